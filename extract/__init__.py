@@ -1,0 +1,1 @@
+"""Stage one: images to feature sets. Needs timm; never imports `probe`."""

@@ -1,0 +1,36 @@
+"""A folder with one subfolder per class, as torchvision's ImageFolder reads it."""
+
+from pathlib import Path
+
+from extract.datasets.image_set import DataError, ImageSet, Sample
+from extract.datasets.webdataset_tars import IMAGE_EXTENSIONS
+
+
+def image_folder(source: str, classes: Path | None = None) -> ImageSet:
+    """Images in `source/CLASS/…/NAME.jpg`; labels number the class folders in alphabetical order.
+
+    Args:
+        source: the folder.
+        classes: file of class names in the order of labels, if some class folder is missing in this split.
+
+    Raises:
+        DataError: no such folder, or no class folders.
+    """
+    root = Path(source)
+    if not root.is_dir():
+        raise DataError(f"there is no folder {source!r}")
+    folders = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if not folders:
+        raise DataError(f"{source} has no class folders; expected {source}/CLASS/NAME.jpg, or tars")
+    names = [line.strip() for line in classes.read_text().splitlines() if line.strip()] if classes else folders
+    if extra := sorted(set(folders) - set(names)):
+        raise DataError(f"{source} has class folders that {classes} does not name: {', '.join(extra[:5])}")
+    samples = []
+    for folder in folders:
+        for file in sorted((root / folder).rglob("*")):
+            if file.is_file() and file.suffix.lower().lstrip(".") in IMAGE_EXTENSIONS:
+                relative = file.relative_to(root).with_suffix("").as_posix()
+                samples.append(Sample(relative, names.index(folder), file, 0, file.stat().st_size))
+    loose = [f for f in sorted(root.iterdir()) if f.is_file() and f.suffix.lower().lstrip(".") in IMAGE_EXTENSIONS]
+    samples += [Sample(f.stem, None, f, 0, f.stat().st_size, "has no label (it lies in no class folder)") for f in loose]
+    return ImageSet(source, samples, names)

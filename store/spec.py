@@ -1,0 +1,64 @@
+"""What a feature set is: the description whose digest is its key."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from store.errors import StoreError
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """One frozen encoder's view of one data set. Holds content only: no path, host, time or pickle.
+
+    Two feature sets with equal keys hold equal features up to the rounding of the machine that computed them.
+    """
+
+    weights: str  # digest of the encoder's parameters
+    architecture: str  # timm name and its arguments, or another unambiguous description
+    transform: Mapping[str, Any]  # size, crop, interpolation, mean and std of the evaluation view
+    data: str  # digest of ids, labels and image bytes, in row order
+    n_images: int
+    blocks: tuple[int, ...]  # blocks whose tokens are kept, counted from 0
+    statistics: tuple[str, ...] = ()  # attention statistics, of every block
+    maps: tuple[str, ...] = ()  # attention maps, of the last block
+    n_views: int = 1
+    point: str = "pre-norm"  # tokens as they leave the block, before any final norm
+    dtype: str = "float16"  # of tokens and maps
+    compute_dtype: str = "float32"
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def key(self) -> str:
+        """32 hexadecimal digits: the start of the SHA-256 of the canonical JSON form."""
+        return _digest(self.to_dict())
+
+    @property
+    def encoder_key(self) -> str:
+        """The key without the data set: equal for the training and the test set of one extraction."""
+        return _digest({k: v for k, v in self.to_dict().items() if k not in ("data", "n_images")})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` reads them back."""
+        return json.loads(json.dumps(asdict(self)))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "FeatureSpec":
+        """Raises: StoreError: fields are missing or unknown."""
+        expected, given = {f.name for f in fields(cls)}, set(values)
+        if given != expected:
+            wrong = f"missing {sorted(expected - given)}, unknown {sorted(given - expected)}"
+            raise StoreError(
+                f"the description of a feature set has the wrong fields: {wrong}; was it written by another version?"
+            )
+        tuples = {name: tuple(values[name]) for name in ("blocks", "statistics", "maps")}
+        return cls(**{**values, **tuples})
+
+
+def _digest(content: Any) -> str:
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:32]
