@@ -9,6 +9,8 @@ from store.spec import FeatureSpec
 from store.verify import verify
 from store.writer import FeatureWriter
 
+open_store = FeatureStore.open
+
 __all__ = [
     "ArrayLayout",
     "ArrayReader",
@@ -18,5 +20,6 @@ __all__ = [
     "FeatureWriter",
     "Loader",
     "StoreError",
+    "open_store",
     "verify",
 ]

@@ -33,14 +33,13 @@ class ArrayReader:
         self._touched: set[int] = set()
         file = folder / name / "zarr.json"
         try:
-            grid = meta["chunk_grid"]["configuration"]["chunk_shape"]
-            inner = next(c for c in meta["codecs"] if c["name"] == "sharding_indexed")["configuration"]["chunk_shape"]
-            dimensions = tuple(meta.get("dimension_names") or ())
-            self.layout = ArrayLayout(name, tuple(meta["shape"]), str(meta["data_type"]), dimensions, grid[0], inner[0])
-            self._shards: list[dict[str, Any]] = meta["attributes"][ATTRIBUTE]["shards"]
-            expected = [(list(self.layout.rows(i)), self.layout.nbytes(i)) for i in range(self.layout.n_shards)]
-            given = [(s["rows"], s["nbytes"]) for s in self._shards]
-        except (KeyError, TypeError, StopIteration, IndexError, ZeroDivisionError) as error:
+            self.layout = ArrayLayout.from_zarr(name, meta)
+            shards = meta["attributes"][ATTRIBUTE]["shards"]
+            given = [(s["rows"], s["nbytes"]) for s in shards]
+            self._digests: list[str] = [s["xxh3_128"] for s in shards]
+            n = min(self.layout.n_shards, len(given) + 1)
+            expected = [(list(self.layout.rows(i)), self.layout.nbytes(i)) for i in range(n)]
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
             raise StoreError(
                 f"{file} does not describe an array of this store ({error!r}); pull or extract it again"
             ) from error
@@ -75,9 +74,12 @@ class ArrayReader:
     def rows(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Rows in the order of `indices`, [n, ...]; neighbours in `indices` that are neighbours on disk are read at once.
 
-        Raises: StoreError: an index is out of range, or a shard's bytes are not those that were written.
+        Raises: StoreError: an index is out of range or no integer, or a shard's bytes are not those that were written.
         """
-        wanted = np.asarray(indices, dtype=np.int64)
+        wanted = np.asarray(indices)
+        if wanted.size and wanted.dtype.kind not in "iu":
+            raise StoreError(f"{self.name}: row numbers are expected, {wanted.dtype} given; of a mask, take np.flatnonzero")
+        wanted = wanted.astype(np.int64)
         if wanted.size and (wanted.min() < 0 or wanted.max() >= self.shape[0]):
             raise StoreError(
                 f"{self.name}: rows {wanted.min()} to {wanted.max()} asked for, it has rows 0 to {self.shape[0] - 1}"
@@ -109,7 +111,7 @@ class ArrayReader:
         with self._path(shard).open("rb") as source:
             while block := source.read(1 << 22):
                 digest.update(block)
-        if digest.hexdigest() != (expected := self._shards[shard]["xxh3_128"]):
+        if digest.hexdigest() != (expected := self._digests[shard]):
             raise StoreError(
                 f"{self._path(shard)} is damaged: its digest is {digest.hexdigest()}, expected {expected}; "
                 "pull or extract it again"

@@ -1,6 +1,7 @@
 """Where the rows of an array lie: chunks, shards and their bytes (docs/store-format.md, "Index arithmetic")."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,28 @@ class ArrayLayout:
     dimensions: tuple[str, ...]
     shard_rows: int = SHARD_ROWS
     chunk_rows: int = CHUNK_ROWS
+
+    @classmethod
+    def from_zarr(cls, name: str, meta: Mapping[str, Any]) -> "ArrayLayout":
+        """The layout that an array's zarr.json describes.
+
+        Raises: ValueError, KeyError, TypeError, AttributeError: it is not sharded on axis 0 only, uncompressed, little-endian.
+        """
+        (sharding,) = meta["codecs"]
+        (inner,), settings = sharding["configuration"]["codecs"], sharding["configuration"]
+        grid, chunk = list(meta["chunk_grid"]["configuration"]["chunk_shape"]), list(settings["chunk_shape"])
+        shape, dtype = list(meta["shape"]), np.dtype(str(meta["data_type"]))
+        as_expected = {
+            "sizes": bool(shape and grid and chunk) and all(type(n) is int and n > 0 for n in shape + grid + chunk),
+            "shards on axis 0 only": shape[1:] == grid[1:] == chunk[1:] and grid[0] % chunk[0] == 0,
+            "plain numbers": dtype.kind in "fiu",
+            "sharded": sharding["name"] == "sharding_indexed" and settings.get("index_location", "end") == "end",
+            "uncompressed": inner["name"] == "bytes" and inner.get("configuration", {}).get("endian", "little") == "little",
+            "file names": meta["chunk_key_encoding"] == {"name": "default", "configuration": {"separator": "/"}},
+        }
+        if wrong := [what for what, holds in as_expected.items() if not holds]:
+            raise ValueError(f"not as this store writes it: {', '.join(wrong)}")
+        return cls(name, tuple(shape), dtype.name, tuple(meta.get("dimension_names") or ()), grid[0], chunk[0])
 
     @property
     def n_shards(self) -> int:
@@ -60,7 +83,7 @@ class ArrayLayout:
 
     def nbytes(self, shard: int) -> int:
         """Size of a shard file."""
-        return self.n_chunks(shard) * self.chunk_rows * self.row_nbytes + len(self.index(shard))
+        return self.n_chunks(shard) * self.chunk_rows * self.row_nbytes + 16 * (self.shard_rows // self.chunk_rows) + 4
 
     def encode(self, shard: int, rows: np.ndarray) -> bytes:
         """The shard file of `rows` [rows of this shard, ...]. Zarr's `bytes` codec is little-endian."""

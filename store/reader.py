@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -64,7 +65,11 @@ class FeatureStore:
                 if xxhash.xxh3_128_hexdigest(text) != digest:
                     state = "was changed" if text else "is missing"
                     raise StoreError(f"{file} {state} since the feature set was written; pull or extract it again")
-                arrays[name] = ArrayReader(folder, name, json.loads(text), verify)
+                try:
+                    meta = json.loads(text)
+                except (ValueError, RecursionError) as error:
+                    raise StoreError(f"{file} is not JSON ({error!r}); pull or extract it again") from error
+                arrays[name] = ArrayReader(folder, name, meta, verify)
         return cls(folder, spec, attributes, arrays)
 
     def __len__(self) -> int:
@@ -139,7 +144,7 @@ def _kind(name: str) -> str:
 def _describe(folder: Path) -> tuple[FeatureSpec, dict[str, Any]]:
     """The spec and the attributes in the group's zarr.json."""
     file = folder / "zarr.json"
-    if not file.exists():
+    if not file.is_file():
         staged = sorted(folder.parent.glob(f".staging/{folder.name}-*"))
         hint = (
             f"an extraction into it is unfinished ({staged[0]}): run it again"
@@ -149,17 +154,21 @@ def _describe(folder: Path) -> tuple[FeatureSpec, dict[str, Any]]:
         raise StoreError(f"{folder} is not a feature set: it has no zarr.json; {hint}")
     try:
         attributes = json.loads(file.read_text())["attributes"][ATTRIBUTE]
-        described, arrays, _ = attributes["spec"], attributes["arrays"], attributes["key"]
+        described, names, _ = attributes["spec"], list(attributes["arrays"].keys()), attributes["key"]
         version = described["format_version"]
-        well_formed = isinstance(arrays, dict) and all(_inside(name) for name in arrays)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if version == FORMAT_VERSION:
+            spec = FeatureSpec.from_dict(described)
+            _ = spec.key, len(attributes.get("classes") or ())
+    except StoreError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{file} does not describe a feature set ({error!r}); pull or extract it again") from error
-    if not well_formed:
+    if not all(_inside(name) for name in names):
         raise StoreError(f"{file} names arrays outside its folder; do not use this store")
     if version != FORMAT_VERSION:
         raise StoreError(f"{folder} has format version {version}, this program reads {FORMAT_VERSION}; extract it again")
-    return FeatureSpec.from_dict(described), attributes
+    return spec, attributes
 
 
 def _inside(name: str) -> bool:
-    return bool(name) and all(part not in ("", ".", "..") for part in name.split("/")) and "\\" not in name
+    return re.fullmatch(r"[\w-]{1,100}(/[\w-]{1,100})*", name, re.ASCII) is not None

@@ -46,15 +46,15 @@ class FeatureWriter:
         self.constants = dict(constants or {})
         self.n_units = next(iter(layouts)).n_shards
         self.staging = self.path.parent / ".staging" / f"{self.path.name}-{spec.key}"
-        if self.path.exists() and any(p for p in self.path.rglob("*") if not p.is_dir()):
+        if self.path.is_file() or any(p for p in self.path.rglob("*") if not p.is_dir()):
             raise StoreError(f"{self.path} already holds files; give another --out, or remove it first")
         self.header = {
             "key": spec.key,
             "arrays": {n: [list(a.shape), a.dtype, a.shard_rows] for n, a in self.layouts.items()},
         }
         self.done: dict[int, dict[str, Any]] = {}
-        if (self.staging / JOURNAL).exists():
-            self._resume()
+        if begun := self._journal():
+            self._resume(begun)
         else:
             self._start()
 
@@ -70,11 +70,15 @@ class FeatureWriter:
             _write(self.staging / layout.file(0), layout.encode(0, values))
         self._append(self.header)
 
-    def _resume(self) -> None:
-        """Read the journal; a last line that was cut short by a kill is dropped."""
-        whole = [line for line in (self.staging / JOURNAL).read_text().splitlines(keepends=True) if line.endswith("\n")]
+    def _journal(self) -> list[str]:
+        """Lines of the journal, if there is one; a last line that was cut short by a kill is dropped."""
+        file = self.staging / JOURNAL
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [line for line in lines if line.endswith("\n")]
+
+    def _resume(self, whole: Sequence[str]) -> None:
         records = [json.loads(line) for line in whole]
-        if not records or records[0] != self.header:
+        if records[0] != self.header:
             raise StoreError(f"{self.staging} was begun with another layout; remove that folder to start again")
         _write(self.staging / JOURNAL, "".join(whole).encode())
         for record in records[1:]:
@@ -128,10 +132,10 @@ class FeatureWriter:
             "arrays": digests,
         }
         self._describe("", described)
-        (self.staging / JOURNAL).unlink()
         if self.path.exists():
             shutil.rmtree(self.path)  # empty folders only: __init__ refused anything else
         os.rename(self.staging, self.path)
+        (self.path / JOURNAL).unlink()  # after the rename: whoever is killed before it goes on with the journal
         _sync_folder(self.path.parent)
 
     def _describe(self, name: str, attributes: Mapping[str, Any]) -> str:

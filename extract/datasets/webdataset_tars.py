@@ -40,7 +40,9 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
 
 def _tars(source: str) -> list[Path]:
     if Path(source).is_dir():
-        return sorted(Path(source).glob("*.tar"))
+        if inside := sorted(Path(source).glob("*.tar")):
+            return inside
+        raise DataError(f"there is no tar in {source!r}; expected files like {source}/train-000.tar")
     tars: list[Path] = []
     for url in expand_urls(source):
         matches = sorted(glob.glob(url)) if glob.has_magic(url) else [url]
@@ -66,16 +68,18 @@ def _index(tar: Path) -> tuple[list[Sample], str | None]:
                 if member.isdir() or key is None:
                     continue
                 if not member.isreg():
-                    problem = f"{tar}: member {member.name!r} is a link or device, expected a file"
+                    problem = problem or f"{tar}: member {member.name!r} is a link or device, expected a file"
                     continue
                 if member.offset_data + member.size > size:
                     end = member.offset_data + member.size
                     problem = f"{tar} is truncated: {member.name!r} ends at byte {end}, the file at {size}"
                     break
-                groups.setdefault(key, {})[extension.lower()] = (member.offset_data, member.size)
-            # A whole tar closes with zero blocks; one that was cut between two members looks fine without this.
-            if problem is None and not _closed(tar, archive.offset):
-                problem = f"{tar} is truncated: it has no end-of-archive marker after {len(groups)} samples"
+                members = groups.setdefault(key, {})
+                if extension.lower() in members:
+                    problem = problem or f"{tar}: member {member.name!r} stands twice; ids must be unique"
+                    continue
+                members[extension.lower()] = (member.offset_data, member.size)
+            problem = problem or _end(tar, archive.offset, len(groups))
     except (tarfile.TarError, OSError, EOFError) as error:
         problem = f"{tar} is not a whole tar: {error}"
     samples = [_sample(tar, key, members) for key, members in groups.items()]
@@ -85,11 +89,19 @@ def _index(tar: Path) -> tuple[list[Sample], str | None]:
     return found, problem
 
 
-def _closed(tar: Path, offset: int) -> bool:
-    """Whether a block of zeros follows the last member; tarfile stops at it, or one block behind it."""
+def _end(tar: Path, offset: int, n_samples: int) -> str | None:
+    """What is wrong behind the last member, which ends at `offset`. A whole tar closes with zeros, at least one block.
+
+    tarfile is content without it, so a tar that was cut between two members looks fine to it.
+    """
     with tar.open("rb") as file:
-        file.seek(max(0, offset - 512))
-        return bytes(512) in (file.read(512), file.read(512))
+        file.seek(offset)
+        if file.read(512) != bytes(512):
+            return f"{tar} is truncated: it has no end-of-archive marker after {n_samples} samples"
+        while block := file.read(1 << 20):
+            if block.strip(b"\0"):
+                return f"{tar} goes on behind its end-of-archive marker (byte {offset}), as tars joined by cat do; split it"
+    return None
 
 
 def _sample(tar: Path, key: str, members: dict[str, tuple[int, int]]) -> Sample | None:

@@ -47,7 +47,8 @@ class Encoder:
         has_cls = getattr(model, "cls_token", None) is not None
         self.layout = TokenLayout(has_cls=has_cls, n_prefix=int(model.num_prefix_tokens))  # type: ignore[arg-type]
         self.weights = weights_digest(model)
-        self.config = resolve_model_data_config(model)
+        size = getattr(getattr(model, "patch_embed", None), "img_size", None)  # of the arguments, not of the hub's weights
+        self.config = resolve_model_data_config(model, {"input_size": (3, *size)} if size else None)
         self.transform = create_transform(**self.config, is_training=False)
 
     @property
@@ -92,12 +93,12 @@ class Encoder:
         collected: dict[str, list[Tensor]] = {name: [] for name in statistics}
 
         def tokens(index: int, x: Tensor) -> None:
-            # Float32 copies: the next block works in place in some models.
-            out.patch[index] = x[:, prefix:].float()
+            x = x.to(torch.float32, copy=True)  # the next block works in place in some models
+            out.patch[index] = x[:, prefix:]
             if self.layout.has_cls:
-                out.cls[index] = x[:, 0].float()
+                out.cls[index] = x[:, 0]
             if self.layout.n_registers:
-                out.registers[index] = x[:, int(self.layout.has_cls) : prefix].float()
+                out.registers[index] = x[:, int(self.layout.has_cls) : prefix]
 
         def attention(index: int, a: Tensor) -> None:
             a = a.float()

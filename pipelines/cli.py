@@ -1,0 +1,47 @@
+"""The command line: `beyondcls extract | probe | attention | report | encoders | store`."""
+
+import sys
+
+import typer
+
+from pipelines import attention, extract, probe, store
+from pipelines.report import command as report
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="How good is a frozen ViT's representation, and why: extract features once, probe them many times.",
+)
+app.command("extract")(extract.main)
+app.command("probe")(probe.main)
+app.command("attention")(attention.main)
+app.command("report")(report.main)
+app.add_typer(store.app, name="store")
+
+
+@app.command()
+def encoders(pattern: str = typer.Argument("", help="part of a name")) -> None:
+    """List the encoders: the registry, then timm's ViTs."""
+    import timm
+
+    from extract.encoders import ENCODERS
+
+    for name in [*ENCODERS, *timm.list_models(["vit_*", "deit*", "beit*", "eva*"], pretrained=True)]:
+        if pattern in name:
+            typer.echo(name)
+
+
+def run() -> None:
+    """Entry point: what a user can cause is one message and exit status 1, not a traceback."""
+    from store.errors import BeyondClsError
+
+    try:
+        app()
+    except BeyondClsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run()

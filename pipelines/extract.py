@@ -1,0 +1,90 @@
+"""`beyondcls extract`: images through a frozen encoder into a feature set."""
+
+import inspect
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipelines.params import check_names, given, read_params, section
+
+
+def main(
+    encoder: Annotated[str, typer.Option(help="name in the registry, in params.yaml, or of any ViT of timm")],
+    data: Annotated[
+        str, typer.Option(help="WebDataset tars (path, pattern, braces, folder of tars) or a folder of class folders")
+    ],
+    out: Annotated[Path, typer.Option(help="folder of the feature set")],
+    params: Annotated[
+        Path | None, typer.Option(help="take encoders.NAME and extract from this file; options given here win")
+    ] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="local weights (.safetensors or torch), loaded strictly")] = None,
+    model: Annotated[str | None, typer.Option(help="timm architecture, if --encoder is a name of your own")] = None,
+    random_seed: Annotated[int | None, typer.Option(help="random weights from this seed: the untrained twin")] = None,
+    weights: Annotated[str | None, typer.Option(help="digest that the weights must have")] = None,
+    form: Annotated[str | None, typer.Option(help="tars or folder; seen from the data by default")] = None,
+    classes: Annotated[
+        Path | None, typer.Option(help="file of class names, one a line; classes.txt beside tars by default")
+    ] = None,
+    blocks: Annotated[
+        str | None, typer.Option(help="blocks whose tokens are kept, e.g. 3,-1; negative from the end  [default: -1]")
+    ] = None,
+    statistics: Annotated[
+        str | None, typer.Option(help="attention statistics: all, none, or names with commas  [default: all]")
+    ] = None,
+    maps: Annotated[bool | None, typer.Option(help="keep the last block's attention maps  [default: maps]")] = None,
+    dtype: Annotated[str | None, typer.Option(help="of stored tokens: float16 or float32  [default: float16]")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="images per forward pass  [default: 128]")] = None,
+    shard_rows: Annotated[int | None, typer.Option(help="images per shard file, a multiple of 32  [default: 1024]")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="threads that decode images  [default: 4]")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
+    on_error: Annotated[
+        str, typer.Option(help="damaged or unlabelled images: raise, or record them as invalid rows")
+    ] = "raise",
+) -> None:
+    """Stage one: run a frozen ViT once over images and keep its tokens, attention statistics and maps.
+
+    An interrupted run goes on where it stopped when the same command is given again.
+    """
+    from extract.datasets import open_images
+    from extract.encoders import load_encoder
+    from extract.run import extract
+    from pipelines.device import choose_device
+    from pipelines.progress import progress_bar
+    from store import BeyondClsError
+
+    loading: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    if params is not None:
+        values = read_params(params)
+        loading, options = section(values, "encoders", encoder), section(values, "extract")
+        check_names(f"encoders.{encoder}", loading, list(inspect.signature(load_encoder).parameters))
+        check_names("extract", options, [n for n in inspect.signature(extract).parameters if n not in ("device", "progress")])
+    loading |= given(checkpoint=checkpoint, model=model, random_seed=random_seed, weights=weights)
+    options |= given(maps=maps, dtype=dtype, batch_size=batch_size, shard_rows=shard_rows, workers=workers)
+    if blocks is not None:
+        options["blocks"] = _integers("--blocks", blocks)
+    if statistics is not None:
+        options["statistics"] = {"all": None, "none": ()}.get(statistics, tuple(statistics.split(",")))
+    if on_error not in ("raise", "record"):
+        raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
+    images = open_images(data, form, classes)
+    frozen = load_encoder(encoder, **loading)
+    place = choose_device(device)
+    typer.echo(f"{encoder}: {len(images):,} images of {data} on {place}")
+    with progress_bar(encoder, len(images), "images") as progress:
+        store = extract(frozen, images, out, **options, device=place, on_error=on_error, progress=progress)  # type: ignore[arg-type]
+    invalid = store.attributes["invalid"]
+    for note in invalid[:10]:
+        typer.echo(f"invalid row {note['row']}: {note['problem']}")
+    lost = f", {len(invalid)} of them invalid (listed in zarr.json)" if invalid else ""
+    typer.echo(f"{out}: {len(store):,} images{lost}, {', '.join(store.kinds)}, key {store.spec.key}")
+
+
+def _integers(option: str, text: str) -> tuple[int, ...]:
+    from store import BeyondClsError
+
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise BeyondClsError(f"{option} is {text!r}, expected integers with commas, e.g. 3,-1") from error

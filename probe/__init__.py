@@ -1,0 +1,1 @@
+"""Stage two: feature sets to trained heads. Imports neither timm nor `extract`."""

@@ -1,0 +1,15 @@
+"""The [cls] token itself."""
+
+from probe.aggregators.aggregator import Aggregator, Features, Pooled
+
+
+class Cls(Aggregator):
+    """z_{L,0}, what linear probing usually reads. No parameters."""
+
+    reads = ("cls",)
+
+    def __init__(self, dim: int):
+        super().__init__()
+
+    def forward(self, features: Features) -> Pooled:
+        return Pooled(features["cls"], None)
