@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.params import check_names, given, read_params, section
+from pipelines.params import check_names, given, integers, read_params, section
 
 
 def main(
@@ -63,7 +63,7 @@ def main(
     loading |= given(checkpoint=checkpoint, model=model, random_seed=random_seed, weights=weights)
     options |= given(maps=maps, dtype=dtype, batch_size=batch_size, shard_rows=shard_rows, workers=workers)
     if blocks is not None:
-        options["blocks"] = _integers("--blocks", blocks)
+        options["blocks"] = integers("--blocks", blocks)
     if statistics is not None:
         options["statistics"] = {"all": None, "none": ()}.get(statistics, tuple(statistics.split(",")))
     if on_error not in ("raise", "record"):
@@ -79,12 +79,3 @@ def main(
         typer.echo(f"invalid row {note['row']}: {note['problem']}")
     lost = f", {len(invalid)} of them invalid (listed in zarr.json)" if invalid else ""
     typer.echo(f"{out}: {len(store):,} images{lost}, {', '.join(store.kinds)}, key {store.spec.key}")
-
-
-def _integers(option: str, text: str) -> tuple[int, ...]:
-    from store import BeyondClsError
-
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise BeyondClsError(f"{option} is {text!r}, expected integers with commas, e.g. 3,-1") from error

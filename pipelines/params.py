@@ -51,3 +51,14 @@ def check_names(where: str, values: Mapping[str, Any], known: list[str]) -> None
     for name in values:
         if name not in known:
             raise BeyondClsError(unknown(f"parameter in {where}", name, known))
+
+
+def integers(option: str, text: str) -> tuple[int, ...]:
+    """`3,-1` as (3, -1).
+
+    Raises: BeyondClsError: names the option.
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise BeyondClsError(f"{option} is {text!r}, expected integers with commas, e.g. 3,-1") from error

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.params import check_names, given, read_params, section
+from pipelines.params import check_names, given, integers, read_params, section
 
 
 def main(
@@ -33,7 +33,6 @@ def main(
 ) -> None:
     """Stage two: train linear heads on cached tokens; the encoder is not needed."""
     from pipelines.device import choose_device
-    from pipelines.extract import _integers
     from pipelines.progress import progress_bar
     from probe.run import probe
     from probe.train import Recipe
@@ -58,7 +57,7 @@ def main(
         block=block,
     )
     if seeds is not None:
-        training["seeds"] = _integers("--seeds", seeds)
+        training["seeds"] = integers("--seeds", seeds)
     chosen = training.pop("seeds", (0, 1, 2))
     read = training.pop("block", None)
     options = described | _options(option or [])

@@ -91,7 +91,8 @@ def check_pair(training: FeatureStore, test: FeatureStore) -> None:
         differ = [k for k in a if k not in ("data", "n_images") and a[k] != b[k]]
         raise StoreError(
             f"{training.path} ({training.attributes['encoder']}, key {training.spec.key}) and {test.path} "
-            f"({test.attributes['encoder']}, key {test.spec.key}) are of two encoders or extractions: {', '.join(differ)} differ"
+            f"({test.attributes['encoder']}, key {test.spec.key}) are of two encoders or extractions: "
+            f"{', '.join(differ)} differ"
         )
     for store in (training, test):
         if not (store.valid & (store.labels >= 0)).any():

@@ -1,13 +1,17 @@
 """The contract between the two stages: what a feature set is, how it is written, read and checked."""
 
+from typing import TYPE_CHECKING, Any
+
 from store.array import ArrayReader
 from store.errors import BeyondClsError, StoreError
 from store.layout import ArrayLayout
-from store.loader import Loader
 from store.reader import FeatureStore
 from store.spec import FeatureSpec
 from store.verify import verify
-from store.writer import FeatureWriter
+
+if TYPE_CHECKING:
+    from store.loader import Loader
+    from store.writer import FeatureWriter
 
 open_store = FeatureStore.open
 
@@ -23,3 +27,16 @@ __all__ = [
     "open_store",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Reading needs neither torch nor zarr, and they take seconds to import.
+    if name == "Loader":
+        from store.loader import Loader
+
+        return Loader
+    if name == "FeatureWriter":
+        from store.writer import FeatureWriter
+
+        return FeatureWriter
+    raise AttributeError(f"module 'store' has no attribute {name!r}; it has: {', '.join(__all__)}")

@@ -9,6 +9,8 @@ import google_crc32c
 import numpy as np
 
 ATTRIBUTE = "beyondcls"  # where our attributes stand in a zarr.json
+# Every feature set has a group of each kind, so that a pipeline can name them all; it is empty where an encoder has none.
+KINDS = ("images", "patch", "cls", "registers", "statistics", "attention", "norm")
 CHUNK_ROWS = 32
 SHARD_ROWS = 1024
 ABSENT = np.uint64(2**64 - 1)  # index entry of an inner chunk that lies beyond the array

@@ -155,18 +155,16 @@ def _describe(folder: Path) -> tuple[FeatureSpec, dict[str, Any]]:
     try:
         attributes = json.loads(file.read_text())["attributes"][ATTRIBUTE]
         described, names, _ = attributes["spec"], list(attributes["arrays"].keys()), attributes["key"]
-        version = described["format_version"]
-        if version == FORMAT_VERSION:
-            spec = FeatureSpec.from_dict(described)
-            _ = spec.key, len(attributes.get("classes") or ())
+        if (version := described["format_version"]) != FORMAT_VERSION:
+            raise StoreError(f"{folder} has format version {version}, this program reads {FORMAT_VERSION}; extract it again")
+        spec = FeatureSpec.from_dict(described)
+        _ = spec.key, len(attributes.get("classes") or ())  # fail here, not where they are used
     except StoreError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{file} does not describe a feature set ({error!r}); pull or extract it again") from error
     if not all(_inside(name) for name in names):
         raise StoreError(f"{file} names arrays outside its folder; do not use this store")
-    if version != FORMAT_VERSION:
-        raise StoreError(f"{folder} has format version {version}, this program reads {FORMAT_VERSION}; extract it again")
     return spec, attributes
 
 

@@ -12,7 +12,7 @@ import xxhash
 import zarr
 
 from store.errors import StoreError
-from store.layout import ATTRIBUTE, ArrayLayout
+from store.layout import ATTRIBUTE, KINDS, ArrayLayout
 from store.spec import FeatureSpec
 
 JOURNAL = "journal.jsonl"
@@ -62,6 +62,8 @@ class FeatureWriter:
         shutil.rmtree(self.staging, ignore_errors=True)
         self.staging.mkdir(parents=True)
         group = zarr.open_group(self.staging, mode="w", zarr_format=3)
+        for kind in KINDS:
+            group.require_group(kind)
         for layout in self.layouts.values():
             group.create_array(**layout.zarr_arguments())
         for name, values in self.constants.items():

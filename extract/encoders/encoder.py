@@ -88,6 +88,8 @@ class Encoder:
             blocks: whose output tokens to keep, counted from 0; tokens are taken before any final norm.
             statistics: names of attention statistics, computed in every block.
             maps: keep the last block's [cls] row and centre-patch row over the patches, as they are (not renormalised).
+
+        Raises: BeyondClsError: [cls] does not pass through the blocks, or a block's attention cannot be seen.
         """
         out, prefix = Encoded(), self.layout.n_prefix
         collected: dict[str, list[Tensor]] = {name: [] for name in statistics}
@@ -114,12 +116,18 @@ class Encoder:
         try:
             if statistics or maps:
                 with attention_of(modules, attention):
-                    self.model.forward_features(images)  # type: ignore[operator]
+                    final = self.model.forward_features(images)  # type: ignore[operator]
             else:
-                self.model.forward_features(images)  # type: ignore[operator]
+                final = self.model.forward_features(images)  # type: ignore[operator]
         finally:
             for hook in hooks:
                 hook.remove()
+        for block, patches in out.patch.items():
+            if prefix + patches.shape[1] != final.shape[1]:  # CaiT and XCiT add [cls] behind these blocks
+                raise BeyondClsError(
+                    f"{self.name} is no plain ViT: block {block} has {prefix + patches.shape[1]} tokens, "
+                    f"the output {final.shape[1]}; choose a vit_*, deit_*, beit* or eva* model"
+                )
         out.statistics = {name: torch.stack(per_block, 1) for name, per_block in collected.items()}  # [B, L, H]
         return out
 

@@ -12,7 +12,7 @@ from extract.encoders.quickstart import ARCHITECTURE
 
 OBJECTIVE = {
     "mae": "masked autoencoding (MAE: mask ratio 0.75, normalised-pixel target, decoder 96 wide and 2 deep; dropped here)",
-    "dino": "self-distillation (DINO: EMA teacher, Sinkhorn-Knopp centring, two crops, 24 of 64 student patches kept; the teacher is kept)",
+    "dino": "self-distillation (DINO: EMA teacher, Sinkhorn-Knopp centring, two crops; the teacher is what is kept)",
 }
 
 
@@ -43,8 +43,9 @@ def card(name: str, facts: dict[str, Any]) -> str:
     shape = facts["architecture"]
     return f"""# Quickstart encoder `{name}`
 
-A ViT of {facts["parameters"] / 1e6:.2f} M parameters ({shape["embed_dim"]} wide, {shape["depth"]} blocks, {shape["num_heads"]} attention heads,
-patch {shape["patch_size"]} on {shape["img_size"]} x {shape["img_size"]} pixels: 64 patch tokens and [cls]), pretrained by {OBJECTIVE[name]}.
+A ViT of {facts["parameters"] / 1e6:.2f} M parameters, pretrained by {OBJECTIVE[name]}.
+It is {shape["embed_dim"]} wide, has {shape["depth"]} blocks and {shape["num_heads"]} attention heads;
+patches of {shape["patch_size"]} on {shape["img_size"]} x {shape["img_size"]} pixels give 64 patch tokens, and there is [cls].
 
 - Data: {facts["data"]}.
 - Recipe: {recipe}; AdamW, cosine schedule. `pipelines/quickstart/pretrain.py` is the whole of it.

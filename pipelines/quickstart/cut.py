@@ -39,7 +39,7 @@ def main(
     per_tar: Annotated[int, typer.Option(min=1)] = 1000,
     seed: int = 0,
 ) -> None:
-    """Write OUT/train/*.tar, OUT/test/*.tar and OUT/classes.txt."""
+    """Write OUT/train/*.tar, OUT/test/*.tar, each with classes.txt."""
     splits = cifar10.load(data)
     generator = np.random.default_rng(seed)
     for name, per_class in (("train", train), ("test", test)):
@@ -50,8 +50,8 @@ def main(
             with TarWriter(str(out / name / f"{number:03d}.tar"), mtime=0, user="cifar10", group="cifar10") as tar:
                 for i in order[start : start + per_tar]:
                     tar.write({"__key__": f"{name}-{i:05d}", "png": png(images[i]), "cls": int(labels[i])})
+        (out / name / CLASS_NAMES).write_text("".join(f"{c}\n" for c in cifar10.CLASSES))
         print(f"{out / name}: {len(order)} images")
-    (out / CLASS_NAMES).write_text("".join(f"{c}\n" for c in cifar10.CLASSES))
 
 
 if __name__ == "__main__":

@@ -82,6 +82,7 @@ def main(
     weight_decay: float = 0.05,
     warmup: Annotated[float, typer.Option(help="share of the run with rising learning rate")] = 0.05,
     seed: int = 0,
+    student_tokens: Annotated[int, typer.Option(help="dino: patches the student sees, of 64")] = 24,
     teacher_tokens: Annotated[int | None, typer.Option(help="dino: patches the teacher sees; all 64 by default")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads; all by default")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cuda" if torch.cuda.is_available() else "cpu",
@@ -98,7 +99,9 @@ def main(
     splits = cifar10.load(data)
     images = tensors(splits["train"][0], place)
     vit = small_vit(seed).to(place)
-    options: dict[str, Any] = {"teacher_tokens": teacher_tokens} if objective == "dino" else {}
+    options: dict[str, Any] = (
+        {"student_tokens": student_tokens, "teacher_tokens": teacher_tokens} if objective == "dino" else {}
+    )
     model = OBJECTIVES[objective](vit, **options).to(place)
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [

@@ -1,5 +1,7 @@
 """The small ViT of the quickstart, and its forward pass over a subset of the tokens."""
 
+from typing import Any
+
 import timm
 import torch
 from jaxtyping import Float, Int
@@ -12,7 +14,10 @@ from extract.encoders.quickstart import ARCHITECTURE, MEAN, STD
 def small_vit(seed: int) -> VisionTransformer:
     """A ViT of 2.7 M parameters for 32 x 32 images: 64 patch tokens and [cls], 192 wide, 6 blocks, 6 attention heads."""
     torch.manual_seed(seed)
-    return timm.create_model("vit_tiny_patch16_224", pretrained=False, num_classes=0, **ARCHITECTURE)
+    arguments: dict[str, Any] = {"num_classes": 0, **ARCHITECTURE}
+    vit = timm.create_model("vit_tiny_patch16_224", pretrained=False, **arguments)
+    assert isinstance(vit, VisionTransformer)
+    return vit
 
 
 def normalise(images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B 3 H W"]:
@@ -34,6 +39,8 @@ def encode(
     vit: VisionTransformer, images: Float[Tensor, "B 3 H W"], positions: Int[Tensor, "B K"] | None = None
 ) -> Float[Tensor, "B N D"]:
     """Tokens after the final norm, [cls] first; only the patches at `positions` are computed (all of them by default)."""
+    assert vit.pos_embed is not None
+    assert vit.cls_token is not None
     tokens = vit.patch_embed(images) + vit.pos_embed[:, 1:]
     if positions is not None:
         tokens = gather(tokens, positions)

@@ -1,0 +1,31 @@
+# Both commands make their own virtual environment in .venv and install the project there.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(abspath $(VENV))/bin
+READY := $(VENV)/.ready
+
+.PHONY: repro test check clean help
+
+help: ## Show the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+$(READY): setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(READY)
+
+repro: $(READY) ## Run the whole pipeline on the quickstart data; prints the table and where the page is
+	PATH="$(BIN):$$PATH" dvc repro
+	@echo "open report/index.html"
+
+test: check ## What CI runs, with all its set-up
+
+check: $(READY) ## Formatter, linter, type checker, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	PATH="$(BIN):$$PATH" $(BIN)/python -m pytest
+
+clean: ## Remove what the pipeline made
+	rm -rf features probes attention report

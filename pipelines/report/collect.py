@@ -1,0 +1,206 @@
+"""What the other stages wrote, as frozen values: probes by encoder and head, attention by encoder."""
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from store import BeyondClsError
+
+FIRST_HEADS = ("cls", "average", "abmilp")  # others follow alphabetically
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number over seeds; `std` has n - 1 in the denominator and is 0 for one seed."""
+
+    mean: float
+    std: float
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Training by epoch, each entry the mean over seeds: loss in nats, top-1 in percent."""
+
+    epochs: tuple[int, ...]
+    loss: tuple[float, ...]
+    top1: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One PROBES/ENCODER/HEAD: its metrics.json, its curves, and where its weights [N, T] lie (None if it has none)."""
+
+    encoder: str
+    head: str
+    recorded_encoder: str
+    options: Mapping[str, Any]
+    measures: Mapping[str, Measure]  # top1 and top5 in percent, entropy in nats
+    n_training: int
+    n_test: int
+    n_tokens: int | None
+    n_classes: int
+    seeds: tuple[int, ...]
+    recipe: Mapping[str, Any]
+    features: Mapping[str, str]  # keys of the feature sets: training, test
+    curve: Curve | None
+    weights: Path | None
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One ATTENTION/ENCODER: statistics per block as (mean, std over images), and where the [cls] maps [N, T] lie."""
+
+    encoder: str
+    key: str
+    data: str
+    n_images: int
+    n_tokens: int | None
+    architecture: Mapping[str, Any]
+    statistics: Mapping[str, tuple[tuple[float, float], ...]]
+    cls_map: Path | None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything that was found. `encoders` and `heads` are in the order of the page: trained encoders, then random ones."""
+
+    probes: Mapping[tuple[str, str], Probe]
+    attention: Mapping[str, Attention] = field(default_factory=dict)
+
+    @property
+    def encoders(self) -> list[str]:
+        return sorted({encoder for encoder, _ in self.probes} | set(self.attention), key=lambda name: (is_random(name), name))
+
+    @property
+    def heads(self) -> list[str]:
+        found = {head for _, head in self.probes}
+        return [head for head in FIRST_HEADS if head in found] + sorted(found - set(FIRST_HEADS))
+
+    def of(self, encoder: str) -> list[Probe]:
+        """The probes of one encoder, in the order of `heads`."""
+        return [self.probes[encoder, head] for head in self.heads if (encoder, head) in self.probes]
+
+    def twin(self, encoder: str) -> str | None:
+        """The random encoder to hold `encoder` against: of the same architecture if that is known, else the first."""
+        randoms = [name for name in self.encoders if is_random(name) and self.of(name)]
+        if is_random(encoder) or not randoms:
+            return None
+        known = {name: a.architecture for name, a in self.attention.items()}
+        alike = [name for name in randoms if encoder in known and known.get(name) == known[encoder]]
+        return (alike or randoms)[0]
+
+
+def is_random(encoder: str) -> bool:
+    """Whether its name says that it was never trained."""
+    return "random" in encoder.lower()
+
+
+def collect(probes: Path, attention: Path) -> Inputs:
+    """Read both folders. What is missing under `attention` is left out; probes are required.
+
+    Raises: BeyondClsError: no metrics under `probes`, or a file that is damaged.
+    """
+    files = sorted(probes.glob("*/*/metrics.json"))
+    if not files:
+        raise BeyondClsError(
+            f"there are no metrics under {str(probes)!r}, expected {probes}/ENCODER/HEAD/metrics.json; "
+            "run `beyondcls probe` (or `dvc repro probe`) first, or name the folder with --probes"
+        )
+    found = [_read(file, "beyondcls probe", _probe) for file in files]
+    summaries = [_read(file, "beyondcls attention", _attention) for file in sorted(attention.glob("*/summary.json"))]
+    return Inputs({(p.encoder, p.head): p for p in found}, {a.encoder: a for a in summaries})
+
+
+def _read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
+    """Raises: BeyondClsError: `build` does not find in `file`, or beside it, what the stage writes."""
+    try:
+        return build(file)
+    except KeyError as error:
+        raise BeyondClsError(f"{file} or a table beside it has no {error}; run `{stage}` for it again") from error
+    except (ValueError, TypeError, AttributeError, OSError) as error:
+        raise BeyondClsError(
+            f"{file} or a table beside it is damaged ({error}), expected what `{stage}` writes; run it again"
+        ) from error
+
+
+def _probe(file: Path) -> Probe:
+    content = json.loads(file.read_text(encoding="utf-8"))
+    weights = file.parent / "trained" / "weights.npy"
+    return Probe(
+        encoder=file.parent.parent.name,
+        head=file.parent.name,
+        recorded_encoder=str(content["encoder"]),
+        options=dict(content["options"]),
+        measures={"top1": _measure(content["top1"])}
+        | {name: _measure(content[name]) for name in ("top5", "entropy") if name in content},
+        n_training=int(content["n_training"]),
+        n_test=int(content["n_test"]),
+        n_tokens=None if content["n_tokens"] is None else int(content["n_tokens"]),
+        n_classes=int(content["n_classes"]),
+        seeds=tuple(int(seed) for seed in content["seeds"]),
+        recipe=dict(content["recipe"]),
+        features={name: str(content["features"][name]) for name in ("training", "test")},
+        curve=_curve(file.parent / "curves.csv"),
+        weights=weights if weights.is_file() else None,
+    )
+
+
+def _measure(content: Mapping[str, Any]) -> Measure:
+    values = tuple(float(value) for value in content["values"])
+    return Measure(_finite(content["mean"]), _finite(content["std"]), values)
+
+
+def _curve(file: Path) -> Curve | None:
+    """Mean over seeds; None where there is no such file, or nothing in it."""
+    rows = _rows(file)
+    if not rows:
+        return None
+    epochs = sorted({int(row["epoch"]) for row in rows})
+
+    def mean(name: str) -> tuple[float, ...]:
+        by_epoch = [[_finite(row[name]) for row in rows if int(row["epoch"]) == epoch] for epoch in epochs]
+        return tuple(sum(values) / len(values) for values in by_epoch)
+
+    return Curve(tuple(epochs), mean("loss"), mean("top1"))
+
+
+def _attention(file: Path) -> Attention:
+    content = json.loads(file.read_text(encoding="utf-8"))
+    cls_map = file.parent / "cls_map.npy"
+    return Attention(
+        encoder=file.parent.name,
+        key=str(content["key"]),
+        data=str(content["data"]),
+        n_images=int(content["n_images"]),
+        n_tokens=None if content["n_tokens"] is None else int(content["n_tokens"]),
+        architecture=dict(content["architecture"]),
+        statistics=_statistics(_rows(file.parent / "statistics.csv")),
+        cls_map=cls_map if cls_map.is_file() else None,
+    )
+
+
+def _statistics(rows: Iterable[Mapping[str, str]]) -> dict[str, tuple[tuple[float, float], ...]]:
+    by_name: dict[str, dict[int, tuple[float, float]]] = {}
+    for row in rows:
+        by_name.setdefault(row["statistic"], {})[int(row["block"])] = (_finite(row["mean"]), _finite(row["std"]))
+    return {name: tuple(blocks[block] for block in range(len(blocks))) for name, blocks in by_name.items()}
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
+    if not file.is_file():
+        return []
+    with file.open(newline="", encoding="utf-8") as source:
+        return list(csv.DictReader(source))
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is no finite number")
+    return number

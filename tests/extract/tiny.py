@@ -1,0 +1,23 @@
+"""ViTs small enough for tests: 16 patches of 8 x 8 pixels, 2 blocks, 2 attention heads, 32 wide."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from extract.encoders import Encoder, load_encoder
+
+TINY: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+
+
+def tiny_encoder(seed: int = 0, model: str = "vit_tiny_patch16_224", **arguments: Any) -> Encoder:
+    """A random encoder of the size above, or of other `arguments`."""
+    return load_encoder("tiny", model=model, arguments={**TINY, **arguments}, random_seed=seed)
+
+
+def sharpen(model: nn.Module, factor: float) -> None:
+    """Scale what makes queries, keys and values, so that attention is far from uniform; at initialisation it nearly is."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "attn.qkv.weight" in name or ("attn" in name and "_proj.weight" in name):
+                parameter.mul_(factor)

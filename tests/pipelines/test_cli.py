@@ -1,0 +1,172 @@
+"""The command line on small real data: what it writes, and what it says of bad input."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines import cli
+from tests.features import write_features
+
+ROOT = Path(__file__).resolve().parents[2]
+TEST_TAR = ROOT / "quickstart/data/test"
+
+
+def run(monkeypatch, capsys, *arguments: object) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error of `beyondcls ARGUMENTS`."""
+    monkeypatch.setattr(sys, "argv", ["beyondcls", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.run()
+    out, err = capsys.readouterr()
+    return int(stop.value.code or 0), out, err
+
+
+@pytest.fixture
+def beyondcls(monkeypatch, capsys):
+    return lambda *arguments: run(monkeypatch, capsys, *arguments)
+
+
+def test_help_lists_every_command(beyondcls):
+    status, out, _ = beyondcls("--help")
+    assert status == 0
+    for command in ("extract", "probe", "attention", "report", "store", "encoders"):
+        assert command in out
+
+
+def test_help_needs_no_heavy_import():
+    script = (
+        "import sys; from pipelines.cli import app; print(sorted({'torch', 'timm', 'zarr', 'matplotlib'} & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_images_to_report(beyondcls, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for split in ("train", "test"):
+        arguments = ("--encoder", "quickstart-random", "--data", TEST_TAR, "--out", tmp_path / f"random-{split}")
+        status, out, err = beyondcls("extract", *arguments)
+        assert status == 0, err
+        assert "1,000 images" in out
+    status, out, err = beyondcls("extract", *arguments)
+    assert status == 0, err  # the second time there is nothing to do
+    for head in ("cls", "abmilp"):
+        options = ("--head", head, "--epochs", 2, "--warmup-epochs", 0, "--seeds", "0,1")
+        sets = ("--features", tmp_path / "random-train", "--test", tmp_path / "random-test")
+        status, out, err = beyondcls("probe", *sets, "--out", tmp_path / "probes/quickstart-random" / head, *options)
+        assert status == 0, err
+        assert "top-1" in out
+        assert "1,000 test images" in out
+    status, _, err = beyondcls(
+        "attention", "--features", tmp_path / "random-test", "--out", tmp_path / "attention/quickstart-random"
+    )
+    assert status == 0, err
+    places = (
+        "--probes",
+        tmp_path / "probes",
+        "--attention",
+        tmp_path / "attention",
+        "--data",
+        TEST_TAR,
+        "--out",
+        tmp_path / "report",
+    )
+    status, out, err = beyondcls("report", *places)
+    assert status == 0, err
+    assert "report/index.html" in out.replace("\n", "")
+    metrics = json.loads((tmp_path / "probes/quickstart-random/cls/metrics.json").read_text())
+    assert f"{metrics['top1']['mean']:.1f}" in (tmp_path / "report/index.html").read_text()
+    status, out, err = beyondcls("store", "info", tmp_path / "random-test")
+    assert status == 0, err
+    assert "patch/block5/view0" in out
+    status, out, err = beyondcls("store", "verify", tmp_path / "random-test")
+    assert status == 0, err
+    assert "0 damaged shards" in out
+
+
+def test_verify_lists_damage_and_fails(beyondcls, tmp_path):
+    store = write_features(tmp_path / "set")
+    shard = store.path / "patch/block1/view0/c/1/0/0"
+    data = bytearray(shard.read_bytes())
+    data[7] ^= 4
+    shard.write_bytes(data)
+    status, out, err = beyondcls("store", "verify", store.path)
+    assert status == 1
+    assert "c/1/0/0 is damaged" in err.replace("\n", "")
+    assert "1 damaged shards" in out
+
+
+class TestBadInput:
+    def test_unknown_encoder(self, beyondcls, tmp_path):
+        status, _, err = beyondcls("extract", "--encoder", "quickstart-mea", "--data", TEST_TAR, "--out", tmp_path / "x")
+        assert status == 1
+        assert "error: unknown encoder 'quickstart-mea'; did you mean 'quickstart-mae'?" in err
+        assert "Traceback" not in err
+
+    def test_unknown_aggregator(self, beyondcls, tmp_path):
+        store = write_features(tmp_path / "set")
+        status, _, err = beyondcls(
+            "probe", "--features", store.path, "--test", store.path, "--out", tmp_path / "x", "--head", "abmlip"
+        )
+        assert status == 1
+        assert "unknown aggregator 'abmlip'; did you mean 'abmilp'?" in err
+
+    def test_missing_checkpoint(self, beyondcls, tmp_path):
+        options = ("--encoder", "quickstart-mae", "--checkpoint", tmp_path / "none.safetensors")
+        status, _, err = beyondcls("extract", *options, "--data", TEST_TAR, "--out", tmp_path / "x")
+        assert status == 1
+        assert "there is no checkpoint" in err
+
+    def test_not_a_store(self, beyondcls, tmp_path):
+        status, _, err = beyondcls("store", "info", tmp_path)
+        assert status == 1
+        assert "is not a feature set" in err
+
+    def test_parameters(self, beyondcls, tmp_path):
+        params = tmp_path / "params.yaml"
+        sets = ("--features", "x", "--test", "x", "--out", "x", "--params", params)
+        assert "there is no parameter file" in beyondcls("probe", *sets)[2]
+        params.write_text("heads: {abmilp: {aggregator: abmilp}}\nprobe: {epoch: 3}\n")
+        assert "unknown head 'abmlip'; did you mean 'abmilp'?" in beyondcls("probe", *sets, "--head", "abmlip")[2]
+        assert "unknown parameter in probe 'epoch'; did you mean 'epochs'?" in beyondcls("probe", *sets)[2]
+        params.write_text("[1, 2]")
+        assert "holds list, expected sections" in beyondcls("probe", *sets)[2]
+        params.write_text("a: [1")
+        assert "is not YAML" in beyondcls("probe", *sets)[2]
+
+    def test_options(self, beyondcls, tmp_path):
+        store = write_features(tmp_path / "set")
+        sets = ("--features", store.path, "--test", store.path, "--out", tmp_path / "x")
+        assert "--option is 'depth', expected name=value" in beyondcls("probe", *sets, "--option", "depth")[2]
+        assert "--seeds is 'a', expected integers" in beyondcls("probe", *sets, "--seeds", "a")[2]
+        assert "unknown device 'gpu'; expected auto, cpu, cuda" in beyondcls("probe", *sets, "--device", "gpu")[2]
+        extraction = ("extract", "--encoder", "quickstart-random", "--data", TEST_TAR, "--out", tmp_path / "y")
+        assert "--on-error is 'skip', expected raise or record" in beyondcls(*extraction, "--on-error", "skip")[2]
+        assert "--blocks is 'last', expected integers" in beyondcls(*extraction, "--blocks", "last")[2]
+
+
+def test_quickstart_data_is_balanced_and_whole():
+    import numpy as np
+
+    from extract.datasets import open_images
+
+    for split, per_class in (("train", 500), ("test", 100)):
+        images = open_images(str(ROOT / "quickstart/data" / split))
+        assert images.all_problems() == []
+        assert np.bincount([s.label for s in images.samples]).tolist() == [per_class] * 10
+        assert len(images.classes) == 10
+        assert images.image(0).size == (32, 32)
+
+
+def test_pinned_weights_are_those_in_the_repository(monkeypatch):
+    from extract.encoders import load_encoder
+    from pipelines.params import read_params
+
+    monkeypatch.chdir(ROOT)
+    encoders = read_params(Path("params.yaml"))["encoders"]
+    assert {"quickstart-mae", "quickstart-dino"} <= encoders.keys()
+    for name, options in encoders.items():
+        assert "weights" in options, name
+        assert load_encoder(name, **options).weights == options["weights"]

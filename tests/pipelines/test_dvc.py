@@ -1,0 +1,99 @@
+"""The pipeline: its dependencies, and what re-runs after which edit."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from webdataset import TarWriter
+
+from extract.datasets import open_images
+from tests.pipelines.imports import ROOT, STAGES, imported
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_code_dependencies_are_the_files_that_a_stage_imports(stage):
+    deps = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["deps"]
+    listed = [d for d in deps if d.endswith((".py", ".jinja", ".css", ".js"))]
+    expected = sorted(imported(STAGES[stage]))
+    if stage == "report":
+        expected = sorted([*expected, *(p.relative_to(ROOT).as_posix() for p in (ROOT / "pipelines/report").glob("*.jinja"))])
+    assert sorted(listed) == expected, "deps of this stage should be:\n" + "\n".join(f"      - {name}" for name in expected)
+
+
+def run(folder: Path, *command: str) -> str:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DVC_NO_ANALYTICS": "1"}
+    shown = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    return shown.stdout
+
+
+def repro(folder: Path) -> set[str]:
+    """Stages that `dvc repro` ran."""
+    return set(re.findall(r"Running stage '([^']+)'", run(folder, sys.executable, "-m", "dvc", "repro")))
+
+
+def edit(folder: Path, change) -> None:
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    change(params)
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Path:
+    """The pipeline over 96 of the quickstart's images and the random encoder alone."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("store", "extract", "probe", "pipelines"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("dvc.yaml", "params.yaml", ".gitignore"):
+        shutil.copy(ROOT / name, folder)
+    for split, n in (("train", 64), ("test", 32)):
+        source = open_images(str(ROOT / "quickstart/data" / split))
+        (folder / "data" / split).mkdir(parents=True)
+        with TarWriter(str(folder / "data" / split / "000.tar")) as tar:
+            for sample in source.samples[:n]:
+                tar.write({"__key__": sample.id, "png": sample.read(), "cls": sample.label})
+        shutil.copy(ROOT / "quickstart/data" / split / "classes.txt", folder / "data" / split)
+
+    def shrink(params):
+        params["data"] = "data"
+        params["encoders"] = {"quickstart-random": params["encoders"]["quickstart-random"]}
+        params["heads"] = {name: params["heads"][name] for name in ("cls", "average")}
+        params["probe"] |= {"epochs": 2, "warmup_epochs": 0, "batch_size": 32}
+
+    edit(folder, shrink)
+    run(folder, "git", "init", "-q")
+    run(folder, sys.executable, "-m", "dvc", "init", "-q")
+    return folder
+
+
+@pytest.mark.slow
+def test_only_what_an_edit_touches_runs_again(project):
+    everything = {
+        "extract@quickstart-random-train",
+        "extract@quickstart-random-test",
+        "probe@quickstart-random-cls",
+        "probe@quickstart-random-average",
+        "attention@quickstart-random",
+        "report",
+    }
+    assert repro(project) == everything
+    assert (project / "report/index.html").exists()
+    assert repro(project) == set()
+
+    edit(project, lambda params: params["heads"]["average"].update(base_lr=0.05))
+    assert repro(project) == {"probe@quickstart-random-average", "report"}
+
+    edit(project, lambda params: params["heads"].update(deep={"aggregator": "abmilp", "depth": 2}))
+    assert repro(project) == {"probe@quickstart-random-deep", "report"}
+    assert repro(project) == set()
+
+    metrics = run(project, sys.executable, "-m", "dvc", "metrics", "show", "--md")
+    for head in ("cls", "average", "deep"):
+        assert f"probes/quickstart-random/{head}/metrics.json" in metrics
+    run(project, sys.executable, "-m", "dvc", "plots", "show", "-o", "plots")
+    assert "Top-1 accuracy" in (project / "plots/index.html").read_text()

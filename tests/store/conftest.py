@@ -1,0 +1,124 @@
+"""A small feature set with every kind of array, and ways to write and to damage one."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+
+from store import ArrayLayout, FeatureSpec, FeatureWriter
+
+N, SHARD, T, D = 150, 64, 3, 5  # three shards, the last one short and no multiple of a chunk
+
+SPEC = FeatureSpec(
+    weights="0" * 32,
+    architecture='{"name": "vit"}',
+    transform={"input_size": [3, 8, 8], "mean": [0.5, 0.5, 0.5]},
+    data="1" * 32,
+    n_images=N,
+    blocks=(3, 5),
+    statistics=("cls_self",),
+    maps=("centre", "cls"),
+)
+ATTRIBUTES = {"encoder": "vit", "norm_eps": 1e-6, "classes": ["cat", "dog", "owl"], "problems": []}
+CONSTANTS = {"norm/weight": np.linspace(0, 1, D, dtype=np.float32), "norm/bias": np.linspace(-1, 0, D, dtype=np.float32)}
+
+
+def layouts(n: int = N, shard_rows: int = SHARD) -> list[ArrayLayout]:
+    return [
+        ArrayLayout("images/id", (n, 9), "uint8", ("image", "byte"), shard_rows),
+        ArrayLayout("images/label", (n,), "int64", ("image",), shard_rows),
+        ArrayLayout("images/size", (n, 2), "int32", ("image", "side"), shard_rows),
+        ArrayLayout("images/valid", (n,), "uint8", ("image",), shard_rows),
+        ArrayLayout("patch/block3/view0", (n, T, D), "float16", ("image", "patch", "channel"), shard_rows),
+        ArrayLayout("patch/block5/view0", (n, T, D), "float16", ("image", "patch", "channel"), shard_rows),
+        ArrayLayout("cls/block5/view0", (n, D), "float16", ("image", "channel"), shard_rows),
+        ArrayLayout("registers/block5/view0", (n, 2, D), "float16", ("image", "register", "channel"), shard_rows),
+        ArrayLayout("statistics/cls_self/view0", (n, 6, 2), "float32", ("image", "block", "head"), shard_rows),
+        ArrayLayout("attention/cls/view0", (n, 2, T), "float16", ("image", "head", "patch"), shard_rows),
+        ArrayLayout("attention/centre/view0", (n, 2, T), "float16", ("image", "head", "patch"), shard_rows),
+    ]
+
+
+def values(arrays: list[ArrayLayout], seed: int = 0) -> dict[str, np.ndarray]:
+    """Arbitrary contents; ids and labels are sensible, every other bit pattern may occur, NaN among them."""
+    generator = np.random.default_rng(seed)
+    out = {}
+    for a in arrays:
+        out[a.name] = np.frombuffer(generator.bytes(a.row_nbytes * a.shape[0]), a.dtype).reshape(a.shape).copy()
+        if a.name == "images/label":
+            out[a.name] = np.arange(a.shape[0]) % 3
+        elif a.name == "images/valid":
+            out[a.name][:] = np.arange(a.shape[0]) != 7
+        elif a.name == "images/id":
+            ids = b"".join(f"é{i}".encode().ljust(9, b"\0") for i in range(a.shape[0]))
+            out[a.name] = np.frombuffer(ids, np.uint8).reshape(a.shape)
+    return out
+
+
+def unit_of(contents: Mapping[str, np.ndarray], arrays: list[ArrayLayout], unit: int) -> dict[str, np.ndarray]:
+    return {a.name: contents[a.name][slice(*a.rows(unit))] for a in arrays}
+
+
+def write(path: Path, arrays: list[ArrayLayout], contents: Mapping[str, np.ndarray], **changes: Any) -> FeatureSpec:
+    """A finished feature set at `path`; `changes` go into its spec."""
+    spec = replace(SPEC, n_images=arrays[0].shape[0], **changes)
+    writer = FeatureWriter(path, spec, arrays, CONSTANTS)
+    for unit in writer.missing_units():
+        notes = [{"row": 7, "id": "é7", "problem": "é7: cut short"}] if unit == 0 and "images/valid" in contents else []
+        writer.write_unit(unit, unit_of(contents, arrays, unit), notes)
+    writer.finish(ATTRIBUTES)
+    return spec
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], Any], name: str = "", vouch: bool = False) -> None:
+    """Change a zarr.json; with `vouch`, the group's digest of it too, as another program would that wrote it so."""
+    file = path / name / "zarr.json"
+    meta = json.loads(file.read_text())
+    change(meta)
+    file.write_text(json.dumps(meta))
+    if vouch:
+        digest = xxhash.xxh3_128_hexdigest(file.read_bytes())
+        edit(path, lambda group: group["attributes"]["beyondcls"]["arrays"].update({name: digest}))
+
+
+def same(one: np.ndarray, other: np.ndarray) -> bool:
+    """Bit for bit, NaN and all."""
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _power_does_not_fail() -> Iterator[None]:
+    """Half of the time of a small write is spent in waiting for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="session")
+def contents() -> dict[str, np.ndarray]:
+    return values(layouts())
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory, contents: dict[str, np.ndarray]) -> Path:
+    """A feature set, written without interruption. Not to be changed."""
+    out = tmp_path_factory.mktemp("written") / "one"
+    write(out, layouts(), contents)
+    return out
+
+
+@pytest.fixture
+def path(tmp_path: Path, written: Path) -> Path:
+    """A copy of it that a test may damage."""
+    return shutil.copytree(written, tmp_path / "features" / "one")

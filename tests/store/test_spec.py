@@ -1,0 +1,66 @@
+"""The key: content alone, and all of it."""
+
+import hashlib
+import json
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from store import FeatureSpec, StoreError
+from tests.store.conftest import SPEC
+
+OTHER: dict[str, Any] = {
+    "weights": "2" * 32,
+    "architecture": "another",
+    "transform": {"mean": [0.4]},
+    "data": "3" * 32,
+    "n_images": 151,
+    "blocks": (5,),
+    "statistics": (),
+    "maps": ("cls",),
+    "n_views": 2,
+    "point": "post-norm",
+    "dtype": "float32",
+    "compute_dtype": "bfloat16",
+    "format_version": 2,
+}
+
+
+def test_every_field_is_in_the_table_below() -> None:
+    assert OTHER.keys() == {f.name for f in fields(FeatureSpec)}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_every_field_changes_the_key(name: str) -> None:
+    changed = replace(SPEC, **{name: OTHER[name]})
+    assert changed.key != SPEC.key
+    assert (changed.encoder_key == SPEC.encoder_key) == (name in ("data", "n_images"))
+
+
+def test_key_is_the_digest_of_canonical_json() -> None:
+    described = json.dumps(SPEC.to_dict(), sort_keys=True, separators=(",", ":"))
+    assert SPEC.key == hashlib.sha256(described.encode()).hexdigest()[:32]
+
+
+def test_key_of_a_known_description() -> None:
+    """Keys in stores that exist must not change without a new format version."""
+    assert SPEC.key == "f9eb68fcf49db091d6d06ea25dc8b04f"
+
+
+def test_key_does_not_depend_on_order_or_on_lists() -> None:
+    turned = replace(SPEC, transform=dict(reversed(SPEC.transform.items())), blocks=[3, 5])  # type: ignore[arg-type]
+    assert turned.key == SPEC.key
+
+
+def test_round_trip() -> None:
+    described = json.loads(json.dumps(SPEC.to_dict()))
+    assert FeatureSpec.from_dict(described) == SPEC
+
+
+@pytest.mark.parametrize(("change", "named"), [({"colour": 1}, "unknown ['colour']"), ({"data": None}, "missing ['data']")])
+def test_wrong_fields(change: dict[str, Any], named: str) -> None:
+    described = {k: v for k, v in {**SPEC.to_dict(), **change}.items() if v is not None}
+    with pytest.raises(StoreError) as caught:
+        FeatureSpec.from_dict(described)
+    assert named in str(caught.value)
