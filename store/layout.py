@@ -46,6 +46,7 @@ class ArrayLayout:
             "plain numbers": dtype.kind in "fiu",
             "sharded": sharding["name"] == "sharding_indexed" and settings.get("index_location", "end") == "end",
             "uncompressed": inner["name"] == "bytes" and inner.get("configuration", {}).get("endian", "little") == "little",
+            "indexed": [c["name"] for c in settings["index_codecs"]] == ["bytes", "crc32c"],
             "file names": meta["chunk_key_encoding"] == {"name": "default", "configuration": {"separator": "/"}},
         }
         if wrong := [what for what, holds in as_expected.items() if not holds]:

@@ -1,5 +1,6 @@
 """`beyondcls report`: tables, figures and one page from what the other stages wrote."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,5 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     for name, content in (("table.csv", to_csv(inputs)), ("table.md", to_markdown(inputs)), ("index.html", page)):
         (out / name).write_text(content, encoding="utf-8", newline="\n")
-    console = Console()
-    console.print(to_terminal(inputs), width=console.width if console.is_terminal else 160)
+    Console(width=None if sys.stdout.isatty() else 160).print(to_terminal(inputs))
     typer.echo(f"report: {out / 'index.html'}")

@@ -1,14 +1,23 @@
 """What the numbers say, in sentences, whatever they say."""
 
 import math
+from dataclasses import dataclass
 
 from pipelines.report.collect import Inputs, Measure
 from pipelines.report.tables import difference, gain, points, title
 
 
-def findings(inputs: Inputs) -> list[str]:
-    """Two or three sentences: AbMILP against [cls], trained against random, and how much the numbers can bear."""
-    return [*_gains(inputs), *_above_random(inputs), _caution(inputs)]
+@dataclass(frozen=True)
+class Finding:
+    """A statement, and a list that belongs to it."""
+
+    text: str
+    items: tuple[str, ...] = ()
+
+
+def findings(inputs: Inputs) -> list[Finding]:
+    """AbMILP against [cls], and trained against random."""
+    return [_gains(inputs), *_above_random(inputs)]
 
 
 def warnings(inputs: Inputs) -> list[str]:
@@ -27,26 +36,21 @@ def warnings(inputs: Inputs) -> list[str]:
     return found
 
 
-def clear(value: Measure) -> bool:
-    """Whether a difference is larger than twice its spread over seeds; never with one seed, which has no spread."""
-    return len(value.values) > 1 and abs(value.mean) > 2 * value.std
-
-
 def _protocol(inputs: Inputs, key: tuple[str, str]) -> str:
     probe = inputs.probes[key]
     return repr((sorted(probe.recipe.items()), probe.seeds, probe.n_training))
 
 
-def _gains(inputs: Inputs) -> list[str]:
+def _gains(inputs: Inputs) -> Finding:
     gains = {name: value for name in inputs.encoders if (value := gain(inputs, name)) is not None}
     if not gains:
-        return ["AbMILP cannot be compared with [cls]: no encoder has probes of both."]
-    told = _list([f"{points(value)} points on {name}" for name, value in gains.items()])
+        return Finding("AbMILP cannot be compared with [cls]: no encoder has probes of both.")
+    told = _list([f"{_unbroken(value)} points on {name}" for name, value in gains.items()])
     text = f"Reading the patches with AbMILP instead of reading [cls] changes top-1 accuracy by {told}."
     several = [name for name, value in gains.items() if len(value.values) > 1]
     if not several:
-        return [f"{text} There was one seed, so the spread over seeds is unknown."]
-    up, down = ([n for n in several if clear(gains[n]) and gains[n].mean * sign > 0] for sign in (1, -1))
+        return Finding(f"{text} There was one seed, so the spread over seeds is unknown.")
+    up, down = ([n for n in several if gains[n].mean * sign > 2 * gains[n].std] for sign in (1, -1))
     parts = []
     if up:
         parts.append(f"AbMILP is ahead by more than twice the spread over seeds on {_list(up)}")
@@ -55,29 +59,31 @@ def _gains(inputs: Inputs) -> list[str]:
     if rest := [name for name in several if name not in up + down]:
         parts.append(f"no difference beyond twice the spread over seeds shows on {_list(rest)}")
     verdict = "; ".join(parts)
-    return [f"{text} {verdict[0].upper()}{verdict[1:]}."]
+    return Finding(f"{text} {verdict[0].upper()}{verdict[1:]}.")
 
 
-def _above_random(inputs: Inputs) -> list[str]:
+def _above_random(inputs: Inputs) -> list[Finding]:
     by_twin: dict[str, list[str]] = {}
     for encoder in inputs.encoders:
         if (twin := inputs.twin(encoder)) is None:
             continue
         apart = [
-            f"{points(value)} ({title(head)})"
+            f"{_unbroken(value)} ({title(head)})"
             for head in inputs.heads
             if (value := difference(inputs.probes.get((encoder, head)), inputs.probes.get((twin, head)))) is not None
         ]
         if apart:
-            by_twin.setdefault(twin, []).append(f"{encoder} {_list(apart)}")
+            by_twin.setdefault(twin, []).append(f"{encoder}: {_list(apart)}")
     if not by_twin:
-        return ["There is no untrained twin to hold the trained encoders against (an encoder with “random” in its name)."]
-    return [
-        f"Against the untrained twin {twin}, in points of top-1 accuracy: {'; '.join(told)}." for twin, told in by_twin.items()
-    ]
+        return [
+            Finding("There is no untrained twin (an encoder with “random” in its name) to hold the trained encoders against.")
+        ]
+    text = "Against the untrained twin {}, in points of top-1 accuracy, the heads of the trained encoders stand at:"
+    return [Finding(text.format(twin), tuple(told)) for twin, told in by_twin.items()]
 
 
-def _caution(inputs: Inputs) -> str:
+def caution(inputs: Inputs) -> str:
+    """How much the numbers can bear."""
     probes = list(inputs.probes.values())
     n_test, n_training = min(p.n_test for p in probes), max(p.n_training for p in probes)
     n_seeds, n_classes = min(len(p.seeds) for p in probes), max(p.n_classes for p in probes)
@@ -92,6 +98,11 @@ def _caution(inputs: Inputs) -> str:
         f"the choice of test images alone moves a single accuracy by about {error:.1f} points (one standard error). "
         "Whether such differences hold for larger encoders and data is not shown here."
     )
+
+
+def _unbroken(value: Measure) -> str:
+    """`+2.1 ± 2.5` that no line break parts."""
+    return points(value).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _list(parts: list[str]) -> str:

@@ -49,13 +49,18 @@ def plus_minus(measure: Measure | None, digits: int = 1) -> str:
     return f"{measure.mean:.{digits}f} ± {measure.std:.{digits}f}"
 
 
+def signed(value: float) -> str:
+    """`+2.1`, `−0.4`, `0.0`."""
+    rounded = f"{value:+.1f}"
+    return "0.0" if float(rounded) == 0 else rounded.replace("-", "−")
+
+
 def points(difference: Measure | None) -> str:
     """A difference in points with its sign: `+2.1 ± 2.5`, `−0.4 ± 0.3`."""
     if difference is None:
         return "–"
-    rounded = f"{difference.mean:+.1f}"
-    sign = "0.0" if float(rounded) == 0 else rounded.replace("-", "−")
-    return sign if len(difference.values) < 2 else f"{sign} ± {difference.std:.1f}"
+    text = signed(difference.mean)
+    return text if len(difference.values) < 2 else f"{text} ± {difference.std:.1f}"
 
 
 def difference(one: Probe | None, other: Probe | None) -> Measure | None:
@@ -145,11 +150,11 @@ def _plain(text: str) -> str:
 def to_terminal(inputs: Inputs) -> Table:
     """The accuracy table for rich. Names are plain text: `[cls]` is no markup."""
     table = Table(title="Top-1 accuracy, %, mean ± std over seeds", title_justify="left", title_style="bold")
-    table.add_column("encoder")
-    for name in [*map(title, inputs.heads), "AbMILP − [cls]", "entropy", "ln T"]:
+    table.add_column("encoder", overflow="fold", min_width=12)
+    for name in [*map(title, inputs.heads), "AbMILP − [cls]"]:
         table.add_column(Text(name), justify="right", no_wrap=True)
     for row in accuracy_rows(inputs):
         cells = [Text(cell.text, "bold" if cell.best else "") if cell else Text("–") for cell in row.cells]
         name = f"{row.encoder} (random twin)" if row.random else row.encoder
-        table.add_row(Text(name), *cells, Text(row.gain), Text(row.entropy), Text(row.ceiling))
+        table.add_row(Text(name), *cells, Text(row.gain))
     return table

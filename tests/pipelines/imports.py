@@ -18,14 +18,7 @@ STAGES = {
     ],
     "probe": ["pipelines.probe", "pipelines.device", "pipelines.progress", "probe.run", "probe.train"],
     "attention": ["pipelines.attention", "store"],
-    "report": [
-        "pipelines.report.command",
-        "pipelines.report.collect",
-        "pipelines.report.tables",
-        "pipelines.report.figures",
-        "pipelines.report.overlays",
-        "extract.datasets",
-    ],
+    "report": ["pipelines.report.command", "pipelines.report.page", "pipelines.report.overlays", "extract.datasets"],
 }
 
 SHOW = """

@@ -21,7 +21,12 @@ def test_code_dependencies_are_the_files_that_a_stage_imports(stage):
     listed = [d for d in deps if d.endswith((".py", ".jinja", ".css", ".js"))]
     expected = sorted(imported(STAGES[stage]))
     if stage == "report":
-        expected = sorted([*expected, *(p.relative_to(ROOT).as_posix() for p in (ROOT / "pipelines/report").glob("*.jinja"))])
+        expected = sorted(
+            [
+                *expected,
+                *(p.relative_to(ROOT).as_posix() for e in ("jinja", "css") for p in (ROOT / "pipelines/report").glob(f"*.{e}")),
+            ]
+        )
     assert sorted(listed) == expected, "deps of this stage should be:\n" + "\n".join(f"      - {name}" for name in expected)
 
 

@@ -118,6 +118,20 @@ def written(tmp_path_factory: pytest.TempPathFactory, contents: dict[str, np.nda
     return out
 
 
+@pytest.fixture(scope="session")
+def written_small(tmp_path_factory: pytest.TempPathFactory, contents: dict[str, np.ndarray]) -> Path:
+    """The same with two arrays: files cost more than bytes."""
+    out = tmp_path_factory.mktemp("small") / "one"
+    write(out, [a for a in layouts() if a.name in ("images/label", "patch/block5/view0")], contents)
+    return out
+
+
+@pytest.fixture
+def small(tmp_path: Path, written_small: Path) -> Path:
+    """A copy of it that a test may damage."""
+    return shutil.copytree(written_small, tmp_path / "features" / "one")
+
+
 @pytest.fixture
 def path(tmp_path: Path, written: Path) -> Path:
     """A copy of it that a test may damage."""

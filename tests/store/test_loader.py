@@ -16,7 +16,7 @@ BOTH = pytest.mark.parametrize("placement", ["memory", "stream"])
 
 def _loader(path: Path, placement: Placement, rows: np.ndarray | None = None, **arguments: int | bool) -> Loader:
     store = FeatureStore.open(path)
-    arrays = {"patch": store.tokens("patch"), "size": store.array("images/size")}
+    arrays = {"patch": store.tokens("patch"), "number": store.array("images/label")}
     return Loader(arrays, np.arange(N), rows, placement=placement, **{"batch_size": 32, **arguments})  # type: ignore[arg-type]
 
 
@@ -41,8 +41,8 @@ def test_arrays_and_labels_stay_together(written: Path, contents: dict[str, np.n
     for batch in _loader(written, placement).epoch(1):
         rows = batch["label"].numpy()
         np.testing.assert_array_equal(batch["patch"].numpy(), contents["patch/block5/view0"][rows].astype("float32"))
-        np.testing.assert_array_equal(batch["size"].numpy(), contents["images/size"][rows])
-        assert (batch["patch"].dtype, batch["size"].dtype, batch["label"].dtype) == (torch.float32, torch.int32, torch.int64)
+        np.testing.assert_array_equal(batch["number"].numpy(), contents["images/label"][rows])
+        assert (batch["patch"].dtype, batch["number"].dtype, batch["label"].dtype) == (torch.float32, torch.int64, torch.int64)
 
 
 @BOTH
@@ -77,7 +77,7 @@ def test_stream_reads_neighbours_together(written: Path) -> None:
 def test_auto(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = _loader(written, "auto")
     assert loader.placement == "memory"
-    assert loader.nbytes == N * (3 * 5 * 2 + 2 * 4)
+    assert loader.nbytes == N * (3 * 5 * 2 + 8)
     monkeypatch.setattr("store.loader.free_memory", lambda device: 2 * loader.nbytes)
     assert _loader(written, "auto").placement == "stream"
     monkeypatch.setattr("store.loader.free_memory", lambda device: 2 * loader.nbytes + 1)
@@ -91,10 +91,10 @@ def _damage(path: Path) -> None:
     shard.write_bytes(data)
 
 
-def test_errors_of_the_reading_thread_reach_the_consumer(path: Path) -> None:
-    _damage(path)
+def test_errors_of_the_reading_thread_reach_the_consumer(small: Path) -> None:
+    _damage(small)
     before = threading.active_count()
-    batches = _loader(path, "stream", shuffle=False).epoch()
+    batches = _loader(small, "stream", shuffle=False).epoch()
     assert next(batches)["label"].tolist() == list(range(32))
     next(batches)
     with pytest.raises(StoreError, match=r"patch/block5/view0/c/1/0/0 is damaged"):
@@ -102,10 +102,10 @@ def test_errors_of_the_reading_thread_reach_the_consumer(path: Path) -> None:
     assert threading.active_count() == before
 
 
-def test_damage_stops_a_resident_loader_too(path: Path) -> None:
-    _damage(path)
+def test_damage_stops_a_resident_loader_too(small: Path) -> None:
+    _damage(small)
     with pytest.raises(StoreError, match="is damaged"):
-        _loader(path, "memory")
+        _loader(small, "memory")
 
 
 def test_an_epoch_that_is_left_early_leaves_no_thread(written: Path) -> None:

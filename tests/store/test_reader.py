@@ -47,7 +47,7 @@ def _everywhere(folder: Path, arrays: list[ArrayLayout], contents: Contents) -> 
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int64", "uint8"])
-@pytest.mark.parametrize(("n", "shard_rows"), [(1, 32), (31, 32), (32, 32), (70, 32), (128, 64), (150, 64), (20, 1024)])
+@pytest.mark.parametrize(("n", "shard_rows"), [(1, 32), (31, 64), (128, 64), (150, 64), (20, 1024)])
 def test_rows_are_those_that_zarr_reads(tmp_path: Path, dtype: str, n: int, shard_rows: int) -> None:
     arrays = [
         ArrayLayout("images/label", (n,), "int64", ("image",), shard_rows),
@@ -58,7 +58,7 @@ def test_rows_are_those_that_zarr_reads(tmp_path: Path, dtype: str, n: int, shar
     _everywhere(tmp_path / "s", arrays, contents)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     n=st.integers(1, 200),
     shard_rows=st.integers(1, 4).map(lambda k: 32 * k),
@@ -79,19 +79,19 @@ def test_any_shape(tmp_path: Path, n: int, shard_rows: int, tail: list[int], dty
     assert same(np.asarray(zarr.open_group(tmp_path / "s", mode="r")["patch/block0/view0"][:]), expected)  # type: ignore[index]
 
 
-def test_every_array_of_a_whole_set(path: Path, contents: Contents) -> None:
-    _everywhere(path, layouts(), contents)
+def test_every_array_of_a_whole_set(written: Path, contents: Contents) -> None:
+    _everywhere(written, layouts(), contents)
 
 
-def test_constants(path: Path) -> None:
-    store, plain = FeatureStore.open(path), zarr.open_group(path, mode="r")
+def test_constants(written: Path) -> None:
+    store, plain = FeatureStore.open(written), zarr.open_group(written, mode="r")
     for name, expected in CONSTANTS.items():
         assert same(store.array(name).all(), expected)
         assert same(np.asarray(plain[name][:]), expected)  # type: ignore[index]
 
 
-def test_what_a_store_says(path: Path, contents: Contents) -> None:
-    store = FeatureStore.open(str(path), key=SPEC.key)
+def test_what_a_store_says(written: Path, contents: Contents) -> None:
+    store = FeatureStore.open(str(written), key=SPEC.key)
     assert store.spec == SPEC
     assert len(store) == N
     assert store.kinds == ["attention", "cls", "images", "norm", "patch", "registers", "statistics"]
@@ -107,31 +107,31 @@ def test_what_a_store_says(path: Path, contents: Contents) -> None:
     assert "patch/block5/view0" in repr(patch)
 
 
-def test_classes_without_names(path: Path) -> None:
-    edit(path, lambda meta: meta["attributes"]["beyondcls"].update(classes=None))
-    assert FeatureStore.open(path).n_classes == 3
+def test_classes_without_names(small: Path) -> None:
+    edit(small, lambda meta: meta["attributes"]["beyondcls"].update(classes=None))
+    assert FeatureStore.open(small).n_classes == 3
 
 
-def test_a_copy_does_not_depend_on_its_place(path: Path, tmp_path: Path, contents: Contents) -> None:
+def test_a_copy_does_not_depend_on_its_place(small: Path, tmp_path: Path, contents: Contents) -> None:
     moved = tmp_path / "elsewhere"
-    shutil.move(path, moved)
+    shutil.move(small, moved)
     assert same(FeatureStore.open(moved).tokens("patch").all(), contents["patch/block5/view0"])
 
 
 @pytest.mark.parametrize("wanted", [[-1], [0, N]])
-def test_rows_out_of_range(path: Path, wanted: list[int]) -> None:
+def test_rows_out_of_range(written: Path, wanted: list[int]) -> None:
     with pytest.raises(StoreError, match=f"it has rows 0 to {N - 1}"):
-        FeatureStore.open(path).tokens("cls").rows(wanted)
+        FeatureStore.open(written).tokens("cls").rows(wanted)
 
 
-def test_a_mask_is_no_list_of_rows(path: Path) -> None:
-    store = FeatureStore.open(path)
+def test_a_mask_is_no_list_of_rows(written: Path) -> None:
+    store = FeatureStore.open(written)
     with pytest.raises(StoreError, match=r"bool given.*np\.flatnonzero"):
         store.tokens("cls").rows(store.valid)
 
 
-def test_no_rows(path: Path) -> None:
-    assert FeatureStore.open(path).tokens("cls").rows([]).shape == (0, 5)
+def test_no_rows(written: Path) -> None:
+    assert FeatureStore.open(written).tokens("cls").rows([]).shape == (0, 5)
 
 
 # -- what is not a store, or not the right one -------------------------------------------------------------------------
@@ -159,28 +159,28 @@ def test_an_unfinished_one(tmp_path: Path) -> None:
     _fails(tmp_path / "one", "unfinished", "one-abc", "run it again")
 
 
-def test_another_key_was_asked_for(path: Path) -> None:
-    _fails(path, SPEC.key, "expected 00ff", "other weights", key="00ff")
+def test_another_key_was_asked_for(written: Path) -> None:
+    _fails(written, SPEC.key, "expected 00ff", "other weights", key="00ff")
 
 
-def test_key_does_not_fit_the_description(path: Path) -> None:
-    edit(path, lambda meta: meta["attributes"]["beyondcls"]["spec"].update(weights="2" * 32))
-    _fails(path, f"key {SPEC.key} does not belong", "extract it again")
+def test_key_does_not_fit_the_description(small: Path) -> None:
+    edit(small, lambda meta: meta["attributes"]["beyondcls"]["spec"].update(weights="2" * 32))
+    _fails(small, f"key {SPEC.key} does not belong", "extract it again")
 
 
-def test_another_format_version(path: Path) -> None:
-    edit(path, lambda meta: meta["attributes"]["beyondcls"]["spec"].update(format_version=2, novelty=1))
-    _fails(path, "format version 2", "this program reads 1")
+def test_another_format_version(small: Path) -> None:
+    edit(small, lambda meta: meta["attributes"]["beyondcls"]["spec"].update(format_version=2, novelty=1))
+    _fails(small, "format version 2", "this program reads 1")
 
 
-def test_other_fields(path: Path) -> None:
-    edit(path, lambda meta: meta["attributes"]["beyondcls"]["spec"].update(novelty=1))
-    _fails(path, "unknown ['novelty']")
+def test_other_fields(small: Path) -> None:
+    edit(small, lambda meta: meta["attributes"]["beyondcls"]["spec"].update(novelty=1))
+    _fails(small, "unknown ['novelty']")
 
 
-def test_edited_metadata(path: Path) -> None:
-    edit(path, lambda meta: meta.update(shape=[N - 1, T, 5]), "patch/block5/view0")
-    _fails(path, "patch/block5/view0/zarr.json", "was changed")
+def test_edited_metadata(small: Path) -> None:
+    edit(small, lambda meta: meta.update(shape=[N - 1, T, 5]), "patch/block5/view0")
+    _fails(small, "patch/block5/view0/zarr.json", "was changed")
 
 
 def test_missing_metadata(path: Path) -> None:
@@ -188,56 +188,56 @@ def test_missing_metadata(path: Path) -> None:
     _fails(path, "cls/block5/view0/zarr.json", "is missing")
 
 
-def test_missing_shard(path: Path) -> None:
+def test_missing_shard(small: Path) -> None:
     """Zarr would give zeros."""
-    (path / "patch/block5/view0/c/1/0/0").unlink()
-    _fails(path, "patch/block5/view0/c/1/0/0 is missing", "rows 64 to 127")
+    (small / "patch/block5/view0/c/1/0/0").unlink()
+    _fails(small, "patch/block5/view0/c/1/0/0 is missing", "rows 64 to 127")
 
 
 @pytest.mark.parametrize("change", [-1, 1])
-def test_shard_of_another_size(path: Path, change: int) -> None:
-    shard = path / "patch/block5/view0/c/2/0/0"
+def test_shard_of_another_size(small: Path, change: int) -> None:
+    shard = small / "patch/block5/view0/c/2/0/0"
     size = shard.stat().st_size
     os.truncate(shard, size + change)
-    _fails(path, "patch/block5/view0/c/2/0/0", f"has {size + change} bytes, expected {size}")
+    _fails(small, "patch/block5/view0/c/2/0/0", f"has {size + change} bytes, expected {size}")
 
 
 @pytest.mark.parametrize("at", [0, 1000, -1])
-def test_flipped_bit(path: Path, contents: Contents, at: int) -> None:
-    shard = path / "patch/block5/view0/c/1/0/0"
+def test_flipped_bit(small: Path, contents: Contents, at: int) -> None:
+    shard = small / "patch/block5/view0/c/1/0/0"
     data = bytearray(shard.read_bytes())
     data[at] ^= 1
     shard.write_bytes(data)
-    store = FeatureStore.open(path)
+    store = FeatureStore.open(small)
     expected = contents["patch/block5/view0"]
     assert same(store.tokens("patch").rows([0, 130]), expected[[0, 130]])  # the other shards are sound
     with pytest.raises(StoreError, match=r"patch/block5/view0/c/1/0/0 is damaged: its digest is"):
         store.tokens("patch").rows([64])
-    careless = FeatureStore.open(path, verify="never").tokens("patch").all()
+    careless = FeatureStore.open(small, verify="never").tokens("patch").all()
     assert same(careless, expected) == (at == -1)  # the last byte belongs to the index
     bad = [(name, problem) for name, problem in verify(store) if problem]
     assert [name for name, _ in bad] == ["patch/block5/view0/c/1/0/0"]
     assert "is damaged" in bad[0][1]
 
 
-def test_verify_names_every_shard(path: Path) -> None:
-    checked = dict(verify(FeatureStore.open(path)))
-    assert set(checked) == {name for name in files(path) if not name.endswith("zarr.json")}
+def test_verify_names_every_shard(written: Path) -> None:
+    checked = dict(verify(FeatureStore.open(written)))
+    assert set(checked) == {name for name in files(written) if not name.endswith("zarr.json")}
     assert set(checked.values()) == {None}
 
 
-def test_a_digest_is_computed_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_digest_is_computed_once(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touched: list[int] = []
     check = ArrayReader.check
     monkeypatch.setattr(ArrayReader, "check", lambda self, shard: (touched.append(shard), check(self, shard)))
-    reader = FeatureStore.open(path).tokens("patch")
+    reader = FeatureStore.open(written).tokens("patch")
     for _ in range(2):
         reader.rows([0, 1, 140])
     assert touched == [0, 2]
 
 
-def test_never_extracted(path: Path) -> None:
-    store = FeatureStore.open(path)
+def test_never_extracted(written: Path) -> None:
+    store = FeatureStore.open(written)
     with pytest.raises(StoreError, match=r"no array 'patch/block4/view0'; it has: patch/block3/view0, patch/block5/view0"):
         store.tokens("patch", block=4)
     with pytest.raises(StoreError, match=r"no array 'cls/block5/view1'"):
@@ -263,27 +263,27 @@ def test_kind_that_is_not_in_this_copy(path: Path, contents: Contents) -> None:
 @pytest.mark.parametrize(
     "name", ["../patch", "/etc/patch", "patch/../../other", "patch//view0", "", ".", "a\\..\\b", "a\0b", "x" * 300]
 )
-def test_names_that_leave_the_folder(path: Path, name: str) -> None:
+def test_names_that_leave_the_folder(small: Path, name: str) -> None:
     def add(meta: dict[str, Any]) -> None:
         arrays = meta["attributes"]["beyondcls"]["arrays"]
         arrays[name] = arrays["images/label"]
 
-    edit(path, add)
-    _fails(path, "names arrays outside its folder", "do not use")
+    edit(small, add)
+    _fails(small, "names arrays outside its folder", "do not use")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "1e999", '{"attributes": []}', "[" * 100_000, "\ud800"])
 @pytest.mark.parametrize("vouch", [False, True])
-def test_no_metadata(path: Path, text: str, vouch: bool) -> None:
+def test_no_metadata(small: Path, text: str, vouch: bool) -> None:
     data = text.encode(errors="surrogatepass")
     if vouch:  # of an array, with a digest that fits
-        (path / "images/label/zarr.json").write_bytes(data)
+        (small / "images/label/zarr.json").write_bytes(data)
         digest = xxhash.xxh3_128_hexdigest(data)
-        edit(path, lambda meta: meta["attributes"]["beyondcls"]["arrays"].update({"images/label": digest}))
-        _fails(path, "images/label/zarr.json")
+        edit(small, lambda meta: meta["attributes"]["beyondcls"]["arrays"].update({"images/label": digest}))
+        _fails(small, "images/label/zarr.json")
     else:
-        (path / "zarr.json").write_bytes(data)
-        _fails(path, "does not describe a feature set")
+        (small / "zarr.json").write_bytes(data)
+        _fails(small, "does not describe a feature set")
 
 
 def _set(*keys: Any) -> Callable[[dict[str, Any]], None]:
@@ -306,11 +306,12 @@ SHARDING = ("codecs", 0, "configuration")
         _set(*SHARDING, "index_location", "start"),
         _set(*SHARDING, "codecs", 0, "configuration", "endian", "big"),
         _set(*SHARDING, "codecs", [{"name": "bytes"}, {"name": "gzip", "configuration": {"level": 5}}]),
+        _set(*SHARDING, "index_codecs", [{"name": "bytes", "configuration": {"endian": "little"}}]),
         _set("codecs", [{"name": "bytes", "configuration": {"endian": "little"}}]),
         _set("chunk_key_encoding", "configuration", "separator", "."),
         _set("chunk_grid", "configuration", "chunk_shape", 1, 1),
         _set(*SHARDING, "chunk_shape", 0, 0),
-        _set("data_type", "object"),
+        _set("data_type", "S2"),
         _set("shape", 0, 10**15),
         _set("shape", 0, N - 40),
         _set("attributes", "beyondcls", "shards", []),
@@ -318,10 +319,10 @@ SHARDING = ("codecs", 0, "configuration")
         _set("attributes", "beyondcls", "shards", 0, {"rows": [0, SHARD], "nbytes": 2000}),
     ],
 )
-def test_an_array_that_lies_otherwise(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def test_an_array_that_lies_otherwise(small: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Even when the group vouches for it: this reader would read the wrong bytes."""
-    edit(path, change, "patch/block5/view0", vouch=True)
-    _fails(path, "patch/block5/view0/zarr.json", "extract")
+    edit(small, change, "patch/block5/view0", vouch=True)
+    _fails(small, "patch/block5/view0/zarr.json", "extract")
 
 
 # -- fuzzing -----------------------------------------------------------------------------------------------------------
@@ -394,7 +395,7 @@ def test_fuzzed_metadata(tmp_path: Path, name: str) -> None:
     write(folder, arrays, contents)
     group, meta = (json.loads((folder / n / "zarr.json").read_text()) for n in ("", name))
     generator, read = random.Random(0), 0
-    for _ in range(400):
+    for _ in range(250):
         mutated = json.dumps(_mutate(meta, generator))
         if generator.random() < 0.2:  # bytes, not JSON
             at = generator.randrange(len(mutated))
@@ -405,4 +406,4 @@ def test_fuzzed_metadata(tmp_path: Path, name: str) -> None:
             described["attributes"]["beyondcls"]["arrays"][name] = xxhash.xxh3_128_hexdigest(mutated.encode())
             (folder / "zarr.json").write_text(json.dumps(described))
         read += _read_all(folder, contents)
-    assert 10 < read < 390  # some mutations do not matter, most do
+    assert 10 < read < 240  # some mutations do not matter, most do

@@ -127,9 +127,9 @@ def test_finish_needs_every_unit(tmp_path: Path, contents: Contents) -> None:
         writer.finish(ATTRIBUTES)
 
 
-def test_occupied_path(tmp_path: Path, path: Path) -> None:
+def test_occupied_path(tmp_path: Path, written: Path) -> None:
     with pytest.raises(StoreError, match="already holds files"):
-        _begin(path)
+        _begin(written)
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="already holds files"):
         _begin(tmp_path / "file")
@@ -141,15 +141,15 @@ def test_empty_folders_at_the_path_give_way(tmp_path: Path, written: Path, conte
     assert files(tmp_path / "empty") == files(written)
 
 
-def test_invalid_rows_are_recorded(path: Path) -> None:
-    store = FeatureStore.open(path)
+def test_invalid_rows_are_recorded(written: Path) -> None:
+    store = FeatureStore.open(written)
     assert store.attributes["invalid"] == NOTES
     assert np.flatnonzero(~store.valid).tolist() == [7]
 
 
-def test_nonfinite_values_are_counted(path: Path, contents: Contents) -> None:
+def test_nonfinite_values_are_counted(written: Path, contents: Contents) -> None:
     for a in layouts():
-        shards = zarr.open_array(path / a.name, mode="r").attrs["beyondcls"]["shards"]  # type: ignore[index,call-overload]
+        shards = zarr.open_array(written / a.name, mode="r").attrs["beyondcls"]["shards"]  # type: ignore[index,call-overload]
         counted = [int((~np.isfinite(contents[a.name][slice(*s["rows"])])).sum()) for s in shards]  # type: ignore[index,union-attr]
         assert [s["nonfinite"] for s in shards] == counted  # type: ignore[index,union-attr,call-overload]
 

@@ -111,21 +111,18 @@ class TestEveryStatistic:
         assert not torch.equal(permuted, attention)
         torch.testing.assert_close(STATISTICS[name](permuted, layout), STATISTICS[name](attention, layout))
 
-    def test_registers_are_in_neither_set(self, name: str, layout: TokenLayout) -> None:
-        """What registers attend to counts nowhere; what goes to them leaves the shares among the others unchanged."""
-        attention, first = random_attention(layout), int(layout.has_cls)
-        if layout.n_registers == 0:
-            pytest.skip("no registers")
-        registers = slice(first, layout.n_prefix)
-        changed = attention.clone()
-        changed[:, :, registers] = torch.rand_like(changed[:, :, registers])
-        changed[..., registers] = torch.rand_like(changed[..., registers])
-        torch.testing.assert_close(STATISTICS[name](changed, layout), STATISTICS[name](attention, layout))
-        without = [i for i in range(attention.shape[-1]) if not first <= i < layout.n_prefix]
-        bare = TokenLayout(layout.has_cls, first)
-        torch.testing.assert_close(
-            STATISTICS[name](attention[:, :, without][..., without], bare), STATISTICS[name](attention, layout)
-        )
+
+@pytest.mark.parametrize(("name", "layout"), [case for case in CASES if case.values[1].n_registers])
+def test_registers_are_in_neither_set(name: str, layout: TokenLayout) -> None:
+    """What registers attend to counts nowhere, and neither does what the others give to them."""
+    attention, first = random_attention(layout), int(layout.has_cls)
+    value = STATISTICS[name](attention, layout)
+    changed, registers = attention.clone(), slice(first, layout.n_prefix)
+    changed[:, :, registers] = torch.rand_like(changed[:, :, registers])
+    changed[..., registers] = torch.rand_like(changed[..., registers])
+    torch.testing.assert_close(STATISTICS[name](changed, layout), value)
+    rest = [i for i in range(attention.shape[-1]) if not first <= i < layout.n_prefix]
+    torch.testing.assert_close(STATISTICS[name](attention[:, :, rest][..., rest], TokenLayout(layout.has_cls, first)), value)
 
 
 def test_entropy_ignores_the_scale_of_rows() -> None:

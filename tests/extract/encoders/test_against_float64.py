@@ -18,7 +18,7 @@ BLOCKS, HEADS, PATCHES, B = 12, 3, 196, 2
 def model() -> nn.Module:
     torch.manual_seed(0)
     vit = timm.create_model("vit_tiny_patch16_224", pretrained=False, num_classes=0).eval()
-    sharpen(vit, 6)
+    sharpen(vit, 4)
     return vit
 
 

@@ -1,0 +1,151 @@
+"""What holds for images of any form: ids, labels, digest, decoding."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from extract.datasets import DATASETS, DataError, ImageSet, Sample, open_images
+from tests.extract.pictures import picture, samples, write_file, write_tar
+
+
+def in_folder(root: Path, content: dict[str, tuple[str, bytes]]) -> Path:
+    """`content`: id -> (class, image)."""
+    for key, (_, image) in content.items():
+        write_file(root / f"{key}.png", image)
+    return root
+
+
+@pytest.fixture
+def content() -> dict[str, tuple[str, bytes]]:
+    return {f"{name}/{i}": (name, picture(10 * c + i)) for c, name in enumerate(("ape", "bee", "cat")) for i in range(2)}
+
+
+def as_samples(content: dict[str, tuple[str, bytes]], labels: dict[str, int]) -> list[dict[str, object]]:
+    return [{"__key__": key, "png": image, "cls": labels[name]} for key, (name, image) in content.items()]
+
+
+LABELS = {"ape": 0, "bee": 1, "cat": 2}
+
+
+class TestDigest:
+    def test_same_for_a_folder_and_for_tars(self, tmp_path: Path, content: dict[str, tuple[str, bytes]]) -> None:
+        folder = open_images(str(in_folder(tmp_path / "folder", content)))
+        both = as_samples(content, LABELS)
+        write_tar(tmp_path / "tars" / "a-0.tar", both[:4])
+        write_tar(tmp_path / "tars" / "a-1.tar", both[4:])
+        tars = open_images(str(tmp_path / "tars"))
+        assert [s.id for s in folder.samples] == [s.id for s in tars.samples]
+        assert folder.digest == tars.digest
+
+    def test_does_not_know_where_the_files_lie(self, tmp_path: Path, content: dict[str, tuple[str, bytes]]) -> None:
+        one, other = in_folder(tmp_path / "one", content), in_folder(tmp_path / "deep" / "other", content)
+        assert open_images(str(one)).digest == open_images(str(other)).digest
+
+    @pytest.mark.parametrize("change", ["id", "label", "image", "order", "one less"])
+    def test_changes_with(self, change: str, tmp_path: Path) -> None:
+        def digest(name: str, content: list[dict[str, object]]) -> str:
+            return open_images(str(write_tar(tmp_path / name, content))).digest
+
+        changed = samples(4)
+        if change == "id":
+            changed[2]["__key__"] = "other"
+        elif change == "label":
+            changed[2]["cls"] = 0
+        elif change == "image":
+            changed[2]["png"] = picture(99)
+        elif change == "order":
+            changed[1:3] = changed[2:0:-1]
+        else:
+            changed.pop()
+        assert digest("a.tar", samples(4)) == digest("b.tar", samples(4))
+        assert digest("a.tar", samples(4)) != digest("c.tar", changed)
+
+
+class TestDecoding:
+    @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P", "CMYK"])
+    def test_gives_rgb(self, mode: str, tmp_path: Path) -> None:
+        (tmp_path / "c").mkdir()
+        form = "jpg" if mode == "CMYK" else "png"
+        Image.new(mode, (9, 7)).save(tmp_path / "c" / f"x.{form}")
+        image = open_images(str(tmp_path)).image(0)
+        assert (image.mode, image.width, image.height) == ("RGB", 9, 7)
+
+    @pytest.mark.parametrize("form", ["png", "jpeg", "webp", "bmp", "ppm"])
+    def test_forms(self, form: str, tmp_path: Path) -> None:
+        write_tar(tmp_path / "a.tar", [{"__key__": "x", form: picture(0, form), "cls": 0}])
+        assert open_images(str(tmp_path / "a.tar")).image(0).size == (36, 40)
+
+    @pytest.mark.parametrize("form", ["png", "jpeg"])
+    def test_truncated_image_is_named(self, form: str, tmp_path: Path) -> None:
+        whole = picture(0, form, 200, 200)
+        images = write_tar(tmp_path / "a.tar", [*samples(1), {"__key__": "cut", form: whole[: len(whole) // 2], "cls": 0}])
+        with pytest.raises(DataError, match=r"'cut' in .*a\.tar cannot be decoded: .*truncated"):
+            open_images(str(images)).image(1)
+
+    def test_corrupt_image_is_named(self, tmp_path: Path) -> None:
+        file = write_file(tmp_path / "c" / "bad.jpg", b"\xff\xd8\xff\xe0" + bytes(range(256)) * 4)
+        with pytest.raises(DataError, match="cannot be decoded") as caught:
+            open_images(str(tmp_path)).image(0)
+        assert "'c/bad'" in str(caught.value)
+        assert str(file) in str(caught.value)
+
+    def test_empty_image_is_named(self, tmp_path: Path) -> None:
+        write_file(tmp_path / "c" / "bad.png", b"")
+        with pytest.raises(DataError, match=r"'c/bad' in .*bad\.png cannot be decoded"):
+            open_images(str(tmp_path)).image(0)
+
+
+def sample(key: str, label: int | None = 0, problem: str | None = None) -> Sample:
+    return Sample(key, label, Path("a.tar"), 0, 1, problem)
+
+
+def test_ids_are_unique() -> None:
+    message = r"id 'x' stands twice, in a\.tar and a\.tar; ids must be unique"
+    with pytest.raises(DataError, match=message):
+        ImageSet("a.tar", [sample("x"), sample("y"), sample("x")])
+
+
+def test_labels_lie_within_the_class_names() -> None:
+    message = r"'y' in a\.tar has label 2, but there are 2 class names; labels count from 0"
+    with pytest.raises(DataError, match=message):
+        ImageSet("a.tar", [sample("x", 1), sample("y", 2)], ["ape", "bee"])
+
+
+def test_no_images() -> None:
+    with pytest.raises(DataError, match=r"^here has no images; expected \.jpg"):
+        ImageSet("here", [])
+
+
+def test_problems_of_the_set_come_first() -> None:
+    images = ImageSet("a.tar", [sample("x"), sample("y", None, "has no label")], None, ["a.tar is cut"])
+    assert images.all_problems() == ["a.tar is cut", "'y' in a.tar: has no label"]
+    assert len(images) == 2
+
+
+class TestOpenImages:
+    def test_unknown_form(self) -> None:
+        with pytest.raises(DataError, match=r"unknown form of data set 'tar'; did you mean 'tars'\? known: folder, tars"):
+            open_images("x.tar", form="tar")
+
+    def test_missing_file_of_class_names(self, tmp_path: Path) -> None:
+        write_tar(tmp_path / "a.tar", samples(1))
+        with pytest.raises(DataError, match=r"there is no file of class names '.*names\.txt'"):
+            open_images(str(tmp_path), classes=tmp_path / "names.txt")
+
+    def test_form_is_seen(self, tmp_path: Path, content: dict[str, tuple[str, bytes]]) -> None:
+        in_folder(tmp_path / "folder", content)
+        write_tar(tmp_path / "tars" / "a.tar", samples(2))
+        assert open_images(str(tmp_path / "folder")).classes == ["ape", "bee", "cat"]
+        for source in ("tars", "tars/a.tar", "tars/*.tar"):
+            assert [s.id for s in open_images(str(tmp_path / source)).samples] == ["0000", "0001"]
+
+    @pytest.mark.parametrize("form", DATASETS)
+    def test_every_form_says_that_nothing_is_there(self, form: str, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"there is no .*nowhere"):
+            open_images(str(tmp_path / "nowhere"), form)
+
+    @pytest.mark.parametrize("form", DATASETS)
+    def test_every_form_says_that_a_folder_is_empty(self, form: str, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"expected .*tars?"):
+            open_images(str(tmp_path), form)

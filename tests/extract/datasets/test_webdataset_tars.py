@@ -1,0 +1,252 @@
+"""WebDataset tars: what is read, and that nothing is lost without a word."""
+
+import gzip
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from extract.datasets import DataError, ImageSet, open_images
+from tests.extract.pictures import picture, samples, write_file, write_tar
+
+
+def ids(images: ImageSet) -> list[str]:
+    return [sample.id for sample in images.samples]
+
+
+def members(tar: Path) -> list[tarfile.TarInfo]:
+    with tarfile.open(tar) as archive:
+        return archive.getmembers()
+
+
+def add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))
+
+
+class TestReading:
+    def test_images_and_labels_in_the_order_of_the_tar(self, tmp_path: Path) -> None:
+        content = [samples(6)[i] for i in (4, 1, 5)]
+        images = open_images(str(write_tar(tmp_path / "a.tar", content)))
+        assert [(s.id, s.label) for s in images.samples] == [("0004", 1), ("0001", 1), ("0005", 2)]
+        assert [s.read() for s in images.samples] == [c["png"] for c in content]
+        assert images.all_problems() == []
+        assert images.classes is None
+
+    @pytest.mark.parametrize("source", ["t-{00..02}.tar", "t-*.tar", "", "t-0[0-2].tar"])
+    def test_several_tars(self, source: str, tmp_path: Path) -> None:
+        for i in (2, 0, 1):  # written in another order than read
+            write_tar(tmp_path / "tars" / f"t-{i:02}.tar", samples(2, 2 * i))
+        images = open_images(str(tmp_path / "tars" / source))
+        assert ids(images) == [f"{i:04}" for i in range(6)]
+
+    @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+    def test_formats_and_long_names(self, form: int, tmp_path: Path) -> None:
+        long = "deep/" * 25 + "n" * 90 + "é"  # beyond the 100 bytes of a plain header
+        with tarfile.open(tmp_path / "a.tar", "w", format=form) as archive:
+            for i, key in enumerate((long, "short")):
+                add(archive, f"{key}.png", picture(i))
+                add(archive, f"{key}.cls", b"%d" % i)
+        images = open_images(str(tmp_path / "a.tar"))
+        assert [(s.id, s.label) for s in images.samples] == [(long, 0), ("short", 1)]
+        assert [s.read() for s in images.samples] == [picture(0), picture(1)]
+        assert images.all_problems() == []
+
+    def test_folders_and_other_members_are_no_samples(self, tmp_path: Path) -> None:
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
+            folder = tarfile.TarInfo("train")
+            folder.type = tarfile.DIRTYPE
+            archive.addfile(folder)
+            add(archive, "README", b"hello")
+            add(archive, "train/0.cls", b" 7\n")
+            add(archive, "train/0.JPG", picture(0, "jpeg"))
+            add(archive, "train/0.json", b"{}")
+        images = open_images(str(tmp_path / "a.tar"))
+        assert [(s.id, s.label) for s in images.samples] == [("train/0", 7)]
+        assert images.all_problems() == []
+
+    def test_image_whose_members_lie_apart(self, tmp_path: Path) -> None:
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
+            for name, data in (("0.png", picture(0)), ("1.png", picture(1)), ("0.cls", b"5"), ("1.cls", b"6")):
+                add(archive, name, data)
+        assert [(s.id, s.label) for s in open_images(str(tmp_path / "a.tar")).samples] == [("0", 5), ("1", 6)]
+
+
+class TestClassNames:
+    def test_beside_the_tars(self, tmp_path: Path) -> None:
+        write_tar(tmp_path / "a.tar", samples(3))
+        write_file(tmp_path / "classes.txt", b"ape\nbee\ncat\n")
+        assert open_images(str(tmp_path)).classes == ["ape", "bee", "cat"]
+
+    def test_above_the_tars(self, tmp_path: Path) -> None:
+        write_tar(tmp_path / "train" / "a.tar", samples(3))
+        write_file(tmp_path / "classes.txt", b"ape\r\nbee \r\n\r\ncat")
+        assert open_images(str(tmp_path / "train" / "a.tar")).classes == ["ape", "bee", "cat"]
+
+    def test_given_ones_win(self, tmp_path: Path) -> None:
+        write_tar(tmp_path / "a.tar", samples(3))
+        write_file(tmp_path / "classes.txt", b"ape\nbee\ncat\n")
+        given = write_file(tmp_path / "names.txt", b"x\ny\nz\nw\n")
+        assert open_images(str(tmp_path), classes=given).classes == ["x", "y", "z", "w"]
+
+    def test_label_beyond_them(self, tmp_path: Path) -> None:
+        write_tar(tmp_path / "a.tar", samples(3))
+        write_file(tmp_path / "classes.txt", b"ape\nbee\n")
+        with pytest.raises(DataError, match=r"'0002' in .*a\.tar has label 2, but there are 2 class names"):
+            open_images(str(tmp_path))
+
+
+class TestMissingTars:
+    @pytest.mark.parametrize("source", ["a.tar", "t-{0..1}.tar", "t-*.tar"])
+    def test_no_such_tar(self, source: str, tmp_path: Path) -> None:
+        if "{" in source:
+            write_tar(tmp_path / "t-0.tar", samples(1))  # and no t-1.tar
+        with pytest.raises(DataError, match=r"there is no tar '.*\.tar' \(of '.*'\); check the path, the numbers in braces"):
+            open_images(str(tmp_path / source))
+
+    def test_folder_without_tars(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"there is no tar in '.*'; expected files like .*/train-000\.tar"):
+            open_images(str(tmp_path), form="tars")
+
+
+def only_problem(tar: Path) -> str:
+    """What is wrong with the second of two tars as a whole; the first is sound, and is read all the same."""
+    write_tar(tar.parent / "0.tar", samples(2, 100))
+    images = open_images(f"{tar.parent}/{{0,{tar.stem}}}.tar")
+    assert ids(images)[:2] == ["0100", "0101"]
+    [problem] = images.problems
+    return problem
+
+
+class TestDamagedTars:
+    def test_empty_file(self, tmp_path: Path) -> None:
+        tar = write_file(tmp_path / "a.tar", b"")
+        assert only_problem(tar) == f"{tar} is empty (0 bytes); write it again"
+
+    def test_no_images(self, tmp_path: Path) -> None:
+        tar = write_tar(tmp_path / "a.tar", [{"__key__": "x", "txt": b"hello"}])
+        assert only_problem(tar) == f"{tar} has no images; expected members like KEY.png and KEY.cls"
+
+    def test_no_members(self, tmp_path: Path) -> None:
+        tar = write_tar(tmp_path / "a.tar", [])
+        assert only_problem(tar) == f"{tar} has no images; expected members like KEY.png and KEY.cls"
+
+    @pytest.mark.parametrize("content", [b"no tar at all, but long enough to be one" * 40, gzip.compress(bytes(10240))])
+    def test_no_tar(self, content: bytes, tmp_path: Path) -> None:
+        tar = write_file(tmp_path / "a.tar", content)
+        assert only_problem(tar).startswith(f"{tar} is not a whole tar: ")
+
+    def test_cut_in_a_member(self, tmp_path: Path) -> None:
+        tar = write_tar(tmp_path / "a.tar", samples(3))
+        last = max((m for m in members(tar) if m.name.endswith("png")), key=lambda m: m.offset)
+        cut = last.offset_data + last.size // 2
+        write_file(tar, tar.read_bytes()[:cut])
+        end = last.offset_data + last.size
+        assert only_problem(tar) == f"{tar} is truncated: {last.name!r} ends at byte {end}, the file at {cut}"
+        images = open_images(str(tar))
+        assert ids(images) == ["0000", "0001", "0002"], "the sample that was hit is not forgotten"
+        assert images.samples[2].problem == "has a label but no image (members: cls)"
+
+    def test_cut_in_a_header(self, tmp_path: Path) -> None:
+        tar = write_tar(tmp_path / "a.tar", samples(3))
+        write_file(tar, tar.read_bytes()[: members(tar)[2].offset + 100])
+        assert only_problem(tar) == f"{tar} is truncated: it has no end-of-archive marker after 1 samples"
+
+    def test_cut_in_the_padding_of_a_member(self, tmp_path: Path) -> None:
+        tar = write_tar(tmp_path / "a.tar", samples(2))
+        last = members(tar)[-1]
+        write_file(tar, tar.read_bytes()[: last.offset_data + last.size + 1])
+        assert only_problem(tar).startswith(f"{tar} is not a whole tar: ")
+
+    @pytest.mark.parametrize("n", [2, 4])
+    def test_cut_between_two_members(self, n: int, tmp_path: Path) -> None:
+        tar = write_tar(tmp_path / "a.tar", samples(3))
+        write_file(tar, tar.read_bytes()[: members(tar)[n].offset])
+        assert only_problem(tar) == f"{tar} is truncated: it has no end-of-archive marker after {n // 2} samples"
+
+    def test_cut_behind_an_image_that_ends_in_zeros(self, tmp_path: Path) -> None:
+        """A black .ppm is zeros to its end; they are no end-of-archive marker."""
+        black = b"P6 32 32 255\n" + bytes(3 * 32 * 32)
+        content = [{"__key__": str(i), "cls": b"0", "ppm": black} for i in range(3)]
+        tar = write_tar(tmp_path / "a.tar", content)
+        assert ids(open_images(str(tar))) == ["0", "1", "2"]
+        assert open_images(str(tar)).all_problems() == []
+        last = [m for m in members(tar) if m.name.endswith("ppm")][1]
+        cut = last.offset_data + -(-last.size // 512) * 512
+        assert tar.read_bytes()[cut - 512 : cut] == bytes(512)
+        write_file(tar, tar.read_bytes()[:cut])
+        assert only_problem(tar) == f"{tar} is truncated: it has no end-of-archive marker after 2 samples"
+
+    def test_damaged_header_behind_an_image_that_ends_in_zeros(self, tmp_path: Path) -> None:
+        black = b"P6 32 32 255\n" + bytes(3 * 32 * 32)
+        tar = write_tar(tmp_path / "a.tar", [{"__key__": str(i), "cls": b"0", "ppm": black} for i in range(3)])
+        data = bytearray(tar.read_bytes())
+        data[members(tar)[4].offset + 3] ^= 1
+        write_file(tar, bytes(data))
+        assert only_problem(tar) == f"{tar} is truncated: it has no end-of-archive marker after 2 samples"
+
+    def test_one_block_of_zeros_is_enough(self, tmp_path: Path) -> None:
+        tar = write_tar(tmp_path / "a.tar", samples(2))
+        last = members(tar)[-1]
+        end = last.offset_data + -(-last.size // 512) * 512
+        write_file(tar, tar.read_bytes()[: end + 512])
+        assert open_images(str(tar)).all_problems() == []
+
+    def test_tars_joined_by_cat(self, tmp_path: Path) -> None:
+        one, two = write_tar(tmp_path / "1.tar", samples(2)), write_tar(tmp_path / "2.tar", samples(2, 2))
+        joined = write_file(tmp_path / "a.tar", one.read_bytes() + two.read_bytes())
+        assert f"{joined} goes on behind its end-of-archive marker" in only_problem(joined)
+
+    @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+    def test_links(self, kind: bytes, tmp_path: Path) -> None:
+        tar = tmp_path / "a.tar"
+        with tarfile.open(tar, "w") as archive:
+            link = tarfile.TarInfo("0.png")
+            link.type, link.linkname = kind, "elsewhere.png"
+            archive.addfile(link)
+            add(archive, "1.png", picture(0))
+            add(archive, "1.cls", b"0")
+        assert only_problem(tar) == f"{tar}: member '0.png' is a link or device, expected a file"
+
+
+def label(text: bytes) -> Callable[[Path], Path]:
+    return lambda folder: write_tar(folder / "a.tar", [*samples(1), {"__key__": "bad", "png": picture(0), "cls": text}])
+
+
+class TestDamagedSamples:
+    def test_no_label(self, tmp_path: Path) -> None:
+        tar = write_tar(tmp_path / "a.tar", [*samples(1), {"__key__": "bare", "png": picture(1)}])
+        images = open_images(str(tar))
+        assert images.all_problems() == [f"'bare' in {tar}: has no label (expected a member .cls with an integer)"]
+        assert [(s.id, s.label) for s in images.samples] == [("0000", 0), ("bare", None)]
+
+    def test_label_without_image(self, tmp_path: Path) -> None:
+        tar = write_tar(tmp_path / "a.tar", [*samples(1), {"__key__": "bare", "cls": 1, "txt": "x"}])
+        images = open_images(str(tar))
+        assert images.all_problems() == [f"'bare' in {tar}: has a label but no image (members: cls, txt)"]
+        assert len(images) == 2
+
+    @pytest.mark.parametrize("text", [b"cat", b"-1", b"1.5", b"", b"4294967296", b"\xff\xfe", "²".encode()])
+    def test_label_that_is_no_integer(self, text: bytes, tmp_path: Path) -> None:
+        tar = label(text)(tmp_path)
+        images = open_images(str(tar))
+        [problem] = images.all_problems()
+        assert problem.startswith(f"'bad' in {tar}: has label ")
+        assert problem.endswith(", expected an integer from 0")
+        assert images.samples[1].label is None
+
+    def test_id_in_two_tars(self, tmp_path: Path) -> None:
+        write_tar(tmp_path / "a.tar", samples(2))
+        write_tar(tmp_path / "b.tar", samples(2, 1))
+        with pytest.raises(DataError, match=r"id '0001' stands twice, in .*a\.tar and .*b\.tar; ids must be unique"):
+            open_images(str(tmp_path))
+
+    def test_member_twice_in_one_tar(self, tmp_path: Path) -> None:
+        tar = tmp_path / "a.tar"
+        with tarfile.open(tar, "w") as archive:
+            for name, data in (("0.png", picture(0)), ("0.cls", b"0"), ("0.png", picture(1)), ("0.cls", b"1")):
+                add(archive, name, data)
+        assert only_problem(tar) == f"{tar}: member '0.png' stands twice; ids must be unique"

@@ -1,0 +1,110 @@
+"""What an encoder gives: tokens by block, maps, norm."""
+
+import pytest
+import torch
+from torch import nn
+
+from extract.encoders import Encoder
+from extract.encoders.encoder import centre
+from tests.extract.tiny import sharpen, tiny_encoder
+
+IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def test_shapes_with_cls_and_registers() -> None:
+    encoder = tiny_encoder(reg_tokens=4)
+    encoded = encoder(IMAGES, [0, 1], encoder.statistics, maps=True)
+    for block in (0, 1):
+        assert encoded.patch[block].shape == (3, 16, 32)
+        assert encoded.cls[block].shape == (3, 32)
+        assert encoded.registers[block].shape == (3, 4, 32)
+    assert encoded.statistics.keys() == {"cls_self", "cls_patch_entropy", "patch_self", "patch_patch_entropy"}
+    assert all(values.shape == (3, 2, 2) for values in encoded.statistics.values())
+    assert {name: tuple(values.shape) for name, values in encoded.maps.items()} == {"cls": (3, 2, 16), "centre": (3, 2, 16)}
+
+
+def test_only_what_was_asked_for() -> None:
+    encoded = tiny_encoder()(IMAGES, [1], ["patch_self"])
+    assert encoded.patch.keys() == encoded.cls.keys() == {1}
+    assert encoded.registers == {}
+    assert encoded.maps == {}
+    assert encoded.statistics.keys() == {"patch_self"}
+
+
+def test_tokens_lie_where_timm_puts_them() -> None:
+    """[cls], then registers, then patches, of every block."""
+    encoder = tiny_encoder(reg_tokens=4)
+    encoded = encoder(IMAGES, [0, 1])
+    outputs = []
+    hooks = [b.register_forward_hook(lambda _m, _i, out: outputs.append(out.clone())) for b in encoder.model.blocks]
+    encoder.model(IMAGES)
+    for hook in hooks:
+        hook.remove()
+    for block, whole in enumerate(outputs):
+        torch.testing.assert_close(encoded.cls[block], whole[:, 0])
+        torch.testing.assert_close(encoded.registers[block], whole[:, 1:5])
+        torch.testing.assert_close(encoded.patch[block], whole[:, 5:])
+
+
+def test_statistics_are_ordered_by_block_and_head() -> None:
+    """Only head 1 of block 0 has queries, so all others attend uniformly."""
+    model = tiny_encoder().model
+    sharpen(model, 20)
+    model.blocks[0].attn.qkv.weight.data[:16].zero_()  # queries of head 0
+    model.blocks[1].attn.qkv.weight.data[:32].zero_()  # of both heads
+    self_attention = Encoder("tiny", model, {})(IMAGES, [1], ["cls_self"]).statistics["cls_self"]
+    uniform = torch.isclose(self_attention, torch.tensor(1 / 17), atol=1e-6)
+    assert uniform.tolist() == [[[True, False], [True, True]]] * 3
+
+
+class InPlace(nn.Module):
+    """A block that overwrites its input, as some models do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(0)
+
+
+def test_tokens_survive_a_next_block_that_works_in_place() -> None:
+    model = tiny_encoder().model
+    expected = Encoder("tiny", model, {})(IMAGES, [0])
+    model.blocks[1] = InPlace()
+    encoded = Encoder("tiny", model, {})(IMAGES, [0, 1])
+    assert torch.equal(encoded.patch[0], expected.patch[0])
+    assert torch.equal(encoded.cls[0], expected.cls[0])
+    assert not encoded.patch[1].any()
+
+
+def test_same_images_same_features() -> None:
+    encoder = tiny_encoder()
+    before = IMAGES.clone()
+    one, two = (encoder(IMAGES, [1], encoder.statistics, maps=True) for _ in range(2))
+    assert torch.equal(one.patch[1], two.patch[1])
+    assert torch.equal(one.maps["cls"], two.maps["cls"])
+    assert torch.equal(IMAGES, before)
+
+
+@pytest.mark.parametrize(("n_patches", "index"), [(1, 0), (4, 3), (9, 4), (16, 10), (196, 105), (256, 136), (12, 6)])
+def test_centre(n_patches: int, index: int) -> None:
+    assert centre(n_patches) == index
+
+
+def test_final_norm() -> None:
+    encoder = tiny_encoder()
+    encoder.model.norm.weight.data.uniform_()
+    norm, eps = encoder.norm()
+    assert norm.keys() == {"weight", "bias"}
+    assert torch.equal(norm["weight"], encoder.model.norm.weight)
+    assert eps == 1e-6
+
+
+def test_no_norm_before_average_pooling() -> None:
+    assert tiny_encoder(class_token=False, global_pool="avg").norm() == ({}, None)
+
+
+def test_statistics_of_an_encoder_without_cls() -> None:
+    encoder = tiny_encoder(class_token=False, global_pool="avg")
+    assert encoder.statistics == ("patch_self", "patch_patch_entropy")
+    encoded = encoder(IMAGES, [1], encoder.statistics, maps=True)
+    assert encoded.cls == {}
+    assert encoded.maps.keys() == {"centre"}
+    assert encoded.patch[1].shape == (3, 16, 32)

@@ -1,0 +1,234 @@
+"""Loading encoders: by name, from checkpoints sound and unsound, at random."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from extract.encoders import ENCODERS, Encoder, load_encoder
+from extract.encoders.weights import weights_digest
+from store import BeyondClsError
+from tests.extract.tiny import TINY, tiny_encoder
+
+MODEL = "vit_tiny_patch16_224"
+
+
+def from_checkpoint(path: Path, **changes: Any) -> Encoder:
+    return load_encoder("mine", checkpoint=path, model=MODEL, arguments={**TINY, **changes})
+
+
+def state(**changes: Any) -> dict[str, torch.Tensor]:
+    return tiny_encoder(1, **changes).model.state_dict()
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("name", "meant"), [("quickstart-mea", "quickstart-mae"), ("vit_bse_patch16_224", "vit_base_patch16_224")]
+    )
+    def test_unknown_name_suggests_the_nearest(self, name: str, meant: str) -> None:
+        with pytest.raises(BeyondClsError, match=f"unknown encoder '{name}'; did you mean '{meant}'"):
+            load_encoder(name)
+
+    def test_unknown_architecture(self) -> None:
+        with pytest.raises(BeyondClsError, match="unknown encoder 'vit_tiny_patch61_224'; did you mean 'vit_tiny_patch16_224'"):
+            load_encoder("mine", model="vit_tiny_patch61_224")
+
+    @pytest.mark.parametrize(("model", "lacks"), [("resnet18", "blocks"), ("swin_tiny_patch4_window7_224", "blocks")])
+    def test_no_vit(self, model: str, lacks: str) -> None:
+        with pytest.raises(BeyondClsError, match=rf"mine is no ViT: \w+ has no `{lacks}`; choose a vit_"):
+            load_encoder("mine", model=model, random_seed=0)
+
+    def test_a_vit_whose_cls_joins_behind_the_blocks(self) -> None:
+        """Position 0 in the blocks of CaiT is a patch; taking it for [cls] would be wrong without a word."""
+        encoder = tiny_encoder(model="cait_xxs24_224")
+        with pytest.raises(BeyondClsError, match="tiny is no plain ViT: block 1 has 16 tokens, the output 17"):
+            encoder(torch.randn(1, 3, 32, 32), [1], encoder.statistics)
+
+    @pytest.mark.parametrize("name", ENCODERS)
+    def test_registered_names_from_any_checkpoint(self, name: str, tmp_path: Path) -> None:
+        twin = load_encoder("quickstart-random")
+        save_file(twin.model.state_dict(), tmp_path / "w.safetensors")
+        encoder = load_encoder(name, checkpoint=tmp_path / "w.safetensors")
+        assert encoder.name == name
+        assert encoder.weights == twin.weights
+        assert encoder.config["input_size"] == (3, 32, 32)
+        assert encoder(torch.zeros(1, 3, 32, 32), [5]).patch[5].shape == (1, 64, 192)
+
+    def test_registered_weights_that_are_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(BeyondClsError, match=r"there is no checkpoint '.*mae\.safetensors'"):
+            load_encoder("quickstart-mae")
+
+
+class TestCheckpoints:
+    def test_safetensors_in_float16(self, tmp_path: Path) -> None:
+        half = {k: v.half() for k, v in state().items()}
+        save_file(half, tmp_path / "w.safetensors")
+        encoder = from_checkpoint(tmp_path / "w.safetensors")
+        loaded = encoder.model.state_dict()
+        assert loaded.keys() == half.keys()
+        assert all(v.dtype == torch.float32 and torch.equal(v, half[k].float()) for k, v in loaded.items())
+        again = from_checkpoint(tmp_path / "w.safetensors")
+        assert again.weights == encoder.weights
+        assert not any(p.requires_grad for p in encoder.model.parameters())
+        assert not encoder.model.training
+
+    @pytest.mark.parametrize("wrapper", [None, "model", "state_dict"])
+    def test_torch_checkpoint_with_wrapper_and_classifier(self, wrapper: str | None, tmp_path: Path) -> None:
+        """Such as the one of MAE: the ViT in `model`, with a classifier, which is no part of the encoder."""
+        tensors = {**state(), "head.weight": torch.zeros(7, 32), "head.bias": torch.zeros(7)}
+        torch.save({wrapper: tensors, "epoch": 3} if wrapper else tensors, tmp_path / "w.pth")
+        assert from_checkpoint(tmp_path / "w.pth").weights == tiny_encoder(1).weights
+
+    def test_missing(self, tmp_path: Path) -> None:
+        with pytest.raises(BeyondClsError, match=r"there is no checkpoint '.*w\.pth'; give --checkpoint the path of"):
+            from_checkpoint(tmp_path / "w.pth")
+
+    @pytest.mark.parametrize(
+        ("of", "into", "message"),
+        [
+            ({"depth": 1}, {}, r"missing: blocks\.1\.attn\.proj\.bias, .*, … \(12 in all\)$"),
+            ({"depth": 3}, {}, r"unexpected: blocks\.2\.attn\.proj\.bias, .*, … \(12 in all\)$"),
+            ({"img_size": 64}, {}, r"other shape: pos_embed \[1, 65, 32\] for \[1, 17, 32\]$"),
+            ({}, {"reg_tokens": 4}, r"missing: reg_token; other shape: pos_embed"),
+            ({"qk_norm": True, "depth": 1}, {"depth": 1}, r"unexpected: blocks\.0\.attn\.k_norm\.bias, "),
+        ],
+        ids=["missing", "unexpected", "shape", "missing and shape", "norms"],
+    )
+    def test_of_another_architecture(self, of: dict[str, Any], into: dict[str, Any], message: str, tmp_path: Path) -> None:
+        save_file(state(**of), tmp_path / "w.safetensors")
+        with pytest.raises(BeyondClsError, match=r"w\.safetensors \(for vit_tiny_.*another architecture.*" + message):
+            from_checkpoint(tmp_path / "w.safetensors", **into)
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_not_finite(self, value: float, tmp_path: Path) -> None:
+        broken = state()
+        broken["blocks.1.mlp.fc1.weight"][3, 3] = value
+        torch.save(broken, tmp_path / "w.pth")
+        with pytest.raises(BeyondClsError, match=r"w\.pth has NaN or Inf in blocks\.1\.mlp\.fc1\.weight; the file is damaged"):
+            from_checkpoint(tmp_path / "w.pth")
+
+    @pytest.mark.parametrize("damage", ["cut", "header", "empty"])
+    def test_damaged_safetensors(self, damage: str, tmp_path: Path) -> None:
+        file = tmp_path / "w.safetensors"
+        save_file(state(), file)
+        data = file.read_bytes()
+        file.write_bytes({"cut": data[:-100], "header": b"\xff" * 16 + data[16:], "empty": b""}[damage])
+        with pytest.raises(BeyondClsError, match=r"w\.safetensors is not a readable checkpoint: "):
+            from_checkpoint(file)
+
+    @pytest.mark.parametrize("keep", [0, 1000, -100])
+    def test_damaged_torch_checkpoint(self, keep: int, tmp_path: Path) -> None:
+        file = tmp_path / "w.pth"
+        torch.save(state(), file)
+        file.write_bytes(file.read_bytes()[:keep])
+        with pytest.raises(BeyondClsError, match=r"w\.pth "):
+            from_checkpoint(file)
+
+    @pytest.mark.parametrize("content", [{}, [1, 2], {"model": {}}, {"weight": 3}], ids=str)
+    def test_no_tensors(self, content: Any, tmp_path: Path) -> None:
+        torch.save(content, tmp_path / "w.pth")
+        with pytest.raises(BeyondClsError, match="holds no dictionary of tensors"):
+            from_checkpoint(tmp_path / "w.pth")
+
+
+class Payload:
+    """Creates `path` when it is unpickled by someone careless."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("save", [torch.save, lambda content, file: file.write_bytes(pickle.dumps(content, protocol=2))])
+def test_code_in_a_checkpoint_is_not_run(save: Any, tmp_path: Path) -> None:
+    save({"model": state(), "payload": Payload(tmp_path / "ran")}, tmp_path / "w.pth")
+    with pytest.raises(BeyondClsError, match=r"w\.pth holds more than tensors and is not loaded, as that could run code"):
+        from_checkpoint(tmp_path / "w.pth")
+    assert not (tmp_path / "ran").exists()
+    torch.save(Payload(tmp_path / "ran"), tmp_path / "w.pth")
+    torch.load(tmp_path / "w.pth", weights_only=False)
+    assert (tmp_path / "ran").exists(), "the payload works"
+
+
+class TestDigest:
+    def test_one_that_is_not_meant(self) -> None:
+        weights = tiny_encoder(0).weights
+        again = load_encoder("tiny", model=MODEL, arguments=TINY, random_seed=0, weights=weights)
+        assert again.weights == weights
+        message = rf"the weights of tiny have digest \w+, expected {weights}; if the new weights are meant, put their digest"
+        with pytest.raises(BeyondClsError, match=message):
+            load_encoder("tiny", model=MODEL, arguments=TINY, random_seed=1, weights=weights)
+
+    def test_every_value_counts(self) -> None:
+        model = tiny_encoder().model
+        digests = {weights_digest(model)}
+        for parameter in model.parameters():
+            parameter.flatten()[-1].add_(1e-3)
+            digests.add(weights_digest(model))
+        assert len(digests) == 1 + len(list(model.parameters()))
+
+    def test_does_not_depend_on_memory_layout(self) -> None:
+        model = tiny_encoder().model
+        before = weights_digest(model)
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.data = parameter.data.t().contiguous().t()
+        assert weights_digest(model) == before
+
+
+class TestRandom:
+    def test_seed_decides(self) -> None:
+        assert tiny_encoder(3).weights == tiny_encoder(3).weights
+        assert tiny_encoder(3).weights != tiny_encoder(4).weights
+
+    def test_global_random_state_is_left_alone(self) -> None:
+        torch.manual_seed(5)
+        before = torch.get_rng_state()
+        tiny_encoder(3)
+        load_encoder("quickstart-random")
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_untrained_twin_has_a_fixed_seed(self) -> None:
+        twin = load_encoder("quickstart-random")
+        assert twin.weights == load_encoder("quickstart-random", random_seed=0).weights
+        assert twin.weights != load_encoder("quickstart-random", random_seed=1).weights
+
+
+class TestHub:
+    def test_failure(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: Any, **__: Any) -> None:
+            raise ConnectionError("cannot find the host\nlong explanation")
+
+        monkeypatch.setattr(timm, "create_model", fail)
+        message = (
+            rf"^no weights for '{MODEL}\.mae' from the hub \(cannot find the host\); "
+            "check the name and the connection, or give --checkpoint FILE$"
+        )
+        with pytest.raises(BeyondClsError, match=message):
+            load_encoder(f"{MODEL}.mae")
+
+    def test_success(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made, create = [], timm.create_model
+
+        def offline(model: str, pretrained: bool, **arguments: Any) -> torch.nn.Module:
+            made.append((model, pretrained))
+            return create(model, pretrained=False, **arguments)
+
+        monkeypatch.setattr(timm, "create_model", offline)
+        encoder = load_encoder(f"{MODEL}.augreg_in21k", arguments=TINY)
+        assert made == [(f"{MODEL}.augreg_in21k", True)]
+        assert "augreg" not in encoder.architecture, "weights have their own digest"
+
+
+def test_other_image_size_reaches_the_transform() -> None:
+    encoder = tiny_encoder(img_size=48)
+    assert encoder.described_transform["input_size"] == [3, 48, 48]
+    assert encoder(torch.zeros(1, 3, 48, 48), [0]).patch[0].shape == (1, 36, 32)

@@ -1,0 +1,174 @@
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipelines.cli import app
+from tests.pipelines.report.written import write_all, write_attention, write_probe
+
+SECTIONS = ("findings", "accuracy", "attention", "curves", "overlays", "provenance")
+VOID = {"meta", "img", "br", "link", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Elements, balanced; text by element; cells of the tables."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def written(paths: dict[str, Path], *more: str) -> str:
+    arguments = [part for name, path in paths.items() for part in (f"--{name}", str(path))]
+    result = CliRunner().invoke(app, ["report", *arguments, "--n-examples", "2", *more], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert result.output.endswith(f"report: {paths['out'] / 'index.html'}\n")
+    return (paths["out"] / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_all(tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def page(paths: dict[str, Path]) -> str:
+    return written(paths)
+
+
+def test_all_sections_are_there_and_linked(page: str):
+    parsed = Page(page)
+    assert parsed.open == []
+    ids = [attributes["id"] for tag, attributes in parsed.tags if tag == "section"]
+    links = [attributes["href"] for tag, attributes in parsed.tags if tag == "a"]
+    assert ids == list(SECTIONS)
+    assert links == [f"#{name}" for name in SECTIONS]
+    all_ids = [attributes["id"] for _, attributes in parsed.tags if "id" in attributes]
+    assert len(all_ids) == len(set(all_ids))
+
+
+def test_loads_nothing_from_anywhere(page: str):
+    for tag, attributes in Page(page).tags:
+        assert tag not in ("script", "link", "iframe", "object", "embed", "base")
+        for name, value in attributes.items():
+            assert not name.startswith("on"), f"{tag} has a handler {name}"
+            if name in ("src", "href", "xlink:href", "srcset", "action", "data"):
+                assert value is not None
+                assert value.startswith(("#", "data:image/png;base64,")), f"{tag} loads {value[:60]}"
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#)", page)
+    assert "default-src 'none'" in page
+
+
+def test_the_table_holds_the_numbers_of_metrics(page: str, paths: dict[str, Path]):
+    table = page[page.index('<table id="top1"') : page.index("</table>")]
+    for encoder in ("mae", "random"):
+        for head in ("cls", "average", "abmilp"):
+            top1 = json.loads((paths["probes"] / encoder / head / "metrics.json").read_text())["top1"]
+            text = f"{top1['mean']:.1f} ± {top1['std']:.1f}"
+            assert (f"<td><b>{text}</b></td>" if head == "abmilp" else f"<td>{text}</td>") in table
+    assert table.count("<b>") == 2
+    assert table.count("random twin") == 1
+    assert "1.10 ± 0.50" in table
+    assert "1.39" in table
+
+
+def test_published_numbers_are_marked(page: str):
+    aside = page[page.index('<aside class="reference"') : page.index("</aside>")]
+    for expected in ("published, ImageNet-1k", "not comparable", "arXiv:2412.03215v1, Table 1", "71.6", "+11.3", "−1.9"):
+        assert expected in aside
+    assert "71.6" not in page.replace(aside, "")
+
+
+def test_images_have_alternatives_and_figures_labels(page: str):
+    tags = Page(page).tags
+    assert all(attributes.get("alt") for tag, attributes in tags if tag == "img")
+    assert sum(tag == "img" for tag, _ in tags) == 2 * 5  # image, and two maps of two encoders
+    figures = [attributes for _, attributes in tags if attributes.get("role") == "img"]
+    assert len(figures) == 4 + 2 + 1  # statistics, curves, colour scale
+    assert all(attributes.get("aria-label") for attributes in figures)
+
+
+def test_hostile_names_stay_text(tmp_path: Path):
+    paths = write_all(tmp_path)
+    evil = "<script>alert(1)<"
+    quote = 'x" onload="alert(1)'
+    for name in (evil, quote):
+        for head in ("cls", "abmilp", "<b>head"):
+            write_probe(paths["probes"], name, head, 40.0, recorded="<script>alert(1)</script>")
+        digest = json.loads((paths["attention"] / "mae" / "summary.json").read_text())["data"]
+        write_attention(paths["attention"], name, digest)
+    page = written(paths)
+    parsed = Page(page)
+    assert "script" not in {tag for tag, _ in parsed.tags}
+    assert not any(name.startswith("on") for _, attributes in parsed.tags for name in attributes)
+    text = "".join(parsed.words)
+    assert "<script>alert(1)</script>" in text  # the recorded name, and the first class of the images
+    assert text.count("<script>alert(1)</script>") >= 3
+    assert quote in text
+
+
+def test_missing_attention_is_said(tmp_path: Path):
+    paths = write_all(tmp_path)
+    shutil.rmtree(paths["attention"] / "random")
+    assert "Not computed: random." in written(paths)
+    shutil.rmtree(paths["attention"])
+    page = written(paths)
+    assert page.count("Not computed: no encoder has this statistic.") == 4
+    assert "Overlays are left out" in page
+    assert "<img" not in page
+
+
+def test_wrong_images_are_said_and_not_shown(tmp_path: Path):
+    paths = write_all(tmp_path)
+    for encoder in ("mae", "random"):
+        file = paths["attention"] / encoder / "summary.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"data": "0123"}))
+    page = written(paths)
+    assert "its maps are of other images (data set 0123)" in page
+    assert "<img" not in page
+
+
+def test_says_how_it_was_made(page: str):
+    made = page[page.index('<section id="provenance"') :]
+    for expected in (
+        "training-mae",
+        "test-random",
+        "epochs 2, base_lr 0.03",
+        "0, 1, 2",
+        "50 training, 7 test",
+        "depth 1",
+        "numpy",
+    ):
+        assert expected in made
+
+
+def test_the_same_inputs_give_the_same_bytes(paths: dict[str, Path], page: str, tmp_path: Path):
+    again = {**paths, "out": tmp_path / "again"}
+    assert written(again) == page
+    for name in ("table.csv", "table.md"):
+        assert (again["out"] / name).read_bytes() == (paths["out"] / name).read_bytes()

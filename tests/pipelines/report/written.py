@@ -1,0 +1,118 @@
+"""Small folders as the other stages write them, and the images that they are of."""
+
+import csv
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from extract.datasets import open_images
+
+CLASSES = ("<script>alert(1)</script>", "dog", "cat")
+STATISTICS = ("cls_self", "cls_patch_entropy", "patch_self", "patch_patch_entropy")
+ACCURACY = {"mae": {"cls": 46.25, "average": 48.5, "abmilp": 51.5}, "random": {"cls": 34.0, "average": 35.0, "abmilp": 36.5}}
+N_IMAGES, N_TOKENS = 7, 4
+
+
+def write_images(folder: Path, n: int = N_IMAGES, problem: bool = False) -> str:
+    """Tars with `n` images of three classes; image i is of class -i mod 3. Returns the folder's name."""
+    folder.mkdir(parents=True)
+    with tarfile.open(folder / "000.tar", "w") as tar:
+        for i in range(n):
+            picture = io.BytesIO()
+            Image.new("RGB", (8, 8), (20 * i, 40, 200 - 20 * i)).save(picture, "PNG")
+            label = b"no number" if problem and i == n - 1 else str(-i % 3).encode()
+            for name, content in ((f"{i:03d}.png", picture.getvalue()), (f"{i:03d}.cls", label)):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    (folder / "classes.txt").write_text("\n".join(CLASSES) + "\n")
+    return str(folder)
+
+
+def write_probe(
+    root: Path,
+    encoder: str,
+    head: str,
+    top1: float,
+    *,
+    std: float = 0.5,
+    seeds: tuple[int, ...] = (0, 1, 2),
+    n_tokens: int = N_TOKENS,
+    n_test: int = N_IMAGES,
+    recorded: str | None = None,
+) -> Path:
+    """One PROBES/ENCODER/HEAD; AbMILP looks at patch 0 alone, in half of each image's weight."""
+    folder = root / encoder / head
+    (folder / "trained").mkdir(parents=True)
+    spread = std * np.linspace(-1, 1, len(seeds)) if len(seeds) > 1 else np.zeros(1)
+
+    def measure(mean: float) -> dict[str, object]:
+        return {"mean": mean, "std": std if len(seeds) > 1 else 0.0, "values": list(mean + spread)}
+
+    metrics = {
+        "encoder": recorded or encoder,
+        "aggregator": head,
+        "options": {"depth": 1} if head == "abmilp" else {},
+        "top1": measure(top1),
+        "top5": measure(top1 + 40),
+        **({"entropy": measure(1.1)} if head == "abmilp" else {}),
+        "n_training": 50,
+        "n_test": n_test,
+        "n_tokens": None if head == "cls" else n_tokens,
+        "n_classes": 3,
+        "seeds": list(seeds),
+        "recipe": {"epochs": 2, "base_lr": 0.03},
+        "features": {"training": f"training-{encoder}", "test": f"test-{encoder}"},
+    }
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    curve = [(seed, epoch, 2.0 / epoch + seed, 10.0 * epoch + seed) for seed in seeds for epoch in (1, 2)]
+    _table(folder / "curves.csv", ("seed", "epoch", "loss", "top1"), curve)
+    if head == "abmilp":
+        weights = np.full((n_test, n_tokens), 0.5 / (n_tokens - 1), np.float16)
+        weights[:, 0] = 0.5
+        np.save(folder / "trained" / "weights.npy", weights)
+    return folder
+
+
+def write_attention(root: Path, encoder: str, digest: str, n_tokens: int = N_TOKENS, n_images: int = N_IMAGES) -> Path:
+    """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch."""
+    folder = root / encoder
+    folder.mkdir(parents=True)
+    rows = [(name, block, 0.5 + block / 4, 0.125) for name in STATISTICS for block in (0, 1)]
+    _table(folder / "statistics.csv", ("statistic", "block", "mean", "std"), rows)
+    maps = np.full((n_images, n_tokens), 0.25 / (n_tokens - 1), np.float16)
+    maps[:, -1] = 0.75
+    np.save(folder / "cls_map.npy", maps)
+    summary = {
+        "encoder": encoder,
+        "key": f"test-{encoder}",
+        "data": digest,
+        "n_images": n_images,
+        "n_tokens": n_tokens,
+        "classes": list(CLASSES),
+        "architecture": {"patch_size": 4},
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def write_all(root: Path, n_tokens: int = N_TOKENS) -> dict[str, Path]:
+    """Images, probes of ACCURACY and their attention under `root`; the arguments of the command, `out` included."""
+    data = write_images(root / "data")
+    digest = open_images(data).digest
+    for encoder, heads in ACCURACY.items():
+        write_attention(root / "attention", encoder, digest, n_tokens)
+        for head, top1 in heads.items():
+            write_probe(root / "probes", encoder, head, top1, n_tokens=n_tokens)
+    return {"probes": root / "probes", "attention": root / "attention", "data": Path(data), "out": root / "out"}
+
+
+def _table(file: Path, names: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
+    with file.open("w", newline="") as target:
+        writer = csv.writer(target)
+        writer.writerow(names)
+        writer.writerows(rows)

@@ -1,0 +1,247 @@
+"""docs/store-format.md says what the code does."""
+
+import ast
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from store import ArrayLayout, FeatureSpec, FeatureStore, FeatureWriter
+from store.layout import ATTRIBUTE, CHUNK_ROWS, KINDS, SHARD_ROWS
+from store.spec import FORMAT_VERSION
+from store.writer import JOURNAL
+from tests.store.conftest import CONSTANTS, SPEC, files, layouts, same, unit_of
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs/store-format.md").read_text()
+
+
+def _tables(heading: str) -> list[list[dict[str, str]]]:
+    """Tables of a section, subsections left out: rows by column name, backticks removed."""
+    (section,) = re.findall(rf"^#+ {heading}\n(.*?)(?=^#+ |\Z)", TEXT, flags=re.M | re.S)
+    tables = []
+    for block in re.findall(r"(?:^\|.*\|\n)+", section, flags=re.M):
+        head, _, *rows = ([c.strip().replace("`", "") for c in line.strip("|").split("|")] for line in block.splitlines())
+        tables.append([dict(zip(head, row, strict=True)) for row in rows])
+    return tables
+
+
+def _fields(table: list[dict[str, str]]) -> list[str]:
+    return [row["Field"] for row in table]
+
+
+def _attributes(path: Path, name: str = "") -> dict[str, Any]:
+    return json.loads((path / name / "zarr.json").read_text())["attributes"][ATTRIBUTE]
+
+
+def _fits(value: Any, described: str) -> bool:
+    """Whether a JSON value is of the type that a table names."""
+    kinds = {"string": str, "integer": int, "object": dict, "number": float, "null": type(None)}
+    if described == "two integers":
+        return isinstance(value, list) and [type(v) for v in value] == [int, int]
+    return any(
+        isinstance(value, list) and all(_fits(v, kind.removeprefix("list of ").removesuffix("s")) for v in value)
+        if kind.startswith("list of ")
+        else type(value) is kinds[kind]
+        for kind in described.split(" or ")
+    )
+
+
+def _extract_source() -> ast.Module:
+    """Parsed, not imported: extraction needs timm, the store does not."""
+    return ast.parse((ROOT / "extract/run.py").read_text())
+
+
+def test_constants() -> None:
+    top = re.search(r"(?:^\|.*\|\n)+", TEXT, flags=re.M)
+    assert top
+    rows = [[c.strip().strip("`") for c in line.strip("|").split("|")] for line in top[0].splitlines()[2:]]
+    assert dict(rows) == {
+        "format version": str(FORMAT_VERSION),
+        "rows of a chunk": str(CHUNK_ROWS),
+        "rows of a shard, by default": str(SHARD_ROWS),
+        "attribute that holds ours": ATTRIBUTE,
+        "journal": JOURNAL,
+    }
+    assert TEXT.startswith(f"# Store format, version {FORMAT_VERSION}\n")
+
+
+def test_description() -> None:
+    (table,) = _tables("Description")
+    assert _fields(table) == [f.name for f in fields(FeatureSpec)]
+    described = SPEC.to_dict()
+    assert [row["Field"] for row in table if not _fits(described[row["Field"]], row["Type"])] == []
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(FeatureSpec)])
+def test_what_is_in_the_encoder_key(name: str) -> None:
+    (table,) = _tables("Description")
+    changed = FeatureSpec(**{**{f.name: getattr(SPEC, f.name) for f in fields(FeatureSpec)}, name: "changed"})
+    stated = {row["Field"]: row["In the encoder key"] for row in table}[name]
+    assert stated == ("no" if changed.encoder_key == SPEC.encoder_key else "yes")
+
+
+def test_group_attributes(written: Path) -> None:
+    (table,) = _tables("Group attributes")
+    found = _attributes(written)
+    assert _fields(table) == list(found)
+    assert [row["Field"] for row in table if not _fits(found[row["Field"]], row["Type"])] == []
+    stated = {row["Field"]: row["Meaning"] for row in table}["invalid"]
+    assert stated.endswith(", ".join(found["invalid"][0]))
+
+
+def test_array_attributes(written: Path) -> None:
+    array, shard = _tables("Array attributes")[:2]
+    for name in FeatureStore.open(written).arrays:
+        found = _attributes(written, name)
+        assert _fields(array) == list(found)
+        assert found["key"] == SPEC.key
+        for one in found["shards"]:
+            assert _fields(shard) == list(one)
+            assert [row["Field"] for row in shard if not _fits(one[row["Field"]], row["Type"])] == []
+
+
+def test_names_and_shapes(written: Path) -> None:
+    """Every array of the table is in the test set, and the other way round; kinds are those of the code."""
+    (table,) = _tables("Folder")
+    store = FeatureStore.open(written)
+    n, t, d = store.tokens("patch").shape
+    sizes = {"N": n, "T": t, "D": d, "W": 9, "R": 2, "L": 6, "H": 2, "2": 2}
+    found = set()
+    for row in table:
+        pattern = row["Array"].replace("{B}", r"\d+").replace("{V}", r"\d+").replace("{NAME}", r"\w+")
+        names = [name for name in store.arrays if re.fullmatch(pattern, name)]
+        assert names, row
+        found |= set(names)
+        for array in (store.array(name) for name in names):
+            assert array.shape == tuple(sizes[s] for s in row["Shape"].split(", "))
+            assert array.dtype == (store.spec.dtype if row["dtype"] == "tokens" else row["dtype"])
+            meta = json.loads((written / array.name / "zarr.json").read_text())
+            assert meta["dimension_names"] == row["Dimensions"].split(", ")
+    assert found == set(store.arrays)
+    assert list(dict.fromkeys(row["Array"].split("/")[0] for row in table)) == list(KINDS)
+    assert all((written / kind / "zarr.json").is_file() for kind in KINDS)
+
+
+def test_extraction_names_dimensions_and_dtypes_as_the_table() -> None:
+    (table,) = _tables("Folder")
+    stated = {row["Array"]: row for row in table}
+    source = _extract_source()
+    (dimensions,) = (
+        ast.literal_eval(node.value)
+        for node in source.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "DIMENSIONS"
+    )
+    by_kind = {name.split("/")[0]: tuple(row["Dimensions"].split(", ")) for name, row in stated.items()}
+    assert dimensions == {kind: by_kind[kind] for kind in dimensions}
+    images = {}
+    for node in ast.walk(source):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "ArrayLayout" and isinstance(node.args[0], ast.Constant):
+            images[node.args[0].value] = (ast.literal_eval(node.args[2]), ast.literal_eval(node.args[3]))
+    assert images == {
+        name: (row["dtype"], tuple(row["Dimensions"].split(", "))) for name, row in stated.items() if name.startswith("images/")
+    }
+
+
+def test_extraction_gives_the_other_attributes() -> None:
+    (table,) = _tables("Group attributes")
+    (given,) = (
+        [ast.literal_eval(key) for key in node.args[0].keys if key]
+        for node in ast.walk(_extract_source())
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "writer.finish" and isinstance(node.args[0], ast.Dict)
+    )
+    assert sorted(_fields(table)) == sorted([*given, "key", "spec", "invalid", "arrays"])
+
+
+def test_zarr_fields(written: Path) -> None:
+    stated = {row["Zarr field"]: row["Value"] for row in _tables("Array attributes")[2]}
+    for a in layouts():
+        meta = json.loads((written / a.name / "zarr.json").read_text())
+        (sharding,) = meta["codecs"]
+        assert sharding["name"] == stated["codecs"].split()[0]
+        assert {f"its {name}" for name in sharding["configuration"]} == {name for name in stated if name.startswith("its ")}
+        assert [c["name"] for c in sharding["configuration"]["codecs"]] == ["bytes"]
+        assert [c["name"] for c in sharding["configuration"]["index_codecs"]] == re.findall(
+            r"bytes|crc32c", stated["its index_codecs"]
+        )
+        assert sharding["configuration"]["index_location"] == stated["its index_location"]
+        encoding = meta["chunk_key_encoding"]
+        assert f"{encoding['name']}, separator {encoding['configuration']['separator']}" == stated["chunk_key_encoding"]
+        assert meta["fill_value"] == int(stated["fill_value"].split(";")[0])
+        assert meta["chunk_grid"]["name"] == stated["chunk_grid"].split(";")[0]
+
+
+def test_journal(tmp_path: Path, contents: dict[str, np.ndarray]) -> None:
+    header, unit = _tables("Writing")
+    writer = FeatureWriter(tmp_path / "one", SPEC, layouts(), CONSTANTS)
+    assert str(writer.staging.relative_to(tmp_path)) == f".staging/one-{SPEC.key}"
+    writer.write_unit(0, unit_of(contents, layouts(), 0))
+    lines = [json.loads(line) for line in (writer.staging / JOURNAL).read_text().splitlines()]
+    for table, line in zip((header, unit), lines, strict=True):
+        assert _fields(table) == list(line)
+        assert [row["Field"] for row in table if not _fits(line[row["Field"]], row["Type"])] == []
+    meaning = {row["Field"]: row["Meaning"] for row in unit}["shards"]
+    for name in lines[1]["shards"][0]:
+        assert re.search(rf"\b{name}\b", meaning), name
+    assert lines[0]["arrays"]["images/size"] == [[150, 2], "int32", 64]
+
+
+def _arithmetic(n: int, s: int, c: int, b: int, i: int) -> dict[str, Any]:
+    """The table of index arithmetic, evaluated as it stands."""
+    (table,) = _tables("Index arithmetic")
+    formulas = {row["Quantity"]: row["Value"] for row in table}
+    names: dict[str, Any] = {"N": n, "S": s, "C": c, "b": b, "i": i, "min": min}
+
+    def value(quantity: str) -> Any:
+        formula = formulas[quantity].split("= ")[-1].replace("rows of shard k", "rows").replace("·", "*").replace("−", "-")
+        formula = re.sub(r"⌈(.*?) / (.*?)⌉", r"-(-(\1) // (\2))", formula).replace("mod", "%").replace(" / ", " // ")
+        return eval(formula, {"__builtins__": {}}, names)
+
+    result: dict[str, Any] = {"shards": value("shards")}
+    names["k"] = result["k"] = value("shard of row i")
+    first, last = formulas["rows of shard k"].replace("·", "*").replace("−", "-").split(" to ")
+    result["rows"] = (eval(first, {}, names), eval(last, {}, names) + 1)
+    names["rows"] = result["rows"][1] - result["rows"][0]
+    result["offset"] = value("offset of row i in the file")
+    names["n"] = result["n"] = value("chunks present in shard k")
+    result["size"] = value("size of the file")
+    return result
+
+
+@pytest.mark.parametrize(("n", "s", "i"), [(1, 32, 0), (150, 64, 149), (150, 64, 63), (128, 64, 127), (5000, 1024, 4100)])
+def test_index_arithmetic(n: int, s: int, i: int) -> None:
+    layout = ArrayLayout("a", (n, 3, 5), "float16", ("image", "patch", "channel"), s)
+    got = _arithmetic(n, s, CHUNK_ROWS, layout.row_nbytes, i)
+    k = got["k"]
+    assert layout.row_nbytes == 2 * 3 * 5
+    assert got["shards"] == layout.n_shards
+    assert got["rows"] == layout.rows(k)
+    assert got["rows"][0] <= i < got["rows"][1]
+    assert got["n"] == layout.n_chunks(k)
+    assert got["size"] == layout.nbytes(k) == len(layout.encode(k, np.zeros((np.ptp(got["rows"]), 3, 5), "float16")))
+    marked = np.zeros((np.ptp(got["rows"]), 3, 5), "float16")
+    marked[i - got["rows"][0]] = np.arange(1, 16).reshape(3, 5)
+    data = layout.encode(k, marked)
+    assert data[got["offset"] : got["offset"] + layout.row_nbytes] == marked[i - got["rows"][0]].tobytes()
+
+
+def test_examples(written: Path, contents: dict[str, np.ndarray]) -> None:
+    """The code in the document does what the document says it does."""
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", TEXT, flags=re.S):
+        exec(code, names)
+    described = _attributes(written)["spec"]
+    assert names["key"](described) == SPEC.key
+    assert names["key"](described, without=("data", "n_images")) == SPEC.encoder_key
+    for a in layouts():
+        for k in range(a.n_shards):
+            assert same(np.asarray(names["shard"](written, a.name, k)), contents[a.name][slice(*a.rows(k))])
+
+
+def test_folder_holds_nothing_else(written: Path) -> None:
+    for name in files(written):
+        assert re.fullmatch(r"([\w-]+/)*zarr\.json|([\w-]+/){2,3}c/\d+(/0)*", name), name
