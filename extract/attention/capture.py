@@ -26,7 +26,7 @@ def attention_of(blocks: nn.Sequential, receive: Callable[[int, Tensor], None]) 
             if not isinstance(drop, nn.Module):
                 kind = type(attention).__name__
                 raise BeyondClsError(
-                    f"cannot see the attention of block {index} ({kind}); extract this encoder with --statistics none"
+                    f"cannot see the attention of block {index} ({kind}); extract this encoder with --statistics none --no-maps"
                 )
             if hasattr(attention, "fused_attn"):
                 fused.append((attention, attention.fused_attn))

@@ -36,6 +36,10 @@ class Sample:
     def __str__(self) -> str:
         return f"{self.id!r} in {self.file}"
 
+    def without_path(self, text: str) -> str:
+        """A message about this sample with the name of its file alone: stores hold no paths of a machine."""
+        return text.replace(str(self.file), self.file.name)
+
 
 class ImageSet:
     """Samples in the order of their rows, and what is wrong with them.

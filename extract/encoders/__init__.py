@@ -40,9 +40,18 @@ def load_encoder(
         weights: digest that the loaded weights must have; any by default.
 
     Raises:
-        BeyondClsError: unknown name (with the nearest one), missing or unfitting checkpoint, another digest.
+        BeyondClsError: unknown name (with the nearest one), missing or unfitting checkpoint, another digest,
+            or options that contradict each other.
     """
+    if checkpoint is not None and random_seed is not None:
+        raise BeyondClsError(
+            f"{name} was given a checkpoint ({checkpoint}) and a random seed ({random_seed}); give one of them"
+        )
     if name in ENCODERS and model is None:
+        if arguments:
+            raise BeyondClsError(
+                f"{name} has its architecture, but was given arguments {dict(arguments)}; give a model for them"
+            )
         vit, described = ENCODERS[name](checkpoint=checkpoint, random_seed=random_seed)
     else:
         architecture = model or name

@@ -330,6 +330,7 @@ class TestBadImages:
             True
         ] * 3
         assert any("1.tar is empty" in problem for problem in store.attributes["problems"])
+        assert str(tmp_path) not in (store.path / "zarr.json").read_text(), "a store holds no path of a machine"
         assert store.labels[[3, 35, 38]].tolist() == [0, -1, -1]
         for name, array in store.arrays.items():
             if name.split("/")[0] in ("patch", "cls", "attention", "statistics"):

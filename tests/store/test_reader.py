@@ -173,6 +173,11 @@ def test_another_format_version(small: Path) -> None:
     _fails(small, "format version 2", "this program reads 1")
 
 
+def test_classes_that_are_no_names(small: Path) -> None:
+    edit(small, lambda meta: meta["attributes"]["beyondcls"].update(classes=7))
+    _fails(small, "does not describe a feature set")
+
+
 def test_other_fields(small: Path) -> None:
     edit(small, lambda meta: meta["attributes"]["beyondcls"]["spec"].update(novelty=1))
     _fails(small, "unknown ['novelty']")

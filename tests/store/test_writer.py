@@ -10,10 +10,22 @@ import zarr
 
 from store import ArrayLayout, FeatureStore, FeatureWriter, StoreError
 from store.writer import JOURNAL
-from tests.store.conftest import ATTRIBUTES, CONSTANTS, SHARD, SPEC, files, layouts, same, unit_of, values, write
+from tests.store.conftest import (
+    ATTRIBUTES,
+    CONSTANTS,
+    INVALID,
+    SHARD,
+    SPEC,
+    files,
+    layouts,
+    notes_of,
+    same,
+    unit_of,
+    values,
+    write,
+)
 
 Contents = dict[str, np.ndarray]
-NOTES = [{"row": 7, "id": "é7", "problem": "é7: cut short"}]
 
 
 def _begin(path: Path) -> FeatureWriter:
@@ -22,7 +34,7 @@ def _begin(path: Path) -> FeatureWriter:
 
 def _go_on(writer: FeatureWriter, contents: Contents) -> None:
     for unit in writer.missing_units():
-        writer.write_unit(unit, unit_of(contents, layouts(), unit), NOTES if unit == 0 else [])
+        writer.write_unit(unit, unit_of(contents, layouts(), unit), notes_of(layouts(), unit))
     writer.finish(ATTRIBUTES)
 
 
@@ -45,7 +57,7 @@ def test_killed_and_started_again(tmp_path: Path, written: Path, contents: Conte
     out = tmp_path / "killed"
     writer = _begin(out)
     for unit in units:
-        writer.write_unit(unit, unit_of(contents, layouts(), unit), NOTES if unit == 0 else [])
+        writer.write_unit(unit, unit_of(contents, layouts(), unit), notes_of(layouts(), unit))
     journal = writer.staging / JOURNAL
     del writer
     lines = journal.read_bytes().splitlines(keepends=True)
@@ -70,7 +82,7 @@ def test_a_unit_whose_files_are_not_whole_is_written_again(
     out = tmp_path / "killed"
     writer = _begin(out)
     for unit in (0, 1):
-        writer.write_unit(unit, unit_of(contents, layouts(), unit), NOTES if unit == 0 else [])
+        writer.write_unit(unit, unit_of(contents, layouts(), unit), notes_of(layouts(), unit))
     shard = writer.staging / "images/label/c/1"
     if damage == "missing":
         shard.unlink()
@@ -103,7 +115,7 @@ def test_order_of_units_does_not_matter(tmp_path: Path, written: Path, contents:
     out = tmp_path / "turned"
     writer = _begin(out)
     for unit in (2, 0, 1):
-        writer.write_unit(unit, unit_of(contents, layouts(), unit), NOTES if unit == 0 else [])
+        writer.write_unit(unit, unit_of(contents, layouts(), unit), notes_of(layouts(), unit))
     writer.finish(ATTRIBUTES)
     assert files(out) == files(written)
 
@@ -143,8 +155,8 @@ def test_empty_folders_at_the_path_give_way(tmp_path: Path, written: Path, conte
 
 def test_invalid_rows_are_recorded(written: Path) -> None:
     store = FeatureStore.open(written)
-    assert store.attributes["invalid"] == NOTES
-    assert np.flatnonzero(~store.valid).tolist() == [7]
+    assert store.attributes["invalid"] == notes_of(layouts(), 0) + notes_of(layouts(), 1)
+    assert [note["row"] for note in store.attributes["invalid"]] == np.flatnonzero(~store.valid).tolist() == list(INVALID)
 
 
 def test_nonfinite_values_are_counted(written: Path, contents: Contents) -> None:

@@ -184,6 +184,16 @@ class TestDigest:
         assert weights_digest(model) == before
 
 
+class TestContradictions:
+    def test_checkpoint_and_seed(self) -> None:
+        with pytest.raises(BeyondClsError, match=r"was given a checkpoint \(x\.pt\) and a random seed \(3\); give one"):
+            load_encoder("quickstart-mae", checkpoint="x.pt", random_seed=3)
+
+    def test_arguments_for_a_registered_encoder(self) -> None:
+        with pytest.raises(BeyondClsError, match=r"quickstart-random has its architecture, but was given arguments"):
+            load_encoder("quickstart-random", arguments={"depth": 2})
+
+
 class TestRandom:
     def test_seed_decides(self) -> None:
         assert tiny_encoder(3).weights == tiny_encoder(3).weights
