@@ -316,7 +316,6 @@ SHARDING = ("codecs", 0, "configuration")
         _set("chunk_key_encoding", "configuration", "separator", "."),
         _set("chunk_grid", "configuration", "chunk_shape", 1, 1),
         _set(*SHARDING, "chunk_shape", 0, 0),
-        _set("data_type", "S2"),
         _set("shape", 0, 10**15),
         _set("shape", 0, N - 40),
         _set("attributes", "beyondcls", "shards", []),
@@ -328,6 +327,13 @@ def test_an_array_that_lies_otherwise(small: Path, change: Callable[[dict[str, A
     """Even when the group vouches for it: this reader would read the wrong bytes."""
     edit(small, change, "patch/block5/view0", vouch=True)
     _fails(small, "patch/block5/view0/zarr.json", "extract")
+
+
+@pytest.mark.parametrize("dtype", ["object", "complex64"])
+def test_an_array_of_no_plain_numbers(small: Path, dtype: str) -> None:
+    """Of eight bytes too, like the labels; as objects they would be addresses."""
+    edit(small, _set("data_type", dtype), "images/label", vouch=True)
+    _fails(small, "images/label/zarr.json", "plain numbers")
 
 
 # -- fuzzing -----------------------------------------------------------------------------------------------------------
