@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from store.array import ArrayReader
+from store.errors import StoreError
 
 Placement = Literal["auto", "memory", "stream"]
 
@@ -25,6 +26,9 @@ class Loader:
         arrays: name in the batch -> array; all have one row per image.
         labels: [N] int64, handed out as `label`.
         rows: which images, all by default; rows that are not valid belong left out here.
+
+    Raises:
+        StoreError: arrays and labels of different length.
     """
 
     def __init__(
@@ -38,6 +42,11 @@ class Loader:
         placement: Placement = "auto",
         block_rows: int = 32,
     ):
+        for array in arrays.values():
+            if array.shape[0] != len(labels):
+                raise StoreError(
+                    f"{array.name} has {array.shape[0]} rows, but there are {len(labels)} labels; use those of its set"
+                )
         self.arrays, self.batch_size, self.shuffle, self.block_rows = dict(arrays), batch_size, shuffle, block_rows
         self.rows = np.arange(len(labels)) if rows is None else np.asarray(rows)
         self.labels = torch.from_numpy(labels)
@@ -65,7 +74,7 @@ class Loader:
     def _from_memory(self, generator: np.random.Generator) -> Iterator[dict[str, Tensor]]:
         n = len(self.rows)
         order = torch.from_numpy(generator.permutation(n) if self.shuffle else np.arange(n)).to(self.device)
-        for chosen in order.split(self.batch_size):
+        for chosen in order.split(self.batch_size) if n else ():
             yield {name: values[chosen] for name, values in self._resident.items()}
 
     def _from_disk(self, generator: np.random.Generator) -> Iterator[dict[str, Tensor]]:

@@ -69,7 +69,9 @@ class FeatureStore:
                     meta = json.loads(text)
                 except (ValueError, RecursionError) as error:
                     raise StoreError(f"{file} is not JSON ({error!r}); pull or extract it again") from error
-                arrays[name] = ArrayReader(folder, name, meta, verify)
+                arrays[name] = array = ArrayReader(folder, name, meta, verify)
+                if _kind(name) != "norm" and array.shape[0] != spec.n_images:
+                    raise StoreError(f"{file} has {array.shape[0]} rows for {spec.n_images} images; extract it again")
         return cls(folder, spec, attributes, arrays)
 
     def __len__(self) -> int:

@@ -1,5 +1,6 @@
 """Writing a feature set: shard by shard, staged and journalled, published by one rename."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -137,6 +138,8 @@ class FeatureWriter:
         if self.path.exists():
             shutil.rmtree(self.path)  # empty folders only: __init__ refused anything else
         os.rename(self.staging, self.path)
+        with contextlib.suppress(OSError):  # another set may be staged beside this one
+            self.staging.parent.rmdir()
         (self.path / JOURNAL).unlink()  # after the rename: whoever is killed before it goes on with the journal
         _sync_folder(self.path.parent)
 

@@ -77,7 +77,7 @@ def unit_of(contents: Mapping[str, np.ndarray], arrays: list[ArrayLayout], unit:
 
 def write(path: Path, arrays: list[ArrayLayout], contents: Mapping[str, np.ndarray], **changes: Any) -> FeatureSpec:
     """A finished feature set at `path`; `changes` go into its spec."""
-    spec = replace(SPEC, n_images=arrays[0].shape[0], **changes)
+    spec = replace(SPEC, **{"n_images": arrays[0].shape[0], **changes})
     writer = FeatureWriter(path, spec, arrays, CONSTANTS)
     for unit in writer.missing_units():
         writer.write_unit(unit, unit_of(contents, arrays, unit), notes_of(arrays, unit))

@@ -121,3 +121,14 @@ def test_an_epoch_that_is_left_early_leaves_no_thread(written: Path) -> None:
 def test_a_mask_is_no_list_of_rows(written: Path, placement: Placement) -> None:
     with pytest.raises(StoreError, match=r"np\.flatnonzero"):
         list(_loader(written, placement, FeatureStore.open(written).valid, shuffle=False).epoch())
+
+
+def test_labels_of_another_set(written: Path) -> None:
+    store = FeatureStore.open(written)
+    with pytest.raises(StoreError, match=f"patch/block5/view0 has {N} rows, but there are {N - 1} labels"):
+        Loader({"patch": store.tokens("patch")}, np.arange(N - 1))
+
+
+@BOTH
+def test_no_rows_give_no_batch(written: Path, placement: Placement) -> None:
+    assert _rows(_loader(written, placement, np.array([], dtype=np.int64), shuffle=False)) == []

@@ -163,6 +163,11 @@ def test_another_key_was_asked_for(written: Path) -> None:
     _fails(written, SPEC.key, "expected 00ff", "other weights", key="00ff")
 
 
+def test_rows_for_other_images(tmp_path: Path, contents: Contents) -> None:
+    write(tmp_path / "set", layouts(), contents, n_images=N + 1)
+    _fails(tmp_path / "set", f"{N} rows for {N + 1} images")
+
+
 def test_key_does_not_fit_the_description(small: Path) -> None:
     edit(small, lambda meta: meta["attributes"]["beyondcls"]["spec"].update(weights="2" * 32))
     _fails(small, f"key {SPEC.key} does not belong", "extract it again")
