@@ -25,7 +25,7 @@ check: $(READY) ## Formatter, linter, type checker, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	PATH="$(BIN):$$PATH" $(BIN)/python -m pytest
+	PATH="$(BIN):$$PATH" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 clean: ## Remove what the pipeline made
 	rm -rf features probes attention report

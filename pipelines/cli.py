@@ -32,6 +32,11 @@ def encoders(pattern: str = typer.Argument("", help="part of a name")) -> None:
             typer.echo(name)
 
 
+# What a command may need beyond the plain installation, and the extra that brings it.
+EXTRAS = {"timm": "extract", "torchvision": "extract", "webdataset": "extract", "PIL": "extract"}
+EXTRAS |= {"sklearn": "probe", "matplotlib": "probe", "jinja2": "probe"}
+
+
 def run() -> None:
     """Entry point: what a user can cause is one message and exit status 1, not a traceback."""
     from store.errors import BeyondClsError
@@ -39,8 +44,16 @@ def run() -> None:
     try:
         app()
     except BeyondClsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        message = str(error)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package not in EXTRAS:
+            raise
+        message = f"this needs {package}, which is not installed here; pip install 'beyondcls[{EXTRAS[package]}]'"
+    else:
+        return
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,13 @@ class TestBadInput:
         assert status == 1
         assert "there is no checkpoint" in err
 
+    def test_package_that_is_not_installed(self, beyondcls, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "timm", None)
+        monkeypatch.delitem(sys.modules, "extract.encoders", raising=False)
+        status, _, err = beyondcls("extract", "--encoder", "quickstart-random", "--data", TEST_TAR, "--out", tmp_path / "x")
+        assert status == 1
+        assert "error: this needs timm, which is not installed here; pip install 'beyondcls[extract]'" in err
+
     def test_not_a_store(self, beyondcls, tmp_path):
         status, _, err = beyondcls("store", "info", tmp_path)
         assert status == 1
