@@ -19,7 +19,7 @@ OBJECTIVE = {
 def write_card(out: Path, name: str, vit: VisionTransformer, facts: dict[str, Any]) -> None:
     """Write `name`.safetensors, `name`.json and `name`.md into `out`.
 
-    `facts`: `recipe`, `seconds`, `hardware`, `curve` (one entry per epoch: epoch, loss, knn), `knn` (percent, by encoder).
+    `facts`: `recipe`, `seconds`, `hardware`, `note`, `curve` (an entry per epoch: epoch, loss, knn), `knn` (percent).
     """
     state = {k: v.detach().to("cpu", torch.float16).contiguous() for k, v in vit.state_dict().items()}
     save_file(state, out / f"{name}.safetensors")
@@ -41,6 +41,7 @@ def card(name: str, facts: dict[str, Any]) -> str:
         f"| {c['epoch']} | {c['loss']:.4f} | {c['knn']['cls']:.1f} | {c['knn']['average']:.1f} |" for c in facts["curve"]
     )
     shape = facts["architecture"]
+    note = f" {facts['note']}" if facts["note"] else ""
     return f"""# Quickstart encoder `{name}`
 
 A ViT of {facts["parameters"] / 1e6:.2f} M parameters, pretrained by {OBJECTIVE[name]}.
@@ -49,7 +50,7 @@ patches of {shape["patch_size"]} on {shape["img_size"]} x {shape["img_size"]} pi
 
 - Data: {facts["data"]}.
 - Recipe: {recipe}; AdamW, cosine schedule. `pipelines/quickstart/pretrain.py` is the whole of it.
-- Time and hardware: {facts["seconds"]} s on {facts["hardware"]}.
+- Time and hardware: {facts["seconds"]} s on {facts["hardware"]}.{note}
 - What it is for: showing the pipeline at work on real photographs in minutes. It is a short run of a small model, far below
   what the objective reaches with its published budget; say nothing about MAE or DINO at large from it.
 

@@ -86,6 +86,7 @@ def main(
     teacher_tokens: Annotated[int | None, typer.Option(help="dino: patches the teacher sees; all 64 by default")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads; all by default")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cuda" if torch.cuda.is_available() else "cpu",
+    note: Annotated[str, typer.Option(help="what else the card should say, e.g. that the run was continued")] = "",
     checkpoint: Annotated[
         Path | None, typer.Option(help="where an unfinished run is kept; OUT/OBJECTIVE.ckpt by default")
     ] = None,
@@ -162,7 +163,14 @@ def main(
         name: knn_accuracy(encoder, (images, splits["train"][1]), (test, splits["test"][1]))
         for name, encoder in {objective: model.encoder, "random twin": small_vit(seed).to(place)}.items()
     }
-    facts = {"recipe": recipe, "seconds": round(seconds), "hardware": hardware(place), "curve": curve, "knn": accuracy}
+    facts = {
+        "recipe": recipe,
+        "seconds": round(seconds),
+        "hardware": hardware(place),
+        "note": note,
+        "curve": curve,
+        "knn": accuracy,
+    }
     write_card(out, objective, model.encoder, facts)
 
 

@@ -123,7 +123,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(objective, cifar, tmp_path, m
 
     def train(out):
         pretrain.main(
-            objective, cifar, out=out, base_lr=1e-3, weight_decay=0.05, warmup=0.1, seed=0, checkpoint=None, **options
+            objective, cifar, out=out, base_lr=1e-3, weight_decay=0.05, warmup=0.1, seed=0, note="", checkpoint=None, **options
         )
 
     train(tmp_path / "whole")
