@@ -1,0 +1,1 @@
+"""Thin mains of the stages, and the command line."""
