@@ -39,7 +39,7 @@ def learning_rate(progress: float, base: float, warmup: float) -> float:
 
 
 @torch.no_grad()
-def cls_and_average(vit: VisionTransformer, images: Tensor, batch: int = 500) -> dict[str, np.ndarray]:
+def cls_and_average(vit: VisionTransformer, images: Tensor, batch: int = 100) -> dict[str, np.ndarray]:
     """[cls] and the average patch token after the final norm, [n, D] each; images [n, 3, 32, 32] uint8."""
     vit.eval()
     tokens = [encode(vit, normalise(part.float() / 255)).cpu() for part in images.split(batch)]
