@@ -134,7 +134,9 @@ class TestDamagedTars:
         tar = write_tar(tmp_path / "a.tar", [])
         assert only_problem(tar) == f"{tar} has no images; expected members like KEY.png and KEY.cls"
 
-    @pytest.mark.parametrize("content", [b"no tar at all, but long enough to be one" * 40, gzip.compress(bytes(10240))])
+    @pytest.mark.parametrize(
+        "content", [b"no tar at all, but long enough to be one" * 40, gzip.compress(bytes(10240))], ids=["text", "gzip"]
+    )
     def test_no_tar(self, content: bytes, tmp_path: Path) -> None:
         tar = write_file(tmp_path / "a.tar", content)
         assert only_problem(tar).startswith(f"{tar} is not a whole tar: ")
