@@ -83,7 +83,7 @@ def extract(
             return store
         raise StoreError(
             f"{out} holds a feature set with key {store.spec.key}, this one has {spec.key} "
-            f"({', '.join(_differences(store.spec, spec))} differ); give another --out, or remove it first"
+            f"({', '.join(store.spec.differences(spec))} differ); give another --out, or remove it first"
         )
     layouts = layouts_of(probe, len(images), dtype, shard_rows, id_width=max(len(s.id.encode()) for s in images.samples))
     norm, eps = encoder.norm()
@@ -140,8 +140,3 @@ def _blocks(blocks: Sequence[int], n_blocks: int) -> tuple[int, ...]:
     if not blocks:
         raise BeyondClsError("no block was asked for; give at least one, e.g. --blocks -1 for the last")
     return tuple(sorted({block % n_blocks for block in blocks}))
-
-
-def _differences(one: FeatureSpec, other: FeatureSpec) -> list[str]:
-    a, b = one.to_dict(), other.to_dict()
-    return [name for name in a if a[name] != b[name]]

@@ -25,8 +25,8 @@ def make_optimiser(
     raise BeyondClsError(unknown("optimiser", name, OPTIMISERS))
 
 
-def learning_rate(epoch: float, base: float, epochs: int, warmup: int) -> float:
+def learning_rate(epoch: float, base: float, epochs: float, warmup: float) -> float:
     """At a fractional `epoch`: linear warm-up over `warmup` epochs, then half a cosine to zero (as MAE's, per iteration)."""
     if epoch < warmup:
         return base * epoch / warmup
-    return base * (1 + math.cos(math.pi * (epoch - warmup) / max(epochs - warmup, 1))) / 2
+    return base * (1 + math.cos(math.pi * (epoch - warmup) / (epochs - warmup))) / 2

@@ -14,6 +14,7 @@ from probe.aggregators import make_aggregator
 from probe.saved import save_probe
 from probe.train import Recipe, Trained, train
 from store import BeyondClsError, FeatureStore, Loader, StoreError
+from store.spec import DATA_FIELDS
 
 
 def probe(
@@ -87,8 +88,7 @@ def check_pair(training: FeatureStore, test: FeatureStore) -> None:
     Raises: StoreError: of two encoders (or transforms, blocks, dtypes), without valid images, or with other classes.
     """
     if training.spec.encoder_key != test.spec.encoder_key:
-        a, b = training.spec.to_dict(), test.spec.to_dict()
-        differ = [k for k in a if k not in ("data", "n_images") and a[k] != b[k]]
+        differ = [name for name in training.spec.differences(test.spec) if name not in DATA_FIELDS]
         raise StoreError(
             f"{training.path} ({training.attributes['encoder']}, key {training.spec.key}) and {test.path} "
             f"({test.attributes['encoder']}, key {test.spec.key}) are of two encoders or extractions: "

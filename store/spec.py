@@ -9,6 +9,7 @@ from typing import Any
 from store.errors import StoreError
 
 FORMAT_VERSION = 1
+DATA_FIELDS = ("data", "n_images")  # what describes the data set, not the encoder
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,12 @@ class FeatureSpec:
     @property
     def encoder_key(self) -> str:
         """The key without the data set: equal for the training and the test set of one extraction."""
-        return _digest({k: v for k, v in self.to_dict().items() if k not in ("data", "n_images")})
+        return _digest({k: v for k, v in self.to_dict().items() if k not in DATA_FIELDS})
+
+    def differences(self, other: "FeatureSpec") -> list[str]:
+        """Names of the fields in which the two differ."""
+        ours, theirs = self.to_dict(), other.to_dict()
+        return [name for name in ours if ours[name] != theirs[name]]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` reads them back."""

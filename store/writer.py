@@ -111,7 +111,7 @@ class FeatureWriter:
             os.fsync(journal.fileno())
 
     def finish(self, attributes: Mapping[str, Any]) -> None:
-        """Write the manifest and the group's attributes, and move the feature set to its place.
+        """Write the attributes of arrays and group, and move the feature set to its place.
 
         `attributes`: what a reader wants to know beside the spec (names of encoder and classes, problems).
         """
@@ -121,11 +121,10 @@ class FeatureWriter:
         shards: dict[str, list[dict[str, Any]]] = {name: [] for name in self.layouts}
         for unit in sorted(self.done):
             for shard in self.done[unit]["shards"]:
-                shards[shard["array"]].append({k: v for k, v in shard.items() if k not in ("array", "file")})
+                shards[shard["array"]].append(_attribute(shard))
         for name, values in self.constants.items():
             layout = _constant(name, values)
-            record = _record(layout, 0, values, layout.encode(0, values))
-            shards[name] = [{k: v for k, v in record.items() if k not in ("array", "file")}]
+            shards[name] = [_attribute(_record(layout, 0, values, layout.encode(0, values)))]
         digests = {name: self._describe(name, {"key": self.spec.key, "shards": records}) for name, records in shards.items()}
         described = {
             "key": self.spec.key,
@@ -168,6 +167,11 @@ def _record(layout: ArrayLayout, shard: int, rows: np.ndarray, data: bytes) -> d
         "xxh3_128": digest,
         "nonfinite": int((~np.isfinite(rows)).sum()) if rows.dtype.kind == "f" else 0,
     }
+
+
+def _attribute(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What the array's own attributes say of a shard: the record of the journal without what its place says already."""
+    return {name: value for name, value in record.items() if name not in ("array", "file")}
 
 
 def _write(path: Path, data: bytes) -> None:

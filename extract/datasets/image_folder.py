@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from extract.datasets.image_set import DataError, ImageSet, Sample
+from extract.datasets.image_set import DataError, ImageSet, Sample, read_class_names
 from extract.datasets.webdataset_tars import IMAGE_EXTENSIONS
 
 
@@ -22,7 +22,7 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
     folders = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
     if not folders:
         raise DataError(f"{source} has no class folders; expected {source}/CLASS/NAME.jpg, or tars")
-    names = [line.strip() for line in classes.read_text().splitlines() if line.strip()] if classes else folders
+    names = read_class_names(classes) if classes else folders
     if extra := sorted(set(folders) - set(names)):
         raise DataError(f"{source} has class folders that {classes} does not name: {', '.join(extra[:5])}")
     samples = []

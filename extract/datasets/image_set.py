@@ -41,6 +41,11 @@ class Sample:
         return text.replace(str(self.file), self.file.name)
 
 
+def read_class_names(file: Path) -> list[str]:
+    """Names of the classes in the order of the labels, one a line; empty lines do not count."""
+    return [line.strip() for line in file.read_text().splitlines() if line.strip()]
+
+
 class ImageSet:
     """Samples in the order of their rows, and what is wrong with them.
 

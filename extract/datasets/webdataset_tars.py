@@ -7,7 +7,7 @@ from pathlib import Path
 from webdataset.shardlists import expand_urls
 from webdataset.tariterators import base_plus_ext
 
-from extract.datasets.image_set import DataError, ImageSet, Sample
+from extract.datasets.image_set import DataError, ImageSet, Sample, read_class_names
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "ppm")
 CLASS_NAMES = "classes.txt"  # beside the tars: one name a line, in the order of the labels
@@ -34,8 +34,7 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     if classes is None:
         beside = [folder / CLASS_NAMES for folder in (tars[0].parent, tars[0].parent.parent)]
         classes = next((file for file in beside if file.exists()), None)
-    names = classes.read_text().split("\n") if classes else None
-    return ImageSet(source, samples, [name.strip() for name in names if name.strip()] if names else None, problems)
+    return ImageSet(source, samples, read_class_names(classes) if classes else None, problems)
 
 
 def _tars(source: str) -> list[Path]:

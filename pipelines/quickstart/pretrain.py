@@ -8,7 +8,6 @@ run on one device without a data loader, so a GPU is kept busy by a few lines.
 """
 
 import json
-import math
 import platform
 import time
 from pathlib import Path
@@ -27,15 +26,9 @@ from pipelines.quickstart.card import write_card
 from pipelines.quickstart.dino import DINO
 from pipelines.quickstart.mae import MAE
 from pipelines.quickstart.vit import encode, normalise, small_vit
+from probe.optim import learning_rate
 
 OBJECTIVES = {"mae": MAE, "dino": DINO}
-
-
-def learning_rate(progress: float, base: float, warmup: float) -> float:
-    """Linear warm-up over the first `warmup` of the run, then half a cosine to zero; `progress` 0...1."""
-    if progress < warmup:
-        return base * progress / warmup
-    return base * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup))) / 2
 
 
 @torch.no_grad()
@@ -127,7 +120,7 @@ def main(
         for step in tqdm(range(steps), desc=f"{objective} epoch {epoch + 1}/{epochs}", mininterval=10):
             progress = (epoch * steps + step) / (epochs * steps)
             for group in optimiser.param_groups:
-                group["lr"] = learning_rate(progress, base_lr, warmup)
+                group["lr"] = learning_rate(progress, base_lr, epochs=1, warmup=warmup)
             chosen = images[order[step * batch : (step + 1) * batch].to(place)]
             loss = model.loss(chosen.float() / 255, generator, progress)
             if not torch.isfinite(loss):

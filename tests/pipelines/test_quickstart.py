@@ -165,6 +165,6 @@ def test_cut_is_balanced_and_reproducible(cifar, tmp_path):
 
 
 def test_learning_rate_by_hand():
-    assert pretrain.learning_rate(0.025, 1.0, 0.05) == pytest.approx(0.5)
-    assert pretrain.learning_rate(0.05, 1.0, 0.05) == pytest.approx(1)
-    assert pretrain.learning_rate(1, 1.0, 0.05) == pytest.approx(0)
+    assert pretrain.learning_rate(0.025, 1.0, epochs=1, warmup=0.05) == pytest.approx(0.5)
+    assert pretrain.learning_rate(0.05, 1.0, epochs=1, warmup=0.05) == pytest.approx(1)
+    assert pretrain.learning_rate(1, 1.0, epochs=1, warmup=0.05) == pytest.approx(0)
