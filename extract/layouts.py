@@ -6,6 +6,8 @@ from torch import Tensor
 
 from extract.encoders import Encoded
 from store import ArrayLayout
+from store.codecs import Codec, get_codec
+from store.layout import shard_rows_of
 
 DIMENSIONS = {
     "patch": ("image", "patch", "channel"),
@@ -31,16 +33,32 @@ def named(encoded: Encoded) -> dict[str, Tensor]:
     return named
 
 
-def layouts_of(encoded: Encoded, n_images: int, dtype: str, shard_rows: int, id_width: int) -> list[ArrayLayout]:
-    """Layouts of all arrays, from the features of one image. Statistics stay float32."""
+def codec_of(name: str, dtype: str) -> Codec:
+    """Codec of an array: `dtype` for tokens. Statistics stay float32, and maps have float16 at least."""
+    kind = name.split("/")[0]
+    if kind == "statistics":
+        return get_codec("float32")
+    return get_codec(dtype if kind != "attention" or dtype == "float32" else "float16")
+
+
+def layouts_of(encoded: Encoded, n_images: int, dtype: str, shard_rows: int | None, id_width: int) -> list[ArrayLayout]:
+    """Layouts of all arrays, from the features of one image; shards of a size that suits the set if none is given.
+
+    Raises: StoreError: tokens of this width cannot be stored in this dtype.
+    """
+    features = {name: (codec_of(name, dtype), (n_images, *values.shape[1:])) for name, values in named(encoded).items()}
+    if shard_rows is None:
+        widest = max(codec.nbytes((1, *shape[1:])) for codec, shape in features.values())
+        shard_rows = shard_rows_of(widest, n_images)
     layouts = [
         ArrayLayout("images/id", (n_images, id_width), "uint8", ("image", "byte"), shard_rows),
         ArrayLayout("images/label", (n_images,), "int64", ("image",), shard_rows),
         ArrayLayout("images/size", (n_images, 2), "int32", ("image", "side"), shard_rows),
         ArrayLayout("images/valid", (n_images,), "uint8", ("image",), shard_rows),
     ]
-    for name, values in named(encoded).items():
-        kind = name.split("/")[0]
-        stored = "float32" if kind == "statistics" else dtype
-        layouts.append(ArrayLayout(name, (n_images, *values.shape[1:]), stored, DIMENSIONS[kind], shard_rows))
+    for name, (codec, shape) in features.items():
+        dimensions = DIMENSIONS[name.split("/")[0]]
+        for end, (stored, zarr_dtype) in codec.parts(shape).items():
+            of = codec.name if not end else None
+            layouts.append(ArrayLayout(name + end, stored, zarr_dtype, dimensions[: len(stored)], shard_rows, codec=of))
     return layouts

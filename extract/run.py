@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -12,9 +13,13 @@ from extract.encoders import Encoder
 from extract.layouts import layouts_of
 from extract.units import OnError, Units
 from store import BeyondClsError, FeatureSpec, FeatureStore, FeatureWriter, StoreError
+from store.codecs import get_codec
 from store.errors import unknown
+from store.repair import salvage
+from store.spec import EXTENDABLE_FIELDS
+from store.writer import discard_staging
 
-DTYPES = ("float16", "float32")
+Existing = Literal["refuse", "extend", "repair"]
 
 
 def extract(
@@ -27,10 +32,11 @@ def extract(
     maps: bool = True,
     dtype: str = "float16",
     batch_size: int = 128,
-    shard_rows: int = 1024,
+    shard_rows: int | None = None,
     workers: int = 4,
     device: str | torch.device = "cpu",
     on_error: OnError = "raise",
+    existing: Existing = "refuse",
     progress: Callable[[int], None] | None = None,
 ) -> FeatureStore:
     """Write the feature set of `images` to `out` and open it. What an interrupted run has written is kept and used.
@@ -42,12 +48,14 @@ def extract(
         blocks: whose tokens to keep; negative ones count from the end.
         statistics: attention statistics, of every block; all that the encoder can have by default.
         maps: keep the last block's attention maps.
-        dtype: of tokens and maps, float16 or float32.
+        dtype: codec of tokens, a name in `store.codecs.CODECS`.
         batch_size: images per forward pass.
-        shard_rows: images per shard file, a multiple of 32.
+        shard_rows: images per shard file, a multiple of 32; by default as suits the set (4 to 512 MB).
         workers: threads that decode.
         device: where the encoder runs.
         on_error: "raise" at the first image or tar that is damaged or unlabelled; "record" keeps its row, marked invalid.
+        existing: what to do with another feature set at `out`: "refuse"; "extend" it by these blocks, statistics, maps and
+            by images that follow its own, computing only what it lacks; or "repair" it, computing only what is damaged.
         progress: called with the number of images done since the last call.
 
     Raises:
@@ -56,14 +64,19 @@ def extract(
         BeyondClsError: unknown block, statistic or dtype; tokens beyond the range of float16.
     """
     problems = _checked_data(images, on_error)
-    if dtype not in DTYPES:
-        raise BeyondClsError(unknown("dtype", dtype, DTYPES))
-    if shard_rows % 32 or shard_rows < 32:
+    get_codec(dtype)
+    if shard_rows is not None and (shard_rows % 32 or shard_rows < 32):
         raise BeyondClsError(f"shard_rows is {shard_rows}, expected a multiple of 32")
-    kept = _blocks(blocks, encoder.n_blocks)
-    chosen = _statistics(encoder, statistics)
+    kept, chosen = _blocks(blocks, encoder.n_blocks), _statistics(encoder, statistics)
     report = progress or (lambda n: None)
     encoder.model.to(device)
+    base: FeatureStore | None = None
+    skip: list[tuple[str, int]] = []
+    if existing == "extend" and (out / "zarr.json").exists():
+        base = FeatureStore.open(out)
+        kept = tuple(sorted({*kept, *base.spec.blocks}))
+        chosen = tuple(name for name in encoder.statistics if name in {*chosen, *base.spec.statistics})
+        maps = maps or bool(base.spec.maps)
     probe = encoder(torch.zeros(1, *encoder.config["input_size"], device=device), kept, chosen, maps)
     spec = FeatureSpec(
         weights=encoder.weights,
@@ -76,33 +89,67 @@ def extract(
         maps=tuple(sorted(probe.maps)),
         dtype=dtype,
     )
-    if (out / "zarr.json").exists():
+    if base is not None:
+        _check_extension(base, spec, images)
+    if existing != "repair" and (out / "zarr.json").exists():
         store = FeatureStore.open(out)
         if store.spec.key == spec.key:
+            discard_staging(out, spec.key)
             report(len(images))
             return store
-        raise StoreError(
-            f"{out} holds a feature set with key {store.spec.key}, this one has {spec.key} "
-            f"({', '.join(store.spec.differences(spec))} differ); give another --out, or remove it first"
-        )
-    layouts = layouts_of(probe, len(images), dtype, shard_rows, id_width=max(len(s.id.encode()) for s in images.samples))
+        if base is None:
+            raise StoreError(
+                f"{out} holds a feature set with key {store.spec.key}, this one has {spec.key} "
+                f"({', '.join(store.spec.differences(spec))} differ); give another --out, remove it first, or --extend it"
+            )
+    id_width = _id_width(images, base)
+    if existing == "repair":
+        base, layouts, skip = salvage(out, spec, lambda rows: layouts_of(probe, len(images), dtype, rows, id_width))
+    else:
+        shard_rows = base.shard_rows if base is not None else shard_rows
+        layouts = layouts_of(probe, len(images), dtype, shard_rows, id_width)
     norm, eps = encoder.norm()
-    writer = FeatureWriter(out, spec, layouts, {f"norm/{name}": value.numpy() for name, value in norm.items()})
-    todo = writer.missing_units()
-    report(len(images) - sum(len(range(*layouts[0].rows(unit))) for unit in todo))
-    with ThreadPoolExecutor(workers) as decoders, ThreadPoolExecutor(1) as disk:
-        units = Units(encoder, images, layouts, kept, chosen, maps, batch_size, decoders, device, on_error, report)
+    constants = {f"norm/{name}": value.numpy() for name, value in norm.items()}
+    with (
+        FeatureWriter(out, spec, layouts, constants, base, skip) as writer,
+        ThreadPoolExecutor(workers) as decoders,
+        ThreadPoolExecutor(1) as disk,
+    ):
+        todo = writer.missing_units()
+        report(len(images) - sum(len(range(*layouts[0].rows(unit))) for unit in todo))
+        units = Units(encoder, images, layouts, kept, chosen, maps, batch_size, dtype, decoders, device, on_error, report)
         writing: Future[None] | None = None
         for unit in todo:
-            arrays, notes = units.compute(unit)
+            rows = range(writer.first_row(unit), layouts[0].rows(unit)[1])
+            report(len(range(*layouts[0].rows(unit))) - len(rows))
+            arrays, notes = units.compute(rows, writer.missing_arrays(unit))
             if writing is not None:
                 writing.result()
             writing = disk.submit(writer.write_unit, unit, arrays, notes)  # while the next unit is computed
         if writing is not None:
             writing.result()
-    names = list(images.classes) if images.classes is not None else None
-    writer.finish({"encoder": encoder.name, "norm_eps": eps, "classes": names, "problems": problems})
+        names = list(images.classes) if images.classes is not None else None
+        writer.finish({"encoder": encoder.name, "norm_eps": eps, "classes": names, "problems": problems})
     return FeatureStore.open(out)
+
+
+def _check_extension(base: FeatureStore, spec: FeatureSpec, images: ImageSet) -> None:
+    """Raises: StoreError: `base` is of another encoder, or not of the first of these images."""
+    if differ := [name for name in base.spec.differences(spec) if name not in EXTENDABLE_FIELDS]:
+        raise StoreError(
+            f"{base.path} cannot be extended: {', '.join(differ)} differ; give another --out, or the options it was made with"
+        )
+    if len(base) > len(images) or base.spec.data != images.digest_of(len(base)):
+        raise StoreError(
+            f"{base.path} cannot be extended: its {len(base)} images are not the first of the {len(images)} "
+            f"in {images.source}; new images must come after those that are there"
+        )
+
+
+def _id_width(images: ImageSet, base: FeatureStore | None) -> int:
+    """Bytes of an id: of the longest, and no fewer than are stored already."""
+    longest = max(len(sample.id.encode()) for sample in images.samples)
+    return longest if base is None else max(longest, base.array("images/id").shape[1])
 
 
 def _checked_data(images: ImageSet, on_error: OnError) -> list[str]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from extract.datasets import DataError, ImageSet
 from extract.encoders import Encoder
-from extract.layouts import named
+from extract.layouts import codec_of, named
 from store import ArrayLayout, BeyondClsError
 
 OnError = Literal["raise", "record"]
@@ -37,15 +37,21 @@ class Units:
     statistics: Sequence[str]
     maps: bool
     batch_size: int
+    dtype: str
     decoders: ThreadPoolExecutor
     device: str | torch.device
     on_error: OnError
     progress: Callable[[int], None]
 
-    def compute(self, unit: int) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
-        """All arrays of one unit by name, and notes on its invalid rows. Features of invalid rows are zero."""
-        rows = range(*self.layouts[0].rows(unit))
-        arrays = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in self.layouts}
+    def compute(self, rows: range, names: Sequence[str]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
+        """Arrays of some rows by name, as they are stored, and notes on invalid rows. Features of invalid rows are zero.
+
+        Without features among `names`, the encoder does not run.
+        """
+        every = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in self.layouts if a.name in names}
+        images = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in self.layouts if a.name.startswith("images/")}
+        arrays = {**images, **every}
+        encode = any(not name.startswith("images/") for name in names)
         notes: list[dict[str, Any]] = []
         for first, batch in self._batches(rows):
             good = []
@@ -62,13 +68,15 @@ class Units:
                     raise DataError(f"{image.problem}\nmend the data, or go on with --on-error record")
                 else:
                     notes.append({"row": rows[at], "id": sample.id, "problem": sample.without_path(image.problem)})
-            if good:
+            if good and encode:
                 stacked = torch.stack([batch[at - first].tensor for at in good]).to(self.device)  # type: ignore[misc]
                 features = named(self.encoder(stacked, self.blocks, self.statistics, self.maps))
                 for name, values in features.items():
-                    arrays[name][good] = self._cast(values, name, arrays[name].dtype)
+                    if name in names:
+                        for end, stored in self._encode(values, name).items():
+                            arrays[name + end][good] = stored
             self.progress(len(batch))
-        return arrays, notes
+        return {name: arrays[name] for name in names}, notes
 
     def _batches(self, rows: range) -> Iterator[tuple[int, list[Decoded]]]:
         """Batches of decoded and transformed images with the position of their first, one batch ahead."""
@@ -89,14 +97,12 @@ class Units:
             return Decoded(None, (0, 0), str(error))
         return Decoded(self.encoder.transform(image), (image.height, image.width), None)
 
-    def _cast(self, values: Tensor, name: str, dtype: np.dtype) -> np.ndarray:
-        """To the stored dtype, on the CPU. Never turns a finite value into an infinite one, never stores NaN."""
+    def _encode(self, values: Tensor, name: str) -> dict[str, np.ndarray]:
+        """As they are stored, by what the arrays' names end with. Never turns a finite value into an infinite one."""
         if not values.isfinite().all():
             raise BeyondClsError(f"{self.encoder.name} gives NaN or Inf in {name}; its weights or its input are broken")
-        cast = values.to(getattr(torch, dtype.name))
-        if not cast.isfinite().all():
-            largest = values.abs().max().item()
-            raise BeyondClsError(
-                f"{name} reaches {largest:.3g}, beyond the range of {dtype.name}; extract with --dtype float32"
-            )
-        return cast.cpu().numpy()
+        codec = codec_of(name, self.dtype)
+        codec.check(values, name)
+        stored = codec.encode(values.float())
+        dtypes = {end: dtype for end, (_, dtype) in codec.parts(tuple(values.shape)).items()}
+        return {end: part.cpu().contiguous().view(torch.uint8).numpy().view(dtypes[end]) for end, part in stored.items()}

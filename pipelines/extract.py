@@ -33,14 +33,25 @@ def main(
         str | None, typer.Option(help="attention statistics: all, none, or names with commas  [default: all]")
     ] = None,
     maps: Annotated[bool | None, typer.Option(help="keep the last block's attention maps  [default: maps]")] = None,
-    dtype: Annotated[str | None, typer.Option(help="of stored tokens: float16 or float32  [default: float16]")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="of stored tokens: float32, float16, bfloat16, float8_e4m3, int8, int4  [default: float16]"),
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="images per forward pass  [default: 128]")] = None,
-    shard_rows: Annotated[int | None, typer.Option(help="images per shard file, a multiple of 32  [default: 1024]")] = None,
+    shard_rows: Annotated[
+        int | None, typer.Option(help="images per shard file, a multiple of 32  [default: as suits the set]")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="threads that decode images  [default: 4]")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
     on_error: Annotated[
         str, typer.Option(help="damaged or unlabelled images: raise, or record them as invalid rows")
     ] = "raise",
+    extend: Annotated[
+        bool, typer.Option("--extend", help="add these blocks, statistics, maps or images to the feature set that is there")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="compute again what of the feature set is damaged, and only that")
+    ] = False,
 ) -> None:
     """Stage one: run a frozen ViT once over images and keep its tokens, attention statistics and maps.
 
@@ -59,7 +70,11 @@ def main(
         values = read_params(params)
         loading, options = section(values, "encoders", encoder), section(values, "extract")
         check_names(f"encoders.{encoder}", loading, list(inspect.signature(load_encoder).parameters))
-        check_names("extract", options, [n for n in inspect.signature(extract).parameters if n not in ("device", "progress")])
+        check_names(
+            "extract",
+            options,
+            [n for n in inspect.signature(extract).parameters if n not in ("device", "existing", "progress")],
+        )
     loading |= given(checkpoint=checkpoint, model=model, random_seed=random_seed, weights=weights)
     options |= given(maps=maps, dtype=dtype, batch_size=batch_size, shard_rows=shard_rows, workers=workers)
     if blocks is not None:
@@ -68,6 +83,9 @@ def main(
         options["statistics"] = {"all": None, "none": ()}.get(statistics, tuple(statistics.split(",")))
     if on_error not in ("raise", "record"):
         raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
+    if extend and repair:
+        raise BeyondClsError("--extend and --repair exclude each other: repair first, then extend")
+    options["existing"] = "extend" if extend else "repair" if repair else "refuse"
     images = open_images(data, form, classes)
     frozen = load_encoder(encoder, **loading)
     place = choose_device(device)

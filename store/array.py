@@ -1,18 +1,23 @@
-"""One array of a feature set, read row by row from its shard files without decoding (docs/store-format.md)."""
+"""One array of a feature set, read row by row from its shard files (docs/store-format.md)."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
 import xxhash
 
 from store.errors import StoreError
-from store.layout import ATTRIBUTE, ArrayLayout
+from store.folder import ALIGNMENT, Folder, ShardFile, aligned_memory
+from store.layout import ATTRIBUTE, DIGEST_NBYTES, ArrayLayout
 
-Verify = Literal["first", "never"]
+Verify = Literal["first", "always", "never"]
+VERIFY = ("first", "always", "never")
+PIECE_NBYTES = 1 << 20  # read at once: enough for a disk to be at full speed, little enough to stay in the processor's cache
+OPEN_SHARDS = 64  # kept open, of each array
 
 
 class ArrayReader:
@@ -22,114 +27,234 @@ class ArrayReader:
         folder: of the feature set.
         name: of the array, its path inside that folder.
         meta: its zarr.json.
-        verify: check a shard's digest when it is first touched ("first"), or never.
+        verify: compare what is read with its digest when it is first read by this process ("first"), each time, or never.
+
+    Attributes:
+        layout: of the stored array.
+        shards: what its zarr.json says of each shard.
+        scale: the array of scales, for codecs that have one.
 
     Raises:
-        StoreError: the metadata is not of this format, or a shard is missing or cut.
+        StoreError: the metadata is not of this format.
     """
 
-    def __init__(self, folder: Path, name: str, meta: Mapping[str, Any], verify: Verify = "first"):
-        self.name, self._folder, self._verify = name, folder, verify
-        self._touched: set[int] = set()
-        file = folder / name / "zarr.json"
+    def __init__(self, folder: Folder, name: str, meta: Mapping[str, Any], verify: Verify = "first"):
+        self.name, self.folder, self.verify = name, folder, verify
+        self.scale: ArrayReader | None = None
+        file = folder.path(f"{name}/zarr.json")
         try:
             self.layout = ArrayLayout.from_zarr(name, meta)
-            shards = meta["attributes"][ATTRIBUTE]["shards"]
-            given = [(s["rows"], s["nbytes"]) for s in shards]
-            self._digests: list[str] = [s["xxh3_128"] for s in shards]
+            self.shards: list[dict[str, Any]] = meta["attributes"][ATTRIBUTE]["shards"]
+            given = [(s["rows"], s["nbytes"]) for s in self.shards]
+            expected_digests = all(isinstance(s["xxh3_128"], str) for s in self.shards)
             n = min(self.layout.n_shards, len(given) + 1)
             expected = [(list(self.layout.rows(i)), self.layout.nbytes(i)) for i in range(n)]
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError, OverflowError) as error:
             raise StoreError(
                 f"{file} does not describe an array of this store ({error!r}); pull or extract it again"
             ) from error
-        if given != expected:
+        if given != expected or not expected_digests:
             raise StoreError(f"{file}: rows or bytes of its shards do not fit its shape; pull or extract the feature set again")
-        for shard, ((start, stop), nbytes) in enumerate(expected):
-            path = self._path(shard)
-            if not path.exists():
-                raise StoreError(f"{path} is missing (rows {start} to {stop - 1} of {name}); pull or extract it again")
-            if (size := path.stat().st_size) != nbytes:
-                raise StoreError(f"{path} has {size} bytes, expected {nbytes}; pull or extract it again")
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock = Lock()
+        self._open: OrderedDict[tuple[int, bool | None], ShardFile] = OrderedDict()
+        self._digests: dict[int, bytes] = {}
+        self._seen: dict[int, bytearray] = {}  # 1 for each digest of a shard that was compared
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without open files: a reader can be sent to another process, which checks for itself."""
+        return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_open", "_digests", "_seen")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
 
     def __repr__(self) -> str:
-        return f"ArrayReader({self.name!r}, {list(self.shape)}, {self.dtype})"
+        return f"ArrayReader({self.name!r}, {list(self.shape)}, {self.layout.codec or self.dtype})"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.layout.shape
+        """Of the values that `rows` gives."""
+        if self.layout.codec is None:
+            return self.layout.shape
+        from store.codecs import get_codec
+
+        return get_codec(self.layout.codec).shape(self.layout.shape)
 
     @property
     def dtype(self) -> np.dtype:
-        return np.dtype(self.layout.dtype)
+        """Of the values that `rows` gives: float32 where numpy cannot hold what is stored."""
+        return np.dtype(self.layout.dtype if self.layout.codec in (None, "float16", "float32") else "float32")
 
     @property
     def nbytes(self) -> int:
-        return self.layout.row_nbytes * self.shape[0]
+        """Bytes of the stored rows, scales included."""
+        return self.layout.row_nbytes * self.shape[0] + (self.scale.nbytes if self.scale else 0)
 
     def all(self) -> np.ndarray:
         """The whole array."""
         return self.rows(np.arange(self.shape[0]))
 
     def rows(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Rows in the order of `indices`, [n, ...]; neighbours in `indices` that are neighbours on disk are read at once.
+        """Rows in the order of `indices`, [n, ...], decoded.
 
-        Raises: StoreError: an index is out of range or no integer, or a shard's bytes are not those that were written.
+        Raises: StoreError: an index is out of range or no integer, or bytes are not those that were written.
         """
+        stored = self.stored(indices)
+        if stored.dtype == self.dtype and self.scale is None:
+            return stored
+        import torch
+
+        from store.codecs import SCALE, get_codec
+
+        codec = get_codec(self.layout.codec or "")
+        parts = {"": torch.from_numpy(stored.view(np.uint8)).view(codec.stored)}
+        if self.scale is not None:
+            parts[SCALE] = torch.from_numpy(self.scale.stored(indices))
+        return codec.decode(parts).numpy()
+
+    def stored(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Rows as they are stored, in the order of `indices`; read in the order of the disk, neighbours at once.
+
+        Raises: StoreError: as `rows`.
+        """
+        wanted = self._checked(indices)
+        out = np.empty((len(wanted), *self.layout.shape[1:]), np.dtype(self.layout.dtype))
+        flat = out.reshape(len(wanted), -1).view(np.uint8) if len(wanted) else out
+        order = np.argsort(wanted, kind="stable")
+        ordered = wanted[order]
+        scratch = aligned_memory(self.scratch_nbytes(max(1, min(len(wanted), self.piece_rows))))
+        for start, stop in self.runs(ordered):
+            first = int(ordered[start])
+            read = np.frombuffer(self.fetch(first, int(ordered[stop - 1]) + 1, scratch), np.uint8)
+            rows = read.reshape(-1, self.layout.row_nbytes)
+            flat[order[start:stop]] = rows if len(rows) == stop - start else rows[ordered[start:stop] - first]
+        return out
+
+    def _checked(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         wanted = np.asarray(indices)
         if wanted.size and wanted.dtype.kind not in "iu":
             raise StoreError(f"{self.name}: row numbers are expected, {wanted.dtype} given; of a mask, take np.flatnonzero")
-        wanted = wanted.astype(np.int64)
         if wanted.size and (wanted.min() < 0 or wanted.max() >= self.shape[0]):
             raise StoreError(
                 f"{self.name}: rows {wanted.min()} to {wanted.max()} asked for, it has rows 0 to {self.shape[0] - 1}"
             )
-        out = np.empty((len(wanted), *self.shape[1:]), self.dtype)
-        shard_of = wanted // self.layout.shard_rows
-        # A run ends where the next row is not the following one, or lies in another shard.
-        ends = np.flatnonzero((np.diff(wanted) != 1) | (np.diff(shard_of) != 0)) + 1
-        bounds = [0, *ends.tolist(), len(wanted)] if wanted.size else []
-        descriptors: dict[int, int] = {}
-        try:
-            for start, stop in pairwise(bounds):
-                shard = int(shard_of[start])
-                if shard not in descriptors:
-                    descriptors[shard] = self._open(shard)
-                offset = (int(wanted[start]) - shard * self.layout.shard_rows) * self.layout.row_nbytes
-                self._read(descriptors[shard], out[start:stop], offset, shard)
-        finally:
-            for descriptor in descriptors.values():
-                os.close(descriptor)
-        return out
+        return wanted.astype(np.int64)
+
+    @property
+    def piece_rows(self) -> int:
+        """Rows that are read at once: about a MiB, whole digests."""
+        checked = self.layout.checked_rows
+        return max(1, PIECE_NBYTES // (checked * self.layout.row_nbytes)) * checked
+
+    def scratch_nbytes(self, n_rows: int) -> int:
+        """Memory that `fetch` needs for this many neighbouring rows."""
+        return (n_rows + 2 * self.layout.checked_rows) * self.layout.row_nbytes + 2 * ALIGNMENT
+
+    def runs(self, ordered: np.ndarray) -> Iterator[tuple[int, int]]:
+        """Ranges of `ordered` (ascending rows) to read at once: neighbours in one shard, at most `piece_rows` rows."""
+        if not len(ordered):
+            return
+        piece, shard_rows = self.piece_rows, self.layout.shard_rows
+        within = ordered % shard_rows // piece + ordered // shard_rows * (shard_rows // piece + 1)
+        ends = np.flatnonzero((np.diff(ordered) > 1) | (np.diff(within) != 0)) + 1
+        yield from pairwise([0, *ends.tolist(), len(ordered)])
+
+    def fetch(self, start: int, stop: int, scratch: memoryview, direct: bool | None = False) -> memoryview:
+        """Bytes of the rows start…stop - 1, of one shard; they lie in `scratch` (of `scratch_nbytes`) or elsewhere.
+
+        Raises: StoreError: they are not those that were written.
+        """
+        layout = self.layout
+        shard, base = start // layout.shard_rows, start // layout.shard_rows * layout.shard_rows
+        first, last, checked = start - base, stop - base, layout.checked_rows
+        file = self._file(shard, direct)
+        unchecked: Sequence[int] = ()
+        if self.verify != "never":
+            seen = self._seen_of(shard, file)
+            pieces = range(first // checked, -(-last // checked))
+            unchecked = [i for i in pieces if not seen[i]] if self.verify == "first" else pieces
+        begin = unchecked[0] * checked if unchecked else first
+        begin, end = min(begin, first), max(last, (unchecked[-1] + 1) * checked if unchecked else last)
+        read = file.read(begin * layout.row_nbytes, (end - begin) * layout.row_nbytes, scratch)
+        if len(read) != (end - begin) * layout.row_nbytes:
+            raise StoreError(f"{self._path(shard)} ended while it was read; pull or extract it again")
+        step, digests = checked * layout.row_nbytes, self._digests.get(shard, b"")
+        for i in unchecked:
+            at = (i * checked - begin) * layout.row_nbytes
+            if xxhash.xxh3_128_digest(read[at : at + step]) != digests[DIGEST_NBYTES * i : DIGEST_NBYTES * (i + 1)]:
+                raise self._damaged(shard, i)
+            self._seen[shard][i] = 1
+        return read[(first - begin) * layout.row_nbytes : (last - begin) * layout.row_nbytes]
+
+    def _damaged(self, shard: int, piece: int | None = None) -> StoreError:
+        rows = "its tail"
+        if piece is not None:
+            first = self.layout.rows(shard)[0] + piece * self.layout.checked_rows
+            last = min(first + self.layout.checked_rows, self.layout.rows(shard)[1]) - 1
+            rows = f"rows {first} to {last}" if last >= first else "its padding"
+        return StoreError(
+            f"{self._path(shard)} is damaged ({rows}): its bytes do not have the digest that was written down; "
+            "pull or extract it again, or see `beyondcls store repair`"
+        )
+
+    def _seen_of(self, shard: int, file: ShardFile) -> bytearray:
+        """Which pieces of a shard were compared; its tail is, when it is first touched."""
+        if (seen := self._seen.get(shard)) is None:
+            self._digests[shard] = self._tail(shard, file)
+            seen = self._seen.setdefault(shard, bytearray(self.layout.n_digests(shard)))
+        return seen
+
+    def _tail(self, shard: int, file: ShardFile) -> bytes:
+        """The digests in a shard's tail, compared with what zarr.json says of it."""
+        begin, nbytes = self.layout.data_nbytes(shard), self.layout.nbytes(shard)
+        tail = bytes(file.read(begin, nbytes - begin, aligned_memory(nbytes - begin + 2 * ALIGNMENT)))
+        if xxhash.xxh3_128_hexdigest(tail) != self.shards[shard]["xxh3_128"]:
+            raise self._damaged(shard)
+        return tail
+
+    def problem(self, shard: int) -> str | None:
+        """What is wrong with a shard as far as its size tells."""
+        start, stop = self.layout.rows(shard)
+        if (size := self.folder.size(self.layout.file(shard))) is None:
+            return f"{self._path(shard)} is missing (rows {start} to {stop - 1} of {self.name}); pull or extract it again"
+        if size != (nbytes := self.layout.nbytes(shard)):
+            return f"{self._path(shard)} has {size} bytes, expected {nbytes}; pull or extract it again"
+        return None
 
     def check(self, shard: int) -> None:
-        """Compare a shard with the digest that was written down for it.
+        """Read a whole shard and compare it with its digests.
 
-        Raises: StoreError: they differ.
+        Raises: StoreError: it is missing, cut or damaged.
         """
-        digest = xxhash.xxh3_128()
-        with self._path(shard).open("rb") as source:
-            while block := source.read(1 << 22):
-                digest.update(block)
-        if digest.hexdigest() != (expected := self._digests[shard]):
-            raise StoreError(
-                f"{self._path(shard)} is damaged: its digest is {digest.hexdigest()}, expected {expected}; "
-                "pull or extract it again"
-            )
+        if problem := self.problem(shard):
+            raise StoreError(problem)
+        layout, file = self.layout, self.folder.open(self.layout.file(shard))
+        digests = self._tail(shard, file)
+        step = layout.checked_rows * layout.row_nbytes
+        scratch = aligned_memory(step + 2 * ALIGNMENT)
+        for i in range(layout.n_digests(shard)):
+            read = file.read(i * step, step, scratch)
+            if xxhash.xxh3_128_digest(read) != digests[DIGEST_NBYTES * i : DIGEST_NBYTES * (i + 1)]:
+                raise self._damaged(shard, i)
 
-    def _path(self, shard: int) -> Path:
-        return self._folder / self.layout.file(shard)
+    def _path(self, shard: int) -> str:
+        return self.folder.path(self.layout.file(shard))
 
-    def _open(self, shard: int) -> int:
-        if self._verify == "first" and shard not in self._touched:
-            self.check(shard)
-            self._touched.add(shard)
-        return os.open(self._path(shard), os.O_RDONLY)
+    def _file(self, shard: int, direct: bool | None) -> ShardFile:
+        """A shard, kept open; those used longest ago are let go, and closed once no thread reads them."""
+        with self._lock:
+            if (file := self._open.pop((shard, direct), None)) is None:
+                file = self.folder.open(self.layout.file(shard), direct)
+                if len(self._open) >= OPEN_SHARDS:
+                    self._open.popitem(last=False)
+            self._open[shard, direct] = file
+            return file
 
-    def _read(self, descriptor: int, target: np.ndarray, offset: int, shard: int) -> None:
-        view = memoryview(target.reshape(-1).view(np.uint8).data)
-        while len(view):
-            n = os.preadv(descriptor, [view], offset)
-            if n == 0:
-                raise StoreError(f"{self._path(shard)} ended while it was read; pull or extract it again")
-            view, offset = view[n:], offset + n
+
+def read_tail(descriptor: int, layout: ArrayLayout, shard: int) -> bytes:
+    """The tail of a shard file: its digests and its index."""
+    begin = layout.data_nbytes(shard)
+    return os.pread(descriptor, layout.nbytes(shard) - begin, begin)

@@ -1,34 +1,41 @@
 """Where the rows of an array lie: chunks, shards and their bytes (docs/store-format.md, "Index arithmetic")."""
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import google_crc32c
 import numpy as np
+import xxhash
 
 ATTRIBUTE = "beyondcls"  # where our attributes stand in a zarr.json
 # Every feature set has a group of each kind, so that a pipeline can name them all; it is empty where an encoder has none.
 KINDS = ("images", "patch", "cls", "registers", "statistics", "attention", "norm")
 CHUNK_ROWS = 32
-SHARD_ROWS = 1024
+CHECKED_NBYTES = 1 << 16  # a digest covers about as many bytes: less would cost space, more would make single rows slow
 ABSENT = np.uint64(2**64 - 1)  # index entry of an inner chunk that lies beyond the array
+DIGEST_NBYTES = 16
+SCALE = "-scale"  # what the name of an array's scales ends with
 
 
 @dataclass(frozen=True)
 class ArrayLayout:
     """One Zarr array, chunked and sharded on axis 0 only, uncompressed.
 
-    A shard file is the C-order block of its rows, padded with zeros to whole chunks, followed by the shard index.
+    A shard file is the C-order block of its rows, padded with zeros to whole chunks, followed by its *tail*: digests of
+    that block piece by piece, then the shard index that Zarr prescribes. The digest of the tail vouches for the file.
     """
 
     name: str  # path inside the group, e.g. "patch/block5/view0"
     shape: tuple[int, ...]
-    dtype: str
+    dtype: str  # as Zarr sees it
     dimensions: tuple[str, ...]
-    shard_rows: int = SHARD_ROWS
+    shard_rows: int = 1024
     chunk_rows: int = CHUNK_ROWS
+    codec: str | None = None  # of arrays that hold tokens or maps
 
     @classmethod
     def from_zarr(cls, name: str, meta: Mapping[str, Any]) -> "ArrayLayout":
@@ -51,15 +58,49 @@ class ArrayLayout:
         }
         if wrong := [what for what, holds in as_expected.items() if not holds]:
             raise ValueError(f"not as this store writes it: {', '.join(wrong)}")
-        return cls(name, tuple(shape), dtype.name, tuple(meta.get("dimension_names") or ()), grid[0], chunk[0])
+        codec = meta.get("attributes", {}).get(ATTRIBUTE, {}).get("codec")
+        return cls(name, tuple(shape), dtype.name, tuple(meta.get("dimension_names") or ()), grid[0], chunk[0], codec)
+
+    def to_zarr(self, attributes: Mapping[str, Any]) -> bytes:
+        """The array's zarr.json: what zarr-python writes for such an array, and our attributes."""
+        inner: dict[str, Any] = {"name": "bytes"}
+        if np.dtype(self.dtype).itemsize > 1:
+            inner["configuration"] = {"endian": "little"}
+        index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+        sharding = {
+            "chunk_shape": [self.chunk_rows, *self.shape[1:]],
+            "codecs": [inner],
+            "index_codecs": index,
+            "index_location": "end",
+        }
+        meta = {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(self.shape),
+            "data_type": self.dtype,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [self.shard_rows, *self.shape[1:]]}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": 0.0 if np.dtype(self.dtype).kind == "f" else 0,
+            "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+            "dimension_names": list(self.dimensions),
+            "storage_transformers": [],
+            "attributes": {ATTRIBUTE: {**({"codec": self.codec} if self.codec else {}), **attributes}},
+        }
+        return encoded(meta)
 
     @property
     def n_shards(self) -> int:
         return math.ceil(self.shape[0] / self.shard_rows)
 
-    @property
+    @cached_property
     def row_nbytes(self) -> int:
         return np.dtype(self.dtype).itemsize * math.prod(self.shape[1:])
+
+    @cached_property
+    def checked_rows(self) -> int:
+        """Rows that share a digest: the fewest that have 64 KiB, a power of two, at most a chunk."""
+        enough = 1 << max(0, math.ceil(CHECKED_NBYTES / self.row_nbytes) - 1).bit_length()
+        return enough if enough < self.chunk_rows and self.chunk_rows % enough == 0 else self.chunk_rows
 
     def rows(self, shard: int) -> tuple[int, int]:
         """First row and one past the last row of a shard."""
@@ -75,6 +116,19 @@ class ArrayLayout:
         """Path of a shard inside the group, as Zarr's default chunk key encoding names it."""
         return "/".join([self.name, "c", str(shard), *("0" for _ in self.shape[1:])])
 
+    def data_nbytes(self, shard: int) -> int:
+        """Bytes of a shard's rows, padding included; the tail begins there."""
+        return self.n_chunks(shard) * self.chunk_rows * self.row_nbytes
+
+    def n_digests(self, shard: int) -> int:
+        """Digests in a shard's tail."""
+        return self.n_chunks(shard) * self.chunk_rows // self.checked_rows
+
+    def nbytes(self, shard: int) -> int:
+        """Size of a shard file."""
+        index = 16 * (self.shard_rows // self.chunk_rows) + 4
+        return self.data_nbytes(shard) + DIGEST_NBYTES * self.n_digests(shard) + index
+
     def index(self, shard: int) -> bytes:
         """The shard index: (offset, nbytes) of every inner chunk as little-endian uint64, then its CRC-32C."""
         entries = np.full((self.shard_rows // self.chunk_rows, 2), ABSENT, dtype="<u8")
@@ -84,30 +138,42 @@ class ArrayLayout:
         raw = entries.tobytes()
         return raw + google_crc32c.value(raw).to_bytes(4, "little")
 
-    def nbytes(self, shard: int) -> int:
-        """Size of a shard file."""
-        return self.n_chunks(shard) * self.chunk_rows * self.row_nbytes + 16 * (self.shard_rows // self.chunk_rows) + 4
-
-    def encode(self, shard: int, rows: np.ndarray) -> bytes:
-        """The shard file of `rows` [rows of this shard, ...]. Zarr's `bytes` codec is little-endian."""
+    def encode(self, shard: int, rows: np.ndarray) -> list[memoryview]:
+        """The shard file of `rows` [rows of this shard, ...] in pieces: rows, padding, tail. Nothing is copied."""
         start, stop = self.rows(shard)
         assert rows.shape == (stop - start, *self.shape[1:]), (self.name, rows.shape)
         assert rows.dtype == np.dtype(self.dtype), (self.name, rows.dtype)
-        data = np.ascontiguousarray(rows, dtype=np.dtype(self.dtype).newbyteorder("<")).tobytes()
-        padding = self.n_chunks(shard) * self.chunk_rows * self.row_nbytes - len(data)
-        return data + bytes(padding) + self.index(shard)
+        little = np.ascontiguousarray(rows, dtype=np.dtype(self.dtype).newbyteorder("<"))
+        data = memoryview(little.reshape(-1).view(np.uint8).data)
+        padding = memoryview(bytes(self.data_nbytes(shard) - len(data)))
+        return [data, padding, memoryview(self.digests(data, padding) + self.index(shard))]
 
-    def zarr_arguments(self) -> dict[str, Any]:
-        """What `zarr.create_array` is given, so that any Zarr v3 reader opens the array."""
-        return {
-            "name": self.name,
-            "shape": self.shape,
-            "dtype": self.dtype,
-            "chunks": (self.chunk_rows, *self.shape[1:]),
-            "shards": (self.shard_rows, *self.shape[1:]),
-            "compressors": None,
-            "filters": None,
-            "fill_value": 0,
-            "dimension_names": self.dimensions,
-            "config": {"write_empty_chunks": True},
-        }
+    def digests(self, data: memoryview, padding: memoryview) -> bytes:
+        """XXH3-128 of every `checked_rows` rows of a shard, one behind the other, 16 bytes each."""
+        step, digests = self.checked_rows * self.row_nbytes, bytearray()
+        for start in range(0, len(data) + len(padding), step):
+            digest = xxhash.xxh3_128(data[start : start + step])
+            if (end := start + step) > len(data):  # the piece in which the padding begins, or one of padding alone
+                digest.update(padding[max(start, len(data)) - len(data) : end - len(data)])
+            digests += digest.digest()
+        return bytes(digests)
+
+
+def encoded(meta: Mapping[str, Any]) -> bytes:
+    """The bytes of a zarr.json."""
+    return (json.dumps(meta, indent=1) + "\n").encode()
+
+
+GROUP = encoded({"zarr_format": 3, "node_type": "group", "attributes": {}})  # zarr.json of every group but the outermost
+
+
+def groups_of(names: Sequence[str]) -> list[str]:
+    """Paths of all groups below the outermost: the kinds, and what stands between them and the arrays."""
+    between = {"/".join(parts[:i]) for name in names for parts in [name.split("/")] for i in range(1, len(parts))}
+    return sorted({*KINDS, *between})
+
+
+def shard_rows_of(row_nbytes: int, n_rows: int) -> int:
+    """Rows of a shard, for the set's widest array: a sixteenth of the set, of 4 MiB to 512 MiB; a multiple of a chunk."""
+    nbytes = min(max(row_nbytes * n_rows / 16, 4 << 20), 512 << 20)
+    return max(CHUNK_ROWS, round(nbytes / row_nbytes / CHUNK_ROWS) * CHUNK_ROWS) if n_rows else CHUNK_ROWS

@@ -3,18 +3,22 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import xxhash
 
-from store.array import ArrayReader, Verify
-from store.errors import StoreError
-from store.layout import ATTRIBUTE
+from store.array import VERIFY, ArrayReader, Verify
+from store.errors import StoreError, unknown
+from store.folder import Folder, Local, open_folder
+from store.layout import ATTRIBUTE, GROUP, SCALE, encoded
 from store.spec import FORMAT_VERSION, FeatureSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FeatureStore:
@@ -24,64 +28,117 @@ class FeatureStore:
     complete.
 
     Attributes:
-        path: its folder.
+        folder: where it lies.
         spec: what it holds (FeatureSpec).
         attributes: `encoder` (name), `classes` (names or None), `invalid` (rows recorded as unreadable), `norm_eps`.
         arrays: the arrays whose kind is in this copy, by name, e.g. `patch/block5/view0`.
     """
 
-    def __init__(self, path: Path, spec: FeatureSpec, attributes: Mapping[str, Any], arrays: Mapping[str, ArrayReader]):
-        self.path, self.spec, self.attributes, self.arrays = path, spec, attributes, arrays
+    def __init__(self, folder: Folder, spec: FeatureSpec, attributes: Mapping[str, Any], verify: Verify):
+        self.folder, self.spec, self.attributes, self.verify = folder, spec, attributes, verify
+        self.arrays: dict[str, ArrayReader] = {}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], key: str | None = None, verify: Verify = "first") -> "FeatureStore":
         """Open and check a feature set.
 
         Args:
-            path: its folder.
+            path: its folder, or its address in an object store (s3://…, through fsspec).
             key: the key it must have; any by default.
-            verify: check a shard's digest when it is first touched ("first") or not at all ("never").
+            verify: compare rows with their digest when this process first reads them ("first"), each time ("always") or
+                "never".
 
         Raises:
             StoreError: not a feature set, another key or format version, edited metadata, missing or cut shards.
         """
-        folder = Path(path)
+        if verify not in VERIFY:
+            raise StoreError(unknown("verify", verify, VERIFY))
+        store = cls.describe(path, key, verify)
+        for name in store.attributes["arrays"]:
+            if store.folder.has_folder(_kind(name)):
+                store.add(name)
+        for array in store.arrays.values():
+            for shard in range(array.layout.n_shards):
+                if problem := array.problem(shard):
+                    raise StoreError(problem)
+        return store
+
+    @classmethod
+    def describe(cls, path: str | os.PathLike[str], key: str | None = None, verify: Verify = "first") -> "FeatureStore":
+        """A feature set whose description was checked, but none of its arrays yet: `arrays` is empty.
+
+        Raises: StoreError: as `open`, as far as the group's zarr.json tells.
+        """
+        folder = open_folder(path)
         spec, attributes = _describe(folder)
+        where = folder.path("")
         if attributes["key"] != spec.key:
             raise StoreError(
-                f"{folder}: its key {attributes['key']} does not belong to its description, which has {spec.key}; "
+                f"{where}: its key {attributes['key']} does not belong to its description, which has {spec.key}; "
                 "extract it again"
             )
         if key is not None and key != spec.key:
             raise StoreError(
-                f"{folder} has key {spec.key}, expected {key}: other weights, transform, blocks or data; "
+                f"{where} has key {spec.key}, expected {key}: other weights, transform, blocks or data; "
                 "extract it again or name the right folder"
             )
-        arrays = {}
-        for name, digest in attributes["arrays"].items():
-            if (folder / _kind(name)).is_dir():
-                file = folder / name / "zarr.json"
-                text = file.read_bytes() if file.exists() else b""
-                if xxhash.xxh3_128_hexdigest(text) != digest:
-                    state = "was changed" if text else "is missing"
-                    raise StoreError(f"{file} {state} since the feature set was written; pull or extract it again")
-                try:
-                    meta = json.loads(text)
-                except (ValueError, RecursionError) as error:
-                    raise StoreError(f"{file} is not JSON ({error!r}); pull or extract it again") from error
-                arrays[name] = array = ArrayReader(folder, name, meta, verify)
-                if _kind(name) != "norm" and array.shape[0] != spec.n_images:
-                    raise StoreError(f"{file} has {array.shape[0]} rows for {spec.n_images} images; extract it again")
-        return cls(folder, spec, attributes, arrays)
+        return cls(folder, spec, attributes, verify)
+
+    def add(self, name: str) -> ArrayReader:
+        """Open one of the arrays that the description names.
+
+        Raises: StoreError: its zarr.json is missing, was changed, or is not of this format.
+        """
+        parts = name.split("/")
+        for group in ("/".join(parts[:i]) for i in range(1, len(parts))):
+            if self.folder.content(f"{group}/zarr.json") != GROUP:
+                file = self.folder.path(f"{group}/zarr.json")
+                raise StoreError(f"{file} is missing or was changed; pull or extract the feature set again")
+        file, text = self.folder.path(f"{name}/zarr.json"), self.folder.content(f"{name}/zarr.json")
+        if text is None or xxhash.xxh3_128_hexdigest(text) != self.attributes["arrays"][name]:
+            state = "is missing" if text is None else "was changed"
+            raise StoreError(f"{file} {state} since the feature set was written; pull or extract it again")
+        try:
+            meta = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise StoreError(f"{file} is not JSON ({error!r}); pull or extract it again") from error
+        array = ArrayReader(self.folder, name, meta, self.verify)
+        if _kind(name) != "norm" and array.shape[0] != self.spec.n_images:
+            raise StoreError(f"{file} has {array.shape[0]} rows for {self.spec.n_images} images; extract it again")
+        self.arrays[name] = array
+        self._add_scale(array)
+        return array
+
+    def _add_scale(self, array: ArrayReader) -> None:
+        """Give an array its scales, whichever of the two was opened first."""
+        main = self.arrays.get(array.name.removesuffix(SCALE))
+        scale = self.arrays.get(array.name.removesuffix(SCALE) + SCALE)
+        if main is not None and scale is not None:
+            main.scale = scale
+
+    @property
+    def path(self) -> Path:
+        """Its folder. Raises: StoreError: it lies in an object store, where this cannot be done."""
+        if not isinstance(self.folder, Local):
+            raise StoreError(f"{self.folder.path('')} is no local folder; copy it here first")
+        return self.folder.folder
+
+    @property
+    def where(self) -> str:
+        """Its folder or address, for messages."""
+        return self.folder.path("")
 
     def __len__(self) -> int:
         """Number of images."""
         return self.spec.n_images
 
     def __repr__(self) -> str:
-        return (
-            f"FeatureStore({str(self.path)!r}, {self.attributes.get('encoder')}, {len(self)} images, {', '.join(self.kinds)})"
-        )
+        return f"FeatureStore({self.where!r}, {self.attributes.get('encoder')}, {len(self)} images, {', '.join(self.kinds)})"
+
+    @property
+    def shard_rows(self) -> int:
+        """Images of a shard."""
+        return next(a.layout.shard_rows for name, a in self.arrays.items() if _kind(name) != "norm")
 
     @property
     def kinds(self) -> list[str]:
@@ -99,16 +156,16 @@ class FeatureStore:
         written = [n for n in self.attributes["arrays"] if _kind(n) == kind]
         if name in written:
             raise StoreError(
-                f"{self.path / kind} is not in this copy of the feature set; fetch it: dvc pull {self.path / kind}"
+                f"{self.folder.path(kind)} is not in this copy of the feature set; fetch it: dvc pull {self.folder.path(kind)}"
             )
         if written:
             raise StoreError(
-                f"{self.path} has no array {name!r}; it has: {', '.join(written)}. Extract with that block or view"
+                f"{self.where} has no array {name!r}; it has: {', '.join(written)}. Extract with that block or view"
             )
         described = {"cls": "[cls] tokens", "patch": "patch tokens"}.get(kind, repr(kind))
         kinds = sorted({_kind(n) for n in self.attributes["arrays"]})
         raise StoreError(
-            f"{self.path} has no {described} (it has: {', '.join(kinds)}); "
+            f"{self.where} has no {described} (it has: {', '.join(kinds)}); "
             "choose an aggregator that reads something else, or extract with an encoder that has them"
         )
 
@@ -116,6 +173,21 @@ class FeatureStore:
         """Tokens of one block: patch [N, T, D], cls [N, D], registers [N, R, D]. The deepest stored block by default."""
         chosen = self.spec.blocks[-1] if block is None else block
         return self.array(f"{kind}/block{chosen}/view{view}")
+
+    def rows(self, indices: Sequence[int] | np.ndarray, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Rows of several arrays in the order of `indices`: name -> [n, ...], of all arrays with an image axis by default."""
+        chosen = names or [n for n in self.arrays if _kind(n) != "norm" and not n.endswith(SCALE)]
+        return {name: self.array(name).rows(indices) for name in chosen}
+
+    def batches(self, names: Sequence[str], seed: int = 0, **options: Any) -> Iterator[dict[str, "Tensor"]]:
+        """One epoch over arrays by their full names, e.g. "patch/block11/view0"; `options` are those of `Loader`.
+
+        Images that are not valid are left out; those without a label come with -1.
+        """
+        from store.loader import Loader
+
+        options = {"rows": np.flatnonzero(self.valid), **options}
+        return Loader({name: self.array(name) for name in names}, self.labels, **options).epoch(seed)
 
     @cached_property
     def labels(self) -> np.ndarray:
@@ -143,24 +215,21 @@ def _kind(name: str) -> str:
     return name.split("/")[0]
 
 
-def _describe(folder: Path) -> tuple[FeatureSpec, dict[str, Any]]:
+def _describe(folder: Folder) -> tuple[FeatureSpec, dict[str, Any]]:
     """The spec and the attributes in the group's zarr.json."""
-    file = folder / "zarr.json"
-    if not file.is_file():
-        staged = sorted(folder.parent.glob(f".staging/{folder.name}-*"))
-        hint = (
-            f"an extraction into it is unfinished ({staged[0]}): run it again"
-            if staged
-            else "name what `beyondcls extract --out` wrote"
-        )
-        raise StoreError(f"{folder} is not a feature set: it has no zarr.json; {hint}")
+    file, where = folder.path("zarr.json"), folder.path("")
+    if (text := folder.content("zarr.json")) is None:
+        raise StoreError(f"{where} is not a feature set: it has no zarr.json; {_hint(folder)}")
     try:
-        attributes = json.loads(file.read_text())["attributes"][ATTRIBUTE]
+        meta = json.loads(text)
+        attributes = meta["attributes"][ATTRIBUTE]
         described, names, _ = attributes["spec"], list(attributes["arrays"].keys()), attributes["key"]
         if (version := described["format_version"]) != FORMAT_VERSION:
-            raise StoreError(f"{folder} has format version {version}, this program reads {FORMAT_VERSION}; extract it again")
+            raise StoreError(f"{where} has format version {version}, this program reads {FORMAT_VERSION}; extract it again")
+        if text != with_digest(meta):
+            raise StoreError(f"{file} was changed since the feature set was written; pull or extract it again")
         spec = FeatureSpec.from_dict(described)
-        _ = spec.key, len(attributes.get("classes") or ())  # fail here, not where they are used
+        _ = spec.key, len(attributes.get("classes") or ()), [note["row"] for note in attributes["invalid"]]
     except StoreError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -168,6 +237,20 @@ def _describe(folder: Path) -> tuple[FeatureSpec, dict[str, Any]]:
     if not all(_inside(name) for name in names):
         raise StoreError(f"{file} names arrays outside its folder; do not use this store")
     return spec, attributes
+
+
+def _hint(folder: Folder) -> str:
+    if isinstance(folder, Local) and (staged := sorted(folder.folder.parent.glob(f".staging/{folder.folder.name}-*[!k]"))):
+        return f"an extraction into it is unfinished ({staged[0]}): run it again"
+    return "name what `beyondcls extract --out` wrote"
+
+
+def with_digest(meta: Mapping[str, Any]) -> bytes:
+    """The bytes of the group's zarr.json with `digest` among our attributes: XXH3-128 of them with 32 zeros in its place."""
+    attributes = {**meta["attributes"][ATTRIBUTE], "digest": "0" * 32}
+    blank = {**meta, "attributes": {**meta["attributes"], ATTRIBUTE: attributes}}
+    attributes["digest"] = xxhash.xxh3_128_hexdigest(encoded(blank))
+    return encoded(blank)
 
 
 def _inside(name: str) -> bool:

@@ -8,8 +8,10 @@ from typing import Any
 
 from store.errors import StoreError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 DATA_FIELDS = ("data", "n_images")  # what describes the data set, not the encoder
+# What may differ between a feature set and one that extends it: more of the same encoder's features of the same images.
+EXTENDABLE_FIELDS = (*DATA_FIELDS, "blocks", "statistics", "maps", "n_views")
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class FeatureSpec:
     maps: tuple[str, ...] = ()  # attention maps, of the last block
     n_views: int = 1
     point: str = "pre-norm"  # tokens as they leave the block, before any final norm
-    dtype: str = "float16"  # of tokens and maps
+    dtype: str = "float16"  # codec of tokens; maps are float16, or float32 if that is the codec
     compute_dtype: str = "float32"
     format_version: int = FORMAT_VERSION
 

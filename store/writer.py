@@ -1,38 +1,46 @@
 """Writing a feature set: shard by shard, staged and journalled, published by one rename."""
 
 import contextlib
-import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import xxhash
-import zarr
 
+from store.array import read_tail
+from store.disk import NO_SPACE, exchange, link, sync_folder, write_file
 from store.errors import StoreError
-from store.layout import ATTRIBUTE, KINDS, ArrayLayout
+from store.journal import JOURNAL, add_record, read_records, write_records
+from store.layout import ATTRIBUTE, GROUP, ArrayLayout, groups_of
+from store.lock import Lock
+from store.reader import FeatureStore, with_digest
 from store.spec import FeatureSpec
-
-JOURNAL = "journal.jsonl"
 
 
 class FeatureWriter:
     """Writes one feature set. Work units are shards: unit u holds rows [u * shard_rows, (u + 1) * shard_rows).
 
-    All arrays lie under `<parent>/.staging/<name>-<key>` until `finish` renames that folder to `path`. A unit counts once
-    its files and its journal line are on disk; a writer that was killed goes on with `missing_units()`.
+    All arrays lie under `<parent>/.staging/<name>-<key>` until `finish` moves that folder to `path`. A unit counts once its
+    files and its journal line are on disk; a writer that was killed goes on with `missing_units()`. Use it in a `with`
+    statement, or call `close`: one process at a time may write a feature set.
+
+    With a `base`, an older feature set at `path`, shards that both have are linked, not copied; only the others are to be
+    written. `finish` puts the new set in the place of the old one.
 
     Args:
         path: where the finished feature set will be.
         spec: what it holds.
         layouts: arrays with one row per image; all share `shard_rows`.
         constants: small arrays without an image axis (the final norm), by name.
+        base: what to carry over: a set of other views, blocks, kinds, or of the first of these images.
+        skip: (array, shard) of the base that must not be carried over, being damaged.
 
     Raises:
-        StoreError: `path` is occupied, or the staged part has another layout.
+        StoreError: `path` is occupied, another process writes there, the staged part has another layout, or no space is left.
     """
 
     def __init__(
@@ -41,115 +49,203 @@ class FeatureWriter:
         spec: FeatureSpec,
         layouts: Sequence[ArrayLayout],
         constants: Mapping[str, np.ndarray] | None = None,
+        base: FeatureStore | None = None,
+        skip: Sequence[tuple[str, int]] = (),
     ):
-        self.path, self.spec = Path(path), spec
+        self.path, self.spec, self.base = Path(path), spec, base
         self.layouts = {layout.name: layout for layout in layouts}
         self.constants = dict(constants or {})
-        self.n_units = next(iter(layouts)).n_shards
+        self._skip = set(skip)
+        first = next(iter(layouts))
+        assert {(a.shape[0], a.shard_rows) for a in layouts} == {(first.shape[0], first.shard_rows)}, layouts
+        self.n_units, self._first = first.n_shards, first
         self.staging = self.path.parent / ".staging" / f"{self.path.name}-{spec.key}"
-        if self.path.is_file() or any(p for p in self.path.rglob("*") if not p.is_dir()):
-            raise StoreError(f"{self.path} already holds files; give another --out, or remove it first")
-        self.header = {
-            "key": spec.key,
-            "arrays": {n: [list(a.shape), a.dtype, a.shard_rows] for n, a in self.layouts.items()},
-        }
-        self.done: dict[int, dict[str, Any]] = {}
-        if begun := self._journal():
-            self._resume(begun)
-        else:
-            self._start()
+        self._lock = Lock(self.staging.with_name(self.staging.name + ".lock"), str(self.path))
+        try:
+            if base is None and (self.path.is_file() or any(p for p in self.path.rglob("*") if not p.is_dir())):
+                raise StoreError(f"{self.path} already holds files; give another --out, or remove it first")
+            self.header = {
+                "key": spec.key,
+                "arrays": {n: [list(a.shape), a.dtype, a.shard_rows, a.codec] for n, a in self.layouts.items()},
+            }
+            self._done: dict[int, dict[str, dict[str, Any]]] = {unit: {} for unit in range(self.n_units)}
+            self._notes: dict[int, dict[str, Any]] = {}
+            with self._space():
+                if records := read_records(self.staging):
+                    self._resume(records)
+                else:
+                    self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "FeatureWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another writer go on. What is journalled stays."""
+        self._lock.release()
+        with contextlib.suppress(OSError):  # not empty: something is staged there
+            self.staging.parent.rmdir()
 
     def _start(self) -> None:
         shutil.rmtree(self.staging, ignore_errors=True)
-        self.staging.mkdir(parents=True)
-        group = zarr.open_group(self.staging, mode="w", zarr_format=3)
-        for kind in KINDS:
-            group.require_group(kind)
-        for layout in self.layouts.values():
-            group.create_array(**layout.zarr_arguments())
         for name, values in self.constants.items():
             layout = _constant(name, values)
-            group.create_array(**layout.zarr_arguments())
-            _write(self.staging / layout.file(0), layout.encode(0, values))
-        self._append(self.header)
+            write_file(self.staging / layout.file(0), layout.encode(0, values))
+        records = [self.header, *self._carry()]
+        write_records(self.staging, records)  # from here on, what is staged counts
+        for record in records[1:]:
+            self._count(record)
 
-    def _journal(self) -> list[str]:
-        """Lines of the journal, if there is one; a last line that was cut short by a kill is dropped."""
-        file = self.staging / JOURNAL
-        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        return [line for line in lines if line.endswith("\n")]
+    def _carry(self) -> Iterator[dict[str, Any]]:
+        """Link shards of the base that are also ours; a record for each unit that gets any."""
+        if self.base is None:
+            return
+        notes = self.base.attributes["invalid"]
+        for unit in range(self.n_units):
+            start, stop = self._first.rows(unit)
+            shards = []
+            for name, layout in self.layouts.items():
+                theirs = self.base.arrays.get(name)
+                if theirs is None or (name, unit) in self._skip or not _same_shard(layout, theirs.layout, unit):
+                    continue
+                link(self.base.path / layout.file(unit), self.staging / layout.file(unit))
+                shards.append({"array": name, **theirs.shards[unit]})
+            if shards:
+                yield {"unit": unit, "shards": shards, "invalid": [n for n in notes if start <= n["row"] < stop]}
 
-    def _resume(self, whole: Sequence[str]) -> None:
-        records = [json.loads(line) for line in whole]
+    def _resume(self, records: Sequence[Mapping[str, Any]]) -> None:
         if records[0] != self.header:
             raise StoreError(f"{self.staging} was begun with another layout; remove that folder to start again")
-        _write(self.staging / JOURNAL, "".join(whole).encode())
+        write_records(self.staging, records)  # without the half line that a kill may have left
         for record in records[1:]:
-            if all(_size(self.staging / s["file"]) == s["nbytes"] for s in record["shards"]):
-                self.done[record["unit"]] = record
+            self._count(record)
+
+    def _count(self, record: Mapping[str, Any]) -> None:
+        """Take note of a record's shards that are whole."""
+        try:
+            shards = {shard["array"]: dict(shard) for shard in record["shards"]}
+            notes = {note["row"]: note for note in record["invalid"]}
+            for name, shard in shards.items():
+                if _whole(self.staging, self.layouts[name], record["unit"], shard):
+                    self._done[record["unit"]][name] = shard
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(
+                f"{self.staging / JOURNAL} is not a journal of this writer ({error!r}); remove {self.staging} to start again"
+            ) from error
+        self._notes |= notes
 
     def missing_units(self) -> list[int]:
-        """Units that are not written yet, in order."""
-        return [u for u in range(self.n_units) if u not in self.done]
+        """Units of which arrays are not written yet, in order."""
+        return [unit for unit in range(self.n_units) if self.missing_arrays(unit)]
+
+    def missing_arrays(self, unit: int) -> list[str]:
+        """Arrays of a unit that are not written yet."""
+        return [name for name in self.layouts if name not in self._done[unit]]
+
+    def first_row(self, unit: int) -> int:
+        """The first row of a unit that must be given to `write_unit`: those before it are taken from the base."""
+        start, stop = self._first.rows(unit)
+        n = len(self.base) if self.base is not None else 0
+        known = all(self._in_base(name, unit) for name in self.missing_arrays(unit))
+        return n if start < n < stop and known else start
+
+    def _in_base(self, name: str, unit: int) -> bool:
+        """Whether the base has the first rows of this shard."""
+        theirs = self.base.arrays.get(name) if self.base is not None and (name, unit) not in self._skip else None
+        return theirs is not None and unit < theirs.layout.n_shards and _same_rows(self.layouts[name], theirs.layout)
 
     def write_unit(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Write one shard of every array; `rows` has [rows of the unit, ...] for each name, `notes` its invalid rows."""
-        assert rows.keys() == self.layouts.keys(), sorted(rows.keys() ^ self.layouts.keys())
-        shards = []
-        for name, layout in self.layouts.items():
-            data = layout.encode(unit, rows[name])
-            _write(self.staging / layout.file(unit), data)
-            shards.append(_record(layout, unit, rows[name], data))
-        record = {"unit": unit, "shards": shards, "invalid": list(notes)}
-        self._append(record)
-        self.done[unit] = record
+        """Write one shard of each array that the unit still misses, and journal them.
 
-    def _append(self, record: Mapping[str, Any]) -> None:
-        with (self.staging / JOURNAL).open("a") as journal:
-            journal.write(json.dumps(record) + "\n")
-            journal.flush()
-            os.fsync(journal.fileno())
+        Args:
+            rows: name -> stored values [rows of the unit from `first_row` on, ...].
+            notes: on its invalid rows.
+
+        Raises: StoreError: no space is left; what was journalled before is safe.
+        """
+        missing, given = self.missing_arrays(unit), self.first_row(unit)
+        assert set(rows) >= set(missing), sorted(set(missing) - set(rows))
+        start, stop = self._first.rows(unit)
+        shards = []
+        with self._space():
+            for name in missing:
+                layout, values = self.layouts[name], rows[name]
+                if self.base is not None and self._in_base(name, unit):
+                    # The base's own rows, bit for bit, also where they were computed again for the sake of another array.
+                    n = min(len(self.base), stop)
+                    values = np.concatenate([self.base.arrays[name].stored(np.arange(start, n)), values[n - given :]])
+                pieces = layout.encode(unit, values)
+                write_file(self.staging / layout.file(unit), pieces)
+                shards.append({"array": name, **_record(layout, unit, values, pieces)})
+            record = {"unit": unit, "shards": shards, "invalid": list(notes)}
+            add_record(self.staging, record)
+        self._done[unit] |= {shard["array"]: shard for shard in shards}
+        self._notes |= {note["row"]: dict(note) for note in notes}
 
     def finish(self, attributes: Mapping[str, Any]) -> None:
-        """Write the attributes of arrays and group, and move the feature set to its place.
+        """Write all zarr.json and move the feature set to its place.
 
         `attributes`: what a reader wants to know beside the spec (names of encoder and classes, problems).
         """
         if missing := self.missing_units():
             raise StoreError(f"{self.staging}: {len(missing)} of {self.n_units} shards are not written yet, first {missing[0]}")
-        invalid = [note for unit in sorted(self.done) for note in self.done[unit]["invalid"]]
-        shards: dict[str, list[dict[str, Any]]] = {name: [] for name in self.layouts}
-        for unit in sorted(self.done):
-            for shard in self.done[unit]["shards"]:
-                shards[shard["array"]].append(_attribute(shard))
+        with self._space():
+            self._describe(attributes)
+            if self.base is not None:
+                exchange(self.staging, self.path)
+                shutil.rmtree(self.staging)
+            else:
+                if self.path.exists():
+                    shutil.rmtree(self.path)  # empty folders only: __init__ refused anything else
+                os.rename(self.staging, self.path)
+        sync_folder(self.path.parent)
+        (self.path / JOURNAL).unlink()  # after the rename: whoever is killed before it goes on with the journal
+        self.close()
+
+    def _describe(self, attributes: Mapping[str, Any]) -> None:
+        """Write every zarr.json, the group's last: it vouches for the others."""
+        files = {}
+        for name, layout in self.layouts.items():
+            shards = [{k: v for k, v in self._done[u][name].items() if k != "array"} for u in range(self.n_units)]
+            files[name] = layout.to_zarr({"shards": shards})
         for name, values in self.constants.items():
             layout = _constant(name, values)
-            shards[name] = [_attribute(_record(layout, 0, values, layout.encode(0, values)))]
-        digests = {name: self._describe(name, {"key": self.spec.key, "shards": records}) for name, records in shards.items()}
+            files[name] = layout.to_zarr({"shards": [_record(layout, 0, values, layout.encode(0, values))]})
+        for name in groups_of(list(files)):
+            write_file(self.staging / name / "zarr.json", [GROUP])
+        for name, content in files.items():
+            write_file(self.staging / name / "zarr.json", [content])
         described = {
             "key": self.spec.key,
             "spec": self.spec.to_dict(),
             **attributes,
-            "invalid": invalid,
-            "arrays": digests,
+            "invalid": [self._notes[row] for row in sorted(self._notes)],
+            "arrays": {name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()},
         }
-        self._describe("", described)
-        if self.path.exists():
-            shutil.rmtree(self.path)  # empty folders only: __init__ refused anything else
-        os.rename(self.staging, self.path)
-        with contextlib.suppress(OSError):  # another set may be staged beside this one
-            self.staging.parent.rmdir()
-        (self.path / JOURNAL).unlink()  # after the rename: whoever is killed before it goes on with the journal
-        _sync_folder(self.path.parent)
+        group = {"zarr_format": 3, "node_type": "group", "attributes": {ATTRIBUTE: described}}
+        write_file(self.staging / "zarr.json", [with_digest(group)])
 
-    def _describe(self, name: str, attributes: Mapping[str, Any]) -> str:
-        """Put our attributes into a zarr.json; returns the digest of the file, by which the group vouches for its arrays."""
-        file = self.staging / name / "zarr.json"
-        meta = json.loads(file.read_text())
-        meta["attributes"] = {ATTRIBUTE: attributes}
-        data = (json.dumps(meta, indent=1) + "\n").encode()
-        _write(file, data)
-        return xxhash.xxh3_128_hexdigest(data)
+    @contextlib.contextmanager
+    def _space(self) -> Iterator[None]:
+        """A full disk becomes a message."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            done = self.n_units - len(self.missing_units())
+            needed = sum(self.layouts[name].nbytes(u) for u in range(self.n_units) for name in self.missing_arrays(u))
+            free = shutil.disk_usage(self.path.parent).free
+            raise StoreError(
+                f"no space left while writing {self.path}: {done} of {self.n_units} units are safe in {self.staging}; "
+                f"{needed / 1e9:.3g} GB more are needed, {free / 1e9:.3g} GB are free. "
+                "Free some, and give the same command again"
+            ) from error
 
 
 def _constant(name: str, values: np.ndarray) -> ArrayLayout:
@@ -157,42 +253,41 @@ def _constant(name: str, values: np.ndarray) -> ArrayLayout:
     return ArrayLayout(name, values.shape, values.dtype.name, ("channel",), shard_rows=n, chunk_rows=n)
 
 
-def _record(layout: ArrayLayout, shard: int, rows: np.ndarray, data: bytes) -> dict[str, Any]:
-    digest = xxhash.xxh3_128_hexdigest(data)
+def _same_rows(one: ArrayLayout, other: ArrayLayout) -> bool:
+    """Whether two arrays differ in the number of their rows at most."""
+    return all(
+        getattr(one, field) == getattr(other, field) for field in ("dtype", "codec", "shard_rows", "chunk_rows", "dimensions")
+    ) and (one.shape[1:] == other.shape[1:])
+
+
+def _same_shard(one: ArrayLayout, other: ArrayLayout, shard: int) -> bool:
+    return _same_rows(one, other) and shard < other.n_shards and one.rows(shard) == other.rows(shard)
+
+
+def _record(layout: ArrayLayout, shard: int, rows: np.ndarray, pieces: Sequence[memoryview]) -> dict[str, Any]:
     return {
-        "array": layout.name,
-        "file": layout.file(shard),
         "rows": list(layout.rows(shard)),
-        "nbytes": len(data),
-        "xxh3_128": digest,
+        "nbytes": sum(map(len, pieces)),
+        "xxh3_128": xxhash.xxh3_128_hexdigest(pieces[-1]),
         "nonfinite": int((~np.isfinite(rows)).sum()) if rows.dtype.kind == "f" else 0,
     }
 
 
-def _attribute(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What the array's own attributes say of a shard: the record of the journal without what its place says already."""
-    return {name: value for name, value in record.items() if name not in ("array", "file")}
+def _whole(folder: Path, layout: ArrayLayout, shard: int, record: Mapping[str, Any]) -> bool:
+    """Whether a shard file is there with the size and the tail that its record says."""
+    file = folder / layout.file(shard)
+    if not file.is_file() or file.stat().st_size != layout.nbytes(shard):
+        return False
+    with file.open("rb") as source:
+        return xxhash.xxh3_128_hexdigest(read_tail(source.fileno(), layout, shard)) == record["xxh3_128"]
 
 
-def _write(path: Path, data: bytes) -> None:
-    """All or nothing: a reader sees the whole file or none, also after power loss."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _size(path: Path) -> int | None:
-    return path.stat().st_size if path.exists() else None
+def discard_staging(path: Path, key: str) -> None:
+    """Remove what a kill during `finish` may have left of an older set; nothing while a writer is at work there."""
+    staging = path.parent / ".staging" / f"{path.name}-{key}"
+    if staging.exists():
+        lock = Lock(staging.with_name(staging.name + ".lock"), str(path))
+        shutil.rmtree(staging)
+        lock.release()
+        with contextlib.suppress(OSError):
+            staging.parent.rmdir()

@@ -1,0 +1,93 @@
+"""What a codec is: how values of an array become the numbers that are stored, and back."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from store.errors import StoreError
+from store.layout import SCALE
+
+__all__ = ["SCALE", "Cast", "Codec"]
+
+
+class Codec(ABC):
+    """Turns values [..., D] into stored arrays and back; all but the last axis is left alone.
+
+    Attributes:
+        stored: dtype of the main array as torch sees its bits.
+        zarr_dtype: the same as Zarr sees it.
+        decoded: dtype that `decode` gives.
+        largest: the largest magnitude that can be stored, NaN and infinities cannot.
+    """
+
+    name: ClassVar[str]
+    stored: ClassVar[torch.dtype]
+    zarr_dtype: ClassVar[str]
+    decoded: ClassVar[torch.dtype] = torch.float32
+    largest: ClassVar[float]
+
+    def parts(self, shape: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of each stored array, by what its name ends with: `""` is the main one.
+
+        Raises: StoreError: the last axis cannot be stored so.
+        """
+        return {"": (shape, self.zarr_dtype)}
+
+    def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the values, from that of the main array."""
+        return stored
+
+    def check(self, values: Tensor, name: str) -> None:
+        """Raises: StoreError: `values` are not finite or too large to be stored so."""
+        if not values.isfinite().all():
+            raise StoreError(f"{name} holds NaN or Inf; only finite values can be stored")
+        if (reached := values.abs().max().item() if values.numel() else 0.0) > self.largest:
+            raise StoreError(
+                f"{name} reaches {reached:.3g}, beyond the range of {self.name} (±{self.largest:.5g}); "
+                "extract with --dtype float32"
+            )
+
+    @abstractmethod
+    def encode(self, values: Tensor) -> dict[str, Tensor]:
+        """Stored arrays of float32 `values` that passed `check`, by what their name ends with."""
+
+    @abstractmethod
+    def decode(self, parts: Mapping[str, Tensor]) -> Tensor:
+        """Values [..., D] in `decoded`, on the device of `parts`."""
+
+    @abstractmethod
+    def bound(self, values: Tensor) -> Tensor:
+        """Largest absolute error of `decode(encode(values))`, element by element."""
+
+    def nbytes(self, shape: tuple[int, ...]) -> int:
+        """Bytes of all stored arrays of values of this shape."""
+        return sum(
+            math.prod(part) * torch.empty(0, dtype=getattr(torch, dtype)).element_size()
+            for part, dtype in self.parts(shape).values()
+        )
+
+
+class Cast(Codec):
+    """A codec that rounds to a floating-point format, to nearest even.
+
+    Attributes:
+        precision: bits of the significand, the hidden one included.
+        smallest: the smallest positive number of the format.
+    """
+
+    precision: ClassVar[int]
+    smallest: ClassVar[float]
+
+    def encode(self, values: Tensor) -> dict[str, Tensor]:
+        return {"": values.to(self.stored)}
+
+    def decode(self, parts: Mapping[str, Tensor]) -> Tensor:
+        return parts[""] if self.decoded == self.stored else parts[""].to(self.decoded)
+
+    def bound(self, values: Tensor) -> Tensor:
+        """Half a unit in the last place: |x| · 2^-precision, and half of the smallest number where that is larger."""
+        return (values.abs().double() * 2.0**-self.precision).clamp(min=self.smallest / 2)

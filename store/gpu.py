@@ -1,0 +1,42 @@
+"""Batches onto a CUDA device: copied and decoded on a stream of their own, one batch ahead of who trains on them."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Batch = dict[str, Tensor]
+
+
+def on_gpu(
+    batches: Iterable[Mapping[Any, Tensor]], device: torch.device, decode: Callable[[dict[Any, Tensor]], Batch]
+) -> Iterator[Batch]:
+    """Move batches of (pinned) host tensors to `device` and decode them there."""
+    stream = torch.cuda.Stream(device)
+    held: deque[tuple[torch.cuda.Event, Any]] = deque()  # host memory must outlive the copy from it
+    ready: tuple[Batch, torch.cuda.Event] | None = None
+    for host in batches:
+        with torch.cuda.stream(stream):
+            moved = {key: values.to(device, non_blocking=True) for key, values in host.items()}
+            decoded, event = decode(moved), stream.record_event()
+        held.append((event, host))
+        del host, moved
+        while held and held[0][0].query():
+            held.popleft()
+        if ready is not None:
+            yield _handed_over(*ready)
+        ready = decoded, event
+    if ready is not None:
+        yield _handed_over(*ready)
+    stream.synchronize()
+
+
+def _handed_over(batch: Batch, event: torch.cuda.Event) -> Batch:
+    """The consumer's stream waits for the copy, and the memory is not used again before it is done with it."""
+    for values in batch.values():
+        consumer = torch.cuda.current_stream(values.device)
+        consumer.wait_event(event)
+        values.record_stream(consumer)
+    return batch

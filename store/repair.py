@@ -1,0 +1,126 @@
+"""Finding what of a damaged feature set can be kept: everything whose bytes can still be vouched for."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from store.array import ArrayReader
+from store.errors import StoreError
+from store.folder import ALIGNMENT, Folder, Local, aligned_memory
+from store.layout import DIGEST_NBYTES, ArrayLayout
+from store.reader import FeatureStore
+from store.spec import FeatureSpec
+
+
+def salvage(
+    path: Path, spec: FeatureSpec, layouts_of: Callable[[int | None], Sequence[ArrayLayout]]
+) -> tuple[FeatureStore, list[ArrayLayout], list[tuple[str, int]]]:
+    """What of the set at `path` can be carried over by a `FeatureWriter`; everything is read.
+
+    A shard is vouched for by its array's zarr.json, and that by the group's. Where the array's is damaged, it is made anew from
+    the shards and must then have the digest that the group has written down. Where the group's is damaged, arrays vouch
+    for themselves, but units with images that are not valid are given up: the notes on them are lost.
+
+    Args:
+        spec: of the set that it is to be again.
+        layouts_of: its layouts, given the rows of a shard (None if that cannot be found out).
+
+    Returns:
+        The set, as far as it is sound; its layouts; and the (array, shard) that are not.
+
+    Raises: StoreError: it is another set, or a copy without all of its kinds.
+    """
+    folder = Local(path)
+    try:
+        store, lost = FeatureStore.describe(path), False
+    except StoreError:
+        store, lost = FeatureStore(folder, spec, {"arrays": {}, "invalid": []}, "first"), True
+    if store.spec.key != spec.key:
+        raise StoreError(
+            f"{path} has key {store.spec.key}, but these options give {spec.key} "
+            f"({', '.join(store.spec.differences(spec))} differ); repair it with what it was made with"
+        )
+    layouts = list(layouts_of(_shard_rows(folder)))
+    bad = []
+    for layout in layouts:
+        if not folder.has_folder(layout.name.split("/")[0]):
+            raise StoreError(f"{path} is a copy without {layout.name}; pull all of it first, or repair it where it was made")
+        if (array := _array(store, layout)) is not None:
+            store.arrays[layout.name] = array
+            bad += [(layout.name, shard) for shard in range(layout.n_shards) if not _sound(array, shard)]
+    if lost:
+        bad += _units_with_invalid(store, layouts, bad)
+    return store, layouts, bad
+
+
+def _array(store: FeatureStore, layout: ArrayLayout) -> ArrayReader | None:
+    """An array of the set; None if nothing vouches for it."""
+    digest = store.attributes["arrays"].get(layout.name)
+    content = store.folder.content(f"{layout.name}/zarr.json") or b""
+    if digest is not None and xxhash.xxh3_128_hexdigest(content) != digest:
+        content = _rebuilt(store.folder, layout)
+        if xxhash.xxh3_128_hexdigest(content) != digest:
+            return None
+    try:
+        array = ArrayReader(store.folder, layout.name, json.loads(content))
+    except (StoreError, ValueError, RecursionError):
+        return None
+    return array if array.layout == layout else None
+
+
+def _sound(array: ArrayReader, shard: int) -> bool:
+    try:
+        array.check(shard)
+    except StoreError:
+        return False
+    return True
+
+
+def _rebuilt(folder: Folder, layout: ArrayLayout) -> bytes:
+    """The zarr.json that an array's shards ask for; nothing if they contradict themselves."""
+    records: list[dict[str, Any]] = []
+    for shard in range(layout.n_shards):
+        nbytes, begin = layout.nbytes(shard), layout.data_nbytes(shard)
+        if folder.size(layout.file(shard)) != nbytes:
+            return b""
+        content = folder.open(layout.file(shard)).read(0, nbytes, aligned_memory(nbytes + 2 * ALIGNMENT))
+        tail = bytes(content[begin:])
+        digests = layout.digests(content[:begin], memoryview(b""))
+        if tail != digests + layout.index(shard) or len(digests) != DIGEST_NBYTES * layout.n_digests(shard):
+            return b""
+        start, stop = layout.rows(shard)
+        values = np.frombuffer(content[: (stop - start) * layout.row_nbytes], layout.dtype)
+        nonfinite = int((~np.isfinite(values)).sum()) if values.dtype.kind == "f" else 0
+        record = {"rows": [start, stop], "nbytes": nbytes, "xxh3_128": xxhash.xxh3_128_hexdigest(tail), "nonfinite": nonfinite}
+        records.append(record)
+    return layout.to_zarr({"shards": records})
+
+
+def _shard_rows(folder: Local) -> int | None:
+    """Rows of a shard, as most arrays say."""
+    found = []
+    for file in folder.folder.glob("*/**/zarr.json"):
+        try:
+            layout = ArrayLayout.from_zarr("", json.loads(file.read_bytes()))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue  # a group, or damaged
+        if layout.dimensions[:1] == ("image",):
+            found.append(layout.shard_rows)
+    return max(set(found), key=found.count) if found else None
+
+
+def _units_with_invalid(
+    store: FeatureStore, layouts: Sequence[ArrayLayout], bad: Sequence[tuple[str, int]]
+) -> list[tuple[str, int]]:
+    """All shards of units that have, or may have, images that are not valid."""
+    units, valid = range(layouts[0].n_shards), store.arrays.get("images/valid")
+    given_up = [
+        unit
+        for unit in units
+        if valid is None or ("images/valid", unit) in bad or not valid.stored(np.arange(*valid.layout.rows(unit))).all()
+    ]
+    return [(layout.name, unit) for layout in layouts for unit in given_up]

@@ -1,0 +1,56 @@
+"""Reading rows of an array to their places in a buffer, in the order of the disk, by several threads."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from store.array import ArrayReader
+from store.folder import aligned_memory
+
+RUNS = 4  # runs of neighbouring rows that one thread reads before it takes the next job
+
+_local = threading.local()
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """A job: reads some runs of neighbouring rows, and puts each row where it belongs."""
+
+    array: ArrayReader
+    target: np.ndarray  # [n, row_nbytes] uint8
+    rows: np.ndarray  # [n] ascending
+    places: np.ndarray  # [n] row of `target` for each of them
+    runs: list[tuple[int, int]]  # ranges of `rows`
+    direct: bool | None
+    stop: threading.Event
+
+    def __call__(self) -> None:
+        scratch = _scratch(self.array.scratch_nbytes(self.array.piece_rows))
+        for start, stop in self.runs:
+            if self.stop.is_set():
+                return
+            first, last = int(self.rows[start]), int(self.rows[stop - 1])
+            read = np.frombuffer(self.array.fetch(first, last + 1, scratch, self.direct), np.uint8)
+            found = read.reshape(-1, self.array.layout.row_nbytes)
+            self.target[self.places[start:stop]] = found if len(found) == stop - start else found[self.rows[start:stop] - first]
+
+
+def scatters(
+    array: ArrayReader, rows: np.ndarray, target: Tensor, direct: bool | None, stop: threading.Event
+) -> Iterator[Scatter]:
+    """Jobs that together read `rows` (stored bytes) into `target` [n · row_nbytes] uint8, in the order of `rows`."""
+    places = np.argsort(rows, kind="stable")
+    ordered, flat = rows[places], target.numpy().reshape(len(rows), -1)
+    runs = list(array.runs(ordered))
+    for at in range(0, len(runs), RUNS):
+        yield Scatter(array, flat, ordered, places, runs[at : at + RUNS], direct, stop)
+
+
+def _scratch(nbytes: int) -> memoryview:
+    """Memory of this thread, used again."""
+    if len(getattr(_local, "scratch", b"")) < nbytes:
+        _local.scratch = aligned_memory(nbytes)
+    return _local.scratch
