@@ -98,9 +98,11 @@ def extract(
             report(len(images))
             return store
         if base is None:
+            differ = store.spec.differences(spec)
+            extend = ", or add to it with --extend" if set(differ) <= set(EXTENDABLE_FIELDS) else ""
             raise StoreError(
                 f"{out} holds a feature set with key {store.spec.key}, this one has {spec.key} "
-                f"({', '.join(store.spec.differences(spec))} differ); give another --out, remove it first, or --extend it"
+                f"({', '.join(differ)} differ); give another --out, or remove it first{extend}"
             )
     id_width = _id_width(images, base)
     if existing == "repair":

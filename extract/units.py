@@ -13,6 +13,7 @@ from extract.datasets import DataError, ImageSet
 from extract.encoders import Encoder
 from extract.layouts import codec_of, named
 from store import ArrayLayout, BeyondClsError
+from store.codecs import SCALE
 
 OnError = Literal["raise", "record"]
 
@@ -72,9 +73,11 @@ class Units:
                 stacked = torch.stack([batch[at - first].tensor for at in good]).to(self.device)  # type: ignore[misc]
                 features = named(self.encoder(stacked, self.blocks, self.statistics, self.maps))
                 for name, values in features.items():
-                    if name in names:
+                    # One of the two arrays of a codec with scales may be there already.
+                    if name in names or name + SCALE in names:
                         for end, stored in self._encode(values, name).items():
-                            arrays[name + end][good] = stored
+                            if name + end in names:
+                                arrays[name + end][good] = stored
             self.progress(len(batch))
         return {name: arrays[name] for name in names}, notes
 

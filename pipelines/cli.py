@@ -33,7 +33,7 @@ def encoders(pattern: str = typer.Argument("", help="part of a name")) -> None:
 
 
 # What a command may need beyond the plain installation, and the extra that brings it.
-EXTRAS = {"timm": "extract", "torchvision": "extract", "webdataset": "extract", "PIL": "extract"}
+EXTRAS = {"timm": "extract", "torchvision": "extract", "webdataset": "extract", "PIL": "extract", "h5py": "exchange"}
 EXTRAS |= {"sklearn": "probe", "matplotlib": "probe", "jinja2": "probe"}
 
 

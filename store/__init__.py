@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from store.array import ArrayReader
 from store.errors import BeyondClsError, StoreError
+from store.join import join
 from store.layout import ArrayLayout
 from store.reader import FeatureStore
 from store.spec import FeatureSpec
@@ -24,6 +25,7 @@ __all__ = [
     "FeatureWriter",
     "Loader",
     "StoreError",
+    "join",
     "open_store",
     "verify",
 ]

@@ -5,16 +5,20 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from threading import Lock
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import xxhash
 
 from store.errors import StoreError
 from store.folder import ALIGNMENT, Folder, ShardFile, aligned_memory
-from store.layout import ATTRIBUTE, DIGEST_NBYTES, ArrayLayout
+from store.layout import ATTRIBUTE, DIGEST_NBYTES, SCALE, ArrayLayout
+
+if TYPE_CHECKING:
+    from store.codecs import Codec
 
 Verify = Literal["first", "always", "never"]
+PLAIN = (None, "float16", "float32")  # codecs that need no decoding, and so no torch, whose import takes seconds
 VERIFY = ("first", "always", "never")
 PIECE_NBYTES = 1 << 20  # read at once: enough for a disk to be at full speed, little enough to stay in the processor's cache
 OPEN_SHARDS = 64  # kept open, of each array
@@ -44,6 +48,9 @@ class ArrayReader:
         file = folder.path(f"{name}/zarr.json")
         try:
             self.layout = ArrayLayout.from_zarr(name, meta)
+            codec, stored_as = self.layout.codec, self.layout.dtype
+            if codec is not None and stored_as != (codec if codec in PLAIN else self._codec.zarr_dtype):
+                raise ValueError(f"{codec} stored as {stored_as}")
             self.shards: list[dict[str, Any]] = meta["attributes"][ATTRIBUTE]["shards"]
             given = [(s["rows"], s["nbytes"]) for s in self.shards]
             expected_digests = all(isinstance(s["xxh3_128"], str) for s in self.shards)
@@ -77,16 +84,25 @@ class ArrayReader:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the values that `rows` gives."""
-        if self.layout.codec is None:
+        if self.layout.codec in PLAIN:
             return self.layout.shape
+        return self._codec.shape(self.layout.shape)
+
+    @property
+    def scale_shape(self) -> tuple[tuple[int, ...], str] | None:
+        """Shape and dtype that the array of scales must have; None for codecs without."""
+        return None if self.layout.codec in PLAIN else self._codec.parts(self.shape).get(SCALE)
+
+    @property
+    def _codec(self) -> "Codec":
         from store.codecs import get_codec
 
-        return get_codec(self.layout.codec).shape(self.layout.shape)
+        return get_codec(self.layout.codec or "")
 
     @property
     def dtype(self) -> np.dtype:
         """Of the values that `rows` gives: float32 where numpy cannot hold what is stored."""
-        return np.dtype(self.layout.dtype if self.layout.codec in (None, "float16", "float32") else "float32")
+        return np.dtype(self.layout.dtype if self.layout.codec in PLAIN else "float32")
 
     @property
     def nbytes(self) -> int:
@@ -107,9 +123,7 @@ class ArrayReader:
             return stored
         import torch
 
-        from store.codecs import SCALE, get_codec
-
-        codec = get_codec(self.layout.codec or "")
+        codec = self._codec
         parts = {"": torch.from_numpy(stored.view(np.uint8)).view(codec.stored)}
         if self.scale is not None:
             parts[SCALE] = torch.from_numpy(self.scale.stored(indices))
@@ -167,27 +181,51 @@ class ArrayReader:
 
         Raises: StoreError: they are not those that were written.
         """
-        layout = self.layout
-        shard, base = start // layout.shard_rows, start // layout.shard_rows * layout.shard_rows
-        first, last, checked = start - base, stop - base, layout.checked_rows
-        file = self._file(shard, direct)
-        unchecked: Sequence[int] = ()
-        if self.verify != "never":
-            seen = self._seen_of(shard, file)
-            pieces = range(first // checked, -(-last // checked))
-            unchecked = [i for i in pieces if not seen[i]] if self.verify == "first" else pieces
-        begin = unchecked[0] * checked if unchecked else first
-        begin, end = min(begin, first), max(last, (unchecked[-1] + 1) * checked if unchecked else last)
-        read = file.read(begin * layout.row_nbytes, (end - begin) * layout.row_nbytes, scratch)
-        if len(read) != (end - begin) * layout.row_nbytes:
+        shard, first, last, file, unchecked = self._planned(start, stop, direct)
+        checked, nbytes = self.layout.checked_rows, self.layout.row_nbytes
+        # Whole pieces around what is wanted, as far as they are to be compared.
+        begin = min(first, unchecked[0] * checked) if unchecked else first
+        end = max(last, (unchecked[-1] + 1) * checked) if unchecked else last
+        read = file.read(begin * nbytes, (end - begin) * nbytes, scratch)
+        if len(read) != (end - begin) * nbytes:
             raise StoreError(f"{self._path(shard)} ended while it was read; pull or extract it again")
-        step, digests = checked * layout.row_nbytes, self._digests.get(shard, b"")
-        for i in unchecked:
-            at = (i * checked - begin) * layout.row_nbytes
-            if xxhash.xxh3_128_digest(read[at : at + step]) != digests[DIGEST_NBYTES * i : DIGEST_NBYTES * (i + 1)]:
-                raise self._damaged(shard, i)
-            self._seen[shard][i] = 1
-        return read[(first - begin) * layout.row_nbytes : (last - begin) * layout.row_nbytes]
+        for piece in unchecked:
+            at = (piece * checked - begin) * nbytes
+            self._compare(shard, piece, xxhash.xxh3_128_digest(read[at : at + checked * nbytes]))
+        return read[(first - begin) * nbytes : (last - begin) * nbytes]
+
+    def fetch_into(self, start: int, stop: int, views: list[memoryview], direct: bool | None = False) -> bool:
+        """As `fetch`, each row into its own memory at once; False if that cannot be done here.
+
+        Raises: StoreError: they are not those that were written.
+        """
+        shard, first, last, file, unchecked = self._planned(start, stop, direct)
+        checked = self.layout.checked_rows
+        if unchecked and (first % checked or last % checked):
+            return False  # their digests cover other rows too
+        if not file.read_into(first * self.layout.row_nbytes, views):
+            return False
+        for piece in unchecked:
+            digest = xxhash.xxh3_128()
+            for view in views[piece * checked - first : (piece + 1) * checked - first]:
+                digest.update(view)
+            self._compare(shard, piece, digest.digest())
+        return True
+
+    def _planned(self, start: int, stop: int, direct: bool | None) -> tuple[int, int, int, ShardFile, Sequence[int]]:
+        """Where rows lie: shard, first row and one past the last in it, its file, and the pieces that are to be compared."""
+        shard = start // self.layout.shard_rows
+        base, checked = shard * self.layout.shard_rows, self.layout.checked_rows
+        first, last, file = start - base, stop - base, self._file(shard, direct)
+        if self.verify == "never":
+            return shard, first, last, file, ()
+        pieces, seen = range(first // checked, -(-last // checked)), self._seen_of(shard, file)
+        return shard, first, last, file, pieces if self.verify == "always" else [i for i in pieces if not seen[i]]
+
+    def _compare(self, shard: int, piece: int, digest: bytes) -> None:
+        if digest != self._digests[shard][DIGEST_NBYTES * piece : DIGEST_NBYTES * (piece + 1)]:
+            raise self._damaged(shard, piece)
+        self._seen[shard][piece] = 1
 
     def _damaged(self, shard: int, piece: int | None = None) -> StoreError:
         rows = "its tail"

@@ -1,28 +1,45 @@
 """Files that survive a kill or a power cut: whole and synced, or not there."""
 
+import contextlib
 import ctypes
 import errno
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
+from store.folder import ALIGNMENT, aligned_memory
+
 PARTIAL = ".partial"
+DIRECT_NBYTES = 4 << 20  # written at once when the page cache is bypassed
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _AT_FDCWD, _EXCHANGE = -100, 2
 
 
-def write_file(path: Path, parts: Sequence[memoryview | bytes]) -> None:
-    """Write a file all or nothing, and wait until it is on the disk. A file that was there is replaced, never changed."""
+def write_file(path: Path, parts: Iterable[memoryview | bytes], direct: bool = False) -> None:
+    """Write a file all or nothing, and wait until it is on the disk. A file that was there is replaced, never changed.
+
+    Args:
+        parts: its bytes, one part behind the other; each is asked for when those before it are written.
+        direct: bypass the page cache where the file system can: several times faster, for files that are not read soon.
+    """
     make_folder(path.parent)
     partial = path.with_name(path.name + PARTIAL)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
+        descriptor = -1
+        if direct:
+            with contextlib.suppress(OSError, AttributeError):  # memory file systems, or a system without it
+                descriptor = os.open(partial, flags | os.O_DIRECT, 0o666)
+        direct = descriptor >= 0
+        if not direct:
+            descriptor = os.open(partial, flags, 0o666)
         try:
-            for part in parts:
-                view = memoryview(part)
-                while len(view):
-                    view = view[os.write(descriptor, view[: 1 << 30]) :]
+            if direct:
+                _write_direct(descriptor, parts)
+            else:
+                for part in parts:
+                    _write(descriptor, memoryview(part))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -31,6 +48,29 @@ def write_file(path: Path, parts: Sequence[memoryview | bytes]) -> None:
         raise
     os.replace(partial, path)
     sync_folder(path.parent)
+
+
+def _write(descriptor: int, view: memoryview) -> None:
+    while len(view):
+        view = view[os.write(descriptor, view[: 1 << 30]) :]
+
+
+def _write_direct(descriptor: int, parts: Iterable[memoryview | bytes]) -> None:
+    """Through page-aligned memory, in whole blocks; the file is cut to its size in the end."""
+    buffer = aligned_memory(DIRECT_NBYTES)
+    filled = total = 0
+    for part in parts:
+        view = memoryview(part)
+        total += len(view)
+        while len(view):
+            n = min(len(view), DIRECT_NBYTES - filled)
+            buffer[filled : filled + n] = view[:n]
+            view, filled = view[n:], filled + n
+            if filled == DIRECT_NBYTES:
+                _write(descriptor, buffer)
+                filled = 0
+    _write(descriptor, buffer[: filled + -filled % ALIGNMENT])
+    os.ftruncate(descriptor, total)
 
 
 def append(path: Path, line: bytes) -> None:
@@ -75,12 +115,16 @@ def link(source: Path, target: Path) -> None:
         os.link(os.path.realpath(source), target)
     except OSError:
         partial = target.with_name(target.name + PARTIAL)
-        shutil.copyfile(source, partial)
-        descriptor = os.open(partial, os.O_RDONLY)
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            shutil.copyfile(source, partial)
+            descriptor = os.open(partial, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
         os.replace(partial, target)
     sync_folder(target.parent)
 

@@ -23,6 +23,10 @@ class ShardFile(ABC):
         `scratch` is page-aligned and at least `nbytes` + 2 · ALIGNMENT long.
         """
 
+    def read_into(self, offset: int, views: list[memoryview]) -> bool:
+        """Fill `views` one after the other from `offset`, without a copy in between; False if that cannot be done here."""
+        return False
+
 
 class Folder(ABC):
     """A feature set's files by their path inside it."""
@@ -54,8 +58,10 @@ class Folder(ABC):
         """
 
 
-def open_folder(path: str | os.PathLike[str]) -> Folder:
+def open_folder(path: str | os.PathLike[str] | Folder) -> Folder:
     """Raises: StoreError: a protocol that is unknown, or whose package is not installed."""
+    if isinstance(path, Folder):
+        return path
     text = os.fspath(path)
     return Remote(text) if "://" in text and not text.startswith("file://") else Local(Path(text.removeprefix("file://")))
 
@@ -87,7 +93,7 @@ class Local(Folder):
 
 class _LocalShard(ShardFile):
     def __init__(self, path: Path, direct: bool | None):
-        self._descriptor = -1
+        self._path, self._descriptor = path, -1
         self._descriptor = os.open(path, os.O_RDONLY)
         self.direct = direct if direct is not None else not _in_page_cache(self._descriptor)
         if self.direct:
@@ -103,6 +109,11 @@ class _LocalShard(ShardFile):
         if self._descriptor >= 0:
             os.close(self._descriptor)
 
+    def read_into(self, offset: int, views: list[memoryview]) -> bool:
+        if self.direct:  # which needs aligned memory
+            return False
+        return os.preadv(self._descriptor, views, offset) == sum(map(len, views))
+
     def read(self, offset: int, nbytes: int, scratch: memoryview) -> memoryview:
         # Whole blocks around what is wanted, if the page cache is bypassed.
         begin = offset - offset % ALIGNMENT if self.direct else offset
@@ -112,7 +123,10 @@ class _LocalShard(ShardFile):
             length += -length % ALIGNMENT
         got = 0
         while begin + got < end:
-            n = os.preadv(self._descriptor, [scratch[got:length]], begin + got)
+            try:
+                n = os.preadv(self._descriptor, [scratch[got:length]], begin + got)
+            except OSError as error:
+                raise StoreError(f"{self._path} cannot be read ({error.strerror}); pull or extract it again") from error
             got += n
             if n == 0 or (self.direct and n % ALIGNMENT):  # the end of the file
                 break

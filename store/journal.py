@@ -8,6 +8,7 @@ from typing import Any
 import xxhash
 
 from store.disk import append, write_file
+from store.errors import StoreError
 
 JOURNAL = "journal"
 
@@ -23,14 +24,20 @@ def write_records(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """Records of a folder's journal; lines that are not what was written, as a kill may cut the last, are left out."""
+    """Records of a folder's journal; lines that are not what was written, as a kill may cut the last, are left out.
+
+    Raises: StoreError: a line is whole, but no JSON.
+    """
     file = folder / JOURNAL
     lines = file.read_bytes().split(b"\n") if file.is_file() else []
     records = []
     for line in lines:
         digest, _, content = line.partition(b" ")
         if digest == xxhash.xxh3_64_hexdigest(content).encode():
-            records.append(json.loads(content))
+            try:
+                records.append(json.loads(content))
+            except (ValueError, RecursionError) as error:
+                raise StoreError(f"{file} is no journal ({error!r}); remove {folder} to start again") from error
     return records
 
 

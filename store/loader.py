@@ -25,7 +25,7 @@ from store.order import Order, shuffle_quality
 from store.placement import Placement, place
 from store.scatter import scatters
 
-AHEAD = 2  # windows that are read while one is consumed
+WINDOWS = 3  # in memory: one that is consumed, one that comes next, one that is begun while that is awaited
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Loader:
         joined: Mapping[str, np.ndarray] | None = None,
         dtype: torch.dtype | None = torch.float32,
         block_rows: int | None = None,
-        buffer_nbytes: int = 512 << 20,
+        buffer_nbytes: int = 256 << 20,
         shards_at_once: int | None = None,
         threads: int | None = None,
         direct: bool | None = None,
@@ -93,6 +93,8 @@ class Loader:
     ):
         self.arrays, self.joined = dict(arrays), dict(joined or {})
         self.rows = np.arange(len(labels)) if rows is None else np.asarray(rows)
+        if not len(self.rows):
+            self.rows = self.rows.astype(np.int64)  # an empty list has no type of its own
         self._check(labels, batch_size, rank, world_size)
         self.batch_size, self.device, self.dtype, self.direct = batch_size, torch.device(device), dtype, direct
         self.labels = torch.from_numpy(np.asarray(labels))
@@ -104,9 +106,9 @@ class Loader:
         widest = max(streamed or self.arrays.values(), key=lambda array: array.nbytes)
         self.placement = self.places[next(name for name, array in self.arrays.items() if array is widest)]
         remote = any(not isinstance(array.folder, Local) for array in streamed)
-        self.threads = threads or (16 if remote else min(8, max(2, (os.cpu_count() or 2) // 2)))
+        self.threads = threads or (16 if remote else min(8, max(4, (os.cpu_count() or 2) // 2)))
         per_row = sum(p.layout.row_nbytes for (n, _), p in self._parts.items() if self.places[n] == "stream")
-        window = buffer_nbytes // (AHEAD + 1) // max(1, per_row * batch_size) if streamed and shuffle else 1
+        window = buffer_nbytes // WINDOWS // max(1, per_row * batch_size) if streamed and shuffle else 1
         self.order = Order(
             self.rows,
             widest.layout.shard_rows,
@@ -141,6 +143,12 @@ class Loader:
             n = len(self.joined[name]) if name in self.joined else array.shape[0]
             if n != len(labels):
                 raise StoreError(f"{array.name} has {n} rows, but there are {len(labels)} labels; use those of its set")
+            lacking = self.rows[self.joined[name][self.rows] < 0] if name in self.joined else self.rows[:0]
+            if len(lacking):
+                raise StoreError(
+                    f"{array.name} lacks {len(lacking)} of the images, first that of row {lacking[0]}; "
+                    "leave out rows that are -1"
+                )
         shard_rows = next(iter(self.arrays.values())).layout.shard_rows
         if world_size > 1 and world_size > (n_shards := len(np.unique(self.rows // shard_rows))):
             raise StoreError(
@@ -198,6 +206,7 @@ class Loader:
                 self.stats.n_batches += 1
                 self.stats.nbytes += len(batch["row"]) * sum(p.layout.row_nbytes for p in self._parts.values())
                 yield batch
+                del batch  # or its memory would not be free when the next one needs it
         finally:
             host.close()
             self.stats.total_s += time.perf_counter() - began
@@ -209,14 +218,14 @@ class Loader:
         reading, size = self.order.reading(seed), self.order.window_rows
         first = start * self.batch_size // size
         numbers = range(first, -(-len(reading) // size))
-        windows = ((i, self.order.window(seed, i, reading[i * size : (i + 1) * size])) for i in numbers)
+        windows = (self.order.window(seed, i, reading[i * size : (i + 1) * size]) for i in numbers)
         streamed = {key: part for key, part in self._parts.items() if self.places[key[0]] == "stream"}
         stop = threading.Event()
         with ThreadPoolExecutor(self.threads, "beyondcls-loader") as readers:
             ahead: deque[tuple[np.ndarray, dict[Any, Tensor], list[Future[None]]]] = deque()
 
-            def submit(n: int) -> None:
-                for _, rows in islice(windows, n):
+            def submit() -> None:
+                for rows in islice(windows, 1):
                     targets, futures = {}, []
                     for key, part in streamed.items():
                         targets[key] = self._pool.take(len(rows) * part.layout.row_nbytes)
@@ -225,10 +234,11 @@ class Loader:
                     ahead.append((rows, targets, futures))
 
             try:
-                submit(AHEAD + 1)
+                submit()
                 skip = start - first * size // self.batch_size
                 while ahead:
                     rows, targets, futures = ahead.popleft()
+                    submit()
                     self._wait(futures)
                     for begin in range(skip * self.batch_size, len(rows), self.batch_size):
                         part = rows[begin : begin + self.batch_size]
@@ -237,7 +247,6 @@ class Loader:
                         del batch
                     skip = 0
                     del targets
-                    submit(1)
             finally:
                 stop.set()
                 readers.shutdown(wait=True, cancel_futures=True)

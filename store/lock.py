@@ -1,5 +1,6 @@
 """One writer at a time: a lock that ends with its process, however that ends."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -7,6 +8,7 @@ import os
 import socket
 from pathlib import Path
 
+from store.disk import make_folder
 from store.errors import StoreError
 
 
@@ -15,14 +17,19 @@ class Lock:
 
     The system's lock on the file (flock) decides; what is written in it only tells people who holds it.
 
-    Raises: StoreError: another writer holds it, or the file system has no locks.
+    Raises: StoreError: another writer holds it, it cannot be made, or the file system has no locks.
     """
 
     def __init__(self, path: Path, what: str):
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            self._file = path.open("a+b")
+            try:
+                make_folder(path.parent)
+                self._file = path.open("a+b", buffering=0)
+            except FileNotFoundError:  # whoever held it before has just removed the folder
+                continue
+            except OSError as error:
+                raise StoreError(f"{path} cannot be made ({error.strerror}); free some space, or give another --out") from error
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -37,12 +44,13 @@ class Lock:
                     f"{path} cannot be locked ({error.strerror}); give an --out on a file system that has locks"
                 ) from error
             # Whoever held it before may have removed the file between our opening and our locking it.
-            if path.exists() and os.path.samestat(path.stat(), os.fstat(self._file.fileno())):
-                break
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(path.stat(), os.fstat(self._file.fileno())):
+                    break
             self._file.close()
-        self._file.truncate(0)
-        self._file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode())
-        self._file.flush()
+        with contextlib.suppress(OSError):  # a full disk
+            self._file.truncate(0)
+            self._file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode())
 
     def release(self) -> None:
         """Remove the file and let go."""
@@ -51,10 +59,26 @@ class Lock:
             self._file.close()
 
 
+def holder(path: Path) -> str | None:
+    """Who holds the lock in a file now, in words; None if nobody does. Nothing is written.
+
+    While it looks, for some microseconds, nobody can take that lock.
+    """
+    try:
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return _owner(file.read())
+    except FileNotFoundError:
+        pass
+    return None
+
+
 def _owner(content: bytes) -> str:
     """Who holds a lock, from what the file says; it may say anything."""
     try:
         said = json.loads(content)
         return f"process {int(said['pid'])} on {str(said['host'])[:100]!r}"
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return "another process"

@@ -7,6 +7,7 @@ import torch
 
 from store.array import ArrayReader
 from store.errors import StoreError, unknown
+from store.memory import free_memory
 
 Placement = Literal["auto", "device", "memory", "stream"]
 PLACEMENTS = ("auto", "device", "memory", "stream")
@@ -41,15 +42,6 @@ def place(
     places = {name: "memory" if name in small else "stream" for name in arrays}
     kept = f", {', '.join(sorted(small))} in memory" if small else ""
     return places, f"stream: {_size(total)}, too much for {_size(free)} of free memory{kept}"
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that are free on a device (for the CPU: available memory)."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    import psutil
-
-    return psutil.virtual_memory().available
 
 
 def _size(nbytes: float) -> str:

@@ -18,6 +18,7 @@ from store.layout import ATTRIBUTE, GROUP, SCALE, encoded
 from store.spec import FORMAT_VERSION, FeatureSpec
 
 if TYPE_CHECKING:
+    import zarr
     from torch import Tensor
 
 
@@ -58,13 +59,18 @@ class FeatureStore:
             if store.folder.has_folder(_kind(name)):
                 store.add(name)
         for array in store.arrays.values():
+            scale = array.scale.layout if array.scale is not None else None
+            if array.scale_shape != (scale and (scale.shape, scale.dtype)):
+                raise StoreError(f"{store.folder.path(array.name)}: its scales are missing or do not fit; extract it again")
             for shard in range(array.layout.n_shards):
                 if problem := array.problem(shard):
                     raise StoreError(problem)
         return store
 
     @classmethod
-    def describe(cls, path: str | os.PathLike[str], key: str | None = None, verify: Verify = "first") -> "FeatureStore":
+    def describe(
+        cls, path: str | os.PathLike[str] | Folder, key: str | None = None, verify: Verify = "first"
+    ) -> "FeatureStore":
         """A feature set whose description was checked, but none of its arrays yet: `arrays` is empty.
 
         Raises: StoreError: as `open`, as far as the group's zarr.json tells.
@@ -178,6 +184,12 @@ class FeatureStore:
         """Rows of several arrays in the order of `indices`: name -> [n, ...], of all arrays with an image axis by default."""
         chosen = names or [n for n in self.arrays if _kind(n) != "norm" and not n.endswith(SCALE)]
         return {name: self.array(name).rows(indices) for name in chosen}
+
+    def zarr(self) -> "zarr.Group":
+        """The set as zarr-python opens it, for what else builds on Zarr: nothing is checked, values stay as they are stored."""
+        import zarr
+
+        return zarr.open_group(self.where, mode="r")
 
     def batches(self, names: Sequence[str], seed: int = 0, **options: Any) -> Iterator[dict[str, "Tensor"]]:
         """One epoch over arrays by their full names, e.g. "patch/block11/view0"; `options` are those of `Loader`.

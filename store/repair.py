@@ -11,7 +11,7 @@ import xxhash
 from store.array import ArrayReader
 from store.errors import StoreError
 from store.folder import ALIGNMENT, Folder, Local, aligned_memory
-from store.layout import DIGEST_NBYTES, ArrayLayout
+from store.layout import DIGEST_NBYTES, ArrayLayout, count_nonfinite
 from store.reader import FeatureStore
 from store.spec import FeatureSpec
 
@@ -94,9 +94,8 @@ def _rebuilt(folder: Folder, layout: ArrayLayout) -> bytes:
             return b""
         start, stop = layout.rows(shard)
         values = np.frombuffer(content[: (stop - start) * layout.row_nbytes], layout.dtype)
-        nonfinite = int((~np.isfinite(values)).sum()) if values.dtype.kind == "f" else 0
-        record = {"rows": [start, stop], "nbytes": nbytes, "xxh3_128": xxhash.xxh3_128_hexdigest(tail), "nonfinite": nonfinite}
-        records.append(record)
+        digest = xxhash.xxh3_128_hexdigest(tail)
+        records.append({"rows": [start, stop], "nbytes": nbytes, "xxh3_128": digest, "nonfinite": count_nonfinite(values)})
     return layout.to_zarr({"shards": records})
 
 

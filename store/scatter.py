@@ -10,6 +10,7 @@ from torch import Tensor
 from store.array import ArrayReader
 from store.folder import aligned_memory
 
+LONG_ROW = 1 << 14  # bytes
 RUNS = 4  # runs of neighbouring rows that one thread reads before it takes the next job
 
 _local = threading.local()
@@ -33,9 +34,18 @@ class Scatter:
             if self.stop.is_set():
                 return
             first, last = int(self.rows[start]), int(self.rows[stop - 1])
+            if self._at_once(start, stop, first, last):
+                continue
             read = np.frombuffer(self.array.fetch(first, last + 1, scratch, self.direct), np.uint8)
             found = read.reshape(-1, self.array.layout.row_nbytes)
             self.target[self.places[start:stop]] = found if len(found) == stop - start else found[self.rows[start:stop] - first]
+
+    def _at_once(self, start: int, stop: int, first: int, last: int) -> bool:
+        """Read a run straight to its places, where rows are long enough for that to be cheaper than a copy."""
+        if self.array.layout.row_nbytes < LONG_ROW or last - first + 1 != stop - start:
+            return False
+        views = [memoryview(self.target[place]) for place in self.places[start:stop].tolist()]
+        return self.array.fetch_into(first, last + 1, views, self.direct)
 
 
 def scatters(

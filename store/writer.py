@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,10 +13,10 @@ import numpy as np
 import xxhash
 
 from store.array import read_tail
-from store.disk import NO_SPACE, exchange, link, sync_folder, write_file
+from store.disk import DIRECT_NBYTES, NO_SPACE, exchange, link, sync_folder, write_file
 from store.errors import StoreError
 from store.journal import JOURNAL, add_record, read_records, write_records
-from store.layout import ATTRIBUTE, GROUP, ArrayLayout, groups_of
+from store.layout import ATTRIBUTE, GROUP, ArrayLayout, count_nonfinite, groups_of
 from store.lock import Lock
 from store.reader import FeatureStore, with_digest
 from store.spec import FeatureSpec
@@ -94,8 +95,7 @@ class FeatureWriter:
     def _start(self) -> None:
         shutil.rmtree(self.staging, ignore_errors=True)
         for name, values in self.constants.items():
-            layout = _constant(name, values)
-            write_file(self.staging / layout.file(0), layout.encode(0, values))
+            _write_shard(self.staging, _constant(name, values), 0, values)
         records = [self.header, *self._carry()]
         write_records(self.staging, records)  # from here on, what is staged counts
         for record in records[1:]:
@@ -130,9 +130,11 @@ class FeatureWriter:
         try:
             shards = {shard["array"]: dict(shard) for shard in record["shards"]}
             notes = {note["row"]: note for note in record["invalid"]}
-            for name, shard in shards.items():
-                if _whole(self.staging, self.layouts[name], record["unit"], shard):
-                    self._done[record["unit"]][name] = shard
+            start, stop = self._first.rows(unit := record["unit"])
+            if type(unit) is not int or not all(start <= row < stop for row in notes):
+                raise ValueError(f"rows {sorted(notes)} in unit {unit!r}")
+            done = self._done[unit]
+            done |= {name: shard for name, shard in shards.items() if _whole(self.staging, self.layouts[name], unit, shard)}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(
                 f"{self.staging / JOURNAL} is not a journal of this writer ({error!r}); remove {self.staging} to start again"
@@ -179,13 +181,16 @@ class FeatureWriter:
                     # The base's own rows, bit for bit, also where they were computed again for the sake of another array.
                     n = min(len(self.base), stop)
                     values = np.concatenate([self.base.arrays[name].stored(np.arange(start, n)), values[n - given :]])
-                pieces = layout.encode(unit, values)
-                write_file(self.staging / layout.file(unit), pieces)
-                shards.append({"array": name, **_record(layout, unit, values, pieces)})
-            record = {"unit": unit, "shards": shards, "invalid": list(notes)}
+                shards.append({"array": name, **_write_shard(self.staging, layout, unit, values)})
+            carried: Sequence[Mapping[str, Any]] = self.base.attributes["invalid"] if self.base is not None else ()
+            record: dict[str, Any] = {
+                "unit": unit,
+                "shards": shards,
+                "invalid": [*(note for note in carried if start <= note["row"] < given), *notes],
+            }
             add_record(self.staging, record)
         self._done[unit] |= {shard["array"]: shard for shard in shards}
-        self._notes |= {note["row"]: dict(note) for note in notes}
+        self._notes |= {note["row"]: dict(note) for note in record["invalid"]}
 
     def finish(self, attributes: Mapping[str, Any]) -> None:
         """Write all zarr.json and move the feature set to its place.
@@ -198,6 +203,8 @@ class FeatureWriter:
             self._describe(attributes)
             if self.base is not None:
                 exchange(self.staging, self.path)
+                sync_folder(self.path.parent)  # before anything of the old set goes
+                sync_folder(self.staging.parent)
                 shutil.rmtree(self.staging)
             else:
                 if self.path.exists():
@@ -215,7 +222,7 @@ class FeatureWriter:
             files[name] = layout.to_zarr({"shards": shards})
         for name, values in self.constants.items():
             layout = _constant(name, values)
-            files[name] = layout.to_zarr({"shards": [_record(layout, 0, values, layout.encode(0, values))]})
+            files[name] = layout.to_zarr({"shards": [_record(layout, 0, values, layout.tail(0, *layout.encode(0, values)))]})
         for name in groups_of(list(files)):
             write_file(self.staging / name / "zarr.json", [GROUP])
         for name, content in files.items():
@@ -264,12 +271,28 @@ def _same_shard(one: ArrayLayout, other: ArrayLayout, shard: int) -> bool:
     return _same_rows(one, other) and shard < other.n_shards and one.rows(shard) == other.rows(shard)
 
 
-def _record(layout: ArrayLayout, shard: int, rows: np.ndarray, pieces: Sequence[memoryview]) -> dict[str, Any]:
+def _write_shard(folder: Path, layout: ArrayLayout, shard: int, rows: np.ndarray) -> dict[str, Any]:
+    """Write a shard file; its digests and its record are computed meanwhile."""
+    data, padding = layout.encode(shard, rows)
+    with ThreadPoolExecutor(1, "beyondcls-digests") as meanwhile:
+        tail = meanwhile.submit(layout.tail, shard, data, padding)
+        record = meanwhile.submit(lambda: _record(layout, shard, rows, tail.result()))
+
+        def parts() -> Iterator[memoryview | bytes]:
+            yield data
+            yield padding
+            yield tail.result()
+
+        write_file(folder / layout.file(shard), parts(), direct=len(data) >= DIRECT_NBYTES)
+        return record.result()
+
+
+def _record(layout: ArrayLayout, shard: int, rows: np.ndarray, tail: bytes) -> dict[str, Any]:
     return {
         "rows": list(layout.rows(shard)),
-        "nbytes": sum(map(len, pieces)),
-        "xxh3_128": xxhash.xxh3_128_hexdigest(pieces[-1]),
-        "nonfinite": int((~np.isfinite(rows)).sum()) if rows.dtype.kind == "f" else 0,
+        "nbytes": layout.nbytes(shard),
+        "xxh3_128": xxhash.xxh3_128_hexdigest(tail),
+        "nonfinite": count_nonfinite(rows),
     }
 
 

@@ -27,10 +27,13 @@ def test_python_runs(tmp_path, monkeypatch):
     recipe = Recipe(epochs=1, warmup_epochs=0)
     probe(test, test, tmp_path / "probes/quickstart-mae/abmilp", recipe=recipe, seeds=(0,))
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    for block in blocks("python"):
+    write_features(tmp_path / "features/quickstart-mae-train")
+    reading, training = ({}, {})
+    for block, names in zip(blocks("python"), (reading, training), strict=True):
         exec(block, names)
-    assert len(names["patch"]) == 3
+    assert reading["patch"].shape == (3, 9, 8)
+    assert training["patch"].shape == (96, 9, 8)
+    assert training["loader"].reason.startswith("memory: ")
     array = re.search(r'zarr\.open_group\("(.*?)"\)\["(.*?)"\]', README)
     assert array is not None
     assert zarr.open_group(array[1])[array[2].replace("block5", "block1")].shape[0] == 96

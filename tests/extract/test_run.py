@@ -97,7 +97,7 @@ class TestWhole:
             "norm/weight": ((), "float32"),
             "norm/bias": ((), "float32"),
         }
-        assert not [problem for _, problem in verify(store) if problem]
+        assert not [problem for _, _, problem in verify(store.path) if problem]
 
     def test_each_row_is_what_the_encoder_says_of_that_image(
         self, store: FeatureStore, images: ImageSet, encoder: Encoder
@@ -223,7 +223,7 @@ class TestDtype:
         return Encoder("large", model, {})
 
     def test_beyond_float16(self, large: Encoder, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
-        message = r"patch/block1/view0 reaches [\d.e+]+, beyond the range of float16; extract with --dtype float32"
+        message = r"patch/block1/view0 reaches [\d.e+]+, beyond the range of float16 \(±65504\); extract with --dtype float32"
         with pytest.raises(BeyondClsError, match=message):
             run(tmp_path / "f", encoder=large)
         assert not (tmp_path / "f").exists()
@@ -280,6 +280,7 @@ class TestRefused:
         with pytest.raises(StoreError) as caught:
             run(tmp_path / "f", **change)
         assert f"({differ} differ); give another --out, or remove it first" in str(caught.value)
+        assert ("or add to it with --extend" in str(caught.value)) == ("blocks" in differ or "maps" in differ)
         assert f"holds a feature set with key {first.spec.key}" in str(caught.value)
         assert files(tmp_path / "f") == before
 

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import xxhash
+import zarr
 
 from store import ArrayLayout, FeatureSpec, FeatureWriter
+from store.reader import with_digest
 
 N, SHARD, T, D = 150, 64, 3, 5  # three shards, the last one short and no multiple of a chunk
 INVALID = (7, 9, 100)  # rows, in two of the shards
@@ -90,14 +92,50 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], Any], name: str = "", vouch: bool = False) -> None:
-    """Change a zarr.json; with `vouch`, the group's digest of it too, as another program would that wrote it so."""
+    """Change a zarr.json. The group's own digest is made right again; with `vouch`, its digest of an array's file too."""
     file = path / name / "zarr.json"
     meta = json.loads(file.read_text())
     change(meta)
-    file.write_text(json.dumps(meta))
+    put(path, json.dumps(meta).encode() if name else with_digest(meta), name, vouch)
+
+
+def put(path: Path, content: bytes, name: str = "", vouch: bool = False) -> None:
+    """Replace a zarr.json; with `vouch`, the group says that this is what was written."""
+    (path / name / "zarr.json").write_bytes(content)
     if vouch:
-        digest = xxhash.xxh3_128_hexdigest(file.read_bytes())
+        digest = xxhash.xxh3_128_hexdigest(content)
         edit(path, lambda group: group["attributes"]["beyondcls"]["arrays"].update({name: digest}))
+
+
+def flip(file: Path, at: int, bit: int = 0) -> None:
+    """Change one bit of a file; `at` may count from its end."""
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1 << bit
+    file.write_bytes(data)
+
+
+def shard_bytes(layout: ArrayLayout, shard: int, rows: np.ndarray) -> bytes:
+    """The shard file of `rows`."""
+    data, padding = layout.encode(shard, rows)
+    return bytes(data) + bytes(padding) + layout.tail(shard, data, padding)
+
+
+def zarr_twin(folder: Path, layout: ArrayLayout) -> zarr.Array:
+    """The same array as zarr-python makes it, empty."""
+    group = zarr.open_group(folder, mode="a", zarr_format=3)
+    tail = layout.shape[1:]
+    return group.create_array(
+        layout.name,
+        shape=layout.shape,
+        dtype=layout.dtype,
+        chunks=(layout.chunk_rows, *tail),
+        shards=(layout.shard_rows, *tail),
+        compressors=None,
+        filters=None,
+        fill_value=0,
+        dimension_names=layout.dimensions,
+        config={"write_empty_chunks": True},
+    )
 
 
 def same(one: np.ndarray, other: np.ndarray) -> bool:

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import xxhash
 
 from store import ArrayLayout, FeatureSpec, FeatureStore, FeatureWriter
-from store.layout import ATTRIBUTE, CHUNK_ROWS, KINDS, SHARD_ROWS
+from store.codecs import CODECS, SCALE
+from store.journal import JOURNAL
+from store.layout import ATTRIBUTE, CHECKED_NBYTES, CHUNK_ROWS, GROUP, KINDS, groups_of, shard_rows_of
 from store.spec import FORMAT_VERSION
-from store.writer import JOURNAL
 from tests.store.conftest import CONSTANTS, SPEC, files, layouts, same, unit_of
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +67,7 @@ def test_constants() -> None:
     assert dict(rows) == {
         "format version": str(FORMAT_VERSION),
         "rows of a chunk": str(CHUNK_ROWS),
-        "rows of a shard, by default": str(SHARD_ROWS),
+        "bytes of rows that share a digest, at least": str(CHECKED_NBYTES),
         "attribute that holds ours": ATTRIBUTE,
         "journal": JOURNAL,
     }
@@ -99,8 +102,9 @@ def test_array_attributes(written: Path) -> None:
     array, shard = _tables("Array attributes")[:2]
     for name in FeatureStore.open(written).arrays:
         found = _attributes(written, name)
-        assert _fields(array) == list(found)
-        assert found["key"] == SPEC.key
+        codec = next((a.codec for a in layouts() if a.name == name), None)
+        assert [field for field in _fields(array) if field != "codec" or codec] == list(found)
+        assert found.get("codec") == codec
         for one in found["shards"]:
             assert _fields(shard) == list(one)
             assert [row["Field"] for row in shard if not _fits(one[row["Field"]], row["Type"])] == []
@@ -120,12 +124,13 @@ def test_names_and_shapes(written: Path) -> None:
         found |= set(names)
         for array in (store.array(name) for name in names):
             assert array.shape == tuple(sizes[s] for s in row["Shape"].split(", "))
-            assert array.dtype == (store.spec.dtype if row["dtype"] == "tokens" else row["dtype"])
+            assert array.dtype == (store.spec.dtype if row["dtype"] in ("tokens", "maps") else row["dtype"])
             meta = json.loads((written / array.name / "zarr.json").read_text())
             assert meta["dimension_names"] == row["Dimensions"].split(", ")
     assert found == set(store.arrays)
     assert list(dict.fromkeys(row["Array"].split("/")[0] for row in table)) == list(KINDS)
-    assert all((written / kind / "zarr.json").is_file() for kind in KINDS)
+    assert all((written / group / "zarr.json").read_bytes() == GROUP for group in groups_of(list(store.arrays)))
+    assert set(KINDS) < set(groups_of(list(store.arrays)))
 
 
 def test_extraction_names_dimensions_and_dtypes_as_the_table() -> None:
@@ -155,7 +160,7 @@ def test_extraction_gives_the_other_attributes() -> None:
         for node in ast.walk(_extract_source())
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "writer.finish" and isinstance(node.args[0], ast.Dict)
     )
-    assert sorted(_fields(table)) == sorted([*given, "key", "spec", "invalid", "arrays"])
+    assert sorted(_fields(table)) == sorted([*given, "key", "spec", "invalid", "arrays", "digest"])
 
 
 def test_zarr_fields(written: Path) -> None:
@@ -180,22 +185,25 @@ def test_journal(tmp_path: Path, contents: dict[str, np.ndarray]) -> None:
     header, unit = _tables("Writing")
     writer = FeatureWriter(tmp_path / "one", SPEC, layouts(), CONSTANTS)
     assert str(writer.staging.relative_to(tmp_path)) == f".staging/one-{SPEC.key}"
+    assert writer.staging.with_name(writer.staging.name + ".lock").is_file()
     writer.write_unit(0, unit_of(contents, layouts(), 0))
-    lines = [json.loads(line) for line in (writer.staging / JOURNAL).read_text().splitlines()]
+    digested = [line.split(" ", 1) for line in (writer.staging / JOURNAL).read_text().splitlines()]
+    assert [digest for digest, _ in digested] == [xxhash.xxh3_64_hexdigest(line.encode()) for _, line in digested]
+    lines = [json.loads(line) for _, line in digested]
     for table, line in zip((header, unit), lines, strict=True):
         assert _fields(table) == list(line)
         assert [row["Field"] for row in table if not _fits(line[row["Field"]], row["Type"])] == []
     meaning = {row["Field"]: row["Meaning"] for row in unit}["shards"]
     for name in lines[1]["shards"][0]:
         assert re.search(rf"\b{name}\b", meaning), name
-    assert lines[0]["arrays"]["images/size"] == [[150, 2], "int32", 64]
+    assert lines[0]["arrays"]["images/size"] == [[150, 2], "int32", 64, None]
 
 
-def _arithmetic(n: int, s: int, c: int, b: int, i: int) -> dict[str, Any]:
+def _arithmetic(n: int, s: int, c: int, b: int, i: int, q: int) -> dict[str, Any]:
     """The table of index arithmetic, evaluated as it stands."""
     (table,) = _tables("Index arithmetic")
     formulas = {row["Quantity"]: row["Value"] for row in table}
-    names: dict[str, Any] = {"N": n, "S": s, "C": c, "b": b, "i": i, "min": min}
+    names: dict[str, Any] = {"N": n, "S": s, "C": c, "b": b, "i": i, "q": q, "min": min}
 
     def value(quantity: str) -> Any:
         formula = formulas[quantity].split("= ")[-1].replace("rows of shard k", "rows").replace("·", "*").replace("−", "-")
@@ -209,25 +217,82 @@ def _arithmetic(n: int, s: int, c: int, b: int, i: int) -> dict[str, Any]:
     names["rows"] = result["rows"][1] - result["rows"][0]
     result["offset"] = value("offset of row i in the file")
     names["n"] = result["n"] = value("chunks present in shard k")
+    result["digests"] = value("digests in shard k")
     result["size"] = value("size of the file")
     return result
 
 
-@pytest.mark.parametrize(("n", "s", "i"), [(1, 32, 0), (150, 64, 149), (150, 64, 63), (128, 64, 127), (5000, 1024, 4100)])
-def test_index_arithmetic(n: int, s: int, i: int) -> None:
-    layout = ArrayLayout("a", (n, 3, 5), "float16", ("image", "patch", "channel"), s)
-    got = _arithmetic(n, s, CHUNK_ROWS, layout.row_nbytes, i)
+def _checked_rows(c: int, b: int) -> int:
+    """q, as the text below the table says it."""
+    q = 1
+    while q * b < CHECKED_NBYTES:
+        q *= 2
+    return q if q < c and c % q == 0 else c
+
+
+@pytest.mark.parametrize("d", [5, 5000, 12_345, 40_000])
+@pytest.mark.parametrize(("n", "s", "i"), [(1, 32, 0), (150, 64, 149), (150, 64, 63), (128, 64, 127), (300, 96, 200)])
+def test_index_arithmetic(n: int, s: int, i: int, d: int) -> None:
+    layout = ArrayLayout("a", (n, 3, d), "float16", ("image", "patch", "channel"), s)
+    q = _checked_rows(CHUNK_ROWS, layout.row_nbytes)
+    got = _arithmetic(n, s, CHUNK_ROWS, layout.row_nbytes, i, q)
     k = got["k"]
-    assert layout.row_nbytes == 2 * 3 * 5
+    assert layout.row_nbytes == 2 * 3 * d
+    assert layout.checked_rows == q
     assert got["shards"] == layout.n_shards
     assert got["rows"] == layout.rows(k)
     assert got["rows"][0] <= i < got["rows"][1]
     assert got["n"] == layout.n_chunks(k)
-    assert got["size"] == layout.nbytes(k) == len(layout.encode(k, np.zeros((np.ptp(got["rows"]), 3, 5), "float16")))
-    marked = np.zeros((np.ptp(got["rows"]), 3, 5), "float16")
-    marked[i - got["rows"][0]] = np.arange(1, 16).reshape(3, 5)
-    data = layout.encode(k, marked)
+    assert got["digests"] == layout.n_digests(k)
+    marked = np.zeros((np.ptp(got["rows"]), 3, d), "float16")
+    marked[i - got["rows"][0]] = np.arange(3 * d).reshape(3, d) % 2048
+    data, padding = layout.encode(k, marked)
+    tail = layout.tail(k, data, padding)
+    assert got["size"] == layout.nbytes(k) == len(data) + len(padding) + len(tail)
     assert data[got["offset"] : got["offset"] + layout.row_nbytes] == marked[i - got["rows"][0]].tobytes()
+    whole, step = bytes(data) + bytes(padding), q * layout.row_nbytes
+    digests = b"".join(xxhash.xxh3_128_digest(whole[at : at + step]) for at in range(0, len(whole), step))
+    assert tail[: 16 * got["digests"]] == digests
+    assert tail[16 * got["digests"] :] == layout.index(k)
+
+
+def test_rows_of_a_shard() -> None:
+    """A sixteenth of the set, between the bounds that the text gives."""
+    stated = re.search(r"a sixteenth of the set, (\d+) MiB at least and (\d+) MiB at most", TEXT)
+    assert stated
+    least, most = (int(mib) << 20 for mib in stated.groups())
+    row = 301_056
+    assert abs(shard_rows_of(row, 1_281_167) * row - most) < 32 * row
+    assert abs(shard_rows_of(row, 10) * row - least) < 32 * row
+    assert abs(shard_rows_of(row, 10_000) * row - 10_000 * row / 16) < 32 * row
+    assert all(shard_rows_of(row, n) % CHUNK_ROWS == 0 for n in range(0, 9000, 500))
+
+
+def test_codecs() -> None:
+    (table,) = _tables("Codecs")
+    assert [row["Codec"] for row in table] == list(CODECS)
+    for row, codec in zip(table, CODECS.values(), strict=True):
+        parts = codec.parts((1, 196, 768))
+        scale = {"–": None, "float32, one a token": ((1, 196), "float32"), "float16, one a group": ((1, 196, 12), "float16")}
+        assert (row["Zarr dtype"], row["Decodes to"]) == (codec.zarr_dtype, str(codec.decoded).removeprefix("torch."))
+        assert parts.get(SCALE) == scale[row["Scales"]]
+        assert int(row["Bytes of an image"]) == codec.nbytes((1, 196, 768))
+        assert float(row["Range"]) == pytest.approx(codec.largest, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_declared_bounds(name: str) -> None:
+    """The table's bound is the code's."""
+    stated = {row["Codec"]: row["Error, at most"] for row in _tables("Codecs")[0]}[name]
+    values = torch.tensor([[1.5, -300.0, 7e-3, 0.0, 1e-9, 2.0]])
+    parts = CODECS[name].encode(values)
+    x, scale = values.abs().double(), parts.get(SCALE, torch.zeros(1)).double().flatten()
+    s = scale.repeat_interleave(x.shape[-1] // len(scale))
+    formulas = re.sub(r"(\)|abs\(x\)) s|(2\^-\d+) abs", lambda m: f"{m[1]}*s" if m[1] else f"{m[2]}*abs", stated).replace(
+        "^", "**"
+    )
+    either = [torch.as_tensor(eval(f, {"abs": lambda _: x, "x": x, "s": s})).expand(x.shape) for f in formulas.split(", or ")]
+    assert torch.equal(torch.stack([f.double() for f in either]).amax(0), CODECS[name].bound(values).double())
 
 
 def test_examples(written: Path, contents: dict[str, np.ndarray]) -> None:
@@ -236,6 +301,7 @@ def test_examples(written: Path, contents: dict[str, np.ndarray]) -> None:
     for code in re.findall(r"```python\n(.*?)```", TEXT, flags=re.S):
         exec(code, names)
     described = _attributes(written)["spec"]
+    assert names["GROUP"] == GROUP
     assert names["key"](described) == SPEC.key
     assert names["key"](described, without=("data", "n_images")) == SPEC.encoder_key
     for a in layouts():

@@ -1,23 +1,34 @@
 """Every row once an epoch, in an order that the seed fixes, wherever the arrays are."""
 
+import gc
+import json
+import multiprocessing
+import subprocess
+import sys
 import threading
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import xxhash
 
-from store import FeatureStore, Loader, StoreError
-from store.loader import Placement
-from tests.store.conftest import INVALID, N
+from store import ArrayLayout, FeatureStore, Loader, StoreError
+from store.array import Verify
+from store.loader import Stats
+from store.placement import Placement
+from tests.store.conftest import INVALID, N, flip, same, write
+from tests.store.tiny import Tiny
 
 BOTH = pytest.mark.parametrize("placement", ["memory", "stream"])
 
 
-def _loader(path: Path, placement: Placement, rows: np.ndarray | None = None, **arguments: int | bool) -> Loader:
+def _loader(path: Path, placement: Placement, rows: np.ndarray | None = None, **arguments: Any) -> Loader:
     store = FeatureStore.open(path)
     arrays = {"patch": store.tokens("patch"), "number": store.array("images/label")}
-    return Loader(arrays, np.arange(N), rows, placement=placement, **{"batch_size": 32, **arguments})  # type: ignore[arg-type]
+    return Loader(arrays, np.arange(N), rows, placement=placement, **{"batch_size": 32, **arguments})
 
 
 def _rows(loader: Loader, seed: int = 0) -> list[int]:
@@ -66,8 +77,8 @@ def test_subset(written: Path, placement: Placement) -> None:
 
 
 def test_stream_reads_neighbours_together(written: Path) -> None:
-    """A batch of one block has neighbouring rows, shuffled among themselves."""
-    for batch in _loader(written, "stream", block_rows=16, batch_size=16).epoch():
+    """With windows of one block, its batches have neighbouring rows, shuffled among themselves."""
+    for batch in _loader(written, "stream", block_rows=16, batch_size=16, buffer_nbytes=1).epoch():
         rows = batch["label"].tolist()
         if len(rows) == 16 and rows != sorted(rows) and max(rows) - min(rows) == 15:
             return
@@ -78,28 +89,30 @@ def test_auto(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = _loader(written, "auto")
     assert loader.placement == "memory"
     assert loader.nbytes == N * (3 * 5 * 2 + 8)
-    monkeypatch.setattr("store.loader.free_memory", lambda device: 2 * loader.nbytes)
+    monkeypatch.setattr("store.placement.free_memory", lambda device: 2 * loader.nbytes - 1)
     assert _loader(written, "auto").placement == "stream"
-    monkeypatch.setattr("store.loader.free_memory", lambda device: 2 * loader.nbytes + 1)
+    monkeypatch.setattr("store.placement.free_memory", lambda device: 2 * loader.nbytes)
     assert _loader(written, "auto").placement == "memory"
 
 
+def _readers() -> list[str]:
+    """Threads that read."""
+    gc.collect()
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("beyondcls-loader")]
+
+
 def _damage(path: Path) -> None:
-    shard = path / "patch/block5/view0/c/1/0/0"
-    data = bytearray(shard.read_bytes())
-    data[5] ^= 1
-    shard.write_bytes(data)
+    flip(path / "patch/block5/view0/c/1/0/0", 5)
 
 
 def test_errors_of_the_reading_thread_reach_the_consumer(small: Path) -> None:
     _damage(small)
-    before = threading.active_count()
     batches = _loader(small, "stream", shuffle=False).epoch()
     assert next(batches)["label"].tolist() == list(range(32))
     next(batches)
     with pytest.raises(StoreError, match=r"patch/block5/view0/c/1/0/0 is damaged"):
         next(batches)
-    assert threading.active_count() == before
+    assert not _readers()
 
 
 def test_damage_stops_a_resident_loader_too(small: Path) -> None:
@@ -108,13 +121,21 @@ def test_damage_stops_a_resident_loader_too(small: Path) -> None:
         _loader(small, "memory")
 
 
-def test_an_epoch_that_is_left_early_leaves_no_thread(written: Path) -> None:
-    before = threading.active_count()
-    batches = _loader(written, "stream", batch_size=1).epoch()
-    next(batches)
-    assert threading.active_count() == before + 1
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_an_epoch_that_is_left_early_leaves_no_thread(written: Path, n: int) -> None:
+    batches = _loader(written, "stream", batch_size=1, buffer_nbytes=1).epoch()
+    for _ in range(n):
+        next(batches)
+    assert bool(_readers()) == (n > 0)
     batches.close()  # type: ignore[attr-defined]
-    assert threading.active_count() == before
+    assert not _readers()
+
+
+def test_a_forgotten_epoch_leaves_no_thread(written: Path) -> None:
+    for _ in _loader(written, "stream", batch_size=1).epoch():
+        break
+    gc.collect()
+    assert not _readers()
 
 
 @BOTH
@@ -132,3 +153,331 @@ def test_labels_of_another_set(written: Path) -> None:
 @BOTH
 def test_no_rows_give_no_batch(written: Path, placement: Placement) -> None:
     assert _rows(_loader(written, placement, np.array([], dtype=np.int64), shuffle=False)) == []
+
+
+# -- several arrays, several sets --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+    """A set of more images, with blocks 3 and 5."""
+    return FeatureStore.open(Tiny(200, (3, 5)).make(tmp_path_factory.mktemp("other") / "one"))
+
+
+@pytest.mark.parametrize("placement", ["memory", "stream", "auto"])
+def test_sets_in_step(
+    written: Path, other: FeatureStore, contents: dict[str, np.ndarray], placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the other set, the row that belongs to the same image; "auto" keeps what is small and streams the tokens."""
+    monkeypatch.setattr("store.placement.free_memory", lambda device: 60 * N)
+    store = FeatureStore.open(written)
+    joined = np.random.default_rng(0).permutation(200)[:N]
+    arrays = {"a": store.tokens("patch"), "b": other.tokens("patch"), "valid of b": other.array("images/valid")}
+    loader = Loader(
+        arrays, np.arange(N), placement=placement, joined={"b": joined, "valid of b": joined}, batch_size=20, dtype=None
+    )
+    expected = {"memory": {"memory"}, "stream": {"stream"}, "auto": {"memory", "stream"}}
+    assert set(loader.places.values()) == expected[placement]
+    expected_b = Tiny(200, (3, 5)).values("patch/block5/view0")
+    for batch in loader.epoch(2):
+        rows = batch["row"].numpy()
+        assert same(batch["a"].numpy(), contents["patch/block5/view0"][rows])
+        assert same(batch["b"].numpy(), expected_b[joined[rows]])
+        assert same(batch["valid of b"].numpy(), Tiny(200, (3, 5)).values("images/valid")[joined[rows]])
+
+
+def test_rows_that_are_not_of_all_images(written: Path, other: FeatureStore) -> None:
+    store, rows = FeatureStore.open(written), np.array([140, 3, 77])
+    joined = np.arange(N) + 5
+    arrays = {"a": store.array("images/label"), "b": other.array("images/label")}
+    for placement in ("memory", "stream"):
+        loader = Loader(arrays, np.arange(N), rows, joined={"b": joined}, placement=placement)
+        (batch,) = loader.epoch()
+        assert sorted(batch["row"].tolist()) == [3, 77, 140]
+        assert torch.equal(batch["b"], batch["row"] + 5)
+        assert torch.equal(batch["a"], batch["row"] % 3)
+
+
+def test_joined_rows_of_another_number(written: Path, other: FeatureStore) -> None:
+    with pytest.raises(StoreError, match=f"images/label has 3 rows, but there are {N} labels"):
+        Loader({"b": other.array("images/label")}, np.arange(N), joined={"b": np.arange(3)})
+
+
+def test_labels_of_several_columns(written: Path) -> None:
+    labels = np.arange(2 * N).reshape(N, 2)
+    for batch in Loader({"x": FeatureStore.open(written).tokens("cls")}, labels, batch_size=7).epoch():
+        assert torch.equal(batch["label"], torch.stack((2 * batch["row"], 2 * batch["row"] + 1), 1))
+
+
+@BOTH
+def test_values_as_they_are_stored(written: Path, contents: dict[str, np.ndarray], placement: Placement) -> None:
+    store = FeatureStore.open(written)
+    names = ["patch/block5/view0", "images/id", "images/size", "statistics/cls_self/view0"]
+    arrays = {name: store.array(name) for name in names}
+    for batch in Loader(arrays, np.arange(N), placement=placement, dtype=None, batch_size=40).epoch():
+        for name in names:
+            assert same(batch[name].numpy(), contents[name][batch["row"].numpy()])
+    for batch in Loader(arrays, np.arange(N), placement=placement, dtype=torch.float64, batch_size=40).epoch():
+        assert batch["patch/block5/view0"].dtype == torch.float64
+        assert batch["images/id"].dtype == torch.uint8
+
+
+# -- where an epoch stands ---------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("buffer_nbytes", [1, 10_000, 1 << 20])
+def test_an_epoch_is_gone_on_with_at_every_batch(written: Path, placement: Placement, buffer_nbytes: int) -> None:
+    loader = _loader(written, placement, batch_size=16, buffer_nbytes=buffer_nbytes)
+    whole = [batch["row"].tolist() for batch in loader.epoch(5)]
+    states: list[dict[str, Any]] = []
+    for _ in loader.epoch(5):
+        states.append(json.loads(json.dumps(loader.state)))  # as a checkpoint may keep it
+    assert [state["batch"] for state in states] == list(range(1, len(whole) + 1))
+    another = _loader(written, placement, batch_size=16, buffer_nbytes=buffer_nbytes)
+    for n, state in enumerate([{"seed": 5, "batch": 0}, *states]):
+        rest = []
+        for batch in another.resume(state):
+            assert torch.equal(batch["number"], batch["row"] % 3)
+            rest.append(batch["row"].tolist())
+        assert rest == whole[n:]
+        assert another.state == {"seed": 5, "batch": len(whole)}
+
+
+@pytest.mark.parametrize("state", [{}, {"seed": 0}, {"seed": "x", "batch": 0}, {"seed": 0, "batch": None}])
+def test_no_state(written: Path, state: dict[str, Any]) -> None:
+    with pytest.raises(StoreError, match="is no state of a loader; expected seed and batch"):
+        _loader(written, "memory").resume(state)
+
+
+@pytest.mark.parametrize("batch", [-1, 6])
+def test_a_state_of_another_loader(written: Path, batch: int) -> None:
+    with pytest.raises(StoreError, match=f"the state is at batch {batch}, but there are 5"):
+        _loader(written, "memory").resume({"seed": 0, "batch": batch})
+
+
+# -- several processes -------------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_ranks_share_the_rows(written: Path, placement: Placement, shuffle: bool) -> None:
+    ranks = [_loader(written, placement, rank=r, world_size=3, batch_size=10, shuffle=shuffle) for r in range(3)]
+    for seed in (0, 1):
+        shares = [_rows(rank, seed) for rank in ranks]
+        assert {len(share) for share in shares} == {64}
+        assert {len(rank) for rank in ranks} == {7}
+        shards = [{row // 64 for row in share} for share in shares]
+        assert sorted(s for shard in shards for s in shard) == [0, 1, 2]
+        assert sorted({row for share in shares for row in share}) == list(range(N))
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(-1, 2), (2, 2), (0, 0)])
+def test_a_rank_that_there_is_not(written: Path, rank: int, world_size: int) -> None:
+    with pytest.raises(StoreError, match=f"rank is {rank}, expected 0 to {world_size - 1}"):
+        _loader(written, "memory", rank=rank, world_size=world_size)
+
+
+def test_more_ranks_than_shards(written: Path) -> None:
+    with pytest.raises(StoreError, match="4 ranks, but only 3 shards to share; use fewer ranks, or extract with smaller"):
+        _loader(written, "memory", world_size=4)
+
+
+def _contents(loader: Loader) -> list[tuple[list[int], str]]:
+    return [(b["row"].tolist(), xxhash.xxh3_64_hexdigest(b["patch"].numpy().tobytes())) for b in loader.epoch(3)]
+
+
+def _answer(loaders: list[Loader], answer: Connection) -> None:
+    answer.send([_contents(loader) for loader in loaders])
+
+
+def test_sent_to_another_process(written: Path) -> None:
+    """It opens its own files, and reads again what is resident."""
+    loaders = [_loader(written, placement, batch_size=40) for placement in ("memory", "stream")]
+    expected = [_contents(loader) for loader in loaders]
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe()
+    process = context.Process(target=_answer, args=(loaders, sender))
+    process.start()
+    sender.close()  # so that its end is noticed
+    assert receiver.recv() == expected
+    process.join()
+    assert process.exitcode == 0
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("placement", ["memory", "stream"])
+def test_batches_that_are_kept_are_not_overwritten(
+    written: Path, contents: dict[str, np.ndarray], placement: Placement
+) -> None:
+    for dtype in (None, torch.float32):
+        loader = _loader(written, placement, batch_size=10, buffer_nbytes=1, dtype=dtype)
+        for batches in (list(loader.epoch()), list(loader.epoch(1))):
+            for batch in batches:
+                expected = contents["patch/block5/view0"][batch["row"].numpy()]
+                np.testing.assert_array_equal(batch["patch"].numpy(), expected.astype(batch["patch"].numpy().dtype))
+
+
+@pytest.mark.parametrize("placement", ["memory", "stream"])
+def test_memory_is_used_again(written: Path, placement: Placement) -> None:
+    """Twenty epochs of whole batches need no more buffers than one."""
+    loader = _loader(written, placement, np.arange(140), batch_size=10, buffer_nbytes=1)
+    for _ in loader.epoch():
+        pass
+    made = loader._pool.n_made
+    for seed in range(20):
+        for _ in loader.epoch(seed):
+            pass
+    assert loader._pool.n_made <= made + 2 <= 14
+
+
+def test_the_number_of_threads_does_not_matter(written: Path) -> None:
+    """Nor do the page cache and the size of reads: the seed alone fixes what comes when."""
+    expected = None
+    for options in ({"threads": 1}, {"threads": 7}, {"direct": True}, {"direct": False}, {"direct": None}):
+        batches = list(_loader(written, "stream", batch_size=10, buffer_nbytes=5000, **options).epoch(4))
+        found = [(b["row"].tolist(), b["patch"].numpy().tobytes()) for b in batches]
+        assert found == (expected := expected or found)
+
+
+@pytest.mark.parametrize("direct", [True, False, None])
+@pytest.mark.parametrize("row_nbytes", [6000, 16384, 40_000, 3 << 20])
+def test_rows_of_any_size(tmp_path: Path, row_nbytes: int, direct: bool | None) -> None:
+    """Longer than a digest's piece, than a read, and such as are read straight to their places."""
+    n, name = 40 if row_nbytes < 1 << 20 else 3, "patch/block5/view0"
+    arrays = [ArrayLayout(name, (n, row_nbytes // 2), "float16", ("image", "channel"), 32, codec="float16")]
+    contents = {name: np.random.default_rng(0).normal(size=arrays[0].shape).astype("float16")}
+    write(tmp_path / "s", arrays, contents)
+    array = FeatureStore.open(tmp_path / "s").array(name)
+    for options in ({}, {"shuffle": False}, {"rows": np.arange(0, n, 2)}, {"block_rows": 1}):
+        loader = Loader({"x": array}, np.arange(n), placement="stream", direct=direct, dtype=None, batch_size=7, **options)
+        for batch in loader.epoch():
+            assert same(batch["x"].numpy(), contents[name][batch["row"].numpy()])
+    assert same(array.all(), contents[name])
+
+
+@pytest.mark.parametrize(("how", "n"), [("first", [2, 0]), ("always", [2, 2]), ("never", [0, 0])])
+def test_digests_are_compared_when_promised(written: Path, monkeypatch: pytest.MonkeyPatch, how: Verify, n: list[int]) -> None:
+    """Of each of the first shard's two chunks, once."""
+    digest, computed, found = xxhash.xxh3_128_digest, [0], []
+
+    def counted(data: Any) -> bytes:
+        computed[0] += 1
+        return digest(data)
+
+    monkeypatch.setattr(xxhash, "xxh3_128_digest", counted)
+    array = FeatureStore.open(written, verify=how).tokens("patch")
+    loader = Loader({"x": array}, np.arange(N), np.arange(64), placement="stream", shuffle=False, batch_size=64, threads=1)
+    for _ in range(2):
+        computed[0] = 0
+        assert len(list(loader.epoch())) == 1
+        found.append(computed[0])
+    assert found == n
+
+
+def test_damage_is_handed_out_only_if_nobody_looks(small: Path, contents: dict[str, np.ndarray]) -> None:
+    store = FeatureStore.open(small, verify="never")
+    _damage(small)
+    loader = Loader({"x": store.tokens("patch")}, np.arange(N), placement="stream", shuffle=False, dtype=None, batch_size=N)
+    (batch,) = loader.epoch()
+    assert not same(batch["x"].numpy(), contents["patch/block5/view0"])
+
+
+def test_damage_that_comes_between_two_epochs(small: Path) -> None:
+    """With "always" it is found; "first" has vouched for those rows already."""
+    loaders = {
+        how: Loader(
+            {"x": FeatureStore.open(small, verify=how).tokens("patch")}, np.arange(N), placement="stream", shuffle=False
+        )
+        for how in ("first", "always")
+    }
+    for loader in loaders.values():
+        assert len(list(loader.epoch())) == 1
+    file = small / "patch/block5/view0/c/1/0/0"
+    with file.open("r+b") as changed:
+        changed.write(bytes(8))
+    assert len(list(loaders["first"].epoch())) == 1
+    with pytest.raises(StoreError, match=r"c/1/0/0 is damaged"):
+        list(loaders["always"].epoch())
+
+
+def test_no_array() -> None:
+    with pytest.raises(StoreError, match="a loader needs at least one array"):
+        Loader({}, np.arange(3))
+
+
+@pytest.mark.parametrize(("options", "said"), [({"batch_size": 0}, "batch_size is 0"), ({"rows": [N]}, f"rows {N} to {N} are")])
+def test_what_does_not_fit(written: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(StoreError, match=said):
+        _loader(written, "memory", **{"rows": None, **options})
+
+
+def test_what_an_epoch_did(written: Path) -> None:
+    loader = _loader(written, "stream")
+    for _ in range(2):
+        for _ in loader.epoch():
+            pass
+    assert loader.stats.n_batches == 2 * len(loader)
+    assert loader.stats.nbytes == 2 * loader.nbytes
+    assert 0 <= loader.stats.wait_s <= loader.stats.total_s
+    assert str(Stats(1, 2 * 10**9, 1.0, 4.0)) == "0.50 GB/s, 25% of the time waiting for data"
+    assert str(Stats()) == "0.00 GB/s, 0% of the time waiting for data"
+
+
+def test_quality_of_the_order(written: Path) -> None:
+    assert 0.8 < _loader(written, "memory").shuffle_quality()["displacement"] < 1.2
+    assert _loader(written, "stream", shuffle=False).shuffle_quality()["displacement"] == 0
+
+
+MEASURED = """
+import resource, sys
+import numpy as np
+from store import FeatureStore, Loader
+store = FeatureStore.open(sys.argv[1])
+array = store.tokens("patch")
+options = dict(placement="stream", batch_size=16, buffer_nbytes=8 << 20, threads=2, dtype=None)
+warm = Loader({"x": array}, np.arange(array.shape[0]), np.arange(32), **options)
+for batch in warm.epoch():
+    pass
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for batch in Loader({"x": array}, np.arange(array.shape[0]), **options).epoch():
+    del batch
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, array.nbytes // 1024)
+"""
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """An epoch over 200 MB takes a small part of that."""
+    n, name = 1600, "patch/block5/view0"
+    arrays = [ArrayLayout(name, (n, 62_500), "float16", ("image", "channel"), 320, codec="float16")]
+    rows = np.random.default_rng(0).integers(0, 100, (n, 62_500), np.int16).astype("float16")
+    write(tmp_path / "s", arrays, {name: rows})
+    command = [sys.executable, "-c", MEASURED, str(tmp_path / "s")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    grown, nbytes = map(int, ran.stdout.split())
+    assert nbytes > 190 * 1000
+    assert grown < nbytes / 4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("placement", ["device", "memory", "stream"])
+def test_batches_on_a_gpu(written: Path, placement: Placement) -> None:
+    """Equal to those on the CPU, also when they are kept."""
+    expected = list(_loader(written, "memory", batch_size=10).epoch(2))
+    store = FeatureStore.open(written)
+    arrays = {"patch": store.tokens("patch"), "number": store.array("images/label")}
+    options: dict[str, Any] = {"placement": placement, "batch_size": 10, "device": "cuda", "buffer_nbytes": 1 << 20}
+    loader = Loader(arrays, np.arange(N), **options)
+    rows = []
+    for batch in list(loader.epoch(2)):
+        assert {values.device.type for values in batch.values()} == {"cuda"}
+        rows += batch["row"].tolist()
+        on_cpu = {name: values.cpu() for name, values in batch.items()}
+        whole = {name: torch.cat([b[name] for b in expected]) for name in on_cpu}
+        at = torch.tensor([whole["row"].tolist().index(row) for row in on_cpu["row"].tolist()])
+        for name, values in on_cpu.items():
+            assert torch.equal(values.view(torch.uint8), whole[name][at].view(torch.uint8)), name
+    assert sorted(rows) == list(range(N))

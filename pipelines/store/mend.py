@@ -1,4 +1,4 @@
-"""`beyondcls store`: looking at feature sets, checking and mending them."""
+"""`beyondcls store verify | repair`: checking every shard of a feature set, and mending what is damaged."""
 
 import shlex
 from pathlib import Path
@@ -6,25 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Look at feature sets, check and mend them.")
-FeatureSet = Annotated[str, typer.Argument(help="folder of a feature set, or its address (s3://…)")]
+from pipelines.store.look import FeatureSet
 
 
-@app.command()
-def info(path: FeatureSet) -> None:
-    """Print key, encoder, arrays, shapes and bytes."""
-    from store import FeatureStore
-
-    store = FeatureStore.open(path)
-    typer.echo(f"{path}: {store.attributes['encoder']}, {len(store):,} images, key {store.spec.key}")
-    for name, value in store.spec.to_dict().items():
-        typer.echo(f"  {name}: {value}")
-    for array in store.arrays.values():
-        stored = array.layout.codec or array.layout.dtype
-        typer.echo(f"  {array.name:40} {stored:12} {list(array.shape)} {array.layout.n_shards} shards")
-
-
-@app.command()
 def verify(path: FeatureSet) -> None:
     """Read every shard and compare it with its digests; list the damaged ones and fail if there are any."""
     bad = _damaged(path)
@@ -42,9 +26,10 @@ def _damaged(path: str) -> list[str]:
     from store import FeatureStore
     from store import verify as check
 
-    n_arrays = len(FeatureStore.describe(path).attributes["arrays"])
+    store = FeatureStore.describe(path)
+    here = [name for name in store.attributes["arrays"] if store.folder.has_folder(name.split("/")[0])]
     bad: list[str] = []
-    with progress_bar(f"verify {path}", n_arrays, "arrays") as progress:
+    with progress_bar(f"verify {path}", len(here), "arrays") as progress:
         last = ""
         for name, _, problem in check(path):
             progress(name != last)
@@ -53,14 +38,17 @@ def _damaged(path: str) -> list[str]:
     return bad
 
 
-@app.command()
 def repair(
     path: Annotated[Path, typer.Argument(help="folder of a feature set")],
     data: Annotated[str | None, typer.Option(help="the images it was made from; without, nothing is changed")] = None,
+    form: Annotated[str | None, typer.Option(help="form of the data, if it was given at extraction")] = None,
+    classes: Annotated[Path | None, typer.Option(help="file of class names, if it was given at extraction")] = None,
     encoder: Annotated[str | None, typer.Option(help="its encoder; by default, the one that it names")] = None,
     params: Annotated[Path | None, typer.Option(help="parameter file with encoders.NAME")] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="local weights, where the encoder needs them")] = None,
     model: Annotated[str | None, typer.Option(help="timm architecture, where the encoder needs it")] = None,
+    random_seed: Annotated[int | None, typer.Option(help="seed of random weights, where the encoder needs it")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="images per forward pass, as at extraction")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
 ) -> None:
     """List what is damaged, and the command that extracts it again; with --data, run that command.
@@ -68,45 +56,49 @@ def repair(
     What is sound is kept as it is. On the machine that made the set, the result is the same to the last byte.
     """
     from pipelines import extract
+    from pipelines.params import given
+    from pipelines.store.find import is_feature_set
+    from pipelines.store.legible import options_of, options_of_spec
     from store import BeyondClsError, FeatureStore, StoreError
 
-    options: dict[str, Any] = {"encoder": encoder, "params": params, "checkpoint": checkpoint, "model": model, "device": device}
     digests: dict[str, str] = {}
     try:
         bad = _damaged(str(path))
         store = FeatureStore.describe(path)
         digests = store.attributes["arrays"]
-        options["encoder"] = encoder or store.attributes["encoder"]
-        options |= {
-            "blocks": ",".join(map(str, store.spec.blocks)),
-            "statistics": ",".join(store.spec.statistics) or "none",
-            "maps": bool(store.spec.maps),
-            "dtype": store.spec.dtype,
-            "on_error": "record" if store.attributes["invalid"] or store.attributes["problems"] else "raise",
-        }
+        options = {"encoder": store.attributes["encoder"], **options_of_spec(store.spec)}
+        if store.attributes["invalid"] or store.attributes["problems"]:
+            options["on_error"] = "record"
     except StoreError as error:
-        bad = [str(error)]
+        if not is_feature_set(path):
+            raise
+        bad, options = [str(error)], options_of(path)
     for problem in bad:
         typer.echo(problem)
     if not bad:
         typer.echo(f"{path}: nothing is damaged")
         return
-    command = f"beyondcls extract --repair --data {shlex.quote(data or 'IMAGES')} --out {shlex.quote(str(path))}"
-    for name, value in options.items():
-        if isinstance(value, bool):
-            command += f" --{'' if value else 'no-'}{name}"
-        elif value is not None and (name, value) != ("device", "auto"):
-            command += f" --{name.replace('_', '-')} {shlex.quote(str(value))}"
-    typer.echo(command)
+    options |= given(encoder=encoder, params=params, checkpoint=checkpoint, model=model, random_seed=random_seed)
+    options |= given(form=form, classes=classes, batch_size=batch_size)
+    typer.echo(_command(path, data or "IMAGES", {"encoder": "ENCODER", **options}, device))
     if data is None:
         typer.echo("give --data with the images it was made from to run this")
         raise typer.Exit(1)
-    if options["encoder"] is None:
+    if "encoder" not in options:
         raise BeyondClsError(f"{path} does not tell its encoder any more; name it with --encoder")
-    extract.main(**options, data=data, out=path, repair=True)
+    extract.main(**options, data=data, out=path, device=device, repair=True)
     mended = FeatureStore.describe(path).attributes["arrays"]
     other = [name for name in digests if mended.get(name) != digests[name]]
     if other:
         typer.echo(f"{path}: sound, but not the same bytes as before in {', '.join(other)}; another machine or batch size?")
     else:
         typer.echo(f"{path}: sound" + (", and the same bytes as before" if digests else ""))
+
+
+def _command(path: Path, data: str, options: dict[str, Any], device: str) -> str:
+    """The extraction that mends `path`, as it can be given to a shell."""
+    command = f"beyondcls extract --repair --data {shlex.quote(data)} --out {shlex.quote(str(path))}"
+    for name, value in {**options, **({"device": device} if device != "auto" else {})}.items():
+        flag = name.replace("_", "-")
+        command += f" --{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f" --{flag} {shlex.quote(str(value))}"
+    return command

@@ -1,0 +1,141 @@
+"""The store and its loader against a raw disk, h5py, zarr-python, zarrs, tensorstore, webdataset and torch's DataLoader.
+
+    python -m benchmarks.store [--quick] [--gb 4.6] [--rounds 5] [--scratch FOLDER]
+
+Writes tokens of a real ViT in a ViT-B's shape [n, 196, 768] float16 in each reader's own form (the Zarr readers share one
+store), then times one shuffled epoch of each, in a process of its own, files out of the page cache. Rounds are interleaved,
+as disks and neighbours are moody; each ratio is the median over rounds of (seconds of the peer / seconds of ours), but
+`cold_vs_raw`, `warm_vs_memcpy` and `write_vs_raw` are shares of that speed, and `digest_cost` is a share of the epoch.
+The last line is JSON.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import data
+from benchmarks.timing import measured
+from store.folder import aligned_memory
+
+BATCH = 256
+PEERS = ("h5py", "zarrs", "tensorstore", "zarr_python", "webdataset", "dataloader")
+COLD = ("raw", "loader", "unchecked", *PEERS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="Needs three times --gb of disk.")
+    parser.add_argument("--quick", action="store_true", help="0.3 GB, one round: under a minute, and no evidence")
+    parser.add_argument("--gb", type=float, default=4.6, help="size of the set, GB")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scratch", type=Path, help="folder on the disk in question; a temporary one by default")
+    given = parser.parse_args()
+    size, rounds = (0.3, 1) if given.quick else (given.gb, given.rounds)
+    folder = Path(tempfile.mkdtemp(prefix="beyondcls-benchmark-", dir=given.scratch))
+    try:
+        ratios = run(folder, int(size * 1e9), rounds)
+    finally:
+        shutil.rmtree(folder)
+    print(json.dumps({name: round(value, 3) for name, value in ratios.items()}))
+
+
+def run(folder: Path, nbytes: int, rounds: int) -> dict[str, float]:
+    source, n = data.tokens(), data.rows_for(nbytes)
+    shard_rows = min(1024, max(64, n // 4 // 32 * 32))
+    print(f"{n} rows, {n * data.ROW_NBYTES / 1e9:.2f} GB, shards of {shard_rows} rows")
+    writing = [written(folder, source, n, shard_rows) for _ in range(max(1, rounds))]
+    data.write_h5(folder / "features.h5", source, n)
+    data.write_tars(folder / "tars", source, n, shard_rows)
+    runs: list[dict[str, dict[str, Any]]] = []
+    for number in range(rounds):
+        runs.append({})
+        for reader in COLD if number % 2 == 0 else COLD[::-1]:
+            runs[-1][reader] = measured(reader, folder, BATCH)
+    warm = [warm_and_memcpy(folder) for _ in range(rounds)]
+    for reader in COLD:
+        every = [one[reader] for one in runs]
+        rate, cpu = (
+            [one["nbytes"] / one["seconds"] / 1e9 for one in every],
+            [one["cpu"] / one["nbytes"] * 1e9 for one in every],
+        )
+        peak = max(one["peak"] for one in every) / 1e9
+        print(
+            f"cold {reader:12} {statistics.median(rate):5.2f} GB/s ({min(rate):.2f} to {max(rate):.2f}), "
+            f"{statistics.median(cpu):.2f} CPU s/GB, peak {peak:.2f} GB"
+        )
+    for what, pairs in (("warm loader, memcpy", warm), ("write ours, raw", writing)):
+        print(f"{what:18} " + ", ".join(f"{ours:.2f}/{peer:.2f}" for ours, peer in pairs) + " GB/s")
+    over: Callable[[str], float] = lambda peer: statistics.median(seconds(one, peer) / seconds(one, "loader") for one in runs)  # noqa: E731
+    return {
+        "cold_vs_raw": over("raw"),
+        **{f"cold_vs_{peer}": over(peer) for peer in PEERS},
+        "warm_vs_memcpy": statistics.median(ours / peer for ours, peer in warm),
+        "write_vs_raw": statistics.median(ours / peer for ours, peer in writing),
+        "digest_cost": statistics.median(1 - seconds(one, "unchecked") / seconds(one, "loader") for one in runs),
+    }
+
+
+def seconds(one: dict[str, dict[str, Any]], reader: str) -> float:
+    return one[reader]["seconds"] / one[reader]["nbytes"]
+
+
+def written(folder: Path, source: data.Rows, n: int, shard_rows: int) -> tuple[float, float]:
+    """GB/s of writing the store, and of writing the same bytes to one file with O_DIRECT and one fsync at the end."""
+    block = source.take(range(shard_rows), axis=0, mode="wrap")
+    shutil.rmtree(folder / "store", ignore_errors=True)
+    began = time.perf_counter()
+    data.write_store(folder / "store", block, n, shard_rows)
+    ours = time.perf_counter() - began
+    raw = np.frombuffer(aligned_memory(block.nbytes), np.uint8)
+    raw[:] = block.reshape(-1).view(np.uint8)
+    began = time.perf_counter()
+    descriptor = os.open(folder / "raw", os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+    left = n * data.ROW_NBYTES
+    while left > 0:
+        view = memoryview(raw.data)[: left - left % 4096 if left < len(raw) else len(raw) - len(raw) % 4096]
+        for start in range(0, len(view), 4 << 20):
+            os.write(descriptor, view[start : start + (4 << 20)])
+        left -= max(len(view), 4096)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    peer = time.perf_counter() - began
+    (folder / "raw").unlink()
+    return n * data.ROW_NBYTES / ours / 1e9, n * data.ROW_NBYTES / peer / 1e9
+
+
+def warm_and_memcpy(folder: Path) -> tuple[float, float]:
+    """GB/s of a shuffled epoch over files in the page cache, and of copying one batch to another again and again."""
+    from store import FeatureStore, Loader
+
+    store = FeatureStore.open(folder / "store")
+    array = store.array(data.NAME)
+    rows = np.arange(min(len(store), 2 * 10**9 // data.ROW_NBYTES))
+    shards = np.unique(rows // array.layout.shard_rows)[: max(1, len(rows) // array.layout.shard_rows)]
+    rows = rows[np.isin(rows // array.layout.shard_rows, shards)]
+    for shard in shards:
+        array.check(int(shard))  # brings it into the page cache
+    loader = Loader({"patch": array}, store.labels, rows, BATCH, placement="stream", dtype=None)
+    rates = []
+    for epoch in range(4):
+        began = time.perf_counter()
+        for _ in loader.epoch(epoch):
+            pass
+        rates.append(len(rows) * data.ROW_NBYTES / (time.perf_counter() - began) / 1e9)
+    one, other = torch.ones(BATCH * data.ROW_NBYTES, dtype=torch.uint8), torch.zeros(BATCH * data.ROW_NBYTES, dtype=torch.uint8)
+    began = time.perf_counter()
+    for _ in range(25):
+        other.copy_(one)
+    return statistics.median(rates[1:]), 25 * len(one) / (time.perf_counter() - began) / 1e9
+
+
+if __name__ == "__main__":
+    main()

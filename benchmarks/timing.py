@@ -1,0 +1,29 @@
+"""Running readers in processes of their own, with files in or out of the page cache."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def forget(folder: Path) -> None:
+    """Write back and drop every file below `folder` from the page cache."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            descriptor = os.open(file, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+def measured(reader: str, folder: Path, batch: int) -> dict[str, Any]:
+    """What `benchmarks.readers` prints: nbytes, seconds, cpu, peak."""
+    command = [sys.executable, "-m", "benchmarks.readers", reader, str(folder), str(batch)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{reader} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])

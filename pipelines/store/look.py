@@ -1,0 +1,111 @@
+"""`beyondcls store ls | info | du`: which feature sets there are, what one holds, and where its bytes are."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from store import ArrayReader, FeatureStore
+
+FeatureSet = Annotated[str, typer.Argument(help="folder of a feature set, or its address (s3://…)")]
+
+
+def ls(root: Annotated[Path, typer.Argument(help="folder to look through")] = Path("features")) -> None:
+    """List the feature sets below a folder, damaged and unfinished ones among them."""
+    from pipelines.store.find import feature_sets, nbytes_of, staged_below
+    from pipelines.store.table import size, table
+    from store import FeatureStore, StoreError
+
+    if not root.is_dir():
+        raise StoreError(f"there is no folder {root}; name one that holds feature sets")
+    rows = [["feature set", "encoder", "images", "kinds", "dtype", "bytes", "key"]]
+    problems = []
+    for path in feature_sets(root):
+        nbytes = size(nbytes_of(path))
+        try:
+            store = FeatureStore.open(path)
+        except StoreError as error:
+            problems.append(f"damaged: {error}")
+            rows.append([str(path), "damaged", "", "", "", nbytes, ""])
+            continue
+        kinds = ",".join(kind for kind in store.kinds if kind not in ("images", "norm"))
+        described = [str(store.attributes["encoder"]), f"{len(store):,}", kinds, store.spec.dtype]
+        rows.append([str(path), *described, nbytes, store.spec.key[:8]])
+    if len(rows) > 1:
+        for line in table(rows, right=(2, 5)):
+            typer.echo(line)
+    else:
+        typer.echo(f"no feature sets below {root}")
+    for problem in problems:
+        typer.echo(problem)
+    for staged in staged_below(root):
+        remedy = f"give its command again, or: beyondcls store rm --staging {shlex.quote(str(staged.folder))}"
+        typer.echo(f"unfinished: {staged.folder} ({size(nbytes_of(staged.folder))}): {staged.state()}; {remedy}")
+
+
+def info(path: FeatureSet) -> None:
+    """Print key, encoder, arrays, shapes and bytes."""
+    from pipelines.store.table import size, table
+    from store import FeatureStore
+
+    store = FeatureStore.open(path)
+    total = sum(_nbytes(store, array) for array in store.arrays.values()) + _groups_nbytes(store)
+    invalid, problems = len(store.attributes["invalid"]), len(store.attributes.get("problems") or ())
+    typer.echo(f"{path}: {store.attributes['encoder']}, {len(store):,} images, key {store.spec.key}")
+    typer.echo(f"  {size(total)}, {size(total / len(store))} an image; encoder key {store.spec.encoder_key}")
+    typer.echo(f"  {invalid:,} invalid images, {problems:,} other problems recorded")
+    if missing := [name for name in store.attributes["arrays"] if name not in store.arrays]:
+        typer.echo(f"  not in this copy: {', '.join(missing)}")
+    for name, value in store.spec.to_dict().items():
+        typer.echo(f"  {name}: {value}")
+    typer.echo(f"  classes: {len(store.attributes.get('classes') or ()) or 'without names'}")
+    rows = [
+        [f"  {a.name}", a.layout.codec or a.layout.dtype, str(list(a.shape)), f"{a.layout.n_shards} shards", size(a.nbytes)]
+        for a in store.arrays.values()
+    ]
+    for line in table(rows, right=(3, 4)):
+        typer.echo(line)
+
+
+def du(path: FeatureSet) -> None:
+    """Print the bytes of each array, largest first: values, scales, and what digests, indices and descriptions add."""
+    from pipelines.store.table import size, table
+    from store import FeatureStore
+    from store.layout import SCALE
+
+    store = FeatureStore.open(path)
+    parts: list[tuple[str, list[int]]] = []  # bytes of values, scales, all that is neither, and their sum
+    for array in store.arrays.values():
+        if array.name.endswith(SCALE) and array.name.removesuffix(SCALE) in store.arrays:
+            continue  # counted with what it scales
+        both = [array] if array.scale is None else [array, array.scale]
+        whole = sum(_nbytes(store, part) for part in both)
+        values, scales = _values_nbytes(array), sum(map(_values_nbytes, both[1:]))
+        parts.append((array.name, [values, scales, whole - values - scales, whole]))
+    parts.sort(key=lambda part: (-part[1][-1], part[0]))
+    groups = _groups_nbytes(store)
+    parts.append(("description of the set", [0, 0, groups, groups]))
+    parts.append(("total", [sum(column) for column in zip(*(sizes for _, sizes in parts), strict=True)]))
+    rows = [["array", "values", "scales", "overhead", "bytes", "an image"]]
+    rows += [[name, *(f"{n:,}" for n in sizes), size(sizes[-1] / len(store))] for name, sizes in parts]
+    for line in table(rows, right=range(1, 6)):
+        typer.echo(line)
+
+
+def _values_nbytes(array: "ArrayReader") -> int:
+    return array.layout.row_nbytes * array.layout.shape[0]
+
+
+def _nbytes(store: "FeatureStore", array: "ArrayReader") -> int:
+    """Bytes of an array's files."""
+    shards = sum(array.layout.nbytes(shard) for shard in range(array.layout.n_shards))
+    return shards + (store.folder.size(f"{array.name}/zarr.json") or 0)
+
+
+def _groups_nbytes(store: "FeatureStore") -> int:
+    """Bytes of the zarr.json that belong to no array."""
+    from store.layout import groups_of
+
+    return sum(store.folder.size(f"{name}zarr.json") or 0 for name in ("", *(f"{g}/" for g in groups_of(list(store.arrays)))))

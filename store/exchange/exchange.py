@@ -1,0 +1,145 @@
+"""What a form of exchange is: how a feature set leaves the store, and what is needed for it to come back."""
+
+import contextlib
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar
+
+import numpy as np
+
+from store.disk import PARTIAL, sync_folder
+from store.errors import StoreError
+from store.lock import Lock
+from store.reader import FeatureStore
+
+Progress = Callable[[int], None]
+
+
+class Exported(ABC):
+    """Exported arrays, opened for reading: `store` describes them, and nothing of their values was looked at yet.
+
+    Attributes:
+        source: the file or folder.
+        store: what its description says, checked; its arrays have layouts and the digests of shards, but no shards.
+    """
+
+    def __init__(self, source: Path, store: FeatureStore):
+        self.source, self.store = source, store
+
+    def __enter__(self) -> "Exported":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of open files."""
+
+    @abstractmethod
+    def where(self, name: str, shard: int) -> str:
+        """The file that holds a shard of an array, for messages."""
+
+    @abstractmethod
+    def constant(self, name: str) -> np.ndarray:
+        """An array without an image axis.
+
+        Raises: StoreError: it is missing, cut, or of another shape or dtype than described.
+        """
+
+    @abstractmethod
+    def unit(self, unit: int) -> dict[str, np.ndarray]:
+        """Stored values of the rows of one shard, [rows of the shard, ...], of every array with an image axis.
+
+        Raises: StoreError: as `constant`.
+        """
+
+
+class Exchange(ABC):
+    """A form in which other programs read a feature set.
+
+    Attributes:
+        looks: how one can be told, for messages.
+    """
+
+    name: ClassVar[str]
+    looks: ClassVar[str]
+
+    @abstractmethod
+    def fits(self, source: Path) -> bool:
+        """Whether something that exists looks like this form."""
+
+    @abstractmethod
+    def read(self, source: Path) -> Exported:
+        """Open what was exported.
+
+        Raises: StoreError: it is not of this form, its description is not as it was written, or arrays are missing.
+        """
+
+    @abstractmethod
+    def write(self, store: FeatureStore, out: Path, names: Sequence[str], progress: Progress) -> None:
+        """Write arrays to `out`, which does not exist; each is read shard by shard."""
+
+    def export(self, store: FeatureStore, out: Path, names: Sequence[str], progress: Progress | None = None) -> None:
+        """Write stored values of arrays, and the description of the feature set, to `out`: all of it or nothing.
+
+        Args:
+            store: opened; its digests are compared on the way.
+            out: file or folder to make.
+            names: of arrays, as `chosen_arrays` gives them.
+            progress: called with the number of shards done since the last call.
+
+        Raises: StoreError: `out` exists, another process writes it, shards are damaged, or it cannot be written.
+        """
+        partial = out.with_name(f".{out.name}{PARTIAL}")
+        try:
+            with contextlib.closing(_Locked(out)):
+                if os.path.lexists(out):
+                    raise StoreError(f"{out} already exists; give another name, or remove it first")
+                _remove(partial)  # of an export that was killed
+                try:
+                    self.write(store, partial, names, progress or (lambda n: None))
+                    os.rename(partial, out)
+                finally:
+                    _remove(partial)
+                sync_folder(out.parent)
+        except OSError as error:
+            raise StoreError(f"{out} cannot be written ({error}); nothing is left of it, mend that and export again") from error
+
+
+class _Locked(Lock):
+    """One process at a time writes `out`."""
+
+    def __init__(self, out: Path):
+        super().__init__(out.with_name(f".{out.name}.lock"), str(out))
+
+    close = Lock.release
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def chosen_arrays(store: FeatureStore, asked: Sequence[str] | None) -> list[str]:
+    """Names of the arrays to export, in the order of the store: all of this copy, or those asked for and their scales.
+
+    `asked`: names, or what names begin with: `patch` is `patch/block5/view0` and whatever else is below `patch/`.
+
+    Raises: StoreError: there is no such array in this copy.
+    """
+    if asked is None:
+        return list(store.arrays)
+    chosen: set[str] = set()
+    for name in asked:
+        if not (found := [n for n in store.arrays if n == name or n.startswith(f"{name}/")]):
+            store.array(name)  # says what there is
+        chosen |= set(found)
+    scales = {scale.name for name in chosen if (scale := store.arrays[name].scale) is not None}
+    return [name for name in store.arrays if name in chosen | scales]

@@ -1,0 +1,146 @@
+"""hdf5: one file with a data set an array, named as in the store, and descriptions as JSON in attributes."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from store.errors import StoreError
+from store.exchange.description import described, entry_of, header_of, is_constant, load_json
+from store.exchange.exchange import Exchange, Exported, Progress
+from store.layout import ATTRIBUTE, CHUNK_ROWS
+from store.reader import FeatureStore
+
+if TYPE_CHECKING:
+    import h5py
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+class Hdf5(Exchange):
+    """h5py.File(OUT)["patch/block5/view0"] has the stored values, in chunks of 32 rows, uncompressed."""
+
+    name = "hdf5"
+    looks: ClassVar[str] = "a file that HDF5 wrote"
+
+    def fits(self, source: Path) -> bool:
+        if not source.is_file():
+            return False
+        with source.open("rb") as file:
+            return source.suffix in (".h5", ".hdf5") or file.read(len(SIGNATURE)) == SIGNATURE
+
+    def write(self, store: FeatureStore, out: Path, names: Sequence[str], progress: Progress) -> None:
+        import h5py
+
+        with h5py.File(out, "w") as file:
+            file.attrs[ATTRIBUTE] = json.dumps(header_of(self.name, store))
+            for name in names:
+                array, layout = store.arrays[name], store.arrays[name].layout
+                chunks = (min(CHUNK_ROWS, layout.shape[0]), *layout.shape[1:])
+                values = file.create_dataset(name, layout.shape, layout.dtype, chunks=chunks)
+                values.attrs[ATTRIBUTE] = json.dumps(entry_of(array))
+                for shard in range(layout.n_shards):
+                    start, stop = layout.rows(shard)
+                    values[start:stop] = array.stored(np.arange(start, stop))
+                    progress(1)
+        with out.open("rb") as written:
+            os.fsync(written.fileno())
+
+    def read(self, source: Path) -> Exported:
+        import h5py
+
+        if not source.is_file():
+            raise StoreError(f"there is no file {source}; name what `beyondcls store export --to hdf5` wrote")
+        try:
+            file = h5py.File(source, "r")
+        except Exception as error:
+            raise _unreadable(source, error) from error
+        try:
+            return _ExportedHdf5(source, file)
+        except BaseException:
+            file.close()
+            raise
+
+
+def _unreadable(source: Path, error: Exception) -> StoreError:
+    # h5py turns what HDF5 says of arbitrary bytes into all kinds of errors.
+    return StoreError(f"{source} cannot be read as HDF5 ({str(error)[:200]}); export the feature set again")
+
+
+class _ExportedHdf5(Exported):
+    def __init__(self, source: Path, file: "h5py.File"):
+        self._file = file
+        self._datasets: dict[str, h5py.Dataset] = {}
+        try:
+            description = self._json(source, file)
+            description["arrays"] = self._entries(source, description)
+        except StoreError:
+            raise
+        except Exception as error:
+            raise _unreadable(source, error) from error
+        super().__init__(source, described(str(source), Hdf5.name, description))
+        for name, array in self.store.arrays.items():
+            values, layout = self._datasets[name], array.layout
+            if (values.shape, values.dtype) != (layout.shape, np.dtype(layout.dtype)):
+                raise StoreError(
+                    f"{source}: {name} is {list(values.shape)} {values.dtype}, described as {list(layout.shape)} "
+                    f"{layout.dtype}; export the feature set again"
+                )
+
+    def _json(self, source: Path, node: "h5py.Group | h5py.Dataset") -> Any:
+        text = node.attrs.get(ATTRIBUTE)
+        if not isinstance(text, str):
+            raise StoreError(
+                f"{source}: {node.name} has no text attribute {ATTRIBUTE!r}; name what `beyondcls store export` wrote"
+            )
+        return load_json(f"{source}, attribute of {node.name},", text)
+
+    def _entries(self, source: Path, description: Any) -> dict[str, Any]:
+        """What the attributes of the arrays say that are there."""
+        entries = {}
+        for name in description["group"]["arrays"]:
+            if name in self._file:
+                self._datasets[name] = self._dataset(source, name)
+                entries[name] = self._json(source, self._datasets[name])
+        return entries
+
+    def _dataset(self, source: Path, name: str) -> "h5py.Dataset":
+        """A data set of this very file.
+
+        Raises: StoreError: its values are elsewhere, or not all there.
+        """
+        import h5py
+
+        parts = name.split("/")
+        for path in ("/".join(parts[: i + 1]) for i in range(len(parts))):
+            if type(self._file.get(path, getlink=True)) is not h5py.HardLink:
+                raise StoreError(f"{source}: {path} is a link; export the feature set again")
+        values = self._file[name]
+        if not isinstance(values, h5py.Dataset) or values.is_virtual or values.external:
+            raise StoreError(f"{source}: {name} has no values of its own; export the feature set again")
+        # Without compression, fewer bytes than values are chunks that were never written: they would read as zeros.
+        if values.id.get_storage_size() < values.nbytes:
+            raise StoreError(f"{source}: {name} is not whole, or was compressed; export the feature set again")
+        return values
+
+    def where(self, name: str, shard: int) -> str:
+        return str(self.source)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def constant(self, name: str) -> np.ndarray:
+        return self._rows(name, 0)
+
+    def unit(self, unit: int) -> dict[str, np.ndarray]:
+        return {name: self._rows(name, unit) for name in self.store.arrays if not is_constant(name)}
+
+    def _rows(self, name: str, shard: int) -> np.ndarray:
+        start, stop = self.store.arrays[name].layout.rows(shard)
+        try:
+            return np.asarray(self._datasets[name][start:stop])
+        except Exception as error:
+            raise _unreadable(self.source, error) from error

@@ -1,0 +1,135 @@
+"""npy: a folder with one .npy an array, nested as the names are, and description.json."""
+
+import os
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, ClassVar
+
+import numpy as np
+from numpy.lib import format as npy
+
+from store.array import ArrayReader
+from store.errors import StoreError
+from store.exchange.description import (
+    DESCRIPTION,
+    described,
+    description_of,
+    is_constant,
+    read_description,
+    write_description,
+)
+from store.exchange.exchange import Exchange, Exported, Progress
+from store.layout import ArrayLayout
+from store.reader import FeatureStore
+
+
+class Npy(Exchange):
+    """np.load(OUT / "patch/block5/view0.npy", mmap_mode="r") gives the stored values."""
+
+    name = "npy"
+    looks: ClassVar[str] = f"a folder with {DESCRIPTION} and .npy files"
+
+    def fits(self, source: Path) -> bool:
+        return (source / DESCRIPTION).is_file() and not any(source.glob("*.tar"))
+
+    def write(self, store: FeatureStore, out: Path, names: Sequence[str], progress: Progress) -> None:
+        for name in names:
+            write_npy(out / f"{name}.npy", store.arrays[name], progress)
+        write_description(out, description_of(self.name, store, names))
+
+    def read(self, source: Path) -> Exported:
+        store = described(str(source / DESCRIPTION), self.name, read_description(source))
+        return _ExportedNpy(source, store)
+
+
+class _ExportedNpy(Exported):
+    def __init__(self, source: Path, store: FeatureStore):
+        super().__init__(source, store)
+        self._files = {name: NpyFile(source / f"{name}.npy", array.layout) for name, array in store.arrays.items()}
+
+    def close(self) -> None:
+        pass
+
+    def where(self, name: str, shard: int) -> str:
+        return str(self._files[name].path)
+
+    def constant(self, name: str) -> np.ndarray:
+        return self._files[name].rows(0)
+
+    def unit(self, unit: int) -> dict[str, np.ndarray]:
+        return {name: file.rows(unit) for name, file in self._files.items() if not is_constant(name)}
+
+
+def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
+    """What stands before the values in a .npy file."""
+    buffer = BytesIO()
+    described = {"descr": npy.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(buffer, described)
+    return buffer.getvalue()
+
+
+def read_npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype; the values follow in C order. No pickle is ever read.
+
+    Raises: ValueError: it is no .npy of plain numbers in C order.
+    """
+    try:
+        version = npy.read_magic(file)
+        read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+        shape, fortran, dtype = read(file)
+    except Exception as error:  # whatever a parser of Python literals says of arbitrary bytes
+        raise ValueError(f"no header of a .npy file: {str(error)[:200]}") from error
+    if fortran or dtype.hasobject:
+        raise ValueError("its values are in Fortran order or Python objects")
+    return shape, dtype
+
+
+def write_npy(path: Path, array: ArrayReader, progress: Progress) -> None:
+    """Write stored values of an array, shard by shard."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(npy_header(array.layout.shape, array.layout.dtype))
+        for shard in range(array.layout.n_shards):
+            file.write(np.ascontiguousarray(array.stored(np.arange(*array.layout.rows(shard)))).data)
+            progress(1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class NpyFile:
+    """A .npy that holds an array as it is stored.
+
+    Raises: StoreError: it is missing, cut, or of another shape or dtype.
+    """
+
+    def __init__(self, path: Path, layout: ArrayLayout):
+        self.path, self._layout = path, layout
+        try:
+            with path.open("rb") as file:
+                shape, dtype = read_npy_header(file)
+                self._offset = file.tell()
+            size = path.stat().st_size
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{path} cannot be read ({error}); export the feature set again") from error
+        if (shape, dtype) != (layout.shape, np.dtype(layout.dtype)):
+            raise StoreError(
+                f"{path} holds {list(shape)} {dtype}, described as {list(layout.shape)} {layout.dtype}; export it again"
+            )
+        if size != (expected := self._offset + layout.row_nbytes * layout.shape[0]):
+            raise StoreError(f"{path} has {size} bytes, expected {expected}; export it again")
+
+    def rows(self, shard: int) -> np.ndarray:
+        """Rows of one shard. Raises: StoreError: the file ended meanwhile."""
+        start, stop = self._layout.rows(shard)
+        shape = (stop - start, *self._layout.shape[1:])
+        values = np.empty(shape, self._layout.dtype)
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset + start * self._layout.row_nbytes)
+                n = file.readinto(values.reshape(-1).view(np.uint8).data)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be read ({error.strerror}); export it again") from error
+        if n != values.nbytes:
+            raise StoreError(f"{self.path} ended while it was read; export it again")
+        return values

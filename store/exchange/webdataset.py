@@ -1,0 +1,201 @@
+"""webdataset: tars with one sample an image, one .npy an array, and description.json beside them.
+
+Sample keys are row numbers; "patch/block5/view0" of row 7 is the member 000000007.patch.block5.view0.npy. Names of arrays
+have no dots, so that nothing is lost; ids of images, which may be any text, are in images/id.
+"""
+
+import math
+import os
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from store.errors import StoreError
+from store.exchange.description import (
+    DESCRIPTION,
+    described,
+    description_of,
+    is_constant,
+    read_description,
+    write_description,
+)
+from store.exchange.exchange import Exchange, Exported, Progress
+from store.exchange.npy import NpyFile, npy_header, read_npy_header, write_npy
+from store.layout import ArrayLayout
+from store.reader import FeatureStore
+
+HEADER_NBYTES = 1 << 12  # more is no header of a .npy file of plain numbers
+
+
+@dataclass(frozen=True)
+class WebDataset(Exchange):
+    """wds.WebDataset(OUT / "features-{000000..000003}.tar").decode() gives the stored values of each image.
+
+    tar_rows: images of a tar at most; by default, and at most, those of a shard, so that no tar belongs to two shards.
+    """
+
+    name: ClassVar[str] = "webdataset"
+    looks: ClassVar[str] = f"a folder with {DESCRIPTION} and .tar files"
+    tar_rows: int | None = None
+
+    def fits(self, source: Path) -> bool:
+        return (source / DESCRIPTION).is_file() and any(source.glob("*.tar"))
+
+    def write(self, store: FeatureStore, out: Path, names: Sequence[str], progress: Progress) -> None:
+        out.mkdir(parents=True)
+        for name in filter(is_constant, names):
+            write_npy(out / f"{name}.npy", store.arrays[name], progress)
+        arrays = [store.arrays[name] for name in names if not is_constant(name)]
+        tar_rows = 1
+        if arrays:
+            tar_rows = min(self.tar_rows or store.shard_rows, store.shard_rows)
+            headers = [npy_header(array.layout.shape[1:], array.layout.dtype) for array in arrays]
+            for tar, (unit, start, stop) in enumerate(_tars(arrays[0].layout, tar_rows)):
+                with _new_tar(out / _tar_name(tar)) as file:
+                    # A few rows at a time: every array's rows are in memory at once.
+                    step = arrays[0].layout.chunk_rows
+                    for first in range(start, stop, step):
+                        rows = range(first, min(first + step, stop))
+                        stored = [array.stored(np.asarray(rows)) for array in arrays]
+                        for at, row in enumerate(rows):
+                            for array, header, values in zip(arrays, headers, stored, strict=True):
+                                _add(file, _member(row, array.name), header + values[at].tobytes())
+                if stop == arrays[0].layout.rows(unit)[1]:
+                    progress(len(arrays))
+        write_description(out, description_of(self.name, store, names) | {"tar_rows": tar_rows})
+
+    def read(self, source: Path) -> Exported:
+        description = read_description(source)
+        return _ExportedTars(source, described(str(source / DESCRIPTION), self.name, description), description.get("tar_rows"))
+
+
+def _tars(layout: ArrayLayout, tar_rows: int) -> Iterator[tuple[int, int, int]]:
+    """Shard, first row, and one past the last row of each tar."""
+    for unit in range(layout.n_shards):
+        begin, end = layout.rows(unit)
+        yield from ((unit, start, min(start + tar_rows, end)) for start in range(begin, end, tar_rows))
+
+
+def _tar_name(tar: int) -> str:
+    return f"features-{tar:06d}.tar"
+
+
+def _member(row: int, name: str) -> str:
+    return f"{row:09d}.{name.replace('/', '.')}.npy"
+
+
+@contextmanager
+def _new_tar(path: Path) -> Iterator[tarfile.TarFile]:
+    """A tar for writing, on the disk when it is closed."""
+    with path.open("wb") as file:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            yield tar
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)  # the time is 0, the owner nobody: equal features are equal bytes
+    member.size = len(content)
+    tar.addfile(member, BytesIO(content))
+    _forget(tar)
+
+
+def _forget(tar: tarfile.TarFile) -> None:
+    """A tar remembers all members that went through it; here they may be millions."""
+    tar.members = []  # type: ignore[attr-defined]
+
+
+class _ExportedTars(Exported):
+    def __init__(self, source: Path, store: FeatureStore, tar_rows: Any):
+        super().__init__(source, store)
+        arrays = {name: array for name, array in store.arrays.items() if not is_constant(name)}
+        self._layouts = {name: array.layout for name, array in arrays.items()}
+        first = next(iter(self._layouts.values()))
+        if type(tar_rows) is not int or not 0 < tar_rows <= first.shard_rows:
+            raise StoreError(
+                f"{source / DESCRIPTION} has tar_rows {tar_rows!r}, expected 1 to {first.shard_rows}; export it again"
+            )
+        self._constants = {
+            name: NpyFile(source / f"{name}.npy", array.layout) for name, array in store.arrays.items() if is_constant(name)
+        }
+        self._tar_rows, self._per_unit = tar_rows, math.ceil(first.shard_rows / tar_rows)
+        self._headers = {name: npy_header(layout.shape[1:], layout.dtype) for name, layout in self._layouts.items()}
+        self._encoded = {name.replace("/", "."): name for name in self._layouts}
+
+    def close(self) -> None:
+        pass
+
+    def where(self, name: str, shard: int) -> str:
+        if is_constant(name):
+            return str(self._constants[name].path)
+        first, last = shard * self._per_unit, (shard + 1) * self._per_unit - 1
+        return str(self.source / _tar_name(first)) + (f" to {_tar_name(last)}" if last > first else "")
+
+    def constant(self, name: str) -> np.ndarray:
+        return self._constants[name].rows(0)
+
+    def unit(self, unit: int) -> dict[str, np.ndarray]:
+        begin, end = next(iter(self._layouts.values())).rows(unit)
+        rows = {name: np.empty((end - begin, *layout.shape[1:]), layout.dtype) for name, layout in self._layouts.items()}
+        for i, start in enumerate(range(begin, end, self._tar_rows)):
+            file = self.source / _tar_name(unit * self._per_unit + i)
+            stop = min(start + self._tar_rows, end)
+            found = set()
+            try:
+                for row, name, value in self._members(file):
+                    if not start <= row < stop or (row, name) in found:
+                        raise ValueError(f"row {row} of {name} is there twice, or belongs into another tar")
+                    rows[name][row - begin] = value
+                    found.add((row, name))
+                if len(found) != (stop - start) * len(rows):
+                    missing = next(m for row in range(start, stop) for m in rows if (row, m) not in found)
+                    raise ValueError(
+                        f"it lacks {missing} and perhaps more, having {len(found)} members for {stop - start} images"
+                    )
+            except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:
+                raise StoreError(f"{file} cannot be read ({error}); export the feature set again") from error
+        return rows
+
+    def _members(self, file: Path) -> Iterator[tuple[int, str, np.ndarray]]:
+        """Row, array and value of each member.
+
+        Raises: ValueError, TarError, OSError: it is no tar, or one with other members than are exported.
+        """
+        with tarfile.open(file, "r:") as tar:
+            while (member := tar.next()) is not None:
+                _forget(tar)
+                matched = re.fullmatch(r"([0-9]{9,18})\.([\w.-]+)\.npy", member.name, re.ASCII)
+                name = self._encoded.get(matched[2]) if matched else None
+                if matched is None or name is None or not member.isreg() or member.issparse():
+                    kind = "file" if member.isreg() else "link or other"
+                    raise ValueError(f"it has the {kind} member {member.name[:200]!r}, which export does not write")
+                yield int(matched[1]), name, self._value(tar, member, name)
+
+    def _value(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> np.ndarray:
+        """[...] one row of an array."""
+        layout, header = self._layouts[name], self._headers[name]
+        if member.size > layout.row_nbytes + HEADER_NBYTES:
+            raise ValueError(f"{member.name} has {member.size} bytes for {layout.row_nbytes} of values")
+        source = tar.extractfile(member)
+        assert source is not None, member  # a regular file
+        content = source.read()
+        begin = len(header)
+        if not content.startswith(header):  # written by something else, or damaged
+            file = BytesIO(content)
+            shape, dtype = read_npy_header(file)
+            if (shape, dtype) != (layout.shape[1:], np.dtype(layout.dtype)):
+                raise ValueError(
+                    f"{member.name} holds {list(shape)} {dtype}, described as {list(layout.shape[1:])} {layout.dtype}"
+                )
+            begin = file.tell()
+        if len(content) - begin != layout.row_nbytes:
+            raise ValueError(f"{member.name} holds {len(content) - begin} bytes of values, expected {layout.row_nbytes}")
+        return np.frombuffer(content, layout.dtype, offset=begin).reshape(layout.shape[1:])

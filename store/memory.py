@@ -1,0 +1,49 @@
+"""How much memory is free, here or on a GPU."""
+
+from pathlib import Path
+
+import psutil
+import torch
+
+ROOT = Path("/")
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free on a device; for the CPU, what this process may still use: containers and schedulers set limits."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    limits = [_below_limit(*files) for files in _limits()]
+    return min([psutil.virtual_memory().available, *(free for free in limits if free is not None)])
+
+
+def _limits() -> list[tuple[Path, Path, Path]]:
+    """Files with limit, use and statistics of the control groups (versions 1 and 2) that this process is in."""
+    mount, own = ROOT / "sys/fs/cgroup", ROOT / "proc/self/cgroup"
+    files = []
+    for line in own.read_text().splitlines() if own.is_file() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base, names = mount, ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            base, names = mount / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        # In a container the group's own folder is what is mounted.
+        folder = next((f for f in (base / path.lstrip("/"), base) if (f / names[0]).is_file()), None)
+        if folder is not None:
+            files.append((folder / names[0], folder / names[1], folder / "memory.stat"))
+    return files
+
+
+def _below_limit(limit: Path, use: Path, statistics: Path) -> int | None:
+    """Bytes below a limit; None without one. Cached files count as free: they give way."""
+    try:
+        allowed = int(limit.read_text())
+        cached = sum(
+            int(value)
+            for name, value in (line.split() for line in statistics.read_text().splitlines())
+            if name in ("inactive_file", "active_file")
+        )
+        return max(0, allowed - int(use.read_text()) + cached)
+    except (OSError, ValueError):  # "max", or not ours to read
+        return None

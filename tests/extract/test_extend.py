@@ -1,0 +1,253 @@
+"""A feature set that is there is added to, or mended: only what it lacks is computed, and the rest is not touched."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from extract.datasets import ImageSet, open_images
+from extract.encoders import Encoder
+from extract.run import extract
+from store import FeatureStore, StoreError, verify
+from store.codecs import CODECS
+from tests.extract.pictures import picture, samples, write_tar
+from tests.extract.tiny import tiny_encoder
+
+N = 70  # 32 + 32 + 6 rows
+Run = Callable[..., FeatureStore]
+
+
+class Counting(Encoder):
+    """Counts the images that it is shown."""
+
+    seen = 0
+
+    def __call__(self, images: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        self.seen += len(images)
+        return super().__call__(images, *arguments, **named)
+
+
+@pytest.fixture
+def encoder() -> Counting:
+    return Counting("tiny", tiny_encoder().model, {})
+
+
+@pytest.fixture(scope="module")
+def tars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 images in the first tar, 30 in the second; 7 and 45 cannot be read."""
+    folder = tmp_path_factory.mktemp("tars")
+    content = samples(N)
+    for bad in (7, 45):
+        content[bad]["png"] = picture(bad)[:-40]
+    write_tar(folder / "0.tar", content[:40])
+    write_tar(folder / "1.tar", content[40:])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tars: Path) -> ImageSet:
+    return open_images(str(tars))
+
+
+@pytest.fixture
+def run(encoder: Counting, images: ImageSet) -> Run:
+    def run(out: Path, images: ImageSet = images, encoder: Encoder = encoder, **arguments: Any) -> FeatureStore:
+        given = {"shard_rows": 32, "batch_size": 8, "workers": 2, "on_error": "record", **arguments}
+        return extract(encoder, images, out, **given)
+
+    return run
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+def shards(folder: Path) -> dict[str, tuple[int, int]]:
+    """Inode and time of change of every shard."""
+    found = (f for f in sorted(folder.rglob("c/**/*")) if f.is_file())
+    return {str(f.relative_to(folder)): (f.stat().st_ino, f.stat().st_mtime_ns) for f in found}
+
+
+@pytest.mark.parametrize(
+    "less",
+    [
+        {"blocks": (-1,)},
+        {"statistics": ("patch_self",)},
+        {"maps": False},
+        {"blocks": (0,), "statistics": ("patch_self",), "maps": False},
+    ],
+    ids=["block", "statistics", "maps", "all"],
+)
+def test_what_is_added_is_what_would_have_been_there(less: dict[str, Any], run: Run, tmp_path: Path) -> None:
+    run(tmp_path / "f", **{"blocks": (0, 1), **less})
+    before = shards(tmp_path / "f")
+    run(tmp_path / "f", blocks=(0, 1), existing="extend")
+    run(tmp_path / "whole", blocks=(0, 1))
+    assert files(tmp_path / "f") == files(tmp_path / "whole")
+    after = shards(tmp_path / "f")
+    assert {name: after[name] for name in before if "norm" not in name} == {n: v for n, v in before.items() if "norm" not in n}
+    assert not (tmp_path / ".staging").exists()
+
+
+def test_what_is_there_stays_though_it_is_not_asked_for(run: Run, tmp_path: Path) -> None:
+    run(tmp_path / "f", blocks=(0,))
+    extended = run(tmp_path / "f", blocks=(1,), statistics=(), maps=False, existing="extend")
+    assert extended.spec.blocks == (0, 1)
+    assert extended.spec.statistics
+    assert extended.spec.maps
+
+
+def test_more_images(run: Run, encoder: Counting, tars: Path, tmp_path: Path) -> None:
+    """The last shard of 40 images held 8; they are kept, and only images behind them are computed."""
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "0.tar").symlink_to(tars / "0.tar")
+    small = run(tmp_path / "f", images=open_images(str(tmp_path / "first")))
+    first = {name: array.stored(np.arange(len(array.layout.rows(0)))) for name, array in small.arrays.items()}
+    tokens = small.tokens("patch").all()
+    before, encoder.seen = shards(tmp_path / "f"), 0
+    large = run(tmp_path / "f", existing="extend")
+    assert encoder.seen == 1 + 30 - 1, "one to see the shapes, 30 new images, one of which cannot be read"
+    assert len(large) == N
+    assert np.array_equal(large.tokens("patch").rows(range(40)), tokens)
+    assert [note["row"] for note in large.attributes["invalid"]] == [7, 45]
+    after = shards(tmp_path / "f")
+    whole = [name for name in before if "/c/0" in name and "norm" not in name]
+    assert whole
+    assert all(after[name] == before[name] for name in whole)
+    assert first.keys() == large.arrays.keys()
+    run(tmp_path / "whole")
+    assert files(tmp_path / "f") == files(tmp_path / "whole")
+
+
+def test_longer_ids(run: Run, tars: Path, tmp_path: Path) -> None:
+    (tmp_path / "tars").mkdir()
+    (tmp_path / "tars" / "0.tar").symlink_to(tars / "0.tar")
+    run(tmp_path / "f", images=open_images(str(tmp_path / "tars")))
+    content = samples(3)
+    for i, sample in enumerate(content):
+        sample["__key__"] = f"one-with-a-long-name-{i}"
+    write_tar(tmp_path / "tars" / "1.tar", content)
+    images = open_images(str(tmp_path / "tars"))
+    extended = run(tmp_path / "f", images=images, existing="extend")
+    assert extended.ids == [sample.id for sample in images.samples]
+    run(tmp_path / "whole", images=images)
+    assert files(tmp_path / "f") == files(tmp_path / "whole")
+
+
+def test_nothing_to_add(run: Run, encoder: Counting, tmp_path: Path) -> None:
+    run(tmp_path / "f")
+    before, encoder.seen = shards(tmp_path / "f"), 0
+    run(tmp_path / "f", existing="extend")
+    assert encoder.seen == 1, "to see the shapes"
+    assert shards(tmp_path / "f") == before
+
+
+def test_extending_what_is_not_there_makes_it(run: Run, tmp_path: Path) -> None:
+    assert len(run(tmp_path / "f", existing="extend")) == N
+
+
+def test_an_interrupted_extension_goes_on(run: Run, tmp_path: Path) -> None:
+    before = run(tmp_path / "f", blocks=(1,)).spec.key
+    calls = iter(range(1000))
+
+    def stop(_: int) -> None:
+        if next(calls) == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "f", blocks=(0,), existing="extend", progress=stop)
+    assert FeatureStore.open(tmp_path / "f").spec.key == before
+    run(tmp_path / "f", blocks=(0,), existing="extend")
+    run(tmp_path / "whole", blocks=(0, 1))
+    assert files(tmp_path / "f") == files(tmp_path / "whole")
+
+
+class TestRefused:
+    def test_another_encoder(self, run: Run, tmp_path: Path) -> None:
+        run(tmp_path / "f")
+        with pytest.raises(StoreError, match="f cannot be extended: weights, architecture differ; give another --out"):
+            run(tmp_path / "f", encoder=tiny_encoder(1), existing="extend")
+
+    def test_another_dtype(self, run: Run, tmp_path: Path) -> None:
+        run(tmp_path / "f")
+        with pytest.raises(StoreError, match="f cannot be extended: dtype differ"):
+            run(tmp_path / "f", dtype="int8", existing="extend")
+
+    def test_images_before_those_that_are_there(self, run: Run, tars: Path, tmp_path: Path) -> None:
+        (tmp_path / "second").mkdir()
+        (tmp_path / "second" / "1.tar").symlink_to(tars / "1.tar")
+        run(tmp_path / "f", images=open_images(str(tmp_path / "second")))
+        before = files(tmp_path / "f")
+        with pytest.raises(StoreError, match=r"its 30 images are not the first of the 70 in .*; new images must come after"):
+            run(tmp_path / "f", existing="extend")
+        assert files(tmp_path / "f") == before
+
+    def test_fewer_images(self, run: Run, tars: Path, tmp_path: Path) -> None:
+        run(tmp_path / "f")
+        (tmp_path / "first").mkdir()
+        (tmp_path / "first" / "0.tar").symlink_to(tars / "0.tar")
+        with pytest.raises(StoreError, match="its 70 images are not the first of the 40"):
+            run(tmp_path / "f", images=open_images(str(tmp_path / "first")), existing="extend")
+
+
+class TestRepair:
+    @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "array", "group", "all"])
+    def test_same_bytes_as_before(self, damage: str, run: Run, encoder: Counting, tmp_path: Path) -> None:
+        run(tmp_path / "f")
+        before = files(tmp_path / "f")
+        shard = tmp_path / "f" / "patch/block1/view0/c/1/0/0"
+        if damage in ("flip", "all"):
+            content = bytearray(shard.read_bytes())
+            content[1234] ^= 4
+            shard.write_bytes(content)
+        if damage == "cut":
+            shard.write_bytes(shard.read_bytes()[:-1])
+        if damage in ("missing", "all"):
+            (tmp_path / "f" / "images/label/c/2").unlink()
+        if damage in ("array", "all"):
+            (tmp_path / "f" / "cls/block1/view0/zarr.json").write_text("{}")
+        if damage in ("group", "all"):
+            (tmp_path / "f" / "zarr.json").write_text("broken")
+        encoder.seen = 0
+        run(tmp_path / "f", existing="repair")
+        assert files(tmp_path / "f") == before
+        assert not [problem for _, _, problem in verify(tmp_path / "f") if problem]
+        computed = {"flip": 31, "cut": 31, "missing": 0, "array": 0, "group": 62, "all": 68}
+        assert encoder.seen == 1 + computed[damage]
+
+    def test_with_other_options(self, run: Run, tmp_path: Path) -> None:
+        run(tmp_path / "f")
+        with pytest.raises(StoreError, match=r"but these options give .* \(blocks differ\); repair it with what it was made"):
+            run(tmp_path / "f", blocks=(0,), existing="repair")
+
+    def test_of_a_part(self, run: Run, tmp_path: Path) -> None:
+        import shutil
+
+        run(tmp_path / "f")
+        shutil.rmtree(tmp_path / "f" / "cls")
+        with pytest.raises(StoreError, match="is a copy without cls/block1/view0; pull all of it first"):
+            run(tmp_path / "f", existing="repair")
+
+
+@pytest.mark.parametrize("dtype", CODECS)
+def test_every_dtype_keeps_tokens_within_its_bound(dtype: str, run: Run, images: ImageSet, tmp_path: Path) -> None:
+    exact, store = run(tmp_path / "exact", dtype="float32"), run(tmp_path / "f", dtype=dtype)
+    for kind in ("patch", "cls"):
+        values = torch.from_numpy(exact.tokens(kind).all())
+        error = (torch.from_numpy(store.tokens(kind).all().astype(np.float32)) - values).abs()
+        assert (error <= CODECS[dtype].bound(values)).all()
+        assert values.abs().max() > 0.1
+    for name in ("statistics/cls_self/view0", "images/label"):
+        assert np.array_equal(store.array(name).all(), exact.array(name).all())
+    maps = store.array("attention/cls/view0")
+    assert maps.dtype == (np.float32 if dtype == "float32" else np.float16)
+
+
+def test_shards_that_suit_the_set(run: Run, tmp_path: Path) -> None:
+    """A small set has one shard of at least 4 MiB."""
+    store = run(tmp_path / "f", shard_rows=None)
+    assert store.shard_rows * store.tokens("patch").layout.row_nbytes >= 4 << 20
+    assert store.tokens("patch").layout.n_shards == 1

@@ -1,0 +1,100 @@
+"""Files are whole or not there; links and exchanges work where the system has none."""
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from store import disk
+
+
+def test_a_file_is_replaced_not_changed(tmp_path: Path) -> None:
+    """Who has the old one open, or linked, keeps it."""
+    file, other = tmp_path / "a/b/file", tmp_path / "other"
+    disk.write_file(file, [b"ol", memoryview(b"d"), b""])
+    os.link(file, other)
+    disk.write_file(file, [b"new"])
+    assert (file.read_bytes(), other.read_bytes()) == (b"new", b"old")
+    assert [p.name for p in file.parent.iterdir()] == ["file"]
+
+
+def test_short_writes_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
+    disk.write_file(tmp_path / "file", [b"0123456", b"789"])
+    assert (tmp_path / "file").read_bytes() == b"0123456789"
+
+
+def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk.append(tmp_path / "file", b"one\n")
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:2]))
+        with pytest.raises(OSError, match="No space left") as caught:
+            disk.append(tmp_path / "file", b"two\n")
+    assert caught.value.errno == errno.ENOSPC
+    disk.append(tmp_path / "file", b"three\n")
+    assert (tmp_path / "file").read_bytes() == b"one\nthree\n"
+
+
+def test_a_link_shares_the_file(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "a/b/target"
+    source.write_bytes(b"x")
+    for _ in range(2):  # over what a kill left, too
+        disk.link(source, target)
+    assert source.stat().st_ino == target.stat().st_ino
+
+
+def test_a_link_to_what_a_symlink_means(tmp_path: Path) -> None:
+    """As DVC may keep files; the symlink may go, its meaning is ours."""
+    (tmp_path / "cached").write_bytes(b"x")
+    (tmp_path / "source").symlink_to(tmp_path / "cached")
+    disk.link(tmp_path / "source", tmp_path / "target")
+    assert not (tmp_path / "target").is_symlink()
+    assert (tmp_path / "target").stat().st_ino == (tmp_path / "cached").stat().st_ino
+
+
+def _no_link(*_: object) -> None:
+    raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+
+def test_a_copy_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", _no_link)
+    (tmp_path / "source").write_bytes(b"x" * 1000)
+    (tmp_path / "target").write_bytes(b"before")
+    disk.link(tmp_path / "source", tmp_path / "target")
+    assert (tmp_path / "target").read_bytes() == b"x" * 1000
+    assert (tmp_path / "source").stat().st_ino != (tmp_path / "target").stat().st_ino
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["source", "target"]
+
+
+def test_half_a_copy_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(source: Path, target: Path) -> None:
+        Path(target).write_bytes(b"x")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", _no_link)
+    monkeypatch.setattr("shutil.copyfile", half)
+    (tmp_path / "source").write_bytes(b"x" * 1000)
+    with pytest.raises(OSError, match="No space left"):
+        disk.link(tmp_path / "source", tmp_path / "target")
+    assert [p.name for p in tmp_path.iterdir()] == ["source"]
+
+
+@pytest.mark.parametrize("system", ["renameat2", "refused", "none"])
+def test_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str) -> None:
+    class Libc:
+        if system == "refused":
+            renameat2 = staticmethod(lambda *_: -1)
+
+    if system != "renameat2":
+        monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Libc())
+    one, other = tmp_path / "one", tmp_path / "sub" / "other"
+    for folder in (one, other):
+        folder.mkdir(parents=True)
+        (folder / "name").write_text(folder.name)
+    disk.exchange(one, other)
+    assert ((one / "name").read_text(), (other / "name").read_text()) == ("other", "one")
+    assert sorted(p.name for p in (tmp_path / "sub").iterdir()) == ["other"]

@@ -1,0 +1,679 @@
+"""Exported and imported again: the same files, or an error that names what is wrong. A contract of every form."""
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import shutil
+import tarfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import webdataset as wds
+import xxhash
+
+from store import ArrayLayout, ArrayReader, FeatureStore, FeatureWriter, StoreError
+from store.codecs import CODECS
+from store.exchange import EXCHANGES, form_of, get_exchange, import_from
+from store.exchange.description import _zarr_of, described, description_of
+from store.exchange.exchange import chosen_arrays
+from store.exchange.webdataset import WebDataset
+from store.layout import ATTRIBUTE
+from store.reader import with_digest
+from tests.store.conftest import ATTRIBUTES, CONSTANTS, INVALID, SPEC, files, flip, same, values
+
+N, SHARD = 70, 32  # three shards, the last one short
+PATCH, BYTES = "patch/block5/view0", "images/id"
+OUT = {"hdf5": "set.h5", "npy": "set", "webdataset": "set"}
+IDS = ["a/b.c", "é", "../x", "日 \n", "__x__"]  # what may stand in an id, and no file name can be trusted with
+
+
+def _layouts(codec: str = "float16") -> list[ArrayLayout]:
+    layouts = [
+        ArrayLayout("images/id", (N, 9), "uint8", ("image", "byte"), SHARD),
+        ArrayLayout("images/label", (N,), "int64", ("image",), SHARD),
+        ArrayLayout("images/valid", (N,), "uint8", ("image",), SHARD),
+        ArrayLayout("statistics/cls_self/view0", (N, 6, 2), "float32", ("image", "block", "head"), SHARD, codec="float32"),
+    ]
+    for name, shape, axes in (
+        (PATCH, (N, 3, 6), ("image", "patch", "channel")),
+        ("cls/block5/view0", (N, 6), ("image", "channel")),
+    ):
+        for end, (stored, dtype) in CODECS[codec].parts(shape).items():
+            layouts.append(ArrayLayout(name + end, stored, dtype, axes[: len(stored)], SHARD, codec=None if end else codec))
+    return layouts
+
+
+def _write(path: Path, codec: str = "float16") -> Path:
+    layouts = _layouts(codec)
+    contents = values(layouts)  # any bit pattern, NaN of all kinds among them
+    ids = b"".join(f"{IDS[row % 5]}{row}".encode().ljust(9, b"\0") for row in range(N))
+    contents[BYTES] = np.frombuffer(ids, np.uint8).reshape(N, 9)
+    notes = [{"row": row, "id": f"é{row}", "problem": "cut short"} for row in INVALID if row < N]
+    with FeatureWriter(path, replace(SPEC, n_images=N, dtype=codec), layouts, CONSTANTS) as writer:
+        for unit in writer.missing_units():
+            start, stop = layouts[0].rows(unit)
+            rows = {name: array[start:stop] for name, array in contents.items()}
+            writer.write_unit(unit, rows, [note for note in notes if start <= note["row"] < stop])
+        writer.finish({**ATTRIBUTES, "problems": ["é.jpg is no image"]})
+    return path
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A set of each codec, not to be changed."""
+    folder = tmp_path_factory.mktemp("sets")
+    return lambda codec: folder / codec if (folder / codec).exists() else _write(folder / codec, codec)
+
+
+@pytest.fixture(scope="module")
+def store(sets) -> FeatureStore:
+    return FeatureStore.open(sets("float16"))
+
+
+@pytest.fixture(params=list(EXCHANGES))
+def form(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def _export(store: FeatureStore, form: str, folder: Path, asked: list[str] | None = None) -> Path:
+    out = folder / OUT[form]
+    EXCHANGES[form].export(store, out, chosen_arrays(store, asked))
+    return out
+
+
+@pytest.fixture(scope="module")
+def ready(store, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The set in each form, not to be changed."""
+    made: dict[str, Path] = {}
+    return lambda form: made.setdefault(form, made.get(form) or _export(store, form, tmp_path_factory.mktemp(form)))
+
+
+@pytest.fixture
+def exported(form: str, ready, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    source = ready(form)
+    return Path((shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / source.name))
+
+
+def _import(form: str, source: Path, out: Path) -> FeatureStore:
+    with EXCHANGES[form].read(source) as opened:
+        return import_from(opened, out)
+
+
+def _message(form: str, source: Path, out: Path) -> str:
+    """What an import says of its source; nothing if it succeeds."""
+    try:
+        _import(form, source, out)
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
+def _contents(path: Path) -> dict[str, bytes]:
+    return files(path) if path.is_dir() else {"": path.read_bytes()}
+
+
+@pytest.mark.parametrize("codec", list(CODECS))
+def test_round_trip_gives_the_same_files(sets, form: str, codec: str, tmp_path: Path) -> None:
+    original = sets(codec)
+    source = _export(FeatureStore.open(original), form, tmp_path)
+    assert form_of(source).name == form
+    back = _import(form, source, tmp_path / "back")
+    assert files(tmp_path / "back") == files(original)
+    assert len(back.attributes["invalid"]) == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["back", OUT[form]])
+
+
+def test_export_is_deterministic(store, form: str, ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = _contents(ready(form))
+    monkeypatch.setattr("time.time", lambda: 2e9)
+    assert _contents(_export(store, form, tmp_path)) == before
+
+
+def test_export_reads_shard_by_shard_and_tells_its_progress(
+    store, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, done = [], []
+    stored = ArrayReader.stored
+    monkeypatch.setattr(ArrayReader, "stored", lambda self, rows: asked.append(len(rows)) or stored(self, rows))
+    EXCHANGES[form].export(store, tmp_path / "x", list(store.arrays), done.append)
+    assert max(asked) <= SHARD
+    assert sum(done) == sum(array.layout.n_shards for array in store.arrays.values())
+    done.clear()
+    with EXCHANGES[form].read(tmp_path / "x") as opened:
+        import_from(opened, tmp_path / "back", done.append)
+    assert sum(done) == 3 * len(_layouts())
+
+
+class TestWhatOthersRead:
+    def test_hdf5(self, store, ready) -> None:
+        with h5py.File(ready("hdf5")) as file:
+            for name, array in store.arrays.items():
+                values = file[name]
+                assert same(values[:], array.stored(np.arange(len(values))))
+                assert (values.chunks, values.compression) == ((min(32, len(values)), *values.shape[1:]), None)
+                said = json.loads(values.attrs["beyondcls"])
+                assert (said["codec"], said["shard_rows"]) == (array.layout.codec, array.layout.shard_rows)
+                assert said["dimension_names"] == list(array.layout.dimensions)
+            assert json.loads(file.attrs["beyondcls"])["group"] == store.attributes
+
+    def test_npy(self, store, ready) -> None:
+        for name, array in store.arrays.items():
+            read = np.load(ready("npy") / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            assert same(np.asarray(read), array.stored(np.arange(array.layout.shape[0])))
+        description = json.loads((ready("npy") / "description.json").read_text())
+        assert description["group"] == store.attributes
+        assert description["arrays"][PATCH]["codec"] == "float16"
+
+    def test_webdataset(self, store, ready) -> None:
+        tars = str(ready("webdataset") / "features-{000000..000002}.tar")
+        samples = list(wds.WebDataset(tars, shardshuffle=False).decode())
+        assert [sample["__key__"] for sample in samples] == [f"{row:09d}" for row in range(N)]
+        for name, array in store.arrays.items():
+            if not name.startswith("norm/"):
+                read = np.stack([sample[name.replace("/", ".") + ".npy"] for sample in samples])
+                assert same(read, array.stored(np.arange(N)))
+            else:
+                assert same(np.load(ready("webdataset") / f"{name}.npy"), array.stored(np.arange(5)))
+
+    @pytest.mark.parametrize(("tar_rows", "n_tars"), [(10, 9), (32, 3), (1000, 3)])
+    def test_tars_of_fewer_images(self, store, tmp_path: Path, tar_rows: int, n_tars: int) -> None:
+        WebDataset(tar_rows).export(store, tmp_path / "x", list(store.arrays))
+        assert len(list((tmp_path / "x").glob("*.tar"))) == n_tars
+        _import("webdataset", tmp_path / "x", tmp_path / "back")
+        assert files(tmp_path / "back") == files(store.path)
+
+
+class TestPartOfASet:
+    def test_names_and_their_beginnings(self, sets) -> None:
+        store = FeatureStore.open(sets("int4"))
+        assert chosen_arrays(store, ["patch"]) == [PATCH, f"{PATCH}-scale"]
+        assert chosen_arrays(store, [PATCH, "norm"]) == [PATCH, f"{PATCH}-scale", "norm/weight", "norm/bias"]
+        with pytest.raises(StoreError, match="has no array 'patch/block4'"):
+            chosen_arrays(store, ["patch/block4"])
+        for unknown in ("patches", "pat", "patch/block5/view", ""):
+            with pytest.raises(StoreError, match=f"has no .*'{unknown}'"):
+                chosen_arrays(store, [unknown])
+
+    @pytest.mark.parametrize("asked", [["patch"], ["norm"]])
+    def test_is_what_it_is(self, store, form: str, tmp_path: Path, asked: list[str]) -> None:
+        source = _export(store, form, tmp_path, asked)
+        if asked == ["patch"] and form != "hdf5":
+            assert not list(source.rglob("norm"))
+        # No tar tells that an export of constants alone is one of tars.
+        with pytest.raises(StoreError, match=r"it lacks \d of its 8 arrays \(images/id.*exported without --arrays"):
+            _import(form, source, tmp_path / "back")
+        assert not (tmp_path / "back").exists()
+        assert not (tmp_path / ".staging").exists()
+
+    def test_a_copy_without_a_kind(self, store, form: str, tmp_path: Path) -> None:
+        copy = shutil.copytree(store.path, tmp_path / "copy")
+        shutil.rmtree(copy / "cls")
+        source = _export(FeatureStore.open(copy), form, tmp_path)
+        with pytest.raises(StoreError, match=r"it lacks 1 of its 8 arrays \(cls/block5/view0\)"):
+            _import(form, source, tmp_path / "back")
+
+
+class TestAllOrNothing:
+    def test_what_exists_is_left_alone(self, store, form: str, exported: Path, tmp_path: Path) -> None:
+        before = _contents(exported)
+        with pytest.raises(StoreError, match="already exists; give another name"):
+            _export(store, form, tmp_path)
+        assert _contents(exported) == before
+
+    def test_nothing_is_left_of_a_damaged_set(self, store, form: str, tmp_path: Path) -> None:
+        copy = shutil.copytree(store.path, tmp_path / "copy")
+        flip(copy / PATCH / "c/2/0/0", 5)
+        with pytest.raises(StoreError, match="c/2/0/0 is damaged"):
+            _export(FeatureStore.open(copy), form, tmp_path)
+        assert [p.name for p in tmp_path.iterdir()] == ["copy"]
+
+    def test_no_space(self, store, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(ArrayReader, "stored", full)
+        with pytest.raises(StoreError, match="No space left"):
+            _export(store, form, tmp_path)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_remains_of_a_killed_export_are_replaced(self, store, form: str, tmp_path: Path) -> None:
+        remains = tmp_path / f".{OUT[form]}.partial"
+        (remains / "old").mkdir(parents=True) if form == "npy" else remains.write_bytes(b"old")
+        source = _export(store, form, tmp_path)
+        assert list(tmp_path.iterdir()) == [source]
+        _import(form, source, tmp_path / "back")
+
+    def test_one_exporter_at_a_time(self, store, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        messages = []
+        stored = ArrayReader.stored
+
+        def meanwhile(self: ArrayReader, rows: np.ndarray) -> np.ndarray:
+            if not messages:
+                messages.append("")
+                with pytest.raises(StoreError) as error:
+                    _export(store, form, tmp_path)
+                messages.append(str(error.value))
+            return stored(self, rows)
+
+        monkeypatch.setattr(ArrayReader, "stored", meanwhile)
+        source = _export(store, form, tmp_path)
+        assert f"{source} is being written by process {os.getpid()}" in messages[1]
+
+    def test_an_occupied_place_is_refused(self, form: str, exported: Path, tmp_path: Path) -> None:
+        (tmp_path / "back").mkdir()
+        (tmp_path / "back/mine").write_text("keep")
+        with pytest.raises(StoreError, match="already holds files"):
+            _import(form, exported, tmp_path / "back")
+        assert files(tmp_path / "back") == {"mine": b"keep"}
+
+    def test_an_interrupted_import_goes_on(self, store, form: str, exported: Path, tmp_path: Path) -> None:
+        out, asked = tmp_path / "back", []
+        for stop_at in (1, 3):
+            with EXCHANGES[form].read(exported) as opened:
+                unit = opened.unit
+
+                def killed(number: int, unit: Callable = unit, stop_at: int = stop_at) -> dict[str, np.ndarray]:
+                    if number == stop_at:
+                        raise KeyboardInterrupt
+                    asked.append(number)
+                    return unit(number)
+
+                opened.unit = killed  # type: ignore[method-assign]
+                if stop_at < 3:
+                    with pytest.raises(KeyboardInterrupt):
+                        import_from(opened, out)
+                    assert not out.exists()
+                else:
+                    import_from(opened, out)
+        assert asked == [0, 1, 2]
+        assert files(out) == files(store.path)
+
+
+class TestDamage:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_any_damage_is_found_or_harmless(self, store, form: str, ready, tmp_path: Path, seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        whole, outcomes = _contents(store.path), set()
+        for attempt in range(8):
+            source = tmp_path / f"{attempt}{OUT[form]}"
+            (shutil.copytree if form != "hdf5" else shutil.copy)(ready(form), source)
+            damaged = sorted(p for p in ([source] if source.is_file() else source.rglob("*")) if p.is_file())
+            file = damaged[generator.integers(len(damaged))]
+            content = bytearray(file.read_bytes())
+            at = int(generator.integers(len(content) if attempt % 2 else min(len(content), 2000)))
+            if attempt % 4 == 0:
+                del content[at:]
+            else:
+                content[at] ^= 1 << int(generator.integers(8))
+            file.write_bytes(content)
+            out = tmp_path / f"back{attempt}"
+            if message := _message(form, source, out):
+                outcomes.add("found")
+                assert file.name in message
+                assert not out.exists()
+            else:
+                assert files(out) == whole
+        assert "found" in outcomes
+
+    def test_values_of_others(self, form: str, exported: Path, tmp_path: Path) -> None:
+        """Well-formed, and not what was exported."""
+        if form == "hdf5":
+            with h5py.File(exported, "r+") as file:
+                file[PATCH][40, 1, 1] = 0.25
+        elif form == "npy":
+            read = np.lib.format.open_memmap(exported / f"{PATCH}.npy", "r+")
+            read[40, 1, 1] = 0.25
+            read.flush()
+        else:
+            _retar(
+                exported / "features-000001.tar",
+                _replaced(f"000000040.{PATCH.replace('/', '.')}.npy", _npy(np.ones((3, 6), "<f2"))),
+            )
+        with pytest.raises(StoreError, match=r"rows 32 to 63 of patch/block5/view0 are not those that were exported"):
+            _import(form, exported, tmp_path / "back")
+
+    def test_another_dtype_or_shape(self, form: str, exported: Path, tmp_path: Path) -> None:
+        def changed(rows: int) -> None:
+            if form == "hdf5":
+                with h5py.File(exported, "r+") as file:
+                    attribute = file[PATCH].attrs["beyondcls"]
+                    del file[PATCH]
+                    file[PATCH] = np.zeros((rows, 3, 6), "<f4")
+                    file[PATCH].attrs["beyondcls"] = attribute
+            elif form == "npy":
+                np.save(exported / f"{PATCH}.npy", np.zeros((rows, 3, 6), "<f4"))
+            else:
+                _retar(
+                    exported / "features-000000.tar",
+                    _replaced(f"000000000.{PATCH.replace('/', '.')}.npy", _npy(np.zeros((3, 6), "<i2"))),
+                )
+
+        changed(N - 1)
+        with pytest.raises(StoreError, match=r"described as \[(70, )?3, 6\] float16"):
+            _import(form, exported, tmp_path / "back")
+
+    def test_npy_of_the_same_bytes_or_more(self, ready, tmp_path: Path) -> None:
+        source = shutil.copytree(ready("npy"), tmp_path / "set")
+        file = source / f"{PATCH}.npy"
+        whole = file.read_bytes()
+        np.save(file, np.load(file).reshape(N, 6, 3))
+        with pytest.raises(StoreError, match=r"holds \[70, 6, 3\] float16, described as \[70, 3, 6\]"):
+            _import("npy", source, tmp_path / "back")
+        np.save(file, np.asfortranarray(np.load(file).reshape(N, 3, 6)))
+        with pytest.raises(StoreError, match="Fortran order"):
+            _import("npy", source, tmp_path / "back")
+        file.write_bytes(whole + b"x")
+        with pytest.raises(StoreError, match=f"has {len(whole) + 1} bytes, expected {len(whole)}"):
+            _import("npy", source, tmp_path / "back")
+
+    def test_missing_files(self, ready, tmp_path: Path) -> None:
+        for form, name in (("npy", f"{PATCH}.npy"), ("webdataset", "features-000001.tar"), ("webdataset", "norm/bias.npy")):
+            source = shutil.copytree(ready(form), tmp_path / name.replace("/", "_"))
+            (source / name).unlink()
+            with pytest.raises(StoreError, match=f"{name} cannot be read"):
+                _import(form, source, tmp_path / "back")
+            shutil.rmtree(tmp_path / ".staging", ignore_errors=True)
+        for form in EXCHANGES:
+            with pytest.raises(StoreError, match="none"):
+                _import(form, tmp_path / "none", tmp_path / "back")
+
+
+def _vouched(description: dict[str, Any]) -> None:
+    """Make every digest of a description right again, as somebody would who means harm."""
+    group = description["group"]
+    for name, entry in description["arrays"].items():
+        if name in group["arrays"]:
+            group["arrays"][name] = xxhash.xxh3_128_hexdigest(_zarr_of(name, entry))
+    spec = json.dumps(group["spec"], sort_keys=True, separators=(",", ":"))
+    group["key"] = hashlib.sha256(spec.encode()).hexdigest()[:32]
+    meta = {"zarr_format": 3, "node_type": "group", "attributes": {ATTRIBUTE: group}}
+    description["group"] = json.loads(with_digest(meta))["attributes"][ATTRIBUTE]
+
+
+def _set(*path: Any) -> Callable[[dict[str, Any]], None]:
+    """Put the last of `path` where the others lead."""
+    *way, name, value = path
+
+    def change(at: dict[str, Any]) -> None:
+        for step in way:
+            at = at[step]
+        at[name] = value
+
+    return change
+
+
+GROUP, SPEC_, ARRAYS = ("group",), ("group", "spec"), ("arrays", PATCH)
+
+
+class TestDescription:
+    """It comes from anywhere, and its digests may have been made to fit."""
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (_set("exchange", 2), "it has version 2, this program reads 1"),
+            (_set("form", "npz"), "it is of the form 'npz'"),
+            (_set("group", []), "does not describe"),
+            (_set("arrays", {}), "it lacks 8 of its 8 arrays"),
+            (_set(*GROUP, "encoder", 3), "wrong type or range in encoder"),
+            (_set(*GROUP, "classes", {"cat": 1}), "wrong type or range in classes"),
+            (_set(*GROUP, "classes", "cat"), "wrong type or range in classes"),
+            (_set(*GROUP, "norm_eps", "0"), "wrong type or range in norm_eps"),
+            (_set(*GROUP, "problems", [1]), "wrong type or range in problems"),
+            (_set(*GROUP, "invalid", [{"row": N, "id": "", "problem": ""}]), "wrong type or range in invalid"),
+            (_set(*GROUP, "invalid", [{"row": -1, "id": "", "problem": ""}]), "wrong type or range in invalid"),
+            (_set(*GROUP, "invalid", [{"row": 2, "id": "", "problem": ""}] * 2), "wrong type or range in invalid"),
+            (_set(*GROUP, "invalid", [{"row": 2, "id": 7, "problem": ""}]), "wrong type or range in invalid"),
+            (_set(*GROUP, "invalid", [{"row": True, "id": "", "problem": ""}]), "wrong type or range in invalid"),
+            (_set(*GROUP, "invalid", 3), "does not describe"),
+            (_set(*SPEC_, "n_images", "70"), "does not describe"),
+            (_set(*SPEC_, "n_images", 71), "70 rows for 71 images"),
+            (_set(*SPEC_, "blocks", "35"), "wrong type or range in spec.blocks"),
+            (_set(*SPEC_, "statistics", "cls"), "wrong type or range in spec.statistics"),
+            (_set(*SPEC_, "transform", []), "wrong type or range in spec.transform"),
+            (_set(*SPEC_, "weights", 0), "wrong type or range in spec.weights"),
+            (_set(*SPEC_, "more", 0), "wrong fields"),
+            (_set(*SPEC_, "format_version", 1), "format version 1"),
+            (_set(*ARRAYS, "shape", [N, 3]), "rows or bytes of its shards"),
+            (_set(*ARRAYS, "shape", "7"), f"wrong type or range in {PATCH}"),
+            (_set(*ARRAYS, "shape", [N, 3, -6]), f"wrong type or range in {PATCH}"),
+            (_set(*ARRAYS, "shape", [10**30, 3, 6]), "does not describe|rows or bytes"),
+            (_set(*ARRAYS, "dtype", "object"), "does not describe"),
+            (_set(*ARRAYS, "dtype", ["<f2"]), f"wrong type or range in {PATCH}"),
+            (_set(*ARRAYS, "dtype", "float32"), "float16 stored as float32|rows or bytes"),
+            (_set(*ARRAYS, "codec", "int8"), "int8 stored as float16"),
+            (_set(*ARRAYS, "codec", "zip"), "unknown dtype 'zip'"),
+            (_set(*ARRAYS, "dimension_names", "abc"), f"wrong type or range in {PATCH}"),
+            (_set(*ARRAYS, "shard_rows", 0), f"wrong type or range in {PATCH}"),
+            (_set(*ARRAYS, "chunk_rows", 5), "shards on axis 0 only"),
+            (_set(*ARRAYS, "shards", []), "rows or bytes of its shards"),
+            (_set(*ARRAYS, "shards", 3), "does not describe"),
+            (lambda d: d["arrays"].pop(BYTES), "it lacks 1 of its 8 arrays"),
+            (
+                lambda d: d["group"]["arrays"].update({"../../x": "0"}) or d["arrays"].update({"../../x": d["arrays"][PATCH]}),
+                "outside",
+            ),
+            (lambda d: d["group"]["arrays"].update({"/x": "0"}) or d["arrays"].update({"/x": d["arrays"][PATCH]}), "outside"),
+            (
+                lambda d: d["arrays"]["norm/bias"].update(dimension_names=["x"]),
+                "norm/bias in more than one shard, or with another",
+            ),
+            (
+                lambda d: [d["arrays"].pop(n) and d["group"]["arrays"].pop(n) for n in list(d["arrays"]) if "norm" not in n],
+                "none",
+            ),
+        ],
+    )
+    def test_made_to_fit(self, store, change: Callable[[dict[str, Any]], Any], message: str) -> None:
+        description = json.loads(json.dumps(description_of("npy", store, list(store.arrays))))
+        change(description)
+        with suppress(TypeError, ValueError, AttributeError, KeyError, OverflowError):  # nobody can vouch for some
+            _vouched(description)
+        with pytest.raises(StoreError, match=message) as error:
+            described("here/description.json", "npy", description)
+        assert "here/description.json" in str(error.value)
+
+    def test_another_shard_size_of_one_array(self, store) -> None:
+        description = json.loads(json.dumps(description_of("npy", store, list(store.arrays))))
+        other = replace(store.arrays[PATCH].layout, shard_rows=64)
+        shards = [
+            {**description["arrays"][PATCH]["shards"][0], "rows": list(other.rows(i)), "nbytes": other.nbytes(i)}
+            for i in range(2)
+        ]
+        description["arrays"][PATCH] |= {"shard_rows": 64, "shards": shards}
+        _vouched(description)
+        with pytest.raises(StoreError, match="shards differ in rows"):
+            described("x", "npy", description)
+
+    def test_scales_that_are_left_out(self, sets) -> None:
+        store = FeatureStore.open(sets("int8"))
+        description = json.loads(json.dumps(description_of("npy", store, list(store.arrays))))
+        del description["arrays"][f"{PATCH}-scale"], description["group"]["arrays"][f"{PATCH}-scale"]
+        _vouched(description)
+        with pytest.raises(StoreError, match="scales that are missing"):
+            described("x", "npy", description)
+
+    def test_unvouched_changes_are_noticed(self, store) -> None:
+        for change in (
+            _set(*GROUP, "encoder", "other"),
+            _set(*ARRAYS, "dimension_names", ["a", "b", "c"]),
+            _set(*GROUP, "x", 1),
+        ):
+            description = json.loads(json.dumps(description_of("npy", store, list(store.arrays))))
+            change(description)
+            with pytest.raises(StoreError, match="was changed since"):
+                described("x", "npy", description)
+
+    @pytest.mark.parametrize("content", [b"", b"[1", b"\xff\xfe", b"[" * 100_000, b"null", b"3", b'"x"'])
+    def test_any_bytes(self, exported: Path, form: str, content: bytes, tmp_path: Path) -> None:
+        if form == "hdf5":
+            with h5py.File(exported, "r+") as file:
+                file.attrs["beyondcls"] = np.frombuffer(content or b"\0", np.uint8) if b"\xff" in content else content.decode()
+        else:
+            (exported / "description.json").write_bytes(content)
+        with pytest.raises(StoreError, match=exported.name):
+            _import(form, exported, tmp_path / "back")
+
+
+class _Evil:
+    """Leaves a mark when it is unpickled."""
+
+    def __init__(self, mark: Path):
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+def _npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=True)
+    return buffer.getvalue()
+
+
+Member = tuple[tarfile.TarInfo, bytes]
+
+
+def _member(name: str, content: bytes, kind: bytes = tarfile.REGTYPE, target: str = "") -> Member:
+    info = tarfile.TarInfo(name)
+    info.size, info.type, info.linkname = len(content), kind, target
+    return info, content
+
+
+def _retar(tar: Path, change: Callable[[list[Member]], list[Member]]) -> None:
+    with tarfile.open(tar) as file:
+        members = [(info, source.read()) for info in file if (source := file.extractfile(info)) is not None]
+    with tarfile.open(tar, "w") as file:
+        for info, content in change(members):
+            file.addfile(info, io.BytesIO(content))
+
+
+def _replaced(name: str, content: bytes) -> Callable[[list[Member]], list[Member]]:
+    def change(members: list[Member]) -> list[Member]:
+        assert name in [info.name for info, _ in members]
+        return [_member(name, content) if info.name == name else (info, old) for info, old in members]
+
+    return change
+
+
+class TestHostile:
+    FIRST = "000000000.images.id.npy"
+
+    @pytest.mark.parametrize(
+        ("member", "message"),
+        [
+            (_member("../../../escaped.npy", b"x"), "the file member '../../../escaped.npy'"),
+            (_member("/tmp/escaped.npy", b"x"), "the file member '/tmp/escaped.npy'"),
+            (_member("000000001.images.secret.npy", b"x"), "the file member '000000001.images.secret.npy'"),
+            (_member(FIRST, b"", tarfile.SYMTYPE, "/etc/passwd"), "the link or other member"),
+            (_member(FIRST, b"", tarfile.LNKTYPE, "000000001.images.id.npy"), "the link or other member"),
+            (_member(FIRST, b"", tarfile.DIRTYPE), "the link or other member"),
+            (_member(FIRST, b"x" * 9000), "has 9000 bytes for 9 of values"),
+            (_member(FIRST, b"x" * 20), "no header of a .npy file"),
+            (_member(FIRST, _npy(np.zeros(10, np.uint8))), r"holds \[10\] uint8, described as \[9\] uint8"),
+            (_member(FIRST, _npy(np.zeros(9, np.uint8))[:-1]), "holds 8 bytes of values, expected 9"),
+            (_member(FIRST, _npy(np.zeros(9, np.uint8)) + b"x"), "holds 10 bytes of values, expected 9"),
+            (
+                _member("000000032.images.id.npy", _npy(np.zeros(9, np.uint8))),
+                "row 32 of images/id is there twice, or belongs",
+            ),
+            (_member("000000001.images.id.npy", _npy(np.zeros(9, np.uint8))), "row 1 of images/id is there twice"),
+        ],
+    )
+    def test_tar_members(self, ready, tmp_path: Path, member: Member, message: str) -> None:
+        source = shutil.copytree(ready("webdataset"), tmp_path / "set")
+        _retar(source / "features-000000.tar", lambda members: [member, *members[1:]])
+        with pytest.raises(StoreError, match=message) as error:
+            _import("webdataset", source, tmp_path / "back")
+        assert "features-000000.tar" in str(error.value)
+        assert not list(tmp_path.parent.rglob("escaped*"))
+
+    def test_a_missing_member(self, ready, tmp_path: Path) -> None:
+        source = shutil.copytree(ready("webdataset"), tmp_path / "set")
+        _retar(source / "features-000002.tar", lambda members: members[:-1])
+        with pytest.raises(StoreError, match=r"features-000002.tar cannot be read \(it lacks cls/block5/view0"):
+            _import("webdataset", source, tmp_path / "back")
+
+    @pytest.mark.parametrize("tar_rows", [0, 33, "32", True, None])
+    def test_tar_rows(self, ready, tmp_path: Path, tar_rows: Any) -> None:
+        source = shutil.copytree(ready("webdataset"), tmp_path / "set")
+        description = json.loads((source / "description.json").read_text()) | {"tar_rows": tar_rows}
+        (source / "description.json").write_text(json.dumps(description))
+        with pytest.raises(StoreError, match="expected 1 to 32"):
+            _import("webdataset", source, tmp_path / "back")
+
+    def test_pickles_are_not_opened(self, ready, tmp_path: Path) -> None:
+        mark = tmp_path / "mark"
+        evil = np.empty(N, object)
+        evil[:] = [_Evil(mark) for _ in range(N)]
+        assert pickle.dumps(evil)
+        npy = shutil.copytree(ready("npy"), tmp_path / "npy")
+        (npy / "images/label.npy").write_bytes(_npy(evil))
+        with pytest.raises(StoreError, match=r"label.npy cannot be read .*Python objects"):
+            _import("npy", npy, tmp_path / "back")
+        tars = shutil.copytree(ready("webdataset"), tmp_path / "tars")
+        _retar(tars / "features-000000.tar", _replaced("000000000.images.label.npy", _npy(evil[:1])))
+        with pytest.raises(StoreError, match="Python objects"):
+            _import("webdataset", tars, tmp_path / "back")
+        assert not mark.exists()
+
+    @pytest.mark.parametrize(
+        "kind", ["soft", "external link", "external values", "virtual", "never written", "compressed", "group"]
+    )
+    def test_hdf5_has_its_own_values(self, ready, tmp_path: Path, kind: str) -> None:
+        source = Path(shutil.copy(ready("hdf5"), tmp_path / "set.h5"))
+        other = Path(shutil.copy(source, tmp_path / "other.h5"))
+        with h5py.File(source, "r+") as file:
+            attribute, values = file[PATCH].attrs["beyondcls"], file[PATCH][:]
+            del file[PATCH]
+            if kind == "soft":
+                file["copy"] = values
+                file[PATCH] = h5py.SoftLink("/copy")
+            elif kind == "external link":
+                file[PATCH] = h5py.ExternalLink(str(other), PATCH)
+            elif kind == "external values":
+                file.create_dataset(PATCH, values.shape, "<f2", external=[(str(other), 0, values.nbytes)])
+            elif kind == "virtual":
+                layout = h5py.VirtualLayout(values.shape, "<f2")
+                layout[:] = h5py.VirtualSource(str(other), PATCH, values.shape)
+                file.create_virtual_dataset(PATCH, layout)
+            elif kind == "never written":
+                file.create_dataset(PATCH, values.shape, "<f2", chunks=(32, 3, 6))
+            elif kind == "compressed":
+                file.create_dataset(PATCH, data=np.zeros_like(values), chunks=(32, 3, 6), compression="gzip")
+            else:
+                file.create_group(PATCH)
+            if "link" not in kind and kind != "soft":
+                file[PATCH].attrs["beyondcls"] = attribute
+        expected = {"soft": "is a link", "external link": "is a link", "never written": "not whole", "compressed": "not whole"}
+        with pytest.raises(StoreError, match=expected.get(kind, "no values of its own")):
+            _import("hdf5", source, tmp_path / "back")
+
+
+class TestForms:
+    def test_unknown(self) -> None:
+        with pytest.raises(StoreError, match="unknown form of exchange 'hdf'; did you mean 'hdf5'"):
+            get_exchange("hdf")
+
+    def test_seen_from_the_source(self, ready, tmp_path: Path) -> None:
+        with pytest.raises(StoreError, match="there is no "):
+            form_of(tmp_path / "none")
+        with pytest.raises(StoreError, match=r"expected hdf5 \(a file.*--from"):
+            form_of(tmp_path)
+        renamed = Path(shutil.copy(ready("hdf5"), tmp_path / "features.bin"))
+        assert form_of(renamed).name == "hdf5"
+
+    @pytest.mark.parametrize("other", list(EXCHANGES))
+    def test_read_as_another(self, form: str, other: str, exported: Path, tmp_path: Path) -> None:
+        if other != form:
+            with pytest.raises(StoreError, match=exported.name):
+                _import(other, exported, tmp_path / "back")

@@ -1,0 +1,182 @@
+"""An older set extended: what both have is linked, what is new is asked for, and the result is as if written at once."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from store import FeatureStore, StoreError, verify
+from store.disk import exchange
+from store.journal import JOURNAL
+from tests.store.conftest import ATTRIBUTES, files, flip
+from tests.store.tiny import SHARD, Tiny, notes
+
+OLD = Tiny(70, (3,))
+CASES: dict[str, Any] = {
+    "block": Tiny(70, (3, 5)),
+    "block before": Tiny(70, (1, 3)),
+    "view": Tiny(70, (3,), views=2),
+    "kind": Tiny(70, (3,), cls=True),
+    "rows": Tiny(90, (3,)),
+    "rows of one more shard": Tiny(97, (3,)),
+    "rows of several": Tiny(200, (3,)),
+    "a row": Tiny(71, (3,)),
+    "block and rows": Tiny(130, (3, 5)),
+    "all": Tiny(101, (0, 3, 7), views=2, cls=True),
+}
+EACH = pytest.mark.parametrize("new", CASES.values(), ids=CASES)
+
+
+@EACH
+def test_as_if_written_at_once(tmp_path: Path, new: Tiny) -> None:
+    """Byte by byte; rows that are already there are never taken from what is computed again for the sake of others."""
+    path = OLD.make(tmp_path / "one")
+    base = FeatureStore.open(path)
+    shards = [(path / a.file(shard), shard) for a in OLD.layouts for shard in range(a.n_shards)]
+    before = {file: file.stat() for file, _ in shards}
+    with new.begin(path, base) as writer:
+        for unit in writer.missing_units():
+            new.write(writer, unit, poison=True)
+            assert np.array_equal(base.array("images/label").all(), np.arange(70))  # the old set is there until the end
+            assert FeatureStore.open(path).spec == OLD.spec
+        writer.finish(ATTRIBUTES)
+    assert files(path) == new.expected(tmp_path / "expected")
+    assert not (tmp_path / ".staging").exists()
+    store = FeatureStore.open(path)
+    assert store.spec == new.spec
+    assert all(problem is None for _, _, problem in verify(path))
+    assert [note["row"] for note in store.attributes["invalid"]] == np.flatnonzero(~store.valid).tolist()
+    for file, shard in shards:
+        linked = (file.stat().st_ino, file.stat().st_mtime_ns) == (before[file].st_ino, before[file].st_mtime_ns)
+        assert linked == (new.n == 70 or (shard + 1) * SHARD <= 70), file
+
+
+def test_what_is_asked_for(tmp_path: Path) -> None:
+    path = OLD.make(tmp_path / "one")
+    with Tiny(130, (3, 5)).begin(path, FeatureStore.open(path)) as writer:
+        assert writer.missing_units() == [0, 1, 2, 3, 4]
+        assert writer.missing_arrays(0) == ["patch/block5/view0"]
+        assert writer.missing_arrays(2) == list(writer.layouts)
+        assert [writer.first_row(unit) for unit in range(5)] == [0, 32, 64, 96, 128]  # the new block needs every row
+    with Tiny(130, (3,)).begin(path, FeatureStore.open(path)) as writer:
+        assert writer.missing_units() == [2, 3, 4]
+        assert [writer.first_row(unit) for unit in (2, 3, 4)] == [70, 96, 128]
+
+
+def test_rows_that_end_with_a_shard(tmp_path: Path) -> None:
+    path = Tiny(64, (3,)).make(tmp_path / "one")
+    with Tiny(70, (3,)).begin(path, FeatureStore.open(path)) as writer:
+        assert writer.missing_units() == [2]
+        assert writer.first_row(2) == 64
+
+
+def test_fewer_rows(tmp_path: Path) -> None:
+    """The shard that is cut is made from the base's rows."""
+    path, new = OLD.make(tmp_path / "one"), Tiny(40, (3,))
+    with new.begin(path, FeatureStore.open(path)) as writer:
+        assert writer.missing_units() == [1]
+        new.finish(writer)
+    assert files(path) == new.expected(tmp_path / "expected")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("codec", "float32"), ("dtype", "uint16"), ("chunk_rows", 16), ("dimensions", ())]
+)
+def test_another_way_to_store_carries_nothing_over(tmp_path: Path, field: str, value: Any) -> None:
+    path, new = OLD.make(tmp_path / "one"), Tiny(70, (3, 5))
+    base = FeatureStore.open(path)
+    object.__setattr__(base.arrays["patch/block3/view0"].layout, field, value)
+    with new.begin(path, base) as writer:
+        assert writer.missing_arrays(0) == ["patch/block3/view0", "patch/block5/view0"]
+
+
+def test_notes_of_the_shard_that_is_completed(tmp_path: Path) -> None:
+    """Row 35 is not valid; only rows from 40 on are computed."""
+    path, new = Tiny(40, (3,)).make(tmp_path / "one"), Tiny(50, (3,))
+    with new.begin(path, FeatureStore.open(path)) as writer:
+        assert writer.first_row(1) == 40
+        new.write(writer, 1)
+        writer.finish(ATTRIBUTES)
+    assert FeatureStore.open(path).attributes["invalid"] == notes(0, 50)
+
+
+@EACH
+def test_killed_and_started_again(tmp_path: Path, new: Tiny) -> None:
+    path = OLD.make(tmp_path / "one")
+    with new.begin(path, FeatureStore.open(path)) as writer:
+        new.write(writer, writer.missing_units()[0])
+        left = writer.missing_units()
+    with new.begin(path, FeatureStore.open(path)) as again:
+        assert again.missing_units() == left
+        new.finish(again)
+    assert files(path) == new.expected(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_killed_at_the_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    path, new = OLD.make(tmp_path / "one"), CASES["block"]
+    old = files(path)
+
+    def kill(one: Path, other: Path) -> None:
+        if not before:
+            exchange(one, other)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("store.writer.exchange", kill)
+        with pytest.raises(KeyboardInterrupt):
+            new.make(path, FeatureStore.open(path))
+    expected = new.expected(tmp_path / "expected")
+    if before:
+        assert files(path) == old
+        with new.begin(path, FeatureStore.open(path)) as again:
+            assert again.missing_units() == []
+            new.finish(again)
+    else:
+        (path / JOURNAL).unlink()
+    assert files(path) == expected
+
+
+def test_another_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards are copied then, and the result is the same."""
+
+    def no_link(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", no_link)
+    path, new = OLD.make(tmp_path / "one"), CASES["block and rows"]
+    with (path / "images/label/c/0").open() as held:  # or its number could be given away
+        new.make(path, FeatureStore.open(path))
+        assert not os.path.samestat((path / "images/label/c/0").stat(), os.fstat(held.fileno()))
+    assert files(path) == new.expected(tmp_path / "expected")
+
+
+def test_a_damaged_tail_is_not_carried_over(tmp_path: Path) -> None:
+    """It is asked for; the rows that the base should have are refused."""
+    path, new = OLD.make(tmp_path / "one"), CASES["block"]
+    flip(path / "patch/block3/view0/c/1/0/0", -30)
+    with new.begin(path, FeatureStore.open(path)) as writer:
+        assert writer.missing_arrays(0) == ["patch/block5/view0"]
+        assert writer.missing_arrays(1) == ["patch/block3/view0", "patch/block5/view0"]
+        with pytest.raises(StoreError, match=r"patch/block3/view0/c/1/0/0 is damaged \(its tail\)"):
+            new.write(writer, 1)
+
+
+def test_a_damaged_row_is_not_completed(tmp_path: Path) -> None:
+    path, new = Tiny(40, (3,)).make(tmp_path / "one"), Tiny(50, (3,))
+    flip(path / "patch/block3/view0/c/1/0/0", 0)
+    with new.begin(path, FeatureStore.open(path)) as writer, pytest.raises(StoreError, match="rows 32 to 39"):
+        new.write(writer, 1)
+
+
+def test_shards_to_be_left_out(tmp_path: Path) -> None:
+    path, new = OLD.make(tmp_path / "one"), CASES["rows"]
+    with new.begin(path, FeatureStore.open(path), skip=[("images/label", 0), ("images/label", 2)]) as writer:
+        assert writer.missing_arrays(0) == ["images/label"]
+        assert writer.missing_arrays(1) == []
+        assert (writer.first_row(0), writer.first_row(2)) == (0, 64)
+        new.finish(writer)
+    assert files(path) == new.expected(tmp_path / "expected")

@@ -1,0 +1,128 @@
+"""A full disk: a message with numbers, no halves, and the same bytes once there is space."""
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from store import FeatureStore, StoreError
+from store.disk import PARTIAL
+from tests.store.conftest import ATTRIBUTES, files
+from tests.store.tiny import Tiny
+
+TINY = Tiny(90, (3, 5))
+MESSAGE = r"(\d) of 3 units are safe in .*; ([\d.e-]+) GB more are needed, [\d.e-]+ GB are free\. Free some"
+
+
+def _halves(folder: Path) -> list[str]:
+    return [p.name for p in folder.rglob(f"*{PARTIAL}")]
+
+
+class Limited:
+    """A call that succeeds `n` times; then half of what is to be written fits, then nothing."""
+
+    def __init__(self, call: str, n: int, code: int):
+        self.real, self.left, self.code, self.refused = getattr(os, call), n, code, False
+
+    def __call__(self, descriptor: int, *data: memoryview) -> int:
+        self.left -= 1
+        if self.left >= 0:
+            return self.real(descriptor, *data)
+        self.refused = True
+        if data and self.left == -1 and len(data[0]) > 1:
+            return self.real(descriptor, data[0][: len(data[0]) // 2])
+        raise OSError(self.code, os.strerror(self.code))
+
+
+@pytest.mark.parametrize(("call", "code"), [("write", errno.ENOSPC), ("fsync", errno.EDQUOT), ("write", errno.EFBIG)])
+def test_space_runs_out_at_any_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
+    monkeypatch.setattr("store.layout.KINDS", ("images", "patch"))
+    expected = TINY.expected(tmp_path / "expected")
+    for n in range(0, 1000, 3):
+        path, written, limited, said = tmp_path / str(n) / "one", 0, Limited(call, n, code), ""
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, limited)
+            try:
+                with TINY.begin(path) as writer:
+                    for unit in writer.missing_units():
+                        TINY.write(writer, unit)
+                        written += 1
+                    writer.finish(ATTRIBUTES)
+            except StoreError as error:
+                said = str(error)
+        if said and "lock cannot be made" not in said:
+            found = re.search(MESSAGE, said)
+            assert found is not None, said
+            missing = sum(a.nbytes(unit) for a in TINY.layouts for unit in range(written, 3))
+            assert (int(found[1]), float(found[2])) == (written, pytest.approx(missing / 1e9, rel=1e-2))
+        assert not _halves(path.parent)
+        if not limited.refused:
+            assert files(path) == expected
+            break
+        if not path.exists():
+            TINY.make(path)
+        assert {k: v for k, v in files(path).items() if k != "journal"} == expected
+    assert n > 30
+
+
+def test_other_errors_are_not_about_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with TINY.begin(tmp_path / "one") as writer:
+        monkeypatch.setattr(os, "write", broken)
+        with pytest.raises(OSError, match="Input/output"):
+            TINY.write(writer, 0)
+    assert not _halves(tmp_path)
+
+
+def test_a_copied_base_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where files cannot be linked. The old set is as it was."""
+    path = Tiny(90, (3,)).make(tmp_path / "one")
+    old, expected = files(path), TINY.expected(tmp_path / "expected")
+
+    def no_link(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def no_copy(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", no_link)
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copyfile", no_copy)
+        with pytest.raises(StoreError, match="0 of 3 units are safe"):
+            TINY.begin(path, FeatureStore.open(path))
+    assert files(path) == old
+    TINY.make(path, FeatureStore.open(path))
+    assert files(path) == expected
+
+
+LIMITED = """
+import resource, signal, sys
+from pathlib import Path
+from store.errors import StoreError
+from tests.store.tiny import Tiny
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    Tiny(90, (3, 5)).make(Path(sys.argv[1]))
+except StoreError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("limit", [100, 400])
+def test_a_limit_of_the_system(tmp_path: Path, limit: int) -> None:
+    """Files of more than so many bytes cannot be written: the journal's first line, or the widest shard."""
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "one"), str(limit)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert "no space left while writing" in ran.stdout
+    assert "0 of 3 units are safe" in ran.stdout
+    assert not (tmp_path / "one").exists()
+    assert not _halves(tmp_path)
+    TINY.make(tmp_path / "one")
+    assert files(tmp_path / "one") == TINY.expected(tmp_path / "expected")

@@ -1,0 +1,234 @@
+"""One writer at a time, and never none for good: the lock goes with its process."""
+
+import fcntl
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from store import FeatureWriter, StoreError
+from store.lock import Lock, _owner
+from tests.store.conftest import ATTRIBUTES, CONSTANTS, SPEC, layouts, notes_of, unit_of
+
+HOLD = """
+import sys
+from pathlib import Path
+from store.lock import Lock
+lock = Lock(Path(sys.argv[1]), "features/one")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def _python(code: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+    root = Path(__file__).parents[2]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root)
+
+
+def test_a_second_one_is_refused(tmp_path: Path) -> None:
+    held = Lock(tmp_path / "lock", "features/one")
+    with pytest.raises(StoreError) as caught:
+        Lock(tmp_path / "lock", "features/one")
+    said = str(caught.value)
+    assert f"features/one is being written by process {os.getpid()} on {socket.gethostname()!r}; wait" in said
+    held.release()
+    assert not (tmp_path / "lock").exists()
+    Lock(tmp_path / "lock", "features/one").release()
+
+
+def test_release_twice(tmp_path: Path) -> None:
+    """The second must not take the lock of whoever came between."""
+    first = Lock(tmp_path / "lock", "one")
+    first.release()
+    second = Lock(tmp_path / "lock", "one")
+    first.release()
+    with pytest.raises(StoreError, match="is being written"):
+        Lock(tmp_path / "lock", "one")
+    second.release()
+
+
+def test_another_process_is_refused_until_this_one_is_killed(tmp_path: Path) -> None:
+    """SIGKILL leaves the file, and no lock."""
+    with _python(HOLD, str(tmp_path / "lock")) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(StoreError, match=f"by process {other.pid} on {socket.gethostname()!r}"):
+            Lock(tmp_path / "lock", "one")
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+    assert (tmp_path / "lock").exists()
+    held = Lock(tmp_path / "lock", "one")
+    assert json.loads((tmp_path / "lock").read_bytes())["pid"] == os.getpid()
+    held.release()
+
+
+def test_a_lost_lock_is_free(tmp_path: Path) -> None:
+    held = Lock(tmp_path / "lock", "one")
+    del held
+    Lock(tmp_path / "lock", "one").release()
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StoreError, match=r"cannot be locked \(Function not implemented\); give an --out on a file system"):
+        Lock(tmp_path / "lock", "one")
+
+
+def test_a_place_where_nothing_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"lock cannot be made \(Not a directory\); free some space, or give another --out"):
+        Lock(tmp_path / "file/sub/lock", "one")
+
+
+def test_the_folder_vanishes_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another writer that ends removes the folder of its lock if nothing else is in it."""
+    path, mkdir, left = tmp_path / ".staging" / "lock", Path.mkdir, [3]
+
+    def made_and_removed(self: Path, *arguments: object, **options: object) -> None:
+        mkdir(self, *arguments, **options)  # type: ignore[arg-type]
+        if left[0]:
+            left[0] -= 1
+            self.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", made_and_removed)
+    Lock(path, "one").release()
+    assert left == [0]
+
+
+def test_the_file_vanishes_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last owner removed it after we had opened it: what we hold then is no lock on anything."""
+    path, flock, left = tmp_path / "lock", fcntl.flock, [3]
+
+    def locked_too_late(file: object, how: int) -> None:
+        if left[0]:
+            left[0] -= 1
+            path.unlink()
+            if left[0] % 2:
+                path.touch()
+        flock(file, how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fcntl, "flock", locked_too_late)
+    held = Lock(path, "one")
+    assert os.path.samestat(path.stat(), os.fstat(held._file.fileno()))
+    held.release()
+
+
+def _contents(n: int) -> list[bytes]:
+    generator, sound = random.Random(0), json.dumps({"host": "a", "pid": 7}).encode()
+    out = [b"", b"null", b"[]", b"{}", b'{"pid": 1e999, "host": 1}', b'{"pid": NaN, "host": ""}', b"[" * 10**5, b"\xff\0"]
+    out += [b'{"host": {"host": []}, "pid": "8"}', b'{"pid": -1, "host": "' + b"x" * 10**5 + b'"}', b"9" * 10**4]
+    while len(out) < n:
+        content = bytearray(sound)
+        for _ in range(generator.randint(1, 4)):
+            at = generator.randrange(len(content))
+            content[at : at + generator.randint(0, 3)] = generator.randbytes(generator.randint(0, 3)) or b" "
+        out.append(bytes(content))
+    return out
+
+
+def test_whatever_the_file_says(tmp_path: Path) -> None:
+    """Its content is for people; the message stays short, and the lock is as good as ever."""
+    path = tmp_path / "lock"
+    for content in _contents(200):
+        assert len(_owner(content)) < 1000
+        path.write_bytes(content)
+        held = Lock(path, "one")
+        path.write_bytes(content)
+        with pytest.raises(StoreError, match="one is being written by"):
+            Lock(path, "one")
+        held.release()
+
+
+RACE = """
+import os, sys, time
+from pathlib import Path
+from store.errors import StoreError
+from store.lock import Lock
+folder, n, held = Path(sys.argv[1]), 0, 0
+while not (folder / "go").exists():
+    pass
+while n < 400:
+    n += 1
+    try:
+        lock = Lock(folder / ".staging" / "lock", "one")
+    except StoreError:
+        continue
+    os.close(os.open(folder / "mine", os.O_CREAT | os.O_EXCL))  # fails if somebody else is at this place
+    held += 1
+    os.unlink(folder / "mine")
+    lock.release()
+    try:
+        os.rmdir(folder / ".staging")
+    except OSError:
+        pass
+print(held)
+"""
+
+
+def test_two_never_hold_it(tmp_path: Path) -> None:
+    racers = [_python(RACE, str(tmp_path)) for _ in range(2)]
+    (tmp_path / "go").touch()
+    for racer in racers:
+        said, _ = racer.communicate()
+        assert racer.returncode == 0
+        assert int(said) > 0
+
+
+# -- of a writer -------------------------------------------------------------------------------------------------------
+
+
+def _begin(path: Path) -> FeatureWriter:
+    return FeatureWriter(path, SPEC, layouts(), CONSTANTS)
+
+
+def test_a_second_writer_is_refused(tmp_path: Path, contents: dict[str, np.ndarray]) -> None:
+    """It touches nothing of what the first has staged."""
+    with _begin(tmp_path / "one") as writer:
+        writer.write_unit(0, unit_of(contents, layouts(), 0), notes_of(layouts(), 0))
+        with pytest.raises(StoreError, match=rf"{tmp_path}/one is being written by process {os.getpid()} on"):
+            _begin(tmp_path / "one")
+        for unit in (1, 2):
+            writer.write_unit(unit, unit_of(contents, layouts(), unit), notes_of(layouts(), unit))
+        writer.finish(ATTRIBUTES)
+    assert not (tmp_path / ".staging").exists()
+
+
+def test_a_closed_writer_lets_another_go_on(tmp_path: Path, contents: dict[str, np.ndarray]) -> None:
+    with _begin(tmp_path / "one") as writer:
+        writer.write_unit(0, unit_of(contents, layouts(), 0))
+    again = _begin(tmp_path / "one")
+    assert again.missing_units() == [1, 2]
+    again.close()
+
+
+def test_a_lost_writer_holds_nothing(tmp_path: Path) -> None:
+    writer = _begin(tmp_path / "one")
+    del writer
+    _begin(tmp_path / "one").close()
+
+
+def test_a_writer_that_cannot_begin_holds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("a file")
+    with pytest.raises(StoreError, match="already holds files"):
+        _begin(tmp_path / "one")
+    assert not (tmp_path / ".staging").exists()
+    (tmp_path / "one").unlink()
+    _begin(tmp_path / "one").close()
+
+
+def test_an_error_inside_the_block_releases_it(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), _begin(tmp_path / "one"):
+        raise KeyboardInterrupt
+    _begin(tmp_path / "one").close()

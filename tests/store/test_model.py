@@ -1,0 +1,139 @@
+"""Any sequence of writing, killing, resuming, extending and damaging leaves what a plain dictionary of rows says."""
+
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from store import FeatureStore, FeatureWriter, verify
+from store.disk import PARTIAL
+from store.journal import JOURNAL
+from store.repair import salvage
+from tests.store.conftest import ATTRIBUTES, files, flip
+from tests.store.tiny import MAX, Tiny, notes
+
+
+class Life(RuleBasedStateMachine):
+    """Of one feature set. `done` is what is published, `wanted` what is being written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp())
+        self.path = self.root / "features" / "one"
+        self.done: Tiny | None = None
+        self.wanted = Tiny(40, (3,))
+        self.writer: FeatureWriter | None = None
+        self.journalled: set[tuple[int, str]] = set()
+
+    def teardown(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+        shutil.rmtree(self.root)
+
+    def _base(self) -> FeatureStore | None:
+        return FeatureStore.open(self.path) if self.done is not None else None
+
+    @precondition(lambda self: self.writer is None and self.done != self.wanted)
+    @rule()
+    def begin(self) -> None:
+        self.writer = self.wanted.begin(self.path, self._base())
+        missing = {(unit, name) for unit in self.writer.missing_units() for name in self.writer.missing_arrays(unit)}
+        assert not missing & self.journalled
+
+    @precondition(lambda self: self.writer is not None and self.writer.missing_units())
+    @rule(choice=st.integers(0, MAX), poison=st.booleans())
+    def append(self, choice: int, poison: bool) -> None:
+        assert self.writer is not None
+        missing = self.writer.missing_units()
+        unit = missing[choice % len(missing)]
+        self.wanted.write(self.writer, unit, poison)
+        self.journalled |= {(unit, name) for name in self.writer.layouts}
+
+    @precondition(lambda self: self.writer is not None)
+    @rule(cut=st.sampled_from([0, 0, 1, 2, 30, 10_000]), litter=st.booleans())
+    def kill(self, cut: int, litter: bool) -> None:
+        """Its last line may be cut, and a half of a file may be left."""
+        assert self.writer is not None
+        staging, missing = self.writer.staging, self.writer.missing_units()
+        if litter and missing:  # of the file that was being written
+            half = staging / self.writer.layouts[self.writer.missing_arrays(missing[0])[0]].file(missing[0])
+            half.parent.mkdir(parents=True, exist_ok=True)
+            half.with_name(half.name + PARTIAL).write_bytes(b"half")
+        self.writer.close()
+        self.writer = None
+        if cut > 1:
+            self.journalled = set()
+        lines = (staging / JOURNAL).read_bytes().splitlines(keepends=True)
+        (staging / JOURNAL).write_bytes(b"".join(lines[:-1]) + lines[-1][: max(0, len(lines[-1]) - cut)])
+
+    @precondition(lambda self: self.writer is None and self.journalled)
+    @rule(choice=st.integers(0, MAX))
+    def lose(self, choice: int) -> None:
+        """A staged shard."""
+        unit, name = sorted(self.journalled)[choice % len(self.journalled)]
+        (layout,) = (a for a in self.wanted.layouts if a.name == name)
+        staging = self.path.parent / ".staging" / f"one-{self.wanted.spec.key}"
+        (staging / layout.file(unit)).unlink()
+        self.journalled -= {(unit, name)}
+
+    @precondition(lambda self: self.writer is not None and not self.writer.missing_units())
+    @rule()
+    def finish(self) -> None:
+        assert self.writer is not None
+        self.writer.finish(ATTRIBUTES)
+        self.writer, self.done, self.journalled = None, self.wanted, set()
+
+    @precondition(lambda self: self.writer is None and self.done == self.wanted)
+    @rule(more=st.integers(0, 40), block=st.integers(0, 6), views=st.integers(1, 2), cls=st.booleans())
+    def extend(self, more: int, block: int, views: int, cls: bool) -> None:
+        assert self.done is not None
+        self.wanted = replace(
+            self.done,
+            n=min(self.done.n + more, 130),
+            blocks=tuple(sorted({*self.done.blocks, block}))[:3],
+            views=max(views, self.done.views),
+            cls=cls or self.done.cls,
+        )
+
+    @precondition(lambda self: self.writer is None and self.done is not None and self.done == self.wanted)
+    @rule(choices=st.lists(st.tuples(st.integers(0, MAX), st.integers(0, MAX)), min_size=1, max_size=3))
+    def damage_and_repair(self, choices: list[tuple[int, int]]) -> None:
+        tiny = self.wanted
+        shards = [(a, shard) for a in tiny.layouts for shard in range(a.n_shards)]
+        hit = {}
+        for which, at in choices:
+            layout, shard = shards[which % len(shards)]
+            if (layout.name, shard) not in hit:
+                file = self.path / layout.file(shard)
+                file.write_bytes(content := file.read_bytes())  # a file of its own
+                flip(file, at * 7 % len(content))
+                hit[layout.name, shard] = file
+        found = {(name, shard) for name, shard, problem in verify(self.path) if problem}
+        assert found == set(hit)
+        base, _, skip = salvage(self.path, tiny.spec, lambda _: tiny.layouts)
+        assert set(skip) == found
+        with tiny.begin(self.path, base, skip) as writer:
+            tiny.finish(writer)
+
+    @invariant()
+    def what_is_published_is_whole(self) -> None:
+        if self.done is None:
+            assert not self.path.exists()
+            return
+        store = FeatureStore.open(self.path)
+        assert store.spec == self.done.spec
+        for layout in self.done.layouts:
+            assert np.array_equal(store.array(layout.name).stored(np.arange(self.done.n)), self.done.values(layout.name))
+        assert store.attributes["invalid"] == notes(0, self.done.n)
+        assert not [name for name in files(self.path) if name.endswith((PARTIAL, JOURNAL))]
+
+
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
+class TestLife(Life.TestCase):  # type: ignore[misc]
+    settings = settings(max_examples=25, stateful_step_count=20, deadline=None)

@@ -1,0 +1,89 @@
+"""Where features go, as memory allows."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from store import FeatureStore, StoreError
+from store.array import ArrayReader
+from store.placement import PLACEMENTS, free_memory, place
+from tests.store.conftest import N
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+PATCH, LABEL = 3 * 5 * 2, 8  # bytes of a row
+
+
+@pytest.fixture(scope="module")
+def arrays(written: Path) -> dict[str, ArrayReader]:
+    store = FeatureStore.open(written)
+    return {"patch": store.tokens("patch"), "label": store.array("images/label")}
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], None]:
+    """Sets the free memory of CPU and GPU."""
+
+    def change(cpu: float, gpu: float) -> None:
+        monkeypatch.setattr("store.placement.free_memory", lambda d: cpu if d.type == "cpu" else gpu)
+
+    return change
+
+
+@pytest.mark.parametrize("asked", ["memory", "stream", "device"])
+def test_as_asked_for(arrays: dict[str, ArrayReader], asked: str) -> None:
+    for device in (CPU, GPU):
+        places, reason = place(arrays, N, device, asked)  # type: ignore[arg-type]
+        expected = "memory" if (asked, device) == ("device", CPU) else asked
+        assert places == {"patch": expected, "label": expected}
+        assert reason == f"{expected}, as asked for ({N * (PATCH + LABEL) / 1e6:.3g} MB)"
+
+
+def test_unknown(arrays: dict[str, ArrayReader]) -> None:
+    with pytest.raises(StoreError, match=r"unknown placement 'steam'; did you mean 'stream'\? known: auto, device, memory"):
+        place(arrays, N, CPU, "steam")  # type: ignore[arg-type]
+    assert set(PLACEMENTS) == {"auto", "device", "memory", "stream"}
+
+
+def test_the_first_that_fits(arrays: dict[str, ArrayReader], free: Callable[[float, float], None]) -> None:
+    total = N * (PATCH + LABEL)
+    for cpu, gpu, device, expected in (
+        (1e12, total / 0.7 + 1, GPU, "device"),
+        (1e12, total / 0.7 - 2, GPU, "memory"),
+        (total * 2, 0, GPU, "memory"),
+        (total * 2, 1e12, CPU, "memory"),
+        (total * 2 - 1, 0, GPU, "stream"),
+    ):
+        free(cpu, gpu)
+        places, reason = place(arrays, N, device, "auto")
+        assert places["patch"] == expected
+        assert reason.startswith(f"{expected}: ")
+
+
+def test_fewer_rows_take_less(arrays: dict[str, ArrayReader], free: Callable[[float, float], None]) -> None:
+    free(N * (PATCH + LABEL), 0)
+    assert place(arrays, N, CPU, "auto")[0]["patch"] == "stream"
+    assert place(arrays, N // 2, CPU, "auto")[0]["patch"] == "memory"
+
+
+def test_small_arrays_stay_in_memory(written: Path, free: Callable[[float, float], None]) -> None:
+    """Beside a streamed one: an eighth of it at most, and a quarter of what is free."""
+    store = FeatureStore.open(written)
+    arrays = {"statistics": store.array("statistics/cls_self/view0"), "valid": store.array("images/valid")}
+    assert arrays["statistics"].nbytes == 48 * N
+    free(40 * N, 0)
+    places, reason = place(arrays, N, CPU, "auto")
+    assert places == {"statistics": "stream", "valid": "memory"}
+    assert reason.endswith("of free memory, valid in memory")
+    free(3 * N, 0)
+    assert place(arrays, N, CPU, "auto")[0] == {"statistics": "stream", "valid": "stream"}
+    label = {"statistics": arrays["statistics"], "label": store.array("images/label")}  # a sixth
+    free(40 * N, 0)
+    assert place(label, N, CPU, "auto")[0] == {"statistics": "stream", "label": "stream"}
+
+
+def test_free_memory_of_this_machine() -> None:
+    assert free_memory(CPU) > 0
+    if torch.cuda.is_available():
+        assert free_memory(GPU) > 0

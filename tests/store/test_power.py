@@ -1,0 +1,253 @@
+"""A kill or a power cut at any moment: what is journalled is whole, and whoever goes on makes the same bytes."""
+
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+
+from store import FeatureStore, verify
+from store.disk import exchange
+from store.errors import StoreError
+from store.journal import JOURNAL, read_records
+from store.writer import discard_staging
+from tests.store.conftest import files
+from tests.store.tiny import Tiny
+
+LARGER = Tiny(200, (3, 5, 7))
+State = dict[str, bytes | None]  # path -> content; None is a folder
+CHANGING = ("write", "replace", "rename", "link", "mkdir", "unlink", "rmdir", "ftruncate", "fsync")
+
+
+class Disk:
+    """Records what is on the disk, and what of it would be there after a power cut, after each call that changes either.
+
+    A power cut comes in three kinds. "late": names are those of the last fsync of their folder, contents those of the last
+    fsync of the file. "early": names are already there, bytes that were not synced are zeros. "removed": as late, but what
+    was removed is gone.
+    """
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch):
+        self.root, self.progress = root, 0
+        self.states: dict[str, tuple[str, int, State]] = {}
+        self._paths: dict[int, str] = {}
+        self._contents: dict[int, bytes] = {}  # inode -> what is safe
+        self._names: dict[int, dict[str, int]] = {}  # inode of a folder -> its names that are safe
+        self._folders: set[int] = set()
+        self._removed: set[tuple[int, str]] = set()
+        self._kept: list[int] = []  # descriptors: an inode's number must not be given to another file
+        self._busy = False
+        for folder, _, names in os.walk(root):
+            for path in (folder, *(os.path.join(folder, name) for name in names)):
+                descriptor = os.open(path, os.O_RDONLY)
+                self._sync(descriptor, path)
+                os.close(descriptor)
+        real_open = os.open
+
+        def opened(path: Any, flags: int, *mode: Any, **options: Any) -> int:
+            descriptor = real_open(path, flags, *mode, **options)
+            self._paths[descriptor] = os.fspath(path)
+            if flags & os.O_CREAT:
+                self._record()
+            return descriptor
+
+        patch.setattr(os, "open", opened)
+        for name in CHANGING:
+            patch.setattr(os, name, self._wrapped(name, getattr(os, name)))
+        patch.setattr("store.writer.exchange", self._wrapped("exchange", exchange))
+        self._record()
+
+    def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if self._busy:
+                return real(*arguments, **options)
+            if name in ("unlink", "rmdir"):
+                folder = options.get("dir_fd")
+                parent = os.fstat(folder) if folder is not None else os.stat(os.path.dirname(arguments[0]))
+                self._removed.add((parent.st_ino, os.path.basename(arguments[0])))
+            if name == "write" and len(arguments[1]) > 1:  # a kill in its middle
+                half = real(arguments[0], arguments[1][: len(arguments[1]) // 2])
+                self._record()
+                arguments = (arguments[0], arguments[1][half:])
+                out = half + real(*arguments)
+                self._record()
+                return out
+            if name == "fsync":
+                self._sync(arguments[0], self._paths[arguments[0]])
+                out = None
+            else:
+                out = real(*arguments, **options)
+            self._record()
+            return out
+
+        return call
+
+    def _sync(self, descriptor: int, path: str) -> None:
+        self._kept.append(os.dup(descriptor))
+        inode = os.fstat(descriptor).st_ino
+        if os.path.isdir(path):
+            self._folders.add(inode)
+            self._names[inode] = {entry.name: entry.inode() for entry in os.scandir(path)}
+            self._removed = {(folder, name) for folder, name in self._removed if folder != inode}
+        else:
+            self._contents[inode] = Path(path).read_bytes()
+
+    def _record(self) -> None:
+        if self._busy:
+            return
+        self._busy = True
+        current: State = {}
+        entries: dict[str, os.stat_result] = {}
+        for path in sorted(self.root.rglob("*")):
+            name = str(path.relative_to(self.root))
+            entries[name] = path.stat()
+            current[name] = None if path.is_dir() else path.read_bytes()
+        early: State = {}
+        for name, content in current.items():
+            safe = self._contents.get(entries[name].st_ino, b"")
+            early[name] = None if content is None else safe + bytes(max(0, len(content) - len(safe)))
+        root = self.root.stat().st_ino
+        folders = {entry.st_ino for name, entry in entries.items() if current[name] is None} | self._folders
+        for kind, state in (
+            ("kill", current),
+            ("early", early),
+            ("late", self._after(root, "", folders, removed=False)),
+            ("removed", self._after(root, "", folders, removed=True)),
+        ):
+            self.states.setdefault(repr(sorted(state.items())), (kind, self.progress, state))
+        self._busy = False
+
+    def _after(self, folder: int, prefix: str, folders: set[int], removed: bool) -> State:
+        state: State = {}
+        for name, inode in self._names.get(folder, {}).items():
+            if removed and (folder, name) in self._removed:
+                continue
+            if inode in folders:
+                state[prefix + name] = None
+                state |= self._after(inode, f"{prefix}{name}/", folders, removed)
+            else:
+                state[prefix + name] = self._contents.get(inode, b"")
+        return state
+
+    def close(self) -> None:
+        for descriptor in self._kept:
+            os.close(descriptor)
+
+
+def _restore(state: State, root: Path) -> None:
+    for name, content in state.items():
+        path = root / name
+        if content is None:
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+
+def _complete(found: dict[str, bytes], expected: dict[str, bytes]) -> bool:
+    """A journal is the trace of a kill behind the rename."""
+    return {name: content for name, content in found.items() if name != JOURNAL} == expected
+
+
+def _check_journal(staging: Path, tiny: Tiny) -> None:
+    arrays = {a.name: a for a in tiny.layouts}
+    for record in read_records(staging)[1:]:
+        for shard in record["shards"]:
+            layout, unit = arrays[shard["array"]], record["unit"]
+            content = (staging / layout.file(unit)).read_bytes()
+            begin = layout.data_nbytes(unit)
+            data = memoryview(content)[:begin]
+            assert content[begin:] == layout.digests(data, memoryview(b"")) + layout.index(unit)
+            assert xxhash.xxh3_128_hexdigest(content[begin:]) == shard["xxh3_128"]
+
+
+def _go_on(root: Path, tiny: Tiny, old: dict[str, bytes], expected: dict[str, bytes], progress: int) -> None:
+    """What the same command does after the machine is up again."""
+    path = root / "features/one"
+    found = files(path)
+    staging = path.parent / ".staging" / f"one-{tiny.spec.key}"
+    if _complete(found, expected):
+        discard_staging(path, tiny.spec.key)
+    else:
+        assert found == old, sorted(found.keys() ^ old.keys())
+        if staging.exists():
+            _check_journal(staging, tiny)
+        with tiny.begin(path, FeatureStore.open(path) if old else None) as writer:
+            assert len(writer.missing_units()) <= writer.n_units - progress
+            tiny.finish(writer)
+        assert files(path) == expected
+        assert not staging.parent.exists()
+    assert all(problem is None for _, _, problem in verify(path))
+
+
+@pytest.mark.parametrize("extended", [False, True])
+def test_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extended: bool) -> None:
+    monkeypatch.setattr("store.layout.KINDS", ("images", "patch"))  # fewer files, fewer moments
+    new = Tiny(50, (3, 5), lean=True) if extended else Tiny(40, (3,), lean=True)
+    expected = dict(new.expected(tmp_path / "expected/one"))
+    root = tmp_path / "disk"
+    path = root / "features/one"
+    root.mkdir()
+    base = FeatureStore.open(Tiny(40, (3,), lean=True).make(path)) if extended else None
+    old = files(path)
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(root, patch)
+        with new.begin(path, base) as writer:
+            for unit in writer.missing_units():
+                new.write(writer, unit)
+                disk.progress += 1
+            new.finish(writer)
+    disk.close()
+    assert files(path) == expected
+    kinds = [kind for kind, _, _ in disk.states.values()]
+    assert all(kinds.count(kind) >= 10 for kind in ("kill", "early", "late")), kinds
+    for i, (kind, progress, state) in enumerate(disk.states.values()):
+        again = tmp_path / "again"
+        _restore(state, again)
+        try:
+            _go_on(again, new, old, expected, progress)
+        except (AssertionError, OSError, StoreError) as error:
+            raise AssertionError(f"{kind} at {i} of {len(disk.states)}, {progress} units written") from error
+        shutil.rmtree(again)
+
+
+def _write_slowly(path: Path) -> None:
+    os.fsync = lambda fd: time.sleep(0.002)
+    LARGER.make(path)
+
+
+def test_real_kills(tmp_path: Path) -> None:
+    """SIGKILL at some moment between the first byte and the last, up to three times; most find a writer at work."""
+    generator, at_work = random.Random(0), 0
+    expected = dict(LARGER.expected(tmp_path / "expected"))
+    for i in range(5):
+        path = tmp_path / str(i) / "one"
+        for _ in range(3):
+            writer = multiprocessing.get_context("fork").Process(target=_write_slowly, args=(path,))
+            writer.start()
+            n = generator.randrange(1, 40)  # until about so many files are there
+            while writer.is_alive() and sum(1 for p in path.parent.rglob("*") if p.is_file()) < n:
+                pass
+            writer.kill()
+            writer.join()
+            at_work += writer.exitcode == -signal.SIGKILL
+            if path.exists():
+                break
+        _go_on_killed(path, expected)
+    assert at_work
+
+
+def _go_on_killed(path: Path, expected: dict[str, bytes]) -> None:
+    if path.exists():
+        assert _complete(files(path), expected)
+        return
+    _check_journal(path.parent / ".staging" / f"one-{LARGER.spec.key}", LARGER)
+    LARGER.make(path)
+    assert files(path) == expected
