@@ -169,14 +169,14 @@ def _checked_data(images: ImageSet, on_error: OnError) -> list[str]:
 
 def _statistics(encoder: Encoder, names: Sequence[str] | None) -> tuple[str, ...]:
     """Names of attention statistics, all that the encoder can have by default."""
-    chosen = tuple(encoder.statistics if names is None else names)
-    for name in chosen:
+    for name in names or ():
         if name not in STATISTICS:
             raise BeyondClsError(unknown("attention statistic", name, STATISTICS))
         if name not in encoder.statistics:
             can = ", ".join(encoder.statistics)
             raise BeyondClsError(f"{encoder.name} has no [cls] token, so no {name}; it can have: {can}")
-    return chosen
+    # In one order, whatever that of the names: equal sets have equal keys.
+    return tuple(name for name in encoder.statistics if names is None or name in names)
 
 
 def _blocks(blocks: Sequence[int], n_blocks: int) -> tuple[int, ...]:

@@ -137,6 +137,8 @@ def exchange(one: Path, other: Path) -> None:
         if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _EXCHANGE) == 0:
             return
     old = other.with_name(other.name + ".old")
+    if old.exists():  # of an exchange that was killed; both folders are here, so it is neither
+        shutil.rmtree(old)
     os.rename(other, old)
     os.rename(one, other)
     os.rename(old, one)

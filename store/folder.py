@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -105,14 +106,17 @@ class _LocalShard(ShardFile):
                 os.close(self._descriptor)
                 self._descriptor = descriptor
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter ends
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            close(self._descriptor)
 
     def read_into(self, offset: int, views: list[memoryview]) -> bool:
         if self.direct:  # which needs aligned memory
             return False
-        return os.preadv(self._descriptor, views, offset) == sum(map(len, views))
+        try:
+            return os.preadv(self._descriptor, views, offset) == sum(map(len, views))
+        except OSError:  # `read` says which
+            return False
 
     def read(self, offset: int, nbytes: int, scratch: memoryview) -> memoryview:
         # Whole blocks around what is wanted, if the page cache is bypassed.

@@ -1,31 +1,26 @@
 """Batches of features in step, for training heads: from the device, from memory, or streamed from disk."""
 
 import os
-import threading
 import time
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.profiler import record_function
 
 from store.array import ArrayReader
 from store.buffers import Pool
-from store.codecs import SCALE, get_codec
+from store.decode import SCALE, decoded, parts_of
 from store.errors import StoreError
 from store.folder import Local
 from store.gpu import on_gpu
 from store.order import Order, shuffle_quality
 from store.placement import Placement, place
-from store.scatter import scatters
-
-WINDOWS = 3  # in memory: one that is consumed, one that comes next, one that is begun while that is awaited
+from store.resident import Resident
+from store.stream import WINDOWS, Stream
 
 
 @dataclass
@@ -99,16 +94,15 @@ class Loader:
         self.batch_size, self.device, self.dtype, self.direct = batch_size, torch.device(device), dtype, direct
         self.labels = torch.from_numpy(np.asarray(labels))
         self.stats = Stats()
-        self._parts = {(name, end): part for name, array in self.arrays.items() for end, part in _parts(array)}
-        self.nbytes = sum(p.layout.row_nbytes for p in self._parts.values()) * len(self.rows)
+        self.nbytes = sum(part.layout.row_nbytes for part in parts_of(self.arrays).values()) * len(self.rows)
         self.places, self.reason = place(self.arrays, len(self.rows), self.device, placement)
         streamed = [self.arrays[name] for name, where in self.places.items() if where == "stream"]
         widest = max(streamed or self.arrays.values(), key=lambda array: array.nbytes)
         self.placement = self.places[next(name for name, array in self.arrays.items() if array is widest)]
         remote = any(not isinstance(array.folder, Local) for array in streamed)
         self.threads = threads or (16 if remote else min(8, max(4, (os.cpu_count() or 2) // 2)))
-        per_row = sum(p.layout.row_nbytes for (n, _), p in self._parts.items() if self.places[n] == "stream")
-        window = buffer_nbytes // WINDOWS // max(1, per_row * batch_size) if streamed and shuffle else 1
+        batch_nbytes = sum(part.layout.row_nbytes for array in streamed for part in (array, array.scale) if part) * batch_size
+        window = buffer_nbytes // WINDOWS // max(1, batch_nbytes) if streamed and shuffle else 1
         self.order = Order(
             self.rows,
             widest.layout.shard_rows,
@@ -121,11 +115,7 @@ class Loader:
             world_size,
         )
         self.n_rows = self.order.n_rows
-        self._pool = Pool(pinned=self.device.type == "cuda")
         self._at: dict[str, Any] = {"seed": 0, "batch": 0}
-        self._resident: dict[tuple[str, str], Tensor] = {}
-        self._slot = np.full(len(labels), -1, np.int64)
-        self._slot[self.rows.astype(np.int64)] = np.arange(len(self.rows))  # where a row stands in what is resident
         self._load()
 
     def _check(self, labels: np.ndarray, batch_size: int, rank: int, world_size: int) -> None:
@@ -161,12 +151,11 @@ class Loader:
         return -(-self.n_rows // self.batch_size)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs to make the same loader; what is resident is read again there."""
-        return {k: v for k, v in self.__dict__.items() if k not in ("_pool", "_resident")}
+        """What another process needs to make the same loader; what is kept is read again there."""
+        return {k: v for k, v in self.__dict__.items() if k not in ("_pool", "_resident", "_stream")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._pool, self._resident = Pool(pinned=self.device.type == "cuda"), {}
         self._load()
 
     def shuffle_quality(self, seed: int = 0) -> dict[str, float]:
@@ -197,132 +186,63 @@ class Loader:
         Batches hold the arrays [B, ...], `label` [B, ...] and `row` [B] int64, the row of each image.
         """
         self._at = {"seed": seed, "batch": start}
-        began = time.perf_counter()
-        host = self._host_batches(seed, start)
-        batches = on_gpu(host, self.device, self._decoded) if self.device.type == "cuda" else map(self._decoded, host)
+        began, row_nbytes = time.perf_counter(), self.nbytes // max(1, len(self.rows))
+        stored = self._stored_batches(seed, start)
+        # What is kept on the device is there already; all else is copied to a GPU on a stream of its own.
+        copied = self.device.type == "cuda" and "device" not in self.places.values()
+        batches = on_gpu(stored, self.device, self._decoded) if copied else map(self._decoded, stored)
         try:
             for batch in batches:
                 self._at["batch"] += 1
                 self.stats.n_batches += 1
-                self.stats.nbytes += len(batch["row"]) * sum(p.layout.row_nbytes for p in self._parts.values())
+                self.stats.nbytes += len(batch["row"]) * row_nbytes
                 yield batch
                 del batch  # or its memory would not be free when the next one needs it
         finally:
-            host.close()
+            stored.close()
             self.stats.total_s += time.perf_counter() - began
+            if self._stream is not None:
+                self.stats.wait_s, self._stream.wait_s = self.stats.wait_s + self._stream.wait_s, 0.0
 
-    # -- batches of stored bytes on the host --------------------------------------------------------------------------
+    def _stored_batches(self, seed: int, start: int) -> Generator[dict[Any, Tensor], None, None]:
+        """Batches as they are stored: bytes [B, row_nbytes] by (name, part), `label` and `row`; where they are kept."""
+        if self._stream is None:
+            home = self._resident.device  # type: ignore[union-attr]
+            labels, visited = self.labels.to(home), torch.from_numpy(self.order.visited(seed)).to(home)
+            for rows in visited.split(self.batch_size)[start:] if len(visited) else ():
+                yield {**self._gathered(rows), "label": labels[rows], "row": rows}
+            return
+        size, skip = self.order.window_rows, start * self.batch_size
+        reading = self.order.reading(seed)
+        numbers = range(skip // size, -(-len(reading) // size))
+        windows = self._stream.windows(self.order.window(seed, i, reading[i * size : (i + 1) * size]) for i in numbers)
+        with closing(windows):
+            for window, targets in windows:
+                for begin in range(skip % size, len(window), self.batch_size):
+                    rows = torch.from_numpy(window[begin : begin + self.batch_size])
+                    batch: dict[Any, Tensor] = {key: t[begin : begin + self.batch_size] for key, t in targets.items()}
+                    yield {**batch, **self._gathered(rows), "label": self.labels[rows], "row": rows}
+                    del batch
+                skip = 0
+                del targets
 
-    def _host_batches(self, seed: int, start: int) -> Generator[dict[Any, Tensor], None, None]:
-        """Batches as they are stored: (name, part) -> uint8 or stored tensors on host or device, `row`, `label`."""
-        reading, size = self.order.reading(seed), self.order.window_rows
-        first = start * self.batch_size // size
-        numbers = range(first, -(-len(reading) // size))
-        windows = (self.order.window(seed, i, reading[i * size : (i + 1) * size]) for i in numbers)
-        streamed = {key: part for key, part in self._parts.items() if self.places[key[0]] == "stream"}
-        stop = threading.Event()
-        with ThreadPoolExecutor(self.threads, "beyondcls-loader") as readers:
-            ahead: deque[tuple[np.ndarray, dict[Any, Tensor], list[Future[None]]]] = deque()
+    def _gathered(self, rows: Tensor) -> dict[Any, Tensor]:
+        return {} if self._resident is None else self._resident.gather(rows)
 
-            def submit() -> None:
-                for rows in islice(windows, 1):
-                    targets, futures = {}, []
-                    for key, part in streamed.items():
-                        targets[key] = self._pool.take(len(rows) * part.layout.row_nbytes)
-                        jobs = scatters(part, self._rows_of(key[0], rows), targets[key], self.direct, stop)
-                        futures += [readers.submit(job) for job in jobs]
-                    ahead.append((rows, targets, futures))
-
-            try:
-                submit()
-                skip = start - first * size // self.batch_size
-                while ahead:
-                    rows, targets, futures = ahead.popleft()
-                    submit()
-                    self._wait(futures)
-                    for begin in range(skip * self.batch_size, len(rows), self.batch_size):
-                        part = rows[begin : begin + self.batch_size]
-                        batch = {key: t.view(len(rows), -1)[begin : begin + len(part)] for key, t in targets.items()}
-                        yield self._with_resident(batch, part)
-                        del batch
-                    skip = 0
-                    del targets
-            finally:
-                stop.set()
-                readers.shutdown(wait=True, cancel_futures=True)
-
-    def _rows_of(self, name: str, rows: np.ndarray) -> np.ndarray:
-        return self.joined[name][rows] if name in self.joined else rows
-
-    def _wait(self, futures: Iterable[Future[None]]) -> None:
-        began = time.perf_counter()
-        with record_function("beyondcls.loader.wait"):
-            for future in futures:
-                future.result()
-        self.stats.wait_s += time.perf_counter() - began
-
-    def _with_resident(self, batch: dict[Any, Tensor], rows: np.ndarray) -> dict[Any, Tensor]:
-        """Add what is resident, the labels and the rows themselves."""
-        index = torch.from_numpy(self._slot[rows])
-        for key, values in self._resident.items():
-            if values.device.type == "cpu":
-                out = self._pool.take(len(rows) * values.shape[1]).view(len(rows), -1)
-                batch[key] = torch.index_select(values, 0, index, out=out)
-            else:
-                batch[key] = values.index_select(0, index.to(values.device, non_blocking=True))
-        row = torch.from_numpy(rows)
-        return {**batch, "label": self.labels[row], "row": row}
-
-    # -- from stored bytes to values ----------------------------------------------------------------------------------
-
-    def _decoded(self, batch: dict[Any, Tensor]) -> dict[str, Tensor]:
-        """Values of a batch, in `dtype`, on the device it is on."""
-        out = {"label": batch["label"], "row": batch["row"]}
-        for name, array in self.arrays.items():
-            layout = array.layout
-            shape = (len(batch["row"]), *layout.shape[1:])
-            if layout.codec is None:
-                out[name] = self._cast(batch[name, ""].view(getattr(torch, layout.dtype)).view(shape))
-                continue
-            codec = get_codec(layout.codec)
-            parts = {"": batch[name, ""].view(codec.stored).view(shape)}
-            if array.scale is not None:
-                scale = array.scale.layout
-                parts[SCALE] = batch[name, SCALE].view(getattr(torch, scale.dtype)).view(len(batch["row"]), *scale.shape[1:])
-            out[name] = self._cast(codec.decode(parts) if codec.decoded != codec.stored or array.scale else parts[""])
-        return out
-
-    def _cast(self, values: Tensor) -> Tensor:
-        if self.dtype is None or not values.is_floating_point() or values.dtype == self.dtype:
-            return values
-        if values.device.type != "cpu":
-            return values.to(self.dtype)
-        out = self._pool.take(values.numel() * self.dtype.itemsize).view(self.dtype).view(values.shape)
-        return out.copy_(values)
-
-    # -- what stays resident ------------------------------------------------------------------------------------------
+    def _decoded(self, stored: dict[Any, Tensor]) -> dict[str, Tensor]:
+        values = {
+            name: decoded(array, stored[name, ""], stored.get((name, SCALE)), self.dtype, self._pool)
+            for name, array in self.arrays.items()
+        }
+        return {**values, "label": stored["label"], "row": stored["row"]}
 
     def _load(self) -> None:
-        """Read what is kept in memory or on the device, once."""
-        resident = {key: part for key, part in self._parts.items() if self.places[key[0]] != "stream"}
-        if not resident:
-            return
-        stop = threading.Event()
-        with ThreadPoolExecutor(self.threads, "beyondcls-loader") as readers:
-            for key, part in resident.items():
-                on_gpu = self.places[key[0]] == "device"
-                rows, nbytes = self._rows_of(key[0], self.rows), part.layout.row_nbytes
-                values = torch.empty(len(rows), nbytes, dtype=torch.uint8, device=self.device if on_gpu else "cpu")
-                step = max(1, (64 << 20) // nbytes) if on_gpu else max(1, len(rows))
-                for start in range(0, len(rows), step):
-                    chosen = rows[start : start + step]
-                    host = torch.empty(len(chosen), nbytes, dtype=torch.uint8) if on_gpu else values
-                    self._wait([readers.submit(job) for job in scatters(part, chosen, host, self.direct, stop)])
-                    if on_gpu:
-                        values[start : start + step] = host.to(self.device)
-                self._resident[key] = values
-
-
-def _parts(array: ArrayReader) -> list[tuple[str, ArrayReader]]:
-    """An array and its scales, by what their names end with."""
-    return [("", array), *([(SCALE, array.scale)] if array.scale is not None else [])]
+        """Read what is kept, and be ready to read the rest."""
+        self._pool = Pool(pinned=self.device.type == "cuda")
+        parts = parts_of(self.arrays)
+        streamed = {key: part for key, part in parts.items() if self.places[key[0]] == "stream"}
+        kept = {key: part for key, part in parts.items() if key not in streamed}
+        home = self.device if "device" in self.places.values() else torch.device("cpu")
+        common = self._pool, self.threads, self.direct
+        self._stream = Stream(streamed, self.joined, *common) if streamed else None
+        self._resident = Resident(kept, self.joined, self.rows, len(self.labels), home, *common) if kept else None

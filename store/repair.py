@@ -1,6 +1,7 @@
 """Finding what of a damaged feature set can be kept: everything whose bytes can still be vouched for."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from store.folder import ALIGNMENT, Folder, Local, aligned_memory
 from store.layout import DIGEST_NBYTES, ArrayLayout, count_nonfinite
 from store.reader import FeatureStore
 from store.spec import FeatureSpec
+
+DAMAGED_DIGITS = 4  # keys that differ in more are of different sets, not one of them damaged
 
 
 def salvage(
@@ -32,7 +35,7 @@ def salvage(
     Returns:
         The set, as far as it is sound; its layouts; and the (array, shard) that are not.
 
-    Raises: StoreError: it is another set, or a copy without all of its kinds.
+    Raises: StoreError: it is another set, as far as can be told, or a copy without all of its kinds.
     """
     folder = Local(path)
     try:
@@ -45,6 +48,8 @@ def salvage(
             f"({', '.join(store.spec.differences(spec))} differ); repair it with what it was made with"
         )
     layouts = list(layouts_of(_shard_rows(folder)))
+    if lost:
+        _check_options(folder, spec, layouts)
     bad = []
     for layout in layouts:
         if not folder.has_folder(layout.name.split("/")[0]):
@@ -55,6 +60,32 @@ def salvage(
     if lost:
         bad += _units_with_invalid(store, layouts, bad)
     return store, layouts, bad
+
+
+def _check_options(folder: Local, spec: FeatureSpec, layouts: Sequence[ArrayLayout]) -> None:
+    """Raises: StoreError: what is left of a set with a damaged zarr.json does not look like the set that it is to be again."""
+    expected = {layout.name: layout for layout in layouts}
+    for chunks in sorted(folder.folder.glob("*/**/c")):
+        name = chunks.parent.relative_to(folder.folder).as_posix()
+        if name not in expected and not name.startswith("norm/"):
+            raise StoreError(f"{chunks.parent} would not be there with these options; repair it with what it was made with")
+        try:
+            found = ArrayReader(folder, name, json.loads(folder.content(f"{name}/zarr.json") or b"")).layout
+        except (StoreError, ValueError, RecursionError):
+            continue  # damaged too
+        ours = expected.get(name, found)
+        if (found.shape, found.dtype, found.codec) != (ours.shape, ours.dtype, ours.codec):
+            raise StoreError(
+                f"{chunks.parent} has shape {list(found.shape)} and dtype {found.codec or found.dtype}, these options give "
+                f"{list(ours.shape)} and {ours.codec or ours.dtype}; "
+                "repair it with what it was made with"
+            )
+    key = re.search(rb'"key": "([0-9a-f]{32})"', folder.content("zarr.json") or b"")
+    if key and sum(a != b for a, b in zip(key[1].decode(), spec.key, strict=True)) > DAMAGED_DIGITS:
+        raise StoreError(
+            f"{folder.path('')} had key {key[1].decode()}, but these options give {spec.key}; "
+            "repair it with the encoder, the images and the options it was made with"
+        )
 
 
 def _array(store: FeatureStore, layout: ArrayLayout) -> ArrayReader | None:

@@ -223,6 +223,25 @@ class TestRepair:
         with pytest.raises(StoreError, match=r"but these options give .* \(blocks differ\); repair it with what it was made"):
             run(tmp_path / "f", blocks=(0,), existing="repair")
 
+    @pytest.mark.parametrize(
+        ("other", "message"),
+        [
+            ({"blocks": (1,)}, "cls/block0/view0 would not be there with these options"),
+            ({"dtype": "float32"}, r"has shape \[70, 2, 16\] and dtype float16, these options give \[70, 2, 16\] and float32"),
+            ({"encoder": tiny_encoder(1)}, "had key [0-9a-f]{32}, but these options give [0-9a-f]{32}"),
+        ],
+        ids=["blocks", "dtype", "encoder"],
+    )
+    def test_options_that_do_not_fit_what_is_left(self, other: dict[str, Any], message: str, run: Run, tmp_path: Path) -> None:
+        """The description is damaged, so nothing says what the options were; but a set is not made into another one."""
+        run(tmp_path / "f", blocks=(0, 1))
+        file = tmp_path / "f" / "zarr.json"
+        file.write_bytes(file.read_bytes().replace(b'"encoder"', b'"encodes"'))
+        before = files(tmp_path / "f")
+        with pytest.raises(StoreError, match=message):
+            run(tmp_path / "f", **{"blocks": (0, 1), **other, "existing": "repair"})
+        assert files(tmp_path / "f") == before
+
     def test_of_a_part(self, run: Run, tmp_path: Path) -> None:
         import shutil
 

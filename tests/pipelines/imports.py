@@ -17,7 +17,7 @@ STAGES = {
         "extract.run",
     ],
     "probe": ["pipelines.probe", "pipelines.device", "pipelines.progress", "probe.run", "probe.train"],
-    "attention": ["pipelines.attention", "store"],
+    "attention": ["pipelines.attention", "store", "store.codecs"],
     "report": ["pipelines.report.command", "pipelines.report.page", "pipelines.report.overlays", "extract.datasets"],
 }
 

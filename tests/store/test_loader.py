@@ -481,3 +481,15 @@ def test_batches_on_a_gpu(written: Path, placement: Placement) -> None:
         for name, values in on_cpu.items():
             assert torch.equal(values.view(torch.uint8), whole[name][at].view(torch.uint8)), name
     assert sorted(rows) == list(range(N))
+
+
+def test_what_is_kept_on_a_device_needs_no_copy(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of a GPU that holds all features, gone on the CPU: the same batches, and nothing of the host is asked."""
+    store = FeatureStore.open(written)
+    arrays = {"patch": store.tokens("patch"), "cls": store.tokens("cls")}
+    expected = list(Loader(arrays, store.labels, batch_size=32, placement="memory").epoch(5))
+    monkeypatch.setattr("store.loader.place", lambda arrays, *_: (dict.fromkeys(arrays, "device"), "test"))
+    loader = Loader(arrays, store.labels, batch_size=32)
+    assert loader.placement == "device"
+    for batch, other in zip(loader.epoch(5), expected, strict=True):
+        assert all(torch.equal(batch[name].nan_to_num(), other[name].nan_to_num()) for name in other)

@@ -1,0 +1,44 @@
+"""From stored bytes to the values of a batch, wherever they are."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from store.array import ArrayReader
+from store.buffers import Pool
+from store.codecs import SCALE, get_codec
+
+Key = tuple[str, str]  # name of an array in the batch, and "" for itself or SCALE for its scales
+
+
+def parts_of(arrays: Mapping[str, ArrayReader]) -> dict[Key, ArrayReader]:
+    """The stored arrays behind `arrays`: each itself, and its scales if it has any."""
+    main = {(name, ""): array for name, array in arrays.items()}
+    return main | {(name, SCALE): array.scale for name, array in arrays.items() if array.scale is not None}
+
+
+def decoded(array: ArrayReader, main: Tensor, scale: Tensor | None, dtype: torch.dtype | None, pool: Pool) -> Tensor:
+    """Values [B, ...] of stored rows, on their device.
+
+    Args:
+        main: [B, row_nbytes] uint8; `scale` likewise, of the array's scales.
+        dtype: of floating-point values; None for that which the codec gives.
+        pool: gives memory on the CPU, where fresh memory is slow.
+    """
+    codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
+    values = _rows(main, codec.stored if codec else None, array)
+    if codec:
+        parts = {"": values}
+        if scale is not None and array.scale is not None:
+            parts[SCALE] = _rows(scale, None, array.scale)
+        values = codec.decode(parts)
+    if dtype is None or not values.is_floating_point() or values.dtype == dtype:
+        return values
+    if values.device.type != "cpu":
+        return values.to(dtype)
+    return pool.take(values.numel() * dtype.itemsize).view(dtype).view(values.shape).copy_(values)
+
+
+def _rows(stored: Tensor, dtype: torch.dtype | None, array: ArrayReader) -> Tensor:
+    return stored.view(dtype or getattr(torch, array.layout.dtype)).view(len(stored), *array.layout.shape[1:])

@@ -1,0 +1,70 @@
+"""Features that are kept whole, in memory or on the device."""
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from store.array import ArrayReader
+from store.buffers import Pool
+from store.decode import Key
+from store.scatter import scatters
+
+UPLOAD_NBYTES = 64 << 20  # read before it is copied to the device
+
+
+class Resident:
+    """Some rows of stored arrays, as bytes.
+
+    Args:
+        parts: stored arrays; `rows_in` [N] gives the row of each image where that is not its number.
+        rows: images that are kept, of N.
+        n: N.
+        device: where they are kept.
+        pool: memory for what `gather` gives, and on the way to the device.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[Key, ArrayReader],
+        rows_in: Mapping[str, np.ndarray],
+        rows: np.ndarray,
+        n: int,
+        device: torch.device,
+        pool: Pool,
+        threads: int,
+        direct: bool | None,
+    ):
+        self.device, self._pool = device, pool
+        slot = np.full(n, -1, np.int64)
+        slot[rows] = np.arange(len(rows))
+        self._slot = torch.from_numpy(slot).to(device)  # where an image stands among those that are kept
+        stop = threading.Event()
+        self._values: dict[Key, Tensor] = {}
+        with ThreadPoolExecutor(threads, "beyondcls-loader") as readers:
+            for key, part in parts.items():
+                nbytes, wanted = part.layout.row_nbytes, rows_in[key[0]][rows] if key[0] in rows_in else rows
+                values = torch.empty(len(rows), nbytes, dtype=torch.uint8, device=device)
+                step = max(1, len(rows) if device.type == "cpu" else UPLOAD_NBYTES // nbytes)
+                for start in range(0, len(rows), step):
+                    chosen = wanted[start : start + step]
+                    host = values if device.type == "cpu" else pool.take(len(chosen) * nbytes).view(len(chosen), nbytes)
+                    for job in [readers.submit(job) for job in scatters(part, chosen, host, direct, stop)]:
+                        job.result()
+                    if host is not values:
+                        values[start : start + step] = host.to(device)
+                self._values[key] = values
+
+    def gather(self, rows: Tensor) -> dict[Key, Tensor]:
+        """Bytes of some images, [B, row_nbytes] each; `rows` [B] int64 on the device."""
+        index = self._slot[rows]
+        if self.device.type != "cpu":
+            return {key: values.index_select(0, index) for key, values in self._values.items()}
+        taken = {}
+        for key, values in self._values.items():
+            out = self._pool.take(len(index) * values.shape[1]).view(len(index), values.shape[1])
+            taken[key] = torch.index_select(values, 0, index, out=out)
+        return taken
