@@ -107,8 +107,8 @@ def zarrs(folder: Path, batch: int) -> Iterator[torch.Tensor]:
     import zarr
     import zarrs  # noqa: F401
 
-    zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"})
-    yield from zarr_python(folder, batch)
+    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+        yield from zarr_python(folder, batch)
 
 
 def tensorstore(folder: Path, batch: int) -> Iterator[torch.Tensor]:
