@@ -13,6 +13,7 @@ from extract.datasets import DataError, ImageSet
 from extract.encoders import Encoder
 from extract.layouts import codec_of, named
 from store import ArrayLayout, BeyondClsError
+from store.aligned import aligned_zeros
 from store.codecs import SCALE
 
 OnError = Literal["raise", "record"]
@@ -49,7 +50,7 @@ class Units:
 
         Without features among `names`, the encoder does not run.
         """
-        every = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in self.layouts if a.name in names}
+        every = {a.name: aligned_zeros((len(rows), *a.shape[1:]), a.dtype) for a in self.layouts if a.name in names}
         images = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in self.layouts if a.name.startswith("images/")}
         arrays = {**images, **every}
         encode = any(not name.startswith("images/") for name in names)

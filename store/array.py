@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import xxhash
 
+from store.aligned import ALIGNMENT, aligned_memory
 from store.errors import StoreError
-from store.folder import ALIGNMENT, Folder, ShardFile, aligned_memory
+from store.folder import Folder, ShardFile
 from store.layout import ATTRIBUTE, DIGEST_NBYTES, SCALE, ArrayLayout
 
 if TYPE_CHECKING:

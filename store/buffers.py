@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from store.folder import ALIGNMENT, aligned_memory
+from store.aligned import ALIGNMENT, aligned_memory
 
 
 class Pool:

@@ -6,9 +6,10 @@ import errno
 import os
 import shutil
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from store.folder import ALIGNMENT, aligned_memory
+from store.aligned import ALIGNMENT, aligned_memory, is_aligned
 
 PARTIAL = ".partial"
 DIRECT_NBYTES = 4 << 20  # written at once when the page cache is bypassed
@@ -56,19 +57,31 @@ def _write(descriptor: int, view: memoryview) -> None:
 
 
 def _write_direct(descriptor: int, parts: Iterable[memoryview | bytes]) -> None:
-    """Through page-aligned memory, in whole blocks; the file is cut to its size in the end."""
-    buffer = aligned_memory(DIRECT_NBYTES)
+    """In whole blocks from page-aligned memory: as it is, or else copied to such; the file is cut to its size in the end."""
+    buffer, other = aligned_memory(DIRECT_NBYTES), aligned_memory(DIRECT_NBYTES)
     filled = total = 0
-    for part in parts:
-        view = memoryview(part)
-        total += len(view)
-        while len(view):
-            n = min(len(view), DIRECT_NBYTES - filled)
-            buffer[filled : filled + n] = view[:n]
-            view, filled = view[n:], filled + n
-            if filled == DIRECT_NBYTES:
-                _write(descriptor, buffer)
-                filled = 0
+    with ThreadPoolExecutor(1, "beyondcls-writer") as meanwhile:  # one buffer is written while the other is filled
+        writing: Future[None] | None = None
+        for part in parts:
+            view = memoryview(part)
+            total += len(view)
+            if not filled and is_aligned(view):
+                if writing is not None:
+                    writing.result()
+                whole = len(view) - len(view) % ALIGNMENT
+                _write(descriptor, view[:whole])
+                view = view[whole:]
+            while len(view):
+                n = min(len(view), DIRECT_NBYTES - filled)
+                buffer[filled : filled + n] = view[:n]
+                view, filled = view[n:], filled + n
+                if filled == DIRECT_NBYTES:
+                    if writing is not None:
+                        writing.result()
+                    writing = meanwhile.submit(_write, descriptor, buffer)
+                    buffer, other, filled = other, buffer, 0
+        if writing is not None:
+            writing.result()
     _write(descriptor, buffer[: filled + -filled % ALIGNMENT])
     os.ftruncate(descriptor, total)
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from store.aligned import ALIGNMENT
 from store.errors import StoreError
-
-ALIGNMENT = 4096  # of addresses, offsets and lengths that bypass the page cache; suits every disk in use
 
 
 class ShardFile(ABC):
@@ -204,8 +203,3 @@ class _RemoteShard(ShardFile):
 
     def read(self, offset: int, nbytes: int, scratch: memoryview) -> memoryview:
         return memoryview(self._folder.range(self._name, offset, offset + nbytes))
-
-
-def aligned_memory(nbytes: int) -> memoryview:
-    """Page-aligned memory, freed with its last view."""
-    return memoryview(mmap.mmap(-1, max(nbytes, 1)))

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from store.aligned import ALIGNMENT, aligned_memory
 from store.array import ArrayReader
 from store.errors import StoreError
-from store.folder import ALIGNMENT, Folder, Local, aligned_memory
+from store.folder import Folder, Local
 from store.layout import DIGEST_NBYTES, ArrayLayout, count_nonfinite
 from store.reader import FeatureStore
 from store.spec import FeatureSpec

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from store.aligned import aligned_memory
 from store.array import ArrayReader
-from store.folder import aligned_memory
 
 LONG_ROW = 1 << 14  # bytes
-RUNS = 4  # runs of neighbouring rows that one thread reads before it takes the next job
+RUNS = 12  # runs of neighbouring rows that one thread reads before it takes the next job: handing over has its price
 
 _local = threading.local()
 

@@ -21,6 +21,8 @@ from store.lock import Lock
 from store.reader import FeatureStore, with_digest
 from store.spec import FeatureSpec
 
+WRITERS = 4  # arrays of a unit that are written at a time
+
 
 class FeatureWriter:
     """Writes one feature set. Work units are shards: unit u holds rows [u * shard_rows, (u + 1) * shard_rows).
@@ -173,15 +175,21 @@ class FeatureWriter:
         missing, given = self.missing_arrays(unit), self.first_row(unit)
         assert set(rows) >= set(missing), sorted(set(missing) - set(rows))
         start, stop = self._first.rows(unit)
-        shards = []
+
+        def write(name: str) -> dict[str, Any]:
+            values = rows[name]
+            if self.base is not None and self._in_base(name, unit):
+                # The base's own rows, bit for bit, also where they were computed again for the sake of another array.
+                n = min(len(self.base), stop)
+                values = np.concatenate([self.base.arrays[name].stored(np.arange(start, n)), values[n - given :]])
+            return {"array": name, **_write_shard(self.staging, self.layouts[name], unit, values)}
+
         with self._space():
-            for name in missing:
-                layout, values = self.layouts[name], rows[name]
-                if self.base is not None and self._in_base(name, unit):
-                    # The base's own rows, bit for bit, also where they were computed again for the sake of another array.
-                    n = min(len(self.base), stop)
-                    values = np.concatenate([self.base.arrays[name].stored(np.arange(start, n)), values[n - given :]])
-                shards.append({"array": name, **_write_shard(self.staging, layout, unit, values)})
+            if max(self.layouts[name].nbytes(unit) for name in missing) < DIRECT_NBYTES:
+                shards = [write(name) for name in missing]
+            else:  # small arrays, for which the disk is mostly waited for, beside the large ones
+                with ThreadPoolExecutor(WRITERS, "beyondcls-writer") as writers:
+                    shards = list(writers.map(write, missing))
             carried: Sequence[Mapping[str, Any]] = self.base.attributes["invalid"] if self.base is not None else ()
             record: dict[str, Any] = {
                 "unit": unit,

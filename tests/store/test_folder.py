@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from store import FeatureStore, Loader, StoreError, verify
-from store.folder import ALIGNMENT, Local, Remote, aligned_memory, open_folder
+from store.aligned import ALIGNMENT, aligned_memory
+from store.folder import Local, Remote, open_folder
 from tests.store.conftest import SPEC, N, files, same
 
 
