@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -60,6 +60,7 @@ def run(folder: Path, nbytes: int, rounds: int) -> dict[str, float]:
         runs.append({})
         for reader in COLD if number % 2 == 0 else COLD[::-1]:
             runs[-1][reader] = measured(reader, folder, BATCH)
+    digests = with_and_without_digests(folder, 4 * rounds)
     warm = warm_and_memcpy(folder, 2 * rounds)
     for reader in COLD:
         every = [one[reader] for one in runs]
@@ -74,13 +75,14 @@ def run(folder: Path, nbytes: int, rounds: int) -> dict[str, float]:
         )
     for what, pairs in (("warm loader, memcpy", warm), ("write ours, raw", writing)):
         print(f"{what:18} " + ", ".join(f"{ours:.2f}/{peer:.2f}" for ours, peer in pairs) + " GB/s")
+    print("digests with, without  " + ", ".join(f"{checked:.2f}/{without:.2f}" for checked, without in digests) + " s")
     over: Callable[[str], float] = lambda peer: statistics.median(seconds(one, peer) / seconds(one, "loader") for one in runs)  # noqa: E731
     return {
         "cold_vs_raw": over("raw"),
         **{f"cold_vs_{peer}": over(peer) for peer in PEERS},
         "warm_vs_memcpy": statistics.median(ours / peer for ours, peer in warm),
         "write_vs_raw": statistics.median(ours / peer for ours, peer in writing),
-        "digest_cost": statistics.median(1 - seconds(one, "unchecked") / seconds(one, "loader") for one in runs),
+        "digest_cost": statistics.median(1 - without / checked for checked, without in digests),
     }
 
 
@@ -110,6 +112,28 @@ def written(folder: Path, source: data.Rows, n: int, shard_rows: int) -> tuple[f
     peer = time.perf_counter() - began
     (folder / "raw").unlink()
     return n * data.ROW_NBYTES / ours / 1e9, n * data.ROW_NBYTES / peer / 1e9
+
+
+def with_and_without_digests(folder: Path, pairs: int) -> list[tuple[float, float]]:
+    """Seconds of cold epochs over about a GB, every row compared with its digest and none, one right after the other."""
+    from store import FeatureStore, Loader
+
+    def loader(verify: Literal["always", "never"]) -> Loader:
+        store = FeatureStore.open(folder / "store", verify=verify)
+        rows = np.arange(min(len(store), data.rows_for(10**9)))
+        array = store.array(data.NAME)
+        return Loader({"patch": array}, store.labels, rows, BATCH, placement="stream", dtype=None, direct=True)
+
+    loaders, found = (loader("always"), loader("never")), []
+    for number in range(pairs + 1):
+        seconds = [0.0, 0.0]
+        for which in (0, 1) if number % 2 else (1, 0):
+            began = time.perf_counter()
+            for _ in loaders[which].epoch(number):
+                pass
+            seconds[which] = time.perf_counter() - began
+        found.append((seconds[0], seconds[1]))
+    return found[1:]  # the first touches fresh memory
 
 
 def warm_and_memcpy(folder: Path, rounds: int) -> list[tuple[float, float]]:
