@@ -34,12 +34,12 @@ COLD = ("raw", "loader", "unchecked", *PEERS)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="Needs three times --gb of disk.")
-    parser.add_argument("--quick", action="store_true", help="0.3 GB, one round: under a minute, and no evidence")
+    parser.add_argument("--quick", action="store_true", help="0.2 GB, one round: under a minute, and no evidence")
     parser.add_argument("--gb", type=float, default=4.6, help="size of the set, GB")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scratch", type=Path, help="folder on the disk in question; a temporary one by default")
     given = parser.parse_args()
-    size, rounds = (0.3, 1) if given.quick else (given.gb, given.rounds)
+    size, rounds = (0.2, 1) if given.quick else (given.gb, given.rounds)
     folder = Path(tempfile.mkdtemp(prefix="beyondcls-benchmark-", dir=given.scratch))
     try:
         ratios = run(folder, int(size * 1e9), rounds)
