@@ -170,6 +170,7 @@ def dataloader(folder: Path, batch: int) -> Iterator[torch.Tensor]:
         num_workers=2,
         collate_fn=torch.cat,
         multiprocessing_context="spawn",
+        generator=torch.Generator().manual_seed(0),
     )
     yield from data
 
