@@ -92,7 +92,7 @@ def extract(
     if base is not None:
         _check_extension(base, spec, images)
     if existing != "repair" and (out / "zarr.json").exists():
-        store = FeatureStore.open(out)
+        store = base if base is not None else FeatureStore.open(out)
         if store.spec.key == spec.key:
             discard_staging(out, spec.key)
             report(len(images))

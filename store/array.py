@@ -192,7 +192,8 @@ class ArrayReader:
             raise StoreError(f"{self._path(shard)} ended while it was read; pull or extract it again")
         for piece in unchecked:
             at = (piece * checked - begin) * nbytes
-            self._compare(shard, piece, xxhash.xxh3_128_digest(read[at : at + checked * nbytes]))
+            self._compare(shard, piece, xxhash.xxh3_128_digest(read[at : at + checked * nbytes]), self._digests[shard])
+            self._seen[shard][piece] = 1
         return read[(first - begin) * nbytes : (last - begin) * nbytes]
 
     def fetch_into(self, start: int, stop: int, views: list[memoryview], direct: bool | None = False) -> bool:
@@ -210,7 +211,8 @@ class ArrayReader:
             digest = xxhash.xxh3_128()
             for view in views[piece * checked - first : (piece + 1) * checked - first]:
                 digest.update(view)
-            self._compare(shard, piece, digest.digest())
+            self._compare(shard, piece, digest.digest(), self._digests[shard])
+            self._seen[shard][piece] = 1
         return True
 
     def _planned(self, start: int, stop: int, direct: bool | None) -> tuple[int, int, int, ShardFile, Sequence[int]]:
@@ -223,10 +225,9 @@ class ArrayReader:
         pieces, seen = range(first // checked, -(-last // checked)), self._seen_of(shard, file)
         return shard, first, last, file, pieces if self.verify == "always" else [i for i in pieces if not seen[i]]
 
-    def _compare(self, shard: int, piece: int, digest: bytes) -> None:
-        if digest != self._digests[shard][DIGEST_NBYTES * piece : DIGEST_NBYTES * (piece + 1)]:
+    def _compare(self, shard: int, piece: int, digest: bytes, digests: bytes) -> None:
+        if digest != digests[DIGEST_NBYTES * piece : DIGEST_NBYTES * (piece + 1)]:
             raise self._damaged(shard, piece)
-        self._seen[shard][piece] = 1
 
     def _damaged(self, shard: int, piece: int | None = None) -> StoreError:
         rows = "its tail"
@@ -276,8 +277,7 @@ class ArrayReader:
         scratch = aligned_memory(step + 2 * ALIGNMENT)
         for i in range(layout.n_digests(shard)):
             read = file.read(i * step, step, scratch)
-            if xxhash.xxh3_128_digest(read) != digests[DIGEST_NBYTES * i : DIGEST_NBYTES * (i + 1)]:
-                raise self._damaged(shard, i)
+            self._compare(shard, i, xxhash.xxh3_128_digest(read), digests)
 
     def _path(self, shard: int) -> str:
         return self.folder.path(self.layout.file(shard))

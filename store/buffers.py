@@ -1,7 +1,6 @@
 """Memory that is used again: touching fresh memory costs more than filling it."""
 
 import weakref
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -43,6 +42,3 @@ class Pool:
 
 def _back(free: list[object], memory: object) -> None:
     free.append(memory)
-
-
-Take = Callable[[int], Tensor]

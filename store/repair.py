@@ -13,7 +13,7 @@ from store.aligned import ALIGNMENT, aligned_memory
 from store.array import ArrayReader
 from store.errors import StoreError
 from store.folder import Folder, Local
-from store.layout import DIGEST_NBYTES, ArrayLayout, count_nonfinite
+from store.layout import ArrayLayout, count_nonfinite
 from store.reader import FeatureStore
 from store.spec import FeatureSpec
 
@@ -121,8 +121,7 @@ def _rebuilt(folder: Folder, layout: ArrayLayout) -> bytes:
             return b""
         content = folder.open(layout.file(shard)).read(0, nbytes, aligned_memory(nbytes + 2 * ALIGNMENT))
         tail = bytes(content[begin:])
-        digests = layout.digests(content[:begin], memoryview(b""))
-        if tail != digests + layout.index(shard) or len(digests) != DIGEST_NBYTES * layout.n_digests(shard):
+        if tail != layout.tail(shard, content[:begin], memoryview(b"")):
             return b""
         start, stop = layout.rows(shard)
         values = np.frombuffer(content[: (stop - start) * layout.row_nbytes], layout.dtype)
