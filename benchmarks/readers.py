@@ -1,6 +1,6 @@
 """One shuffled epoch over the same rows, by each reader, in a process of its own.
 
-`python -m benchmarks.readers NAME FOLDER BATCH` prints rows, bytes, seconds and CPU seconds as JSON.
+`python -m benchmarks.readers NAME FOLDER BATCH [cold|warm]` prints bytes, seconds and CPU seconds as JSON.
 Every reader hands out float16 tensors [BATCH, 196, 768]; all but webdataset read blocks of 32 neighbours in random order.
 """
 
@@ -192,7 +192,8 @@ def main() -> None:
     name, folder, batch = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     for _ in zip(range(WARM_UP), READERS[name](folder, batch), strict=False):
         pass  # imports, threads, memory: what is paid once
-    forget(folder)
+    if sys.argv[4:] != ["warm"]:
+        forget(folder)
     cpu, began, nbytes = _cpu(), time.perf_counter(), 0
     for out in READERS[name](folder, batch):
         nbytes += out.numel() * out.element_size()

@@ -3,9 +3,10 @@
     python -m benchmarks.store [--quick] [--gb 4.6] [--rounds 5] [--scratch FOLDER]
 
 Writes tokens of a real ViT in a ViT-B's shape [n, 196, 768] float16 in each reader's own form (the Zarr readers share one
-store), then times one shuffled epoch of each, in a process of its own, files out of the page cache. Rounds are interleaved,
-as disks and neighbours are moody; each ratio is the median over rounds of (seconds of the peer / seconds of ours), but
-`cold_vs_raw`, `warm_vs_memcpy` and `write_vs_raw` are shares of that speed, and `digest_cost` is a share of the epoch.
+store), then times one shuffled epoch of each, in a process of its own, files out of the page cache, and one with files in
+it, which tells readers apart where the disk is the limit of all. Rounds are interleaved, as disks and neighbours are moody;
+each ratio is the median over rounds of (seconds of the peer / seconds of ours), but `cold_vs_raw`, `warm_vs_memcpy` and
+`write_vs_raw` are shares of that speed, and `digest_cost` is a share of the epoch.
 The last line is JSON.
 """
 
@@ -26,7 +27,7 @@ import numpy as np
 import torch
 
 from benchmarks import data
-from benchmarks.timing import measured
+from benchmarks.timing import measured, remember
 from store.aligned import aligned_zeros
 
 BATCH = 256
@@ -61,7 +62,9 @@ def run(folder: Path, nbytes: int, rounds: int) -> dict[str, float]:
     for number in range(rounds):
         runs.append({})
         for reader in COLD if number % 2 == 0 else COLD[::-1]:
-            runs[-1][reader] = measured(reader, folder, BATCH)
+            runs[-1][reader] = measured(reader, folder, BATCH, "cold")
+    remember(folder)
+    without_disk = {reader: measured(reader, folder, BATCH, "warm") for reader in ("loader", *PEERS)}
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:  # this one has held gigabytes
         digests = fresh.submit(with_and_without_digests, folder, 4 * rounds).result()
         warm = fresh.submit(warm_and_memcpy, folder, 4 * rounds).result()
@@ -76,6 +79,8 @@ def run(folder: Path, nbytes: int, rounds: int) -> dict[str, float]:
             f"cold {reader:12} {statistics.median(rate):5.2f} GB/s ({min(rate):.2f} to {max(rate):.2f}), "
             f"{statistics.median(cpu):.2f} CPU s/GB, peak {peak:.2f} GB"
         )
+    for reader, one in without_disk.items():
+        print(f"warm {reader:12} {one['nbytes'] / one['seconds'] / 1e9:5.2f} GB/s")
     for what, pairs in (("warm loader, memcpy", warm), ("write ours, raw", writing)):
         print(f"{what:18} " + ", ".join(f"{ours:.2f}/{peer:.2f}" for ours, peer in pairs) + " GB/s")
     print("digests with, without  " + ", ".join(f"{checked:.2f}/{without:.2f}" for checked, without in digests) + " s")
@@ -83,6 +88,7 @@ def run(folder: Path, nbytes: int, rounds: int) -> dict[str, float]:
     return {
         "cold_vs_raw": over("raw"),
         **{f"cold_vs_{peer}": over(peer) for peer in PEERS},
+        **{f"warm_vs_{peer}": seconds(without_disk, peer) / seconds(without_disk, "loader") for peer in PEERS},
         "warm_vs_memcpy": statistics.median(ours / peer for ours, peer in warm),
         "write_vs_raw": statistics.median(ours / peer for ours, peer in writing),
         "digest_cost": statistics.median(1 - without / checked for checked, without in digests),
@@ -147,8 +153,7 @@ def warm_and_memcpy(folder: Path, rounds: int) -> list[tuple[float, float]]:
     array = store.array(data.NAME)
     shards = range(max(1, min(array.layout.n_shards - 1, 2 * 10**9 // array.layout.nbytes(0))))
     rows = np.arange(array.layout.rows(shards[-1])[1])
-    for shard in shards:
-        array.check(shard)  # brings it into the page cache
+    remember(folder / "store")
     loader = Loader({"patch": array}, store.labels, rows, BATCH, placement="stream", dtype=None)
     one, other = torch.ones(BATCH * data.ROW_NBYTES, dtype=torch.uint8), torch.zeros(BATCH * data.ROW_NBYTES, dtype=torch.uint8)
     rates = []

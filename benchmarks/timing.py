@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,9 +20,20 @@ def forget(folder: Path) -> None:
             os.close(descriptor)
 
 
-def measured(reader: str, folder: Path, batch: int) -> dict[str, Any]:
+def remember(folder: Path) -> None:
+    """Read every file below `folder` from beginning to end into the page cache."""
+    forget(folder)  # readers that jump leave their files there in small pieces, which are slower
+    piece = bytearray(8 << 20)
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb", buffering=0) as source:
+                while source.readinto(piece):
+                    pass
+
+
+def measured(reader: str, folder: Path, batch: int, state: Literal["cold", "warm"]) -> dict[str, Any]:
     """What `benchmarks.readers` prints: nbytes, seconds, cpu, peak."""
-    command = [sys.executable, "-m", "benchmarks.readers", reader, str(folder), str(batch)]
+    command = [sys.executable, "-m", "benchmarks.readers", reader, str(folder), str(batch), state]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{reader} failed:\n{done.stderr[-2000:]}")
