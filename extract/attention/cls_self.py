@@ -3,12 +3,12 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from extract.attention.layout import TokenLayout
+from extract.attention.attention import Attention
 
 
-def cls_self(attention: Float[Tensor, "B H N N"], layout: TokenLayout) -> Float[Tensor, "B H"]:
-    """a[cls, cls], the share of its attention that [cls] spends on itself; 0...1. Uniform attention: 1 / N.
+def cls_self(attention: Attention) -> Float[Tensor, "B H"]:
+    """a[cls, cls], the share of its attention that [cls] spends on itself; 0…1. Uniform attention: 1 / N.
 
-    Source: Fig. 3; `cls_cls_attention` in the official code.
+    Registers count among what it could attend to. Source: Fig. 3; `cls_cls_attention` in the official code.
     """
-    return attention[:, :, 0, 0]
+    return attention.to_itself[..., 0] / attention.z[..., 0]

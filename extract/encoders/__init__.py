@@ -1,23 +1,20 @@
-"""Encoders by name: the registry, and any ViT that timm knows."""
+"""Encoders by name: the registry, and any model with tokens that timm knows."""
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import timm
 
+from extract.encoders import mae, quickstart
 from extract.encoders.encoder import Encoded, Encoder
-from extract.encoders.quickstart import quickstart
-from extract.encoders.timm_vit import timm_vit
+from extract.encoders.pretrained import Pretrained
 from store import BeyondClsError
 from store.errors import unknown
 
-# name -> function(checkpoint, random_seed) that gives the model and the description of its architecture
-ENCODERS = {
-    "quickstart-mae": partial(quickstart, "mae"),
-    "quickstart-dino": partial(quickstart, "dino"),
-    "quickstart-random": partial(quickstart, "random"),
+ENCODERS: dict[str, Pretrained] = {
+    **quickstart.ENCODERS,
+    **mae.ENCODERS,
 }
 
 
@@ -35,8 +32,8 @@ def load_encoder(
         name: of the registry, of timm, or any name if `model` is given.
         checkpoint: local weights instead of the ones the name stands for.
         random_seed: random weights from this seed instead.
-        model: timm name of the architecture; `name` by default.
-        arguments: for `timm.create_model` (img_size, …).
+        model: name of the registry or of timm that says what the encoder is; `name` by default.
+        arguments: of the architecture, for `timm.create_model` (img_size, …).
         weights: digest that the loaded weights must have; any by default.
 
     Raises:
@@ -47,19 +44,9 @@ def load_encoder(
         raise BeyondClsError(
             f"{name} was given a checkpoint ({checkpoint}) and a random seed ({random_seed}); give one of them"
         )
-    if name in ENCODERS and model is None:
-        if arguments:
-            raise BeyondClsError(
-                f"{name} has its architecture, but was given arguments {dict(arguments)}; give a model for them"
-            )
-        vit, described = ENCODERS[name](checkpoint=checkpoint, random_seed=random_seed)
-    else:
-        architecture = model or name
-        if not timm.is_model(architecture):
-            known = [*ENCODERS, *timm.list_models(["vit_*", "deit*", "beit*", "eva*"])]
-            raise BeyondClsError(unknown("encoder", architecture, known, "Names of timm's ViTs count too"))
-        vit, described = timm_vit(architecture, checkpoint, random_seed, arguments)
-    encoder = Encoder(name, vit, described)
+    entry = _entry(model or name)
+    vit, described = entry.load(checkpoint, random_seed, arguments)
+    encoder = Encoder(name, vit, described, entry.transform, entry.block)
     if weights is not None and weights != encoder.weights:
         raise BeyondClsError(
             f"the weights of {name} have digest {encoder.weights}, expected {weights}; "
@@ -68,4 +55,13 @@ def load_encoder(
     return encoder
 
 
-__all__ = ["ENCODERS", "Encoded", "Encoder", "load_encoder"]
+def _entry(name: str) -> Pretrained:
+    if name in ENCODERS:
+        return ENCODERS[name]
+    if not timm.is_model(name):
+        known = [*ENCODERS, *timm.list_models(["vit_*", "deit*", "beit*", "eva*"])]
+        raise BeyondClsError(unknown("encoder", name, known, "Names of timm's ViTs count too"))
+    return Pretrained(name, f"timm/{name}", "see timm")
+
+
+__all__ = ["ENCODERS", "Encoded", "Encoder", "Pretrained", "load_encoder"]

@@ -1,4 +1,4 @@
-"""A frozen ViT, ready to say what it sees in a batch of images."""
+"""A frozen encoder, ready to say what it sees in a batch of images."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,11 @@ from jaxtyping import Float
 from timm.data import create_transform, resolve_model_data_config
 from torch import Tensor, nn
 
-from extract.attention import NEEDS_CLS, STATISTICS, TokenLayout, attention_of
+from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, Attention, TokenLayout, watched
 from extract.encoders.weights import weights_digest
 from store import BeyondClsError
+
+TRANSFORM = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
 
 
 @dataclass
@@ -22,20 +24,32 @@ class Encoded:
     patch: dict[int, Float[Tensor, "B T D"]] = field(default_factory=dict)
     cls: dict[int, Float[Tensor, "B D"]] = field(default_factory=dict)
     registers: dict[int, Float[Tensor, "B R D"]] = field(default_factory=dict)
-    statistics: dict[str, Float[Tensor, "B L H"]] = field(default_factory=dict)
+    statistics: dict[str, Float[Tensor, "B L H"] | Float[Tensor, "B L"]] = field(default_factory=dict)
     maps: dict[str, Float[Tensor, "B H T"]] = field(default_factory=dict)
 
 
 class Encoder:
-    """A frozen timm ViT with what the store must know about it.
+    """A frozen model with what the store must know about it.
 
     Args:
         name: as users know it.
-        model: with `blocks`, `norm`, `num_prefix_tokens` and `forward_features`, as timm's ViTs have.
-        architecture: timm name and arguments; part of the key.
+        model: has `blocks`, modules whose outputs are tokens [B, N, D] or feature maps [B, D, h, w]; `num_prefix_tokens`;
+            `forward_features`, whose output has as many tokens; `cls_token`, not None where [cls] comes first; `norm`, its
+            last LayerNorm, if it has one. Each block has `attn`, which calls `scaled_dot_product_attention` once; a model
+            without attention says so by `attends = False`.
+        architecture: its name and arguments; part of the key.
+        transform: what differs from what timm knows of the model's input.
+        block: whose tokens to keep unless told otherwise.
     """
 
-    def __init__(self, name: str, model: nn.Module, architecture: Mapping[str, Any]):
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        architecture: Mapping[str, Any],
+        transform: Mapping[str, Any] | None = None,
+        block: int = -1,
+    ):
         for attribute in ("blocks", "num_prefix_tokens", "forward_features"):
             if not hasattr(model, attribute):
                 raise BeyondClsError(
@@ -44,11 +58,14 @@ class Encoder:
                 )
         self.name, self.model = name, model.eval().requires_grad_(False)
         self.architecture = json.dumps(architecture, sort_keys=True)
+        self.attends = bool(getattr(model, "attends", True))
         has_cls = getattr(model, "cls_token", None) is not None
         self.layout = TokenLayout(has_cls=has_cls, n_prefix=int(model.num_prefix_tokens))  # type: ignore[arg-type]
         self.weights = weights_digest(model)
+        self.block = block % self.n_blocks
         size = getattr(getattr(model, "patch_embed", None), "img_size", None)  # of the arguments, not of the hub's weights
-        self.config = resolve_model_data_config(model, {"input_size": (3, *size)} if size else None)
+        known = resolve_model_data_config(model, {"input_size": (3, *size)} if size else None)
+        self.config = {**known, **(transform or {})}
         self.transform = create_transform(**self.config, is_training=False)
 
     @property
@@ -58,13 +75,13 @@ class Encoder:
     @property
     def described_transform(self) -> dict[str, Any]:
         """The evaluation transform as plain values, for the key."""
-        names = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
-        return json.loads(json.dumps({name: self.config[name] for name in names}))
+        return json.loads(json.dumps({name: self.config[name] for name in TRANSFORM}))
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """Attention statistics that this encoder can have: those of [cls] only if it has [cls]."""
-        return tuple(name for name in STATISTICS if self.layout.has_cls or name not in NEEDS_CLS)
+        """Attention statistics that this encoder can have: those of [cls] only if it has [cls], none without attention."""
+        names = (*STATISTICS, *PER_BLOCK) if self.attends else ()
+        return tuple(name for name in names if self.layout.has_cls or name not in NEEDS_CLS)
 
     def norm(self) -> tuple[dict[str, Tensor], float | None]:
         """Weight and bias of the final norm, and its eps; empty and None where the encoder has none before pooling."""
@@ -93,8 +110,11 @@ class Encoder:
         """
         out, prefix = Encoded(), self.layout.n_prefix
         collected: dict[str, list[Tensor]] = {name: [] for name in statistics}
+        of_attention = [name for name in statistics if name in STATISTICS]
+        of_blocks = [name for name in statistics if name in PER_BLOCK]
 
         def tokens(index: int, x: Tensor) -> None:
+            x = x.flatten(2).transpose(1, 2) if x.ndim == 4 else x  # [B, D, h, w] -> [B, T, D]
             x = x.to(torch.float32, copy=True)  # the next block works in place in some models
             out.patch[index] = x[:, prefix:]
             if self.layout.has_cls:
@@ -102,37 +122,44 @@ class Encoder:
             if self.layout.n_registers:
                 out.registers[index] = x[:, int(self.layout.has_cls) : prefix]
 
-        def attention(index: int, a: Tensor) -> None:
-            a = a.float()
-            for name in statistics:
-                collected[name].append(STATISTICS[name](a, self.layout))
+        def of(index: int, attention: Attention) -> dict[str, Tensor]:
+            """What to keep of some images' attention in one block."""
+            kept = {name: STATISTICS[name](attention) for name in of_attention}
             if maps and index == self.n_blocks - 1:
-                if self.layout.has_cls:
-                    out.maps["cls"] = a[:, :, 0, prefix:]
-                out.maps["centre"] = a[:, :, prefix + centre(a.shape[-1] - prefix), prefix:]
+                kept |= {f"map of {name}": row for name, row in attention.maps().items()}
+            return kept
+
+        def attended(kept: Mapping[str, Tensor]) -> None:
+            for name, values in kept.items():
+                if name in collected:
+                    collected[name].append(values)
+                else:
+                    out.maps[name.removeprefix("map of ")] = values
+
+        def branched(residual: Tensor, branch: Tensor) -> None:
+            for name in of_blocks:
+                collected[name].append(PER_BLOCK[name](residual.float(), branch.float(), self.layout))
 
         modules: Any = self.model.blocks
         hooks = [modules[b].register_forward_hook(lambda _m, _i, x, b=b: tokens(b, x)) for b in blocks]
         try:
-            if statistics or maps:
-                with attention_of(modules, attention):
-                    final = self.model.forward_features(images)  # type: ignore[operator]
-            else:
+            with watched(
+                modules,
+                self.layout,
+                of if of_attention or maps else None,
+                attended,
+                branched if of_blocks else None,
+            ):
                 final = self.model.forward_features(images)  # type: ignore[operator]
         finally:
             for hook in hooks:
                 hook.remove()
+        n_tokens = final.flatten(2).shape[2] if final.ndim == 4 else final.shape[1]
         for block, patches in out.patch.items():
-            if prefix + patches.shape[1] != final.shape[1]:  # CaiT and XCiT add [cls] behind these blocks
+            if self.attends and prefix + patches.shape[1] != n_tokens:  # CaiT and XCiT add [cls] behind these blocks
                 raise BeyondClsError(
                     f"{self.name} is no plain ViT: block {block} has {prefix + patches.shape[1]} tokens, "
-                    f"the output {final.shape[1]}; choose a vit_*, deit_*, beit* or eva* model"
+                    f"the output {n_tokens}; choose a vit_*, deit_*, beit* or eva* model"
                 )
         out.statistics = {name: torch.stack(per_block, 1) for name, per_block in collected.items()}  # [B, L, H]
         return out
-
-
-def centre(n_patches: int) -> int:
-    """Index of the central patch of a square grid, row by row; of a grid of even side, the one right below the middle."""
-    side = int(n_patches**0.5)
-    return (side // 2) * side + side // 2 if side * side == n_patches else n_patches // 2

@@ -1,7 +1,8 @@
 """Loading a checkpoint strictly, and the digest of what was loaded."""
 
+import argparse
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,22 @@ WRAPPERS = ("model", "state_dict")
 CLASSIFIER = ("head.weight", "head.bias")  # of the classification head, which is no part of the encoder
 
 
-def read_checkpoint(path: Path) -> dict[str, Tensor]:
-    """Tensors of a .safetensors file or of a torch checkpoint, by name. Never unpickles code (`weights_only=True`).
+def read_checkpoint(path: Path) -> Mapping[str, Any]:
+    """Content of a .safetensors file or of a torch checkpoint. Never unpickles code (`weights_only=True`).
 
-    A dictionary inside `model` or `state_dict` is unwrapped.
+    Options that argparse left beside the weights are read as plain data.
 
-    Raises: BeyondClsError: no such file, not a checkpoint, or values that are not finite.
+    Raises: BeyondClsError: no such file, or not a checkpoint.
     """
     if not path.is_file():
         raise BeyondClsError(
             f"there is no checkpoint {str(path)!r}; give --checkpoint the path of a .safetensors or torch file"
         )
     try:
-        content: Any = (
-            load_file(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
-        )
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise BeyondClsError(f"{path} is not a readable checkpoint: {error}") from error
     except Exception as error:  # torch raises pickle.UnpicklingError for anything but tensors
@@ -39,21 +41,41 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
             raise
         message = str(error).splitlines()[0]
         raise BeyondClsError(f"{path} holds more than tensors and is not loaded, as that could run code: {message}") from error
-    for wrapper in WRAPPERS:
-        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
-            content = content[wrapper]
-    if not isinstance(content, dict) or not content or not all(isinstance(v, Tensor) for v in content.values()):
-        raise BeyondClsError(f"{path} holds no dictionary of tensors (looked at the top and in {', '.join(WRAPPERS)})")
-    broken = [name for name, value in content.items() if value.is_floating_point() and not value.isfinite().all()]
-    if broken:
-        raise BeyondClsError(f"{path} has NaN or Inf in {shorten(broken)}; the file is damaged or its training diverged")
+    if not isinstance(content, dict):
+        raise BeyondClsError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors")
     return content
+
+
+def unwrapped(content: Mapping[str, Any], wrappers: Sequence[str] = WRAPPERS, prefixes: Sequence[str] = ()) -> dict[str, Tensor]:
+    """Tensors by name: those in the first of `wrappers` that is there, or else at the top.
+
+    Args:
+        content: of a checkpoint.
+        wrappers: keys whose value may be the state dict.
+        prefixes: what names may begin with, taken off in this order; of a prefix that any name has, only those names count.
+
+    Raises: BeyondClsError: there is no dictionary of tensors.
+    """
+    state: Any = next((content[name] for name in wrappers if isinstance(content.get(name), dict)), content)
+    for prefix in prefixes:
+        if any(isinstance(name, str) and name.startswith(prefix) for name in state):
+            state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    if not state or not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items()):
+        places = ", ".join(["at the top", *(f"in {name!r}" for name in wrappers)])
+        found = shorten([str(name) for name in content])
+        raise BeyondClsError(f"the checkpoint holds no dictionary of tensors {places}; it holds {found or 'nothing'}")
+    return dict(state)
+
+
+def without(state: Mapping[str, Tensor], *prefixes: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with none of `prefixes`."""
+    return {name: value for name, value in state.items() if not name.startswith(prefixes)}
 
 
 def load_strictly(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
     """Put `state` into `model` as float32.
 
-    Raises: BeyondClsError: names the keys that are missing, unexpected or of another shape.
+    Raises: BeyondClsError: names the keys that are missing, unexpected, of another shape, or whose values are not finite.
     """
     state = {k: v for k, v in state.items() if k not in CLASSIFIER}
     expected = model.state_dict()
@@ -70,6 +92,9 @@ def load_strictly(model: nn.Module, state: Mapping[str, Tensor], source: str) ->
     ]
     if problems:
         raise BeyondClsError(f"{source} is a checkpoint of another architecture. " + "; ".join(problems))
+    broken = [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]
+    if broken:
+        raise BeyondClsError(f"{source} has NaN or Inf in {shorten(broken)}; the file is damaged or its training diverged")
     model.load_state_dict({k: v.to(expected[k].dtype) for k, v in state.items()}, strict=True)
 
 

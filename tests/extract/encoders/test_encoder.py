@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from extract.encoders import Encoder
-from extract.encoders.encoder import centre
+from extract.attention import centre
 from tests.extract.tiny import sharpen, tiny_encoder
 
 IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,14 @@
+"""Attention of the patches to [cls]."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from extract.attention.attention import Attention
+
+
+def patches_to_cls(attention: Attention) -> Float[Tensor, "B H"]:
+    """Mean over patches i of a[i, cls]; 0…1. Uniform attention: 1 / N.
+
+    What patches give to registers lowers it. Source: `pos_cls_attention` in the official code.
+    """
+    return (attention.e[..., attention.patches, 0] / attention.z[..., attention.patches]).mean(-1)

@@ -1,0 +1,64 @@
+"""Softmax attention that shows its weights to statistics, in place of the fused kind that hides them."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from extract.attention.attention import Attention
+from extract.attention.layout import TokenLayout
+
+CPU_NBYTES = 2 << 20  # of one logits matrix at a time: it and its exponential stay in the cache of a CPU core
+GPU_NBYTES = 256 << 20
+
+
+def attend(
+    of: Callable[[Attention], Mapping[str, Tensor]],
+    layout: TokenLayout,
+    query: Float[Tensor, "B H N d"],
+    key: Float[Tensor, "B H N d"],
+    value: Float[Tensor, "B H N e"],
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> tuple[Float[Tensor, "B H N e"], dict[str, Tensor]]:
+    """As `scaled_dot_product_attention`, some images at a time; and what `of` keeps of their attention, [B, …] by name.
+
+    Logits are float32, whatever the model computes in.
+    """
+    assert not is_causal and not enable_gqa, "no encoder of images attends so"
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    n_images, heads, n, _ = query.shape
+    on_cpu = query.device.type == "cpu"
+    step = max(1, (CPU_NBYTES if on_cpu else GPU_NBYTES) // (4 * heads * n * n))
+    bias = _bias(attn_mask)
+    # In the order in which what follows reads it: heads are joined again right behind.
+    out = value.new_empty(n_images, n, heads, value.shape[-1]).transpose(1, 2)
+    parts: dict[str, list[Tensor]] = {}
+    for first in range(0, n_images, step):
+        some = slice(first, min(first + step, n_images))
+        logits = (query[some].float() * scale) @ key[some].float().transpose(-2, -1)
+        if bias is not None:
+            logits += bias[some] if len(bias) == n_images else bias
+        attention = Attention(logits, layout, bounded=bias is not None)
+        if on_cpu:
+            torch.div(attention.e @ value[some].float(), attention.z[..., None], out=out[some])
+        for name, values in of(attention).items():
+            parts.setdefault(name, []).append(values)
+    if not on_cpu:
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask, scale=scale)
+    return out, {name: torch.cat(values) for name, values in parts.items()}
+
+
+def _bias(mask: Tensor | None) -> Tensor | None:
+    """What is added to logits [B or 1, H or 1, N, N]."""
+    if mask is None:
+        return None
+    if mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -torch.inf)
+    return mask.float().reshape((1,) * (4 - mask.ndim) + mask.shape)

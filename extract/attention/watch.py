@@ -1,0 +1,116 @@
+"""Seeing the attention of every block during the same forward pass that makes the tokens."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from extract.attention.attention import Attention
+from extract.attention.layout import TokenLayout
+from extract.attention.softmax import attend
+from store import BeyondClsError
+
+Of = Callable[[int, Attention], Mapping[str, Tensor]]
+
+
+@contextmanager
+def watched(
+    blocks: nn.Sequential,
+    layout: TokenLayout,
+    of: Of | None,
+    attended: Callable[[Mapping[str, Tensor]], None],
+    branched: Callable[[Tensor, Tensor], None] | None,
+) -> Iterator[None]:
+    """While active, each block of a forward pass reports what its attention does.
+
+    Whatever a model adds to attention (relative position bias, rotary embedding, normalised queries and keys), in the end it
+    calls `scaled_dot_product_attention`; that call is where attention is seen, so blocks are made to use it.
+
+    Args:
+        blocks: of the model; each has its attention in `attn`.
+        of: `of(block, attention)` gives what to keep of some images' attention, [b, …] by name; None to see none.
+        attended: gets that of the whole batch, [B, …] by name, block by block.
+        branched: gets what enters each block and what its attention puts out, [B, N, D] both; None to see neither.
+
+    Raises: BeyondClsError: the attention of a block cannot be seen.
+    """
+    if of is None and branched is None:
+        yield
+        return
+    watch = _Watch(layout, of)
+    hooks: list[Any] = []
+    fused: list[tuple[Any, bool]] = []
+    try:
+        for index, block in enumerate(blocks):
+            attention = getattr(block, "attn", None)
+            if not isinstance(attention, nn.Module):
+                raise _hidden(index, block)
+            hooks.append(block.register_forward_pre_hook(lambda _m, given, index=index: watch.enter(index, given[0])))
+            hooks.append(attention.register_forward_hook(lambda _m, _i, out: watch.branch(out)))
+            hooks.append(block.register_forward_hook(lambda _m, _i, _o: watch.leave(attended, branched)))
+            for module in attention.modules():
+                if hasattr(module, "fused_attn"):
+                    fused.append((module, module.fused_attn))
+                    module.fused_attn = True
+        if of is None:
+            yield
+        else:
+            with watch:
+                yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, was in fused:
+            module.fused_attn = was
+
+
+class _Watch(TorchFunctionMode):
+    """Takes the place of `scaled_dot_product_attention`."""
+
+    def __init__(self, layout: TokenLayout, of: Of | None):
+        super().__init__()
+        self._layout, self._of = layout, of
+        self._block: int | None = None
+        self._seen: list[dict[str, Tensor]] = []
+        self._residual: Tensor | None = None
+        self._branch: Tensor | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not F.scaled_dot_product_attention or self._block is None or self._of is None:
+            return func(*args, **(kwargs or {}))
+        block, of = self._block, self._of
+        out, kept = attend(lambda attention: of(block, attention), self._layout, *args, **(kwargs or {}))
+        self._seen.append(kept)
+        return out
+
+    def enter(self, block: int, residual: Tensor) -> None:
+        self._block, self._seen, self._residual, self._branch = block, [], residual, None
+
+    def branch(self, out: Tensor) -> None:
+        self._branch = out
+
+    def leave(
+        self, attended: Callable[[Mapping[str, Tensor]], None], branched: Callable[[Tensor, Tensor], None] | None
+    ) -> None:
+        """Report a block; it must have attended exactly once (differential attention does so twice)."""
+        assert self._block is not None and self._residual is not None
+        if self._of is not None:
+            if len(self._seen) != 1:
+                raise _hidden(self._block, None, f"it attends {len(self._seen)} times")
+            attended(self._seen[0])
+        if branched is not None:
+            if self._branch is None:
+                raise _hidden(self._block, None, "its attention puts nothing out")
+            branched(self._residual, self._branch)
+        self._block = None
+
+
+def _hidden(index: int, block: nn.Module | None, why: str = "") -> BeyondClsError:
+    kind = type(block).__name__ if block is not None else why
+    return BeyondClsError(
+        f"cannot see the attention of block {index} ({kind}); extract this encoder with --statistics none --no-maps"
+    )
