@@ -11,6 +11,7 @@ from torch import Tensor
 from extract.attention.attention import Attention
 from extract.attention.layout import TokenLayout
 
+LOG2_E = math.log2(math.e)
 CPU_NBYTES = 2 << 20  # of one logits matrix at a time: it and its exponential stay in the cache of a CPU core
 GPU_NBYTES = 256 << 20
 
@@ -26,33 +27,52 @@ def attend(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    *,
+    memory: dict[str, Tensor],
 ) -> tuple[Float[Tensor, "B H N e"], dict[str, Tensor]]:
     """As `scaled_dot_product_attention`, some images at a time; and what `of` keeps of their attention, [B, …] by name.
 
     Logits are float32, whatever the model computes in.
+
+    Args:
+        memory: is used again by the next call, empty for the first: touching fresh memory would cost as much as the products.
     """
     assert not is_causal and not enable_gqa, "no encoder of images attends so"
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scale = LOG2_E * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     n_images, heads, n, _ = query.shape
     on_cpu = query.device.type == "cpu"
-    step = max(1, (CPU_NBYTES if on_cpu else GPU_NBYTES) // (4 * heads * n * n))
+    step = min(n_images, max(1, (CPU_NBYTES if on_cpu else GPU_NBYTES) // (4 * heads * n * n)))
     bias = _bias(attn_mask)
     # In the order in which what follows reads it: heads are joined again right behind.
     out = value.new_empty(n_images, n, heads, value.shape[-1]).transpose(1, 2)
     parts: dict[str, list[Tensor]] = {}
     for first in range(0, n_images, step):
         some = slice(first, min(first + step, n_images))
-        logits = (query[some].float() * scale) @ key[some].float().transpose(-2, -1)
+        b = some.stop - first
+        q, k, v = (x[some].float().reshape(b * heads, n, -1) for x in (query, key, value))
+        logits = _memory(memory, "logits", (b * heads, n, n), q)
+        torch.baddbmm(logits, q, k.transpose(1, 2), beta=0, alpha=scale, out=logits)
+        logits = logits.view(b, heads, n, n)
         if bias is not None:
             logits += bias[some] if len(bias) == n_images else bias
-        attention = Attention(logits, layout, bounded=bias is not None)
+        e = _memory(memory, "e", (b * heads, n, n), q)
+        attention = Attention(logits, layout, bias is not None, e.view(b, heads, n, n))
         if on_cpu:
-            torch.div(attention.e @ value[some].float(), attention.z[..., None], out=out[some])
+            mixed = torch.bmm(e, v, out=_memory(memory, "mixed", tuple(v.shape), v)).view(b, heads, n, -1)
+            torch.div(mixed, attention.z[..., None], out=out[some])
         for name, values in of(attention).items():
             parts.setdefault(name, []).append(values)
     if not on_cpu:
-        out = F.scaled_dot_product_attention(query, key, value, attn_mask, scale=scale)
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask, scale=scale / LOG2_E)
     return out, {name: torch.cat(values) for name, values in parts.items()}
+
+
+def _memory(memory: dict[str, Tensor], name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Memory of this shape with arbitrary content."""
+    n = math.prod(shape)
+    if name not in memory or memory[name].numel() < n or memory[name].device != like.device:
+        memory[name] = like.new_empty(n)
+    return memory[name][:n].view(shape)
 
 
 def _bias(mask: Tensor | None) -> Tensor | None:
@@ -61,4 +81,4 @@ def _bias(mask: Tensor | None) -> Tensor | None:
         return None
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -torch.inf)
-    return mask.float().reshape((1,) * (4 - mask.ndim) + mask.shape)
+    return LOG2_E * mask.float().reshape((1,) * (4 - mask.ndim) + mask.shape)

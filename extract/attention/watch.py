@@ -76,6 +76,7 @@ class _Watch(TorchFunctionMode):
         self._layout, self._of = layout, of
         self._block: int | None = None
         self._seen: list[dict[str, Tensor]] = []
+        self._memory: dict[str, Tensor] = {}
         self._residual: Tensor | None = None
         self._branch: Tensor | None = None
 
@@ -83,7 +84,7 @@ class _Watch(TorchFunctionMode):
         if func is not F.scaled_dot_product_attention or self._block is None or self._of is None:
             return func(*args, **(kwargs or {}))
         block, of = self._block, self._of
-        out, kept = attend(lambda attention: of(block, attention), self._layout, *args, **(kwargs or {}))
+        out, kept = attend(lambda attention: of(block, attention), self._layout, *args, **(kwargs or {}), memory=self._memory)
         self._seen.append(kept)
         return out
 

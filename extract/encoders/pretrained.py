@@ -81,8 +81,13 @@ class Pretrained:
         if checkpoint is None and self.weights.startswith("timm/"):
             return _from_timm(self.weights.removeprefix("timm/"), arguments), described
         file = Path(checkpoint) if checkpoint is not None else self._published()
+        content = read_checkpoint(file)
+        try:
+            state = self.convert(content)
+        except BeyondClsError as error:
+            raise BeyondClsError(f"{file}: {error}") from error
         model = self.make(self.model, **arguments)
-        load_strictly(model, self.convert(read_checkpoint(file)), f"{file} (for {self.model})")
+        load_strictly(model, state, f"{file} (for {self.model})")
         return model, described
 
     def _published(self) -> Path:

@@ -1,12 +1,11 @@
-"""Closed forms of the four statistics, and what every statistic must do."""
+"""Closed forms of the statistics, and what every statistic must do."""
 
 import math
 
 import pytest
 import torch
 
-from extract.attention import NEEDS_CLS, STATISTICS, TokenLayout
-from extract.attention.entropy import row_entropy
+from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, Attention, TokenLayout
 
 LAYOUTS = {
     "cls": TokenLayout(has_cls=True, n_prefix=1),
@@ -30,19 +29,29 @@ def random_attention(layout: TokenLayout, seed: int = 0, n_patches: int = T) -> 
     return (3 * logits).softmax(-1)
 
 
+def statistic(name: str, attention: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
+    """Of an attention map [B, H, N, N] whose rows sum to 1."""
+    return STATISTICS[name](Attention(attention.log2(), layout, bounded=True))
+
+
 def uniform_value(name: str, layout: TokenLayout) -> float:
+    n = layout.n_prefix + T
     return {
-        "cls_self": 1 / (layout.n_prefix + T),
+        "cls_self": 1 / n,
         "cls_patch_entropy": math.log(T),
         "patch_self": 1 / T,
         "patch_patch_entropy": math.log(T),
+        "cls_self_adjusted": 1 / T,
+        "patch_self_raw": 1 / n,
+        "cls_to_patches": 1 / n,
+        "patches_to_cls": 1 / n,
     }[name]
 
 
 @pytest.mark.parametrize(("name", "layout"), CASES)
 def test_uniform_attention(name: str, layout: TokenLayout) -> None:
     n = layout.n_prefix + T
-    value = STATISTICS[name](torch.full((2, 3, n, n), 1 / n), layout)
+    value = statistic(name, torch.full((2, 3, n, n), 1 / n), layout)
     torch.testing.assert_close(value, torch.full((2, 3), uniform_value(name, layout)), rtol=0, atol=2e-6)
 
 
@@ -50,84 +59,119 @@ def test_rows_on_one_patch_have_no_entropy() -> None:
     layout = LAYOUTS["cls and registers"]
     attention = torch.zeros(1, 1, layout.n_prefix + T, layout.n_prefix + T)
     attention[..., layout.n_prefix + 2] = 1  # every token looks at patch 2 alone
-    values = {name: statistic(attention, layout).item() for name, statistic in STATISTICS.items()}
+    values = {name: statistic(name, attention, layout).item() for name in STATISTICS}
     assert values == {
         "cls_self": 0,
         "cls_patch_entropy": 0,
         "patch_self": pytest.approx(1 / T),  # patch 2 alone looks at itself
         "patch_patch_entropy": 0,
+        "cls_self_adjusted": 0,
+        "patch_self_raw": pytest.approx(1 / T),
+        "cls_to_patches": pytest.approx(1 / T),
+        "patches_to_cls": 0,
     }
 
 
 def test_identity() -> None:
     layout = LAYOUTS["cls and registers"]
     attention = torch.eye(layout.n_prefix + T)[None, None]
-    assert STATISTICS["cls_self"](attention, layout).item() == 1
-    assert STATISTICS["patch_self"](attention, layout).item() == 1
-    assert STATISTICS["patch_patch_entropy"](attention, layout).item() == 0
+    values = {name: statistic(name, attention, layout).item() for name in STATISTICS}
     # [cls] gives nothing to the patches: there is no distribution, and no number is made up for it.
-    assert STATISTICS["cls_patch_entropy"](attention, layout).isnan().all()
+    assert math.isnan(values.pop("cls_patch_entropy"))
+    assert values == {
+        "cls_self": 1,
+        "patch_self": 1,
+        "patch_patch_entropy": 0,
+        "cls_self_adjusted": math.inf,
+        "patch_self_raw": 1,
+        "cls_to_patches": 0,
+        "patches_to_cls": 0,
+    }
 
 
 def test_two_patches_in_unequal_parts() -> None:
     """By hand: [cls] gives 0.5 to itself, 0.3 and 0.2 to two patches, so 0.6 and 0.4 after renormalising."""
     attention = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.0, 0.9, 0.1]])[None, None]
-    layout = LAYOUTS["cls"]
     h = {p: -p * math.log(p) - (1 - p) * math.log(1 - p) for p in (0.6, 0.25, 0.9)}
-    assert STATISTICS["cls_self"](attention, layout).item() == pytest.approx(0.5)
-    assert STATISTICS["cls_patch_entropy"](attention, layout).item() == pytest.approx(h[0.6], abs=1e-6)
-    assert STATISTICS["patch_self"](attention, layout).item() == pytest.approx((0.25 + 0.1) / 2, abs=1e-6)
-    assert STATISTICS["patch_patch_entropy"](attention, layout).item() == pytest.approx((h[0.25] + h[0.9]) / 2, abs=1e-6)
+    values = {name: statistic(name, attention, LAYOUTS["cls"]).item() for name in STATISTICS}
+    assert values == {
+        "cls_self": pytest.approx(0.5),
+        "cls_patch_entropy": pytest.approx(h[0.6], abs=1e-6),
+        "patch_self": pytest.approx((0.25 + 0.1) / 2, abs=1e-6),
+        "patch_patch_entropy": pytest.approx((h[0.25] + h[0.9]) / 2, abs=1e-6),
+        "cls_self_adjusted": pytest.approx(1),
+        "patch_self_raw": pytest.approx(0.15),
+        "cls_to_patches": pytest.approx(0.25),
+        "patches_to_cls": pytest.approx(0.1),
+    }
+
+
+def test_norm_ratios() -> None:
+    """By hand: [cls], a register, two patches; norms 5, 1, 2, 4 before, 10, 7, 1, 6 of what is added."""
+    residual = torch.tensor([[[3.0, 4.0], [1.0, 0.0], [0.0, 2.0], [4.0, 0.0]]])
+    branch = torch.tensor([[[6.0, -8.0], [7.0, 0.0], [1.0, 0.0], [0.0, 6.0]]])
+    layout = TokenLayout(has_cls=True, n_prefix=2)
+    values = {name: of(residual, branch, layout).tolist() for name, of in PER_BLOCK.items()}
+    assert values == {"cls_norm_ratio": [2.0], "patch_norm_ratio": [(0.5 + 1.5) / 2]}
 
 
 @pytest.mark.parametrize(("name", "layout"), CASES)
 class TestEveryStatistic:
     def test_one_float32_number_per_image_and_head(self, name: str, layout: TokenLayout) -> None:
-        value = STATISTICS[name](random_attention(layout), layout)
+        value = statistic(name, random_attention(layout), layout)
         assert value.shape == (3, 2)
         assert value.dtype == torch.float32
         assert value.isfinite().all()
 
     def test_stays_in_its_range(self, name: str, layout: TokenLayout) -> None:
-        value = STATISTICS[name](random_attention(layout), layout)
+        value = statistic(name, random_attention(layout), layout)
         assert (value >= 0).all()
-        assert (value <= (math.log(T) if "entropy" in name else 1)).all()
-
-    def test_leaves_its_input_alone(self, name: str, layout: TokenLayout) -> None:
-        attention = random_attention(layout)
-        before = attention.clone()
-        STATISTICS[name](attention, layout)
-        assert torch.equal(attention, before)
+        assert (value <= (math.log(T) if "entropy" in name else math.inf if "adjusted" in name else 1)).all()
 
     def test_each_image_and_head_for_itself(self, name: str, layout: TokenLayout) -> None:
         attention = random_attention(layout)
-        alone = STATISTICS[name](attention[1:2, 1:2], layout)
-        torch.testing.assert_close(STATISTICS[name](attention, layout)[1, 1], alone[0, 0])
+        alone = statistic(name, attention[1:2, 1:2], layout)
+        torch.testing.assert_close(statistic(name, attention, layout)[1, 1], alone[0, 0])
 
     def test_order_of_patches_does_not_matter(self, name: str, layout: TokenLayout) -> None:
         attention, prefix = random_attention(layout), layout.n_prefix
         order = torch.cat([torch.arange(prefix), prefix + torch.randperm(T, generator=torch.Generator().manual_seed(1))])
         permuted = attention[:, :, order][..., order]
         assert not torch.equal(permuted, attention)
-        torch.testing.assert_close(STATISTICS[name](permuted, layout), STATISTICS[name](attention, layout))
+        torch.testing.assert_close(statistic(name, permuted, layout), statistic(name, attention, layout))
+
+
+OF_ALL_TOKENS = ("cls_self", "patch_self_raw", "cls_to_patches", "patches_to_cls")  # shares of all that a token gives
 
 
 @pytest.mark.parametrize(("name", "layout"), [case for case in CASES if case.values[1].n_registers])
-def test_registers_are_in_neither_set(name: str, layout: TokenLayout) -> None:
-    """What registers attend to counts nowhere, and neither does what the others give to them."""
-    attention, first = random_attention(layout), int(layout.has_cls)
-    value = STATISTICS[name](attention, layout)
-    changed, registers = attention.clone(), slice(first, layout.n_prefix)
+def test_what_registers_attend_to_counts_nowhere(name: str, layout: TokenLayout) -> None:
+    attention, registers = random_attention(layout), slice(int(layout.has_cls), layout.n_prefix)
+    changed = attention.clone()
     changed[:, :, registers] = torch.rand_like(changed[:, :, registers])
-    changed[..., registers] = torch.rand_like(changed[..., registers])
-    torch.testing.assert_close(STATISTICS[name](changed, layout), value)
+    torch.testing.assert_close(statistic(name, changed, layout), statistic(name, attention, layout))
+
+
+@pytest.mark.parametrize(("name", "layout"), [case for case in CASES if case.values[1].n_registers])
+def test_what_registers_are_given_counts_among_all_tokens_only(name: str, layout: TokenLayout) -> None:
+    attention, first = random_attention(layout), int(layout.has_cls)
     rest = [i for i in range(attention.shape[-1]) if not first <= i < layout.n_prefix]
-    torch.testing.assert_close(STATISTICS[name](attention[:, :, rest][..., rest], TokenLayout(layout.has_cls, first)), value)
+    alone = statistic(name, attention[:, :, rest][..., rest], TokenLayout(layout.has_cls, first))
+    value = statistic(name, attention, layout)
+    if name in OF_ALL_TOKENS:
+        assert (value < alone).all()
+    else:
+        torch.testing.assert_close(value, alone)
 
 
-def test_entropy_ignores_the_scale_of_rows() -> None:
-    rows = random_attention(LAYOUTS["patches"])
-    torch.testing.assert_close(row_entropy(0.01 * rows), row_entropy(rows))
+def test_logits_that_are_far_apart() -> None:
+    """Entropy of a row that is nearly all on one patch, in float32, against float64."""
+    logits = 30 * torch.randn(4, 2, 60, 60, generator=torch.Generator().manual_seed(0))
+    p = logits.double()[..., 1:].softmax(-1)
+    exact = -(p * p.log()).nan_to_num().sum(-1)[:, :, 0]
+    given = STATISTICS["cls_patch_entropy"](Attention((logits + 200) * math.log2(math.e), LAYOUTS["cls"]))
+    assert exact.min() < 0.01
+    torch.testing.assert_close(given.double(), exact, rtol=0, atol=5e-6)
 
 
 @pytest.mark.parametrize(("has_cls", "n_prefix", "n_registers"), [(True, 1, 0), (True, 5, 4), (False, 4, 4), (False, 0, 0)])

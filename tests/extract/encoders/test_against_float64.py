@@ -8,6 +8,7 @@ import timm
 import torch
 from torch import nn
 
+from extract.attention import STATISTICS
 from extract.encoders import Encoded, Encoder
 from tests.extract.tiny import sharpen
 
@@ -65,8 +66,16 @@ def expected_statistic(name: str, a: np.ndarray) -> float:
         return entropy(a[0, 1:])
     if name == "patch_self":
         return sum(a[i, i] / sum(a[i, 1:].tolist()) for i in range(1, 1 + PATCHES)) / PATCHES
-    assert name == "patch_patch_entropy"
-    return sum(entropy(a[i, 1:]) for i in range(1, 1 + PATCHES)) / PATCHES
+    if name == "patch_patch_entropy":
+        return sum(entropy(a[i, 1:]) for i in range(1, 1 + PATCHES)) / PATCHES
+    if name == "cls_self_adjusted":
+        return a[0, 0] / sum(a[0, 1:].tolist())
+    if name == "patch_self_raw":
+        return sum(a[i, i] for i in range(1, 1 + PATCHES)) / PATCHES
+    if name == "cls_to_patches":
+        return sum(a[0, 1:].tolist()) / PATCHES
+    assert name == "patches_to_cls"
+    return sum(a[1:, 0].tolist()) / PATCHES
 
 
 def test_attention_is_far_from_uniform(attention: np.ndarray) -> None:
@@ -77,7 +86,7 @@ def test_attention_is_far_from_uniform(attention: np.ndarray) -> None:
     assert attention.max() > 0.3
 
 
-@pytest.mark.parametrize("name", ["cls_self", "cls_patch_entropy", "patch_self", "patch_patch_entropy"])
+@pytest.mark.parametrize("name", STATISTICS)
 def test_statistics(name: str, encoded: Encoded, attention: np.ndarray) -> None:
     expected = np.array(
         [[[expected_statistic(name, attention[b, i, h]) for h in range(HEADS)] for b in range(BLOCKS)] for i in range(B)]
@@ -85,8 +94,22 @@ def test_statistics(name: str, encoded: Encoded, attention: np.ndarray) -> None:
     given = encoded.statistics[name]
     assert given.shape == (B, BLOCKS, HEADS)
     assert given.dtype == torch.float32
-    assert expected.std() > 1e-4
-    np.testing.assert_allclose(given.numpy(), expected, rtol=0, atol=1e-5)
+    tolerance = 1e-7 if name == "cls_to_patches" else 1e-5  # it hardly differs between heads
+    assert expected.std() > 10 * tolerance
+    np.testing.assert_allclose(given.numpy(), expected, rtol=0, atol=tolerance)
+
+
+def test_norm_ratios(model: nn.Module, images: torch.Tensor, encoded: Encoded) -> None:
+    exact, caught = copy.deepcopy(model).double(), []
+    for block in exact.blocks:
+        block.register_forward_pre_hook(lambda _module, given: caught.append(given[0]))
+        block.attn.register_forward_hook(lambda _module, _input, out: caught.append(out))
+    with torch.inference_mode():
+        exact(images.double())
+    norms = np.stack([np.sqrt(x.numpy() ** 2 @ np.ones(x.shape[-1])) for x in caught])  # [2 L, B, N]
+    ratio = (norms[1::2] / norms[::2]).swapaxes(0, 1)  # [B, L, N]
+    np.testing.assert_allclose(encoded.statistics["cls_norm_ratio"].numpy(), ratio[:, :, 0], rtol=1e-5)
+    np.testing.assert_allclose(encoded.statistics["patch_norm_ratio"].numpy(), ratio[:, :, 1:].mean(-1), rtol=1e-5)
 
 
 def test_maps_are_rows_of_the_last_block(encoded: Encoded, attention: np.ndarray) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from extract.encoders import Encoder
-from extract.attention import centre
+from extract.attention import PER_BLOCK, STATISTICS, centre
 from tests.extract.tiny import sharpen, tiny_encoder
 
 IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -18,8 +18,9 @@ def test_shapes_with_cls_and_registers() -> None:
         assert encoded.patch[block].shape == (3, 16, 32)
         assert encoded.cls[block].shape == (3, 32)
         assert encoded.registers[block].shape == (3, 4, 32)
-    assert encoded.statistics.keys() == {"cls_self", "cls_patch_entropy", "patch_self", "patch_patch_entropy"}
-    assert all(values.shape == (3, 2, 2) for values in encoded.statistics.values())
+    assert set(encoded.statistics) == {*STATISTICS, *PER_BLOCK}
+    assert all(encoded.statistics[name].shape == (3, 2, 2) for name in STATISTICS)
+    assert all(encoded.statistics[name].shape == (3, 2) for name in PER_BLOCK)
     assert {name: tuple(values.shape) for name, values in encoded.maps.items()} == {"cls": (3, 2, 16), "centre": (3, 2, 16)}
 
 
@@ -103,7 +104,7 @@ def test_no_norm_before_average_pooling() -> None:
 
 def test_statistics_of_an_encoder_without_cls() -> None:
     encoder = tiny_encoder(class_token=False, global_pool="avg")
-    assert encoder.statistics == ("patch_self", "patch_patch_entropy")
+    assert encoder.statistics == ("patch_self", "patch_patch_entropy", "patch_self_raw", "patch_norm_ratio")
     encoded = encoder(IMAGES, [1], encoder.statistics, maps=True)
     assert encoded.cls == {}
     assert encoded.maps.keys() == {"centre"}

@@ -1,0 +1,147 @@
+"""Attention as it is seen during a forward pass, in every kind of block that timm has for plain ViTs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from extract.attention import Attention, watched
+from extract.encoders import Encoder
+from store import BeyondClsError
+from tests.extract.tiny import sharpen, tiny_encoder
+
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("vit_tiny_patch16_224", {}),
+    "registers": ("vit_tiny_patch16_224", {"reg_tokens": 4}),
+    "normalised queries and keys": ("vit_tiny_patch16_224", {"qk_norm": True}),
+    "no [cls]": ("vit_tiny_patch16_224", {"class_token": False, "global_pool": "avg"}),
+    "distilled": ("deit_tiny_distilled_patch16_224", {}),
+    "relative position bias": ("beit_base_patch16_224", {}),
+    "relative position bias by a network": ("vit_relpos_small_patch16_224", {}),
+    "rotary": ("eva02_tiny_patch14_224", {}),
+    "rotary and registers": ("vit_small_patch16_dinov3", {}),
+}
+
+
+def attention_of(encoder: Encoder, images: torch.Tensor) -> dict[int, torch.Tensor]:
+    """The map [B, H, N, N] of every block, as it is seen."""
+    seen: dict[int, torch.Tensor] = {}
+
+    def of(block: int, attention: Attention) -> dict[str, torch.Tensor]:
+        return {str(block): attention.e / attention.z[..., None]}
+
+    def attended(kept: Mapping[str, torch.Tensor]) -> None:
+        seen.update({int(block): values for block, values in kept.items()})
+
+    with watched(encoder.model.blocks, encoder.layout, of, attended, None), torch.inference_mode():
+        encoder.model.forward_features(images)
+    return seen
+
+
+@pytest.mark.parametrize(("model", "arguments"), KINDS.values(), ids=KINDS)
+class TestEveryKindOfBlock:
+    def test_attention_is_that_of_the_model_itself(self, model: str, arguments: dict[str, Any]) -> None:
+        """What timm's own unfused attention passes through `attn_drop`."""
+        encoder = tiny_encoder(model=model, **arguments)
+        sharpen(encoder.model, 8)
+        images = torch.randn(3, 3, 32, 32)
+        seen = attention_of(encoder, images)
+        assert sorted(seen) == [0, 1]
+        n = encoder.layout.n_prefix + 16
+        expected: list[torch.Tensor] = []
+        for block in encoder.model.blocks:
+            block.attn.fused_attn = False
+            block.attn.attn_drop.register_forward_hook(lambda _module, _input, out: expected.append(out))
+        with torch.inference_mode():
+            encoder.model.forward_features(images)
+        for block, attention in seen.items():
+            assert attention.shape == (3, 2, n, n)
+            assert attention.std() > 0.01, "uniform attention would hide a mistake"
+            torch.testing.assert_close(attention, expected[block], rtol=0, atol=1e-5)
+
+    def test_tokens_are_those_of_the_untouched_model(self, model: str, arguments: dict[str, Any]) -> None:
+        encoder = tiny_encoder(model=model, **arguments)
+        images = torch.randn(2, 3, 32, 32)
+        encoded = encoder(images, [1], encoder.statistics, maps=True)
+        tokens = [encoded.cls[1][:, None]] if encoder.layout.has_cls else []
+        tokens += [encoded.registers[1]] if encoder.layout.n_registers else []
+        norm = encoder.model.norm
+        with torch.inference_mode():
+            expected = encoder.model.forward_features(images)  # fused attention, after the final norm
+            torch.testing.assert_close(norm(torch.cat([*tokens, encoded.patch[1]], 1)), expected, rtol=0, atol=1e-5)
+
+
+def fused_flags(model: nn.Module) -> list[bool]:
+    return [module.fused_attn for module in model.modules() if hasattr(module, "fused_attn")]
+
+
+def test_fused_attention_is_restored() -> None:
+    encoder = tiny_encoder()
+    model = encoder.model
+    model.blocks[0].attn.fused_attn, model.blocks[1].attn.fused_attn = True, False  # whatever it was, not always on
+    with watched(model.blocks, encoder.layout, lambda *_: {}, lambda _: None, None):
+        assert fused_flags(model) == [True, True]
+    assert fused_flags(model) == [True, False]
+
+
+def test_everything_is_restored_after_an_error() -> None:
+    encoder = tiny_encoder()
+    model = encoder.model
+    model.blocks[0].attn.fused_attn = False
+
+    def fail(block: int, attention: Attention) -> dict[str, torch.Tensor]:
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"), watched(model.blocks, encoder.layout, fail, lambda _: None, None):
+        model.forward_features(torch.randn(1, 3, 32, 32))
+    assert not fused_flags(model)[0]
+    model.forward_features(torch.randn(1, 3, 32, 32))  # no hook is left that would fail
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("vit_small_patch16_18x2_224", "ParallelThingsBlock"),  # two attentions beside each other
+        ("cait_xxs24_224", "it attends 0 times"),  # by a softmax of its own
+    ],
+)
+def test_blocks_that_hide_their_attention(model: str, why: str) -> None:
+    encoder = tiny_encoder(model=model)
+    message = rf"cannot see the attention of block 0 \({why}\); extract this encoder with --statistics none --no-maps"
+    with pytest.raises(BeyondClsError, match=message):
+        encoder(torch.randn(1, 3, 32, 32), [1], encoder.statistics)
+
+
+def test_hidden_attention_does_not_hide_tokens() -> None:
+    encoded = tiny_encoder(model="vit_small_patch16_18x2_224")(torch.randn(1, 3, 32, 32), [1])
+    assert encoded.patch[1].shape == (1, 16, 32)
+
+
+def test_a_block_without_attention_leaves_the_others_as_they_were() -> None:
+    encoder = tiny_encoder()
+    blocks = nn.Sequential(encoder.model.blocks[0], nn.Identity())
+    blocks[0].attn.fused_attn = False
+    with (
+        pytest.raises(BeyondClsError, match=r"block 1 \(Identity\)"),
+        watched(blocks, encoder.layout, lambda *_: {}, lambda _: None, None),
+    ):
+        pass
+    assert not blocks[0].attn.fused_attn
+    assert not blocks[0]._forward_hooks
+    assert not blocks[0].attn._forward_hooks
+
+
+def test_norms_are_those_of_what_enters_a_block_and_what_its_attention_adds() -> None:
+    """LayerScale comes behind what is measured."""
+    encoder = tiny_encoder(init_values=1e-3)
+    images, block = torch.randn(2, 3, 32, 32), encoder.model.blocks[1]
+    given = encoder(images, [1], ["cls_norm_ratio", "patch_norm_ratio"]).statistics
+    entered: list[torch.Tensor] = []
+    block.register_forward_pre_hook(lambda _module, inputs: entered.append(inputs[0]))
+    with torch.inference_mode():
+        encoder.model.forward_features(images)
+        ratio = block.attn(block.norm1(entered[0])).norm(dim=-1) / entered[0].norm(dim=-1)  # [B, N]
+    torch.testing.assert_close(given["cls_norm_ratio"][:, 1], ratio[:, 0])
+    torch.testing.assert_close(given["patch_norm_ratio"][:, 1], ratio[:, 1:].mean(1))
