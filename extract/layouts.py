@@ -1,5 +1,6 @@
 """Which arrays the features of an encoder become."""
 
+import re
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -7,19 +8,19 @@ from torch import Tensor
 from extract.encoders import Encoded
 from store import ArrayLayout
 from store.codecs import Codec, get_codec
-from store.layout import shard_rows_of
+from store.layout import SCALE, shard_rows_of
 
 DIMENSIONS = {
     "patch": ("image", "patch", "channel"),
     "cls": ("image", "channel"),
     "registers": ("image", "register", "channel"),
-    "statistics": ("image", "block", "head"),
+    "statistics": ("image", "block", "head"),  # or without the last
     "attention": ("image", "head", "patch"),
 }
 
 
-def named(encoded: Encoded) -> dict[str, Tensor]:
-    """Features by the name of their array in the store."""
+def named(encoded: Encoded, view: int) -> dict[str, Tensor]:
+    """Features of a view by the name of their array in the store."""
     named: dict[str, Tensor] = {}
     by_block: dict[str, Mapping[int, Tensor]] = {
         "patch": encoded.patch,
@@ -27,10 +28,16 @@ def named(encoded: Encoded) -> dict[str, Tensor]:
         "registers": encoded.registers,
     }
     for kind, tokens in by_block.items():
-        named |= {f"{kind}/block{block}/view0": values for block, values in tokens.items()}
-    named |= {f"statistics/{name}/view0": values for name, values in encoded.statistics.items()}
-    named |= {f"attention/{name}/view0": values for name, values in encoded.maps.items()}
+        named |= {f"{kind}/block{block}/view{view}": values for block, values in tokens.items()}
+    named |= {f"statistics/{name}/view{view}": values for name, values in encoded.statistics.items()}
+    named |= {f"attention/{name}/view{view}": values for name, values in encoded.maps.items()}
     return named
+
+
+def view_of(name: str) -> int | None:
+    """Which view an array belongs to; None if to the image."""
+    found = re.search(rf"/view(\d+)({SCALE})?$", name)
+    return int(found[1]) if found else None
 
 
 def codec_of(name: str, dtype: str) -> Codec:
@@ -41,12 +48,18 @@ def codec_of(name: str, dtype: str) -> Codec:
     return get_codec(dtype if kind != "attention" or dtype == "float32" else "float16")
 
 
-def layouts_of(encoded: Encoded, n_images: int, dtype: str, shard_rows: int | None, id_width: int) -> list[ArrayLayout]:
-    """Layouts of all arrays, from the features of one image; shards of a size that suits the set if none is given.
+def layouts_of(
+    encoded: Encoded, n_images: int, n_views: int, dtype: str, shard_rows: int | None, id_width: int
+) -> list[ArrayLayout]:
+    """Layouts of all arrays, from the features of one view; shards of a size that suits the set if none is given.
 
     Raises: StoreError: tokens of this width cannot be stored in this dtype.
     """
-    features = {name: (codec_of(name, dtype), (n_images, *values.shape[1:])) for name, values in named(encoded).items()}
+    features = {
+        name: (codec_of(name, dtype), (n_images, *values.shape[1:]))
+        for view in range(n_views)
+        for name, values in named(encoded, view).items()
+    }
     if shard_rows is None:
         widest = max(codec.nbytes((1, *shape[1:])) for codec, shape in features.values())
         shard_rows = shard_rows_of(widest, n_images)
@@ -56,6 +69,9 @@ def layouts_of(encoded: Encoded, n_images: int, dtype: str, shard_rows: int | No
         ArrayLayout("images/size", (n_images, 2), "int32", ("image", "side"), shard_rows),
         ArrayLayout("images/valid", (n_images,), "uint8", ("image",), shard_rows),
     ]
+    for view in range(n_views):
+        layouts.append(ArrayLayout(f"images/crop/view{view}", (n_images, 4), "float32", ("image", "side"), shard_rows))
+        layouts.append(ArrayLayout(f"images/flip/view{view}", (n_images,), "uint8", ("image",), shard_rows))
     for name, (codec, shape) in features.items():
         dimensions = DIMENSIONS[name.split("/")[0]]
         for end, (stored, zarr_dtype) in codec.parts(shape).items():

@@ -12,16 +12,29 @@ from store.disk import make_folder
 from store.errors import StoreError
 
 
+class BusyError(StoreError):
+    """Another process holds a lock."""
+
+
 class Lock:
     """Held from construction until `release`, or until this object or its process is gone.
 
     The system's lock on the file (flock) decides; what is written in it only tells people who holds it.
 
-    Raises: StoreError: another writer holds it, it cannot be made, or the file system has no locks.
+    Args:
+        path: the file.
+        what: is being written, for messages.
+        shared: others may hold it too, if they share it.
+        wait: until it is free.
+
+    Raises:
+        BusyError: another process holds it.
+        StoreError: it cannot be made, or the file system has no locks.
     """
 
-    def __init__(self, path: Path, what: str):
+    def __init__(self, path: Path, what: str, shared: bool = False, wait: bool = False):
         self.path = path
+        how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
         while True:
             try:
                 make_folder(path.parent)
@@ -31,12 +44,12 @@ class Lock:
             except OSError as error:
                 raise StoreError(f"{path} cannot be made ({error.strerror}); free some space, or give another --out") from error
             try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._file, how)
             except OSError as error:
                 owner = _owner(self._file.read() if not self._file.seek(0) else b"")
                 self._file.close()
                 if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise StoreError(
+                    raise BusyError(
                         f"{what} is being written by {owner}; wait until it has finished, "
                         "or stop it and give this command again"
                     ) from error
@@ -53,9 +66,11 @@ class Lock:
             self._file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode())
 
     def release(self) -> None:
-        """Remove the file and let go."""
+        """Let go; whoever is the last to hold it removes the file."""
         if not self._file.closed:
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.path.unlink(missing_ok=True)
             self._file.close()
 
 
@@ -67,7 +82,7 @@ def holder(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 return _owner(file.read())
     except FileNotFoundError:

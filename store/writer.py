@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from store.array import read_tail
 from store.disk import DIRECT_NBYTES, NO_SPACE, exchange, link, sync_folder, write_file
 from store.errors import StoreError
-from store.journal import JOURNAL, add_record, read_records, write_records
-from store.layout import ATTRIBUTE, GROUP, ArrayLayout, count_nonfinite, groups_of
-from store.lock import Lock
+from store.journal import JOURNAL, add_record, own_journal, read_records, write_records
+from store.layout import ATTRIBUTE, GROUP, ArrayLayout, groups_of
+from store.lock import BusyError, Lock
 from store.reader import FeatureStore, with_digest
+from store.shard import constant, is_whole, record_of, same_rows, same_shard, write_shard
 from store.spec import FeatureSpec
 
 WRITERS = 4  # arrays of a unit that are written at a time
@@ -29,7 +29,11 @@ class FeatureWriter:
 
     All arrays lie under `<parent>/.staging/<name>-<key>` until `finish` moves that folder to `path`. A unit counts once its
     files and its journal line are on disk; a writer that was killed goes on with `missing_units()`. Use it in a `with`
-    statement, or call `close`: one process at a time may write a feature set.
+    statement, or call `close`.
+
+    One process at a time may write a feature set, or several that are all `shared`: each claims a unit before it computes it,
+    keeps a journal of its own, and whoever finds all units written publishes the set. Any of them may be killed, and any
+    number started again.
 
     With a `base`, an older feature set at `path`, shards that both have are linked, not copied; only the others are to be
     written. `finish` puts the new set in the place of the old one.
@@ -41,6 +45,7 @@ class FeatureWriter:
         constants: small arrays without an image axis (the final norm), by name.
         base: what to carry over: a set of other views, blocks, kinds, or of the first of these images.
         skip: (array, shard) of the base that must not be carried over, being damaged.
+        shared: other processes may write other units at the same time.
 
     Raises:
         StoreError: `path` is occupied, another process writes there, the staged part has another layout, or no space is left.
@@ -54,8 +59,9 @@ class FeatureWriter:
         constants: Mapping[str, np.ndarray] | None = None,
         base: FeatureStore | None = None,
         skip: Sequence[tuple[str, int]] = (),
+        shared: bool = False,
     ):
-        self.path, self.spec, self.base = Path(path), spec, base
+        self.path, self.spec, self.base, self.shared = Path(path), spec, base, shared
         self.layouts = {layout.name: layout for layout in layouts}
         self.constants = dict(constants or {})
         self._skip = set(skip)
@@ -63,9 +69,16 @@ class FeatureWriter:
         assert {(a.shape[0], a.shard_rows) for a in layouts} == {(first.shape[0], first.shard_rows)}, layouts
         self.n_units, self._first = first.n_shards, first
         self.staging = self.path.parent / ".staging" / f"{self.path.name}-{spec.key}"
-        self._lock = Lock(self.staging.with_name(self.staging.name + ".lock"), str(self.path))
+        self._journal = own_journal() if shared else JOURNAL
+        self._claims_folder = self.staging.with_name(self.staging.name + ".claims")
+        self._claims: dict[int, Lock] = {}
+        self._lock = Lock(self.staging.with_name(self.staging.name + ".lock"), str(self.path), shared)
         try:
-            if base is None and (self.path.is_file() or any(p for p in self.path.rglob("*") if not p.is_dir())):
+            if (
+                base is None
+                and not (shared and self._is_published())
+                and (self.path.is_file() or any(p for p in self.path.rglob("*") if not p.is_dir()))
+            ):
                 raise StoreError(f"{self.path} already holds files; give another --out, or remove it first")
             self.header = {
                 "key": spec.key,
@@ -73,9 +86,11 @@ class FeatureWriter:
             }
             self._done: dict[int, dict[str, dict[str, Any]]] = {unit: {} for unit in range(self.n_units)}
             self._notes: dict[int, dict[str, Any]] = {}
-            with self._space():
+            with self._space(), self._alone():
                 if records := read_records(self.staging):
                     self._resume(records)
+                elif shared and self._is_published():
+                    self._all_done()
                 else:
                     self._start()
         except BaseException:
@@ -90,14 +105,28 @@ class FeatureWriter:
 
     def close(self) -> None:
         """Let another writer go on. What is journalled stays."""
+        for claim in self._claims.values():
+            claim.release()
+        self._claims.clear()
         self._lock.release()
-        with contextlib.suppress(OSError):  # not empty: something is staged there
-            self.staging.parent.rmdir()
+        for folder in (self._claims_folder, self.staging.parent):
+            with contextlib.suppress(OSError):  # not empty: something is staged there
+                folder.rmdir()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Of those that share the writing, one at a time."""
+        lock = Lock(self._claims_folder / "all.lock", str(self.path), wait=True) if self.shared else None
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
 
     def _start(self) -> None:
         shutil.rmtree(self.staging, ignore_errors=True)
         for name, values in self.constants.items():
-            _write_shard(self.staging, _constant(name, values), 0, values)
+            write_shard(self.staging, constant(name, values), 0, values)
         records = [self.header, *self._carry()]
         write_records(self.staging, records)  # from here on, what is staged counts
         for record in records[1:]:
@@ -113,7 +142,7 @@ class FeatureWriter:
             shards = []
             for name, layout in self.layouts.items():
                 theirs = self.base.arrays.get(name)
-                if theirs is None or (name, unit) in self._skip or not _same_shard(layout, theirs.layout, unit):
+                if theirs is None or (name, unit) in self._skip or not same_shard(layout, theirs.layout, unit):
                     continue
                 link(self.base.path / layout.file(unit), self.staging / layout.file(unit))
                 shards.append({"array": name, **theirs.shards[unit]})
@@ -123,9 +152,46 @@ class FeatureWriter:
     def _resume(self, records: Sequence[Mapping[str, Any]]) -> None:
         if records[0] != self.header:
             raise StoreError(f"{self.staging} was begun with another layout; remove that folder to start again")
-        write_records(self.staging, records)  # without the half line that a kill may have left
+        if not self.shared:
+            write_records(self.staging, records)  # in one journal, without half lines that kills may have left
         for record in records[1:]:
             self._count(record)
+
+    def claim(self, unit: int) -> bool:
+        """Take a unit that still misses arrays; false if it misses none, or another process has it.
+
+        A claim ends with `write_unit`, or with this process.
+        """
+        if not self.missing_arrays(unit):
+            return False
+        if self.shared:
+            try:
+                claim = Lock(self._claims_folder / f"{unit}.lock", f"unit {unit} of {self.path}")
+            except BusyError:
+                return False
+            self._claims[unit] = claim
+            self._refresh()  # whoever had it before may have written it
+            if not self.missing_arrays(unit):
+                self._claims.pop(unit).release()
+                return False
+        return True
+
+    def _refresh(self) -> None:
+        """Take note of what others that share the writing have done."""
+        records = read_records(self.staging)
+        for record in records[1:]:
+            if record.get("unit") not in self._done or self.missing_arrays(record["unit"]):
+                self._count(record)
+        if not records:  # the last of them has published it all
+            self._all_done()
+
+    def _all_done(self) -> None:
+        self._done = {unit: {name: {} for name in self.layouts} for unit in range(self.n_units)}
+
+    def _is_published(self) -> bool:
+        with contextlib.suppress(StoreError):
+            return FeatureStore.describe(self.path).spec.key == self.spec.key
+        return False
 
     def _count(self, record: Mapping[str, Any]) -> None:
         """Take note of a record's shards that are whole."""
@@ -136,7 +202,7 @@ class FeatureWriter:
             if type(unit) is not int or not all(start <= row < stop for row in notes):
                 raise ValueError(f"rows {sorted(notes)} in unit {unit!r}")
             done = self._done[unit]
-            done |= {name: shard for name, shard in shards.items() if _whole(self.staging, self.layouts[name], unit, shard)}
+            done |= {name: shard for name, shard in shards.items() if is_whole(self.staging, self.layouts[name], unit, shard)}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(
                 f"{self.staging / JOURNAL} is not a journal of this writer ({error!r}); remove {self.staging} to start again"
@@ -161,7 +227,7 @@ class FeatureWriter:
     def _in_base(self, name: str, unit: int) -> bool:
         """Whether the base has the first rows of this shard."""
         theirs = self.base.arrays.get(name) if self.base is not None and (name, unit) not in self._skip else None
-        return theirs is not None and unit < theirs.layout.n_shards and _same_rows(self.layouts[name], theirs.layout)
+        return theirs is not None and unit < theirs.layout.n_shards and same_rows(self.layouts[name], theirs.layout)
 
     def write_unit(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]] = ()) -> None:
         """Write one shard of each array that the unit still misses, and journal them.
@@ -182,7 +248,7 @@ class FeatureWriter:
                 # The base's own rows, bit for bit, also where they were computed again for the sake of another array.
                 n = min(len(self.base), stop)
                 values = np.concatenate([self.base.arrays[name].stored(np.arange(start, n)), values[n - given :]])
-            return {"array": name, **_write_shard(self.staging, self.layouts[name], unit, values)}
+            return {"array": name, **write_shard(self.staging, self.layouts[name], unit, values)}
 
         with self._space():
             if max(self.layouts[name].nbytes(unit) for name in missing) < DIRECT_NBYTES:
@@ -196,31 +262,53 @@ class FeatureWriter:
                 "shards": shards,
                 "invalid": [*(note for note in carried if start <= note["row"] < given), *notes],
             }
-            add_record(self.staging, record)
+            add_record(self.staging, record, self._journal)
+        if unit in self._claims:
+            self._claims.pop(unit).release()
         self._done[unit] |= {shard["array"]: shard for shard in shards}
         self._notes |= {note["row"]: dict(note) for note in record["invalid"]}
 
-    def finish(self, attributes: Mapping[str, Any]) -> None:
-        """Write all zarr.json and move the feature set to its place.
+    def finish(self, attributes: Mapping[str, Any]) -> bool:
+        """Write all zarr.json and move the feature set to its place. False if others that share the writing are not done.
 
         `attributes`: what a reader wants to know beside the spec (names of encoder and classes, problems).
+
+        Raises: StoreError: units are missing, and nobody else can be writing them; or no space is left.
         """
-        if missing := self.missing_units():
-            raise StoreError(f"{self.staging}: {len(missing)} of {self.n_units} shards are not written yet, first {missing[0]}")
-        with self._space():
-            self._describe(attributes)
-            if self.base is not None:
-                exchange(self.staging, self.path)
-                sync_folder(self.path.parent)  # before anything of the old set goes
-                sync_folder(self.staging.parent)
-                shutil.rmtree(self.staging)
-            else:
-                if self.path.exists():
-                    shutil.rmtree(self.path)  # empty folders only: __init__ refused anything else
-                os.rename(self.staging, self.path)
+        with self._alone():
+            if self.shared:
+                self._refresh()
+                if not read_records(self.staging):
+                    return True  # the last of the others has published it
+            if missing := self.missing_units():
+                if self.shared:
+                    return False
+                raise StoreError(
+                    f"{self.staging}: {len(missing)} of {self.n_units} shards are not written yet, first {missing[0]}"
+                )
+            with self._space():
+                if self.shared:
+                    write_records(self.staging, read_records(self.staging))  # one journal, which is one file to remove
+                self._describe(attributes)
+                self._publish()
+        self.close()
+        return True
+
+    def _publish(self) -> None:
+        if self.base is not None:
+            exchange(self.staging, self.path)
+            sync_folder(self.path.parent)  # before anything of the old set goes
+            sync_folder(self.staging.parent)
+            shutil.rmtree(self.staging)
+        else:
+            if self.path.exists():
+                shutil.rmtree(self.path)  # empty folders only: __init__ refused anything else
+            os.rename(self.staging, self.path)
         sync_folder(self.path.parent)
         (self.path / JOURNAL).unlink()  # after the rename: whoever is killed before it goes on with the journal
-        self.close()
+        for stale in self._claims_folder.glob("*.lock"):
+            if stale.stem.isdecimal():  # of processes that were killed
+                stale.unlink()
 
     def _describe(self, attributes: Mapping[str, Any]) -> None:
         """Write every zarr.json, the group's last: it vouches for the others."""
@@ -229,8 +317,8 @@ class FeatureWriter:
             shards = [{k: v for k, v in self._done[u][name].items() if k != "array"} for u in range(self.n_units)]
             files[name] = layout.to_zarr({"shards": shards})
         for name, values in self.constants.items():
-            layout = _constant(name, values)
-            files[name] = layout.to_zarr({"shards": [_record(layout, 0, values, layout.tail(0, *layout.encode(0, values)))]})
+            layout = constant(name, values)
+            files[name] = layout.to_zarr({"shards": [record_of(layout, 0, values, layout.tail(0, *layout.encode(0, values)))]})
         for name in groups_of(list(files)):
             write_file(self.staging / name / "zarr.json", [GROUP])
         for name, content in files.items():
@@ -263,58 +351,9 @@ class FeatureWriter:
             ) from error
 
 
-def _constant(name: str, values: np.ndarray) -> ArrayLayout:
-    n = len(values)
-    return ArrayLayout(name, values.shape, values.dtype.name, ("channel",), shard_rows=n, chunk_rows=n)
-
-
-def _same_rows(one: ArrayLayout, other: ArrayLayout) -> bool:
-    """Whether two arrays differ in the number of their rows at most."""
-    return all(
-        getattr(one, field) == getattr(other, field) for field in ("dtype", "codec", "shard_rows", "chunk_rows", "dimensions")
-    ) and (one.shape[1:] == other.shape[1:])
-
-
-def _same_shard(one: ArrayLayout, other: ArrayLayout, shard: int) -> bool:
-    return _same_rows(one, other) and shard < other.n_shards and one.rows(shard) == other.rows(shard)
-
-
-def _write_shard(folder: Path, layout: ArrayLayout, shard: int, rows: np.ndarray) -> dict[str, Any]:
-    """Write a shard file; its digests and its record are computed meanwhile."""
-    data, padding = layout.encode(shard, rows)
-    with ThreadPoolExecutor(1, "beyondcls-digests") as meanwhile:
-        tail = meanwhile.submit(layout.tail, shard, data, padding)
-        record = meanwhile.submit(lambda: _record(layout, shard, rows, tail.result()))
-
-        def parts() -> Iterator[memoryview | bytes]:
-            yield data
-            yield padding
-            yield tail.result()
-
-        write_file(folder / layout.file(shard), parts(), direct=len(data) >= DIRECT_NBYTES)
-        return record.result()
-
-
-def _record(layout: ArrayLayout, shard: int, rows: np.ndarray, tail: bytes) -> dict[str, Any]:
-    return {
-        "rows": list(layout.rows(shard)),
-        "nbytes": layout.nbytes(shard),
-        "xxh3_128": xxhash.xxh3_128_hexdigest(tail),
-        "nonfinite": count_nonfinite(rows),
-    }
-
-
-def _whole(folder: Path, layout: ArrayLayout, shard: int, record: Mapping[str, Any]) -> bool:
-    """Whether a shard file is there with the size and the tail that its record says."""
-    file = folder / layout.file(shard)
-    if not file.is_file() or file.stat().st_size != layout.nbytes(shard):
-        return False
-    with file.open("rb") as source:
-        return xxhash.xxh3_128_hexdigest(read_tail(source.fileno(), layout, shard)) == record["xxh3_128"]
-
-
 def discard_staging(path: Path, key: str) -> None:
-    """Remove what a kill during `finish` may have left of an older set; nothing while a writer is at work there."""
+    """Remove what a kill during `finish` may have left behind; nothing while a writer is at work there."""
+    (path / JOURNAL).unlink(missing_ok=True)
     staging = path.parent / ".staging" / f"{path.name}-{key}"
     if staging.exists():
         lock = Lock(staging.with_name(staging.name + ".lock"), str(path))

@@ -6,9 +6,7 @@ from torch import Tensor
 from extract.attention.layout import TokenLayout
 
 
-def cls_norm_ratio(
-    residual: Float[Tensor, "B N D"], branch: Float[Tensor, "B N D"], layout: TokenLayout
-) -> Float[Tensor, "B"]:
+def cls_norm_ratio(residual: Float[Tensor, "B N D"], branch: Float[Tensor, "B N D"], layout: TokenLayout) -> Float[Tensor, "B"]:
     """|y| / |x| of [cls], with x what enters the block and y what its attention puts out; 0…infinity.
 
     y is taken before LayerScale. Source: `cls_magnitude` in the official code (which adds 1e-6 below).

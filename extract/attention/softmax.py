@@ -16,6 +16,7 @@ CPU_NBYTES = 2 << 20  # of one logits matrix at a time: it and its exponential s
 GPU_NBYTES = 256 << 20
 
 
+@torch.compiler.disable  # what surrounds it can be compiled; of this, in memory of its own, inductor makes nothing faster
 def attend(
     of: Callable[[Attention], Mapping[str, Tensor]],
     layout: TokenLayout,

@@ -1,19 +1,22 @@
 """A frozen encoder, ready to say what it sees in a batch of images."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from timm.data import create_transform, resolve_model_data_config
+from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
 from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, Attention, TokenLayout, watched
 from extract.encoders.weights import weights_digest
+from extract.views import Views
 from store import BeyondClsError
+from store.errors import unknown
 
+AMP = {"bf16": "bfloat16", "fp16": "float16"}
 TRANSFORM = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
 
 
@@ -66,7 +69,30 @@ class Encoder:
         size = getattr(getattr(model, "patch_embed", None), "img_size", None)  # of the arguments, not of the hub's weights
         known = resolve_model_data_config(model, {"input_size": (3, *size)} if size else None)
         self.config = {**known, **(transform or {})}
-        self.transform = create_transform(**self.config, is_training=False)
+        self.views = Views(self.config)
+        self.transform = self.views.evaluation
+        self.amp: str | None = None
+        self._forward: Callable[[Tensor], Tensor] = model.forward_features  # type: ignore[assignment]
+        self._memory_format = torch.contiguous_format
+
+    def run_with(self, amp: str = "none", channels_last: bool = False, compile: bool = False) -> None:
+        """How to compute.
+
+        Args:
+            amp: multiply matrices in "bf16" or "fp16" instead of float32 ("none"); part of the key. Tokens between blocks,
+                norms and statistics stay float32.
+            channels_last: keep images and weights with channels last, which some GPUs are faster on.
+            compile: through `torch.compile`, which takes minutes and pays for itself on large sets.
+
+        Raises: BeyondClsError: unknown `amp`.
+        """
+        if amp != "none" and amp not in AMP:
+            raise BeyondClsError(unknown("amp", amp, ["none", *AMP]))
+        self.amp = None if amp == "none" else amp
+        self._memory_format = torch.channels_last if channels_last else torch.contiguous_format
+        self.model.to(memory_format=self._memory_format)
+        if compile:
+            self._forward = torch.compile(self.model.forward_features)  # type: ignore[arg-type]
 
     @property
     def n_blocks(self) -> int:
@@ -74,8 +100,18 @@ class Encoder:
 
     @property
     def described_transform(self) -> dict[str, Any]:
-        """The evaluation transform as plain values, for the key."""
-        return json.loads(json.dumps({name: self.config[name] for name in TRANSFORM}))
+        """How images become its input, as plain values, for the key."""
+        return json.loads(json.dumps({**{name: self.config[name] for name in TRANSFORM}, "views": self.views.described}))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def compute_dtype(self) -> str:
+        """What matrices are multiplied in."""
+        return AMP[self.amp] if self.amp is not None else "float32"
 
     @property
     def statistics(self) -> tuple[str, ...]:
@@ -143,14 +179,10 @@ class Encoder:
         modules: Any = self.model.blocks
         hooks = [modules[b].register_forward_hook(lambda _m, _i, x, b=b: tokens(b, x)) for b in blocks]
         try:
-            with watched(
-                modules,
-                self.layout,
-                of if of_attention or maps else None,
-                attended,
-                branched if of_blocks else None,
-            ):
-                final = self.model.forward_features(images)  # type: ignore[operator]
+            seen = of if of_attention or maps else None
+            amp = torch.autocast(images.device.type, getattr(torch, self.compute_dtype), enabled=self.amp is not None)
+            with watched(modules, self.layout, seen, attended, branched if of_blocks else None), amp:
+                final = self._forward(images.contiguous(memory_format=self._memory_format))
         finally:
             for hook in hooks:
                 hook.remove()

@@ -46,7 +46,9 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     return content
 
 
-def unwrapped(content: Mapping[str, Any], wrappers: Sequence[str] = WRAPPERS, prefixes: Sequence[str] = ()) -> dict[str, Tensor]:
+def unwrapped(
+    content: Mapping[str, Any], wrappers: Sequence[str] = WRAPPERS, prefixes: Sequence[str] = ()
+) -> dict[str, Tensor]:
     """Tensors by name: those in the first of `wrappers` that is there, or else at the top.
 
     Args:

@@ -9,6 +9,7 @@ import pytest
 import torch
 import zarr
 
+from extract.attention import PER_BLOCK, STATISTICS
 from extract.datasets import DataError, ImageSet, open_images
 from extract.encoders import Encoder
 from extract.run import extract
@@ -94,6 +95,14 @@ class TestWhole:
             "statistics/cls_patch_entropy/view0": (statistic, "float32"),
             "statistics/patch_self/view0": (statistic, "float32"),
             "statistics/patch_patch_entropy/view0": (statistic, "float32"),
+            "statistics/cls_self_adjusted/view0": (statistic, "float32"),
+            "statistics/patch_self_raw/view0": (statistic, "float32"),
+            "statistics/cls_to_patches/view0": (statistic, "float32"),
+            "statistics/patches_to_cls/view0": (statistic, "float32"),
+            "statistics/cls_norm_ratio/view0": ((2,), "float32"),
+            "statistics/patch_norm_ratio/view0": ((2,), "float32"),
+            "images/crop/view0": ((4,), "float32"),
+            "images/flip/view0": ((), "uint8"),
             "norm/weight": ((), "float32"),
             "norm/bias": ((), "float32"),
         }
@@ -138,7 +147,7 @@ class TestWhole:
         spec = store.spec
         assert (spec.weights, spec.data, spec.n_images) == (encoder.weights, images.digest, N)
         assert spec.blocks == (0, 1)
-        assert spec.statistics == ("cls_self", "cls_patch_entropy", "patch_self", "patch_patch_entropy")
+        assert spec.statistics == (*STATISTICS, *PER_BLOCK)
         assert spec.maps == ("centre", "cls")
         assert (spec.dtype, spec.point) == ("float16", "pre-norm")
         assert store.attributes["encoder"] == "tiny"
@@ -199,8 +208,8 @@ class TestChoices:
             *(f"images/{name}" for name in ("id", "label", "size", "valid")),
             "patch/block1/view0",
             "attention/centre/view0",
-            "statistics/patch_self/view0",
-            "statistics/patch_patch_entropy/view0",
+            *(f"images/{name}/view0" for name in ("crop", "flip")),
+            *(f"statistics/patch_{name}/view0" for name in ("self", "self_raw", "patch_entropy", "norm_ratio")),
         }
         assert store.attributes["norm_eps"] is None
         message = r"tiny has no \[cls\] token, so no cls_self; it can have: patch_self, patch_patch_entropy"

@@ -13,7 +13,9 @@ from tests.extract.encoders.reference import Reference
 Shapes = Mapping[str, Sequence[int]]
 
 
-def vit_shapes(width: int, depth: int, patch: int, n_tokens: int, *, bias: bool = True, ratio: int = 4) -> dict[str, Sequence[int]]:
+def vit_shapes(
+    width: int, depth: int, patch: int, n_tokens: int, *, bias: bool = True, ratio: int = 4
+) -> dict[str, Sequence[int]]:
     """Of a plain ViT with [cls]: what MAE, DINO, iBOT, DeiT and timm have in common."""
     shapes: dict[str, Sequence[int]] = {
         "cls_token": (1, 1, width),

@@ -68,7 +68,10 @@ def vit_blocks(
     out, index = Reference(), 0
     while f"{prefix}{index}.norm1.weight" in state:
         name = f"{prefix}{index}"
-        q, k, v = (heads_of(part, heads) for part in linear(state, f"{name}.attn.qkv", layer_norm(state, f"{name}.norm1", x, eps)).chunk(3, -1))
+        q, k, v = (
+            heads_of(part, heads)
+            for part in linear(state, f"{name}.attn.qkv", layer_norm(state, f"{name}.norm1", x, eps)).chunk(3, -1)
+        )
         mixed, attention = attend(rotate(q), rotate(k), v)
         x = x + linear(state, f"{name}.attn.proj", mixed) * state.get(f"{name}.ls1.gamma", torch.ones(()))
         hidden = gelu(linear(state, f"{name}.mlp.fc1", layer_norm(state, f"{name}.norm2", x, eps)))

@@ -113,7 +113,9 @@ class TestCheckpoints:
         broken = state()
         broken["blocks.1.mlp.fc1.weight"][3, 3] = value
         torch.save(broken, tmp_path / "w.pth")
-        with pytest.raises(BeyondClsError, match=r"w\.pth .* has NaN or Inf in blocks\.1\.mlp\.fc1\.weight; the file is damaged"):
+        with pytest.raises(
+            BeyondClsError, match=r"w\.pth .* has NaN or Inf in blocks\.1\.mlp\.fc1\.weight; the file is damaged"
+        ):
             from_checkpoint(tmp_path / "w.pth")
 
     @pytest.mark.parametrize("damage", ["cut", "header", "empty"])
@@ -136,7 +138,9 @@ class TestCheckpoints:
     @pytest.mark.parametrize("content", [{}, [1, 2], {"model": {}}, {"weight": 3}], ids=str)
     def test_no_tensors(self, content: Any, tmp_path: Path) -> None:
         torch.save(content, tmp_path / "w.pth")
-        with pytest.raises(BeyondClsError, match=r"w\.pth(: the checkpoint holds no| holds a list, expected a) dictionary of tensors"):
+        with pytest.raises(
+            BeyondClsError, match=r"w\.pth(: the checkpoint holds no| holds a list, expected a) dictionary of tensors"
+        ):
             from_checkpoint(tmp_path / "w.pth")
 
 
@@ -191,7 +195,6 @@ class TestContradictions:
     def test_checkpoint_and_seed(self) -> None:
         with pytest.raises(BeyondClsError, match=r"was given a checkpoint \(x\.pt\) and a random seed \(3\); give one"):
             load_encoder("quickstart-mae", checkpoint="x.pt", random_seed=3)
-
 
 
 class TestRandom:

@@ -1,0 +1,70 @@
+"""What may be asked of an extraction, and what it extends."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from extract.attention import PER_BLOCK, STATISTICS
+from extract.datasets import DataError, ImageSet
+from extract.encoders import Encoder
+from store import BeyondClsError, FeatureSpec, FeatureStore, StoreError
+from store.errors import unknown
+from store.spec import EXTENDABLE_FIELDS
+
+OnError = Literal["raise", "record"]
+
+
+def check_extension(base: FeatureStore, spec: FeatureSpec, images: ImageSet) -> None:
+    """Raises: StoreError: `base` is of another encoder, or not of the first of these images."""
+    if differ := [name for name in base.spec.differences(spec) if name not in EXTENDABLE_FIELDS]:
+        raise StoreError(
+            f"{base.path} cannot be extended: {', '.join(differ)} differ; give another --out, or the options it was made with"
+        )
+    if len(base) > len(images) or base.spec.data != images.digest_of(len(base)):
+        raise StoreError(
+            f"{base.path} cannot be extended: its {len(base)} images are not the first of the {len(images)} "
+            f"in {images.source}; new images must come after those that are there"
+        )
+
+
+def id_width_of(images: ImageSet, base: FeatureStore | None) -> int:
+    """Bytes of an id: of the longest, and no fewer than are stored already."""
+    longest = max(len(sample.id.encode()) for sample in images.samples)
+    return longest if base is None else max(longest, base.array("images/id").shape[1])
+
+
+def checked_data(images: ImageSet, on_error: OnError) -> list[str]:
+    """What is wrong with the images, without paths; nothing if that must not be."""
+    problems = images.all_problems()
+    if problems and on_error == "raise":
+        more = f"\n({len(problems)} problems in all)" if len(problems) > 10 else ""
+        raise DataError("\n".join(problems[:10]) + more + "\nmend the data, or go on with --on-error record")
+    if len(images) == 0:
+        raise DataError(f"{images.source} has no readable images:\n" + "\n".join(problems[:10]))
+    for folder in {sample.file.parent for sample in images.samples}:
+        problems = [problem.replace(f"{folder}/", "") for problem in problems]
+    return problems
+
+
+def checked_statistics(encoder: Encoder, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Names of attention statistics, all that the encoder can have by default."""
+    for name in names or ():
+        if name not in (known := [*STATISTICS, *PER_BLOCK]):
+            raise BeyondClsError(unknown("attention statistic", name, known))
+        if name not in encoder.statistics:
+            lacks = "[cls] token" if encoder.attends else "attention"
+            can = ", ".join(encoder.statistics) or "none"
+            raise BeyondClsError(f"{encoder.name} has no {lacks}, so no {name}; it can have: {can}")
+    # In one order, whatever that of the names: equal sets have equal keys.
+    return tuple(name for name in encoder.statistics if names is None or name in names)
+
+
+def checked_blocks(blocks: Sequence[int], n_blocks: int) -> tuple[int, ...]:
+    """Counted from 0, ascending, without repeats."""
+    for block in blocks:
+        if not -n_blocks <= block < n_blocks:
+            raise BeyondClsError(
+                f"there is no block {block}: the encoder has blocks 0 to {n_blocks - 1} (negative ones count from the end)"
+            )
+    if not blocks:
+        raise BeyondClsError("no block was asked for; give at least one, e.g. --blocks -1 for the last")
+    return tuple(sorted({block % n_blocks for block in blocks}))

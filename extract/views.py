@@ -1,0 +1,90 @@
+"""How the views of an image are cut: view 0 is the evaluation crop, the others are random crops that any machine repeats."""
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+from PIL import Image
+from timm.data import create_transform
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as F
+
+# Of linear probing with MAE: area and aspect ratio of the crop, as shares of the image's area and as width by height.
+SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Crop:
+    """What of the original a view shows: x0, y0, x1, y1 in its pixels (beyond its borders where it was padded); mirrored or not."""
+
+    box: tuple[float, float, float, float]
+    flip: bool
+
+
+class Views:
+    """Cuts images.
+
+    Args:
+        config: of the encoder's input, as timm names it: input_size, interpolation, mean, std, crop_pct, crop_mode.
+
+    Attributes:
+        evaluation: image -> view 0.
+    """
+
+    def __init__(self, config: Mapping[str, Any]):
+        self.config = dict(config)
+        self.evaluation = create_transform(**self.config, is_training=False)
+        self._size = tuple(self.config["input_size"][1:])  # height, width
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """How random views are drawn, as plain values, for the key."""
+        return {"seed": SEED, "scale": list(SCALE), "ratio": list(RATIO), "flip": 0.5}
+
+    def cut(self, image: Image.Image, image_id: str, view: int) -> tuple[Tensor, Crop]:
+        """A view [3, height, width], normalised, and what it shows."""
+        if view == 0:
+            return self.evaluation(image), Crop(self._evaluation_box(*image.size), False)
+        crop = random_crop(image_id, view, image.size)
+        part = image.crop(tuple(map(int, crop.box))).resize(self._size[::-1], self._interpolation)
+        if crop.flip:
+            part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return F.normalize(F.pil_to_tensor(part).float() / 255, self.config["mean"], self.config["std"]), crop
+
+    @property
+    def _interpolation(self) -> Image.Resampling:
+        name = InterpolationMode(self.config["interpolation"]).name
+        return Image.Resampling[name]
+
+    def _evaluation_box(self, width: int, height: int) -> tuple[float, float, float, float]:
+        """What of an image its evaluation crop shows."""
+        high, wide = self._size
+        pct, mode = self.config["crop_pct"], self.config["crop_mode"]
+        scaled_high, scaled_wide = math.floor(high / pct), math.floor(wide / pct)  # then the central part is cut
+        if mode == "squash":
+            across, down = width * wide / scaled_wide, height * high / scaled_high
+        else:  # one scale for both sides: the image fills the scaled size, or (border) fits into it
+            fit = max if mode == "border" else min
+            pixel = fit(width / scaled_wide, height / scaled_high)
+            across, down = wide * pixel, high * pixel
+        return ((width - across) / 2, (height - down) / 2, (width + across) / 2, (height + down) / 2)
+
+
+def random_crop(image_id: str, view: int, size: tuple[int, int]) -> Crop:
+    """A crop of random area and aspect ratio, mirrored half of the time; equal for equal id, view and size (width, height).
+
+    Drawn once, and cut to the image where it is too wide or too high, as the official code does (torchvision draws again).
+    """
+    width, height = size
+    generator = random.Random(xxhash.xxh3_128_intdigest(f"{SEED}\0{view}\0{image_id}".encode()))
+    area = width * height * generator.uniform(*SCALE)
+    aspect = math.exp(generator.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
+    across = max(1, min(width, round(math.sqrt(area * aspect))))
+    down = max(1, min(height, round(math.sqrt(area / aspect))))
+    x0, y0 = generator.randint(0, width - across), generator.randint(0, height - down)
+    return Crop((x0, y0, x0 + across, y0 + down), generator.random() < 0.5)

@@ -1,0 +1,66 @@
+"""One shard file: written with its digests, described, and told from half of one."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from store.array import read_tail
+from store.disk import DIRECT_NBYTES, write_file
+from store.layout import ArrayLayout, count_nonfinite
+
+
+def constant(name: str, values: np.ndarray) -> ArrayLayout:
+    """Layout of a small array without an image axis: one shard."""
+    n = len(values)
+    return ArrayLayout(name, values.shape, values.dtype.name, ("channel",), shard_rows=n, chunk_rows=n)
+
+
+def same_rows(one: ArrayLayout, other: ArrayLayout) -> bool:
+    """Whether two arrays differ in the number of their rows at most."""
+    return all(
+        getattr(one, field) == getattr(other, field) for field in ("dtype", "codec", "shard_rows", "chunk_rows", "dimensions")
+    ) and (one.shape[1:] == other.shape[1:])
+
+
+def same_shard(one: ArrayLayout, other: ArrayLayout, shard: int) -> bool:
+    """Whether a shard holds the same rows in both."""
+    return same_rows(one, other) and shard < other.n_shards and one.rows(shard) == other.rows(shard)
+
+
+def write_shard(folder: Path, layout: ArrayLayout, shard: int, rows: np.ndarray) -> dict[str, Any]:
+    """Write a shard file; its digests and its record are computed meanwhile."""
+    data, padding = layout.encode(shard, rows)
+    with ThreadPoolExecutor(1, "beyondcls-digests") as meanwhile:
+        tail = meanwhile.submit(layout.tail, shard, data, padding)
+        record = meanwhile.submit(lambda: record_of(layout, shard, rows, tail.result()))
+
+        def parts() -> Iterator[memoryview | bytes]:
+            yield data
+            yield padding
+            yield tail.result()
+
+        write_file(folder / layout.file(shard), parts(), direct=len(data) >= DIRECT_NBYTES)
+        return record.result()
+
+
+def record_of(layout: ArrayLayout, shard: int, rows: np.ndarray, tail: bytes) -> dict[str, Any]:
+    """What is written down of a shard."""
+    return {
+        "rows": list(layout.rows(shard)),
+        "nbytes": layout.nbytes(shard),
+        "xxh3_128": xxhash.xxh3_128_hexdigest(tail),
+        "nonfinite": count_nonfinite(rows),
+    }
+
+
+def is_whole(folder: Path, layout: ArrayLayout, shard: int, record: Mapping[str, Any]) -> bool:
+    """Whether a shard file is there with the size and the tail that its record says."""
+    file = folder / layout.file(shard)
+    if not file.is_file() or file.stat().st_size != layout.nbytes(shard):
+        return False
+    with file.open("rb") as source:
+        return xxhash.xxh3_128_hexdigest(read_tail(source.fileno(), layout, shard)) == record["xxh3_128"]

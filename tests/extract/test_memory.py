@@ -1,0 +1,81 @@
+"""Where memory does not suffice for a batch, smaller ones go on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from extract.datasets import ImageSet, open_images
+from extract.encoders import Encoder
+from extract.run import extract
+from store import BeyondClsError
+from tests.extract.pictures import samples, write_tar
+from tests.extract.tiny import tiny_encoder
+
+N = 40
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
+    folder = tmp_path_factory.mktemp("tars")
+    write_tar(folder / "0.tar", samples(N))
+    return open_images(str(folder))
+
+
+class Narrow(Encoder):
+    """Has memory for `room` images."""
+
+    room = 5
+    error: type[RuntimeError] = torch.OutOfMemoryError
+    text = "CUDA out of memory. Tried to allocate 2.00 GiB"
+
+    def __call__(self, images: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        if len(images) > self.room:
+            raise self.error(self.text)
+        return super().__call__(images, *arguments, **named)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 2.00 GiB"),
+        (RuntimeError, "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried"),
+    ],
+)
+def test_batches_are_halved(error: type[RuntimeError], text: str, images: ImageSet, tmp_path: Path) -> None:
+    narrow = Narrow("tiny", tiny_encoder().model, {})
+    narrow.error, narrow.text = error, text
+    said: list[str] = []
+    extract(narrow, images, tmp_path / "narrow", batch_size=32, shard_rows=32, warn=said.append)
+    assert said == [f"out of memory: going on with batches of {n}" for n in (16, 8, 4)]
+    extract(Encoder("tiny", narrow.model, {}), images, tmp_path / "wide", batch_size=4, shard_rows=32)
+    assert files(tmp_path / "narrow") == files(tmp_path / "wide")
+
+
+def test_not_even_one_image(images: ImageSet, tmp_path: Path) -> None:
+    narrow = Narrow("tiny", tiny_encoder().model, {})
+    narrow.room = 1
+    probe = narrow(torch.zeros(1, 3, 32, 32), [1])
+    assert probe.patch
+    calls = iter(range(100))
+
+    class None_(Narrow):
+        def __call__(self, images: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+            if next(calls) > 0:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return Encoder.__call__(self, images, *arguments, **named)
+
+    with pytest.raises(BeyondClsError, match="memory does not suffice for one image through tiny; stop what else uses it"):
+        extract(None_("tiny", narrow.model, {}), images, tmp_path / "f", batch_size=2)
+
+
+def test_other_errors_are_not_taken_for_it(images: ImageSet, tmp_path: Path) -> None:
+    narrow = Narrow("tiny", tiny_encoder().model, {})
+    narrow.error, narrow.text = RuntimeError, "mat1 and mat2 shapes cannot be multiplied"
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        extract(narrow, images, tmp_path / "f", batch_size=32)

@@ -1,0 +1,159 @@
+"""Views: what they show of an image, that any machine draws the same, and that more can be added."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from extract.datasets import ImageSet, open_images
+from extract.encoders import Encoder
+from extract.run import extract
+from extract.views import Crop, Views, random_crop
+from store import BeyondClsError, FeatureStore
+from tests.extract.pictures import samples, write_tar
+from tests.extract.tiny import tiny_encoder
+
+CONFIG = {
+    "input_size": (3, 28, 28),
+    "interpolation": "bicubic",
+    "mean": (0.5, 0.4, 0.3),
+    "std": (0.2, 0.3, 0.4),
+    "crop_pct": 0.875,
+    "crop_mode": "center",
+}
+
+
+def gradient(width: int, height: int) -> Image.Image:
+    """Red is x, green is y, as shares of the whole."""
+    x, y = np.meshgrid((np.arange(width) + 0.5) / width, (np.arange(height) + 0.5) / height)
+    return Image.fromarray(np.round(255 * np.stack([x, y, 0 * x], -1)).astype(np.uint8))
+
+
+def shown(tensor: torch.Tensor, config: dict[str, object] = CONFIG) -> tuple[float, float, float, float]:
+    """Where the view of a gradient begins and ends, as shares of the whole: left, top, right, bottom; from its own colours."""
+    mean, std = (torch.tensor(config[name]) for name in ("mean", "std"))
+    colours = tensor * std[:, None, None] + mean[:, None, None]
+    across, down = colours[0].mean(0), colours[1].mean(1)
+    n = len(across)
+    step = ((across[-4] - across[3]) / (n - 7), (down[-4] - down[3]) / (n - 7))
+    left, top = across[3] - 3.5 * step[0], down[3] - 3.5 * step[1]
+    return float(left), float(top), float(left + n * step[0]), float(top + n * step[1])
+
+
+def as_shares(crop: Crop, width: int, height: int) -> tuple[float, float, float, float]:
+    x0, y0, x1, y1 = crop.box
+    return (x1 if crop.flip else x0) / width, y0 / height, (x0 if crop.flip else x1) / width, y1 / height
+
+
+@pytest.mark.parametrize("mode", ["center", "squash", "border"])
+@pytest.mark.parametrize("size", [(400, 300), (200, 500), (256, 256)])
+def test_the_box_of_the_evaluation_crop_is_what_it_shows(mode: str, size: tuple[int, int]) -> None:
+    views = Views({**CONFIG, "crop_mode": mode, "crop_pct": 0.875 if mode != "border" else 1.0})
+    tensor, crop = views.cut(gradient(*size), "a", 0)
+    assert tensor.shape == (3, 28, 28)
+    assert not crop.flip
+    given = as_shares(crop, *size)
+    if mode == "border" and size[0] != size[1]:
+        short = 0 if size[0] < size[1] else 1
+        assert given[short] < 0 < 1 < given[short + 2], "padded"
+    else:
+        assert given == pytest.approx(shown(tensor), abs=0.03)
+
+
+@pytest.mark.parametrize("size", [(400, 300), (200, 500), (256, 256)])
+def test_the_box_of_a_random_crop_is_what_it_shows(size: tuple[int, int]) -> None:
+    views = Views(CONFIG)
+    flips = set()
+    for view in range(1, 9):
+        tensor, crop = views.cut(gradient(*size), "a", view)
+        assert as_shares(crop, *size) == pytest.approx(shown(tensor), abs=0.03)
+        flips.add(crop.flip)
+    assert flips == {True, False}
+
+
+def test_fixed_draws() -> None:
+    """Features that were stored before belong to these."""
+    assert random_crop("0001", 1, (400, 300)) == Crop((83, 37, 341, 264), False)
+    assert random_crop("0001", 2, (400, 300)) == Crop((125, 18, 391, 281), False)
+    assert random_crop("é", 1, (400, 300)) == Crop((69, 0, 380, 300), True)
+
+
+@given(st.text(), st.integers(1, 9), st.integers(1, 600), st.integers(1, 600))
+def test_crops_lie_in_the_image(image_id: str, view: int, width: int, height: int) -> None:
+    crop = random_crop(image_id, view, (width, height))
+    x0, y0, x1, y1 = crop.box
+    assert 0 <= x0 < x1 <= width
+    assert 0 <= y0 < y1 <= height
+    assert crop == random_crop(image_id, view, (width, height))
+
+
+def test_areas_and_aspects_are_those_of_the_protocol() -> None:
+    """Uniform area from 0.08 to 1; aspect from 3/4 to 4/3, as often below 1 as above. Wide crops of a large image."""
+    crops = [random_crop(str(i), 1, (3000, 3000)) for i in range(2000)]
+    boxes = np.array([crop.box for crop in crops])
+    across, down = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    area, aspect = across * down / 9e6, across / down
+    assert area.min() == pytest.approx(0.08, abs=0.01)
+    assert area.mean() == pytest.approx(0.54, abs=0.02)
+    assert aspect.min() == pytest.approx(3 / 4, abs=0.01)
+    assert aspect.max() == pytest.approx(4 / 3, abs=0.02)
+    assert np.log(aspect).mean() == pytest.approx(0, abs=0.01)
+    assert np.mean([crop.flip for crop in crops]) == pytest.approx(0.5, abs=0.04)
+
+
+N = 40
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
+    folder = tmp_path_factory.mktemp("tars")
+    write_tar(folder / "0.tar", samples(N))
+    return open_images(str(folder))
+
+
+class Counting(Encoder):
+    seen = 0
+
+    def __call__(self, images: torch.Tensor, *arguments: object, **named: object) -> object:
+        self.seen += len(images)
+        return super().__call__(images, *arguments, **named)  # type: ignore[arg-type]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+def test_views_are_added_to_those_that_are_there(images: ImageSet, tmp_path: Path) -> None:
+    encoder = Counting("tiny", tiny_encoder().model, {})
+    extract(encoder, images, tmp_path / "whole", views=3, shard_rows=32)
+    first = extract(encoder, images, tmp_path / "f", views=2, shard_rows=32)
+    assert isinstance(first, FeatureStore)
+    assert first.spec.n_views == 2
+    encoder.seen = 0
+    extract(encoder, images, tmp_path / "f", views=3, shard_rows=32, existing="extend")
+    assert encoder.seen == N + 1, "one more view of each, and a trial"
+    assert files(tmp_path / "f") == files(tmp_path / "whole")
+
+
+def test_views_are_stored_with_their_crops(images: ImageSet, tmp_path: Path) -> None:
+    encoder = tiny_encoder()
+    store = extract(encoder, images, tmp_path / "f", views=3, dtype="float32")
+    assert store is not None
+    boxes, flips = (store.array(f"images/{what}/view2").all() for what in ("crop", "flip"))
+    tensor, crop = encoder.views.cut(images.image(7), "0007", 2)
+    assert tuple(boxes[7]) == crop.box
+    assert bool(flips[7]) == crop.flip
+    expected = encoder(tensor[None], [1], ["patch_self"])
+    np.testing.assert_allclose(store.array("patch/block1/view2").rows([7]), expected.patch[1], rtol=0, atol=1e-5)
+    given = store.array("statistics/patch_self/view2").rows([7])
+    np.testing.assert_allclose(given, expected.statistics["patch_self"], rtol=0, atol=1e-6)
+    assert not np.array_equal(store.array("patch/block1/view1").all(), store.array("patch/block1/view2").all())
+
+
+def test_no_view(images: ImageSet, tmp_path: Path) -> None:
+    with pytest.raises(BeyondClsError, match=r"views is 0, expected 1 \(the evaluation crop\) or more"):
+        extract(tiny_encoder(), images, tmp_path / "f", views=0)
