@@ -33,11 +33,11 @@ def pooling(content: Mapping[str, Any]) -> dict[str, str]:
     return {"global_pool": "avg" if "fc_norm.weight" in unwrapped(content) else "token"}
 
 
-def _mae(model: str, weights: str) -> Pretrained:
+def _mae(model: str, weights: str, licence: str = "CC-BY-NC-4.0") -> Pretrained:
     return Pretrained(
         model,
         weights,
-        "CC-BY-NC-4.0",
+        licence,
         {"global_pool": "avg"},
         arguments_of=pooling,
         convert=convert,
@@ -45,10 +45,11 @@ def _mae(model: str, weights: str) -> Pretrained:
     )
 
 
+RECIPE = "https://github.com/facebookresearch/mae/blob/main/FINETUNE.md"
 OFFICIAL = "https://dl.fbaipublicfiles.com/mae/finetune"
 ENCODERS = {
     # Its authors published no ViT-S.
-    "mae-ft-s16": _mae("vit_small_patch16_224", "see https://github.com/gmum/beyond_cls"),
+    "mae-ft-s16": _mae("vit_small_patch16_224", f"see {RECIPE} (how to train them)", f"see {RECIPE}"),
     "mae-ft-b16": _mae("vit_base_patch16_224", f"{OFFICIAL}/mae_finetuned_vit_base.pth"),
     "mae-ft-l16": _mae("vit_large_patch16_224", f"{OFFICIAL}/mae_finetuned_vit_large.pth"),
     "mae-ft-h14": _mae("vit_huge_patch14_224", f"{OFFICIAL}/mae_finetuned_vit_huge.pth"),

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from extract.encoders import ENCODERS, Encoder, load_encoder
+from extract.encoders.weights import CLASSIFIER
 from tests.extract.encoders.reference import Reference
 
 Shapes = Mapping[str, Sequence[int]]
 
 
-def vit_shapes(width: int, depth: int, patch: int, n_tokens: int, *, bias: bool = True, ratio: int = 4) -> dict[str, Sequence[int]]:
+def vit_shapes(
+    width: int, depth: int, patch: int, n_tokens: int, *, bias: bool = True, ratio: int = 4
+) -> dict[str, Sequence[int]]:
     """Of a plain ViT with [cls]: what MAE, DINO, iBOT, DeiT and timm have in common."""
     shapes: dict[str, Sequence[int]] = {
         "cls_token": (1, 1, width),
@@ -54,6 +57,15 @@ def random_state(shapes: Shapes, seed: int = 0) -> dict[str, Tensor]:
     return {name: values(name, shape) for name, shape in shapes.items()}
 
 
+def random_images(side: int = 224) -> Tensor:
+    return torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(1))
+
+
+def empty_state(shapes: Shapes) -> dict[str, Tensor]:
+    """Tensors that take no memory."""
+    return {name: torch.empty(*shape, device="meta") for name, shape in shapes.items()}
+
+
 def double(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.double() for name, value in state.items()}
 
@@ -70,6 +82,20 @@ def shapes_of(name: str) -> dict[str, tuple[int, ...]]:
     with torch.device("meta"):
         model = entry.make(entry.model, **entry.arguments)
     return {name: tuple(value.shape) for name, value in model.state_dict().items()}
+
+
+def heads_of(name: str) -> int:
+    """Attention heads of a registered encoder, which no tensor of its checkpoint tells."""
+    entry = ENCODERS[name]
+    with torch.device("meta"):
+        model: Any = entry.make(entry.model, **{**entry.arguments, "depth": 1})
+    return model.blocks[0].attn.num_heads
+
+
+def assert_fits(name: str, content: Any) -> None:
+    """What is left of a checkpoint, but for a classifier, has the names and shapes of the registered encoder."""
+    state = ENCODERS[name].convert(content)
+    assert {key: tuple(value.shape) for key, value in state.items() if key not in CLASSIFIER} == shapes_of(name)
 
 
 def assert_equal(encoder: Encoder, images: Tensor, expected: Reference, tolerance: float = 1e-4) -> None:
