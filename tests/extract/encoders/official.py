@@ -47,7 +47,7 @@ def random_state(shapes: Shapes, seed: int = 0) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
 
     def values(name: str, shape: Sequence[int]) -> Tensor:
-        x = torch.randn(*shape, generator=generator)
+        x = torch.randn(tuple(shape), generator=generator)
         if len(shape) == 1 and name.endswith("weight"):  # of a norm
             return 1 + 0.2 * x
         if len(shape) < 2 or "token" in name or "pos_embed" in name or "table" in name:
@@ -63,7 +63,7 @@ def random_images(side: int = 224) -> Tensor:
 
 def empty_state(shapes: Shapes) -> dict[str, Tensor]:
     """Tensors that take no memory."""
-    return {name: torch.empty(*shape, device="meta") for name, shape in shapes.items()}
+    return {name: torch.empty(tuple(shape), device="meta") for name, shape in shapes.items()}
 
 
 def double(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -69,7 +69,7 @@ def vit_blocks(
     rotate: Callable[[Tensor], Tensor] = lambda x: x,
     feed_forward: Callable[[State, str, Tensor], Tensor] = mlp,
 ) -> Reference:
-    """Pre-norm blocks with joint `qkv`: x + attn(norm1(x)), then x + mlp(norm2(x)), scaled by `ls1.gamma`, `ls2.gamma` if any."""
+    """Pre-norm blocks with joint `qkv`: x + attn(norm1(x)), then x + mlp(norm2(x)); scaled by `ls1.gamma`, `ls2.gamma`."""
     out, index = Reference(), 0
     while f"{prefix}{index}.norm1.weight" in state:
         name = f"{prefix}{index}"

@@ -9,6 +9,7 @@ import torch
 from extract.encoders import load_encoder
 from store import BeyondClsError
 from tests.extract.encoders.official import (
+    Shapes,
     assert_equal,
     assert_fits,
     double,
@@ -19,7 +20,6 @@ from tests.extract.encoders.official import (
     random_state,
     vit_shapes,
 )
-from tests.extract.encoders.official import Shapes
 from tests.extract.encoders.reference import vit
 
 SIZES = {"s16": (384, 12, 6, 16), "b16": (768, 12, 12, 16), "l16": (1024, 24, 16, 16), "h14": (1280, 32, 16, 14)}
