@@ -24,7 +24,8 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     if "pos_embed" not in state or "cls_token" not in state:
         return state  # loading names what is missing
     registers = state.pop("register_tokens", None)
-    cls_position, positions = state["pos_embed"][:, :1], at_224(state["pos_embed"][:, 1:], registers is not None)
+    cls_position, positions = state["pos_embed"].float().split([1, state["pos_embed"].shape[1] - 1], 1)
+    positions = at_224(positions, registers is not None)
     if registers is None:
         return {**state, "pos_embed": torch.cat([cls_position, positions], 1)}
     # timm's models with registers have positions of patches only; here [cls] has one too.
@@ -34,13 +35,13 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 def at_224(positions: Float[Tensor, "1 M D"], registers: bool) -> Float[Tensor, "1 T D"]:
     """Positions of the M patches of a square, for the T of an image of 224 pixels.
 
-    As the official models do it at each forward pass: those with registers by an antialiased filter; those without by one that
-    is not, whose scale is that of a tenth of a patch more than there is (dino's issue 8), which moves all positions.
+    As the official models do it at each forward pass: those with registers with antialiasing; those without registers without
+    it, and at the scale of 16.1 patches in place of 16 (issue 8 of facebookresearch/dino), which moves every position.
     """
     side = math.isqrt(positions.shape[1])
     if side == SIDE or side**2 != positions.shape[1]:
         return positions
-    square = positions.float().unflatten(1, (side, side)).permute(0, 3, 1, 2)  # [1, D, m, m]
+    square = positions.unflatten(1, (side, side)).permute(0, 3, 1, 2)  # [1, D, m, m]
     if registers:
         fitted = F.interpolate(square, (SIDE, SIDE), mode="bicubic", antialias=True)
     else:

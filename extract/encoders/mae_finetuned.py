@@ -1,4 +1,4 @@
-"""MAE fine-tuned on the labels of ImageNet (He et al. 2022, arXiv 2111.06377, Section 4)."""
+"""MAE fine-tuned on the labels of ImageNet (He et al. 2022, arXiv 2111.06377)."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -63,7 +63,8 @@ def test_augreg_comes_from_the_hub(name: str, tag: str, monkeypatch: pytest.Monk
         made.append((model, pretrained, arguments["num_classes"]))
         return create(model, pretrained=False, **arguments)
 
-    assert timm.get_pretrained_cfg(f"{tag}.augreg_in1k").hf_hub_id == f"timm/{tag}.augreg_in1k", "timm knows these weights"
+    known: Any = timm.get_pretrained_cfg(f"{tag}.augreg_in1k")
+    assert known.hf_hub_id == f"timm/{tag}.augreg_in1k", "timm knows these weights"
     monkeypatch.setattr(timm, "create_model", offline)
     load_encoder(name, arguments={"depth": 1})
     assert made == [(f"{tag}.augreg_in1k", True, 0)]
