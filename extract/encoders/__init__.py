@@ -6,7 +6,18 @@ from typing import Any
 
 import timm
 
-from extract.encoders import mae, quickstart
+from extract.encoders import (
+    dino,
+    dinov2,
+    dinov3,
+    ibot,
+    ijepa,
+    mae,
+    mae_finetuned,
+    mocov3,
+    quickstart,
+    supervised,
+)
 from extract.encoders.encoder import Encoded, Encoder
 from extract.encoders.pretrained import Pretrained
 from store import BeyondClsError
@@ -15,6 +26,14 @@ from store.errors import unknown
 ENCODERS: dict[str, Pretrained] = {
     **quickstart.ENCODERS,
     **mae.ENCODERS,
+    **mae_finetuned.ENCODERS,
+    **dino.ENCODERS,
+    **dinov2.ENCODERS,
+    **dinov3.ENCODERS,
+    **mocov3.ENCODERS,
+    **ibot.ENCODERS,
+    **ijepa.ENCODERS,
+    **supervised.ENCODERS,
 }
 
 

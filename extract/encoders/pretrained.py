@@ -38,6 +38,8 @@ class Pretrained:
             repository, or, after "see ", the page from which a user has to fetch them.
         licence: of the weights.
         arguments: of the architecture (img_size, …).
+        arguments_of: content of the published checkpoint -> arguments that it decides, over those above; for architectures
+            that were published in variants.
         make: `make(model, **arguments)` gives the model, randomly initialised.
         convert: content of the published checkpoint -> state dict of that model, which must fit exactly. It drops, by name,
             what is no part of the encoder (decoders, projection heads), and nothing else.
@@ -51,6 +53,7 @@ class Pretrained:
     weights: str
     licence: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda _: {}
     make: Callable[..., nn.Module] = timm_model
     convert: Callable[[Mapping[str, Any]], Mapping[str, Tensor]] = unwrapped
     transform: Mapping[str, Any] = field(default_factory=dict)
@@ -70,25 +73,29 @@ class Pretrained:
 
         Raises: BeyondClsError: a checkpoint that does not fit, or published weights that cannot be had.
         """
-        arguments = {**self.arguments, **(arguments or {})}
-        described = {"model": self.model.split(".")[0], **arguments}
+        given = arguments or {}
+        arguments = {**self.arguments, **given}
         if random_seed is None and checkpoint is None:
             random_seed = self.seed
         if random_seed is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(random_seed)
-                return self.make(self.model, **arguments), described
+                return self.make(self.model, **arguments), self._described(arguments)
         if checkpoint is None and self.weights.startswith("timm/"):
-            return _from_timm(self.weights.removeprefix("timm/"), arguments), described
+            return _from_timm(self.weights.removeprefix("timm/"), arguments), self._described(arguments)
         file = Path(checkpoint) if checkpoint is not None else self._published()
         content = read_checkpoint(file)
         try:
-            state = self.convert(content)
+            state, found = self.convert(content), self.arguments_of(content)
         except BeyondClsError as error:
             raise BeyondClsError(f"{file}: {error}") from error
+        arguments = {**self.arguments, **found, **given}
         model = self.make(self.model, **arguments)
         load_strictly(model, state, f"{file} (for {self.model})")
-        return model, described
+        return model, self._described(arguments)
+
+    def _described(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {"model": self.model.split(".")[0], **arguments}
 
     def _published(self) -> Path:
         if self.weights.startswith("see "):

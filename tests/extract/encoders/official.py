@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from extract.encoders import ENCODERS, Encoder, load_encoder
+from extract.encoders.weights import CLASSIFIER
 from tests.extract.encoders.reference import Reference
 
 Shapes = Mapping[str, Sequence[int]]
@@ -46,7 +47,7 @@ def random_state(shapes: Shapes, seed: int = 0) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
 
     def values(name: str, shape: Sequence[int]) -> Tensor:
-        x = torch.randn(*shape, generator=generator)
+        x = torch.randn(tuple(shape), generator=generator)
         if len(shape) == 1 and name.endswith("weight"):  # of a norm
             return 1 + 0.2 * x
         if len(shape) < 2 or "token" in name or "pos_embed" in name or "table" in name:
@@ -54,6 +55,15 @@ def random_state(shapes: Shapes, seed: int = 0) -> dict[str, Tensor]:
         return x * (2 if "qkv" in name else 1) / (x[0].numel() ** 0.5)
 
     return {name: values(name, shape) for name, shape in shapes.items()}
+
+
+def random_images(side: int = 224) -> Tensor:
+    return torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(1))
+
+
+def empty_state(shapes: Shapes) -> dict[str, Tensor]:
+    """Tensors that take no memory."""
+    return {name: torch.empty(tuple(shape), device="meta") for name, shape in shapes.items()}
 
 
 def double(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -72,6 +82,20 @@ def shapes_of(name: str) -> dict[str, tuple[int, ...]]:
     with torch.device("meta"):
         model = entry.make(entry.model, **entry.arguments)
     return {name: tuple(value.shape) for name, value in model.state_dict().items()}
+
+
+def heads_of(name: str) -> int:
+    """Attention heads of a registered encoder, which no tensor of its checkpoint tells."""
+    entry = ENCODERS[name]
+    with torch.device("meta"):
+        model: Any = entry.make(entry.model, **{**entry.arguments, "depth": 1})
+    return model.blocks[0].attn.num_heads
+
+
+def assert_fits(name: str, content: Any) -> None:
+    """What is left of a checkpoint, but for a classifier, has the names and shapes of the registered encoder."""
+    state = ENCODERS[name].convert(content)
+    assert {key: tuple(value.shape) for key, value in state.items() if key not in CLASSIFIER} == shapes_of(name)
 
 
 def assert_equal(encoder: Encoder, images: Tensor, expected: Reference, tolerance: float = 1e-4) -> None:

@@ -55,6 +55,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | float = 0.0) -> tuple
     return (attention @ v).transpose(1, 2).flatten(2), attention
 
 
+def mlp(state: State, name: str, x: Tensor) -> Tensor:
+    return linear(state, f"{name}.fc2", gelu(linear(state, f"{name}.fc1", x)))
+
+
 def vit_blocks(
     state: State,
     x: Tensor,
@@ -63,8 +67,9 @@ def vit_blocks(
     prefix: str = "blocks.",
     eps: float = 1e-6,
     rotate: Callable[[Tensor], Tensor] = lambda x: x,
+    feed_forward: Callable[[State, str, Tensor], Tensor] = mlp,
 ) -> Reference:
-    """Pre-norm blocks with joint `qkv`: x + attn(norm1(x)), then x + mlp(norm2(x)), scaled by `ls1.gamma`, `ls2.gamma` if any."""
+    """Pre-norm blocks with joint `qkv`: x + attn(norm1(x)), then x + mlp(norm2(x)); scaled by `ls1.gamma`, `ls2.gamma`."""
     out, index = Reference(), 0
     while f"{prefix}{index}.norm1.weight" in state:
         name = f"{prefix}{index}"
@@ -74,9 +79,17 @@ def vit_blocks(
         )
         mixed, attention = attend(rotate(q), rotate(k), v)
         x = x + linear(state, f"{name}.attn.proj", mixed) * state.get(f"{name}.ls1.gamma", torch.ones(()))
-        hidden = gelu(linear(state, f"{name}.mlp.fc1", layer_norm(state, f"{name}.norm2", x, eps)))
-        x = x + linear(state, f"{name}.mlp.fc2", hidden) * state.get(f"{name}.ls2.gamma", torch.ones(()))
+        fed = feed_forward(state, f"{name}.mlp", layer_norm(state, f"{name}.norm2", x, eps))
+        x = x + fed * state.get(f"{name}.ls2.gamma", torch.ones(()))
         out.tokens.append(x)
         out.attention.append(attention)
         index += 1
     return out
+
+
+def vit(state: State, images: Tensor, heads: int) -> Reference:
+    """[cls] first if there is one; a learned position for each token."""
+    x = patches_of(images, state["patch_embed.proj.weight"], state["patch_embed.proj.bias"])
+    if "cls_token" in state:
+        x = torch.cat([state["cls_token"].expand(len(images), -1, -1), x], 1)
+    return vit_blocks(state, x + state["pos_embed"], heads)

@@ -1,0 +1,27 @@
+"""DINO (Caron et al. 2021, arXiv 2104.14294): a student agrees with its average, the teacher, about views."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.weights import unwrapped
+
+
+def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The teacher's backbone: the whole of the files with the backbone only, `teacher` in full checkpoints."""
+    return unwrapped(content, wrappers=("teacher",), prefixes=("module.", "backbone."))
+
+
+def _dino(model: str, file: str) -> Pretrained:
+    weights = f"https://dl.fbaipublicfiles.com/dino/{file}/{file}.pth"
+    return Pretrained(model, weights, "Apache-2.0", convert=convert, transform=IMAGENET)
+
+
+ENCODERS = {
+    "dino-s16": _dino("vit_small_patch16_224", "dino_deitsmall16_pretrain"),
+    "dino-s8": _dino("vit_small_patch8_224", "dino_deitsmall8_pretrain"),
+    "dino-b16": _dino("vit_base_patch16_224", "dino_vitbase16_pretrain"),
+    "dino-b8": _dino("vit_base_patch8_224", "dino_vitbase8_pretrain"),
+}

@@ -1,0 +1,62 @@
+"""DINOv3 (Siméoni et al. 2025, arXiv 2508.10104): rotary positions, four registers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from extract.encoders.pretrained import IMAGENET, Pretrained, timm_model
+from extract.encoders.weights import unwrapped, without
+from store import BeyondClsError
+
+TO_TIMM = {
+    "storage_tokens": "reg_token",
+    "rope_embed.periods": "rope.periods",
+    ".ls1.gamma": ".gamma_1",
+    ".ls2.gamma": ".gamma_2",
+}
+
+
+def make(model: str, **arguments: Any) -> nn.Module:
+    """timm's model, which takes the periods of its rotary embedding from the file: there they are rounded to bfloat16."""
+    vit: Any = timm_model(model, **arguments)
+    vit.rope.register_buffer("periods", vit.rope.periods, persistent=True)
+    return vit
+
+
+def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The official files have tensors at the top, and masks for biases of `qkv`: keys have none.
+
+    Raises: BeyondClsError: keys have a bias behind its mask; the architecture has no place for it.
+    """
+    published = without(unwrapped(content), "mask_token")
+    state: dict[str, Tensor] = {}
+    for name, value in published.items():
+        if name.endswith("attn.qkv.bias_mask"):
+            continue
+        if name.endswith("attn.qkv.bias"):
+            masked = value * published.get(f"{name}_mask", torch.ones(())).to(value.dtype)
+            attention = name.removesuffix("qkv.bias")
+            state[f"{attention}q_bias"], of_keys, state[f"{attention}v_bias"] = masked.chunk(3)
+            if of_keys.any():
+                raise BeyondClsError(f"{name} gives keys a bias that `bias_mask` does not take away; DINOv3 has none")
+            continue
+        for old, new in TO_TIMM.items():
+            name = name.replace(old, new)
+        state[name] = value
+    return state
+
+
+def _dinov3(model: str) -> Pretrained:
+    # Meta sends addresses of the files to those who accept its licence.
+    weights = "see https://ai.meta.com/resources/models-and-libraries/dinov3-downloads/"
+    return Pretrained(model, weights, "DINOv3 License", {"img_size": 224}, make=make, convert=convert, transform=IMAGENET)
+
+
+# Trained on web images (LVD-1689M); the files for satellite images have other means and a norm more.
+ENCODERS = {
+    "dinov3-s16": _dinov3("vit_small_patch16_dinov3_qkvb"),
+    "dinov3-b16": _dinov3("vit_base_patch16_dinov3_qkvb"),
+    "dinov3-l16": _dinov3("vit_large_patch16_dinov3_qkvb"),
+}

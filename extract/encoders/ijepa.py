@@ -1,0 +1,39 @@
+"""I-JEPA (Assran et al. 2023, arXiv 2301.08243): predicts a network's output for parts of an image from other parts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.weights import shorten, unwrapped
+from store import BeyondClsError
+
+ENCODER = "target_encoder"
+
+
+def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The official files hold two networks of this shape; whole images are seen by `target_encoder` alone.
+
+    Raises: BeyondClsError: there is none; tensors at the top don't tell which network they are of.
+    """
+    if ENCODER not in content:
+        found = shorten([str(name) for name in content])
+        raise BeyondClsError(
+            f"the checkpoint of I-JEPA has no `{ENCODER}`; it holds {found or 'nothing'}. Give the full checkpoint, "
+            "as `encoder`, of the same shape, is another network"
+        )
+    return unwrapped(content, wrappers=(ENCODER,), prefixes=("module.",))
+
+
+def _ijepa(model: str, file: str) -> Pretrained:
+    weights = f"https://dl.fbaipublicfiles.com/ijepa/{file}.pth.tar"
+    return Pretrained(model, weights, "CC-BY-NC-4.0", convert=convert, transform=IMAGENET)
+
+
+# Without [cls].
+ENCODERS = {
+    "ijepa-h14": _ijepa("vit_huge_patch14_gap_224", "IN1K-vit.h.14-300e"),
+    "ijepa-h16-448": _ijepa("vit_huge_patch16_gap_448", "IN1K-vit.h.16-448px-300e"),  # sees 448 pixels
+    "ijepa-g16": _ijepa("vit_giant_patch16_gap_224", "IN22K-vit.g.16-600e"),  # trained on ImageNet-22K
+}
