@@ -6,7 +6,7 @@ from typing import Any
 
 import timm
 
-from extract.encoders import mae, quickstart
+from extract.encoders import beitv2, capi, mae, maskfeat, quickstart, simmim
 from extract.encoders.encoder import Encoded, Encoder
 from extract.encoders.pretrained import Pretrained
 from store import BeyondClsError
@@ -15,6 +15,10 @@ from store.errors import unknown
 ENCODERS: dict[str, Pretrained] = {
     **quickstart.ENCODERS,
     **mae.ENCODERS,
+    **simmim.ENCODERS,
+    **beitv2.ENCODERS,
+    **maskfeat.ENCODERS,
+    **capi.ENCODERS,
 }
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,15 @@ from torch import Tensor, nn
 from store import BeyondClsError
 
 WRAPPERS = ("model", "state_dict")
+# What training scripts leave beside the weights, and what to read it as: plain data, no code.
+OPTIONS: list[Any] = [argparse.Namespace, (OrderedDict, "yacs.config.CfgNode")]
 CLASSIFIER = ("head.weight", "head.bias")  # of the classification head, which is no part of the encoder
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
     """Content of a .safetensors file or of a torch checkpoint. Never unpickles code (`weights_only=True`).
 
-    Options that argparse left beside the weights are read as plain data.
+    Options that argparse or yacs left beside the weights are read as plain data.
 
     Raises: BeyondClsError: no such file, or not a checkpoint.
     """
@@ -32,7 +35,7 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals(OPTIONS):
             content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise BeyondClsError(f"{path} is not a readable checkpoint: {error}") from error
@@ -46,7 +49,9 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     return content
 
 
-def unwrapped(content: Mapping[str, Any], wrappers: Sequence[str] = WRAPPERS, prefixes: Sequence[str] = ()) -> dict[str, Tensor]:
+def unwrapped(
+    content: Mapping[str, Any], wrappers: Sequence[str] = WRAPPERS, prefixes: Sequence[str] = ()
+) -> dict[str, Tensor]:
     """Tensors by name: those in the first of `wrappers` that is there, or else at the top.
 
     Args:
