@@ -35,20 +35,21 @@ class PatchEmbed(nn.Conv2d):
 class Attention(nn.Module):
     """Attention without biases, whose queries and keys are rotated by their positions."""
 
+    frequencies: Tensor
+
     def __init__(self, dim: int, n_heads: int):
         super().__init__()
         self.n_heads = n_heads
         self.q_proj, self.k_proj, self.v_proj, self.proj = (nn.Linear(dim, dim, bias=False) for _ in range(4))
-        # Of the file: rounded when it was trained.
+        # They are in the files, though training leaves them as they are.
         self.register_buffer("frequencies", initial_frequencies(dim // n_heads))
 
     def forward(self, x: Float[Tensor, "B N D"], positions: Float[Tensor, "N 2"]) -> Float[Tensor, "B N D"]:
-        angles = positions @ self.frequencies.float()  # type: ignore[operator]  # [N, d]
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        angles = positions @ self.frequencies  # [N, d]
         q, k, v = (
             proj(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for proj in (self.q_proj, self.k_proj, self.v_proj)
         )  # [B, H, N, d]
-        mixed = F.scaled_dot_product_attention(rotated(q, cos, sin), rotated(k, cos, sin), v)
+        mixed = F.scaled_dot_product_attention(rotated(q, angles), rotated(k, angles), v)
         return self.proj(mixed.transpose(1, 2).flatten(2))
 
 
@@ -101,8 +102,7 @@ class Capi(nn.Module):
     def forward_features(self, images: Float[Tensor, "B 3 S S"]) -> Float[Tensor, "B N D"]:
         maps = self.patch_embed(images)  # [B, D, h, w]
         h, w = maps.shape[-2:]
-        around, inside = (at.to(maps.device) for at in (edge_positions(self.num_prefix_tokens), grid_positions(h, w)))
-        positions = torch.cat([around, inside])
+        positions = torch.cat([edge_positions(self.num_prefix_tokens), grid_positions(h, w)]).to(maps)
         x = torch.cat([self.registers.expand(len(maps), -1, -1), maps.flatten(2).transpose(1, 2)], 1)
         for block in self.blocks:
             x = block(x, positions)
@@ -131,10 +131,10 @@ def edge_positions(n: int) -> Float[Tensor, "R 2"]:
     return torch.stack([rows, columns], 1)
 
 
-def rotated(x: Float[Tensor, "B H N d"], cos: Float[Tensor, "N d"], sin: Float[Tensor, "N d"]) -> Float[Tensor, "B H N d"]:
-    """Channels i and i + d / 2 make a pair. The first turns by its row, the second by its column, as the authors' code does."""
+def rotated(x: Float[Tensor, "B H N d"], angles: Float[Tensor, "N d"]) -> Float[Tensor, "B H N d"]:
+    """Channels i and i + d / 2 are a pair. The authors' code turns the first by its row, the second by its column."""
     first, second = x.chunk(2, -1)
-    return x * cos + torch.cat([-second, first], -1) * sin
+    return x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
 
 
 def capi(model: str, **arguments: Any) -> nn.Module:
