@@ -6,7 +6,7 @@ from typing import Any
 
 import timm
 
-from extract.encoders import beitv2, capi, mae, maskfeat, quickstart, simmim
+from extract.encoders import beitv2, capi, convnext, mae, maskfeat, mixer, quickstart, simmim
 from extract.encoders.encoder import Encoded, Encoder
 from extract.encoders.pretrained import Pretrained
 from store import BeyondClsError
@@ -19,6 +19,8 @@ ENCODERS: dict[str, Pretrained] = {
     **beitv2.ENCODERS,
     **maskfeat.ENCODERS,
     **capi.ENCODERS,
+    **convnext.ENCODERS,
+    **mixer.ENCODERS,
 }
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from extract.encoders.download import download
 from extract.encoders.weights import load_strictly, read_checkpoint, unwrapped
+from extract.encoders.without_attention import described
 from store import BeyondClsError
 
 # Resize the shorter side to 256 pixels, keep the central 224 (as the official code does for every encoder).
@@ -23,9 +24,9 @@ IMAGENET = {
 }
 
 
-def timm_model(model: str, **arguments: Any) -> nn.Module:
-    """A model of timm without classification head, randomly initialised."""
-    return timm.create_model(model, pretrained=False, **{"num_classes": 0, **arguments})
+def timm_model(model: str, pretrained: bool = False, **arguments: Any) -> nn.Module:
+    """A model of timm without classification head, randomly initialised unless pretrained."""
+    return described(timm.create_model(model, pretrained=pretrained, **{"num_classes": 0, **arguments}))
 
 
 @dataclass(frozen=True)
@@ -71,19 +72,19 @@ class Pretrained:
         Raises: BeyondClsError: a checkpoint that does not fit, or published weights that cannot be had.
         """
         arguments = {**self.arguments, **(arguments or {})}
-        described = {"model": self.model.split(".")[0], **arguments}
+        architecture = {"model": self.model.split(".")[0], **arguments}
         if random_seed is None and checkpoint is None:
             random_seed = self.seed
         if random_seed is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(random_seed)
-                return self.make(self.model, **arguments), described
+                return self.make(self.model, **arguments), architecture
         if checkpoint is None and self.weights.startswith("timm/"):
-            return _from_timm(self.weights.removeprefix("timm/"), arguments), described
+            return _from_timm(self.weights.removeprefix("timm/"), arguments), architecture
         file = Path(checkpoint) if checkpoint is not None else self._published()
         model = self.make(self.model, **arguments)
         load_strictly(model, self.convert(read_checkpoint(file)), f"{file} (for {self.model})")
-        return model, described
+        return model, architecture
 
     def _published(self) -> Path:
         if self.weights.startswith("see "):
@@ -96,7 +97,7 @@ class Pretrained:
 
 def _from_timm(name: str, arguments: Mapping[str, Any]) -> nn.Module:
     try:
-        return timm.create_model(name, pretrained=True, **{"num_classes": 0, **arguments})
+        return timm_model(name, pretrained=True, **arguments)
     except Exception as error:  # the hub's client raises many kinds; all mean that there are no weights
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BeyondClsError(

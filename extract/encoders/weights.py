@@ -18,7 +18,8 @@ from store import BeyondClsError
 WRAPPERS = ("model", "state_dict")
 # What training scripts leave beside the weights, and what to read it as: plain data, no code.
 OPTIONS: list[Any] = [argparse.Namespace, (OrderedDict, "yacs.config.CfgNode")]
-CLASSIFIER = ("head.weight", "head.bias")  # of the classification head, which is no part of the encoder
+# Of the classification head, which is no part of the encoder.
+CLASSIFIER = ("head.weight", "head.bias", "head.fc.weight", "head.fc.bias")
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
