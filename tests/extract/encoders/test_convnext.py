@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from torch import Tensor, nn
 
@@ -138,8 +139,11 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
         loaded("convnext-t", {"model": second}, tmp_path, depths=SHALLOW)
 
 
-def test_any_name_of_timm() -> None:
-    encoder = load_encoder("convnext_atto.d2_in1k", random_seed=0)
+@pytest.mark.parametrize("hub", [False, True])
+def test_any_name_of_timm(hub: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained, **arguments: create(name, **arguments))
+    encoder = load_encoder("convnext_atto.d2_in1k", random_seed=None if hub else 0)
     assert not encoder.attends
     assert encoder(torch.zeros(1, 3, 64, 64), [3]).patch[3].shape == (1, 4, 320)
 
