@@ -7,6 +7,9 @@ from typing import Any
 import timm
 
 from extract.encoders import (
+    beitv2,
+    capi,
+    convnext,
     dino,
     dinov2,
     dinov3,
@@ -14,8 +17,11 @@ from extract.encoders import (
     ijepa,
     mae,
     mae_finetuned,
+    maskfeat,
+    mixer,
     mocov3,
     quickstart,
+    simmim,
     supervised,
 )
 from extract.encoders.encoder import Encoded, Encoder
@@ -27,13 +33,19 @@ ENCODERS: dict[str, Pretrained] = {
     **quickstart.ENCODERS,
     **mae.ENCODERS,
     **mae_finetuned.ENCODERS,
+    **simmim.ENCODERS,
+    **maskfeat.ENCODERS,
+    **beitv2.ENCODERS,
+    **ijepa.ENCODERS,
+    **capi.ENCODERS,
     **dino.ENCODERS,
     **dinov2.ENCODERS,
     **dinov3.ENCODERS,
     **mocov3.ENCODERS,
     **ibot.ENCODERS,
-    **ijepa.ENCODERS,
     **supervised.ENCODERS,
+    **convnext.ENCODERS,
+    **mixer.ENCODERS,
 }
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from extract.encoders.download import download
 from extract.encoders.weights import load_strictly, read_checkpoint, unwrapped
+from extract.encoders.without_attention import described
 from store import BeyondClsError
 
 # Resize the shorter side to 256 pixels, keep the central 224 (as the official code does for every encoder).
@@ -23,9 +24,9 @@ IMAGENET = {
 }
 
 
-def timm_model(model: str, **arguments: Any) -> nn.Module:
-    """A model of timm without classification head, randomly initialised."""
-    return timm.create_model(model, pretrained=False, **{"num_classes": 0, **arguments})
+def timm_model(model: str, pretrained: bool = False, **arguments: Any) -> nn.Module:
+    """A model of timm without classification head, randomly initialised unless pretrained."""
+    return described(timm.create_model(model, pretrained=pretrained, **{"num_classes": 0, **arguments}))
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Pretrained:
 
 def _from_timm(name: str, arguments: Mapping[str, Any]) -> nn.Module:
     try:
-        return timm.create_model(name, pretrained=True, **{"num_classes": 0, **arguments})
+        return timm_model(name, pretrained=True, **arguments)
     except Exception as error:  # the hub's client raises many kinds; all mean that there are no weights
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BeyondClsError(

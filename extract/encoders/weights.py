@@ -2,7 +2,8 @@
 
 import argparse
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,31 @@ from torch import Tensor, nn
 from store import BeyondClsError
 
 WRAPPERS = ("model", "state_dict")
-CLASSIFIER = ("head.weight", "head.bias")  # of the classification head, which is no part of the encoder
+# Of the classification head, which is no part of the encoder.
+CLASSIFIER = ("head.weight", "head.bias", "head.fc.weight", "head.fc.bias")
+
+
+def _number(dtype: np.dtype, data: bytes) -> np.generic:
+    """A number of numpy from its bytes; raises for objects, whose bytes would be trusted otherwise."""
+    return np.frombuffer(data, dtype)[0]
+
+
+# What training scripts leave beside the weights, and what to read it as: plain data, no code. Schedules leave learning rates
+# as numbers of numpy in an optimizer's state; files of numpy 1 say `core` where those of numpy 2 say `_core`.
+BESIDE: list[Any] = [
+    argparse.Namespace,
+    (OrderedDict, "yacs.config.CfgNode"),
+    (_number, "numpy.core.multiarray.scalar"),
+    (_number, "numpy._core.multiarray.scalar"),
+    np.dtype,
+    *{type(np.dtype(kind)) for kind in (np.float64, np.float32, np.int64)},
+]
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
     """Content of a .safetensors file or of a torch checkpoint. Never unpickles code (`weights_only=True`).
 
-    Options that argparse left beside the weights, and numbers that numpy left there, are read as plain data.
+    Options that argparse or yacs left beside the weights, and numbers that numpy left there, are read as plain data.
 
     Raises: BeyondClsError: no such file, or not a checkpoint.
     """
@@ -32,7 +51,7 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        with torch.serialization.safe_globals([argparse.Namespace, *_numbers_of_numpy()]):
+        with torch.serialization.safe_globals(BESIDE):
             content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise BeyondClsError(f"{path} is not a readable checkpoint: {error}") from error
@@ -44,21 +63,6 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     if not isinstance(content, dict):
         raise BeyondClsError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors")
     return content
-
-
-def _numbers_of_numpy() -> list[Any]:
-    """What unpickling a number of numpy calls; schedules leave learning rates of that kind in an optimizer's state."""
-
-    def of_module(module: str) -> Callable[[np.dtype, bytes], np.generic]:
-        def scalar(dtype: np.dtype, data: bytes) -> np.generic:
-            return np.frombuffer(data, dtype)[0]  # raises for objects, whose bytes would be trusted otherwise
-
-        scalar.__module__, scalar.__qualname__, scalar.__name__ = module, "scalar", "scalar"
-        return scalar
-
-    dtypes = {type(np.dtype(kind)) for kind in (np.float64, np.float32, np.int64)}
-    # Files of numpy 1 say `core` where those of numpy 2 say `_core`.
-    return [np.dtype, *dtypes, of_module("numpy.core.multiarray"), of_module("numpy._core.multiarray")]
 
 
 def unwrapped(

@@ -102,7 +102,7 @@ def assert_equal(encoder: Encoder, images: Tensor, expected: Reference, toleranc
     """Tokens of every block, maps of the last and statistics of all equal the reference's (in float64)."""
     layout, depth = encoder.layout, len(expected.tokens)
     assert encoder.n_blocks == depth
-    encoded = encoder(images, range(depth), encoder.statistics, maps=True)
+    encoded = encoder(images, range(depth), encoder.statistics, maps=encoder.attends)
     first = int(layout.has_cls)
     for block, tokens in enumerate(expected.tokens):
         close(encoded.patch[block], tokens[:, layout.n_prefix :], tolerance)

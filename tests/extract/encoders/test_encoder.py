@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from extract.encoders import Encoder
 from extract.attention import PER_BLOCK, STATISTICS, centre
+from extract.encoders import Encoder
 from tests.extract.tiny import sharpen, tiny_encoder
 
 IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,28 @@
+"""MaskFeat (Wei et al. 2022, arXiv 2112.09133): ViTs that predict the histograms of oriented gradients of masked patches."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.weights import unwrapped, without
+
+# The fixed filters of the histograms, and the head that predicts them; the only norm behind the blocks is the head's.
+PREDICTION = ("mask_token", "hogs.", "pred_head.")
+
+
+def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """PySlowFast's files hold `model_state`; its MViT without pooling is a plain ViT, and names its tensors as timm does."""
+    return without(unwrapped(content, ("model_state",)), *PREDICTION)
+
+
+def _maskfeat(model: str, file: str) -> Pretrained:
+    weights = f"https://dl.fbaipublicfiles.com/pyslowfast/masked_models/{file}.pyth"
+    return Pretrained(model, weights, "Apache-2.0", {"final_norm": False}, convert=convert, transform=IMAGENET)
+
+
+ENCODERS = {
+    "maskfeat-b16": _maskfeat("vit_base_patch16_224", "in1k_VIT_B_MaskFeat_PT_epoch_01600"),
+    "maskfeat-l16": _maskfeat("vit_large_patch16_224", "in1k_VIT_L_MaskFeat_PT_epoch_01600"),
+}

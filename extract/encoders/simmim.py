@@ -1,0 +1,37 @@
+"""SimMIM (Xie et al. 2022, arXiv 2111.09886): a ViT that reconstructs the pixels of masked patches with one linear layer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.relative_position import per_block
+from extract.encoders.weights import unwrapped, without
+
+DECODER = ("decoder.", "encoder.mask_token")
+
+
+def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The official files hold `model`: `encoder.*`, whose blocks share one table of position biases, beside `decoder.*`.
+
+    After fine-tuning the encoder stands alone, with a table in every block.
+    """
+    state = without(unwrapped(content), *DECODER)
+    return per_block({name.removeprefix("encoder."): value for name, value in state.items()})
+
+
+def _simmim(weights: str, pooling: str, block: int) -> Pretrained:
+    # The architecture is BEiT's: no absolute positions, LayerScale, no bias of keys.
+    page = f"see {weights} (linked from https://github.com/microsoft/SimMIM)"
+    arguments = {"global_pool": pooling}
+    return Pretrained("beit_base_patch16_224", page, "MIT", arguments, convert=convert, transform=IMAGENET, block=block)
+
+
+DRIVE = "https://drive.google.com/file/d"
+ENCODERS = {
+    # Its ninth block represents more than its last, which serves the reconstruction.
+    "simmim-b16": _simmim(f"{DRIVE}/1dJn6GYkwMIcoP3zqOEyW1_iQfpBi8UOw", "token", 8),
+    # Averages patch tokens, then normalises: there is no norm before pooling.
+    "simmim-ft-b16": _simmim(f"{DRIVE}/1fKgDYd0tRgyHyTnyB1CleYxjo0Gn5tEB", "avg", -1),
+}
