@@ -56,8 +56,8 @@ class Units:
         every = {a.name: aligned_zeros((len(rows), *a.shape[1:]), a.dtype) for a in self.layouts if a.name in names}
         images = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in self.layouts if a.name.startswith("images/")}
         arrays = {**images, **every}
-        views = sorted({view_of(name) for name in names} - {None})  # type: ignore[type-var]
-        encoded = {view_of(name) for name in names if not name.startswith("images/")}
+        views = sorted({view for name in names if (view := view_of(name)) is not None})
+        encode = {view_of(name) for name in names if not name.startswith("images/")}
         notes: list[dict[str, Any]] = []
         for first, batch in self._batches(rows, views):
             good = []
@@ -78,7 +78,7 @@ class Units:
                 else:
                     notes.append({"row": rows[at], "id": sample.id, "problem": sample.without_path(image.problem)})
             for view in views if good else ():
-                if view in encoded:
+                if view in encode:
                     self._encode([batch[at - first].views[view][0] for at in good], view, good, names, arrays)
             self.progress(len(batch))
         return {name: arrays[name] for name in names}, notes

@@ -20,7 +20,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Crop:
-    """What of the original a view shows: x0, y0, x1, y1 in its pixels (beyond its borders where it was padded); mirrored or not."""
+    """What a view shows: x0, y0, x1, y1 in pixels of the original, beyond its borders where it was padded; mirrored or not."""
 
     box: tuple[float, float, float, float]
     flip: bool
@@ -51,7 +51,7 @@ class Views:
         if view == 0:
             return self.evaluation(image), Crop(self._evaluation_box(*image.size), False)
         crop = random_crop(image_id, view, image.size)
-        part = image.crop(tuple(map(int, crop.box))).resize(self._size[::-1], self._interpolation)
+        part = image.crop(crop.box).resize(self._size[::-1], self._interpolation)
         if crop.flip:
             part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return F.normalize(F.pil_to_tensor(part).float() / 255, self.config["mean"], self.config["std"]), crop

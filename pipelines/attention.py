@@ -28,13 +28,13 @@ def main(
     rows = np.flatnonzero(store.valid)
     per_block, per_head = [], []
     for name in store.spec.statistics:
-        values = store.array(f"statistics/{name}/view0").rows(rows).astype(np.float64)  # [N, L, H]
-        over_heads = values.mean(2)
+        values = store.array(f"statistics/{name}/view0").rows(rows).astype(np.float64)  # [N, L, H], or [N, L] per block
+        over_heads = values.mean(2) if values.ndim == 3 else values
         for block, (mean, std) in enumerate(zip(over_heads.mean(0), over_heads.std(0), strict=True)):
             per_block.append({"statistic": name, "block": block, "mean": mean, "std": std})
         per_head += [
             {"statistic": name, "block": block, "head": head, "mean": mean}
-            for (block, head), mean in np.ndenumerate(values.mean(0))
+            for (block, head), mean in (np.ndenumerate(values.mean(0)) if values.ndim == 3 else ())
         ]
     for file, table in (("statistics.csv", per_block), ("heads.csv", per_head)):
         with (out / file).open("w", newline="") as target:

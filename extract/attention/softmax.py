@@ -38,7 +38,8 @@ def attend(
     Args:
         memory: is used again by the next call, empty for the first: touching fresh memory would cost as much as the products.
     """
-    assert not is_causal and not enable_gqa, "no encoder of images attends so"
+    assert not is_causal, "no encoder of images attends so"
+    assert not enable_gqa, "nor so"
     scale = LOG2_E * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     n_images, heads, n, _ = query.shape
     on_cpu = query.device.type == "cpu"

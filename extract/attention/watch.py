@@ -53,8 +53,8 @@ def watched(
             hooks.append(block.register_forward_hook(lambda _m, _i, _o: watch.leave(attended, branched)))
             for module in attention.modules():
                 if hasattr(module, "fused_attn"):
-                    fused.append((module, module.fused_attn))
-                    module.fused_attn = True
+                    fused.append((module, bool(module.fused_attn)))
+                    module.fused_attn = True  # type: ignore[assignment]
         if of is None:
             yield
         else:
@@ -97,7 +97,8 @@ class _Watch(TorchFunctionMode):
         self, attended: Callable[[Mapping[str, Tensor]], None], branched: Callable[[Tensor, Tensor], None] | None
     ) -> None:
         """Report a block; it must have attended exactly once (differential attention does so twice)."""
-        assert self._block is not None and self._residual is not None
+        assert self._block is not None
+        assert self._residual is not None
         if self._of is not None:
             if len(self._seen) != 1:
                 raise _hidden(self._block, None, f"it attends {len(self._seen)} times")

@@ -90,7 +90,7 @@ def _entry(name: str) -> Pretrained:
     if name in ENCODERS:
         return ENCODERS[name]
     if not timm.is_model(name):
-        known = [*ENCODERS, *timm.list_models(["vit_*", "deit*", "beit*", "eva*"])]
+        known = [*ENCODERS, *timm.list_models(["vit_*", "deit*", "beit*", "eva*", "convnext*", "mixer*"])]
         raise BeyondClsError(unknown("encoder", name, known, "Names of timm's ViTs count too"))
     return Pretrained(name, f"timm/{name}", "see timm")
 

@@ -140,11 +140,13 @@ class Encoder:
             images: transformed, on the model's device.
             blocks: whose output tokens to keep, counted from 0; tokens are taken before any final norm.
             statistics: names of attention statistics, computed in every block.
-            maps: keep the last block's [cls] row and centre-patch row over the patches, as they are (not renormalised).
+            maps: keep the last block's [cls] row and centre-patch row over the patches, as they are (not renormalised);
+                there are none without attention.
 
         Raises: BeyondClsError: [cls] does not pass through the blocks, or a block's attention cannot be seen.
         """
         out, prefix = Encoded(), self.layout.n_prefix
+        maps = maps and self.attends
         collected: dict[str, list[Tensor]] = {name: [] for name in statistics}
         of_attention = [name for name in statistics if name in STATISTICS]
         of_blocks = [name for name in statistics if name in PER_BLOCK]

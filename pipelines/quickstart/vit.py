@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from extract.encoders.quickstart import ARCHITECTURE, MEAN, STD
+from extract.encoders.quickstart import ARCHITECTURE, CIFAR10
 
 
 def small_vit(seed: int) -> VisionTransformer:
@@ -22,7 +22,7 @@ def small_vit(seed: int) -> VisionTransformer:
 
 def normalise(images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B 3 H W"]:
     """Images in 0...1 to zero mean and unit variance per channel."""
-    mean, std = (torch.tensor(v, device=images.device)[:, None, None] for v in (MEAN, STD))
+    mean, std = (torch.tensor(v, device=images.device)[:, None, None] for v in (CIFAR10["mean"], CIFAR10["std"]))
     return (images - mean) / std
 
 

@@ -36,7 +36,10 @@ def options_of(path: Path) -> dict[str, Any]:
 
 def options_of_spec(spec: FeatureSpec) -> dict[str, Any]:
     """Options of `beyondcls extract` that give a spec."""
+    amp = {"bfloat16": "bf16", "float16": "fp16"}.get(spec.compute_dtype)
     return {
+        **({"views": spec.n_views} if spec.n_views > 1 else {}),
+        **({"amp": amp} if amp else {}),
         "blocks": ",".join(map(str, spec.blocks)),
         "statistics": ",".join(spec.statistics) or "none",
         "maps": bool(spec.maps),
@@ -56,15 +59,18 @@ def _fragment(text: str, name: str) -> Any:
 
 def _options_of_folders(path: Path) -> dict[str, Any]:
     """Options that give arrays with these names; statistics in the order that extraction gives them by default."""
-    from extract.attention import STATISTICS
+    from extract.attention import PER_BLOCK, STATISTICS
 
     blocks = sorted({int(m[1]) for folder in path.glob("*/block*") if (m := re.fullmatch(r"block(\d{1,9})", folder.name))})
-    order = list(STATISTICS)
+    order = [*STATISTICS, *PER_BLOCK]
     here = {folder.name for folder in path.glob("statistics/*") if folder.is_dir()}
     statistics = sorted(here, key=lambda name: (order.index(name) if name in order else len(order), name))
     options: dict[str, Any] = {"statistics": ",".join(statistics) or "none", "maps": any(path.glob("attention/*/view*"))}
     if blocks:
         options["blocks"] = ",".join(map(str, blocks))
+    views = {int(m[1]) for folder in path.glob("*/*/view*") if (m := re.fullmatch(r"view(\d{1,9})", folder.name))}
+    if max(views, default=0):
+        options["views"] = max(views) + 1
     for file in sorted(path.glob("*/block*/*/zarr.json")):
         try:
             codec = json.loads(file.read_bytes())["attributes"][ATTRIBUTE]["codec"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from extract.encoders.quickstart import MEAN, STD
+from extract.encoders.quickstart import CIFAR10
 from pipelines.quickstart import cut, pretrain
 from pipelines.quickstart.augment import colour_jitter, random_resized_crop
 from pipelines.quickstart.dino import DINO, sinkhorn
@@ -84,7 +84,7 @@ def test_mae_patches_are_in_the_order_of_the_encoder():
 def test_a_perfect_decoder_has_no_mae_loss(generator):
     model = MAE(small_vit(0))
     # Patches of one value after normalisation have zero as their target.
-    flat = (torch.tensor(MEAN) + 0.1 * torch.tensor(STD))[None, :, None, None].expand(4, 3, 32, 32)
+    flat = (torch.tensor(CIFAR10["mean"]) + 0.1 * torch.tensor(CIFAR10["std"]))[None, :, None, None].expand(4, 3, 32, 32)
     for p in model.predict.parameters():
         torch.nn.init.zeros_(p)
     assert model.loss(flat, generator, 0).item() == pytest.approx(0, abs=1e-6)
