@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from extract.annotations import annotation_layouts
+from extract.datasets import ImageSet
 from extract.encoders import Encoded
 from store import ArrayLayout
 from store.codecs import Codec, get_codec
@@ -41,18 +43,19 @@ def codec_of(name: str, dtype: str) -> Codec:
     return get_codec(dtype if kind != "attention" or dtype == "float32" else "float16")
 
 
-def layouts_of(encoded: Encoded, n_images: int, dtype: str, shard_rows: int | None, id_width: int) -> list[ArrayLayout]:
+def layouts_of(encoded: Encoded, images: ImageSet, dtype: str, shard_rows: int | None, id_width: int) -> list[ArrayLayout]:
     """Layouts of all arrays, from the features of one image; shards of a size that suits the set if none is given.
 
     Raises: StoreError: tokens of this width cannot be stored in this dtype.
     """
+    n_images = len(images)
     features = {name: (codec_of(name, dtype), (n_images, *values.shape[1:])) for name, values in named(encoded).items()}
     if shard_rows is None:
         widest = max(codec.nbytes((1, *shape[1:])) for codec, shape in features.values())
         shard_rows = shard_rows_of(widest, n_images)
     layouts = [
         ArrayLayout("images/id", (n_images, id_width), "uint8", ("image", "byte"), shard_rows),
-        ArrayLayout("images/label", (n_images,), "int64", ("image",), shard_rows),
+        *annotation_layouts(images, shard_rows),
         ArrayLayout("images/size", (n_images, 2), "int32", ("image", "side"), shard_rows),
         ArrayLayout("images/valid", (n_images,), "uint8", ("image",), shard_rows),
     ]

@@ -106,10 +106,10 @@ def extract(
             )
     id_width = _id_width(images, base)
     if existing == "repair":
-        base, layouts, skip = salvage(out, spec, lambda rows: layouts_of(probe, len(images), dtype, rows, id_width))
+        base, layouts, skip = salvage(out, spec, lambda rows: layouts_of(probe, images, dtype, rows, id_width))
     else:
         shard_rows = base.shard_rows if base is not None else shard_rows
-        layouts = layouts_of(probe, len(images), dtype, shard_rows, id_width)
+        layouts = layouts_of(probe, images, dtype, shard_rows, id_width)
     norm, eps = encoder.norm()
     constants = {f"norm/{name}": value.numpy() for name, value in norm.items()}
     with (

@@ -12,7 +12,11 @@ from pipelines.params import check_names, given, integers, read_params, section
 def main(
     encoder: Annotated[str, typer.Option(help="name in the registry, in params.yaml, or of any ViT of timm")],
     data: Annotated[
-        str, typer.Option(help="WebDataset tars (path, pattern, braces, folder of tars) or a folder of class folders")
+        str,
+        typer.Option(
+            help="WebDataset tars (path, s3:// or https:// address, pattern, braces, folder of tars, pipe:COMMAND), "
+            "a folder of class folders, a .csv, or the folder of a published data set"
+        ),
     ],
     out: Annotated[Path, typer.Option(help="folder of the feature set")],
     params: Annotated[
@@ -22,7 +26,8 @@ def main(
     model: Annotated[str | None, typer.Option(help="timm architecture, if --encoder is a name of your own")] = None,
     random_seed: Annotated[int | None, typer.Option(help="random weights from this seed: the untrained twin")] = None,
     weights: Annotated[str | None, typer.Option(help="digest that the weights must have")] = None,
-    form: Annotated[str | None, typer.Option(help="tars or folder; seen from the data by default")] = None,
+    form: Annotated[str | None, typer.Option(help="tars, folder, csv, imagenet, …; seen from the data by default")] = None,
+    split: Annotated[str | None, typer.Option(help="split of a published data set, e.g. train")] = None,
     classes: Annotated[
         Path | None, typer.Option(help="file of class names, one a line; classes.txt beside tars by default")
     ] = None,
@@ -86,7 +91,7 @@ def main(
     if extend and repair:
         raise BeyondClsError("--extend and --repair exclude each other: repair first, then extend")
     options["existing"] = "extend" if extend else "repair" if repair else "refuse"
-    images = open_images(data, form, classes)
+    images = open_images(data, form, classes, split)
     frozen = load_encoder(encoder, **loading)
     place = choose_device(device)
     typer.echo(f"{encoder}: {len(images):,} images of {data} on {place}")
