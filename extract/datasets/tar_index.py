@@ -40,6 +40,8 @@ def index_tar(tar: Path | RemoteFile) -> tuple[list[Sample], str | None]:
         groups, problem = tar.reading(lambda stream: _groups(tar, stream))
     samples = [_sample(tar, key, members) for key, members in groups.items()]
     found = [sample for sample in samples if sample is not None]
+    if found and isinstance(tar, RemoteFile):
+        found[0].read()  # a place that gives whole files only is noticed now
     if problem is None and not found:
         problem = f"{tar} has no images; expected members like KEY.png and KEY.cls"
     return found, problem
