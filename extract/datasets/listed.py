@@ -33,13 +33,16 @@ def listed(
     return Sample(id_ or path.with_suffix("").as_posix(), labels, file, 0, size, problem, kept)
 
 
-def unlisted(folder: Path, names: Iterable[str], where: str = "") -> list[str]:
-    """A problem if `folder` has images that are not among `names`, which are all paths in it that its lists hold."""
+def unlisted(folder: Path, names: Iterable[str]) -> list[str]:
+    """A problem if `folder` has images that are not among `names`, which are all paths in it that its lists hold.
+
+    It is told without the path of this machine: stores record problems.
+    """
     known = {PurePosixPath(name).as_posix() for name in names}
     extra = sorted(name for name in images_in(folder) if name not in known)
     if not extra:
         return []
-    return [f"{len(extra)} images in {folder} are in no list{where}, e.g. {extra[0]}; complete the lists, or move them away"]
+    return [f"{len(extra)} images in {folder.name} are in no list, e.g. {extra[0]}; complete the lists, or move them away"]
 
 
 def images_in(folder: Path) -> Iterator[str]:

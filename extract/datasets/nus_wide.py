@@ -4,7 +4,7 @@ from pathlib import Path, PureWindowsPath
 
 from extract.datasets.form import Published
 from extract.datasets.image_set import ImageSet
-from extract.datasets.listed import lines, listed
+from extract.datasets.listed import lines, listed, unlisted
 from extract.datasets.sample import DataError
 
 SPLITS = ("train", "test")
@@ -15,8 +15,8 @@ def nus_wide(root: Path, split: str) -> ImageSet:
 
     Raises: DataError: a list is missing or damaged, or lists differ in length.
     """
-    part = split.title()
-    names = [PureWindowsPath(line).as_posix() for line in lines(root / "ImageList" / f"{part}Imagelist.txt")]
+    lists = {name: _listed(root / "ImageList" / f"{name.title()}Imagelist.txt") for name in SPLITS}
+    part, names = split.title(), lists[split]
     own = root / "ConceptsList" / "Concepts81.txt"
     concepts = lines(own if own.exists() else root / "Concepts81.txt")
     labels: list[list[int]] = [[] for _ in names]
@@ -34,7 +34,13 @@ def nus_wide(root: Path, split: str) -> ImageSet:
     if folder is None:
         raise DataError(f"{root} has no images; expected a folder Flickr beside ImageList")
     samples = [listed(folder, name, tuple(own)) for name, own in zip(names, labels, strict=True)]
-    return ImageSet(str(root), samples, concepts, multilabel=True)
+    known = [name for names in lists.values() for name in names]
+    return ImageSet(str(root), samples, concepts, unlisted(folder, known), multilabel=True)
+
+
+def _listed(file: Path) -> list[str]:
+    """Paths of images; the published lists are of Windows."""
+    return [PureWindowsPath(line).as_posix() for line in lines(file)]
 
 
 NUS_WIDE = Published(nus_wide, SPLITS, tuple(f"ImageList/{split.title()}Imagelist.txt" for split in SPLITS))

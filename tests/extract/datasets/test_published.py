@@ -75,7 +75,11 @@ def nus_wide(root: Path) -> Path:
 
 
 COCO = {
-    "images": [{"id": 9, "file_name": "000000000009.jpg"}, {"id": 3, "file_name": "000000000003.jpg"}, {"id": 5, "file_name": "5.jpg"}],
+    "images": [
+        {"id": 9, "file_name": "000000000009.jpg"},
+        {"id": 3, "file_name": "000000000003.jpg"},
+        {"id": 5, "file_name": "5.jpg"},
+    ],
     "annotations": [
         {"image_id": 9, "category_id": 90, "bbox": [1.5, 2.0, 10.0, 20.0], "iscrowd": 0},
         {"image_id": 9, "category_id": 1, "bbox": [0, 0, 5, 0], "iscrowd": 1},
@@ -83,7 +87,7 @@ COCO = {
         {"image_id": 5, "category_id": 1, "bbox": [3, 3, 1, 1], "iscrowd": 0},
     ],
     "categories": [{"id": 90, "name": "toothbrush"}, {"id": 1, "name": "person"}, {"id": 13, "name": "stop sign"}],
-}  # fmt: skip
+}
 
 
 def coco(root: Path) -> Path:
@@ -193,9 +197,14 @@ def test_the_inner_folder_is_taken_too(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "extra"),
-    [("food101", "food-101/images/waffles/8.jpg"), ("cub", "CUB_200_2011/images/d.jpg"), ("coco", "val2017/9.jpg"),
-     ("stanford-cars", "stanford_cars/cars_train/9.jpg")],
-)  # fmt: skip
+    [
+        ("food101", "food-101/images/waffles/8.jpg"),
+        ("cub", "CUB_200_2011/images/d.jpg"),
+        ("coco", "val2017/9.jpg"),
+        ("nus-wide", "Flickr/9.jpg"),
+        ("stanford-cars", "stanford_cars/cars_train/9.jpg"),
+    ],
+)
 def test_images_that_are_in_no_list(name: str, extra: str, tmp_path: Path) -> None:
     write, split, *_ = SETS[name]
     root = write(tmp_path)
@@ -227,6 +236,10 @@ class TestBoxes:
         assert images.n_boxes == 3
 
 
+PETS_TEST, FOOD_TRAIN = "oxford-iiit-pet/annotations/test.txt", "food-101/meta/train.json"
+BEACH, INSTANCES = "Groundtruth/TrainTestLabels/Labels_beach_Test.txt", "annotations/instances_val2017.json"
+
+
 def replace(root: Path, name: str, old: str, new: str) -> None:
     file = root / name
     assert old in file.read_text()
@@ -236,28 +249,49 @@ def replace(root: Path, name: str, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("write", "split", "name", "old", "new", "message"),
     [
-        (food101, "train", "food-101/meta/train.json", "{", "[", r"train\.json is not as expected .*CLASS/ID"),
-        (food101, "train", "food-101/meta/train.json", "waffles/7", "../../7", r"'\.\./\.\./7\.jpg', which is not inside .*do not use"),
-        (food101, "train", "food-101/meta/train.json", '"waffles/7"', "7", r"train\.json is not as expected"),
-        (pets, "test", "oxford-iiit-pet/annotations/test.txt", "1 1 1", "", r"test\.txt is not as expected .*Abyssinian_100 1 1 1"),
-        (pets, "test", "oxford-iiit-pet/annotations/test.txt", " 1 1 1", " 4 1 1", r"no image is of breed 3"),
-        (pets, "test", "oxford-iiit-pet/annotations/test.txt", " 1 1 1", " 0 1 1", r"a breed below 1"),
-        (pets, "test", "oxford-iiit-pet/annotations/test.txt", "Abyssinian_2", "/etc/x_2", r"'/etc/x_2\.jpg', which is not inside"),
-        (cub, "train", "CUB_200_2011/images.txt", "3 002", "4 002", r"image 3 is not in both of images\.txt and image_class_labels"),
+        (food101, "train", FOOD_TRAIN, "{", "[", r"train\.json is not as expected .*CLASS/ID"),
+        (food101, "train", FOOD_TRAIN, "waffles/7", "../../7", r"'\.\./\.\./7\.jpg', which is not inside .*do not use"),
+        (food101, "train", FOOD_TRAIN, '"waffles/7"', "7", r"train\.json is not as expected"),
+        (pets, "test", PETS_TEST, "1 1 1", "", r"test\.txt is not as expected .*Abyssinian_100 1 1 1"),
+        (pets, "test", PETS_TEST, " 1 1 1", " 4 1 1", r"no image is of breed 3"),
+        (pets, "test", PETS_TEST, " 1 1 1", " 0 1 1", r"a breed below 1"),
+        (pets, "test", PETS_TEST, "Abyssinian_2", "/etc/x_2", r"'/etc/x_2\.jpg', which is not inside"),
+        (
+            cub,
+            "train",
+            "CUB_200_2011/images.txt",
+            "3 002",
+            "4 002",
+            r"image 3 is not in both of images\.txt and image_class_labels",
+        ),
         (cub, "train", "CUB_200_2011/images.txt", "3 002", "2 002", r"images\.txt is not as expected .*stands twice"),
         (cub, "train", "CUB_200_2011/train_test_split.txt", "2 1", "2 7", "has '7' for image 2, expected 0 or 1"),
         (cub, "train", "CUB_200_2011/bounding_boxes.txt", "2 1.0 ", "2 ", "not as expected .*lists of the same images"),
         (cub, "train", "CUB_200_2011/image_class_labels.txt", "3 2", "3 9", "not as expected .*'9'"),
-        (cub, "train", "CUB_200_2011/images.txt", "001.Black_footed_Albatross/b", "../b", r"'\.\./b\.jpg', which is not inside"),
-        (nus_wide, "test", "ImageList/TestImagelist.txt", "actor", "..\\..", r"which is not inside .*Flickr; do not use this list"),
-        (nus_wide, "test", "Groundtruth/TrainTestLabels/Labels_beach_Test.txt", "1\n", "", r"has 0 lines, expected 1 lines of 0 or 1"),
-        (nus_wide, "test", "Groundtruth/TrainTestLabels/Labels_beach_Test.txt", "1", "2", r"has a line '2', expected 1 lines"),
-        (coco, "val2017", "annotations/instances_val2017.json", '"category_id": 90', '"category_id": 91', r"not as expected \(KeyError\(91\)\)"),
-        (coco, "val2017", "annotations/instances_val2017.json", "[3, 3, 1, 1]", "[3, 3, 1]", r"not as expected .*images, annotations"),
-        (coco, "val2017", "annotations/instances_val2017.json", '"5.jpg"', '"/etc/5.jpg"', r"'/etc/5\.jpg', which is not inside"),
-        (coco, "val2017", "annotations/instances_val2017.json", '{"images"', "[" * 100_000 + '{"images"', r"not as expected \(Recursion"),
+        (
+            cub,
+            "train",
+            "CUB_200_2011/images.txt",
+            "001.Black_footed_Albatross/b",
+            "../b",
+            r"'\.\./b\.jpg', which is not inside",
+        ),
+        (
+            nus_wide,
+            "test",
+            "ImageList/TestImagelist.txt",
+            "actor",
+            "..\\..",
+            r"which is not inside .*Flickr; do not use this list",
+        ),
+        (nus_wide, "test", BEACH, "1\n", "", r"has 0 lines, expected 1 lines of 0 or 1"),
+        (nus_wide, "test", BEACH, "1", "2", r"has a line '2', expected 1 lines"),
+        (coco, "val2017", INSTANCES, '"category_id": 90', '"category_id": 91', r"not as expected \(KeyError\(91\)\)"),
+        (coco, "val2017", INSTANCES, "[3, 3, 1, 1]", "[3, 3, 1]", r"not as expected .*images, annotations"),
+        (coco, "val2017", INSTANCES, '"5.jpg"', '"/etc/5.jpg"', r"'/etc/5\.jpg', which is not inside"),
+        (coco, "val2017", INSTANCES, '{"images"', "[" * 100_000 + '{"images"', r"not as expected \(Recursion"),
     ],
-)  # fmt: skip
+)
 def test_damaged_lists(
     write: Callable[[Path], Path], split: str, name: str, old: str, new: str, message: str, tmp_path: Path
 ) -> None:
@@ -271,11 +305,11 @@ def test_damaged_lists(
     ("write", "split", "name"),
     [
         (food101, "train", "food-101/meta/test.json"),
-        (pets, "test", "oxford-iiit-pet/annotations/test.txt"),
+        (pets, "test", PETS_TEST),
         (cub, "train", "CUB_200_2011/bounding_boxes.txt"),
-        (nus_wide, "test", "Groundtruth/TrainTestLabels/Labels_beach_Test.txt"),
+        (nus_wide, "test", BEACH),
         (cars, "train", "stanford_cars/devkit/cars_train_annos.mat"),
-        (coco, "val2017", "annotations/instances_val2017.json"),
+        (coco, "val2017", INSTANCES),
     ],
 )
 def test_missing_lists(write: Callable[[Path], Path], split: str, name: str, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class TestMemory:
             file.read(memory.size("/tars/t-0.tar") - 512, 600)
 
     def test_unknown_protocol(self) -> None:
-        with pytest.raises(BeyondClsError, match="nowhere://x/a.tar cannot be opened: .*nowhere"):
+        with pytest.raises(BeyondClsError, match=r"nowhere://x/a\.tar cannot be opened: .*nowhere"):
             open_images("nowhere://x/a.tar")
 
 
