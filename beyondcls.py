@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from probe.run import probe
     from probe.saved import load_probe
     from probe.train import Recipe
-    from store import BeyondClsError, FeatureStore, Loader, open_store
+    from store import BeyondClsError, FeatureStore, Loader, open_store, read_ids, rows_of_ids
 
 _HOME = {
     "AGGREGATORS": "probe.aggregators",
@@ -36,6 +36,8 @@ _HOME = {
     "open_images": "extract.datasets",
     "open_store": "store",
     "probe": "probe.run",
+    "read_ids": "store",
+    "rows_of_ids": "store",
 }
 
 __all__ = [
@@ -54,6 +56,8 @@ __all__ = [
     "open_images",
     "open_store",
     "probe",
+    "read_ids",
+    "rows_of_ids",
 ]
 
 

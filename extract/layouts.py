@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from extract.annotations import annotation_layouts
+from extract.datasets import ImageSet
 from extract.encoders import Encoded
 from store import ArrayLayout
 from store.codecs import Codec, get_codec
@@ -49,12 +51,13 @@ def codec_of(name: str, dtype: str) -> Codec:
 
 
 def layouts_of(
-    encoded: Encoded, n_images: int, n_views: int, dtype: str, shard_rows: int | None, id_width: int
+    encoded: Encoded, images: ImageSet, n_views: int, dtype: str, shard_rows: int | None, id_width: int
 ) -> list[ArrayLayout]:
     """Layouts of all arrays, from the features of one view; shards of a size that suits the set if none is given.
 
     Raises: StoreError: tokens of this width cannot be stored in this dtype.
     """
+    n_images = len(images)
     features = {
         name: (codec_of(name, dtype), (n_images, *values.shape[1:]))
         for view in range(n_views)
@@ -65,7 +68,7 @@ def layouts_of(
         shard_rows = shard_rows_of(widest, n_images)
     layouts = [
         ArrayLayout("images/id", (n_images, id_width), "uint8", ("image", "byte"), shard_rows),
-        ArrayLayout("images/label", (n_images,), "int64", ("image",), shard_rows),
+        *annotation_layouts(images, shard_rows),
         ArrayLayout("images/size", (n_images, 2), "int32", ("image", "side"), shard_rows),
         ArrayLayout("images/valid", (n_images,), "uint8", ("image",), shard_rows),
     ]

@@ -130,10 +130,10 @@ def extract(
             )
     id_width = id_width_of(images, base)
     if existing == "repair":
-        base, layouts, skip = salvage(out, spec, lambda rows: layouts_of(probe, len(images), views, dtype, rows, id_width))
+        base, layouts, skip = salvage(out, spec, lambda rows: layouts_of(probe, images, views, dtype, rows, id_width))
     else:
         shard_rows = base.shard_rows if base is not None else shard_rows
-        layouts = layouts_of(probe, len(images), views, dtype, shard_rows, id_width)
+        layouts = layouts_of(probe, images, views, dtype, shard_rows, id_width)
     norm, eps = encoder.norm()
     constants = {f"norm/{name}": value.numpy() for name, value in norm.items()}
     with FeatureWriter(out, spec, layouts, constants, base, skip, shared=n_tasks > 1) as writer:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from extract.annotations import write_annotations
 from extract.datasets import DataError, ImageSet
 from extract.encoders import Encoded, Encoder
 from extract.layouts import codec_of, named, view_of
@@ -65,7 +66,7 @@ class Units:
                 sample = self.images.samples[rows[at]]
                 id_bytes = np.frombuffer(sample.id.encode(), np.uint8)
                 arrays["images/id"][at, : len(id_bytes)] = id_bytes
-                arrays["images/label"][at] = -1 if sample.label is None else sample.label
+                write_annotations(arrays, at, sample)
                 arrays["images/size"][at] = image.size
                 arrays["images/valid"][at] = image.problem is None
                 for view, (_, crop) in image.views.items():

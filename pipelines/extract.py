@@ -16,7 +16,11 @@ TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 def main(
     encoder: Annotated[str, typer.Option(help="name in the registry, in params.yaml, or of any ViT of timm")],
     data: Annotated[
-        str, typer.Option(help="WebDataset tars (path, pattern, braces, folder of tars) or a folder of class folders")
+        str,
+        typer.Option(
+            help="WebDataset tars (path, s3:// or https:// address, pattern, braces, folder of tars, pipe:COMMAND), "
+            "a folder of class folders, a .csv, or the folder of a published data set"
+        ),
     ],
     out: Annotated[Path, typer.Option(help="folder of the feature set")],
     params: Annotated[
@@ -26,7 +30,8 @@ def main(
     model: Annotated[str | None, typer.Option(help="timm architecture, if --encoder is a name of your own")] = None,
     random_seed: Annotated[int | None, typer.Option(help="random weights from this seed: the untrained twin")] = None,
     weights: Annotated[str | None, typer.Option(help="digest that the weights must have")] = None,
-    form: Annotated[str | None, typer.Option(help="tars or folder; seen from the data by default")] = None,
+    form: Annotated[str | None, typer.Option(help="tars, folder, csv, imagenet, …; seen from the data by default")] = None,
+    split: Annotated[str | None, typer.Option(help="split of a published data set, e.g. train")] = None,
     classes: Annotated[
         Path | None, typer.Option(help="file of class names, one a line; classes.txt beside tars by default")
     ] = None,
@@ -108,7 +113,7 @@ def main(
     # Under torchrun each process is a task, with a GPU of its own.
     rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
     options |= {"task_id": rank if task_id is None else task_id, "n_tasks": world if n_tasks is None else n_tasks}
-    images = open_images(data, form, classes)
+    images = open_images(data, form, classes, split)
     frozen = load_encoder(encoder, **loading)
     place = choose_device(f"cuda:{local}" if device == "cuda" and world > 1 else device)
     frozen.run_with(amp=amp, channels_last=channels_last, compile=compile)

@@ -7,6 +7,7 @@ from store.errors import BeyondClsError, StoreError
 from store.join import join
 from store.layout import ArrayLayout
 from store.reader import FeatureStore
+from store.select import read_ids, rows_of_ids
 from store.spec import FeatureSpec
 from store.verify import verify
 
@@ -27,6 +28,8 @@ __all__ = [
     "StoreError",
     "join",
     "open_store",
+    "read_ids",
+    "rows_of_ids",
     "verify",
 ]
 

@@ -25,7 +25,10 @@ def join(one: FeatureStore, other: FeatureStore) -> np.ndarray:
             f"{one.where} and {other.where} have no image in common: the first has ids like {one.ids[0]!r}, "
             f"the second like {other.ids[0]!r}; extract both from the same images"
         )
-    differ = shared[one.labels[shared] != other.labels[rows[shared]]]
+    ours, theirs = one.labels[shared], other.labels[rows[shared]]
+    if ours.shape[1:] != theirs.shape[1:]:
+        raise StoreError(f"{one.where} and {other.where} have other classes; are these the same images?")
+    differ = shared[(ours != theirs).reshape(len(shared), -1).any(1)]
     if len(differ):
         image = differ[0]
         raise StoreError(

@@ -203,8 +203,27 @@ class FeatureStore:
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """[N] int64, the class; -1 where an image has none."""
-        return self.array("images/label").all()
+        """[N] int64, the class, -1 where an image has none; in a multi-label set [N, C] uint8, 1 for each class."""
+        return self.array("images/labels" if self.multilabel else "images/label").all()
+
+    @property
+    def multilabel(self) -> bool:
+        """Whether an image may have no label, or several."""
+        return "images/labels" in self.attributes["arrays"]
+
+    @cached_property
+    def labelled(self) -> np.ndarray:
+        """[N] bool: valid images that can be trained on or counted. In a multi-label set, no label is an answer too."""
+        return self.valid if self.multilabel else self.valid & (self.labels >= 0)
+
+    def boxes(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """[n, 4] float32 corners x0, y0, x1, y1 in pixels of the original, and [n] int64 classes (-1 if unknown), of one image.
+
+        Raises: StoreError: the data set has no boxes.
+        """
+        corners, labels = (self.array(f"images/{name}").rows([row])[0] for name in ("boxes", "box_label"))
+        there = corners[:, 2] >= 0
+        return corners[there], labels[there]
 
     @cached_property
     def valid(self) -> np.ndarray:
@@ -220,6 +239,8 @@ class FeatureStore:
     def n_classes(self) -> int:
         """Number of classes: of the names given at extraction, else the largest label plus one."""
         names = self.attributes.get("classes")
+        if self.multilabel:
+            return self.labels.shape[1]
         return len(names) if names else int(self.labels.max()) + 1
 
 

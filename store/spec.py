@@ -24,7 +24,7 @@ class FeatureSpec:
     weights: str  # digest of the encoder's parameters
     architecture: str  # timm name and its arguments, or another unambiguous description
     transform: Mapping[str, Any]  # size, crop, interpolation, mean and std of the evaluation view
-    data: str  # digest of ids, labels and image bytes, in row order
+    data: str  # digest of ids, labels, boxes and image bytes, in row order
     n_images: int
     blocks: tuple[int, ...]  # blocks whose tokens are kept, counted from 0
     statistics: tuple[str, ...] = ()  # attention statistics, of every block

@@ -1,37 +1,71 @@
-"""Data sets by form: WebDataset tars, or a folder of images."""
+"""Data sets by form: as anybody may keep images, or as a data set is published. One file each, or one of a kind."""
 
 from pathlib import Path
 
+from extract.datasets.cifar import CIFAR10, CIFAR100
+from extract.datasets.coco import COCO
+from extract.datasets.csv_table import csv_table
+from extract.datasets.cub import CUB
+from extract.datasets.food101 import FOOD101
+from extract.datasets.form import Plain, Published
 from extract.datasets.image_folder import image_folder
-from extract.datasets.image_set import DataError, ImageSet, Sample
-from extract.datasets.webdataset_tars import webdataset_tars
+from extract.datasets.image_set import ImageSet
+from extract.datasets.imagenet import IMAGENET
+from extract.datasets.nus_wide import NUS_WIDE
+from extract.datasets.pets import PETS
+from extract.datasets.sample import Box, DataError, Sample
+from extract.datasets.stanford_cars import STANFORD_CARS
+from extract.datasets.webdataset_tars import PIPE, webdataset_tars
 from store.errors import unknown
 
-DATASETS = {
-    "tars": webdataset_tars,
-    "folder": image_folder,
+DATASETS: dict[str, Plain | Published] = {
+    "tars": Plain(webdataset_tars),
+    "folder": Plain(image_folder),
+    "csv": Plain(csv_table),
+    "cifar10": CIFAR10,
+    "cifar100": CIFAR100,
+    "coco": COCO,
+    "cub": CUB,
+    "food101": FOOD101,
+    "imagenet": IMAGENET,
+    "nus-wide": NUS_WIDE,
+    "pets": PETS,
+    "stanford-cars": STANFORD_CARS,
 }
 
 
-def open_images(source: str, form: str | None = None, classes: Path | None = None) -> ImageSet:
+def open_images(source: str, form: str | None = None, classes: Path | None = None, split: str | None = None) -> ImageSet:
     """Images of a source; its form is seen from what lies there unless given.
 
     Args:
-        source: tars (path, pattern, brace expansion, folder of tars) or a folder of class folders.
+        source: tars (path, address, pattern, brace expansion, folder of tars, `pipe:COMMAND`), a folder of class folders, a
+            .csv, or the folder of a published data set. A pipe's command is run: see `webdataset_tars`.
         form: a name in DATASETS.
-        classes: file of class names, one a line.
+        classes: file of class names, one a line; published data sets have their own.
+        split: of a published data set.
 
     Raises:
-        DataError: unknown form, nothing there, or no images.
+        DataError: unknown form or split, nothing there, or no images.
     """
-    if form is None:
-        is_folder = Path(source).is_dir() and not any(Path(source).glob("*.tar"))
-        form = "folder" if is_folder or not (".tar" in source or Path(source).is_dir()) else "tars"
+    form = _seen(source) if form is None else form
     if form not in DATASETS:
         raise DataError(unknown("form of data set", form, DATASETS))
     if classes is not None and not classes.is_file():
         raise DataError(f"there is no file of class names {str(classes)!r}")
-    return DATASETS[form](source, classes)
+    return DATASETS[form].images(form, source, classes, split)
 
 
-__all__ = ["DATASETS", "DataError", "ImageSet", "Sample", "open_images"]
+def _seen(source: str) -> str:
+    """The form that lies there."""
+    if source.startswith(PIPE) or "://" in source:
+        return "tars"
+    folder = Path(source)
+    if not folder.is_dir():
+        return "csv" if folder.suffix.lower() == ".csv" else "tars" if ".tar" in source else "folder"
+    published = [name for name, form in DATASETS.items() if isinstance(form, Published) and form.recognises(folder)]
+    if len(published) > 1:
+        raise DataError(f"{source} looks like {' and like '.join(published)}; say which with --form")
+    return published[0] if published else "tars" if any(folder.glob("*.tar")) else "folder"
+
+
+__all__ = ["DATASETS", "Box", "DataError", "ImageSet", "Sample", "open_images"]

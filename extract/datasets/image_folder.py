@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from extract.datasets.image_set import DataError, ImageSet, Sample, read_class_names
-from extract.datasets.webdataset_tars import IMAGE_EXTENSIONS
+from extract.datasets.image_set import ImageSet, read_class_names
+from extract.datasets.sample import DataError, Sample, is_image
 
 
 def image_folder(source: str, classes: Path | None = None) -> ImageSet:
@@ -25,12 +25,13 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
     names = read_class_names(classes) if classes else folders
     if extra := sorted(set(folders) - set(names)):
         raise DataError(f"{source} has class folders that {classes} does not name: {', '.join(extra[:5])}")
+    label = {name: i for i, name in enumerate(names)}
     samples = []
     for folder in folders:
         for file in sorted((root / folder).rglob("*")):
-            if file.is_file() and file.suffix.lower().lstrip(".") in IMAGE_EXTENSIONS:
+            if file.is_file() and is_image(file.name):
                 relative = file.relative_to(root).with_suffix("").as_posix()
-                samples.append(Sample(relative, names.index(folder), file, 0, file.stat().st_size))
-    loose = [f for f in sorted(root.iterdir()) if f.is_file() and f.suffix.lower().lstrip(".") in IMAGE_EXTENSIONS]
+                samples.append(Sample(relative, (label[folder],), file, 0, file.stat().st_size))
+    loose = [f for f in sorted(root.iterdir()) if f.is_file() and is_image(f.name)]
     samples += [Sample(f.stem, None, f, 0, f.stat().st_size, "has no label (it lies in no class folder)") for f in loose]
     return ImageSet(source, samples, names)

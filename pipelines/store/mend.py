@@ -42,6 +42,7 @@ def repair(
     path: Annotated[Path, typer.Argument(help="folder of a feature set")],
     data: Annotated[str | None, typer.Option(help="the images it was made from; without, nothing is changed")] = None,
     form: Annotated[str | None, typer.Option(help="form of the data, if it was given at extraction")] = None,
+    split: Annotated[str | None, typer.Option(help="split of a published data set, if it was given at extraction")] = None,
     classes: Annotated[Path | None, typer.Option(help="file of class names, if it was given at extraction")] = None,
     encoder: Annotated[str | None, typer.Option(help="its encoder; by default, the one that it names")] = None,
     params: Annotated[Path | None, typer.Option(help="parameter file with encoders.NAME")] = None,
@@ -79,7 +80,7 @@ def repair(
         typer.echo(f"{path}: nothing is damaged")
         return
     options |= given(encoder=encoder, params=params, checkpoint=checkpoint, model=model, random_seed=random_seed)
-    options |= given(form=form, classes=classes, batch_size=batch_size)
+    options |= given(form=form, split=split, classes=classes, batch_size=batch_size)
     typer.echo(_command(path, data or "IMAGES", {"encoder": "ENCODER", **options}, device))
     if data is None:
         typer.echo("give --data with the images it was made from to run this")

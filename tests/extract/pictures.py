@@ -35,3 +35,15 @@ def write_file(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
+
+
+def write_text(path: Path, *lines: str) -> Path:
+    """A text of lines."""
+    return write_file(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def write_pictures(folder: Path, *names: str, form: str = "jpeg") -> Path:
+    """Images of these names."""
+    for seed, name in enumerate(names):
+        write_file(folder / name, picture(seed, form))
+    return folder

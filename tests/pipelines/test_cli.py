@@ -43,6 +43,22 @@ def test_help_needs_no_heavy_import():
     assert shown.stdout.strip() == "[]"
 
 
+def test_split_of_a_published_data_set(beyondcls, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    folder = tmp_path / "cifar-100-binary"
+    folder.mkdir()
+    for name, n in (("train", 3), ("test", 2)):
+        (folder / f"{name}.bin").write_bytes((bytes([0, 1]) + bytes(3072)) * n)
+    (folder / "fine_label_names.txt").write_text("apple\naquarium_fish\n")
+    arguments = ("extract", "--encoder", "quickstart-random", "--data", tmp_path, "--out", tmp_path / "out")
+    status, out, err = beyondcls(*arguments, "--split", "test")
+    assert status == 0, err
+    assert "2 images" in out
+    status, out, err = beyondcls(*arguments)
+    assert status == 1
+    assert "there is no split of cifar100; give --split train or test" in " ".join(err.split())
+
+
 def test_images_to_report(beyondcls, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     for split in ("train", "test"):

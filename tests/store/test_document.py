@@ -134,8 +134,7 @@ def test_names_and_shapes(written: Path) -> None:
 
 
 def test_extraction_names_dimensions_and_dtypes_as_the_table() -> None:
-    (table,) = _tables("Folder")
-    stated = {row["Array"]: row for row in table}
+    stated = {row["Array"]: row for section in ("Folder", "Labels and boxes") for table in _tables(section) for row in table}
     source = _extract_source()
     (dimensions,) = (
         ast.literal_eval(node.value)

@@ -97,7 +97,7 @@ class TestDecoding:
 
 
 def sample(key: str, label: int | None = 0, problem: str | None = None) -> Sample:
-    return Sample(key, label, Path("a.tar"), 0, 1, problem)
+    return Sample(key, None if label is None else (label,), Path("a.tar"), 0, 1, problem)
 
 
 def test_ids_are_unique() -> None:
@@ -125,7 +125,7 @@ def test_problems_of_the_set_come_first() -> None:
 
 class TestOpenImages:
     def test_unknown_form(self) -> None:
-        with pytest.raises(DataError, match=r"unknown form of data set 'tar'; did you mean 'tars'\? known: folder, tars"):
+        with pytest.raises(DataError, match=r"unknown form of data set 'tar'; did you mean 'tars'\? known: .*folder.*, tars"):
             open_images("x.tar", form="tar")
 
     def test_missing_file_of_class_names(self, tmp_path: Path) -> None:
@@ -147,5 +147,5 @@ class TestOpenImages:
 
     @pytest.mark.parametrize("form", DATASETS)
     def test_every_form_says_that_a_folder_is_empty(self, form: str, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"expected .*tars?"):
+        with pytest.raises(DataError, match=r"expected .*tars?|there is no .csv|does not look like .*; expected a folder with"):
             open_images(str(tmp_path), form)

@@ -1,0 +1,110 @@
+"""CIFAR-10 and CIFAR-100, in the binary version or as torchvision keeps them (the python version)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from extract.datasets.cifar_pickle import plain_batch
+from extract.datasets.form import Published
+from extract.datasets.image_set import ImageSet
+from extract.datasets.listed import lines, parsing
+from extract.datasets.sample import DataError, Sample
+
+SIDE = 32
+PIXELS_NBYTES = 3 * SIDE * SIDE
+PPM = f"P6 {SIDE} {SIDE} 255\n".encode()  # what PIL reads as plain pixels
+
+
+@dataclass(frozen=True)
+class Cifar:
+    """Where things lie in the two versions.
+
+    Attributes:
+        files: of each split, in the binary version (with .bin behind) and in the python version alike.
+        n_label_bytes: before the pixels in the binary version; the last of them is the label.
+        names: file of the class names, in the binary and in the python version, with their key there.
+        key: of the labels in the python version.
+    """
+
+    binary: str
+    python: str
+    files: dict[str, tuple[str, ...]]
+    n_label_bytes: int
+    names: tuple[str, str, str]
+    key: str
+
+    def published(self) -> Published:
+        return Published(partial(_open, self), tuple(self.files), (self.binary, self.python))
+
+
+@dataclass(frozen=True)
+class Pixels(Sample):
+    """An image whose 3072 bytes in the file are red, green and blue planes; it reads as an encoded image (PPM)."""
+
+    def read(self) -> bytes:
+        assert isinstance(self.file, Path), self.file
+        with self.file.open("rb") as source:
+            source.seek(self.offset)
+            planes = np.frombuffer(source.read(PIXELS_NBYTES), np.uint8)
+        return PPM + planes.reshape(3, SIDE * SIDE).T.tobytes()  # [pixel, channel]
+
+
+def _open(cifar: Cifar, root: Path, split: str) -> ImageSet:
+    """Ids number the images of a split, `train/00000`, in the order of its files. Either version gives the same digest."""
+    if (folder := root / cifar.binary).is_dir():
+        names, batches = lines(folder / cifar.names[0]), [_binary(cifar, folder / f"{f}.bin") for f in cifar.files[split]]
+    else:
+        folder = root / cifar.python
+        named = plain_batch(folder / cifar.names[1])
+        with parsing(folder / cifar.names[1], "class names"):
+            names = [name.decode() for name in named[cifar.names[2].encode()]]
+        batches = [_python(cifar, folder / f) for f in cifar.files[split]]
+    samples: list[Sample] = []
+    for file, labels, offsets in batches:
+        for label, offset in zip(labels, offsets, strict=True):
+            samples.append(Pixels(f"{split}/{len(samples):05d}", (label,), file, offset, len(PPM) + PIXELS_NBYTES))
+    return ImageSet(str(root), samples, names)
+
+
+def _binary(cifar: Cifar, file: Path) -> tuple[Path, list[int], Sequence[int]]:
+    """Labels of a file of records, and where their pixels begin."""
+    if not file.is_file():
+        raise DataError(f"{file} is missing; unpack the binary version whole")
+    size, record = file.stat().st_size, cifar.n_label_bytes + PIXELS_NBYTES
+    if not size or size % record:
+        raise DataError(f"{file} has {size} bytes, expected a multiple of {record}; it is cut: get it again")
+    records = np.memmap(file, np.uint8, "r").reshape(-1, record)
+    labels = records[:, cifar.n_label_bytes - 1].tolist()
+    return file, labels, range(cifar.n_label_bytes, size, record)
+
+
+def _python(cifar: Cifar, file: Path) -> tuple[Path, list[int], Sequence[int]]:
+    """The same of a file of the python version, in which the pixels stand one behind the other as they are."""
+    batch = plain_batch(file)
+    with parsing(file, f"a dictionary with data and {cifar.key}"):
+        labels, pixels = list(map(int, batch[cifar.key.encode()])), batch[b"data"].content
+        if len(pixels) != len(labels) * PIXELS_NBYTES:
+            raise ValueError(f"{len(pixels)} bytes for {len(labels)} labels")
+        begin = file.read_bytes().index(pixels)
+    return file, labels, range(begin, begin + len(pixels), PIXELS_NBYTES)
+
+
+CIFAR10 = Cifar(
+    binary="cifar-10-batches-bin",
+    python="cifar-10-batches-py",
+    files={"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)},
+    n_label_bytes=1,
+    names=("batches.meta.txt", "batches.meta", "label_names"),
+    key="labels",
+).published()
+CIFAR100 = Cifar(
+    binary="cifar-100-binary",
+    python="cifar-100-python",
+    files={"train": ("train",), "test": ("test",)},
+    n_label_bytes=2,  # the coarse one, then the fine one, which counts here
+    names=("fine_label_names.txt", "meta", "fine_label_names"),
+    key="fine_labels",
+).published()

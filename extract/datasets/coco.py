@@ -1,0 +1,42 @@
+"""COCO: `annotations/instances_SPLIT.json` and a folder of images of the same name, with boxes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from extract.datasets.form import Published
+from extract.datasets.image_set import ImageSet
+from extract.datasets.listed import listed, parsing, text, unlisted
+from extract.datasets.sample import Box
+
+SPLITS = ("train2017", "val2017", "train2014", "val2014")
+
+
+def coco(root: Path, split: str) -> ImageSet:
+    """Images by ascending number; their labels are the categories of their objects, crowds included, by ascending number.
+
+    Some images have no object. Boxes are x, y, width, height in the file.
+
+    Raises: DataError: the annotations are missing or damaged.
+    """
+    file = root / "annotations" / f"instances_{split}.json"
+    objects: dict[int, list[Box]] = {}
+    with parsing(file, "images, annotations and categories of COCO"):
+        content: dict[str, Any] = json.loads(text(file))
+        names = {int(category["id"]): str(category["name"]) for category in content["categories"]}
+        label_of = {number: label for label, number in enumerate(sorted(names))}
+        images = {int(image["id"]): str(image["file_name"]) for image in content["images"]}
+        objects = {number: [] for number in images}
+        for annotation in content["annotations"]:
+            x, y, width, height = map(float, annotation["bbox"])
+            box = Box(x, y, x + width, y + height, label_of[annotation["category_id"]])
+            objects[annotation["image_id"]].append(box)
+    samples = [
+        listed(root / split, images[number], tuple(sorted({box.label for box in objects[number]})), objects[number])
+        for number in sorted(images)
+    ]
+    classes = [names[number] for number in sorted(names)]
+    return ImageSet(str(root), samples, classes, unlisted(root / split, images.values()), multilabel=True)
+
+
+COCO = Published(coco, SPLITS, tuple(f"annotations/instances_{split}.json" for split in SPLITS))

@@ -1,0 +1,111 @@
+"""Any images: a .csv that names them, with columns id, path and label."""
+
+import csv
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from extract.datasets.image_set import ImageSet, read_class_names
+from extract.datasets.listed import listed, parsing, text
+from extract.datasets.sample import Box, DataError
+
+CORNERS = ("x0", "y0", "x1", "y1")
+
+
+def csv_table(source: str, classes: Path | None = None) -> ImageSet:
+    """Images of a .csv with a header: `id`, `path`, `label`, and boxes if there are any; other columns are ignored.
+
+    `path` is relative to the folder of the .csv and cannot leave it. `label` is an integer from 0 or the name of a class;
+    names are numbered alphabetically, unless a file of class names orders them. A set is multi-label if its column is called
+    `labels`, or if some `label` holds several, separated by `;`; then none is an answer too. Boxes are given by columns x0,
+    y0, x1, y1 (empty where there is none), or by `boxes`, four numbers each, separated by `;`.
+
+    Args:
+        source: the .csv.
+        classes: file of class names, one a line; needed for multi-label sets whose labels are integers.
+
+    Raises:
+        DataError: no such file, a column is missing, a label or box that cannot be read, a path out of the folder.
+    """
+    file = Path(source)
+    if not file.is_file():
+        raise DataError(f"there is no .csv {source!r}; expected a table with columns id, path, label")
+    with parsing(file, "columns id, path, label (or labels), and x0, y0, x1, y1 or boxes"):
+        rows = _rows(file)
+        column = "labels" if "labels" in rows[0] else "label"
+        given = [[part.strip() for part in row[column].split(";") if part.strip()] for row in rows]
+        multilabel = column == "labels" or any(len(labels) > 1 for labels in given)
+        names = read_class_names(classes) if classes else _names(given)
+        label_of = {name: label for label, name in enumerate(names or ())}
+        samples = []
+        for line, (row, labels) in enumerate(zip(rows, given, strict=True), 2):
+            try:
+                numbers = (
+                    None
+                    if not labels and not multilabel
+                    else tuple(dict.fromkeys(_number(label, label_of) for label in labels))
+                )
+                boxes = _boxes(row, numbers[0] if numbers and len(numbers) == 1 else -1)
+            except ValueError as error:
+                raise DataError(f"{file}, row {line}: {error}") from error
+            sample = listed(file.parent, row["path"], numbers, boxes, id_=row["id"])
+            if numbers is None:
+                sample = replace(sample, problem=sample.problem or "has no label (its column is empty)")
+            samples.append(sample)
+    return ImageSet(source, samples, names, multilabel=multilabel)
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
+    """Raises: ValueError: it is no table of these columns, or has no row."""
+    try:
+        reader = csv.DictReader(io.StringIO(text(file), newline=""), strict=True)
+        header = [name.strip() for name in reader.fieldnames or ()]
+        reader.fieldnames = header
+        rows = list(reader)
+    except csv.Error as error:
+        raise ValueError(error) from error
+    if lacking := [name for name in ("id", "path") if name not in header]:
+        raise ValueError(f"no column {', '.join(lacking)} among {', '.join(header)[:200]}")
+    if ("label" in header) == ("labels" in header):
+        raise ValueError("expected one of the columns label and labels")
+    if not rows:
+        raise ValueError("no row below the header")
+    for line, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise ValueError(f"row {line} has not as many values as the header")
+        if not row["id"].strip():
+            raise ValueError(f"row {line} has no id")
+    return rows
+
+
+def _names(given: list[list[str]]) -> list[str] | None:
+    """Names of classes in order; None if all labels are numbers."""
+    found = {label for labels in given for label in labels}
+    return None if all(map(_is_number, found)) else sorted(found)
+
+
+def _is_number(label: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,9}", label) is not None
+
+
+def _number(label: str, label_of: Mapping[str, int]) -> int:
+    if label in label_of:
+        return label_of[label]
+    if _is_number(label):
+        return int(label)
+    raise ValueError(f"label {label[:40]!r} is no number, and no class of that name is known")
+
+
+def _boxes(row: dict[str, str], label: int) -> list[Box]:
+    if "boxes" in row:
+        boxes = [re.split(r"[\s,]+", part.strip()) for part in row["boxes"].split(";") if part.strip()]
+    elif all(corner in row for corner in CORNERS):
+        corners = [row[corner].strip() for corner in CORNERS]
+        boxes = [corners] if any(corners) else []
+    else:
+        boxes = []
+    if wrong := [box for box in boxes if len(box) != 4]:
+        raise ValueError(f"box {' '.join(wrong[0])[:80]!r} has not four numbers x0 y0 x1 y1")
+    return [Box(float(x0), float(y0), float(x1), float(y1), label) for x0, y0, x1, y1 in boxes]

@@ -1,0 +1,50 @@
+"""CUB-200-2011: five lists of `ID VALUES…`, with a box around each bird."""
+
+from pathlib import Path
+
+from extract.datasets.form import Published
+from extract.datasets.image_set import ImageSet
+from extract.datasets.listed import inner, lines, listed, parsing, unlisted
+from extract.datasets.sample import Box, DataError
+
+IS_TRAINING = {"train": "1", "test": "0"}
+
+
+def cub(root: Path, split: str) -> ImageSet:
+    """Images `images/CLASS/NAME.jpg` in the order of images.txt; boxes are x, y, width, height there.
+
+    Raises: DataError: a list is missing or damaged, or knows an image that another does not.
+    """
+    folder = inner(root, "CUB_200_2011")
+    images, labels, part, boxes = (
+        _by_id(folder / f"{name}.txt") for name in ("images", "image_class_labels", "train_test_split", "bounding_boxes")
+    )
+    classes = _by_id(folder / "classes.txt")
+    for name, other in (("image_class_labels", labels), ("train_test_split", part), ("bounding_boxes", boxes)):
+        if differ := sorted(images.keys() ^ other.keys()):
+            raise DataError(f"{folder}: image {differ[0]} is not in both of images.txt and {name}.txt; get the lists again")
+    label_of = {number: label for label, number in enumerate(classes)}
+    samples = []
+    with parsing(folder, "lists of the same images"):
+        for number, name in images.items():
+            if part[number] == IS_TRAINING[split]:
+                label = label_of[labels[number]]
+                x, y, width, height = map(float, boxes[number].split())
+                samples.append(listed(folder / "images", name, (label,), [Box(x, y, x + width, y + height, label)]))
+            elif part[number] not in IS_TRAINING.values():
+                raise ValueError(f"train_test_split.txt has {part[number]!r} for image {number}, expected 0 or 1")
+    names = [name.partition(".")[2].replace("_", " ") or name for name in classes.values()]
+    return ImageSet(str(root), samples, names, unlisted(folder / "images", images.values()))
+
+
+def _by_id(file: Path) -> dict[str, str]:
+    """What stands behind the number at the beginning of each line."""
+    with parsing(file, "lines of a number and values"):
+        entries = [(number, value) for number, value in (line.split(maxsplit=1) for line in lines(file))]
+        by_id = dict(entries)
+        if len(by_id) != len(entries):
+            raise ValueError("a number stands twice")
+        return by_id
+
+
+CUB = Published(cub, tuple(IS_TRAINING), ("CUB_200_2011/train_test_split.txt", "train_test_split.txt"))

@@ -1,0 +1,33 @@
+"""Food-101: `meta/train.json` and `meta/test.json` name the images of each class."""
+
+import json
+from pathlib import Path
+
+from extract.datasets.form import Published
+from extract.datasets.image_set import ImageSet
+from extract.datasets.listed import inner, listed, parsing, text, unlisted
+
+SPLITS = ("train", "test")
+
+
+def food101(root: Path, split: str) -> ImageSet:
+    """Images `images/CLASS/ID.jpg` in the order of the list; classes in alphabetical order.
+
+    Raises: DataError: a list is missing or damaged.
+    """
+    folder = inner(root, "food-101")
+    lists = {name: _listed(folder / "meta" / f"{name}.json") for name in SPLITS}
+    classes = sorted(set().union(*lists.values()))
+    chosen = [(name, (label,)) for kind, names in lists[split].items() for label in [classes.index(kind)] for name in names]
+    samples = [listed(folder / "images", name, labels, id_=name.removesuffix(".jpg")) for name, labels in chosen]
+    known = [name for names in lists.values() for kind in names.values() for name in kind]
+    return ImageSet(str(root), samples, classes, unlisted(folder / "images", known))
+
+
+def _listed(file: Path) -> dict[str, list[str]]:
+    """Paths in `images` by class."""
+    with parsing(file, '{"CLASS": ["CLASS/ID", …], …}'):
+        return {str(kind): [f"{name.strip()}.jpg" for name in names] for kind, names in json.loads(text(file)).items()}
+
+
+FOOD101 = Published(food101, SPLITS, ("food-101/meta/train.json", "meta/train.json"))

@@ -1,0 +1,52 @@
+"""How images of one form are opened, and how the form is recognised."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from extract.datasets.image_set import ImageSet
+from extract.datasets.sample import DataError
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A form that images of any data set can have. `open(source, classes)`; the user may name the classes."""
+
+    open: Callable[[str, Path | None], ImageSet]
+
+    def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
+        """Raises: DataError: a split was asked for, or as `open`."""
+        if split is not None:
+            raise DataError(f"form {name} has no splits, so no {split!r}; leave out --split and name the data of one split")
+        return self.open(source, classes)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A data set as it is published: a folder with files of known names, which hold the classes and the splits.
+
+    Attributes:
+        open: `open(folder, split)`.
+        splits: their names.
+        signs: paths in the folder, one of which shows that this is the data set.
+    """
+
+    open: Callable[[Path, str], ImageSet]
+    splits: tuple[str, ...]
+    signs: tuple[str, ...]
+
+    def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
+        """Raises: DataError: no folder, no such split, names of classes were given, or as `open`."""
+        if not Path(source).is_dir():
+            raise DataError(f"there is no folder {source!r}; expected that of {name}, with {' or '.join(self.signs)}")
+        if not self.recognises(Path(source)):
+            raise DataError(f"{source} does not look like {name}; expected a folder with {' or '.join(self.signs)}")
+        if split not in self.splits:
+            asked = "there is no split" if split is None else f"there is no split {split!r}"
+            raise DataError(f"{asked} of {name}; give --split {' or '.join(self.splits)}")
+        if classes is not None:
+            raise DataError(f"{name} names its classes itself; leave out --classes {str(classes)!r}")
+        return self.open(Path(source), split)
+
+    def recognises(self, folder: Path) -> bool:
+        return any((folder / sign).exists() for sign in self.signs)

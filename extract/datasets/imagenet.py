@@ -1,0 +1,99 @@
+"""ImageNet-1k (ILSVRC 2012), as torchvision or Kaggle lays it out, with the boxes of its localisation task."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from extract.datasets.form import Published
+from extract.datasets.image_set import ImageSet
+from extract.datasets.imagenet_boxes import Boxes, Found
+from extract.datasets.listed import images_in, lines, listed, parsing, unlisted
+from extract.datasets.matlab import matlab_variable
+from extract.datasets.sample import Box, DataError, Sample
+
+SPLITS = ("train", "val")
+PLACES = (".", "Data/CLS-LOC", "ILSVRC/Data/CLS-LOC")  # of the folders of images: torchvision, Kaggle
+MAPPING = "LOC_synset_mapping.txt"
+DEVKIT = "ILSVRC2012_devkit_t12/data"
+WNID = re.compile(r"n\d{8}")
+
+
+def imagenet(root: Path, split: str) -> ImageSet:
+    """Images `SPLIT/WNID/NAME.JPEG`, or `val/NAME.JPEG`; their ids are their names. Labels number the WordNet ids in order.
+
+    The classes are named by LOC_synset_mapping.txt; without it they are called by their WordNet ids, which are those of the
+    devkit, or of the folders. Classes of a flat `val` are told by LOC_val_solution.csv, the devkit's ground truth, or
+    `Annotations/CLS-LOC/val`. Boxes are those of the .csv or the Annotations: corners as published, none for many images of
+    `train`.
+
+    Raises: DataError: no images, or no list that tells their classes.
+    """
+    folder = next((root / place / split for place in PLACES if (root / place / split).is_dir()), None)
+    if folder is None:
+        raise DataError(f"{root} has no folder {split}, nor Data/CLS-LOC/{split}; unpack the images of that split there")
+    boxes, classes = Boxes(root, split), _classes(root, folder)
+    label_of = {wnid: label for label, wnid in enumerate(classes)}
+    if any(map(WNID.fullmatch, os.listdir(folder))):
+        wnid_of = {name: name.partition("/")[0] for name in sorted(images_in(folder))}
+        problems = []
+    else:
+        wnid_of = _flat(root, folder, boxes)
+        problems = unlisted(folder, wnid_of)
+    samples = [_sample(folder, name, wnid, label_of, boxes.of(name)) for name, wnid in wnid_of.items()]
+    return ImageSet(str(root), samples, list(classes.values()), problems)
+
+
+def _sample(folder: Path, name: str, wnid: str, label_of: Mapping[str, int], found: Found) -> Sample:
+    if wnid not in label_of:
+        raise DataError(f"{folder / name} is of class {wnid!r}, which is none of the {len(label_of)} classes of its lists")
+    boxes = [Box(*corners, label_of.get(kind, -1)) for kind, corners in found]
+    return listed(folder, name, (label_of[wnid],), boxes, id_=Path(name).stem)
+
+
+def _classes(root: Path, folder: Path) -> dict[str, str]:
+    """Names of the classes by WordNet id, in order."""
+    if (file := root / MAPPING).is_file():
+        with parsing(file, "lines of a WordNet id and names"):
+            entries = [line.split(maxsplit=1) for line in lines(file)]
+            names = {wnid: name for wnid, name, *_ in entries}
+    elif (root / DEVKIT).is_dir():
+        names = {wnid: wnid for wnid in _devkit(root).values()}
+    else:
+        train = folder.parent / "train"
+        folders = os.listdir(train if train.is_dir() else folder)
+        names = {name: name for name in folders if WNID.fullmatch(name)}
+    if not names:
+        raise DataError(f"nothing tells the classes of {folder}; put {MAPPING} or {DEVKIT} into {root}")
+    return dict(sorted(names.items()))
+
+
+def _flat(root: Path, folder: Path, boxes: Boxes) -> dict[str, str]:
+    """WordNet id of each image of `val` without folders of classes, by file name."""
+    if boxes.solution:
+        return {f"{id_}.JPEG": found[0][0] for id_, found in sorted(boxes.solution.items()) if found}
+    truth = root / DEVKIT / "ILSVRC2012_validation_ground_truth.txt"
+    if truth.is_file():
+        wnids = _devkit(root)
+        with parsing(truth, "a number of a class in each line"):
+            return {f"ILSVRC2012_val_{i:08d}.JPEG": wnids[int(line)] for i, line in enumerate(lines(truth), 1)}
+    names = sorted(images_in(folder))
+    if unknown := [name for name in names if not boxes.of(name)]:
+        raise DataError(
+            f"nothing tells the class of {folder / unknown[0]}; put LOC_val_solution.csv, {DEVKIT} or "
+            f"Annotations/CLS-LOC/val into {root}, or sort the images into folders of classes"
+        )
+    return {name: boxes.of(name)[0][0] for name in names}
+
+
+def _devkit(root: Path) -> dict[int, str]:
+    """WordNet ids by the number that the devkit gives to a class; synsets that have children are no classes."""
+    file = root / DEVKIT / "meta.mat"
+    synsets = matlab_variable(file, "synsets")
+    with parsing(file, "ILSVRC2012_ID, WNID and num_children of each synset"):
+        return {int(s["ILSVRC2012_ID"]): str(s["WNID"]) for s in synsets if int(s["num_children"]) == 0}
+
+
+IMAGENET = Published(
+    imagenet, SPLITS, (MAPPING, DEVKIT, "meta.bin", "ILSVRC/Data/CLS-LOC", "Data/CLS-LOC", "train/n01440764", "val/n01440764")
+)

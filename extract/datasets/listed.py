@@ -1,0 +1,89 @@
+"""Images that a list names: untrusted names never lead out of the data set's folder, and none is lost on the way."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from extract.datasets.sample import Box, DataError, Sample, is_image
+
+
+def listed(
+    folder: Path, name: str, labels: tuple[int, ...] | None, boxes: Sequence[Box] = (), id_: str | None = None
+) -> Sample:
+    """The image `name` of `folder`; one that is not there, or whose boxes are wrong, says so.
+
+    Its id is the name without its extension, unless given.
+
+    Raises: DataError: the name leads out of the folder.
+    """
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name or not path.name:
+        raise DataError(f"a list names the image {name!r}, which is not inside {folder}; do not use this list")
+    file, size, problem = folder / path, 0, None
+    try:
+        size = os.stat(file).st_size
+        problem = None if size else "is empty (0 bytes)"
+    except FileNotFoundError:
+        problem = "is in the list, but not there"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    problem = problem or next((box.problem for box in boxes if box.problem), None)
+    kept = tuple(box for box in boxes if not box.problem)
+    return Sample(id_ or path.with_suffix("").as_posix(), labels, file, 0, size, problem, kept)
+
+
+def unlisted(folder: Path, names: Iterable[str]) -> list[str]:
+    """A problem if `folder` has images that are not among `names`, which are all paths in it that its lists hold.
+
+    It is told without the path of this machine: stores record problems.
+    """
+    known = {PurePosixPath(name).as_posix() for name in names}
+    extra = sorted(name for name in images_in(folder) if name not in known)
+    if not extra:
+        return []
+    return [f"{len(extra)} images in {folder.name} are in no list, e.g. {extra[0]}; complete the lists, or move them away"]
+
+
+def images_in(folder: Path) -> Iterator[str]:
+    """Paths in `folder` of all images there."""
+    for where, _, files in os.walk(folder, followlinks=True):
+        inside = Path(where).relative_to(folder)
+        yield from ((inside / name).as_posix() for name in files if is_image(name))
+
+
+def lines(file: Path) -> list[str]:
+    """Lines of a list that are not blank.
+
+    Raises: DataError: it is missing, or no text.
+    """
+    return [line.strip() for line in text(file).splitlines() if line.strip()]
+
+
+def text(file: Path) -> str:
+    """Raises: DataError: the file is missing, or no text."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is no UTF-8 text ({error.reason} at byte {error.start}); get it again") from error
+    except OSError as error:
+        raise DataError(f"{file} cannot be read ({error.strerror}); it belongs to the data set: get it again") from error
+
+
+@contextmanager
+def parsing(file: Path, expected: str) -> Iterator[None]:
+    """Whatever goes wrong while `file` is understood becomes a message that names it.
+
+    Raises: DataError: it is not as `expected`.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+        raise DataError(f"{file} is not as expected ({error!r}): {expected}; get it again") from error
+
+
+def inner(folder: Path, name: str) -> Path:
+    """`folder/name` if it is there, else `folder`, which then is taken for it."""
+    return folder / name if (folder / name).is_dir() else folder

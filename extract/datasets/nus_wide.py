@@ -1,0 +1,46 @@
+"""NUS-WIDE: 81 concepts, a file of zeros and ones for each, line by line as the list of the images."""
+
+from pathlib import Path, PureWindowsPath
+
+from extract.datasets.form import Published
+from extract.datasets.image_set import ImageSet
+from extract.datasets.listed import lines, listed, unlisted
+from extract.datasets.sample import DataError
+
+SPLITS = ("train", "test")
+
+
+def nus_wide(root: Path, split: str) -> ImageSet:
+    """Images `Flickr/FOLDER/NAME.jpg` with any number of concepts, none for many.
+
+    Raises: DataError: a list is missing or damaged, or lists differ in length.
+    """
+    lists = {name: _listed(root / "ImageList" / f"{name.title()}Imagelist.txt") for name in SPLITS}
+    part, names = split.title(), lists[split]
+    own = root / "ConceptsList" / "Concepts81.txt"
+    concepts = lines(own if own.exists() else root / "Concepts81.txt")
+    labels: list[list[int]] = [[] for _ in names]
+    for label, concept in enumerate(concepts):
+        file = root / "Groundtruth" / "TrainTestLabels" / f"Labels_{concept}_{part}.txt"
+        marks = lines(file)
+        if len(marks) != len(names) or not set(marks) <= {"0", "1"}:
+            odd = next(iter(set(marks) - {"0", "1"}), None)
+            found = f"{len(marks)} lines" if odd is None else f"a line {odd[:40]!r}"
+            raise DataError(f"{file} has {found}, expected {len(names)} lines of 0 or 1; get it again")
+        for row, mark in enumerate(marks):
+            if mark == "1":
+                labels[row].append(label)
+    folder = next((root / name for name in ("Flickr", "images") if (root / name).is_dir()), None)
+    if folder is None:
+        raise DataError(f"{root} has no images; expected a folder Flickr beside ImageList")
+    samples = [listed(folder, name, tuple(own)) for name, own in zip(names, labels, strict=True)]
+    known = [name for names in lists.values() for name in names]
+    return ImageSet(str(root), samples, concepts, unlisted(folder, known), multilabel=True)
+
+
+def _listed(file: Path) -> list[str]:
+    """Paths of images; the published lists are of Windows."""
+    return [PureWindowsPath(line).as_posix() for line in lines(file)]
+
+
+NUS_WIDE = Published(nus_wide, SPLITS, tuple(f"ImageList/{split.title()}Imagelist.txt" for split in SPLITS))

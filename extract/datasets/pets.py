@@ -1,0 +1,36 @@
+"""Oxford-IIIT Pets: `annotations/trainval.txt` and `annotations/test.txt` hold image, breed, species, number in species."""
+
+from pathlib import Path
+
+from extract.datasets.form import Published
+from extract.datasets.image_set import ImageSet
+from extract.datasets.listed import inner, lines, listed, parsing
+from extract.datasets.sample import DataError
+
+SPLITS = ("trainval", "test")
+
+
+def pets(root: Path, split: str) -> ImageSet:
+    """Images `images/NAME.jpg` with their breed, named after the images. Some published images are in neither list.
+
+    Raises: DataError: a list is missing or damaged.
+    """
+    folder = inner(root, "oxford-iiit-pet")
+    lists = {name: _listed(folder / "annotations" / f"{name}.txt") for name in SPLITS}
+    breeds = {label: name.rpartition("_")[0] for entries in lists.values() for name, label in entries}
+    if sorted(breeds) != list(range(len(breeds))):
+        raise DataError(f"{folder / 'annotations'}: no image is of breed {min(set(range(max(breeds))) - set(breeds)) + 1}")
+    classes = [breeds[label].replace("_", " ").title() for label in range(len(breeds))]
+    return ImageSet(str(root), [listed(folder / "images", f"{n}.jpg", (label,), id_=n) for n, label in lists[split]], classes)
+
+
+def _listed(file: Path) -> list[tuple[str, int]]:
+    """Name and label, from 0, of each image."""
+    with parsing(file, "lines like 'Abyssinian_100 1 1 1'"):
+        entries = [(name, int(label) - 1) for name, label, *_ in (line.split() for line in lines(file))]
+        if any(label < 0 for _, label in entries):
+            raise ValueError("a breed below 1")
+        return entries
+
+
+PETS = Published(pets, SPLITS, tuple(f"{folder}annotations/trainval.txt" for folder in ("oxford-iiit-pet/", "")))

@@ -1,0 +1,117 @@
+"""A file that fsspec reaches (s3://, https://, gs://, memory://, …), as far as it resembles a Path."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import IO, Any, TypeVar
+
+from store import BeyondClsError
+
+T = TypeVar("T")
+BLOCK_NBYTES = 8 << 20  # read ahead: a tar is indexed from end to end
+IN_PARTS = "copy it here first, or give it as 'pipe:curl -fsSL URL'"
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """`url` may hold credentials or a signature; messages show it without them."""
+
+    url: str
+
+    def __str__(self) -> str:
+        return re.sub(r"//[^/@]*@", "//", self._base)
+
+    @property
+    def _base(self) -> str:
+        """The address without a query, which other protocols than HTTP do not have."""
+        return self.url.partition("?")[0] if self.url.startswith("http") else self.url
+
+    @property
+    def name(self) -> str:
+        return self._base.rpartition("/")[2]
+
+    @property
+    def parent(self) -> "RemoteFile":
+        return RemoteFile(self._base.rpartition("/")[0])
+
+    def __truediv__(self, name: str) -> "RemoteFile":
+        return RemoteFile(f"{self._base.rstrip('/')}/{name}")
+
+    def is_file(self) -> bool:
+        """Raises: BeyondClsError: its place does not say."""
+        try:
+            return self._fs.info(self._path)["type"] == "file"
+        except FileNotFoundError:
+            return False
+        except Exception as error:
+            raise self._unread(error) from error
+
+    def is_dir(self) -> bool:
+        """Whether it is a folder that can be listed; over HTTP, nothing is."""
+        return not self.url.startswith("http") and self._ask("isdir")
+
+    def exists(self) -> bool:
+        """False also where one may not look."""
+        return self._ask("exists")
+
+    def glob(self, pattern: str = "") -> list["RemoteFile"]:
+        """Files in this folder that match `pattern`, or those that match this path itself, in alphabetical order."""
+        found = self._ask("glob", f"{self._path.rstrip('/')}/{pattern}" if pattern else self._path)
+        return [RemoteFile(self._fs.unstrip_protocol(name)) for name in sorted(found)]
+
+    def read_text(self) -> str:
+        return bytes(self._ask("cat_file")).decode()
+
+    def reading(self, work: Callable[[IO[bytes]], T]) -> T:
+        """What `work` makes of the file, read from end to end, with seeking.
+
+        Raises: BeyondClsError: as `read`.
+        """
+        try:
+            with self._fs.open(self._path, mode="rb", block_size=BLOCK_NBYTES, cache_type="readahead") as file:
+                if not file.seekable():
+                    raise BeyondClsError(f"{self} cannot be read in parts; {IN_PARTS}")
+                return work(file)
+        except Exception as error:  # each service has its own errors
+            raise self._unread(error) from error
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Raises: BeyondClsError: its place does not give these bytes."""
+        data = bytes(self._ask("cat_file", start=offset, end=offset + nbytes))
+        if len(data) != nbytes:
+            raise BeyondClsError(f"{self} gave {len(data)} bytes for the {nbytes} from {offset}; {IN_PARTS}")
+        return data
+
+    @cached_property
+    def _place(self) -> tuple[Any, str]:
+        """The file system, and the path in it."""
+        import fsspec  # type: ignore[import-untyped]
+
+        try:
+            return fsspec.core.url_to_fs(self.url)
+        except (ImportError, ValueError) as error:  # a protocol that is unknown, or whose package is not installed
+            raise BeyondClsError(f"{self} cannot be opened: {error}") from error
+
+    @property
+    def _fs(self) -> Any:
+        return self._place[0]
+
+    @property
+    def _path(self) -> str:
+        return self._place[1]
+
+    def _ask(self, method: str, path: str | None = None, **arguments: Any) -> Any:
+        """Call a method of the file system; the run stops where it fails, as the image may be sound."""
+        try:
+            return getattr(self._fs, method)(self._path if path is None else path, **arguments)
+        except Exception as error:  # each service has its own errors
+            raise self._unread(error) from error
+
+    def _unread(self, error: Exception) -> BeyondClsError:
+        if isinstance(error, BeyondClsError):
+            return error
+        reason = str(error).replace(self.url, str(self)) or type(error).__name__
+        return BeyondClsError(
+            f"{self} cannot be read: {reason}; check the address, the network and your credentials, and run again"
+        )

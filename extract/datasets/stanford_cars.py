@@ -1,0 +1,35 @@
+"""Stanford Cars, as torchvision keeps it: lists in MATLAB files, with a box around each car."""
+
+from pathlib import Path
+
+from extract.datasets.form import Published
+from extract.datasets.image_set import ImageSet
+from extract.datasets.listed import inner, listed, parsing, unlisted
+from extract.datasets.matlab import matlab_variable
+from extract.datasets.sample import Box
+
+LISTS = {"train": "devkit/cars_train_annos.mat", "test": "cars_test_annos_withlabels.mat"}
+
+
+def stanford_cars(root: Path, split: str) -> ImageSet:
+    """Images `cars_SPLIT/NAME.jpg` in the order of the list. Corners of boxes count from 1, the lower right one inclusive.
+
+    Raises: DataError: a list is missing or damaged, or scipy is not installed.
+    """
+    folder = inner(root, "stanford_cars")
+    classes = [str(name) for name in matlab_variable(folder / "devkit" / "cars_meta.mat", "class_names")]
+    entries = matlab_variable(folder / LISTS[split], "annotations")
+    cars: list[tuple[str, int, Box]] = []
+    with parsing(folder / LISTS[split], "bbox_x1, bbox_y1, bbox_x2, bbox_y2, class and fname of each image"):
+        for entry in entries:
+            label = int(entry["class"]) - 1
+            if label < 0:
+                raise ValueError("a class below 1")
+            x0, y0, x1, y1 = (float(entry[f"bbox_{corner}"]) for corner in ("x1", "y1", "x2", "y2"))
+            cars.append((str(entry["fname"]), label, Box(x0, y0, x1, y1, label)))
+    images = folder / f"cars_{split}"
+    samples = [listed(images, name, (label,), [box]) for name, label, box in cars]
+    return ImageSet(str(root), samples, classes, unlisted(images, (name for name, _, _ in cars)))
+
+
+STANFORD_CARS = Published(stanford_cars, tuple(LISTS), ("stanford_cars/devkit/cars_meta.mat", "devkit/cars_meta.mat"))

@@ -1,0 +1,200 @@
+"""CIFAR-10 and CIFAR-100 in both versions; the python version's pickles run nothing."""
+
+import io
+import os
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from extract.datasets import DataError, ImageSet, open_images
+from tests.extract.pictures import write_file, write_text
+
+N = 3  # images of each file
+
+
+def planes(seed: int) -> np.ndarray:
+    """[N, 3072] pixels, plane by plane."""
+    return np.random.default_rng(seed).integers(0, 256, (N, 3072), np.uint8)
+
+
+def text(value: str) -> bytes:
+    return b"U" + bytes([len(value)]) + value.encode()
+
+
+def pickled(entries: dict[str, Any]) -> bytes:
+    """A dictionary as Python 2 pickled it in the published files: protocol 2, texts and pixels as byte strings."""
+    out = b"\x80\x02}("
+    for key, value in entries.items():
+        out += text(key)
+        if isinstance(value, np.ndarray):
+            shape = b"".join(b"J" + struct.pack("<i", n) for n in value.shape)
+            out += b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85" + text("b") + b"tR"
+            dtype = (
+                b"cnumpy\ndtype\n("
+                + text("u1")
+                + b"K\x00K\x01tR(K\x03"
+                + text("|")
+                + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+            )
+            out += b"(K\x01(" + shape + b"t" + dtype + b"\x89T" + struct.pack("<i", value.nbytes) + value.tobytes() + b"tb"
+        elif isinstance(value, str):
+            out += text(value)
+        else:
+            out += b"](" + b"".join(text(v) if isinstance(v, str) else b"K" + bytes([v]) for v in value) + b"e"
+    return out + b"u."
+
+
+FILES = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
+NAMES = ["airplane", "automobile", "bird"]
+LABELS = [2, 0, 1]
+
+
+def cifar10_binary(root: Path) -> Path:
+    for seed, name in enumerate(FILES["train"] + FILES["test"]):
+        records = b"".join(bytes([label]) + row.tobytes() for label, row in zip(LABELS, planes(seed), strict=True))
+        write_file(root / "cifar-10-batches-bin" / f"{name}.bin", records)
+    write_text(root / "cifar-10-batches-bin" / "batches.meta.txt", *NAMES, "")
+    return root
+
+
+def cifar10_python(root: Path) -> Path:
+    folder = root / "cifar-10-batches-py"
+    for seed, name in enumerate(FILES["train"] + FILES["test"]):
+        batch = {"batch_label": name, "labels": LABELS, "data": planes(seed), "filenames": ["a.png", "b.png", "c.png"]}
+        write_file(folder / name, pickled(batch))
+    write_file(folder / "batches.meta", pickled({"num_cases_per_batch": [N], "label_names": NAMES, "num_vis": [0]}))
+    return root
+
+
+def cifar100_binary(root: Path) -> Path:
+    for seed, name in enumerate(("train", "test")):
+        records = b"".join(bytes([9, label]) + row.tobytes() for label, row in zip(LABELS, planes(seed), strict=True))
+        write_file(root / "cifar-100-binary" / f"{name}.bin", records)
+    write_text(root / "cifar-100-binary" / "fine_label_names.txt", "apple", "aquarium_fish", "baby")
+    write_text(root / "cifar-100-binary" / "coarse_label_names.txt", "food")
+    return root
+
+
+def cifar100_python(root: Path) -> Path:
+    folder = root / "cifar-100-python"
+    for seed, name in enumerate(("train", "test")):
+        batch = {"fine_labels": LABELS, "coarse_labels": [9, 9, 9], "data": planes(seed)}
+        write_file(folder / name, pickled(batch))
+    names = {"fine_label_names": ["apple", "aquarium_fish", "baby"], "coarse_label_names": ["food"]}
+    write_file(folder / "meta", pickled(names))
+    return root
+
+
+def pixels(images: ImageSet, row: int) -> np.ndarray:
+    return np.asarray(images.image(row))
+
+
+@pytest.mark.parametrize("write", [cifar10_binary, cifar10_python])
+def test_cifar10(write: Any, tmp_path: Path) -> None:
+    write(tmp_path)
+    train, test = (open_images(str(tmp_path), split=split) for split in ("train", "test"))
+    assert len(train) == 5 * N
+    assert [(s.id, s.label) for s in train.samples[:4]] == [
+        ("train/00000", 2),
+        ("train/00001", 0),
+        ("train/00002", 1),
+        ("train/00003", 2),
+    ]
+    assert [s.id for s in test.samples] == ["test/00000", "test/00001", "test/00002"]
+    assert train.classes == NAMES
+    for images, row, seed in ((train, 1, 0), (train, 13, 4), (test, 1, 5)):
+        expected = planes(seed)[1].reshape(3, 32, 32).transpose(1, 2, 0)
+        assert np.array_equal(pixels(images, row), expected)
+    assert train.all_problems() == []
+
+
+def test_what_is_read_is_an_image_file(tmp_path: Path) -> None:
+    sample = open_images(str(cifar10_binary(tmp_path)), split="test").samples[0]
+    encoded = sample.read()
+    assert len(encoded) == sample.size
+    assert Image.open(io.BytesIO(encoded)).size == (32, 32)
+
+
+@pytest.mark.parametrize("write", [cifar100_binary, cifar100_python])
+def test_cifar100_has_fine_labels(write: Any, tmp_path: Path) -> None:
+    images = open_images(str(write(tmp_path)), split="test")
+    assert [s.label for s in images.samples] == LABELS
+    assert images.classes == ["apple", "aquarium_fish", "baby"]
+    assert np.array_equal(pixels(images, 2), planes(1)[2].reshape(3, 32, 32).transpose(1, 2, 0))
+
+
+def test_both_versions_are_the_same_images(tmp_path: Path) -> None:
+    one = open_images(str(cifar10_binary(tmp_path / "a")), split="train")
+    other = open_images(str(cifar10_python(tmp_path / "b")), split="train")
+    assert one.digest == other.digest
+    assert one.digest != open_images(str(tmp_path / "a"), split="test").digest
+
+
+def test_as_numpy_of_today_pickles_it(tmp_path: Path) -> None:
+    root = cifar100_python(tmp_path)
+    batch = {b"fine_labels": LABELS, b"data": planes(1)}
+    write_file(root / "cifar-100-python" / "test", pickle.dumps(batch, protocol=4))
+    images = open_images(str(root), split="test")
+    assert np.array_equal(pixels(images, 1), planes(1)[1].reshape(3, 32, 32).transpose(1, 2, 0))
+
+
+class Evil:
+    def __init__(self, file: Path):
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.file),)
+
+
+@pytest.mark.parametrize("name", ["test", "meta"])
+def test_pickles_run_nothing(name: str, tmp_path: Path) -> None:
+    root, ran = cifar100_python(tmp_path), tmp_path / "ran"
+    write_file(root / "cifar-100-python" / name, pickle.dumps({b"data": Evil(ran)}))
+    with pytest.raises(DataError, match=rf"cifar-100-python/{name}: it names posix\.mkdir, which CIFAR's files do not; do not"):
+        open_images(str(root), split="test")
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("cifar-100-python/test", b"", r"cannot be read \(Ran out of input\); unpack"),
+        ("cifar-100-python/test", b"no pickle", "cannot be read"),
+        ("cifar-100-python/test", pickle.dumps([1]), "holds list, expected a dictionary"),
+        ("cifar-100-python/test", pickled({"data": planes(0)}), "expected"),
+        (
+            "cifar-100-python/test",
+            pickled({"data": planes(0), "fine_labels": [1]}),
+            r"9216 bytes for 1 labels.*data and fine_labels",
+        ),
+        ("cifar-100-python/test", pickled({"data": [1, 2], "fine_labels": [1]}), "not as expected"),
+        ("cifar-100-python/meta", pickled({"other": "x"}), "not as expected .*class names"),
+        ("cifar-100-binary/test.bin", bytes(3073), r"has 3073 bytes, expected a multiple of 3074; it is cut"),
+        ("cifar-100-binary/test.bin", b"", r"has 0 bytes, expected a multiple of 3074; it is cut"),
+    ],
+)
+def test_damaged_files(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    root = (cifar100_python if "python" in name else cifar100_binary)(tmp_path)
+    write_file(root / name, content)
+    with pytest.raises(DataError, match=f"{name}.*{message}"):
+        open_images(str(root), split="test")
+
+
+@pytest.mark.parametrize("name", ["cifar-10-batches-py/data_batch_3", "cifar-10-batches-bin/data_batch_3.bin"])
+def test_missing_files(name: str, tmp_path: Path) -> None:
+    root = (cifar10_python if "py" in name else cifar10_binary)(tmp_path)
+    (root / name).unlink()
+    with pytest.raises(DataError, match=rf"{name}.*; unpack the"):
+        open_images(str(root), split="train")
+
+
+def test_label_beyond_the_names(tmp_path: Path) -> None:
+    root = cifar10_binary(tmp_path)
+    write_text(root / "cifar-10-batches-bin" / "batches.meta.txt", "airplane", "automobile")
+    with pytest.raises(DataError, match="has label 2, but there are 2 class names"):
+        open_images(str(root), split="test")

@@ -1,0 +1,122 @@
+"""Images that a .csv names."""
+
+from pathlib import Path
+
+import pytest
+
+from extract.datasets import DataError, ImageSet, open_images
+from tests.extract.pictures import write_pictures, write_text
+
+
+def table(folder: Path, *lines: str) -> str:
+    write_pictures(folder, "a.jpg", "deep/b.jpg", "c.jpg")
+    return str(write_text(folder / "images.csv", *lines))
+
+
+def told(images: ImageSet) -> list[tuple[str, tuple[int, ...] | None]]:
+    return [(s.id, s.labels) for s in images.samples]
+
+
+def test_labels_are_numbers(tmp_path: Path) -> None:
+    images = open_images(table(tmp_path, "id,path,label,other", "one,a.jpg,3,x", 'two,deep/b.jpg," 0 ","y,z"'))
+    assert told(images) == [("one", (3,)), ("two", (0,))]
+    assert images.classes is None
+    assert not images.multilabel
+    assert images.all_problems() == []
+    assert images.image(1).size == (36, 40)
+
+
+def test_labels_are_names_in_alphabetical_order(tmp_path: Path) -> None:
+    images = open_images(table(tmp_path, "label,id,path", "cat,1,a.jpg", "ape,2,deep/b.jpg", "cat,3,c.jpg"))
+    assert told(images) == [("1", (1,)), ("2", (0,)), ("3", (1,))]
+    assert images.classes == ["ape", "cat"]
+
+
+def test_a_file_orders_the_classes(tmp_path: Path) -> None:
+    source = table(tmp_path, "id,path,label", "1,a.jpg,cat", "2,c.jpg,2")
+    names = write_text(tmp_path / "names.txt", "dog", "cat", "ape")
+    images = open_images(source, classes=names)
+    assert told(images) == [("1", (1,)), ("2", (2,))]
+    assert images.classes == ["dog", "cat", "ape"]
+
+
+def test_several_labels(tmp_path: Path) -> None:
+    images = open_images(table(tmp_path, "id,path,label", "1,a.jpg,cat; ape", "2,c.jpg,", "3,deep/b.jpg,ape;ape"))
+    assert images.multilabel
+    assert told(images) == [("1", (1, 0)), ("2", ()), ("3", (0,))]
+    assert images.all_problems() == [], "in such a set, no label is an answer"
+
+
+def test_column_labels_is_multilabel_though_every_image_has_one(tmp_path: Path) -> None:
+    assert open_images(table(tmp_path, "id,path,labels", "1,a.jpg,cat", "2,c.jpg,ape")).multilabel
+
+
+def test_several_numbers_need_names(tmp_path: Path) -> None:
+    source = table(tmp_path, "id,path,label", "1,a.jpg,0;2")
+    with pytest.raises(DataError, match="has several labels an image, but no names of classes; give them with --classes"):
+        open_images(source)
+    assert told(open_images(source, classes=write_text(tmp_path / "names.txt", "x", "y", "z"))) == [("1", (0, 2))]
+
+
+def test_no_label_in_a_set_of_single_ones(tmp_path: Path) -> None:
+    images = open_images(table(tmp_path, "id,path,label", "1,a.jpg,0", "2,c.jpg,"))
+    assert told(images) == [("1", (0,)), ("2", None)]
+    assert [s.problem for s in images.samples] == [None, "has no label (its column is empty)"]
+
+
+def test_boxes_by_corner(tmp_path: Path) -> None:
+    images = open_images(table(tmp_path, "id,path,label,x0,y0,x1,y1", "1,a.jpg,2,1,2,3.5,4", "2,c.jpg,0,,,,"))
+    assert [s.boxes for s in images.samples] == [((1, 2, 3.5, 4, 2),), ()]
+
+
+def test_several_boxes(tmp_path: Path) -> None:
+    images = open_images(
+        table(tmp_path, "id,path,labels,boxes", "1,a.jpg,x;y,1 2 3 4; 5 6 7 8", "2,c.jpg,x,", "3,deep/b.jpg,y,0 0 9 9")
+    )
+    assert [s.boxes for s in images.samples] == [((1, 2, 3, 4, -1), (5, 6, 7, 8, -1)), (), ((0, 0, 9, 9, 1),)]
+
+
+def test_image_that_is_missing(tmp_path: Path) -> None:
+    images = open_images(table(tmp_path, "id,path,label", "1,a.jpg,0", "2,x.jpg,0"))
+    assert len(images) == 2
+    assert images.all_problems() == [f"'2' in {tmp_path / 'x.jpg'}: is in the list, but not there"]
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"there is no \.csv '.*x\.csv'; expected a table with columns id, path, label"):
+        open_images(str(tmp_path / "x.csv"))
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../a.jpg", "deep/../../a.jpg", "."])
+def test_no_path_leads_out_of_the_folder(path: str, tmp_path: Path) -> None:
+    write_pictures(tmp_path, "a.jpg")
+    with pytest.raises(DataError, match=r"a list names the image '.*', which is not inside .*; do not use this list"):
+        open_images(table(tmp_path / "data", "id,path,label", f"1,{path},0"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["id,label", "1,0"], "no column path among id, label"),
+        (["id,path", "1,a.jpg"], "expected one of the columns label and labels"),
+        (["id,path,label,labels", "1,a.jpg,0,0"], "expected one of the columns label and labels"),
+        (["id,path,label"], "no row below the header"),
+        ([], "no column id, path among"),
+        (["id,path,label", "1,a.jpg"], "row 2 has not as many values as the header"),
+        (["id,path,label", "1,a.jpg,0,9"], "row 2 has not as many values as the header"),
+        (["id,path,label", "1,a.jpg,0", ",c.jpg,0"], "row 3 has no id"),
+        (["id,path,label,boxes", "1,a.jpg,0,1 2 3"], r"row 2: box '1 2 3' has not four numbers x0 y0 x1 y1"),
+        (["id,path,label,boxes", "1,a.jpg,0,1 2 3 x"], r"row 2: could not convert string to float: 'x'"),
+        (["id,path,label", '1,a.jpg,"0'], "not as expected .*unexpected end of data"),
+        (["id,path,label", "1,a.jpg,0", "1,c.jpg,0"], "id '1' stands twice"),
+    ],
+)
+def test_damaged_table(lines: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        open_images(table(tmp_path, *lines))
+
+
+def test_label_that_no_class_is_called(tmp_path: Path) -> None:
+    source = table(tmp_path, "id,path,label", "1,a.jpg,cat", "2,c.jpg,bee")
+    with pytest.raises(DataError, match=r"images\.csv, row 3: label 'bee' is no number, and no class of that name is known"):
+        open_images(source, classes=write_text(tmp_path / "names.txt", "cat"))

@@ -1,0 +1,214 @@
+"""Tars that lie elsewhere: indexed once, then read image by image; and what a command writes."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from extract.datasets import DataError, ImageSet, open_images
+from extract.datasets.remote import RemoteFile
+from store import BeyondClsError
+from tests.extract.pictures import picture, samples, write_file, write_tar
+
+
+def same(one: ImageSet, other: ImageSet) -> bool:
+    def told(images: ImageSet) -> list[tuple[Any, ...]]:
+        return [(s.id, s.labels, s.offset, s.size, s.read()) for s in images.samples]
+
+    return told(one) == told(other) and one.digest == other.digest and one.classes == other.classes
+
+
+@pytest.fixture
+def tars(tmp_path: Path) -> Path:
+    """Two tars of three images and their class names."""
+    write_tar(tmp_path / "tars" / "t-0.tar", samples(3))
+    write_tar(tmp_path / "tars" / "t-1.tar", samples(3, 3))
+    write_file(tmp_path / "tars" / "classes.txt", b"ape\nbee\ncat\n")
+    return tmp_path / "tars"
+
+
+@pytest.fixture
+def memory(tars: Path) -> Iterator[Any]:
+    """The same in memory://tars."""
+    fs = fsspec.filesystem("memory")
+    for file in tars.iterdir():
+        fs.pipe(f"/tars/{file.name}", file.read_bytes())
+    yield fs
+    fs.rm("/tars", recursive=True)
+
+
+class TestMemory:
+    @pytest.mark.parametrize("name", ["", "/", "/t-{0..1}.tar", "/t-*.tar", "/t-[01].tar"])
+    def test_as_local_tars(self, name: str, tars: Path, memory: Any) -> None:
+        images = open_images(f"memory://tars{name}")
+        assert same(images, open_images(str(tars)))
+        assert images.classes == ["ape", "bee", "cat"]
+        assert images.all_problems() == []
+        assert images.image(4).size == (36, 40)
+
+    def test_one_tar(self, tars: Path, memory: Any) -> None:
+        assert same(open_images("memory://tars/t-1.tar"), open_images(str(tars / "t-1.tar")))
+
+    def test_images_are_not_read_again_for_the_digest(self, tars: Path, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        images = open_images("memory://tars")
+        monkeypatch.setattr(RemoteFile, "read", lambda *_: pytest.fail("read again"))
+        assert images.digest == open_images(str(tars)).digest
+
+    @pytest.mark.parametrize("name", ["t-2.tar", "t-{0..2}.tar", "x-*.tar"])
+    def test_no_such_tar(self, name: str, memory: Any) -> None:
+        with pytest.raises(DataError, match=r"there is no tar 'memory://tars/.*' \(of 'memory://tars/.*'\); check the path"):
+            open_images(f"memory://tars/{name}")
+
+    def test_folder_without_tars(self, memory: Any) -> None:
+        memory.pipe("/tars/empty/readme.txt", b"hello")
+        with pytest.raises(DataError, match="there is no tar in 'memory://tars/empty'; expected files like"):
+            open_images("memory://tars/empty")
+
+    def test_cut_tar(self, tars: Path, memory: Any) -> None:
+        content = (tars / "t-1.tar").read_bytes()
+        memory.pipe("/tars/t-1.tar", content[: len(content) // 2])
+        images = open_images("memory://tars")
+        [problem] = images.problems
+        assert "tars/t-1.tar is truncated: " in problem
+        assert len(images) >= 3
+
+    def test_bytes_that_change_after_the_index(self, memory: Any) -> None:
+        images = open_images("memory://tars/t-0.tar")
+        content = bytearray(memory.cat_file("/tars/t-0.tar"))
+        content[images.samples[1].offset + 50] ^= 1
+        memory.pipe("/tars/t-0.tar", bytes(content))
+        assert images.samples[0].read() == picture(0)
+        with pytest.raises(BeyondClsError, match=r"'0001' in memory://tars/t-0\.tar has changed since its tar was opened"):
+            images.image(1)
+
+    def test_a_place_that_fails_is_no_damaged_image(self, memory: Any) -> None:
+        """With --on-error record the image would be lost though nothing is wrong with it."""
+        images = open_images("memory://tars/t-0.tar")
+        memory.rm("/tars/t-0.tar")
+        with pytest.raises(BeyondClsError, match=r"memory://tars/t-0\.tar cannot be read: .*; check the address") as caught:
+            images.image(1)
+        assert not isinstance(caught.value, DataError)
+
+    def test_fewer_bytes_than_asked_for(self, memory: Any) -> None:
+        file = RemoteFile("memory://tars/t-0.tar")
+        with pytest.raises(
+            BeyondClsError, match=r"gave 512 bytes for the 600 from .*; copy it here first, or give it as 'pipe"
+        ):
+            file.read(memory.size("/tars/t-0.tar") - 512, 600)
+
+    def test_unknown_protocol(self) -> None:
+        with pytest.raises(BeyondClsError, match=r"nowhere://x/a\.tar cannot be opened: .*nowhere"):
+            open_images("nowhere://x/a.tar")
+
+
+class Ranges(SimpleHTTPRequestHandler):
+    """Gives ranges of bytes, unlike Python's own server; counts bytes."""
+
+    ranges, sent = True, 0
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        content = Path(self.translate_path(self.path.partition("?")[0])).read_bytes()
+        asked = self.headers.get("Range")
+        if asked and self.ranges:
+            start, end = (int(n) for n in asked.removeprefix("bytes=").split("-"))
+            part = content[start : end + 1]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{start + len(part) - 1}/{len(content)}")
+        else:
+            part = content
+            self.send_response(200)
+        self.send_header("Content-Length", str(len(part)))
+        self.send_header("Accept-Ranges", "bytes" if self.ranges else "none")
+        self.end_headers()
+        self.wfile.write(part)
+
+
+@contextlib.contextmanager
+def served(folder: Path, handler: type[SimpleHTTPRequestHandler]) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class TestHttp:
+    def test_as_local_tars(self, tars: Path) -> None:
+        with served(tars, Ranges) as url:
+            images = open_images(f"{url}/t-{{0..1}}.tar")
+            assert same(images, open_images(str(tars)))
+            assert images.image(4).size == (36, 40)
+
+    def test_server_that_gives_whole_files_only(self, tars: Path) -> None:
+        class Whole(Ranges):
+            ranges = False
+
+        message = r"http://.*t-0\.tar gave \d+ bytes for the \d+ from \d+; copy it here first, or give it as 'pipe:curl -fsSL"
+        with served(tars, Whole) as url, pytest.raises(BeyondClsError, match=message):
+            open_images(f"{url}/t-0.tar")
+
+    def test_no_such_tar(self, tars: Path) -> None:
+        with (
+            served(tars, SimpleHTTPRequestHandler) as url,
+            pytest.raises(DataError, match=r"there is no tar 'http://.*t-9\.tar'"),
+        ):
+            open_images(f"{url}/t-9.tar")
+
+    def test_messages_hold_no_secret(self) -> None:
+        file = RemoteFile("https://me:password@host/data/a.tar?signature=abc")
+        assert (str(file), file.name) == ("https://host/data/a.tar", "a.tar")
+        assert str(file.parent / "classes.txt") == "https://host/data/classes.txt"
+        with pytest.raises(BeyondClsError) as caught:
+            RemoteFile("https://me:password@127.0.0.1:1/a.tar?signature=abc").read(0, 1)
+        assert "password" not in str(caught.value)
+        assert "abc" not in str(caught.value)
+
+
+class TestPipe:
+    def test_as_local_tars(self, tars: Path) -> None:
+        images = open_images(f"pipe:cat {tars}/t-{{0..1}}.tar")
+        local = open_images(str(tars))
+        assert images.digest == local.digest
+        assert [s.read() for s in images.samples] == [s.read() for s in local.samples]
+        assert images.all_problems() == []
+        assert images.classes is None
+
+    def test_a_command_of_several(self, tars: Path, tmp_path: Path) -> None:
+        images = open_images(f"pipe:gzip -c {tars}/t-0.tar | gzip -d")
+        assert images.digest == open_images(str(tars / "t-0.tar")).digest
+
+    def test_copies_live_as_long_as_the_images(self, tars: Path) -> None:
+        images = open_images(f"pipe:cat {tars}/t-0.tar")
+        file = images.samples[0].file
+        assert isinstance(file, Path)
+        assert file.is_file()
+        del images
+        assert not file.exists()
+
+    def test_command_that_fails(self) -> None:
+        with pytest.raises(DataError, match=r"the command of 'pipe:exit 3' ended with status 3; try it in a shell"):
+            open_images("pipe:exit 3")
+
+    def test_command_that_ends_early(self, tars: Path) -> None:
+        whole = (tars / "t-0.tar").stat().st_size
+        images = open_images(f"pipe:head -c {whole // 2} {tars}/t-0.tar")
+        assert "is truncated" in images.all_problems()[0]
+
+    def test_only_where_the_source_begins_with_it(self, tmp_path: Path) -> None:
+        """A name in a list or a part behind `::` runs nothing."""
+        ran = tmp_path / "ran"
+        with pytest.raises(DataError, match="there is no"):
+            open_images(f"{tmp_path}/a.tar::pipe:touch {ran}")
+        assert not ran.exists()

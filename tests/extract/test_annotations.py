@@ -1,0 +1,150 @@
+"""Several labels and boxes an image: from the data set into the store."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from extract.datasets import Box, DataError, ImageSet, Sample, open_images
+from extract.run import extract
+from store import FeatureStore, StoreError, join, verify
+from tests.extract.datasets.test_published import cub
+from tests.extract.pictures import picture, write_file, write_pictures, write_text
+from tests.extract.tiny import tiny_encoder
+
+N = 35
+LINES = ["1 2 3.5 4;0 0 9 9", "", "5 6 7 8"]
+
+
+def table(folder: Path, labels: Sequence[str], n: int = N, column: str = "labels", name: str = "images.csv") -> ImageSet:
+    """Images whose labels and boxes come in turn."""
+    write_pictures(folder, *(f"{i}.png" for i in range(n)), form="png")
+    lines = [f"i{i},{i}.png,{labels[i % len(labels)]},{LINES[i % 3]}" for i in range(n)]
+    write_text(folder / name, f"id,path,{column},boxes", *lines)
+    return open_images(str(folder / name), classes=write_text(folder / "names.txt", "ape", "bee", "cat"))
+
+
+def run(images: ImageSet, out: Path, existing: str = "refuse", on_error: str = "raise") -> FeatureStore:
+    return extract(
+        tiny_encoder(), images, out, shard_rows=32, batch_size=8, workers=2, existing=existing, on_error=on_error  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_several_labels(tmp_path: Path) -> None:
+    store = run(table(tmp_path / "d", ["ape;cat", "", "bee"]), tmp_path / "f")
+    assert store.multilabel
+    assert store.labels.dtype == np.uint8
+    assert store.labels[:4].tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 0, 1]]
+    assert store.labels.sum(0).tolist() == [12, 11, 12]
+    assert store.n_classes == 3
+    assert store.labelled.all(), "no label is an answer"
+    assert "images/label" not in store.arrays
+    assert not [problem for _, _, problem in verify(store.path) if problem]
+    batch = next(store.batches(["cls/block1/view0"], batch_size=8))
+    assert batch["label"].tolist() == store.labels[batch["row"]].tolist()
+
+
+def test_boxes(tmp_path: Path) -> None:
+    store = run(table(tmp_path / "d", ["0", "1", "2"], column="label"), tmp_path / "f")
+    assert not store.multilabel
+    assert store.labels[:3].tolist() == [0, 1, 2]
+    assert store.array("images/boxes").shape == (N, 2, 4)
+    for row in (0, 33):
+        corners, labels = store.boxes(row)
+        assert corners.tolist() == [[1, 2, 3.5, 4], [0, 0, 9, 9]]
+        assert labels.tolist() == [0, 0]
+    assert len(store.boxes(1)[0]) == 0
+    assert store.boxes(2)[0].tolist() == [[5, 6, 7, 8]]
+    assert store.boxes(2)[1].tolist() == [2]
+    assert (store.array("images/boxes").rows([1]) == -1).all()
+    assert not [problem for _, _, problem in verify(store.path) if problem]
+
+
+def test_a_set_without_boxes_has_no_array_for_them(tmp_path: Path) -> None:
+    write_file(tmp_path / "d" / "ape" / "0.png", picture(0))
+    store = run(open_images(str(tmp_path / "d")), tmp_path / "f")
+    assert not any("box" in name for name in store.arrays)
+    assert store.labelled.tolist() == [True]
+    with pytest.raises(StoreError, match="has no array 'images/boxes'"):
+        store.boxes(0)
+
+
+def test_labels_and_boxes_of_an_image_that_is_missing_are_kept(tmp_path: Path) -> None:
+    images = table(tmp_path / "d", ["ape;cat", "", "bee"])
+    (tmp_path / "d" / "3.png").unlink()
+    images = open_images(str(tmp_path / "d" / "images.csv"))
+    store = run(images, tmp_path / "f", on_error="record")
+    assert np.flatnonzero(~store.valid).tolist() == [3]
+    assert np.flatnonzero(~store.labelled).tolist() == [3]
+    assert store.labels[3].tolist() == [1, 0, 1]
+    assert len(store.boxes(3)[0]) == 2
+    assert store.attributes["invalid"] == [{"row": 3, "id": "i3", "problem": "'i3' in 3.png: is in the list, but not there"}]
+
+
+def test_problems_of_a_published_set_are_recorded_without_paths(tmp_path: Path) -> None:
+    root = cub(tmp_path / "d")
+    write_file(root / "CUB_200_2011" / "images" / "extra.jpg", picture(0, "jpeg"))
+    (root / "CUB_200_2011" / "images" / "002.Laysan_Albatross" / "c.jpg").unlink()
+    store = run(open_images(str(root), split="train"), tmp_path / "f", on_error="record")
+    assert store.attributes["problems"][0].startswith("1 images in images are in no list, e.g. extra.jpg")
+    assert len(store.attributes["problems"]) == 2
+    assert str(tmp_path) not in (store.path / "zarr.json").read_text()
+
+
+def test_more_images_with_more_boxes(tmp_path: Path) -> None:
+    """The rows that are there get the wider array too."""
+    few = table(tmp_path / "d", ["ape;cat", "", "bee"], n=33)
+    run(few, tmp_path / "f")
+    table(tmp_path / "d", ["ape;cat", "", "bee"])
+    file = tmp_path / "d" / "images.csv"
+    file.write_text(file.read_text().replace("i34,34.png,,", "i34,34.png,,1 1 2 2;3 3 4 4;5 5 6 6"))
+    more = open_images(str(file), classes=tmp_path / "d" / "names.txt")
+    assert (few.n_boxes, more.n_boxes) == (2, 3)
+    extended = run(more, tmp_path / "f", existing="extend")
+    whole = run(more, tmp_path / "whole")
+    for name in ("images/labels", "images/boxes", "images/box_label", "cls/block1/view0"):
+        assert np.array_equal(extended.array(name).all(), whole.array(name).all()), name
+    assert len(extended.boxes(34)[0]) == 3
+
+
+def sample(labels: tuple[int, ...] | None, boxes: tuple[Box, ...], file: Path) -> Sample:
+    return Sample("x", labels, file, 0, file.stat().st_size, None, boxes)
+
+
+def test_labels_and_boxes_enter_the_digest(tmp_path: Path) -> None:
+    file = write_file(tmp_path / "x.png", picture(0))
+    box = Box(1, 2, 3, 4, 0)
+    sets = [
+        ImageSet("s", [sample((0,), (), file)], ["a", "b"]),
+        ImageSet("s", [sample((1,), (), file)], ["a", "b"]),
+        ImageSet("s", [sample((0,), (), file)], ["a", "b"], multilabel=True),
+        ImageSet("s", [sample((0,), (), file)], ["a", "b", "c"], multilabel=True),
+        ImageSet("s", [sample((0, 1), (), file)], ["a", "b"], multilabel=True),
+        ImageSet("s", [sample((), (), file)], ["a", "b"], multilabel=True),
+        ImageSet("s", [sample((0,), (box,), file)], ["a", "b"]),
+        ImageSet("s", [sample((0,), (box._replace(x1=3.5),), file)], ["a", "b"]),
+        ImageSet("s", [sample((0,), (box._replace(label=1),), file)], ["a", "b"]),
+        ImageSet("s", [sample((0,), (box, box), file)], ["a", "b"]),
+    ]
+    assert len({images.digest for images in sets}) == len(sets)
+    other_order = ImageSet("s", [sample((1, 0), (), file)], ["a", "b"], multilabel=True)
+    assert other_order.digest == sets[4].digest, "the labels of an image have no order"
+
+
+def test_label_beyond_the_classes_of_a_multilabel_set(tmp_path: Path) -> None:
+    file = write_file(tmp_path / "x.png", picture(0))
+    with pytest.raises(DataError, match="has label 2, but there are 2 class names"):
+        ImageSet("s", [sample((0, 2), (), file)], ["a", "b"], multilabel=True)
+
+
+def test_join_of_multilabel_sets(tmp_path: Path) -> None:
+    one = run(table(tmp_path / "a", ["ape;cat", "", "bee"]), tmp_path / "one")
+    same = run(table(tmp_path / "b", ["ape;cat", "", "bee"], n=33), tmp_path / "same")
+    other = run(table(tmp_path / "c", ["ape;cat", "", "cat"]), tmp_path / "other")
+    single = run(table(tmp_path / "e", ["ape"], column="label"), tmp_path / "single")
+    assert join(one, same).tolist() == [*range(33), -1, -1]
+    with pytest.raises(StoreError, match=r"image 'i2' has label \[0 1 0\] in .* but \[0 0 1\] in "):
+        join(one, other)
+    with pytest.raises(StoreError, match="have other classes; are these the same images"):
+        join(one, single)

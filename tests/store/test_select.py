@@ -1,0 +1,97 @@
+"""Subsets of a feature set by lists of ids."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from store import FeatureStore, Loader, StoreError, read_ids, rows_of_ids
+from store.layout import ArrayLayout
+from store.spec import FeatureSpec
+from store.writer import FeatureWriter
+
+TRAIN = ["n01440764/n01440764_10026", "n01440764/n01440764_9", "n01443537/n01443537_2", "a.b/n01443537_2", "plain"]
+
+
+def of_ids(path: Path, ids: list[str]) -> FeatureStore:
+    width = max(map(len, ids))
+    arrays = {
+        "images/id": np.array([list(i.encode().ljust(width, b"\0")) for i in ids], np.uint8),
+        "images/label": np.arange(len(ids)),
+        "images/valid": np.ones(len(ids), np.uint8),
+        "cls/block1/view0": np.arange(4 * len(ids), dtype=np.float32).reshape(-1, 4),
+    }
+    layouts = [ArrayLayout(n, v.shape, v.dtype.name, ("image", "of")[: v.ndim], 32) for n, v in arrays.items()]
+    spec = FeatureSpec("w", "{}", {}, "d", len(ids), (1,), (), ())
+    with FeatureWriter(path, spec, layouts) as writer:
+        writer.write_unit(0, arrays)
+        writer.finish({})
+    return FeatureStore.open(path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FeatureStore:
+    return of_ids(tmp_path / "s", TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("ids", "rows"),
+    [
+        (["plain", "n01440764/n01440764_9"], [4, 1]),
+        (["n01440764_9.JPEG", "n01440764_10026.JPEG"], [1, 0]),  # as the published lists of 1 % call them
+        (["n01440764_10026", "n01443537/n01443537_2.jpg"], [0, 2]),
+        (["a.b/n01443537_2", "x/plain.png"], [3, 4]),
+        ([], []),
+    ],
+)
+def test_ids_and_file_names(ids: list[str], rows: list[int], store: FeatureStore) -> None:
+    found = rows_of_ids(store, ids)
+    assert found.dtype == np.int64
+    assert found.tolist() == rows
+
+
+def test_an_id_with_a_dot_is_no_file_name(tmp_path: Path) -> None:
+    store = of_ids(tmp_path / "s", ["image.1", "image.2", "image"])
+    assert rows_of_ids(store, ["image.2", "image", "image.1"]).tolist() == [1, 2, 0]
+
+
+def test_rows_for_a_loader(store: FeatureStore) -> None:
+    rows = rows_of_ids(store, ["n01440764_9.JPEG", "plain"])
+    loader = Loader({"cls": store.tokens("cls")}, store.labels, rows, 8)
+    (batch,) = loader.epoch(0)
+    assert sorted(batch["label"].tolist()) == [1, 4]
+
+
+def test_ids_that_are_not_there(store: FeatureStore) -> None:
+    message = r"2 of 3 ids are not in .*s, first 'n0_1\.JPEG'; its ids are like 'n01440764/n01440764_10026': is this the list"
+    with pytest.raises(StoreError, match=message):
+        rows_of_ids(store, ["plain", "n0_1.JPEG", "n0_2.JPEG"])
+
+
+def test_name_of_several_images(store: FeatureStore) -> None:
+    with pytest.raises(
+        StoreError, match=r"'n01443537_2\.JPEG' could be several images of .*: n01443537/n01443537_2, a\.b/n014"
+    ):
+        rows_of_ids(store, ["n01443537_2.JPEG"])
+
+
+def test_an_image_twice(store: FeatureStore) -> None:
+    with pytest.raises(StoreError, match=r"'n01440764_9\.JPEG' stands twice in the list \(first as 'n01440764/n01440764_9'\)"):
+        rows_of_ids(store, ["n01440764/n01440764_9", "n01440764_9.JPEG"])
+
+
+def test_list_of_ids(tmp_path: Path) -> None:
+    file = tmp_path / "1percent.txt"
+    file.write_text("n01440764_10182.JPEG\r\n\nn01440764_10293.JPEG \n")
+    assert read_ids(file) == ["n01440764_10182.JPEG", "n01440764_10293.JPEG"]
+
+
+def test_list_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"the list of ids '.*x\.txt' cannot be read .*; expected a text, one id a line"):
+        read_ids(tmp_path / "x.txt")
+    (tmp_path / "x.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(StoreError, match=r"the list of ids '.*x\.txt' cannot be read"):
+        read_ids(tmp_path / "x.txt")
+    (tmp_path / "x.txt").write_bytes(b"\n")
+    with pytest.raises(StoreError, match=r"the list of ids '.*x\.txt' is empty"):
+        read_ids(tmp_path / "x.txt")
