@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from pipelines import attention, extract, probe, store
+from pipelines import attention, encoders, extract, probe, store
 from pipelines.report import command as report
 
 app = typer.Typer(
@@ -17,19 +17,8 @@ app.command("extract")(extract.main)
 app.command("probe")(probe.main)
 app.command("attention")(attention.main)
 app.command("report")(report.main)
+app.command("encoders")(encoders.main)
 app.add_typer(store.app, name="store")
-
-
-@app.command()
-def encoders(pattern: str = typer.Argument("", help="part of a name")) -> None:
-    """List the encoders: the registry, then timm's ViTs."""
-    import timm
-
-    from extract.encoders import ENCODERS
-
-    for name in [*ENCODERS, *timm.list_models(["vit_*", "deit*", "beit*", "eva*"], pretrained=True)]:
-        if pattern in name:
-            typer.echo(name)
 
 
 # What a command may need beyond the plain installation, and the extra that brings it.

@@ -81,6 +81,7 @@ def main(
     An interrupted run goes on where it stopped when the same command is given again. Several processes share the work with
     --task-id and --n-tasks (a job array, a plain loop), or under torchrun; the last to finish puts the set in its place.
     """
+    from extract.allocator import keep_freed_memory
     from extract.datasets import open_images
     from extract.encoders import load_encoder
     from extract.run import extract
@@ -117,6 +118,8 @@ def main(
     frozen = load_encoder(encoder, **loading)
     place = choose_device(f"cuda:{local}" if device == "cuda" and world > 1 else device)
     frozen.run_with(amp=amp, channels_last=channels_last, compile=compile)
+    if place.type == "cpu":
+        keep_freed_memory()
     typer.echo(f"{encoder}: {len(images):,} images of {data} on {place}")
     with progress_bar(encoder, len(images), "images") as progress:
         warn = lambda message: typer.echo(message, err=True)  # noqa: E731

@@ -66,9 +66,7 @@ class Encoder:
         self.layout = TokenLayout(has_cls=has_cls, n_prefix=int(model.num_prefix_tokens))  # type: ignore[arg-type]
         self.weights = weights_digest(model)
         self.block = block % self.n_blocks
-        size = getattr(getattr(model, "patch_embed", None), "img_size", None)  # of the arguments, not of the hub's weights
-        known = resolve_model_data_config(model, {"input_size": (3, *size)} if size else None)
-        self.config = {**known, **(transform or {})}
+        self.config = input_of(model, transform or {})
         self.views = Views(self.config)
         self.transform = self.views.evaluation
         self.amp: str | None = None
@@ -93,6 +91,10 @@ class Encoder:
         self.model.to(memory_format=self._memory_format)
         if compile:
             self._forward = torch.compile(self.model.forward_features)  # type: ignore[arg-type]
+
+    def autocast(self, device_type: str) -> torch.autocast:
+        """What matrices are multiplied in, as a context."""
+        return torch.autocast(device_type, getattr(torch, self.compute_dtype), enabled=self.amp is not None)
 
     @property
     def n_blocks(self) -> int:
@@ -182,8 +184,10 @@ class Encoder:
         hooks = [modules[b].register_forward_hook(lambda _m, _i, x, b=b: tokens(b, x)) for b in blocks]
         try:
             seen = of if of_attention or maps else None
-            amp = torch.autocast(images.device.type, getattr(torch, self.compute_dtype), enabled=self.amp is not None)
-            with watched(modules, self.layout, seen, attended, branched if of_blocks else None), amp:
+            with (
+                watched(modules, self.layout, seen, attended, branched if of_blocks else None),
+                self.autocast(images.device.type),
+            ):
                 final = self._forward(images.contiguous(memory_format=self._memory_format))
         finally:
             for hook in hooks:
@@ -197,3 +201,10 @@ class Encoder:
                 )
         out.statistics = {name: torch.stack(per_block, 1) for name, per_block in collected.items()}  # [B, L, H]
         return out
+
+
+def input_of(model: nn.Module, transform: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model takes, as timm names it (input_size, mean, std, …): what timm knows of it, and over that `transform`."""
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None)  # of the arguments, not of the hub's weights
+    known = resolve_model_data_config(model, {"input_size": (3, *size)} if size else None)
+    return {**known, **transform}

@@ -23,7 +23,7 @@ def _mae(model: str, weights: str) -> Pretrained:
 OFFICIAL = "https://dl.fbaipublicfiles.com/mae/pretrain"
 ENCODERS = {
     # Its authors published no ViT-S.
-    "mae-s16": _mae("vit_small_patch16_224", "see https://github.com/gmum/beyond_cls"),
+    "mae-s16": _mae("vit_small_patch16_224", "see https://github.com/facebookresearch/mae/blob/main/PRETRAIN.md (train one)"),
     "mae-b16": _mae("vit_base_patch16_224", f"{OFFICIAL}/mae_pretrain_vit_base.pth"),
     "mae-l16": _mae("vit_large_patch16_224", f"{OFFICIAL}/mae_pretrain_vit_large.pth"),
     "mae-h14": _mae("vit_huge_patch14_224", f"{OFFICIAL}/mae_pretrain_vit_huge.pth"),

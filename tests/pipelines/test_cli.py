@@ -1,6 +1,7 @@
 """The command line on small real data: what it writes, and what it says of bad input."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -193,3 +194,39 @@ def test_pinned_weights_are_those_in_the_repository(monkeypatch):
     for name, options in encoders.items():
         assert "weights" in options, name
         assert load_encoder(name, **options).weights == options["weights"]
+
+
+def test_encoders_are_listed_with_size_tokens_licence_and_source(beyondcls):
+    status, out, _ = beyondcls("encoders", "capi-l14-p205")
+    assert status == 0
+    heading, row = out.splitlines()
+    assert re.split("  +", heading)[:3] == ["name", "parameters", "width"]
+    assert re.split("  +", heading)[-2:] == ["licence", "weights"]
+    assert "302.7 M" in row
+    assert "16 registers + 256" in row
+    assert "Apache-2.0" in row
+    assert row.endswith("https://dl.fbaipublicfiles.com/capi/capi_vitl14_p205.pth")
+
+
+def test_tasks_share_an_extraction(beyondcls, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    made = extract_some(tmp_path)
+    arguments = ("extract", "--encoder", "quickstart-random", "--data", made, "--out", tmp_path / "f", "--views", "2")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    status, out, err = beyondcls(*arguments, "--amp", "none", "--channels-last")
+    assert status == 0, err
+    assert "f: 5 images" in " ".join(out.split())
+    status, _, err = beyondcls(*arguments, "--task-id", "2")
+    assert status == 1
+    assert "task_id is 2, expected 0 to 1 (n_tasks is 2)" in " ".join(err.split())
+
+
+def extract_some(folder):
+    """Five images in one class folder."""
+    from PIL import Image
+
+    (folder / "images/a").mkdir(parents=True)
+    for i in range(5):
+        Image.new("RGB", (32, 32), (i, i, i)).save(folder / f"images/a/{i}.png")
+    return folder / "images"

@@ -134,7 +134,9 @@ def test_names_and_shapes(written: Path) -> None:
 
 
 def test_extraction_names_dimensions_and_dtypes_as_the_table() -> None:
-    stated = {row["Array"]: row for section in ("Folder", "Labels and boxes") for table in _tables(section) for row in table}
+    stated = {
+        row["Array"]: row for section in ("Folder", "Views", "Labels and boxes") for table in _tables(section) for row in table
+    }
     source = _extract_source()
     (dimensions,) = (
         ast.literal_eval(node.value)
@@ -145,8 +147,10 @@ def test_extraction_names_dimensions_and_dtypes_as_the_table() -> None:
     assert dimensions == {kind: by_kind[kind] for kind in dimensions}
     images = {}
     for node in ast.walk(source):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "ArrayLayout" and isinstance(node.args[0], ast.Constant):
-            images[node.args[0].value] = (ast.literal_eval(node.args[2]), ast.literal_eval(node.args[3]))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "ArrayLayout":
+            name = ast.unparse(node.args[0]).removeprefix("f").strip("'").replace("{view}", "{V}")
+            if name.startswith("images/"):
+                images[name] = (ast.literal_eval(node.args[2]), ast.literal_eval(node.args[3]))
     assert images == {
         name: (row["dtype"], tuple(row["Dimensions"].split(", "))) for name, row in stated.items() if name.startswith("images/")
     }

@@ -1,11 +1,14 @@
 """What an encoder gives: tokens by block, maps, norm."""
 
+import shutil
+
 import pytest
 import torch
 from torch import nn
 
 from extract.attention import PER_BLOCK, STATISTICS, centre
-from extract.encoders import Encoder
+from extract.encoders import Encoder, load_encoder
+from store import BeyondClsError
 from tests.extract.tiny import sharpen, tiny_encoder
 
 IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -109,3 +112,47 @@ def test_statistics_of_an_encoder_without_cls() -> None:
     assert encoded.cls == {}
     assert encoded.maps.keys() == {"centre"}
     assert encoded.patch[1].shape == (3, 16, 32)
+
+
+class TestHowToCompute:
+    @pytest.mark.parametrize(
+        "how",
+        [
+            {"channels_last": True},
+            pytest.param({"compile": True}, marks=pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")),
+        ],
+        ids=str,
+    )
+    def test_same_features(self, how: dict[str, bool]) -> None:
+        plain, other = tiny_encoder(), tiny_encoder()
+        sharpen(plain.model, 8)
+        sharpen(other.model, 8)
+        other.run_with(**how)  # type: ignore[arg-type]
+        for _ in range(2):
+            given, expected = (e(IMAGES, [0, 1], e.statistics, maps=True) for e in (other, plain))
+            for block in (0, 1):
+                torch.testing.assert_close(given.patch[block], expected.patch[block], rtol=0, atol=1e-5)
+            for name in plain.statistics:
+                torch.testing.assert_close(given.statistics[name], expected.statistics[name], rtol=0, atol=1e-5)
+            torch.testing.assert_close(given.maps["cls"], expected.maps["cls"], rtol=0, atol=1e-6)
+
+    def test_fewer_bits_are_told_apart_and_close(self) -> None:
+        plain, other = tiny_encoder(), tiny_encoder()
+        other.run_with(amp="bf16")
+        assert (plain.compute_dtype, other.compute_dtype) == ("float32", "bfloat16")
+        given, expected = (e(IMAGES, [1], e.statistics, maps=True) for e in (other, plain))
+        difference = (given.patch[1] - expected.patch[1]).abs().max()
+        assert 1e-4 < difference < 0.1
+        assert given.patch[1].dtype == given.statistics["cls_self"].dtype == given.maps["cls"].dtype == torch.float32
+        torch.testing.assert_close(given.statistics["cls_self"], expected.statistics["cls_self"], rtol=0, atol=1e-3)
+
+    def test_unknown(self) -> None:
+        with pytest.raises(BeyondClsError, match="unknown amp 'bf61'; did you mean 'bf16'"):
+            tiny_encoder().run_with(amp="bf61")
+
+
+def test_no_maps_without_attention() -> None:
+    encoder = load_encoder("mixer-b16", random_seed=0)
+    encoded = encoder(torch.zeros(1, 3, 224, 224), [0], encoder.statistics, maps=True)
+    assert encoded.maps == encoded.statistics == encoded.cls == {}
+    assert encoded.patch[0].shape == (1, 196, 768)

@@ -1,0 +1,192 @@
+"""Extraction against the bare forward pass of timm, and against the naive way to the same statistics.
+
+    python -m benchmarks.extract [--quick] [--images 128] [--rounds 5] [--device cpu] [--amp none]
+
+Images are decoded and transformed before the clock starts, and freed memory is kept by the process, for all. Ratios are medians over interleaved rounds:
+`e2e_vs_bare_forward`: seconds of timm's fused forward pass / seconds of `extract` with all statistics, maps and tokens,
+written to disk and synced. `vs_unfused`: seconds of the unfused pass that keeps every attention map of a batch and computes
+the paper's four statistics from them in the end / seconds of our pass with all ten and the maps. `peak_memory_vs_bare`: peak
+memory of a process that extracts / of one that runs the bare pass. On CPU a ViT-S/14 at 224 pixels (257 tokens), on a GPU a
+ViT-B/16.
+The last line is JSON.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor
+
+from benchmarks.timing import ROOT
+from extract.allocator import keep_freed_memory
+from extract.datasets import ImageSet, Sample
+from extract.encoders import Encoder
+from extract.run import extract
+from extract.views import Crop
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="16 images, one round: under a minute, and no evidence")
+    parser.add_argument("--images", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--amp", default="none", help="bf16, fp16 or none")
+    parser.add_argument("--scratch", type=Path, help="folder on the disk that is written; a temporary one by default")
+    parser.add_argument("--peak", choices=WAYS, help=argparse.SUPPRESS)  # what a process of its own measures
+    given = parser.parse_args()
+    n, rounds = (16, 1) if given.quick else (given.images, given.rounds)
+    keep_freed_memory()  # as the command does; for all
+    bench = Bench(n, min(given.batch, n), given.device, given.amp, given.scratch)
+    if given.peak:
+        bench.run(given.peak)
+        print(bench.peak())
+        return
+    bench.run("bare")  # imports, memory, autotuning: what is paid once
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    for number in range(rounds):
+        for way in WAYS if number % 2 == 0 else WAYS[::-1]:
+            seconds[way].append(bench.run(way))
+    for way in WAYS:
+        rate, slowest, fastest = (n / of(seconds[way]) for of in (statistics.median, max, min))
+        print(f"{way:8} {rate:8.1f} images/s ({slowest:.1f} to {fastest:.1f})")
+    common = ["--images", str(n), "--batch", str(given.batch), "--device", given.device, "--amp", given.amp]
+    command = [sys.executable, "-m", "benchmarks.extract", *common, "--peak"]
+    peaks = {way: int(subprocess.run([*command, way], cwd=ROOT, capture_output=True, check=True).stdout) for way in WAYS}
+    print("peak memory " + ", ".join(f"{way} {nbytes / 1e9:.2f} GB" for way, nbytes in peaks.items()))
+    over: Callable[[str, str], float] = lambda one, other: statistics.median(  # noqa: E731
+        a / b for a, b in zip(seconds[one], seconds[other], strict=True)
+    )
+    ratios = {
+        "e2e_vs_bare_forward": over("bare", "extract"),
+        "vs_unfused": over("unfused", "pass"),
+        "peak_memory_vs_bare": peaks["extract"] / peaks["bare"],
+    }
+    print(json.dumps({name: round(value, 3) for name, value in ratios.items()}))
+
+
+class Decoded:
+    """Views of images that were decoded before."""
+
+    def __init__(self, images: Tensor):
+        self.images = images
+        self.described: dict[str, Any] = {}
+
+    def cut(self, image: Any, image_id: str, view: int) -> tuple[Tensor, Crop]:
+        return self.images[int(image_id)], Crop((0, 0, 224, 224), False)
+
+
+class Listed(ImageSet):
+    """As many images as asked, of which nothing is read."""
+
+    digest = "0"
+
+    def __init__(self, n: int):
+        super().__init__("benchmark", [Sample(f"{i:06}", (0,), Path("none"), 0, 1) for i in range(n)])
+
+    def image(self, row: int) -> Any:
+        return _Size()
+
+
+class _Size:
+    height = width = 224
+
+
+class Bench:
+    """The ways to run the same model over the same images."""
+
+    def __init__(self, n: int, batch: int, device: str, amp: str, scratch: Path | None):
+        torch.manual_seed(0)
+        self.n, self.batch, self.device, self.scratch = n, batch, torch.device(device), scratch
+        options: dict[str, Any]
+        name, options = (
+            ("vit_base_patch16_224", {}) if self.device.type == "cuda" else ("vit_small_patch14_dinov2", {"img_size": 224})
+        )
+        self.model: Any = timm.create_model(name, num_classes=0, **options).eval().requires_grad_(False).to(self.device)
+        self.encoder = Encoder("benchmark", self.model, {})
+        self.encoder.run_with(amp=amp)
+        self.images = torch.randn(n, 3, 224, 224)
+        self.encoder.views = Decoded(self.images)  # type: ignore[assignment]
+        self.ways = {"bare": self.bare, "extract": self.extract, "pass": self.one_pass, "unfused": self.unfused}
+
+    def run(self, way: str) -> float:
+        """Seconds."""
+        began = time.perf_counter()
+        self.ways[way]()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    def peak(self) -> int:
+        """Peak memory of this process so far, bytes; on a GPU, of what it took there."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated()
+        return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+
+    def batches(self) -> list[Tensor]:
+        return list(self.images.split(self.batch))
+
+    @torch.inference_mode()
+    def bare(self) -> None:
+        """timm alone, as it comes: fused attention."""
+        with self.encoder.autocast(self.device.type):
+            for images in self.batches():
+                self.model.forward_features(images.to(self.device))
+
+    def one_pass(self) -> None:
+        """Ours, without the disk: tokens, ten statistics, maps."""
+        for images in self.batches():
+            self.encoder(images.to(self.device), [self.encoder.n_blocks - 1], self.encoder.statistics, maps=True)
+
+    def extract(self) -> None:
+        """Ours, to the end."""
+        out = Path(tempfile.mkdtemp(prefix="beyondcls-benchmark-", dir=self.scratch))
+        try:
+            extract(self.encoder, Listed(self.n), out / "f", batch_size=self.batch, device=self.device)
+        finally:
+            shutil.rmtree(out)
+
+    @torch.inference_mode()
+    def unfused(self) -> None:
+        """The naive way: all maps [L, B, H, N, N] of a batch, then the statistics."""
+        for block in self.model.blocks:
+            block.attn.fused_attn = False
+        maps: list[Tensor] = []
+        hooks = [b.attn.attn_drop.register_forward_hook(lambda _m, _i, out: maps.append(out)) for b in self.model.blocks]
+        try:
+            for images in self.batches():
+                with self.encoder.autocast(self.device.type):
+                    self.model.forward_features(images.to(self.device))
+                naive(torch.stack(maps).float())
+                maps.clear()
+        finally:
+            for hook in hooks:
+                hook.remove()
+            for block in self.model.blocks:
+                block.attn.fused_attn = True
+
+
+def naive(attention: Tensor) -> list[Tensor]:
+    """The paper's four statistics from maps [L, B, H, N, N], as its formulas read."""
+    patches = attention[..., 1:]
+    p = patches / patches.sum(-1, keepdim=True)
+    entropy = -(p * (p + 1e-6).log()).sum(-1)
+    self_ = (attention / patches.sum(-1, keepdim=True)).diagonal(dim1=-2, dim2=-1)[..., 1:].mean(-1)
+    return [attention[..., 0, 0], entropy[..., 0], self_, entropy[..., 1:].mean(-1)]
+
+
+WAYS = ("bare", "extract", "pass", "unfused")
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""`beyondcls encoders`: what can be extracted, where its weights come from, and under which licence."""
+
+from typing import Annotated
+
+import typer
+
+
+def main(pattern: Annotated[str, typer.Argument(help="part of a name")] = "") -> None:
+    """List encoders: those of the registry with their sizes, then timm's models whose weights its hub has.
+
+    Tokens are those of one image; "read at" is the block whose tokens are kept by default, counted from 0. Weights that
+    begin with "see" have to be fetched by hand and given as --checkpoint FILE.
+    """
+    import timm
+
+    from extract.encoders import ENCODERS
+    from extract.encoders.listing import listing_of
+    from pipelines.store.table import table
+
+    rows = [("name", "parameters", "width", "blocks", "read at", "tokens", "attention", "licence", "weights")]
+    for name, entry in ENCODERS.items():
+        if pattern in name:
+            of = listing_of(entry)
+            counts = (f"{of.n_parameters / 1e6:,.1f} M", str(of.width), str(of.n_blocks), str(of.block))
+            rows.append((name, *counts, of.tokens, "yes" if of.attends else "no", entry.licence, entry.weights))
+    if len(rows) > 1:
+        typer.echo("\n".join(table(rows, right=(1, 2, 3, 4))))
+    for name in timm.list_models(["vit_*", "deit*", "beit*", "eva*", "convnext*", "mixer*"], pretrained=True):
+        if pattern in name:
+            typer.echo(name)

@@ -1,0 +1,52 @@
+"""The registry: every entry can be listed, made and run, and says where its weights and their licence come from."""
+
+import re
+
+import pytest
+import torch
+
+from extract.encoders import ENCODERS, load_encoder
+from extract.encoders.listing import listing_of
+
+SMALL = [name for name in ENCODERS if listing_of(ENCODERS[name]).n_parameters < 30e6]
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_every_entry(name: str) -> None:
+    entry, of = ENCODERS[name], listing_of(ENCODERS[name])
+    assert of.n_parameters > 1e6
+    assert 0 <= of.block < of.n_blocks
+    assert of.n_patches > 0
+    assert entry.licence
+    assert re.match(r"https://|see https://|timm/\w+\.\w+$|quickstart/encoders/\w+\.safetensors$|random$", entry.weights)
+    assert entry.digest is None or re.fullmatch("[0-9a-f]{64}", entry.digest)
+
+
+@pytest.mark.parametrize(
+    ("name", "millions", "tokens", "block"),
+    [
+        ("mae-b16", 85.8, "[cls] + 196", 11),
+        ("simmim-b16", 85.8, "[cls] + 196", 8),
+        ("ijepa-h14", 630.8, "256", 31),
+        ("capi-l14", 302.7, "16 registers + 256", 23),
+        ("dinov2-reg-s14", 21.6, "[cls] + 4 registers + 256", 11),
+        ("convnext-b", 87.6, "49", 3),
+        ("mixer-b16", 59.1, "196", 11),
+    ],
+)
+def test_known_sizes(name: str, millions: float, tokens: str, block: int) -> None:
+    of = listing_of(ENCODERS[name])
+    assert of.n_parameters / 1e6 == pytest.approx(millions, abs=0.05)
+    assert (of.tokens, of.block) == (tokens, block)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_listed_is_what_is_loaded(name: str) -> None:
+    encoder, of = load_encoder(name, random_seed=0), listing_of(ENCODERS[name])
+    encoded = encoder(torch.zeros(1, *encoder.config["input_size"]), [of.block], encoder.statistics, maps=True)
+    assert encoder.block == of.block
+    assert encoded.patch[of.block].shape == (1, of.n_patches, of.width)
+    assert bool(encoded.cls) == of.has_cls
+    assert bool(encoded.statistics) == bool(encoded.maps) == of.attends
+    if of.n_registers:
+        assert encoded.registers[of.block].shape == (1, of.n_registers, of.width)
