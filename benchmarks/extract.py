@@ -2,7 +2,8 @@
 
     python -m benchmarks.extract [--quick] [--images 128] [--rounds 5] [--device cpu] [--amp none]
 
-Images are decoded and transformed before the clock starts, and freed memory is kept by the process, for all. Ratios are medians over interleaved rounds:
+Images are decoded and transformed before the clock starts, and the process keeps freed memory, for all. Ratios are medians
+over interleaved rounds:
 `e2e_vs_bare_forward`: seconds of timm's fused forward pass / seconds of `extract` with all statistics, maps and tokens,
 written to disk and synced. `vs_unfused`: seconds of the unfused pass that keeps every attention map of a batch and computes
 the paper's four statistics from them in the end / seconds of our pass with all ten and the maps. `peak_memory_vs_bare`: peak

@@ -11,9 +11,7 @@ def main(pattern: Annotated[str, typer.Argument(help="part of a name")] = "") ->
     Tokens are those of one image; "read at" is the block whose tokens are kept by default, counted from 0. Weights that
     begin with "see" have to be fetched by hand and given as --checkpoint FILE.
     """
-    import timm
-
-    from extract.encoders import ENCODERS
+    from extract.encoders import ENCODERS, timm_names
     from extract.encoders.listing import listing_of
     from pipelines.store.table import table
 
@@ -25,6 +23,6 @@ def main(pattern: Annotated[str, typer.Argument(help="part of a name")] = "") ->
             rows.append((name, *counts, of.tokens, "yes" if of.attends else "no", entry.licence, entry.weights))
     if len(rows) > 1:
         typer.echo("\n".join(table(rows, right=(1, 2, 3, 4))))
-    for name in timm.list_models(["vit_*", "deit*", "beit*", "eva*", "convnext*", "mixer*"], pretrained=True):
+    for name in timm_names(pretrained=True):
         if pattern in name:
             typer.echo(name)

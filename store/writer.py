@@ -276,21 +276,22 @@ class FeatureWriter:
         Raises: StoreError: units are missing, and nobody else can be writing them; or no space is left.
         """
         with self._alone():
+            published = False
             if self.shared:
                 self._refresh()
-                if not read_records(self.staging):
-                    return True  # the last of the others has published it
+                published = not read_records(self.staging)  # by the last of the others
             if missing := self.missing_units():
                 if self.shared:
                     return False
                 raise StoreError(
                     f"{self.staging}: {len(missing)} of {self.n_units} shards are not written yet, first {missing[0]}"
                 )
-            with self._space():
-                if self.shared:
-                    write_records(self.staging, read_records(self.staging))  # one journal, which is one file to remove
-                self._describe(attributes)
-                self._publish()
+            if not published:
+                with self._space():
+                    if self.shared:
+                        write_records(self.staging, read_records(self.staging))  # one journal, which is one file to remove
+                    self._describe(attributes)
+                    self._publish()
         self.close()
         return True
 

@@ -1,7 +1,8 @@
-"""Attention of some images in one block, in the form in which statistics cost least."""
+"""Attention of images in one block, in the form in which statistics cost least."""
 
 import math
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float
@@ -10,74 +11,94 @@ from torch import Tensor
 from extract.attention.layout import TokenLayout
 
 
+@dataclass
 class Attention:
-    """Softmax over logits [b, H, N, N]: a[i, j] = e[i, j] / z[i] with e = exp(logit - the row's largest) and z its sums.
+    """Sums over the rows of e, with which the attention map is a[i, j] = e[i, j] / z[i].
 
-    The map `a` itself is never made: each statistic is a ratio of sums of `e`.
-
-    Args:
-        logits: q · k / sqrt(d), with whatever is added to it, in units of ln 2 (times log2 e): 2 to a power is computed four
-            times faster than e to it. Overwritten.
-        layout: which tokens are patches.
-        bounded: there may be logits of minus infinity (masked, or the logarithm of 0), which 0 · ln 0 = 0 needs bounded.
-        memory: for `e`; new by default.
+    e = exp(logit - the row's largest) lies in 0…1; neither it nor `a` is kept: every statistic is a ratio of these sums.
 
     Attributes:
-        e: [b, H, N, N], 0…1.
-        z: [b, H, N], 1…N.
+        layout: which tokens are patches.
+        z: Σ_j e[i, j] over all tokens j; 1…N.
+        to_patches: the same over patches j: what token i gives to all of them, times z.
+        to_itself: e[i, i].
+        to_cls: e[i, cls].
+        products: Σ_j e[i, j] · log2 e[i, j] over patches j.
+        rows: the rows of e over the patches, of [cls], where there is one, and of the central patch; by name.
     """
 
-    def __init__(
-        self,
+    layout: TokenLayout
+    z: Float[Tensor, "B H N"]
+    to_patches: Float[Tensor, "B H N"]
+    to_itself: Float[Tensor, "B H N"]
+    to_cls: Float[Tensor, "B H N"]
+    products: Float[Tensor, "B H N"]
+    rows: dict[str, Float[Tensor, "B H T"]]
+
+    @classmethod
+    def of(
+        cls,
         logits: Float[Tensor, "b H N N"],
         layout: TokenLayout,
         bounded: bool = False,
         memory: Float[Tensor, "b H N N"] | None = None,
-    ):
-        self.layout = layout
-        self._logits = logits.sub_(logits.amax(-1, keepdim=True))
+    ) -> "Attention":
+        """Of logits: q · k / sqrt(d), with whatever is added to it.
+
+        Args:
+            logits: in units of ln 2 (times log2 e), as 2 to a power is computed four times faster than e to it. Overwritten.
+            layout: which tokens are patches.
+            bounded: there may be logits of minus infinity (masked, or the logarithm of 0), which 0 · ln 0 = 0 needs bounded.
+            memory: for e, which it holds afterwards; new by default.
+        """
+        logits = logits.sub_(logits.amax(-1, keepdim=True))
         if bounded:
-            self._logits.clamp_(min=-1e4)  # 2 to it is 0
-        self.e = torch.exp2(self._logits, out=memory)
-        self.z = self.e.sum(-1)
+            logits.clamp_(min=-1e4)  # 2 to it is 0
+        e = torch.exp2(logits, out=memory)
+        first = layout.n_prefix
+        to_patches = e[..., first:].sum(-1)
+        rows = {"cls": 0} if layout.has_cls else {}
+        rows["centre"] = first + centre(e.shape[-1] - first)
+        return cls(
+            layout,
+            z=to_patches + e[..., :first].sum(-1),
+            to_patches=to_patches,
+            to_itself=e.diagonal(dim1=-2, dim2=-1).clone(),
+            to_cls=e[..., 0].clone(),
+            products=logits.mul_(e)[..., first:].sum(-1),
+            rows={name: e[:, :, token, first:].clone() for name, token in rows.items()},
+        )
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Attention]") -> "Attention":
+        """Of the images of all parts, in their order."""
+        sums = {
+            field.name: torch.cat([getattr(part, field.name) for part in parts])
+            for field in fields(cls)
+            if field.name not in ("layout", "rows")
+        }
+        rows = {name: torch.cat([part.rows[name] for part in parts]) for name in parts[0].rows}
+        return cls(parts[0].layout, rows=rows, **sums)
 
     @property
     def patches(self) -> slice:
         """Of the tokens, those that are patches."""
         return slice(self.layout.n_prefix, None)
 
-    @cached_property
-    def to_patches(self) -> Float[Tensor, "b H N"]:
-        """What each token gives to all patches together, times z: Σ_j e[i, j] over patches j."""
-        return self.e[..., self.patches].sum(-1)
-
-    @cached_property
-    def to_itself(self) -> Float[Tensor, "b H N"]:
-        """What each token gives to itself, times z: e[i, i]."""
-        return self.e.diagonal(dim1=-2, dim2=-1)
-
-    @cached_property
-    def patch_entropy(self) -> Float[Tensor, "b H N"]:
+    @property
+    def patch_entropy(self) -> Float[Tensor, "B H N"]:
         """Entropy in nats of each token's row over the patches alone, renormalised to sum to 1 (Eq. 5); 0…ln T.
 
-        With p = e / s over patches, s their sum and l the logits, it is ln s - Σ e · l / s: one logarithm a row. Exact: 0 ln 0
-        counts as 0. (The official code adds 1e-6 in the denominator and in the logarithm.) A row without any mass on
-        patches has no distribution; it gives NaN, which the store refuses, rather than a number.
+        With p = e / s over patches, s their sum, it is ln s - Σ e · ln e / s: one logarithm a row. Exact: 0 ln 0 counts as 0.
+        (The official code adds 1e-6 in the denominator and in the logarithm.) A row without any mass on patches has no
+        distribution; it gives NaN, which the store refuses, rather than a number.
         """
-        s = self.to_patches
-        products = self._logits.mul_(self.e)  # the logits have done their work
-        return s.log() - math.log(2) * products[..., self.patches].sum(-1) / s
+        return self.to_patches.log() - math.log(2) * self.products / self.to_patches
 
-    def row(self, token: int) -> Float[Tensor, "b H N"]:
-        """One row of the attention map; sums to 1."""
-        return self.e[:, :, token] / self.z[:, :, token, None]
-
-    def maps(self) -> dict[str, Float[Tensor, "b H T"]]:
-        """Rows over the patches, as they are (not renormalised): of [cls], where there is one, and of the central patch."""
-        first = self.layout.n_prefix
-        rows = {"cls": 0} if self.layout.has_cls else {}
-        rows["centre"] = first + centre(self.e.shape[-1] - first)
-        return {name: self.row(token)[..., self.patches].contiguous() for name, token in rows.items()}
+    def maps(self) -> dict[str, Float[Tensor, "B H T"]]:
+        """Rows of attention over the patches, as they are (not renormalised): of [cls] and of the central patch."""
+        at = {"cls": 0, "centre": self.layout.n_prefix + centre(self.z.shape[-1] - self.layout.n_prefix)}
+        return {name: row / self.z[:, :, at[name], None] for name, row in self.rows.items()}
 
 
 def centre(n_patches: int) -> int:

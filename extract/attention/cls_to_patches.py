@@ -11,5 +11,5 @@ def cls_to_patches(attention: Attention) -> Float[Tensor, "B H"]:
 
     What [cls] gives to registers lowers it. Source: `cls_pos_attention` in the official code.
     """
-    n_patches = attention.e.shape[-1] - attention.layout.n_prefix
+    n_patches = attention.z.shape[-1] - attention.layout.n_prefix
     return attention.to_patches[..., 0] / attention.z[..., 0] / n_patches

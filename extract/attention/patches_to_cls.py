@@ -11,4 +11,4 @@ def patches_to_cls(attention: Attention) -> Float[Tensor, "B H"]:
 
     What patches give to registers lowers it. Source: `pos_cls_attention` in the official code.
     """
-    return (attention.e[..., attention.patches, 0] / attention.z[..., attention.patches]).mean(-1)
+    return (attention.to_cls / attention.z)[..., attention.patches].mean(-1)

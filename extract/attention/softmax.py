@@ -1,7 +1,6 @@
 """Softmax attention that shows its weights to statistics, in place of the fused kind that hides them."""
 
 import math
-from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,6 @@ GPU_NBYTES = 256 << 20
 
 @torch.compiler.disable  # what surrounds it can be compiled; of this, in memory of its own, inductor makes nothing faster
 def attend(
-    of: Callable[[Attention], Mapping[str, Tensor]],
     layout: TokenLayout,
     query: Float[Tensor, "B H N d"],
     key: Float[Tensor, "B H N d"],
@@ -30,8 +28,8 @@ def attend(
     enable_gqa: bool = False,
     *,
     memory: dict[str, Tensor],
-) -> tuple[Float[Tensor, "B H N e"], dict[str, Tensor]]:
-    """As `scaled_dot_product_attention`, some images at a time; and what `of` keeps of their attention, [B, …] by name.
+) -> tuple[Float[Tensor, "B H N e"], Attention]:
+    """As `scaled_dot_product_attention`, some images at a time; and the attention itself.
 
     Logits are float32, whatever the model computes in.
 
@@ -47,7 +45,7 @@ def attend(
     bias = _bias(attn_mask)
     # In the order in which what follows reads it: heads are joined again right behind.
     out = value.new_empty(n_images, n, heads, value.shape[-1]).transpose(1, 2)
-    parts: dict[str, list[Tensor]] = {}
+    parts = []
     for first in range(0, n_images, step):
         some = slice(first, min(first + step, n_images))
         b = some.stop - first
@@ -58,15 +56,13 @@ def attend(
         if bias is not None:
             logits += bias[some] if len(bias) == n_images else bias
         e = _memory(memory, "e", (b * heads, n, n), q)
-        attention = Attention(logits, layout, bias is not None, e.view(b, heads, n, n))
+        parts.append(Attention.of(logits, layout, bias is not None, e.view(b, heads, n, n)))
         if on_cpu:
             mixed = torch.bmm(e, v, out=_memory(memory, "mixed", tuple(v.shape), v)).view(b, heads, n, -1)
-            torch.div(mixed, attention.z[..., None], out=out[some])
-        for name, values in of(attention).items():
-            parts.setdefault(name, []).append(values)
+            torch.div(mixed, parts[-1].z[..., None], out=out[some])
     if not on_cpu:
         out = F.scaled_dot_product_attention(query, key, value, attn_mask, scale=scale / LOG2_E)
-    return out, {name: torch.cat(values) for name, values in parts.items()}
+    return out, Attention.joined(parts)
 
 
 def _memory(memory: dict[str, Tensor], name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:

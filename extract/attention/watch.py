@@ -1,6 +1,6 @@
 """Seeing the attention of every block during the same forward pass that makes the tokens."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,15 +13,12 @@ from extract.attention.layout import TokenLayout
 from extract.attention.softmax import attend
 from store import BeyondClsError
 
-Of = Callable[[int, Attention], Mapping[str, Tensor]]
-
 
 @contextmanager
 def watched(
     blocks: nn.Sequential,
     layout: TokenLayout,
-    of: Of | None,
-    attended: Callable[[Mapping[str, Tensor]], None],
+    attended: Callable[[int, Attention], None] | None,
     branched: Callable[[Tensor, Tensor], None] | None,
 ) -> Iterator[None]:
     """While active, each block of a forward pass reports what its attention does.
@@ -31,16 +28,15 @@ def watched(
 
     Args:
         blocks: of the model; each has its attention in `attn`.
-        of: `of(block, attention)` gives what to keep of some images' attention, [b, …] by name; None to see none.
-        attended: gets that of the whole batch, [B, …] by name, block by block.
+        attended: gets each block and its attention; None to see none.
         branched: gets what enters each block and what its attention puts out, [B, N, D] both; None to see neither.
 
     Raises: BeyondClsError: the attention of a block cannot be seen.
     """
-    if of is None and branched is None:
+    if attended is None and branched is None:
         yield
         return
-    watch = _Watch(layout, of)
+    watch = _Watch(layout, attended, branched)
     hooks: list[Any] = []
     fused: list[tuple[Any, bool]] = []
     try:
@@ -50,12 +46,12 @@ def watched(
                 raise _hidden(index, block)
             hooks.append(block.register_forward_pre_hook(lambda _m, given, index=index: watch.enter(index, given[0])))
             hooks.append(attention.register_forward_hook(lambda _m, _i, out: watch.branch(out)))
-            hooks.append(block.register_forward_hook(lambda _m, _i, _o: watch.leave(attended, branched)))
+            hooks.append(block.register_forward_hook(lambda _m, _i, _o: watch.leave()))
             for module in attention.modules():
                 if hasattr(module, "fused_attn"):
                     fused.append((module, bool(module.fused_attn)))
                     module.fused_attn = True  # type: ignore[assignment]
-        if of is None:
+        if attended is None:
             yield
         else:
             with watch:
@@ -70,21 +66,25 @@ def watched(
 class _Watch(TorchFunctionMode):
     """Takes the place of `scaled_dot_product_attention`."""
 
-    def __init__(self, layout: TokenLayout, of: Of | None):
+    def __init__(
+        self,
+        layout: TokenLayout,
+        attended: Callable[[int, Attention], None] | None,
+        branched: Callable[[Tensor, Tensor], None] | None,
+    ):
         super().__init__()
-        self._layout, self._of = layout, of
+        self._layout, self._attended, self._branched = layout, attended, branched
         self._block: int | None = None
-        self._seen: list[dict[str, Tensor]] = []
+        self._seen: list[Attention] = []
         self._memory: dict[str, Tensor] = {}
         self._residual: Tensor | None = None
         self._branch: Tensor | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not F.scaled_dot_product_attention or self._block is None or self._of is None:
+        if func is not F.scaled_dot_product_attention or self._block is None:
             return func(*args, **(kwargs or {}))
-        block, of = self._block, self._of
-        out, kept = attend(lambda attention: of(block, attention), self._layout, *args, **(kwargs or {}), memory=self._memory)
-        self._seen.append(kept)
+        out, attention = attend(self._layout, *args, **(kwargs or {}), memory=self._memory)
+        self._seen.append(attention)
         return out
 
     def enter(self, block: int, residual: Tensor) -> None:
@@ -93,20 +93,18 @@ class _Watch(TorchFunctionMode):
     def branch(self, out: Tensor) -> None:
         self._branch = out
 
-    def leave(
-        self, attended: Callable[[Mapping[str, Tensor]], None], branched: Callable[[Tensor, Tensor], None] | None
-    ) -> None:
+    def leave(self) -> None:
         """Report a block; it must have attended exactly once (differential attention does so twice)."""
         assert self._block is not None
         assert self._residual is not None
-        if self._of is not None:
+        if self._attended is not None:
             if len(self._seen) != 1:
                 raise _hidden(self._block, None, f"it attends {len(self._seen)} times")
-            attended(self._seen[0])
-        if branched is not None:
+            self._attended(self._block, self._seen[0])
+        if self._branched is not None:
             if self._branch is None:
                 raise _hidden(self._block, None, "its attention puts nothing out")
-            branched(self._residual, self._branch)
+            self._branched(self._residual, self._branch)
         self._block = None
 
 

@@ -90,9 +90,13 @@ def _entry(name: str) -> Pretrained:
     if name in ENCODERS:
         return ENCODERS[name]
     if not timm.is_model(name):
-        known = [*ENCODERS, *timm.list_models(["vit_*", "deit*", "beit*", "eva*", "convnext*", "mixer*"])]
-        raise BeyondClsError(unknown("encoder", name, known, "Names of timm's ViTs count too"))
+        raise BeyondClsError(unknown("encoder", name, [*ENCODERS, *timm_names()], "Names of timm's ViTs count too"))
     return Pretrained(name, f"timm/{name}", "see timm")
 
 
-__all__ = ["ENCODERS", "Encoded", "Encoder", "Pretrained", "load_encoder"]
+def timm_names(pretrained: bool = False) -> list[str]:
+    """Names of timm's models that have tokens; with their tags those whose weights its hub has, if `pretrained`."""
+    return timm.list_models(["vit_*", "deit*", "beit*", "eva*", "convnext*", "mixer*"], pretrained=pretrained)
+
+
+__all__ = ["ENCODERS", "Encoded", "Encoder", "Pretrained", "load_encoder", "timm_names"]

@@ -162,19 +162,11 @@ class Encoder:
             if self.layout.n_registers:
                 out.registers[index] = x[:, int(self.layout.has_cls) : prefix]
 
-        def of(index: int, attention: Attention) -> dict[str, Tensor]:
-            """What to keep of some images' attention in one block."""
-            kept = {name: STATISTICS[name](attention) for name in of_attention}
+        def attended(index: int, attention: Attention) -> None:
+            for name in of_attention:
+                collected[name].append(STATISTICS[name](attention))
             if maps and index == self.n_blocks - 1:
-                kept |= {f"map of {name}": row for name, row in attention.maps().items()}
-            return kept
-
-        def attended(kept: Mapping[str, Tensor]) -> None:
-            for name, values in kept.items():
-                if name in collected:
-                    collected[name].append(values)
-                else:
-                    out.maps[name.removeprefix("map of ")] = values
+                out.maps = attention.maps()
 
         def branched(residual: Tensor, branch: Tensor) -> None:
             for name in of_blocks:
@@ -183,11 +175,8 @@ class Encoder:
         modules: Any = self.model.blocks
         hooks = [modules[b].register_forward_hook(lambda _m, _i, x, b=b: tokens(b, x)) for b in blocks]
         try:
-            seen = of if of_attention or maps else None
-            with (
-                watched(modules, self.layout, seen, attended, branched if of_blocks else None),
-                self.autocast(images.device.type),
-            ):
+            seen = attended if of_attention or maps else None
+            with watched(modules, self.layout, seen, branched if of_blocks else None), self.autocast(images.device.type):
                 final = self._forward(images.contiguous(memory_format=self._memory_format))
         finally:
             for hook in hooks:

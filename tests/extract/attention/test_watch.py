@@ -1,6 +1,5 @@
 """Attention as it is seen during a forward pass, in every kind of block that timm has for plain ViTs."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -25,17 +24,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def attention_of(encoder: Encoder, images: torch.Tensor) -> dict[int, torch.Tensor]:
-    """The map [B, H, N, N] of every block, as it is seen."""
-    seen: dict[int, torch.Tensor] = {}
-
-    def of(block: int, attention: Attention) -> dict[str, torch.Tensor]:
-        return {str(block): attention.e / attention.z[..., None]}
-
-    def attended(kept: Mapping[str, torch.Tensor]) -> None:
-        seen.update({int(block): values for block, values in kept.items()})
-
-    with watched(encoder.model.blocks, encoder.layout, of, attended, None), torch.inference_mode():
+def attention_of(encoder: Encoder, images: torch.Tensor) -> dict[int, Attention]:
+    """Of every block, as it is seen."""
+    seen: dict[int, Attention] = {}
+    with watched(encoder.model.blocks, encoder.layout, seen.__setitem__, None), torch.inference_mode():
         encoder.model.forward_features(images)
     return seen
 
@@ -56,10 +48,19 @@ class TestEveryKindOfBlock:
             block.attn.attn_drop.register_forward_hook(lambda _module, _input, out: expected.append(out))
         with torch.inference_mode():
             encoder.model.forward_features(images)
+        prefix = encoder.layout.n_prefix
         for block, attention in seen.items():
-            assert attention.shape == (3, 2, n, n)
-            assert attention.std() > 0.01, "uniform attention would hide a mistake"
-            torch.testing.assert_close(attention, expected[block], rtol=0, atol=1e-5)
+            exact = expected[block]
+            assert exact.shape == (3, 2, n, n)
+            assert exact.std() > 0.01, "uniform attention would hide a mistake"
+            z, among = attention.z, exact[..., prefix:]
+            assert torch.allclose(attention.to_itself / z, exact.diagonal(dim1=-2, dim2=-1), rtol=0, atol=1e-5)
+            assert torch.allclose(attention.to_cls / z, exact[..., 0], rtol=0, atol=1e-5)
+            assert torch.allclose(attention.to_patches / z, among.sum(-1), rtol=0, atol=1e-5)
+            p = among / among.sum(-1, keepdim=True)
+            assert torch.allclose(attention.patch_entropy, torch.special.entr(p).sum(-1), rtol=0, atol=1e-5)
+            centre = exact[:, :, prefix + 10, prefix:]  # of 4 x 4 patches, right below the middle
+            assert torch.allclose(attention.maps()["centre"], centre, rtol=0, atol=1e-5)
 
     def test_tokens_are_those_of_the_untouched_model(self, model: str, arguments: dict[str, Any]) -> None:
         encoder = tiny_encoder(model=model, **arguments)
@@ -81,7 +82,7 @@ def test_fused_attention_is_restored() -> None:
     encoder = tiny_encoder()
     model = encoder.model
     model.blocks[0].attn.fused_attn, model.blocks[1].attn.fused_attn = True, False  # whatever it was, not always on
-    with watched(model.blocks, encoder.layout, lambda *_: {}, lambda _: None, None):
+    with watched(model.blocks, encoder.layout, lambda *_: None, None):
         assert fused_flags(model) == [True, True]
     assert fused_flags(model) == [True, False]
 
@@ -91,10 +92,10 @@ def test_everything_is_restored_after_an_error() -> None:
     model = encoder.model
     model.blocks[0].attn.fused_attn = False
 
-    def fail(block: int, attention: Attention) -> dict[str, torch.Tensor]:
+    def fail(block: int, attention: Attention) -> None:
         raise RuntimeError("out of memory")
 
-    with pytest.raises(RuntimeError, match="out of memory"), watched(model.blocks, encoder.layout, fail, lambda _: None, None):
+    with pytest.raises(RuntimeError, match="out of memory"), watched(model.blocks, encoder.layout, fail, None):
         model.forward_features(torch.randn(1, 3, 32, 32))
     assert not fused_flags(model)[0]
     model.forward_features(torch.randn(1, 3, 32, 32))  # no hook is left that would fail
@@ -125,7 +126,7 @@ def test_a_block_without_attention_leaves_the_others_as_they_were() -> None:
     blocks[0].attn.fused_attn = False
     with (
         pytest.raises(BeyondClsError, match=r"block 1 \(Identity\)"),
-        watched(blocks, encoder.layout, lambda *_: {}, lambda _: None, None),
+        watched(blocks, encoder.layout, lambda *_: None, None),
     ):
         pass
     assert not blocks[0].attn.fused_attn
