@@ -75,36 +75,37 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self._layout, self._attended, self._branched = layout, attended, branched
         self._block: int | None = None
-        self._seen: list[Attention] = []
         self._memory: dict[str, Tensor] = {}
+        self._n_seen = self._n_branches = 0
         self._residual: Tensor | None = None
-        self._branch: Tensor | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not F.scaled_dot_product_attention or self._block is None:
             return func(*args, **(kwargs or {}))
         out, attention = attend(self._layout, *args, **(kwargs or {}), memory=self._memory)
-        self._seen.append(attention)
+        self._n_seen += 1
+        if self._attended is not None:
+            self._attended(self._block, attention)
         return out
 
     def enter(self, block: int, residual: Tensor) -> None:
-        self._block, self._seen, self._residual, self._branch = block, [], residual, None
+        self._block, self._n_seen, self._n_branches = block, 0, 0
+        self._residual = residual if self._branched is not None else None
 
     def branch(self, out: Tensor) -> None:
-        self._branch = out
+        """Report what attention adds, and hold on to nothing: the next layers need the memory."""
+        self._n_branches += 1
+        if self._branched is not None and self._residual is not None:
+            self._branched(self._residual, out)
+            self._residual = None
 
     def leave(self) -> None:
-        """Report a block; it must have attended exactly once (differential attention does so twice)."""
+        """The end of a block, which must have attended exactly once (differential attention does so twice)."""
         assert self._block is not None
-        assert self._residual is not None
-        if self._attended is not None:
-            if len(self._seen) != 1:
-                raise _hidden(self._block, None, f"it attends {len(self._seen)} times")
-            self._attended(self._block, self._seen[0])
-        if self._branched is not None:
-            if self._branch is None:
-                raise _hidden(self._block, None, "its attention puts nothing out")
-            self._branched(self._residual, self._branch)
+        if self._attended is not None and self._n_seen != 1:
+            raise _hidden(self._block, None, f"it attends {self._n_seen} times")
+        if self._branched is not None and self._n_branches != 1:
+            raise _hidden(self._block, None, f"its attention puts something out {self._n_branches} times")
         self._block = None
 
 
