@@ -176,14 +176,15 @@ class FeatureWriter:
                 return False
         return True
 
-    def _refresh(self) -> None:
-        """Take note of what others that share the writing have done."""
+    def _refresh(self) -> bool:
+        """Take note of what others that share the writing have done; false if the last of them has published it all."""
         records = read_records(self.staging)
         for record in records[1:]:
             if record.get("unit") not in self._done or self.missing_arrays(record["unit"]):
                 self._count(record)
-        if not records:  # the last of them has published it all
+        if not records:
             self._all_done()
+        return bool(records)
 
     def _all_done(self) -> None:
         self._done = {unit: {name: {} for name in self.layouts} for unit in range(self.n_units)}
@@ -278,8 +279,7 @@ class FeatureWriter:
         with self._alone():
             published = False
             if self.shared:
-                self._refresh()
-                published = not read_records(self.staging)  # by the last of the others
+                published = not self._refresh()  # by the last of the others
             if missing := self.missing_units():
                 if self.shared:
                     return False

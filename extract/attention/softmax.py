@@ -36,8 +36,8 @@ def attend(
     Args:
         memory: is used again by the next call, empty for the first: touching fresh memory would cost as much as the products.
     """
-    assert not is_causal, "no encoder of images attends so"
-    assert not enable_gqa, "nor so"
+    assert not is_causal, "no encoder of images masks what comes later"
+    assert not enable_gqa, "no encoder of images has fewer keys than queries"
     scale = LOG2_E * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     n_images, heads, n, _ = query.shape
     on_cpu = query.device.type == "cpu"

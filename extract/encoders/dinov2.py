@@ -36,7 +36,7 @@ def at_224(positions: Float[Tensor, "1 M D"], registers: bool) -> Float[Tensor, 
     """Positions of the M patches of a square, for the T of an image of 224 pixels.
 
     As the official models do it at each forward pass: those with registers with antialiasing; those without registers without
-    it, and at the scale of 16.1 patches in place of 16 (issue 8 of facebookresearch/dino), which moves every position.
+    it, and at the scale of 16.1 patches in place of 16 (a guard against rounding), which moves every position.
     """
     side = math.isqrt(positions.shape[1])
     if side == SIDE or side**2 != positions.shape[1]:

@@ -9,7 +9,7 @@ import torch
 from extract.encoders import load_encoder
 from store import BeyondClsError
 from tests.extract.encoders.official import assert_equal, double, loaded, random_state, shapes_of, vit_shapes
-from tests.extract.encoders.reference import Reference, patches_of, vit_blocks
+from tests.extract.encoders.reference import vit
 
 SIZES = {"s16": (384, 12, 6, 16), "b16": (768, 12, 12, 16), "l16": (1024, 24, 16, 16), "h14": (1280, 32, 16, 14)}
 DEPTH = 2  # of those in which every value is compared
@@ -17,12 +17,6 @@ DEPTH = 2  # of those in which every value is compared
 
 def official(width: int, patch: int, depth: int = DEPTH) -> dict[str, torch.Tensor]:
     return random_state(vit_shapes(width, depth, patch, 1 + (224 // patch) ** 2))
-
-
-def reference(state: dict[str, torch.Tensor], images: torch.Tensor, heads: int) -> Reference:
-    patches = patches_of(images, state["patch_embed.proj.weight"], state["patch_embed.proj.bias"])
-    x = torch.cat([state["cls_token"].expand(len(images), -1, -1), patches], 1) + state["pos_embed"]
-    return vit_blocks(state, x, heads)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -36,7 +30,7 @@ def test_equals_plain_torch(size: str, tmp_path: Path) -> None:
     width, _, heads, patch = SIZES[size]
     state, images = official(width, patch), torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(1))
     encoder = loaded(f"mae-{size}", {"model": state}, tmp_path, depth=DEPTH)
-    assert_equal(encoder, images, reference(double(state), images.double(), heads))
+    assert_equal(encoder, images, vit(double(state), images.double(), heads))
 
 
 def test_decoder_is_dropped(tmp_path: Path) -> None:
