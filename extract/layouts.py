@@ -20,6 +20,8 @@ DIMENSIONS = {
     "attention": ("image", "head", "patch"),
 }
 
+NARROW = ("float8_e4m3", "int8", "int4")  # codecs
+
 
 def named(encoded: Encoded, view: int) -> dict[str, Tensor]:
     """Features of a view by the name of their array in the store."""
@@ -43,9 +45,13 @@ def view_of(name: str) -> int | None:
 
 
 def codec_of(name: str, dtype: str) -> Codec:
-    """Codec of an array: `dtype` for tokens. Statistics stay float32, and maps have float16 at least."""
+    """Codec of an array: `dtype` for patch tokens. Statistics stay float32, and maps have float16 at least.
+
+    [cls] and registers are float32 where patch tokens have fewer than 16 bits: few bytes, and some encoders have channels
+    there that are a hundred times larger than the others, which share one scale with them.
+    """
     kind = name.split("/")[0]
-    if kind == "statistics":
+    if kind == "statistics" or (kind in ("cls", "registers") and dtype in NARROW):
         return get_codec("float32")
     return get_codec(dtype if kind != "attention" or dtype == "float32" else "float16")
 

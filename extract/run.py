@@ -12,7 +12,7 @@ from extract.datasets import ImageSet
 from extract.encoders import Encoder
 from extract.layouts import layouts_of
 from extract.requests import OnError, check_extension, checked_blocks, checked_data, checked_statistics, id_width_of
-from extract.units import Units
+from extract.units import Unit, Units
 from store import BeyondClsError, FeatureSpec, FeatureStore, FeatureWriter, StoreError
 from store.codecs import get_codec
 from store.repair import salvage
@@ -138,16 +138,21 @@ def extract(
     constants = {f"norm/{name}": value.numpy() for name, value in norm.items()}
     with FeatureWriter(out, spec, layouts, constants, base, skip, shared=n_tasks > 1) as writer:
         with ThreadPoolExecutor(workers) as decoders, _written_meanwhile(writer) as write:
-            units = Units(
+            compute = Units(
                 encoder, images, layouts, kept, chosen, maps, batch_size, dtype, decoders, on_error, report, warn or _ignore
-            )
+            ).compute
             todo, rows_of = writer.missing_units(), layouts[0].rows
             report(len(images) - sum(len(range(*rows_of(unit))) for unit in todo))
-            for unit in sorted(todo, key=lambda unit: unit % n_tasks != task_id):  # its share first
-                if writer.claim(unit):
-                    rows = range(writer.first_row(unit), rows_of(unit)[1])
-                    report(len(range(*rows_of(unit))) - len(rows))
-                    write(unit, *units.compute(rows, writer.missing_arrays(unit)))
+
+            def claimed() -> Iterator[Unit]:
+                for number in sorted(todo, key=lambda unit: unit % n_tasks != task_id):  # its share first
+                    if writer.claim(number):
+                        rows = range(writer.first_row(number), rows_of(number)[1])
+                        report(len(range(*rows_of(number))) - len(rows))
+                        yield Unit(number, rows, writer.missing_arrays(number))
+
+            for unit, arrays, notes in compute(claimed()):
+                write(unit.number, arrays, notes)
         names = list(images.classes) if images.classes is not None else None
         done = writer.finish({"encoder": encoder.name, "norm_eps": eps, "classes": names, "problems": problems})
     return FeatureStore.open(out) if done else None

@@ -1,8 +1,9 @@
-"""Computing one unit of a feature set: the arrays of some neighbouring images."""
+"""Computing units of a feature set: the arrays of some neighbouring images."""
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from extract.annotations import write_annotations
+from extract.copies import Copies
 from extract.datasets import DataError, ImageSet
 from extract.encoders import Encoded, Encoder
 from extract.layouts import codec_of, named, view_of
@@ -27,6 +29,20 @@ class Decoded:
     views: dict[int, tuple[Tensor, Crop]]
     size: tuple[int, int]  # height and width of the original, pixels
     problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Rows of the set, and the names of those of their arrays that are to be computed."""
+
+    number: int
+    rows: range
+    names: Sequence[str]
+
+    @property
+    def views(self) -> list[int]:
+        """Views of which it has arrays."""
+        return sorted({view for name in self.names if (view := view_of(name)) is not None})
 
 
 @dataclass
@@ -49,40 +65,62 @@ class Units:
     progress: Callable[[int], None]
     warn: Callable[[str], None] = field(default=lambda message: None)
 
-    def compute(self, rows: range, names: Sequence[str]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
-        """Arrays of some rows by name, as they are stored, and notes on invalid rows. Features of invalid rows are zero.
+    def __post_init__(self) -> None:
+        self._copies = Copies(self.encoder.device)
 
-        Views without features among `names` are not computed.
+    def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, dict[str, np.ndarray], list[dict[str, Any]]]]:
+        """Each unit with its arrays by name, as they are stored, and notes on invalid rows, whose features are zero.
+
+        The next is taken from `units` before the last batch of one is computed: its first images are decoded meanwhile.
         """
-        every = {a.name: aligned_zeros((len(rows), *a.shape[1:]), a.dtype) for a in self.layouts if a.name in names}
-        images = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in self.layouts if a.name.startswith("images/")}
-        arrays = {**images, **every}
-        views = sorted({view for name in names if (view := view_of(name)) is not None})
-        encode = {view_of(name) for name in names if not name.startswith("images/")}
+        arrays: dict[str, np.ndarray] = {}
         notes: list[dict[str, Any]] = []
-        for first, batch in self._batches(rows, views):
-            good = []
-            for at, image in enumerate(batch, first):
-                sample = self.images.samples[rows[at]]
-                id_bytes = np.frombuffer(sample.id.encode(), np.uint8)
-                arrays["images/id"][at, : len(id_bytes)] = id_bytes
-                write_annotations(arrays, at, sample)
-                arrays["images/size"][at] = image.size
-                arrays["images/valid"][at] = image.problem is None
-                for view, (_, crop) in image.views.items():
-                    arrays[f"images/crop/view{view}"][at] = crop.box
-                    arrays[f"images/flip/view{view}"][at] = crop.flip
-                if image.problem is None:
-                    good.append(at)
-                elif self.on_error == "raise":
-                    raise DataError(f"{image.problem}\nmend the data, or go on with --on-error record")
-                else:
-                    notes.append({"row": rows[at], "id": sample.id, "problem": sample.without_path(image.problem)})
-            for view in views if good else ():
-                if view in encode:
-                    self._encode([batch[at - first].views[view][0] for at in good], view, good, names, arrays)
-            self.progress(len(batch))
-        return {name: arrays[name] for name in names}, notes
+        for unit, first, batch in self._batches(units):
+            if first == 0:
+                arrays, notes = self._zeros(unit), []
+            self._put(unit, first, batch, arrays, notes)
+            if first + len(batch) == len(unit.rows):
+                self._copies.wait()
+                yield unit, {name: arrays[name] for name in unit.names}, notes
+
+    def _zeros(self, unit: Unit) -> dict[str, np.ndarray]:
+        """The arrays of a unit, and those of its images in any case."""
+        n = len(unit.rows)
+        images = {a.name: np.zeros((n, *a.shape[1:]), a.dtype) for a in self.layouts if a.name.startswith("images/")}
+        asked = {a.name: aligned_zeros((n, *a.shape[1:]), a.dtype) for a in self.layouts if a.name in unit.names}
+        return {**images, **asked}
+
+    def _put(
+        self,
+        unit: Unit,
+        first: int,
+        batch: Sequence[Decoded],
+        arrays: dict[str, np.ndarray],
+        notes: list[dict[str, Any]],
+    ) -> None:
+        """Put what is known of a batch to its place, from row `first` of the unit on."""
+        encode = {view_of(name) for name in unit.names if not name.startswith("images/")}
+        good = []
+        for at, image in enumerate(batch, first):
+            sample = self.images.samples[unit.rows[at]]
+            id_bytes = np.frombuffer(sample.id.encode(), np.uint8)
+            arrays["images/id"][at, : len(id_bytes)] = id_bytes
+            write_annotations(arrays, at, sample)
+            arrays["images/size"][at] = image.size
+            arrays["images/valid"][at] = image.problem is None
+            for view, (_, crop) in image.views.items():
+                arrays[f"images/crop/view{view}"][at] = crop.box
+                arrays[f"images/flip/view{view}"][at] = crop.flip
+            if image.problem is None:
+                good.append(at)
+            elif self.on_error == "raise":
+                raise DataError(f"{image.problem}\nmend the data, or go on with --on-error record")
+            else:
+                notes.append({"row": unit.rows[at], "id": sample.id, "problem": sample.without_path(image.problem)})
+        for view in unit.views if good else ():
+            if view in encode:
+                self._encode([batch[at - first].views[view][0] for at in good], view, good, unit.names, arrays)
+        self.progress(len(batch))
 
     def _encode(
         self, images: Sequence[Tensor], view: int, at: Sequence[int], names: Sequence[str], arrays: dict[str, np.ndarray]
@@ -96,12 +134,17 @@ class Units:
             if encoded is None:
                 continue  # with fewer
             begin = some.stop
-            for name, values in named(encoded, view).items():
-                # One of the two arrays of a codec with scales may be there already.
-                if name in names or name + SCALE in names:
-                    for end, stored in self._stored(values, name).items():
-                        if name + end in names:
-                            arrays[name + end][list(at[some])] = stored
+            self._copies.run(partial(self._keep, named(encoded, view), at[some], names, arrays))
+
+    def _keep(
+        self, features: dict[str, Tensor], at: Sequence[int], names: Sequence[str], arrays: dict[str, np.ndarray]
+    ) -> None:
+        for name, values in features.items():
+            # One of the two arrays of a codec with scales may be there already.
+            if name in names or name + SCALE in names:
+                for end, stored in self._stored(values, name).items():
+                    if name + end in names:
+                        arrays[name + end][list(at)] = stored
 
     def _forward(self, images: Tensor) -> Encoded | None:
         """Features of some images; None, and a smaller `batch_size`, if memory did not suffice."""
@@ -121,14 +164,19 @@ class Units:
         self.warn(f"out of memory: going on with batches of {self.batch_size}")
         return None
 
-    def _batches(self, rows: range, views: Sequence[int]) -> Iterator[tuple[int, list[Decoded]]]:
-        """Batches of decoded and transformed images with the position of their first, one batch ahead."""
-        size = self.batch_size
-        ahead = [self.decoders.submit(self._decode, row, views) for row in rows[:size]]
-        for start in range(0, len(rows), size):
-            current = ahead
-            ahead = [self.decoders.submit(self._decode, row, views) for row in rows[start + size : start + 2 * size]]
-            yield start, [future.result() for future in current]
+    def _batches(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, int, list[Decoded]]]:
+        """Batches of decoded images with their unit and the position of their first in it, one batch ahead."""
+        ahead: tuple[Unit, int, list[Future[Decoded]]] | None = None
+        for unit in units:
+            size = self.batch_size
+            for first in range(0, len(unit.rows), size):
+                rows, views = unit.rows[first : first + size], unit.views
+                decoding = [self.decoders.submit(self._decode, row, views) for row in rows]
+                if ahead is not None:
+                    yield *ahead[:2], [future.result() for future in ahead[2]]
+                ahead = unit, first, decoding
+        if ahead is not None:
+            yield *ahead[:2], [future.result() for future in ahead[2]]
 
     def _decode(self, row: int, views: Sequence[int]) -> Decoded:
         sample = self.images.samples[row]

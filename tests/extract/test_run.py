@@ -1,6 +1,7 @@
 """Extraction: order, completeness, bad images, going on after a kill, what is refused."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from extract.attention import PER_BLOCK, STATISTICS
 from extract.datasets import DataError, ImageSet, open_images
 from extract.encoders import Encoder
 from extract.run import extract
+from extract.units import Units
 from store import BeyondClsError, FeatureStore, StoreError, verify
 from tests.extract.pictures import picture, samples, write_file, write_tar
 from tests.extract.tiny import sharpen, tiny_encoder
@@ -107,6 +109,19 @@ class TestWhole:
             "norm/bias": ((), "float32"),
         }
         assert not [problem for _, _, problem in verify(store.path) if problem]
+
+    @pytest.mark.parametrize(
+        ("dtype", "small"),
+        [("float32", "float32"), ("float16", "float16"), ("bfloat16", "bfloat16"), ("int8", "float32"), ("int4", "float32")],
+    )
+    def test_cls_and_registers_are_never_stored_in_few_bits(
+        self, dtype: str, small: str, images: ImageSet, tmp_path: Path
+    ) -> None:
+        registers = tiny_encoder(model="vit_base_patch14_reg4_dinov2", reg_tokens=4)
+        store = extract(registers, images, tmp_path / "set", dtype=dtype, statistics=())
+        assert store is not None
+        codecs = {kind: store.tokens(kind).layout.codec for kind in ("patch", "cls", "registers")}  # type: ignore[arg-type]
+        assert codecs == {"patch": dtype, "cls": small, "registers": small}
 
     def test_each_row_is_what_the_encoder_says_of_that_image(
         self, store: FeatureStore, images: ImageSet, encoder: Encoder
@@ -428,3 +443,26 @@ class TestGoingOn:
     ) -> None:
         run(tmp_path / "another" / "name", blocks=(0, -1), workers=3)
         assert files(tmp_path / "another" / "name") == files(store.path)
+
+
+def test_images_of_the_next_unit_are_decoded_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tar(tmp_path / "0.tar", samples(64))
+    images, encoder = open_images(str(tmp_path / "0.tar")), tiny_encoder()
+    seen = threading.Event()
+    decode = Units._decode
+
+    def watched(self: Units, row: int, views: Sequence[int]) -> Any:
+        if row == 32:
+            seen.set()
+        return decode(self, row, views)
+
+    forward, ahead = Units._forward, []
+
+    def waiting(self: Units, batch: torch.Tensor) -> Any:
+        ahead.append(seen.wait(10))
+        return forward(self, batch)
+
+    monkeypatch.setattr(Units, "_decode", watched)
+    monkeypatch.setattr(Units, "_forward", waiting)
+    extract(encoder, images, tmp_path / "set", batch_size=32, shard_rows=32)
+    assert ahead == [True, True]

@@ -1,0 +1,74 @@
+"""Options that `beyondcls extract` and `beyondcls plan` share, and what they mean together."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipelines.params import check_names, given, integers, read_params, section
+
+RUN = ("device", "existing", "task_id", "n_tasks", "progress", "warn")  # belong to a run, not to params.yaml
+
+Name = Annotated[str, typer.Option(help="name in the registry, in params.yaml, or of any ViT of timm")]
+Data = Annotated[
+    str,
+    typer.Option(
+        help="WebDataset tars (path, s3:// or https:// address, pattern, braces, folder of tars, pipe:COMMAND), "
+        "a folder of class folders, a .csv, or the folder of a published data set"
+    ),
+]
+Out = Annotated[Path, typer.Option(help="folder of the feature set")]
+Params = Annotated[Path | None, typer.Option(help="take encoders.NAME and extract from this file; options given here win")]
+Model = Annotated[str | None, typer.Option(help="timm architecture, if --encoder is a name of your own")]
+Form = Annotated[str | None, typer.Option(help="tars, folder, csv, imagenet, …; seen from the data by default")]
+Split = Annotated[str | None, typer.Option(help="split of a published data set, e.g. train")]
+Classes = Annotated[Path | None, typer.Option(help="file of class names, one a line; classes.txt beside tars by default")]
+Blocks = Annotated[
+    str | None,
+    typer.Option(help="blocks whose tokens are kept, e.g. 3,-1; negative from the end  [default: as the encoder is read]"),
+]
+Statistics = Annotated[str | None, typer.Option(help="attention statistics: all, none, or names with commas  [default: all]")]
+Maps = Annotated[bool | None, typer.Option(help="keep the last block's attention maps  [default: maps]")]
+NViews = Annotated[
+    int | None, typer.Option(min=1, help="of each image: the evaluation crop, and random crops beside it  [default: 1]")
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="of stored tokens: float32, float16, bfloat16, float8_e4m3, int8, int4  [default: float16]"),
+]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="images per forward pass  [default: 128]")]
+ShardRows = Annotated[int | None, typer.Option(help="images per shard file, a multiple of 32  [default: as suits the set]")]
+Workers = Annotated[int | None, typer.Option(min=1, help="threads that decode images  [default: 4]")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto")]
+Amp = Annotated[str, typer.Option(help="what a GPU multiplies matrices in: bf16, fp16, or none (float32)")]
+ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="images and weights with channels last")]
+Compile = Annotated[bool, typer.Option("--compile", help="through torch.compile")]
+
+
+def from_params(params: Path | None, encoder: str, load: Callable[..., Any], run: Callable[..., Any]) -> tuple[dict, dict]:
+    """Arguments of `load` and `run` (`load_encoder`, `extract`) that a parameter file gives; none without a file.
+
+    Raises: BeyondClsError: it names what neither takes.
+    """
+    if params is None:
+        return {}, {}
+    values = read_params(params)
+    loading, options = section(values, "encoders", encoder), section(values, "extract")
+    check_names(f"encoders.{encoder}", loading, list(inspect.signature(load).parameters))
+    check_names("extract", options, [n for n in inspect.signature(run).parameters if n not in RUN])
+    return loading, options
+
+
+def as_arguments(blocks: str | None, statistics: str | None, **values: Any) -> dict[str, Any]:
+    """Arguments of `extract` from the options that were given.
+
+    Raises: BeyondClsError: blocks are no integers.
+    """
+    arguments = given(**values)
+    if blocks is not None:
+        arguments["blocks"] = integers("--blocks", blocks)
+    if statistics is not None:
+        arguments["statistics"] = {"all": None, "none": ()}.get(statistics, tuple(statistics.split(",")))
+    return arguments

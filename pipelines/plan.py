@@ -1,0 +1,114 @@
+"""`beyondcls plan`: what an extraction costs in bytes and hours, and when it pays for itself."""
+
+import shutil
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipelines import extraction as of
+from pipelines.store.table import size
+
+if TYPE_CHECKING:
+    from extract.plan import Plan
+
+
+def main(
+    encoder: of.Name,
+    data: of.Data,
+    out: of.Out,
+    params: of.Params = None,
+    model: of.Model = None,
+    form: of.Form = None,
+    split: of.Split = None,
+    classes: of.Classes = None,
+    blocks: of.Blocks = None,
+    statistics: of.Statistics = None,
+    maps: of.Maps = None,
+    views: of.NViews = None,
+    dtype: of.Dtype = None,
+    batch_size: of.BatchSize = None,
+    shard_rows: of.ShardRows = None,
+    workers: of.Workers = None,
+    device: of.Device = "auto",
+    amp: of.Amp = "none",
+    channels_last: of.ChannelsLast = False,
+    compile: of.Compile = False,
+    n_tasks: Annotated[int, typer.Option(min=1, help="processes that would share the work, on as many machines")] = 1,
+    epochs: Annotated[int, typer.Option(min=1, help="of each head that will be probed")] = 90,
+    heads: Annotated[int, typer.Option(min=1, help="that will be probed: aggregators x settings x seeds")] = 9,
+) -> None:
+    """Say beforehand what `beyondcls extract` with the same options writes and how long it takes on this machine.
+
+    A few batches are extracted beside --out and removed again. Weights have no bearing on it: random ones are used, and
+    nothing is fetched.
+    """
+    from extract.datasets import open_images
+    from extract.encoders import load_encoder
+    from extract.plan import plan
+    from extract.run import extract
+    from pipelines.device import choose_device
+    from store.allocator import keep_freed_memory
+
+    loading, options = of.from_params(params, encoder, load_encoder, extract)
+    options |= of.as_arguments(
+        blocks,
+        statistics,
+        maps=maps,
+        views=views,
+        dtype=dtype,
+        batch_size=batch_size,
+        shard_rows=shard_rows,
+        workers=workers,
+    )
+    architecture: dict[str, Any] = {"model": model or loading.get("model"), "arguments": loading.get("arguments")}
+    images = open_images(data, form, classes, split)
+    frozen = load_encoder(encoder, random_seed=0, **architecture)
+    place = choose_device(device)
+    frozen.run_with(amp=amp, channels_last=channels_last, compile=compile)
+    if place.type == "cpu":
+        keep_freed_memory()
+    typer.echo(f"measuring {encoder} on {place} …")
+    planned = plan(frozen, images, out, device=place, **options)
+    free = shutil.disk_usage(next(parent for parent in (out, *out.absolute().parents) if parent.is_dir())).free
+    for line in described(planned, free, n_tasks, epochs, heads):
+        typer.echo(line)
+
+
+def described(plan: "Plan", free: int, n_tasks: int, epochs: int, heads: int) -> list[str]:
+    """A plan in words; `free`: bytes that the disk has left."""
+    total = sum(plan.nbytes.values())
+    views = f", {plan.n_views} views each" if plan.n_views > 1 else ""
+    kinds = ", ".join(f"{kind} {size(n)}" for kind, n in plan.nbytes.items() if n > total / 1000)
+    lines = [
+        f"images      {plan.n_images:,}{views}",
+        f"writes      {size(total)} in {plan.n_shards:,} files ({kinds}); {size(free)} are free",
+    ]
+    if total > free:
+        lines.append(f"            that is {size(total - free)} too much: choose another disk, --dtype int8, or fewer --views")
+    shared = f" with {n_tasks} tasks on as many machines like this one" if n_tasks > 1 else ""
+    lines += [
+        f"takes       {seconds_in_words(plan.seconds / n_tasks)}{shared}, at {plan.images_per_s:,.0f} images/s "
+        f"(by {plan.n_sampled:,} images; decoding alone {plan.decoded_per_s:,.0f}, "
+        f"the encoder alone {plan.encoded_per_s:,.0f} crops/s)",
+        f"an epoch    {seconds_in_words(plan.seconds_without_cache)} through the encoder, "
+        f"{seconds_in_words(plan.seconds_with_cache)} from the features",
+    ]
+    without = plan.seconds_without_cache * epochs * heads
+    if plan.pays_after is None:
+        lines.append("pays        never: reading takes longer than running the encoder again; --dtype int8 halves what is read")
+    else:
+        # A grid of heads is trained in one pass over the features.
+        cached = plan.seconds / n_tasks + plan.seconds_with_cache * epochs
+        lines.append(
+            f"pays        after {plan.pays_after:.1f} epochs of one head; {heads} heads of {epochs} epochs take "
+            f"{seconds_in_words(without)} through the encoder, one behind the other, and {seconds_in_words(cached)} this way"
+        )
+    return lines
+
+
+def seconds_in_words(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.4 hours`, `12 days`."""
+    for unit, length, below in (("s", 1, 100), ("min", 60, 6000), ("hours", 3600, 48 * 3600)):
+        if seconds < below:
+            return f"{seconds / length:.2g} {unit}" if seconds < 10 * length else f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 86400:,.0f} days"

@@ -1,0 +1,83 @@
+"""Features leave the device one batch behind the encoder."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from extract.copies import Copies
+from extract.datasets import open_images
+from extract.run import extract
+from tests.extract.pictures import samples, write_tar
+from tests.extract.tiny import tiny_encoder
+
+
+def behind() -> Copies:
+    """With a thread, as on a GPU, but without its stream."""
+    copies = Copies(torch.device("cpu"))
+    copies._thread = ThreadPoolExecutor(1)
+    return copies
+
+
+def test_at_once_without_a_gpu() -> None:
+    done = []
+    Copies(torch.device("cpu")).run(lambda: done.append(threading.current_thread()))
+    assert done == [threading.current_thread()]
+
+
+def test_one_behind() -> None:
+    copies, go, done = behind(), threading.Event(), []
+
+    def first() -> None:
+        go.wait()
+        done.append(1)
+
+    copies.run(first)  # returns, though the job cannot end yet
+    assert not done
+    go.set()
+    copies.run(lambda: done.append(2))
+    assert done[0] == 1  # the one before is done
+    copies.wait()
+    assert done == [1, 2]
+
+
+def test_an_error_is_raised_with_the_next_job_or_at_the_end() -> None:
+    copies, done = behind(), []
+    copies.run(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ZeroDivisionError):
+        copies.run(lambda: done.append(1))
+    copies.run(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ZeroDivisionError):
+        copies.wait()
+    copies.wait()  # said once
+    assert not done
+
+
+def test_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tar(tmp_path / "0.tar", samples(40))
+    images = open_images(str(tmp_path / "0.tar"))
+    extract(tiny_encoder(), images, tmp_path / "once", batch_size=7, shard_rows=32, views=2)
+    monkeypatch.setattr("extract.units.Copies", lambda device: behind())
+    extract(tiny_encoder(), images, tmp_path / "behind", batch_size=7, shard_rows=32, views=2)
+    files = [
+        {f.relative_to(tmp_path / name): f.read_bytes() for f in (tmp_path / name).rglob("*") if f.is_file()}
+        for name in ("once", "behind")
+    ]
+    assert files[0] == files[1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_on_a_gpu(tmp_path: Path) -> None:
+    write_tar(tmp_path / "0.tar", samples(40))
+    images = open_images(str(tmp_path / "0.tar"))
+    options = {"batch_size": 7, "dtype": "float32", "views": 2}
+    here = extract(tiny_encoder(), images, tmp_path / "here", **options)  # type: ignore[arg-type]
+    there = extract(tiny_encoder(), images, tmp_path / "there", device="cuda", **options)  # type: ignore[arg-type]
+    assert here is not None
+    assert there is not None
+    for name in here.arrays:
+        if not name.startswith("images/"):
+            ours, theirs = (torch.from_numpy(store.array(name).all()) for store in (here, there))
+            torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-4)
