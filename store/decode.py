@@ -1,6 +1,6 @@
 """From stored bytes to the values of a batch, wherever they are."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -12,10 +12,14 @@ from store.codecs import SCALE, get_codec
 Key = tuple[str, str]  # name of an array in the batch, and "" for itself or SCALE for its scales
 
 
-def parts_of(arrays: Mapping[str, ArrayReader]) -> dict[Key, ArrayReader]:
-    """The stored arrays behind `arrays`: each itself, and its scales if it has any."""
-    main = {(name, ""): array for name, array in arrays.items()}
-    return main | {(name, SCALE): array.scale for name, array in arrays.items() if array.scale is not None}
+def parts_of(arrays: Mapping[str, Sequence[ArrayReader]]) -> dict[Key, list[ArrayReader]]:
+    """The stored arrays behind `arrays`, one for each view: themselves, and their scales if they have any."""
+    parts: dict[Key, list[ArrayReader]] = {}
+    for name, views in arrays.items():
+        parts[name, ""] = list(views)
+        if scales := [array.scale for array in views if array.scale is not None]:
+            parts[name, SCALE] = scales
+    return parts
 
 
 def decoded(array: ArrayReader, main: Tensor, scale: Tensor | None, dtype: torch.dtype | None, pool: Pool) -> Tensor:

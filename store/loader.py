@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from store.decode import SCALE, decoded, parts_of
 from store.errors import StoreError
 from store.folder import Local
 from store.gpu import on_gpu
-from store.order import Order, shuffle_quality
+from store.order import Order, random_views, shuffle_quality
 from store.placement import Placement, place
 from store.resident import Resident
 from store.stream import WINDOWS, Stream
@@ -42,7 +42,8 @@ class Loader:
     """Epochs over several arrays in step, batch by batch, on the target device.
 
     Args:
-        arrays: name in the batch -> array, of one feature set or several.
+        arrays: name in the batch -> array, of one feature set or several; or a list of arrays, one for each view: each epoch
+            then reads a random view of each image, the same one in all arrays that have views.
         labels: [N] or [N, C], handed out as `label`.
         rows: which images, all by default; rows that are not valid belong left out here.
         joined: name -> [N] row of that array for each image, where it is another set in another order (`store.join`).
@@ -68,7 +69,7 @@ class Loader:
 
     def __init__(
         self,
-        arrays: Mapping[str, ArrayReader],
+        arrays: Mapping[str, ArrayReader | Sequence[ArrayReader]],
         labels: np.ndarray,
         rows: np.ndarray | None = None,
         batch_size: int = 1024,
@@ -86,7 +87,8 @@ class Loader:
         rank: int = 0,
         world_size: int = 1,
     ):
-        self.arrays, self.joined = dict(arrays), dict(joined or {})
+        self._views = {name: [of] if isinstance(of, ArrayReader) else list(of) for name, of in arrays.items()}
+        self.arrays, self.joined = {name: views[0] for name, views in self._views.items() if views}, dict(joined or {})
         self.rows = np.arange(len(labels)) if rows is None else np.asarray(rows)
         if not len(self.rows):
             self.rows = self.rows.astype(np.int64)  # an empty list has no type of its own
@@ -94,8 +96,9 @@ class Loader:
         self.batch_size, self.device, self.dtype, self.direct = batch_size, torch.device(device), dtype, direct
         self.labels = torch.from_numpy(np.asarray(labels))
         self.stats = Stats()
-        self.nbytes = sum(part.layout.row_nbytes for part in parts_of(self.arrays).values()) * len(self.rows)
-        self.places, self.reason = place(self.arrays, len(self.rows), self.device, placement)
+        self.n_views = max(map(len, self._views.values()))
+        self.nbytes = sum(views[0].layout.row_nbytes for views in parts_of(self._views).values()) * len(self.rows)
+        self.places, self.reason = place(self._views, len(self.rows), self.device, placement)
         streamed = [self.arrays[name] for name, where in self.places.items() if where == "stream"]
         widest = max(streamed or self.arrays.values(), key=lambda array: array.nbytes)
         self.placement = self.places[next(name for name, array in self.arrays.items() if array is widest)]
@@ -119,7 +122,7 @@ class Loader:
         self._load()
 
     def _check(self, labels: np.ndarray, batch_size: int, rank: int, world_size: int) -> None:
-        if not self.arrays:
+        if not self._views:
             raise StoreError("a loader needs at least one array; give e.g. {'patch': store.tokens('patch')}")
         if batch_size < 1:
             raise StoreError(f"batch_size is {batch_size}, expected 1 or more")
@@ -129,6 +132,13 @@ class Loader:
             raise StoreError(f"row numbers are expected, {self.rows.dtype} given; of a mask, take np.flatnonzero")
         if len(self.rows) and (self.rows.min() < 0 or self.rows.max() >= len(labels)):
             raise StoreError(f"rows {self.rows.min()} to {self.rows.max()} are asked for, but there are {len(labels)} labels")
+        counts = {len(views) for views in self._views.values()}
+        if 0 in counts or len(counts - {1}) > 1:
+            counted = ", ".join(f"{name} has {len(views)}" for name, views in self._views.items())
+            raise StoreError(f"arrays have different numbers of views ({counted}); give as many of each, or one")
+        for views in self._views.values():
+            if others := [view for view in views[1:] if view.layout.shape != views[0].layout.shape]:
+                raise StoreError(f"{others[0].name} has another shape than {views[0].name}; are they views of one array?")
         for name, array in self.arrays.items():
             n = len(self.joined[name]) if name in self.joined else array.shape[0]
             if n != len(labels):
@@ -206,28 +216,35 @@ class Loader:
 
     def _stored_batches(self, seed: int, start: int) -> Generator[dict[Any, Tensor], None, None]:
         """Batches as they are stored: bytes [B, row_nbytes] by (name, part), `label` and `row`; where they are kept."""
+        view = self.views_of(seed)
         if self._stream is None:
             home = self._resident.device  # type: ignore[union-attr]
             labels, visited = self.labels.to(home), torch.from_numpy(self.order.visited(seed)).to(home)
+            view = None if view is None else view.to(home)
             for rows in visited.split(self.batch_size)[start:] if len(visited) else ():
-                yield {**self._gathered(rows), "label": labels[rows], "row": rows}
+                yield {**self._gathered(rows, view), "label": labels[rows], "row": rows}
             return
         size, skip = self.order.window_rows, start * self.batch_size
         reading = self.order.reading(seed)
         numbers = range(skip // size, -(-len(reading) // size))
-        windows = self._stream.windows(self.order.window(seed, i, reading[i * size : (i + 1) * size]) for i in numbers)
+        rows_of_windows = (self.order.window(seed, i, reading[i * size : (i + 1) * size]) for i in numbers)
+        windows = self._stream.windows(rows_of_windows, None if view is None else view.numpy())
         with closing(windows):
             for window, targets in windows:
                 for begin in range(skip % size, len(window), self.batch_size):
                     rows = torch.from_numpy(window[begin : begin + self.batch_size])
                     batch: dict[Any, Tensor] = {key: t[begin : begin + self.batch_size] for key, t in targets.items()}
-                    yield {**batch, **self._gathered(rows), "label": self.labels[rows], "row": rows}
+                    yield {**batch, **self._gathered(rows, view), "label": self.labels[rows], "row": rows}
                     del batch
                 skip = 0
                 del targets
 
-    def _gathered(self, rows: Tensor) -> dict[Any, Tensor]:
-        return {} if self._resident is None else self._resident.gather(rows)
+    def _gathered(self, rows: Tensor, view: Tensor | None) -> dict[Any, Tensor]:
+        return {} if self._resident is None else self._resident.gather(rows, None if view is None else view[rows])
+
+    def views_of(self, seed: int) -> Tensor | None:
+        """[N] int64: which view of each image an epoch reads, fixed by its seed; None where there is one view."""
+        return torch.from_numpy(random_views(seed, self.n_views, len(self.labels))) if self.n_views > 1 else None
 
     def _decoded(self, stored: dict[Any, Tensor]) -> dict[str, Tensor]:
         values = {
@@ -239,7 +256,7 @@ class Loader:
     def _load(self) -> None:
         """Read what is kept, and be ready to read the rest."""
         self._pool = Pool(pinned=self.device.type == "cuda")
-        parts = parts_of(self.arrays)
+        parts = parts_of(self._views)
         streamed = {key: part for key, part in parts.items() if self.places[key[0]] == "stream"}
         kept = {key: part for key, part in parts.items() if key not in streamed}
         home = self.device if "device" in self.places.values() else torch.device("cpu")

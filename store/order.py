@@ -90,6 +90,11 @@ def _share(counts: np.ndarray, turn: np.ndarray, world_size: int) -> np.ndarray:
     return owner
 
 
+def random_views(seed: int, n_views: int, n: int) -> np.ndarray:
+    """[n] int64: which view of each image an epoch shows, each as likely; fixed by the epoch's seed."""
+    return np.random.default_rng([seed, n_views]).integers(n_views, size=n)
+
+
 def shuffle_quality(visited: Sequence[int] | np.ndarray) -> dict[str, float]:
     """How well rows are mixed, each as a share of what a full shuffle gives on average (n / 3 places): 1 is as good.
 

@@ -1,6 +1,6 @@
 """Where features are kept while heads train: on the device, in memory, or on disk."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -15,9 +15,9 @@ DEVICE_SHARE, MEMORY_SHARE = 0.7, 0.5  # of what is free; the rest is for heads,
 
 
 def place(
-    arrays: Mapping[str, ArrayReader], n_rows: int, device: torch.device, placement: Placement
+    arrays: Mapping[str, Sequence[ArrayReader]], n_rows: int, device: torch.device, placement: Placement
 ) -> tuple[dict[str, str], str]:
-    """Where each array goes ("device", "memory" or "stream"), and why in words.
+    """Where each array, with all its views, goes ("device", "memory" or "stream"), and why in words.
 
     "auto": all on the device if they fit there, else all in memory; else those that are small beside the largest (an eighth
     of it) in memory, and the others are streamed. On the CPU, "device" and "memory" are the same.
@@ -26,7 +26,7 @@ def place(
     """
     if placement not in PLACEMENTS:
         raise StoreError(unknown("placement", placement, PLACEMENTS))
-    nbytes = {name: array.nbytes // max(1, array.shape[0]) * n_rows for name, array in arrays.items()}
+    nbytes = {n: sum(array.nbytes // max(1, array.shape[0]) for array in views) * n_rows for n, views in arrays.items()}
     total = sum(nbytes.values())
     on_gpu = device.type != "cpu"
     if placement != "auto":

@@ -1,7 +1,7 @@
 """Reading rows of an array to their places in a buffer, in the order of the disk, by several threads."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,14 +49,28 @@ class Scatter:
 
 
 def scatters(
-    array: ArrayReader, rows: np.ndarray, target: Tensor, direct: bool | None, stop: threading.Event
+    views: Sequence[ArrayReader],
+    rows: np.ndarray,
+    view: np.ndarray | None,
+    target: Tensor,
+    direct: bool | None,
+    stop: threading.Event,
 ) -> Iterator[Scatter]:
-    """Jobs that together read `rows` (stored bytes) into `target` [n · row_nbytes] uint8, in the order of `rows`."""
-    places = np.argsort(rows, kind="stable")
-    ordered, flat = rows[places], target.numpy().reshape(len(rows), -1)
-    runs = list(array.runs(ordered))
-    for at in range(0, len(runs), RUNS):
-        yield Scatter(array, flat, ordered, places, runs[at : at + RUNS], direct, stop)
+    """Jobs that together read `rows` (stored bytes) into `target` [n · row_nbytes] uint8, in the order of `rows`.
+
+    Args:
+        views: the array, or one for each view.
+        view: [n] which of them to read for each row; the first by default.
+    """
+    flat = target.numpy().reshape(len(rows), -1)
+    for number, array in enumerate(views if view is not None else views[:1]):
+        places = np.argsort(rows, kind="stable")
+        if view is not None:
+            places = places[view[places] == number]
+        ordered = rows[places]
+        runs = list(array.runs(ordered))
+        for at in range(0, len(runs), RUNS):
+            yield Scatter(array, flat, ordered, places, runs[at : at + RUNS], direct, stop)
 
 
 def _scratch(nbytes: int) -> memoryview:

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 
@@ -28,7 +28,7 @@ class Stream:
 
     def __init__(
         self,
-        parts: Mapping[Key, ArrayReader],
+        parts: Mapping[Key, Sequence[ArrayReader]],
         rows_in: Mapping[str, np.ndarray],
         pool: Pool,
         threads: int,
@@ -37,8 +37,14 @@ class Stream:
         self._parts, self._rows_in, self._pool, self._threads, self._direct = parts, rows_in, pool, threads, direct
         self.wait_s = 0.0
 
-    def windows(self, windows: Iterable[np.ndarray]) -> Generator[tuple[np.ndarray, dict[Key, Tensor]], None, None]:
-        """Each window's rows, and their bytes [rows, row_nbytes]. Whoever stops early has to close the generator."""
+    def windows(
+        self, windows: Iterable[np.ndarray], view: np.ndarray | None = None
+    ) -> Generator[tuple[np.ndarray, dict[Key, Tensor]], None, None]:
+        """Each window's rows, and their bytes [rows, row_nbytes]. Whoever stops early has to close the generator.
+
+        Args:
+            view: [N] which view of each image to read; the first by default.
+        """
         coming, stop = iter(windows), threading.Event()
         ahead: deque[tuple[np.ndarray, dict[Key, Tensor], list[Future[None]]]] = deque()
         with ThreadPoolExecutor(self._threads, "beyondcls-loader") as readers:
@@ -46,10 +52,11 @@ class Stream:
             def begin_next() -> None:
                 for rows in islice(coming, 1):
                     targets, jobs = {}, []
-                    for key, part in self._parts.items():
-                        target = self._pool.take(len(rows) * part.layout.row_nbytes).view(len(rows), -1)
+                    for key, views in self._parts.items():
+                        target = self._pool.take(len(rows) * views[0].layout.row_nbytes).view(len(rows), -1)
                         wanted = self._rows_in[key[0]][rows] if key[0] in self._rows_in else rows
-                        jobs += [readers.submit(job) for job in scatters(part, wanted, target, self._direct, stop)]
+                        chosen = view[rows] if view is not None and len(views) > 1 else None
+                        jobs += [readers.submit(job) for job in scatters(views, wanted, chosen, target, self._direct, stop)]
                         targets[key] = target
                     ahead.append((rows, targets, jobs))
 

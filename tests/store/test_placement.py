@@ -16,9 +16,9 @@ PATCH, LABEL = 3 * 5 * 2, 8  # bytes of a row
 
 
 @pytest.fixture(scope="module")
-def arrays(written: Path) -> dict[str, ArrayReader]:
+def arrays(written: Path) -> dict[str, list[ArrayReader]]:
     store = FeatureStore.open(written)
-    return {"patch": store.tokens("patch"), "label": store.array("images/label")}
+    return {"patch": [store.tokens("patch")], "label": [store.array("images/label")]}
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], None]:
 
 
 @pytest.mark.parametrize("asked", ["memory", "stream", "device"])
-def test_as_asked_for(arrays: dict[str, ArrayReader], asked: str) -> None:
+def test_as_asked_for(arrays: dict[str, list[ArrayReader]], asked: str) -> None:
     for device in (CPU, GPU):
         places, reason = place(arrays, N, device, asked)  # type: ignore[arg-type]
         expected = "memory" if (asked, device) == ("device", CPU) else asked
@@ -40,13 +40,13 @@ def test_as_asked_for(arrays: dict[str, ArrayReader], asked: str) -> None:
         assert reason == f"{expected}, as asked for ({N * (PATCH + LABEL) / 1e6:.3g} MB)"
 
 
-def test_unknown(arrays: dict[str, ArrayReader]) -> None:
+def test_unknown(arrays: dict[str, list[ArrayReader]]) -> None:
     with pytest.raises(StoreError, match=r"unknown placement 'steam'; did you mean 'stream'\? known: auto, device, memory"):
         place(arrays, N, CPU, "steam")  # type: ignore[arg-type]
     assert set(PLACEMENTS) == {"auto", "device", "memory", "stream"}
 
 
-def test_the_first_that_fits(arrays: dict[str, ArrayReader], free: Callable[[float, float], None]) -> None:
+def test_the_first_that_fits(arrays: dict[str, list[ArrayReader]], free: Callable[[float, float], None]) -> None:
     total = N * (PATCH + LABEL)
     for cpu, gpu, device, expected in (
         (1e12, total / 0.7 + 1, GPU, "device"),
@@ -61,7 +61,7 @@ def test_the_first_that_fits(arrays: dict[str, ArrayReader], free: Callable[[flo
         assert reason.startswith(f"{expected}: ")
 
 
-def test_fewer_rows_take_less(arrays: dict[str, ArrayReader], free: Callable[[float, float], None]) -> None:
+def test_fewer_rows_take_less(arrays: dict[str, list[ArrayReader]], free: Callable[[float, float], None]) -> None:
     free(N * (PATCH + LABEL), 0)
     assert place(arrays, N, CPU, "auto")[0]["patch"] == "stream"
     assert place(arrays, N // 2, CPU, "auto")[0]["patch"] == "memory"
@@ -70,15 +70,15 @@ def test_fewer_rows_take_less(arrays: dict[str, ArrayReader], free: Callable[[fl
 def test_small_arrays_stay_in_memory(written: Path, free: Callable[[float, float], None]) -> None:
     """Beside a streamed one: an eighth of it at most, and a quarter of what is free."""
     store = FeatureStore.open(written)
-    arrays = {"statistics": store.array("statistics/cls_self/view0"), "valid": store.array("images/valid")}
-    assert arrays["statistics"].nbytes == 48 * N
+    arrays = {"statistics": [store.array("statistics/cls_self/view0")], "valid": [store.array("images/valid")]}
+    assert arrays["statistics"][0].nbytes == 48 * N
     free(40 * N, 0)
     places, reason = place(arrays, N, CPU, "auto")
     assert places == {"statistics": "stream", "valid": "memory"}
     assert reason.endswith("of free memory, valid in memory")
     free(3 * N, 0)
     assert place(arrays, N, CPU, "auto")[0] == {"statistics": "stream", "valid": "stream"}
-    label = {"statistics": arrays["statistics"], "label": store.array("images/label")}  # a sixth
+    label = {"statistics": arrays["statistics"], "label": [store.array("images/label")]}  # a sixth
     free(40 * N, 0)
     assert place(label, N, CPU, "auto")[0] == {"statistics": "stream", "label": "stream"}
 
