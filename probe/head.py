@@ -1,9 +1,48 @@
 """A head: an aggregator and a classifier."""
 
+from typing import Self
+
+import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from probe.aggregators import Aggregator, Features
+from store import BeyondClsError, FeatureStore, StoreError
+from store.errors import unknown
+
+NORMALISATIONS = ("batch", "none")
+EPS = 1e-6
+TOKENS = ("patch", "cls", "registers")
+
+
+class FinalNorm(nn.Module):
+    """The encoder's last LayerNorm, which stored tokens have not passed yet; frozen."""
+
+    def __init__(self, weight: Float[Tensor, "D"], bias: Float[Tensor, "D"], eps: float):
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
+        self.eps = eps
+
+    @classmethod
+    def of(cls, store: FeatureStore) -> Self:
+        """Raises: StoreError: the encoder has none."""
+        if "norm/weight" not in store.arrays:
+            raise StoreError(
+                f"{store.where} ({store.attributes['encoder']}) has no final norm to apply; train this head without final_norm"
+            )
+        weight, bias = (torch.from_numpy(store.array(f"norm/{name}").all()) for name in ("weight", "bias"))
+        return cls(weight, bias, store.attributes["norm_eps"])
+
+    def forward(self, features: Features) -> dict[str, Tensor]:
+        """Normalised tokens; what else there is stays as it is."""
+        return {
+            kind: F.layer_norm(values, values.shape[-1:], self.weight, self.bias, self.eps)  # type: ignore[arg-type]
+            if kind.split("/")[0] in TOKENS
+            else values
+            for kind, values in features.items()
+        }
 
 
 class Head(nn.Module):
@@ -11,17 +50,29 @@ class Head(nn.Module):
 
     BatchNorm1d(affine=False, eps=1e-6) stands before the classifier in the official code (and in MAE's), so that one learning
     rate fits encoders whose tokens differ in scale. The classifier starts from N(0, 0.01²) with zero bias, as there.
+
+    Args:
+        aggregator: tokens to one vector.
+        n_classes: K.
+        normalisation: of the vector: "batch" as above, or "none", a plain linear classifier.
+        final_norm: applied to the tokens first.
+
+    Raises: BeyondClsError: unknown normalisation.
     """
 
-    def __init__(self, aggregator: Aggregator, dim: int, n_classes: int):
+    def __init__(
+        self, aggregator: Aggregator, n_classes: int, normalisation: str = "batch", final_norm: FinalNorm | None = None
+    ):
         super().__init__()
-        self.aggregator = aggregator
-        self.norm = nn.BatchNorm1d(dim, affine=False, eps=1e-6)
-        self.classifier = nn.Linear(dim, n_classes)
+        if normalisation not in NORMALISATIONS:
+            raise BeyondClsError(unknown("normalisation", normalisation, NORMALISATIONS))
+        self.aggregator, self.final_norm = aggregator, final_norm
+        self.norm = nn.BatchNorm1d(aggregator.width, affine=False, eps=EPS) if normalisation == "batch" else nn.Identity()
+        self.classifier = nn.Linear(aggregator.width, n_classes)
         nn.init.trunc_normal_(self.classifier.weight, std=0.01)
         nn.init.zeros_(self.classifier.bias)
 
     def forward(self, features: Features) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B T"] | None]:
         """Logits, and the weights over patches where the aggregator has them."""
-        vector, weights = self.aggregator(features)
+        vector, weights = self.aggregator(features if self.final_norm is None else self.final_norm(features))
         return self.classifier(self.norm(vector)), weights

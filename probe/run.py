@@ -1,136 +1,176 @@
 """Stage two: heads trained from feature sets, without the encoder."""
 
-import csv
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from probe.aggregators import make_aggregator
-from probe.saved import save_probe
-from probe.train import Recipe, Trained, train
-from store import BeyondClsError, FeatureStore, Loader, StoreError
-from store.spec import DATA_FIELDS
+from probe.grid import HeadPlan, Member
+from probe.passes import Outcome, Passes
+from probe.ranks import ranks
+from probe.recipe import Recipe
+from probe.results import measures_of, measures_of_closed, write_measures, write_trained
+from probe.select import Selected, select
+from probe.sources import Source, check_pair
+from store import BeyondClsError, FeatureStore, StoreError
+from store.placement import Placement
 
 
 def probe(
     training: FeatureStore,
     test: FeatureStore,
     out: Path,
+    heads: Mapping[str, HeadPlan] | HeadPlan | None = None,
     *,
-    aggregator: str = "abmilp",
-    options: dict[str, Any] | None = None,
-    recipe: Recipe | None = None,
-    seeds: Sequence[int] = (0, 1, 2),
+    joined: tuple[FeatureStore, FeatureStore] | None = None,
     block: int | None = None,
+    views: int | None = None,
+    subset: np.ndarray | None = None,
+    held_out: float = 0.1,
     device: str | torch.device = "cpu",
+    placement: Placement = "auto",
     progress: Callable[[int], None] | None = None,
-) -> dict[str, Any]:
-    """Train one head per seed and write everything that is known of them into `out`; returns the content of metrics.json.
+    say: Callable[[str], None] | None = None,
+    notes: Mapping[str, Any] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Train heads and write everything that is known of them into `out`; returns the content of metrics.json, by head.
+
+    Heads with the same recipe train in one pass over the features, all seeds in one order of the images (recipe.order
+    "shared": seeds differ in where heads start) or each seed in its own pass ("own": as if it were the only one). Where a plan
+    gives several learning rates or weight decays, each seed is trained with each of them on a part of the training images, and
+    what is best on the others (on average over seeds) is taken; then each seed is trained with it on all training images. Test
+    images select nothing: every seed's last epoch counts.
 
     Writes `trained/seed<S>.safetensors` and `.json` (the probe), `trained/weights.npy` (mean over seeds of the aggregator's
-    weights on the valid test images, [N, T] float16, if it has any), `curves.csv` (seed, epoch, loss, top1, …) and
-    `metrics.json`. Nothing is selected: every seed's last epoch counts.
+    weights over the patches of the test images, [n_test, T] float16, if it has any), `curves.csv` (seed, epoch, loss, top1, …)
+    and `metrics.json`: into `out` for one plan, into `out/NAME` for a mapping. What an earlier run wrote there is replaced. A
+    run that was killed goes on where its last checkpoint was taken (in `.unfinished` beside `out`), when it is started again.
+    Protocols without gradient steps write `metrics.json` alone, and take view 0 of the training images.
 
     Args:
         training, test: feature sets of one encoder.
-        aggregator: a name in AGGREGATORS; `options` are its own.
+        heads: plans by name; or one plan.
+        joined: a second pair of feature sets of the same images, for heads that read `joined/…`. Images that it lacks are left
+            out, of all heads (`n_training` and `n_test` count the others).
         block: whose tokens to read; the deepest stored one by default.
-        progress: called with 1 after each epoch.
+        views: how many of the training images' views to show, one of them at random in each epoch; all by default.
+        subset: rows of the training set to use (`probe.subsets`), of those that are valid and labelled; all by default.
+        held_out: share of the training images to select on, stratified by class.
+        device: where heads train. Several GPUs or processes under torchrun.
+        placement: of the features: "device", "memory", "stream", or "auto": the first that fits.
+        progress: called with the number of epochs since the last call, each head's and seed's for itself (`n_epochs`).
+        say: called with what a user should know.
+        notes: to be written into metrics.json too, e.g. the command.
 
     Raises:
-        BeyondClsError: unknown aggregator, or classes that differ between the sets.
-        StoreError: feature sets of two encoders, or without the tokens that the aggregator reads.
+        BeyondClsError: unknown aggregator or options, a grid that memory cannot hold, or a seed that diverged.
+        StoreError: feature sets that do not belong together, or without what a head reads.
     """
-    recipe, options = recipe or Recipe(), options or {}
-    if not seeds:
-        raise BeyondClsError("no seed was given; give at least one")
+    plans = _named(heads, out)
     check_pair(training, test)
-    reads = make_aggregator(aggregator, 1, **options).reads
-    n_classes = training.n_classes
-    learn = _loader(training, reads, block, recipe.batch_size, True, device)
-    judge = _loader(test, reads, block, recipe.batch_size, False, device)
-    dim = next(iter(learn.arrays.values())).shape[-1]
-    runs = [train(aggregator, options, dim, n_classes, learn, judge, recipe, seed, progress) for seed in seeds]
-    trained = out / "trained"
-    trained.mkdir(parents=True, exist_ok=True)
-    keys = {"training": training.spec.key, "test": test.spec.key}
-    for run in runs:
-        save_probe(trained / f"seed{run.seed}", run, aggregator, options, dim, n_classes, recipe, keys)
-    _write_curves(out / "curves.csv", runs)
-    weights = [run.weights for run in runs if run.weights is not None]
-    if weights:
-        np.save(trained / "weights.npy", np.mean(weights, axis=0).astype(np.float16))
-    metrics = {
-        "encoder": training.attributes["encoder"],
-        "aggregator": aggregator,
-        "options": options,
-        **{name: _over_seeds(runs, name) for name in runs[0].result},
-        "n_training": len(learn.rows),
-        "n_test": len(judge.rows),
-        "n_tokens": _n_tokens(learn),
-        "n_classes": n_classes,
-        "seeds": list(seeds),
-        "recipe": asdict(recipe),
-        "features": keys,
-    }
-    (out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
-    return metrics
+    if joined is not None:
+        check_pair(*joined)
+    shown = _shown_views(training, views)
+    others, rows = joined or (None, None), (subset, None)
+    learn_from, judge_by = (Source(s, o, block, r) for s, o, r in zip((training, test), others, rows, strict=True))
+    place, unfinished = torch.device(device), out.parent / ".unfinished" / out.name
+    about: dict[str, Any] = {"features": {"training": training.spec.key, "test": test.spec.key}, **(notes or {})}
+    if joined is not None:
+        about["joined"] = {"training": joined[0].spec.key, "test": joined[1].spec.key}
+    written: dict[str, dict[str, Any]] = {}
+    with ranks(place) as (rank, world_size):
+        common: dict[str, Any] = {"device": place, "placement": placement, "unfinished": unfinished}
+        common |= {"rank": rank, "world_size": world_size}
+        common |= {name: called for name, called in (("say", say), ("progress", progress)) if called is not None}
+        # All are made first: what cannot be is said before anything trains.
+        passes_of = [
+            (
+                recipe,
+                own,
+                Passes({n: p.head for n, p in own.items()}, learn_from, judge_by, shown if recipe else (0,), **common),
+            )
+            for recipe, own in _together(plans)
+        ]
+        while passes_of:  # vectors that one of them has pooled are gone when the next begins
+            recipe, own, passes = passes_of.pop(0)
+            chosen = select(own, passes, recipe, held_out) if recipe else {}
+            outcomes = _train(own, passes, recipe, chosen) if recipe else {}
+            for name, plan in own.items():
+                if plan.closed is None:
+                    measures = measures_of(name, plan, passes, outcomes[name], chosen[name]) | about
+                else:
+                    measures = measures_of_closed(name, plan, plan.closed, passes) | about
+                written[name] = json.loads(json.dumps(measures))
+                if rank == 0:
+                    folder = out / name if isinstance(heads, Mapping) else out
+                    write_measures(folder, measures)
+                    if plan.closed is None:
+                        write_trained(folder, plan, passes, outcomes[name], chosen[name], about)
+        if rank == 0:
+            _remove(unfinished)
+    return {name: written[name] for name in plans}
 
 
-def check_pair(training: FeatureStore, test: FeatureStore) -> None:
-    """Refuse sets that do not belong together.
+def n_epochs(plans: Iterable[HeadPlan]) -> int:
+    """Epochs of all members, those that are only compared included."""
+    of_grid = lambda plan: len(plan.settings) if len(plan.settings) > 1 else 0  # noqa: E731
+    return sum(plan.recipe.epochs * len(plan.seeds) * (1 + of_grid(plan)) for plan in plans if plan.closed is None)
 
-    Raises: StoreError: of two encoders (or transforms, blocks, dtypes), without valid images, or with other classes.
+
+def _named(heads: Mapping[str, HeadPlan] | HeadPlan | None, out: Path) -> dict[str, HeadPlan]:
+    if not isinstance(heads, Mapping):
+        return {out.name: heads or HeadPlan()}
+    if not heads:
+        raise BeyondClsError("heads is empty, expected one plan or more by name")
+    for name in heads:
+        if not name or name != Path(name).name or name == "..":
+            raise BeyondClsError(f"a head is named {name!r}, expected a name for a folder, without slashes")
+    return dict(heads)
+
+
+def _shown_views(training: FeatureStore, views: int | None) -> range:
+    stored = training.spec.n_views
+    if views is not None and not 1 <= views <= stored:
+        raise StoreError(f"views is {views}, expected 1 to {stored}, as many as {training.where} has; extract it with --views")
+    return range(stored if views is None else views)
+
+
+def _together(plans: Mapping[str, HeadPlan]) -> list[tuple[Recipe | None, dict[str, HeadPlan]]]:
+    """Heads that can train in one pass: the learning rate and weight decay may differ. Those without gradient steps come first.
+
+    They have no recipe (None), are quick, and what they refuse is said before anything trains.
     """
-    if training.spec.encoder_key != test.spec.encoder_key:
-        differ = [name for name in training.spec.differences(test.spec) if name not in DATA_FIELDS]
-        raise StoreError(
-            f"{training.path} ({training.attributes['encoder']}, key {training.spec.key}) and {test.path} "
-            f"({test.attributes['encoder']}, key {test.spec.key}) are of two encoders or extractions: "
-            f"{', '.join(differ)} differ"
-        )
-    for store in (training, test):
-        if not (store.valid & (store.labels >= 0)).any():
-            raise StoreError(f"{store.path} has no valid, labelled image; a probe needs labels")
-    if training.n_classes != test.n_classes:
-        raise StoreError(
-            f"{training.path} has {training.n_classes} classes, {test.path} has {test.n_classes}; "
-            "use splits of one data set, or give both extractions the same --classes file"
-        )
-    ours, theirs = training.attributes.get("classes"), test.attributes.get("classes")
-    if ours and theirs and ours != theirs:
-        a, b = next((a, b) for a, b in zip(ours, theirs, strict=True) if a != b)
-        raise StoreError(
-            f"class {a!r} of {training.path} is {b!r} in {test.path}; give both extractions the same --classes file"
-        )
+    groups: dict[Recipe | None, dict[str, HeadPlan]] = defaultdict(dict)
+    for name, plan in plans.items():
+        recipe = replace(plan.recipe, base_lr=1.0, weight_decay=0.0) if plan.closed is None else None
+        groups[recipe][name] = plan
+    return sorted(groups.items(), key=lambda group: group[0] is not None)
 
 
-def _loader(
-    store: FeatureStore, reads: Sequence[str], block: int | None, batch_size: int, shuffle: bool, device: str | torch.device
-) -> Loader:
-    arrays = {kind: store.tokens(kind, block) for kind in reads}  # type: ignore[arg-type]
-    rows = np.flatnonzero(store.valid & (store.labels >= 0))
-    return Loader(arrays, store.labels, rows, batch_size, shuffle, device)
+def _train(
+    plans: Mapping[str, HeadPlan], passes: Passes, recipe: Recipe, chosen: Mapping[str, Selected]
+) -> dict[str, list[Outcome]]:
+    """Each head's seeds with what was chosen, on all training images.
+
+    Raises: BeyondClsError: one diverged; a mean over the others would be none over seeds.
+    """
+    members = [Member(n, chosen[n].base_lr, chosen[n].weight_decay, seed) for n, plan in plans.items() for seed in plan.seeds]
+    by_member = {outcome.member: outcome for outcome in passes.train(members, recipe)}
+    if missing := [member for member in members if member not in by_member]:
+        raise BeyondClsError(f"{missing[0]} {passes.lost[missing[0]]}")
+    return {name: [by_member[m] for m in members if m.head == name] for name in plans}
 
 
-def _n_tokens(loader: Loader) -> int | None:
-    """Patches per image, if patches are read."""
-    return loader.arrays["patch"].shape[1] if "patch" in loader.arrays else None
-
-
-def _over_seeds(runs: Sequence[Trained], name: str) -> dict[str, Any]:
-    """Mean, standard deviation over seeds (n - 1 in the denominator; 0 for one seed) and the single values."""
-    values = [run.result[name] for run in runs]
-    return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0, "values": values}
-
-
-def _write_curves(path: Path, runs: Sequence[Trained]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["seed", *runs[0].curve[0]])
-        writer.writeheader()
-        writer.writerows({"seed": run.seed, **entry} for run in runs for entry in run.curve)
+def _remove(unfinished: Path) -> None:
+    """The results are written; checkpoints, those of other settings included, are of no more use."""
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        unfinished.parent.rmdir()
+    except OSError:  # other runs go on, or there was none
+        return

@@ -1,61 +1,73 @@
 """Trained heads on disk: parameters as safetensors, everything else as JSON beside them. Loading never runs code."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from probe.aggregators import make_aggregator
-from probe.head import Head
-from probe.train import Recipe, Trained
+from probe.aggregators import is_own
+from probe.grid import HeadSpec
+from probe.head import FinalNorm, Head
 from store import BeyondClsError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
-def save_probe(
-    path: Path,
-    trained: Trained,
-    aggregator: str,
-    options: dict[str, Any],
-    dim: int,
-    n_classes: int,
-    recipe: Recipe,
-    keys: dict[str, str],
-) -> None:
-    """Write `path`.safetensors and `path`.json. `keys`: of the feature sets it was trained and tested on."""
-    state = {name: value.detach().cpu().contiguous() for name, value in trained.head.state_dict().items()}
-    save_file(state, path.with_suffix(".safetensors"))
+def save_probe(path: Path, head: Head, spec: HeadSpec, n_patches: int | None, about: dict[str, Any]) -> None:
+    """Write `path`.safetensors and `path`.json.
+
+    Args:
+        about: how it was trained and what it reached; for the reader, loading does not need it.
+    """
+    state = {name: value.detach().cpu().contiguous() for name, value in head.state_dict().items()}
+    save_file(state, _files(path)[1])
     described = {
         "format_version": FORMAT_VERSION,
-        "aggregator": aggregator,
-        "options": options,
-        "dim": dim,
-        "n_classes": n_classes,
-        "seed": trained.seed,
-        "recipe": asdict(recipe),
-        "features": keys,
-        "result": trained.result,
+        **spec.to_dict(),
+        "dim": head.aggregator.dim,
+        "n_patches": n_patches,
+        "n_classes": head.classifier.out_features,
+        "final_norm_eps": None if head.final_norm is None else head.final_norm.eps,
+        **about,
     }
-    path.with_suffix(".json").write_text(json.dumps(described, indent=1) + "\n")
+    _files(path)[0].write_text(json.dumps(described, indent=1) + "\n")
 
 
-def load_probe(path: str | Path) -> Head:
-    """A trained head, in evaluation mode, from tokens to logits and weights.
+def load_probe(path: str | Path, own: str | None = None) -> Head:
+    """A trained head: a module in evaluation mode, from features to logits [B, K] and weights over patches [B, T] or None.
+
+        head = load_probe("probes/mae/abmilp/trained/seed0")
+        logits, weights = head({"patch": patch})
+
+    It is called with a mapping of kinds, those that `head.aggregator.reads` names, to float32 values of B images, as a
+    `beyondcls.Loader` gives them: "patch" [B, T, D], "cls" [B, D] and "registers" [B, R, D] of the block that was probed,
+    "patch/block5" of another one, always before the encoder's final norm; "attention/cls" and "attention/centre" [B, H, T];
+    "joined/…" of a second encoder. `beyondcls.online` puts the encoder in front.
+
+    It can be exported by `torch.export.export(head, (features,))`.
 
     Args:
         path: of either file, or their common stem.
+        own: FILE.py:CLASS of a head with an aggregator of your own: a probe cannot name code that is run when it is loaded.
 
     Raises:
         BeyondClsError: a file is missing, damaged or of another format version, or the two do not fit each other.
     """
+    return load_with(path, own)[0]
+
+
+def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str, Any]]:
+    """`load_probe`, and what stands in the JSON file.
+
+    Raises: BeyondClsError: as `load_probe`.
+    """
     stem = Path(path)
     if stem.suffix in (".json", ".safetensors"):
         stem = stem.with_suffix("")
-    description, parameters = stem.with_suffix(".json"), stem.with_suffix(".safetensors")
+    description, parameters = _files(stem)
     for file in (description, parameters):
         if not file.is_file():
             raise BeyondClsError(f"there is no probe {str(file)!r}; `beyondcls probe --out` writes one per seed")
@@ -66,12 +78,34 @@ def load_probe(path: str | Path) -> Head:
             raise BeyondClsError(
                 f"{description} has format version {version}, expected {FORMAT_VERSION}; train the probe again"
             )
-        dim, n_classes = int(described["dim"]), int(described["n_classes"])
-        head = Head(make_aggregator(described["aggregator"], dim, **described["options"]), dim, n_classes)
+        spec = HeadSpec(*(described[name] for name in ("aggregator", "options", "normalisation", "final_norm")))
+        if is_own(spec.aggregator):
+            spec = HeadSpec(_named_by_user(spec.aggregator, own, stem), spec.options, spec.normalisation, spec.final_norm)
+        dim, n_classes, n_patches = int(described["dim"]), int(described["n_classes"]), described["n_patches"]
+        norm = None
+        if spec.final_norm:
+            norm = FinalNorm(torch.zeros(dim), torch.zeros(dim), float(described["final_norm_eps"]))
+        head = spec.build(dim, n_patches, n_classes, norm)
         head.load_state_dict(load_file(parameters), strict=True)
     except BeyondClsError:
         raise
-    except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        reason = str(error).splitlines()[0]
+    except (ValueError, KeyError, TypeError, RuntimeError, OSError, SafetensorError) as error:
+        reason = str(error).splitlines()[0] if str(error) else ""
         raise BeyondClsError(f"{stem} is no readable probe ({type(error).__name__}: {reason}); train it again") from error
-    return head.eval()
+    return head.eval(), described
+
+
+def _files(stem: Path) -> tuple[Path, Path]:
+    """Description and parameters."""
+    return stem.with_name(f"{stem.name}.json"), stem.with_name(f"{stem.name}.safetensors")
+
+
+def _named_by_user(aggregator: str, own: str | None, stem: Path) -> str:
+    if own is None:
+        raise BeyondClsError(
+            f"{stem} has an aggregator of someone's own, {aggregator!r}, which loading does not run; if you trust that file, "
+            "name it: load_probe(path, own='FILE.py:CLASS')"
+        )
+    if not is_own(own):
+        raise BeyondClsError(f"own is {own!r}, expected FILE.py:CLASS, as the aggregator of {stem} is {aggregator!r}")
+    return own

@@ -1,131 +1,204 @@
-"""Training one head on cached features."""
+"""Training many heads in one pass over the features."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
-from probe.aggregators import make_aggregator
-from probe.head import Head
-from probe.metrics import METRICS, weight_entropy
-from probe.optim import learning_rate, make_optimiser
-from store import BeyondClsError, Loader
+from probe.aggregators import Features
+from probe.evaluate import evaluate
+from probe.head import FinalNorm
+from probe.optim import OPTIMISERS, Optimiser, learning_rate
+from probe.pieces import pieces
+from probe.ranks import rank, summed, world_size
+from probe.recipe import Recipe
+from probe.stack import Stack
+from store import BeyondClsError
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How a head is trained. Defaults follow the paper's protocol for small data sets: SGD at batch 1,024."""
+class Batches(Protocol):
+    """What heads are trained from: a `store.Loader`, or vectors in memory."""
 
-    epochs: int = 90
-    batch_size: int = 1024
-    optimiser: str = "sgd"
-    base_lr: float = 0.1  # of a batch of 256; scaled linearly with the batch size
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    warmup_epochs: int = 10
+    n_rows: int
 
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise BeyondClsError(f"{name} is {getattr(self, name)}, expected 1 or more")
-        if not 0 <= self.warmup_epochs < self.epochs:
-            raise BeyondClsError(f"warmup_epochs is {self.warmup_epochs}, expected 0 to {self.epochs - 1} (below epochs)")
-
-    @property
-    def lr(self) -> float:
-        """Peak learning rate."""
-        return self.base_lr * self.batch_size / 256
+    def epoch(self, seed: int = 0, start: int = 0) -> Iterator[dict[str, Any]]: ...
 
 
 @dataclass
-class Trained:
-    """A trained head and how it came about: `curve` has one entry per epoch, `result` the final measures in percent."""
+class Family:
+    """Members that are computed together, and what is known of each.
 
-    head: Head
-    seed: int
-    curve: list[dict[str, float]] = field(default_factory=list)
-    result: dict[str, float] = field(default_factory=dict)
-    weights: np.ndarray | None = None  # [N, T] of the test images, float32
+    Attributes:
+        stack: those that still train.
+        base_lr, weight_decay: of each, [M].
+        names: of each, as the caller knows them.
+        curves: of each, one entry per epoch.
+        lost: notes on members that diverged, by name; they are in none of the above any more.
+    """
+
+    stack: Stack
+    base_lr: Float[Tensor, "M"]
+    weight_decay: Float[Tensor, "M"]
+    names: list[Any]
+    curves: list[list[dict[str, float]]] = field(default_factory=list)
+    lost: dict[Any, str] = field(default_factory=dict)
+    optimiser: Optimiser | None = None
+
+    def __post_init__(self) -> None:
+        self.curves = self.curves or [[] for _ in self.names]
+
+    def begin(self, recipe: Recipe) -> None:
+        """Make the optimiser."""
+        self.optimiser = OPTIMISERS[recipe.optimiser](self.stack.parameters, self.weight_decay, recipe.momentum)
+
+    def keep(self, members: Sequence[int]) -> None:
+        """Go on with some of the members."""
+        self.stack.keep(members)
+        index = torch.tensor(members, dtype=torch.long, device=self.weight_decay.device)
+        self.base_lr, self.weight_decay = self.base_lr[index], self.weight_decay[index]
+        self.names, self.curves = [self.names[m] for m in members], [self.curves[m] for m in members]
+        if self.optimiser is not None:
+            self.optimiser.keep(self.stack.parameters, index)
 
 
 def train(
-    aggregator: str,
-    options: dict[str, Any],
-    dim: int,
-    n_classes: int,
-    training: Loader,
-    test: Loader,
+    families: Sequence[Family],
+    training: Batches,
+    test: Batches | None,
     recipe: Recipe,
-    seed: int,
-    progress: Callable[[int], None] | None = None,
-) -> Trained:
-    """Train a head; the seed fixes its initialisation and the order of the images.
+    order: int = 0,
+    *,
+    final_norm: FinalNorm | None = None,
+    start: int = 0,
+    after_epoch: Callable[[int], None] | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> None:
+    """Train the members of all families on the same batches; each takes the steps that it would take alone, dropout aside.
+
+    A member whose loss is no longer finite is dropped at the end of the epoch, with a note; the others are not touched by it.
 
     Args:
-        aggregator: a name in AGGREGATORS; `options` are its own.
-        dim: width of the tokens.
-        training: loader of the training set; `test`: of the test set, not shuffled.
-        progress: called with 1 after each epoch.
+        training: batches of `recipe.at_once` images; several make a step.
+        test: measured after each epoch; not shuffled.
+        order: seed of the images' order, and of the views that are shown.
+        final_norm: applied to the tokens for those heads that want it.
+        start: epochs that are done already.
+        after_epoch: called with the number of epochs that are done.
+        warn: called with a note on each member that is dropped.
 
-    Raises:
-        BeyondClsError: the loss is no longer finite.
+    Raises: BeyondClsError: batches that cannot be shared by the processes, fewer than two images, or features that are not
+        finite.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        head = Head(make_aggregator(aggregator, dim, **options), dim, n_classes).to(training.device)
-    trained = Trained(head, seed)
-    optimiser = make_optimiser(recipe.optimiser, head.parameters(), recipe.lr, recipe.weight_decay, recipe.momentum)
-    for epoch in range(recipe.epochs):
-        head.train()
-        total = torch.zeros((), device=training.device)
-        seen = 0
-        for step, batch in enumerate(training.epoch(_order(seed, epoch))):
-            for group in optimiser.param_groups:
-                group["lr"] = learning_rate(epoch + step / len(training), recipe.lr, recipe.epochs, recipe.warmup_epochs)
-            if len(batch["label"]) < 2:
-                continue  # batch normalisation has no variance of a single image, a rest of one is seen in other epochs
-            logits, _ = head(batch)
-            loss = F.cross_entropy(logits, batch["label"])
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            optimiser.step()
-            total += loss.detach() * len(logits)
-            seen += len(logits)
-        mean = total.item() / seen
-        if not np.isfinite(mean):
-            raise BeyondClsError(f"loss is {mean} in epoch {epoch + 1} of seed {seed}; lower base_lr (now {recipe.base_lr})")
-        measured = evaluate(head, test)[0]
-        trained.curve.append({"epoch": epoch + 1, "loss": mean, **measured})
-        if progress:
-            progress(1)
-    trained.result, weights = evaluate(head, test)
-    trained.weights = None if weights is None else weights.numpy()
-    return trained
+    families = [family for family in families if len(family.stack)]
+    for family in families:
+        if family.optimiser is None:
+            family.begin(recipe)
+    plan = pieces(training.n_rows, recipe)
+    for epoch in range(start, recipe.epochs if families else 0):
+        losses = [torch.zeros(len(f.stack), dtype=torch.float64, device=f.base_lr.device) for f in families]
+        seed = epoch_seed(order, epoch)
+        with own_randomness(seed):
+            for piece, batch in zip(plan, training.epoch(seed), strict=True):
+                assert len(batch["label"]) == piece.rows
+                if not piece.skip:
+                    normalised = final_norm(batch) if final_norm is not None else batch
+                    for family, total in zip(families, losses, strict=True):
+                        features: Features = batch if family.stack.template.final_norm is None else normalised
+                        logits, _ = family.stack(features, training=True)
+                        loss = losses_of(logits, batch["label"])
+                        (loss.sum() / piece.rows_of_step).backward()
+                        total += loss.detach()
+                if piece.ends_step:
+                    share = learning_rate(epoch + piece.step / plan[-1].n_steps, 1.0, recipe.epochs, recipe.warmup_epochs)
+                    for family in families:
+                        _step(family, recipe.peak(share))
+        seen = sum(piece.rows for piece in plan if not piece.skip) * world_size()
+        for family, total in zip(families, losses, strict=True):
+            _end_epoch(family, total, seen, epoch, partial(_check_finite, training, seed), warn)
+        families = [family for family in families if len(family.stack)]
+        if test is not None and families:
+            for family, measured in zip(families, evaluate([f.stack for f in families], test, final_norm), strict=True):
+                for curve, measures in zip(family.curves, measured.measures, strict=True):
+                    curve[-1].update(measures)
+        if after_epoch:
+            after_epoch(epoch + 1)
+        if not families:
+            return
 
 
-def _order(seed: int, epoch: int) -> int:
-    """Seed of an epoch's order; no two (seed, epoch) share one."""
-    return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
+def _step(family: Family, peak: float) -> None:
+    """Update the parameters; `peak`: learning rate at this moment of a member whose base is 1."""
+    assert family.optimiser is not None
+    summed(*(p.grad for p in family.stack.parameters.values() if p.grad is not None))
+    family.optimiser.step(family.base_lr * peak)
 
 
-@torch.inference_mode()
-def evaluate(head: Head, test: Loader) -> tuple[dict[str, float], Tensor | None]:
-    """Measures of METRICS in percent, the entropy of the weights in nats where there are any, and the weights [N, T]."""
-    head.eval()
-    logits, labels, weights = [], [], []
-    for batch in test.epoch():
-        out, w = head(batch)
-        logits.append(out.cpu())
-        labels.append(batch["label"].cpu())
-        if w is not None:
-            weights.append(w.cpu())
-    scores, truth = torch.cat(logits), torch.cat(labels)
-    result = {name: metric(scores, truth) for name, metric in METRICS.items()}
-    if not weights:
-        return result, None
-    stacked = torch.cat(weights)
-    return {**result, "entropy": weight_entropy(stacked).mean().item()}, stacked
+def _end_epoch(
+    family: Family,
+    losses: Float[Tensor, "M"],
+    seen: int,
+    epoch: int,
+    check: Callable[[], None],
+    warn: Callable[[str], None] | None,
+) -> None:
+    """Take note of the losses, and drop members that diverged; where all did, `check` what they were given."""
+    summed(losses)
+    means = (losses / seen).tolist()
+    finite = torch.stack([p.isfinite().reshape(len(p), -1).all(1) for p in family.stack.parameters.values()]).all(0).tolist()
+    for curve, mean in zip(family.curves, means, strict=True):
+        curve.append({"epoch": epoch + 1, "loss": mean})
+    lost = [m for m, mean in enumerate(means) if not (math.isfinite(mean) and finite[m])]
+    if len(lost) == len(means):
+        check()
+    for m in lost:
+        note = f"diverged in epoch {epoch + 1} (loss {means[m]:.3g}) with base_lr {family.base_lr[m].item():.3g}; lower it"
+        family.lost[family.names[m]] = note
+        if warn:
+            warn(f"{family.names[m]} {note}")
+    if lost:
+        family.keep([m for m in range(len(means)) if m not in lost])
+
+
+def _check_finite(training: Batches, seed: int) -> None:
+    """Raises: BeyondClsError: features that were trained on are not finite."""
+    for batch in training.epoch(seed):
+        for name, values in batch.items():
+            wrong = ~values.isfinite().reshape(len(values), -1).all(1)
+            if wrong.any():
+                raise BeyondClsError(
+                    f"features {name!r} of {int(wrong.sum())} images are not finite, first of that in row "
+                    f"{int(batch['row'][wrong].min())}; extract them again, or leave these rows out"
+                )
+
+
+@contextmanager
+def own_randomness(seed: int) -> Iterator[None]:
+    """Dropout in an aggregator is the same whether a run was interrupted or not, and changes nobody else's randomness.
+
+    Each process, and each member, draws numbers of its own: with dropout a member does not take the steps it would take alone.
+    """
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed((seed + rank()) % 2**63)
+        yield
+
+
+def losses_of(logits: Float[Tensor, "M B K"], labels: Tensor) -> Float[Tensor, "M"]:
+    """Each member's loss, summed over the images: cross-entropy, or of several labels the mean of the binary ones."""
+    if labels.ndim == 1:
+        flat = F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), reduction="none")
+        return flat.view(logits.shape[:2]).sum(1)
+    target = labels.to(logits.dtype).expand(logits.shape)
+    return F.binary_cross_entropy_with_logits(logits, target, reduction="none").mean(2).sum(1)
+
+
+def epoch_seed(order: int, epoch: int) -> int:
+    """Seed of an epoch's order; no two (order, epoch) share one."""
+    return int(np.random.SeedSequence([order, epoch]).generate_state(1, np.uint64)[0])

@@ -1,9 +1,12 @@
 """Small feature sets written by tests: tokens with a class signal, no encoder needed."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from store import ArrayLayout, FeatureSpec, FeatureStore, FeatureWriter
 
@@ -21,35 +24,116 @@ def write_features(
     classes: Sequence[str] | None = None,
     invalid: Sequence[int] = (),
     signal: float = 3.0,
+    views: int = 1,
+    blocks: Sequence[int] = (1,),
+    registers: int = 0,
+    multilabel: bool = False,
+    maps: Sequence[str] = ("cls",),
+    norm: bool = False,
+    crops: bool = False,
+    shard_rows: int = 64,
+    order: Sequence[int] | None = None,
+    labels: Sequence[int] | None = None,
 ) -> FeatureStore:
-    """A feature set whose class shows in one random patch of each image, and faintly in [cls]."""
+    """A feature set whose class shows in one random patch of each image, and faintly in [cls].
+
+    Views beside the first, and blocks beside the last, are noise, each of its own.
+
+    Args:
+        signal: what is added to the channel of the class.
+        invalid: rows that could not be read.
+        multilabel: image i has the classes i % n_classes and, every other time, i // 2 % n_classes.
+        maps: attention maps, of three heads.
+        norm: a final norm that is not the identity.
+        crops: boxes, in pixels of the original.
+        order: of the images: row r holds what else is in row order[r], id and label included.
+        labels: instead of 0, 1, 2, …, 0, 1, …
+    """
     generator = np.random.default_rng(seed)
-    labels = np.arange(n) % n_classes
+    label = np.arange(n) % n_classes
     patch = generator.normal(size=(n, n_tokens, dim))
     spot = generator.integers(n_tokens, size=n)
-    patch[np.arange(n), spot, labels] += signal
+    patch[np.arange(n), spot, label] += signal
     valid = np.ones(n, np.uint8)
     valid[list(invalid)] = 0
     ids = np.array([list(f"{i:06d}".encode()) for i in range(n)], np.uint8)
+    last = max(blocks)
     arrays = {
         "images/id": (ids, ("image", "byte")),
-        "images/label": (labels.astype(np.int64), ("image",)),
+        "images/label": (label.astype(np.int64), ("image",)),
         "images/size": (np.full((n, 2), 32, np.int32), ("image", "side")),
         "images/valid": (valid, ("image",)),
-        "patch/block1/view0": (patch.astype(np.float16), ("image", "patch", "channel")),
+        f"patch/block{last}/view0": (patch.astype(np.float16), ("image", "patch", "channel")),
         "statistics/cls_self/view0": (generator.random((n, 2, 3)).astype(np.float32), ("image", "block", "head")),
         "attention/cls/view0": (generator.random((n, 3, n_tokens)).astype(np.float16), ("image", "head", "patch")),
     }
+    if "cls" not in maps:
+        del arrays["attention/cls/view0"]
     if cls:
         token = generator.normal(size=(n, dim))
-        token[np.arange(n), labels] += signal / 3
-        arrays["cls/block1/view0"] = (token.astype(np.float16), ("image", "channel"))
-    layouts = [ArrayLayout(name, values.shape, values.dtype.name, dims, 64) for name, (values, dims) in arrays.items()]
-    spec = FeatureSpec(weights, "{}", {"input_size": [3, 32, 32]}, f"data{seed}", n, (1,), ("cls_self",), ("cls",))
-    writer = FeatureWriter(path, spec, layouts)
-    for unit in writer.missing_units():
-        writer.write_unit(unit, {a.name: arrays[a.name][0][slice(*a.rows(unit))] for a in layouts})
-    writer.finish(
-        {"encoder": f"encoder-{weights}", "norm_eps": None, "classes": list(classes) if classes else None, "problems": []}
-    )
+        token[np.arange(n), label] += signal / 3
+        arrays[f"cls/block{last}/view0"] = (token.astype(np.float16), ("image", "channel"))
+    if multilabel:
+        several = np.zeros((n, n_classes), np.uint8)
+        several[np.arange(n), label] = 1
+        several[np.arange(0, n, 2), np.arange(0, n, 2) // 2 % n_classes] = 1
+        del arrays["images/label"]
+        arrays["images/labels"] = (several, ("image", "class"))
+    elif labels is not None:
+        arrays["images/label"] = (np.asarray(labels, np.int64), ("image",))
+    if crops:
+        boxes = np.tile(np.array([2, 2, 30, 30], np.float32), (n, 1)) * valid[:, None]
+        arrays["images/crop/view0"] = (boxes, ("image", "side"))
+    if "centre" in maps:
+        arrays["attention/centre/view0"] = (generator.random((n, 3, n_tokens)).astype(np.float16), ("image", "head", "patch"))
+    if registers:
+        token = generator.normal(size=(n, registers, dim))
+        arrays[f"registers/block{last}/view0"] = (token.astype(np.float16), ("image", "register", "channel"))
+    arrays |= _beside(arrays, [block for block in blocks if block != last], last, views, generator)
+    if order is not None:
+        arrays = {name: (values[list(order)], dims) for name, (values, dims) in arrays.items()}
+    layouts = [ArrayLayout(name, values.shape, values.dtype.name, dims, shard_rows) for name, (values, dims) in arrays.items()]
+    data = f"data{seed}" if order is None else f"data{seed} in another order"
+    spec = FeatureSpec(weights, "{}", {"input_size": [3, 32, 32]}, data, n, tuple(blocks), ("cls_self",), tuple(maps), views)
+    last_norm = {"norm/weight": np.linspace(0.5, 2, dim, dtype=np.float32), "norm/bias": np.ones(dim, np.float32)}
+    attributes = {"encoder": f"encoder-{weights}", "norm_eps": 1e-6 if norm else None, "problems": []}
+    attributes["classes"] = list(classes) if classes else None
+    values = {name: values for name, (values, _) in arrays.items()}
+    return write_arrays(path, spec, layouts, values, attributes, last_norm if norm else None)
+
+
+def write_arrays(
+    path: Path,
+    spec: FeatureSpec,
+    layouts: Sequence[ArrayLayout],
+    values: Mapping[str, np.ndarray],
+    attributes: Mapping[str, Any],
+    constants: Mapping[str, np.ndarray] | None = None,
+) -> FeatureStore:
+    """A feature set of these values. Nobody waits for the disk: power does not fail here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        writer = FeatureWriter(path, spec, list(layouts), constants)
+        for unit in writer.missing_units():
+            writer.write_unit(unit, {a.name: values[a.name][slice(*a.rows(unit))] for a in layouts})
+        writer.finish(dict(attributes))
     return FeatureStore.open(path)
+
+
+def _beside(
+    arrays: dict[str, tuple[np.ndarray, tuple[str, ...]]],
+    blocks: Sequence[int],
+    last: int,
+    views: int,
+    generator: np.random.Generator,
+) -> dict[str, tuple[np.ndarray, tuple[str, ...]]]:
+    """Other blocks, and other views of all blocks, of the features that are there."""
+    made = {}
+    for name, (values, dims) in arrays.items():
+        if not name.endswith("/view0") or name.startswith("images"):
+            continue
+        named = [name, *(name.replace(f"block{last}", f"block{block}") for block in blocks if f"block{last}" in name)]
+        for other in (n.replace("view0", f"view{view}") for n in named for view in range(views)):
+            if other != name:
+                made[other] = (np.abs(generator.normal(size=values.shape)).astype(values.dtype), dims)
+    return made

@@ -1,32 +1,96 @@
 """Aggregators by name. To add one: a class in a file of its own here, and its line in AGGREGATORS."""
 
+import inspect
 from typing import Any
 
 from probe.aggregators.abmilp import AbMILP
-from probe.aggregators.aggregator import Aggregator, Features, Pooled
+from probe.aggregators.aggregator import Aggregator, Features, Parameters, Pooled
+from probe.aggregators.ap import AttentiveProbing
 from probe.aggregators.average import Average
+from probe.aggregators.central import Central
+from probe.aggregators.central_attention import CentralAttention
 from probe.aggregators.cls import Cls
+from probe.aggregators.cls_attention import ClsAttention
+from probe.aggregators.cls_average import ClsAverage
+from probe.aggregators.ep import EfficientProbing
+from probe.aggregators.lowest_entropy_head import LowestEntropyHead
+from probe.aggregators.options import whole
+from probe.aggregators.own import is_own, own_aggregator
+from probe.aggregators.sa_abmilp import SelfAttentionAbMILP
+from probe.aggregators.simpool import SimPool
+from probe.aggregators.v_jepa import VJEPAPooler
+from probe.aggregators.weighted import Weighted
 from store import BeyondClsError
 from store.errors import unknown
 
 AGGREGATORS: dict[str, type[Aggregator]] = {
     "cls": Cls,
     "average": Average,
+    "cls-average": ClsAverage,
+    "central": Central,
     "abmilp": AbMILP,
+    "sa-abmilp": SelfAttentionAbMILP,
+    "ap": AttentiveProbing,
+    "ep": EfficientProbing,
+    "simpool": SimPool,
+    "v-jepa": VJEPAPooler,
+    "cls-attention": ClsAttention,
+    "lowest-entropy-head": LowestEntropyHead,
+    "central-attention": CentralAttention,
 }
 
 
-def make_aggregator(name: str, dim: int, **options: Any) -> Aggregator:
+def make_aggregator(
+    name: str, dim: int, n_patches: int | None = None, *, top_k: int | None = None, **options: Any
+) -> Aggregator:
     """An aggregator for tokens of width `dim`.
 
-    Raises: BeyondClsError: unknown name (with the nearest one), or options that it does not take.
+    Args:
+        name: in AGGREGATORS; or FILE.py:CLASS, which runs that file.
+        n_patches: T, for those that take it.
+        top_k: K, for any that weights tokens: of each query the K largest weights count, made to sum to 1 (of equal ones the
+            first), before anything is projected; trained like this, or set for one that was trained without.
+        options: the aggregator's own.
+
+    Raises: BeyondClsError: unknown name or option (with the nearest one), or a value that it does not take.
     """
-    if name not in AGGREGATORS:
-        raise BeyondClsError(unknown("aggregator", name, AGGREGATORS))
+    if name not in AGGREGATORS and not is_own(name):
+        raise BeyondClsError(unknown("aggregator", name, AGGREGATORS, "One of your own is named FILE.py:CLASS"))
+    kind = own_aggregator(name) if is_own(name) else AGGREGATORS[name]
+    takes = dict(inspect.signature(kind).parameters)
+    takes.pop("dim", None)
+    for option in options:
+        if option not in takes:
+            raise BeyondClsError(unknown(f"option of aggregator {name!r}", option, {*takes, "top_k"}))
+    if "n_patches" in takes:
+        if n_patches is None and takes["n_patches"].default is inspect.Parameter.empty:
+            raise BeyondClsError(f"n_patches is unknown, expected the number of patches: aggregator {name!r} needs it")
+        options["n_patches"] = n_patches
     try:
-        return AGGREGATORS[name](dim, **options)
+        aggregator = kind(dim, **options)
     except TypeError as error:
-        raise BeyondClsError(f"aggregator {name!r} was given {options}: {error}") from error
+        raise BeyondClsError(f"aggregator {name!r} was given {options}: {error}; see help({kind.__name__})") from error
+    if top_k is None:
+        return aggregator
+    if not isinstance(aggregator, Weighted):
+        raise BeyondClsError(
+            f"top_k is {top_k}, but {name!r} has no weights to choose by, expected one of: "
+            + ", ".join(sorted(n for n, k in AGGREGATORS.items() if issubclass(k, Weighted)))
+        )
+    aggregator.top_k = whole("top_k", top_k)
+    return aggregator
 
 
-__all__ = ["AGGREGATORS", "AbMILP", "Aggregator", "Average", "Cls", "Features", "Pooled", "make_aggregator"]
+__all__ = [
+    "AGGREGATORS",
+    "AbMILP",
+    "Aggregator",
+    "Average",
+    "Cls",
+    "Features",
+    "Parameters",
+    "Pooled",
+    "Weighted",
+    "is_own",
+    "make_aggregator",
+]

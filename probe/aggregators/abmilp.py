@@ -1,37 +1,131 @@
 """Attention-based multiple-instance-learning pooling (AbMILP), the paper's selective aggregation."""
 
-import torch
-from torch import nn
+from collections.abc import Sequence
 
-from probe.aggregators.aggregator import Aggregator, Features, Pooled
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from probe.aggregators.aggregator import Features, Parameters, Pooled
+from probe.aggregators.attentive import Attentive
+from probe.aggregators.options import choice, distinct, whole
+from probe.aggregators.positions import sin_cos
 from store import BeyondClsError
-from store.errors import unknown
 
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh}
 
 
-class AbMILP(Aggregator):
-    """Softmax over patches of a score t(z_i), then the weighted sum of the patch tokens (Eq. 6).
+class AbMILP(Attentive):
+    """Softmax over tokens of a score t(z_i), then the weighted sum of the tokens (Eq. 6).
 
-    t is a multilayer perceptron of `depth` linear layers: depth 1, the paper's choice, is a single layer D -> 1 with D + 1
-    parameters; hidden layers are D wide with `activation` behind them.
+    t is a multilayer perceptron of `depth` linear layers, k = `branches` wide at its end; hidden layers are D wide with
+    `activation` behind them: (depth - 1)(D² + D) + k (D + 1) parameters, and where positions are learned T · D more, (T + 1) D
+    with [cls]. Depth 1, the paper's choice, has D + 1; its bias shifts all scores alike and cancels.
 
-    Source: Ilse et al. 2018 (arXiv 1802.04712); `ABMILPHead` with `content="patch"` in the official code.
+    Source: Ilse et al. 2018 (arXiv 1802.04712); Table 5; `ABMILPHead` in the official code, whose defaults are depth 2, tanh,
+    content "all", behind self-attention. Linear layers start as torch's.
+
+    Args:
+        depth: linear layers, 1 to 4 in the paper.
+        activation: behind hidden layers: "relu", "gelu" or "tanh".
+        tokens: "patch", or "all" for [cls] and patches (never registers); weights then are [B, 1 + T], [cls] first.
+        position: "none", "sin-cos" for fixed codes that are added to what is scored, not to what is summed, zero at [cls]; or
+            "learned": from there on trained, which is what `cond="pe"` of the official code does, as it frees all of the head.
+        branches: k scores of each token, an ensemble of k weightings (the "horizontal scaling" that the paper asks for).
+        combine: "concatenate" the k vectors, W = k · D, as the code of Ilse et al. does; or their "average", W = D.
+        blocks: stored blocks whose tokens lie in one bag, weights being summed over them; the probed block alone by default.
+        n_patches: T; needed for positions only.
     """
 
-    reads = ("patch",)
+    position: Tensor | None
 
-    def __init__(self, dim: int, depth: int = 1, activation: str = "relu"):
-        super().__init__()
-        if depth < 1:
-            raise BeyondClsError(f"AbMILP depth is {depth}, expected 1 or more linear layers")
-        if activation not in ACTIVATIONS:
-            raise BeyondClsError(unknown("activation", activation, ACTIVATIONS))
-        hidden = [layer for _ in range(depth - 1) for layer in (nn.Linear(dim, dim), ACTIVATIONS[activation]())]
-        self.score = nn.Sequential(*hidden, nn.Linear(dim, 1))
+    def __init__(
+        self,
+        dim: int,
+        depth: int = 1,
+        activation: str = "relu",
+        tokens: str = "patch",
+        position: str = "none",
+        branches: int = 1,
+        combine: str = "concatenate",
+        blocks: Sequence[int] | None = None,
+        n_patches: int | None = None,
+    ):
+        concatenate = choice("way to combine branches", combine, ("concatenate", "average")) == "concatenate"
+        super().__init__(dim, whole("branches", branches) * dim if concatenate else dim)
+        self.depth, self.concatenate = whole("AbMILP depth", depth), concatenate
+        self.kinds = ("cls", "patch") if choice("bag of tokens", tokens, ("patch", "all")) == "all" else ("patch",)
+        self.blocks = None if blocks is None else distinct("blocks", blocks)
+        self.reads = tuple(kind for group in self._groups() for kind in group)
+        self.activation = ACTIVATIONS[choice("activation", activation, ACTIVATIONS)]()
+        hidden = [layer for _ in range(depth - 1) for layer in (nn.Linear(dim, dim), self.activation)]
+        self.score = nn.Sequential(*hidden, nn.Linear(dim, whole("branches", branches)))
+        if choice("position", position, ("none", "sin-cos", "learned")) == "none":
+            self.position = None
+            return
+        if n_patches is None:
+            raise BeyondClsError(f"n_patches is unknown, expected the number of patches: position={position!r} needs it")
+        codes = torch.cat([torch.zeros(len(self.kinds) - 1, dim), sin_cos(n_patches, dim)])
+        if position == "learned":
+            self.position = nn.Parameter(codes)
+        else:
+            self.register_buffer("position", codes, persistent=False)
 
-    def forward(self, features: Features) -> Pooled:
-        patch = features["patch"]
-        weights = self.score(patch).squeeze(-1).softmax(-1)  # [B, T]
-        # A batched matrix product: the elementwise product of the sum would write B x T x D numbers.
-        return Pooled(torch.bmm(weights[:, None], patch).squeeze(1), weights)
+    @property
+    def takes_stored(self) -> bool:
+        return self.depth == 1 and self.top_k is None
+
+    def pool_members(self, parameters: Parameters, features: Features) -> Pooled:
+        bag = self.bag(features)
+        if self.depth == 1:
+            weight, bias = parameters["score.0.weight"], parameters["score.0.bias"][..., None]  # [M, k, D], [M, k, 1]
+            position = self.positions(parameters, bag.shape[1])
+            return self.combined(*self.attend(bag, weight, bias if position is None else bias + weight @ position.mT))
+        return self.combined(*self.attend_by(self.scores(parameters, bag[None]), bag))
+
+    def bag(self, features: Features) -> Float[Tensor, "B N D"]:
+        """Tokens of all blocks, one behind the other."""
+        tokens = [features[kind] for group in self._groups() for kind in group]
+        tokens = [t if t.ndim == 3 else t[:, None] for t in tokens]
+        return tokens[0] if len(tokens) == 1 else torch.cat(tokens, 1)
+
+    def positions(self, parameters: Parameters, n_tokens: int) -> Float[Tensor, "*M N D"] | None:
+        """Codes of the tokens in the bag; of each member, where they are learned."""
+        position, n_blocks = parameters.get("position", self.position), len(self._groups())
+        if position is None:
+            return None
+        if position.shape[-2] * n_blocks != n_tokens:
+            there, expected = (n // n_blocks - len(self.kinds) + 1 for n in (n_tokens, position.shape[-2] * n_blocks))
+            raise BeyondClsError(f"there are {there} patches, expected {expected} as AbMILP's positions are of so many")
+        return position.repeat(*([1] * (position.ndim - 2)), n_blocks, 1)
+
+    def scores(self, parameters: Parameters, x: Float[Tensor, "#M B N D"]) -> Float[Tensor, "M B k N"]:
+        """t of each token, before the softmax."""
+        position = self.positions(parameters, x.shape[2])
+        if position is not None:
+            x = x + (position if position.ndim == 2 else position[:, None])
+        for i in range(self.depth):
+            weight, bias = parameters[f"score.{2 * i}.weight"], parameters[f"score.{2 * i}.bias"]
+            x = x if i == 0 else self.activation(x)
+            rows = x.flatten(1, 2).expand(len(weight), -1, -1)  # [M, B · N, D]
+            x = torch.baddbmm(bias[:, None], rows, weight.mT).unflatten(1, x.shape[1:3])
+        return x.mT
+
+    def attend_by(
+        self, scores: Float[Tensor, "M B k N"], tokens: Float[Tensor, "*M B N D"]
+    ) -> tuple[Float[Tensor, "M B k D"], Float[Tensor, "M B k N"]]:
+        """`attend` with scores that are no products of queries and tokens; tokens of all members, or of each."""
+        weights = self.cut(scores.softmax(-1))
+        if tokens.ndim == 4:
+            return weights @ tokens, weights
+        by_image = weights.movedim(0, 1)  # [B, M, k, N]
+        return torch.bmm(by_image.flatten(1, 2), tokens).unflatten(1, by_image.shape[1:3]).movedim(1, 0), weights
+
+    def combined(self, vectors: Float[Tensor, "M B k D"], weights: Float[Tensor, "M B k N"]) -> Pooled:
+        """Branches become one vector; weights their mean, summed over blocks."""
+        vector = vectors.flatten(2) if self.concatenate else vectors.mean(2)
+        return Pooled(vector, weights.mean(2).unflatten(-1, (len(self._groups()), -1)).sum(-2))
+
+    def _groups(self) -> list[tuple[str, ...]]:
+        """Kinds of features of each block."""
+        return [tuple(f"{k}/block{b}" for k in self.kinds) for b in self.blocks] if self.blocks else [self.kinds]

@@ -3,28 +3,79 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 Features = Mapping[str, Tensor]
+Parameters = Mapping[str, Tensor]
 
 
 class Pooled(NamedTuple):
-    """One vector per image, and the weights over patches that made it, where there are any (each row sums to 1)."""
+    """One vector per image, and the weights over tokens that made it, where there are any (each row sums to 1)."""
 
-    vector: Float[Tensor, "B D"]
-    weights: Float[Tensor, "B T"] | None
+    vector: Float[Tensor, "*M B W"]
+    weights: Float[Tensor, "*M B T"] | None
 
 
 class Aggregator(nn.Module):
     """Base of the aggregators.
 
-    A subclass names in `reads` the kinds of features that it needs ("patch" [B, T, D] or "cls" [B, D]), takes `dim` as its
-    first argument, and returns a `Pooled`. The features are never changed.
+    A subclass takes `dim`, the width of the tokens, as its first argument, names in `reads` the kinds of features that it
+    needs, and defines `forward`; options are keyword arguments that JSON can hold. Features are never changed, and get no
+    gradient:
+
+    - "patch" [B, T, D], "cls" [B, D], "registers" [B, R, D]: tokens of the block that is probed; "patch/block5": of block 5;
+    - "attention/cls", "attention/centre" [B, H, T]: rows of the last block's attention, not renormalised over patches;
+    - "joined/…": the same of a second feature set of the same images.
+
+    Attributes:
+        reads: kinds of features.
+        width: W, of the vector; `dim` unless said otherwise.
     """
 
     reads: tuple[str, ...] = ()
 
+    def __init__(self, dim: int, width: int | None = None):
+        super().__init__()
+        self.dim = dim
+        self.width = dim if width is None else width
+
     def forward(self, features: Features) -> Pooled:
-        """Vector and weights of each image."""
+        """Vector [B, W] and weights [B, T] of each image; the mean over queries where there are several."""
         raise TypeError(f"{type(self).__name__} does not say how it aggregates: define forward(features) -> Pooled")
+
+    @property
+    def takes_stored(self) -> bool:
+        """Whether tokens may come in 16 bits, as they are stored: those that `softmax_pool` alone reads."""
+        return False
+
+    @property
+    def trainable(self) -> bool:
+        """Whether there are parameters."""
+        return next(self.parameters(), None) is not None
+
+    def pool_many(self, parameters: Parameters, features: Features, n_members: int = 1) -> Pooled:
+        """What M aggregators of this class and these options make of the same features.
+
+        Args:
+            parameters: the members' `named_parameters()`, stacked: name -> [M, …].
+            features: of one batch.
+            n_members: M of an aggregator without parameters, whose one result is then expanded (a view).
+
+        Returns: vector [M, B, W] and weights [M, B, T].
+        """
+        if self.trainable:
+            return self.pool_members(parameters, features)
+        vector, weights = self(features)
+        expanded = None if weights is None else weights.expand(n_members, *weights.shape)
+        return Pooled(vector.expand(n_members, *vector.shape), expanded)
+
+    def pool_members(self, parameters: Parameters, features: Features) -> Pooled:
+        """`pool_many` where there are parameters: `forward` of each member, vectorised; each draws its own random numbers."""
+
+        def member(own: dict[str, Tensor]) -> tuple[Tensor, ...]:
+            return tuple(x for x in torch.func.functional_call(self, own, (features,)) if x is not None)
+
+        pooled = torch.vmap(member, randomness="different")(dict(parameters))
+        return Pooled(pooled[0], pooled[1] if len(pooled) > 1 else None)

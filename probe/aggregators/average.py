@@ -9,7 +9,7 @@ class Average(Aggregator):
     reads = ("patch",)
 
     def __init__(self, dim: int):
-        super().__init__()
+        super().__init__(dim)
 
     def forward(self, features: Features) -> Pooled:
         patch = features["patch"]

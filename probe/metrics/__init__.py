@@ -1,14 +1,49 @@
-"""Measures of a trained head."""
+"""Measures of a trained head. To add one: a function in a file of its own here, and its line in a registry."""
 
+from collections.abc import Callable
 from functools import partial
 
-from probe.metrics.accuracy import top_k_accuracy
+from torch import Tensor
+
+from probe.metrics.accuracy import top_k_accuracy, top_k_hits
+from probe.metrics.average_precision import (
+    average_precision,
+    mean_average_precision,
+    n_without_positive,
+    overall_average_precision,
+)
 from probe.metrics.entropy import weight_entropy
+from probe.metrics.multilabel import AT_THRESHOLD, at_threshold
+
+# name -> function(logits [..., B, K], labels [B]) that says of each image whether it is right, bool [..., B]
+PER_IMAGE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "top1": partial(top_k_hits, k=1),
+    "top5": partial(top_k_hits, k=5),
+}
 
 # name -> function(logits [B, K], labels [B]) that gives percent
-METRICS = {
+METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
     "top1": partial(top_k_accuracy, k=1),
     "top5": partial(top_k_accuracy, k=5),
 }
 
-__all__ = ["METRICS", "top_k_accuracy", "weight_entropy"]
+# name -> function(scores [..., N, K], labels [N, K] of 0 and 1) that gives percent, float64 [...]
+MULTILABEL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "map": mean_average_precision,
+    "map_overall": overall_average_precision,
+    **AT_THRESHOLD,
+}
+
+__all__ = [
+    "METRICS",
+    "MULTILABEL",
+    "PER_IMAGE",
+    "at_threshold",
+    "average_precision",
+    "mean_average_precision",
+    "n_without_positive",
+    "overall_average_precision",
+    "top_k_accuracy",
+    "top_k_hits",
+    "weight_entropy",
+]

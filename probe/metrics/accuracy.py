@@ -1,14 +1,32 @@
 """Top-k accuracy."""
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from store import BeyondClsError
+
+
+def top_k_hits(logits: Float[Tensor, "... B K"], labels: Int[Tensor, "B"], k: int = 1) -> Bool[Tensor, "... B"]:
+    """Whether the class of each image is among the k highest logits, for any number of members at once.
+
+    Of equal logits the lower class stands first, so a head that says the same of every class is not right about all of them.
+    With k ≥ K everything is right by definition. An image with a NaN or +inf among its logits counts as wrong for any k; -inf
+    says that a class is ruled out.
+
+    Args:
+        labels: 0…K - 1.
+
+    Raises: BeyondClsError: k below 1.
+    """
+    if k < 1:
+        raise BeyondClsError(f"top-k accuracy was asked for k = {k}, expected 1 or more")
+    own = logits.gather(-1, labels.expand(logits.shape[:-1])[..., None])
+    lower = torch.arange(logits.shape[-1], device=logits.device) < labels[:, None]  # [B, K]
+    ahead = (logits > own) | ((logits == own) & lower)
+    return (ahead.sum(-1) < k) & (logits < torch.inf).all(-1)
 
 
 def top_k_accuracy(logits: Float[Tensor, "B K"], labels: Int[Tensor, "B"], k: int = 1) -> float:
-    """Percent of images whose class is among the k highest logits, 0...100; NaN logits count as wrong.
-
-    With no more than k classes it is 100 by definition.
-    """
-    finite = logits.isfinite().all(-1)
-    top = logits.nan_to_num().topk(min(k, logits.shape[-1]), dim=-1).indices
-    return 100 * ((top == labels[:, None]).any(-1) & finite).double().mean().item()
+    """Percent of images that `top_k_hits` calls right, 0...100."""
+    return 100 * top_k_hits(logits, labels, k).double().mean().item()

@@ -1,48 +1,91 @@
 """Closed forms and bad input of single aggregators."""
 
-import math
-
+import numpy as np
 import pytest
 import torch
 
-from probe.aggregators import AbMILP, make_aggregator
+from extract.attention.attention import centre
+from probe.aggregators import AGGREGATORS, Weighted, make_aggregator
 from probe.head import Head
-from probe.metrics import weight_entropy
 from store import BeyondClsError
 
 
-def test_abmilp_of_zero_scores_is_the_average():
-    patch = torch.randn(3, 7, 5)
-    aggregator = AbMILP(5)
-    torch.nn.init.zeros_(aggregator.score[-1].weight)
-    pooled = aggregator({"patch": patch})
-    torch.testing.assert_close(pooled.vector, patch.mean(1))
-    torch.testing.assert_close(weight_entropy(pooled.weights), torch.full((3,), math.log(7), dtype=torch.float64))
+def test_cls_average_is_both_side_by_side():
+    features = {"cls": torch.randn(2, 3), "patch": torch.randn(2, 5, 3)}
+    vector = make_aggregator("cls-average", 3)(features).vector
+    torch.testing.assert_close(vector, torch.cat([features["cls"], features["patch"].mean(1)], 1))
 
 
-def test_abmilp_is_equation_6():
-    patch, aggregator = torch.randn(2, 4, 3), AbMILP(3)
-    w, b = aggregator.score[-1].weight[0].tolist(), aggregator.score[-1].bias.item()
-    for image, (vector, weights) in enumerate(zip(*aggregator({"patch": patch}), strict=True)):
-        score = [sum(wi * zi for wi, zi in zip(w, z, strict=True)) + b for z in patch[image].tolist()]
-        total = sum(math.exp(s) for s in score)
-        expected = [math.exp(s) / total for s in score]
-        assert weights.tolist() == pytest.approx(expected, abs=1e-6)
-        pooled = [sum(expected[i] * patch[image, i, d].item() for i in range(4)) for d in range(3)]
-        assert vector.tolist() == pytest.approx(pooled, abs=1e-6)
+@pytest.mark.parametrize(
+    ("side", "k", "rows"),
+    [
+        (14, 1, [7]),
+        (14, 2, [6, 7]),
+        (14, 3, [6, 7, 8]),
+        (14, 4, [5, 6, 7, 8]),
+        (7, 1, [3]),
+        (7, 2, [2, 3]),
+        (7, 3, [2, 3, 4]),
+        (7, 7, [0, 1, 2, 3, 4, 5, 6]),
+        (16, 1, [8]),
+        (16, 2, [7, 8]),
+        (1, 1, [0]),
+    ],
+)
+def test_central_averages_the_middle_of_the_grid(side, k, rows):
+    where = torch.stack(torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij"), -1).float()
+    vector, weights = make_aggregator("central", 2, k=k)({"patch": where.flatten(0, 1)[None]})
+    assert vector.tolist() == [[pytest.approx(np.mean(rows))] * 2]
+    inside = torch.zeros(side, side)
+    inside[rows[0] : rows[-1] + 1, rows[0] : rows[-1] + 1] = 1 / len(rows) ** 2
+    torch.testing.assert_close(weights[0].unflatten(0, (side, side)), inside)
 
 
-def test_abmilp_of_depth_1_has_d_plus_1_parameters():
-    assert sum(p.numel() for p in AbMILP(192).parameters()) == 193
-    assert sum(p.numel() for p in AbMILP(192, depth=2).parameters()) == 193 + 192 * 193
+@pytest.mark.parametrize("side", [1, 2, 7, 14, 16])
+def test_the_central_patch_is_the_one_whose_attention_is_stored(side):
+    weights = make_aggregator("central", 2)({"patch": torch.randn(1, side * side, 2)}).weights
+    assert weights.argmax().item() == centre(side * side)
 
 
-def test_scores_of_a_thousand_do_not_overflow():
-    aggregator = AbMILP(2)
-    with torch.no_grad():
-        aggregator.score[-1].weight.fill_(1000)
-    pooled = aggregator({"patch": torch.tensor([[[1.0, 0], [2, 0], [0, 0]]])})
-    assert pooled.weights.tolist() == [[0, 1, 0]]
+class TestTopK:
+    WEIGHTS = torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
+
+    def cut(self, k):
+        aggregator = Weighted(2)
+        aggregator.top_k = k
+        return aggregator.cut(self.WEIGHTS)
+
+    def test_keeps_the_largest_and_of_equal_ones_the_first(self):
+        expected = [[0, 4 / 7, 0, 3 / 7], [0.5, 0.5, 0, 0]]
+        torch.testing.assert_close(self.cut(2), torch.tensor(expected, dtype=torch.float64))
+        assert self.cut(1).tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
+
+    def test_of_many_equal_ones_the_first(self):
+        aggregator = Weighted(2)
+        aggregator.top_k = 300
+        assert aggregator.cut(torch.full((5, 1000), 1e-3)).nonzero()[:, 1].tolist() == list(range(300)) * 5
+
+    def test_all_of_them_change_nothing(self):
+        torch.testing.assert_close(self.cut(4), self.WEIGHTS)
+
+    @pytest.mark.parametrize("name", [n for n, kind in AGGREGATORS.items() if issubclass(kind, Weighted)])
+    def test_as_many_as_there_are_tokens_change_no_aggregator(self, name):
+        torch.manual_seed(0)
+        features = {kind: torch.rand(2, 5, 9, dtype=torch.float64) for kind in ("attention/cls", "attention/centre")}
+        features["patch"] = torch.randn(2, 9, 96, dtype=torch.float64)
+        full, all_kept = (make_aggregator(name, 96, **options).double() for options in ({}, {"top_k": 9}))
+        all_kept.load_state_dict(full.state_dict())
+        torch.testing.assert_close(all_kept(features), full(features))
+
+    def test_only_the_weighted_can_be_cut(self):
+        with pytest.raises(
+            BeyondClsError, match=r"top_k is 3, but 'average' has no weights to choose by, expected.* abmilp, ap"
+        ):
+            make_aggregator("average", 4, top_k=3)
+
+    def test_no_more_than_there_are(self):
+        with pytest.raises(BeyondClsError, match="top_k is 5, expected at most 4, the number of tokens"):
+            make_aggregator("abmilp", 3, top_k=5)({"patch": torch.randn(1, 4, 3)})
 
 
 def test_unknown_aggregator_suggests_the_nearest():
@@ -50,19 +93,63 @@ def test_unknown_aggregator_suggests_the_nearest():
         make_aggregator("abmlip", 4)
 
 
-def test_options_that_an_aggregator_does_not_take():
-    with pytest.raises(BeyondClsError, match=r"aggregator 'cls' was given {'depth': 2}.*depth"):
-        make_aggregator("cls", 4, depth=2)
-    with pytest.raises(BeyondClsError, match="depth is 0, expected 1"):
-        make_aggregator("abmilp", 4, depth=0)
-    with pytest.raises(BeyondClsError, match="unknown activation 'rleu'; did you mean 'relu'"):
-        make_aggregator("abmilp", 4, depth=2, activation="rleu")
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("cls", {"depth": 2}, "unknown option of aggregator 'cls' 'depth'"),
+        ("abmilp", {"dept": 2}, "unknown option of aggregator 'abmilp' 'dept'; did you mean 'depth'"),
+        ("abmilp", {"depth": 0}, "AbMILP depth is 0, expected 1"),
+        ("abmilp", {"depth": "2"}, "AbMILP depth is '2', expected 1"),
+        ("abmilp", {"branches": True}, "branches is True, expected 1"),
+        ("abmilp", {"depth": 2, "activation": "rleu"}, "unknown activation 'rleu'; did you mean 'relu'"),
+        ("abmilp", {"tokens": "al"}, "unknown bag of tokens 'al'; did you mean 'all'"),
+        ("abmilp", {"combine": "avrage"}, "did you mean 'average'"),
+        ("abmilp", {"position": "sincos"}, "unknown position 'sincos'; did you mean 'sin-cos'"),
+        ("abmilp", {"position": "sin-cos"}, "n_patches is unknown, expected the number of patches"),
+        ("abmilp", {"position": "sin-cos", "n_patches": 15}, "there are 15 patches, expected a square grid"),
+        ("abmilp", {"blocks": []}, r"blocks is \[\], expected a list of different whole numbers"),
+        ("abmilp", {"blocks": 3}, "blocks is 3, expected a list"),
+        ("abmilp", {"blocks": [3, 3]}, r"blocks is \[3, 3\], expected"),
+        ("abmilp", {"blocks": [3, -1]}, "one of blocks is -1, expected 0 or more"),
+        ("abmilp", {"top_k": 0}, "top_k is 0, expected 1"),
+        ("sa-abmilp", {"apply_to": "none"}, "unknown use of self-attention 'none'"),
+        ("ap", {"heads": 5}, "heads is 5, expected a divisor of the width of the tokens, 12; 4 is one"),
+        ("ap", {"norm": "layer"}, "norm is 'layer', expected true or false"),
+        ("ep", {"queries": 5}, "queries is 5 and divide 1, expected queries · divide to divide the width of the tokens, 12"),
+        ("v-jepa", {"heads": 3, "ratio": 0}, "ratio is 0, expected 1"),
+        ("cls-attention", {"of": "dino"}, "unknown source of attention 'dino'"),
+        ("central", {"k": 0}, "k is 0, expected 1"),
+    ],
+)
+def test_options_that_an_aggregator_does_not_take(name, options, message):
+    with pytest.raises(BeyondClsError, match=message):
+        make_aggregator(name, 12, **options)
+
+
+def test_widths_that_sine_cosine_codes_do_not_fit():
+    with pytest.raises(BeyondClsError, match="tokens are 10 wide, expected a multiple of 4"):
+        make_aggregator("abmilp", 10, 16, position="sin-cos")
+
+
+@pytest.mark.parametrize(("n", "message"), [(8, "there are 8 patches, expected a square"), (4, "k is 3, expected at most 2")])
+def test_grids_that_have_no_such_centre(n, message):
+    with pytest.raises(BeyondClsError, match=message):
+        make_aggregator("central", 2, k=3)({"patch": torch.randn(1, n, 2)})
 
 
 def test_head_normalises_as_the_official_one():
-    head = Head(make_aggregator("cls", 6), 6, 4)
+    head = Head(make_aggregator("cls-average", 6), 4)
     assert (head.norm.eps, head.norm.affine) == (1e-6, False)
-    x = torch.randn(64, 6) * 50 + 7
-    logits, _ = head({"cls": x})
+    cls, patch = torch.randn(64, 6) * 50 + 7, torch.randn(64, 9, 6)
+    logits, _ = head({"cls": cls, "patch": patch})
+    x = torch.cat([cls, patch.mean(1)], 1)
     standardised = (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-6).sqrt()
     torch.testing.assert_close(logits, standardised @ head.classifier.weight.T, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["average", "cls-average", "central", "cls-attention"])
+def test_without_parameters_many_members_share_one_result(name):
+    features = {"patch": torch.randn(2, 9, 4), "cls": torch.randn(2, 4), "attention/cls": torch.rand(2, 3, 9)}
+    vector, _ = make_aggregator(name, 4).pool_many({}, features, n_members=1000)
+    assert len(vector) == 1000
+    assert vector.stride(0) == 0  # a view: nothing is copied

@@ -1,58 +1,454 @@
+"""`probe()` from feature sets to files: what is written, for which heads, and what is refused."""
+
 import csv
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-from probe.run import probe
-from probe.saved import load_probe
-from probe.train import Recipe
+from probe.aggregators import AGGREGATORS
+from probe.closed import make_closed
+from probe.grid import HeadPlan, HeadSpec
+from probe.recipe import Recipe
+from probe.run import n_epochs, probe
+from probe.saved import load_with
+from probe.subsets import k_shot
 from store import BeyondClsError, StoreError
 from tests.features import write_features
 
-RECIPE = Recipe(epochs=3, batch_size=32, warmup_epochs=1)
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = Recipe(epochs=3, batch_size=32, warmup_epochs=1, base_lr=0.5)
+PLAN = HeadPlan(recipe=RECIPE, seeds=(0, 3))
 
 
-@pytest.fixture
-def sets(tmp_path):
-    return write_features(tmp_path / "train", 128), write_features(tmp_path / "test", 64, seed=1, invalid=(5, 6))
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    return write_features(folder / "train", 128), write_features(folder / "test", 70, seed=1, invalid=(5, 6))
 
 
-def test_writes_probes_metrics_and_curves(sets, tmp_path):
-    metrics = probe(*sets, tmp_path / "out", recipe=RECIPE, seeds=(0, 3))
-    written = sorted(p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file())
-    trained = ["seed0.json", "seed0.safetensors", "seed3.json", "seed3.safetensors", "weights.npy"]
-    assert written == ["curves.csv", "metrics.json", *(f"trained/{name}" for name in trained)]
-    assert json.loads((tmp_path / "out/metrics.json").read_text()) == metrics
-    values = metrics["top1"]["values"]
-    assert metrics["top1"]["mean"] == pytest.approx(np.mean(values))
-    assert metrics["top1"]["std"] == pytest.approx(np.std(values, ddof=1))
-    assert (metrics["n_training"], metrics["n_test"], metrics["n_tokens"], metrics["n_classes"]) == (128, 62, 9, 3)
-    rows = list(csv.DictReader((tmp_path / "out/curves.csv").open()))
-    assert [(r["seed"], r["epoch"]) for r in rows] == [(s, e) for s in "03" for e in "123"]
-    assert float(rows[2]["top1"]) == values[0]
-    weights = np.load(tmp_path / "out/trained/weights.npy")
-    assert weights.shape == (62, 9)
-    np.testing.assert_allclose(weights.sum(1), 1, atol=0.01)
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory):
+    """Sets of two encoders of the same images, with all that a head can read."""
+    folder = tmp_path_factory.mktemp("rich")
+    common = {"blocks": (0, 1), "registers": 2, "maps": ("cls", "centre"), "norm": True, "crops": True, "dim": 12}
+    of = {w: (write_features(folder / f"{w}-train", 96, weights=w, **common)) for w in "ab"}
+    tests = {w: write_features(folder / f"{w}-test", 70, seed=1, invalid=(5,), weights=w, **common) for w in "ab"}
+    return (of["a"], tests["a"]), (of["b"], tests["b"])
 
 
-def test_a_saved_probe_gives_the_same_logits(sets, tmp_path):
-    metrics = probe(
-        *sets, tmp_path / "out", aggregator="abmilp", options={"depth": 2, "activation": "tanh"}, recipe=RECIPE, seeds=(0,)
+def files(folder):
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+class TestWhatIsWritten:
+    def test_of_one_plan(self, sets, tmp_path):
+        written = probe(*sets, tmp_path / "out", PLAN, notes={"command": "beyondcls probe"})
+        assert list(written) == ["out"]
+        metrics = written["out"]
+        trained = ["seed0.json", "seed0.safetensors", "seed3.json", "seed3.safetensors", "weights.npy"]
+        assert files(tmp_path) == [f"out/{f}" for f in ("curves.csv", "metrics.json", *(f"trained/{name}" for name in trained))]
+        assert json.loads((tmp_path / "out/metrics.json").read_text()) == metrics
+        for measure in ("top1", "top5", "entropy"):
+            values = metrics[measure]["values"]
+            assert len(values) == 2
+            assert metrics[measure]["mean"] == pytest.approx(np.mean(values))
+            assert metrics[measure]["std"] == pytest.approx(np.std(values, ddof=1))
+        counts = {"n_training": 128, "n_test": 68, "n_views": 1, "n_tokens": 9, "n_classes": 3, "n_parameters": 9 + 27}
+        assert {name: metrics[name] for name in counts} == counts
+        said = {"encoder": "encoder-w", "aggregator": "abmilp", "options": {}, "normalisation": "batch", "final_norm": False}
+        said |= {"block": 1, "seeds": [0, 3], "notes": [], "command": "beyondcls probe"}
+        assert {name: metrics[name] for name in said} == said
+        assert metrics["features"] == {"training": sets[0].spec.key, "test": sets[1].spec.key}
+        assert metrics["recipe"] == {**vars(RECIPE)}
+        assert metrics["selected"]["on"] == "nothing"
+        rows = list(csv.DictReader((tmp_path / "out/curves.csv").open()))
+        assert [(r["seed"], r["epoch"]) for r in rows] == [(s, e) for s in "03" for e in "123"]
+        assert set(rows[0]) == {"seed", "epoch", "loss", "top1", "top5", "entropy"}
+        assert [float(rows[i]["top1"]) for i in (2, 5)] == metrics["top1"]["values"]
+        weights = np.load(tmp_path / "out/trained/weights.npy")
+        assert weights.shape == (68, 9)
+        np.testing.assert_allclose(weights.sum(1), 1, atol=0.01)
+        described = json.loads((tmp_path / "out/trained/seed3.json").read_text())
+        assert (described["seed"], described["block"], described["encoder_weights"]) == (3, 1, "w")
+        assert described["result"]["top1"] == metrics["top1"]["values"][1]
+
+    def test_of_several_heads(self, sets, tmp_path):
+        heads = {"one": PLAN, "cls": HeadPlan(HeadSpec("cls"), replace(RECIPE, epochs=2), seeds=(1,))}
+        heads["nearest"] = HeadPlan(HeadSpec("average"), closed=make_closed("knn", ks=(1, 5)))
+        written = probe(*sets, tmp_path / "out", heads)
+        assert list(written) == ["one", "cls", "nearest"]
+        assert files(tmp_path / "out/nearest") == ["metrics.json"]
+        assert "trained/weights.npy" not in files(tmp_path / "out/cls")
+        assert len(list(csv.DictReader((tmp_path / "out/cls/curves.csv").open()))) == 2
+        for name, metrics in written.items():
+            assert json.loads((tmp_path / "out" / name / "metrics.json").read_text()) == metrics
+        assert written["cls"]["n_tokens"] is None
+        assert written["nearest"]["protocol"] == {"name": "knn", **written["nearest"]["protocol"]}
+        assert written["nearest"]["seeds"] == []
+        alone = probe(*sets, tmp_path / "alone", PLAN)["alone"]
+        assert alone["top1"] == written["one"]["top1"]
+
+    def test_an_earlier_run_leaves_nothing_behind(self, sets, tmp_path):
+        probe(*sets, tmp_path / "out", PLAN)
+        (tmp_path / "out/own.txt").write_text("of the user")
+        probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), RECIPE, seeds=(0,)))
+        trained = ["trained/seed0.json", "trained/seed0.safetensors"]
+        assert files(tmp_path / "out") == ["curves.csv", "metrics.json", "own.txt", *trained]
+        probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), closed=make_closed("ridge")))
+        assert files(tmp_path / "out") == ["metrics.json", "own.txt"]
+
+    def test_weights_of_patches_alone_where_cls_is_weighted_too(self, sets, tmp_path):
+        probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("abmilp", {"tokens": "all"}), RECIPE, seeds=(0,)))
+        weights = np.load(tmp_path / "out/trained/weights.npy")
+        assert weights.shape == (68, 9)
+        _, expected = logits_of(tmp_path / "out/trained/seed0", sets[1], ("cls", "patch"))
+        assert expected.shape == (68, 10)
+        np.testing.assert_allclose(weights, expected[:, 1:], atol=1e-3)
+        assert (weights.sum(1) < 0.99).any()
+
+    def test_progress_counts_every_epoch_of_every_member(self, sets, tmp_path):
+        plans = {
+            "a": replace(PLAN, base_lrs=(0.1, 0.5, 1.0)),
+            "b": PLAN,
+            "c": HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=[1])),
+        }
+        done = []
+        probe(*sets, tmp_path / "out", plans, progress=done.append)
+        assert sum(done) == n_epochs(plans.values()) == 3 * 2 * (3 + 1) + 3 * 2
+
+
+def logits_of(stem, test, kinds, joined=None):
+    """What a saved probe makes of the valid test images of a store."""
+    head, described = load_with(stem)
+    rows = np.flatnonzero(test.labelled)
+    features = {}
+    for kind in kinds:
+        store, name = (joined, kind.removeprefix("joined/")) if kind.startswith("joined/") else (test, kind)
+        if name in ("patch", "cls", "registers"):
+            name = f"{name}/block{described['block']}"
+        features[kind] = torch.from_numpy(store.array(f"{name}/view0").rows(rows)).float()
+    with torch.no_grad():
+        logits, weights = head(features)
+    return logits.numpy(), None if weights is None else weights.numpy()
+
+
+HEADS = {
+    "cls": HeadSpec("cls"),
+    "average": HeadSpec("average"),
+    "average-normed": HeadSpec("average", final_norm=True),
+    "average-plain": HeadSpec("average", normalisation="none"),
+    "cls-average": HeadSpec("cls-average", final_norm=True),
+    "central": HeadSpec("central", {"k": 2}),
+    "abmilp": HeadSpec("abmilp"),
+    "abmilp-deep": HeadSpec("abmilp", {"depth": 2, "activation": "tanh", "branches": 2, "combine": "average"}),
+    "abmilp-all": HeadSpec("abmilp", {"tokens": "all", "position": "learned"}, final_norm=True),
+    "abmilp-blocks": HeadSpec("abmilp", {"blocks": [0, 1], "position": "sin-cos"}),
+    "abmilp-top": HeadSpec("abmilp", {"top_k": 3}),
+    "sa-abmilp": HeadSpec("sa-abmilp", {"apply_to": "map"}),
+    "ap": HeadSpec("ap", {"heads": 4, "norm": True}),
+    "ep": HeadSpec("ep", {"queries": 4}, normalisation="none"),
+    "simpool": HeadSpec("simpool"),
+    "v-jepa": HeadSpec("v-jepa", {"heads": 2}),
+    "cls-attention": HeadSpec("cls-attention", {"top_k": 4}),
+    "cls-attention-joined": HeadSpec("cls-attention", {"of": "joined"}),
+    "lowest-entropy-head": HeadSpec("lowest-entropy-head"),
+    "central-attention": HeadSpec("central-attention", {"of": "joined"}, final_norm=True),
+}
+
+
+@pytest.fixture(scope="module")
+def all_heads(rich, tmp_path_factory):
+    out = tmp_path_factory.mktemp("heads") / "out"
+    recipe = Recipe(epochs=2, batch_size=32, warmup_epochs=0, base_lr=0.1)
+    plans = {name: HeadPlan(spec, recipe, seeds=(0,)) for name, spec in HEADS.items()}
+    return out, probe(*rich[0], out, plans, joined=(rich[1][0], rich[1][1]))
+
+
+def test_every_aggregator_is_among_them():
+    assert {spec.aggregator for spec in HEADS.values()} == set(AGGREGATORS)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_saved_probe_gives_the_logits_and_weights_that_were_measured(name, rich, all_heads):
+    out, written = all_heads
+    (_, test), (_, joined) = rich
+    reads = HEADS[name].build(12, 9, 3, fake_norm()).aggregator.reads
+    logits, weights = logits_of(out / name / "trained/seed0", test, reads, joined)
+    right = logits.argmax(1) == test.labels[test.labelled]
+    assert 100 * right.mean() == pytest.approx(written[name]["top1"]["mean"])
+    file = out / name / "trained/weights.npy"
+    assert file.exists() == (weights is not None) == ("entropy" in written[name])
+    if weights is not None:
+        np.testing.assert_allclose(np.load(file), weights[:, -9:], atol=1e-3)
+        entropy = -np.where(weights > 0, weights * np.log(np.where(weights > 0, weights, 1)), 0).sum(1).mean()
+        assert written[name]["entropy"]["mean"] == pytest.approx(entropy, abs=1e-3)
+
+
+def fake_norm():
+    from probe.head import FinalNorm
+
+    return FinalNorm(torch.ones(12), torch.zeros(12), 1e-6)
+
+
+class TestOrder:
+    def test_own_is_as_if_each_seed_were_the_only_one(self, sets, tmp_path):
+        plan = replace(PLAN, recipe=replace(RECIPE, order="own"))
+        both = probe(*sets, tmp_path / "both", plan)["both"]
+        for i, seed in enumerate(plan.seeds):
+            probe(*sets, tmp_path / f"s{seed}", replace(plan, seeds=(seed,)))
+            one = json.loads((tmp_path / f"s{seed}/metrics.json").read_text())
+            assert one["top1"]["values"][0] == both["top1"]["values"][i]
+            names = [f"{folder}/trained/seed{seed}.safetensors" for folder in ("both", f"s{seed}")]
+            assert (tmp_path / names[0]).read_bytes() == (tmp_path / names[1]).read_bytes()
+
+    def test_shared_is_one_order_for_all(self, sets, tmp_path):
+        shared = probe(*sets, tmp_path / "shared", PLAN)["shared"]["top1"]["values"]
+        own = probe(*sets, tmp_path / "own", replace(PLAN, recipe=replace(RECIPE, order="own")))["own"]["top1"]["values"]
+        assert shared[0] == own[0]  # seed 0 is the shared order
+        assert shared[1] != own[1]
+
+
+class TestPlaceOfTheFeatures:
+    @pytest.mark.parametrize("aggregator", ["abmilp", "average"])
+    def test_memory_and_stream_learn_the_same_up_to_order(self, aggregator, sets, tmp_path):
+        plan = HeadPlan(HeadSpec(aggregator), replace(RECIPE, epochs=20, batch_size=128), seeds=(0,))
+        runs = [probe(*sets, tmp_path / p, plan, placement=p)[p] for p in ("memory", "stream")]
+        losses = [float(list(csv.DictReader((tmp_path / p / "curves.csv").open()))[-1]["loss"]) for p in ("memory", "stream")]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-3)  # one batch an epoch: order cannot matter
+        assert runs[0]["top1"]["mean"] == pytest.approx(runs[1]["top1"]["mean"], abs=2)
+
+    def test_what_is_said(self, sets, tmp_path):
+        said: list[str] = []
+        probe(*sets, tmp_path / "out", {"a": PLAN, "c": HeadPlan(HeadSpec("cls"), RECIPE)}, say=said.append, placement="memory")
+        assert any("features in memory" in s for s in said)
+        assert any("GB/s" in s for s in said)
+        assert "features read once for c: 196 vectors of each in memory" in said
+
+    def test_heads_of_one_recipe_share_one_reading(self, sets, tmp_path):
+        """Learning rate, weight decay, seeds and the head itself may differ."""
+        heads = {
+            "a": PLAN,
+            "b": HeadPlan(HeadSpec("abmilp", {"depth": 2}), replace(RECIPE, base_lr=0.1, weight_decay=0.2), seeds=(7,)),
+            "c": replace(PLAN, recipe=replace(RECIPE, epochs=2)),
+        }
+        said: list[str] = []
+        probe(*sets, tmp_path / "out", heads, say=said.append)
+        assert sum("features in memory" in s for s in said) == 2
+
+    def test_unknown_placement(self, sets, tmp_path):
+        with pytest.raises(StoreError, match="placement"):
+            probe(*sets, tmp_path / "out", PLAN, placement="disk")  # type: ignore[arg-type]
+
+
+class TestSeveralLabelsAnImage:
+    @pytest.fixture
+    def sets(self, tmp_path):
+        common = {"multilabel": True, "n_classes": 4, "signal": 4.0}
+        return write_features(tmp_path / "train", 128, **common), write_features(tmp_path / "test", 70, seed=1, **common)
+
+    def test_end_to_end(self, sets, tmp_path):
+        plan = HeadPlan(HeadSpec("abmilp"), replace(RECIPE, epochs=30, base_lr=2.0), seeds=(0,), base_lrs=(0.001, 2.0))
+        heads = {"abmilp": plan, "ridge": HeadPlan(HeadSpec("average"), closed=make_closed("ridge"))}
+        written = probe(*sets, tmp_path / "out", heads)
+        for metrics in written.values():
+            assert {"map", "map_overall", "CP", "CR", "CF1", "OP", "OR", "OF1"} <= metrics.keys()
+            assert "top1" not in metrics
+            assert metrics["selected"]["by"] == "map"
+            assert metrics["n_classes"] == 4
+        assert written["abmilp"]["selected"]["base_lr"] == 2.0
+        assert written["abmilp"]["selected"]["on"] == "10 % of the training images, at random"
+        assert written["abmilp"]["map"]["mean"] > 60
+        logits, _ = logits_of(tmp_path / "out/abmilp/trained/seed0", sets[1], ("patch",))
+        from probe.metrics import MULTILABEL
+
+        for name in ("map", "map_overall", "CF1"):
+            expected = MULTILABEL[name](torch.from_numpy(logits), torch.from_numpy(sets[1].labels))
+            assert written["abmilp"][name]["mean"] == pytest.approx(float(expected), abs=1e-3)
+        header = (tmp_path / "out/abmilp/curves.csv").read_text().splitlines()[0].split(",")
+        assert {"map", "OF1"} <= set(header)
+
+    def test_against_one_label(self, sets, tmp_path):
+        other = write_features(tmp_path / "single", 64, n_classes=4, seed=2)
+        with pytest.raises(
+            StoreError, match=r"train has several labels an image, .*single one label; use splits of one data set"
+        ):
+            probe(sets[0], other, tmp_path / "out", PLAN)
+
+    def test_k_shot_is_not_defined(self, sets):
+        with pytest.raises(BeyondClsError, match="several an image"):
+            k_shot(sets[0].labels, 2)
+
+
+class TestProtocolsWithoutSteps:
+    @pytest.mark.parametrize(("name", "options"), [("logistic", {"cs": [0.01, 1.0]}), ("knn", {"ks": [5, 20]}), ("ridge", {})])
+    def test_through_probe(self, name, options, sets, tmp_path):
+        said: list[int] = []
+        plan = HeadPlan(HeadSpec("cls"), closed=make_closed(name, **options))
+        metrics = probe(*sets, tmp_path / "out", plan, progress=said.append)["out"]
+        assert said == []
+        assert metrics["protocol"]["name"] == name
+        assert metrics["n_training"] == 128
+        assert metrics["top1"]["mean"] > 40
+        assert metrics["selected"]["n_images"] > 0
+        assert json.loads((tmp_path / "out/metrics.json").read_text()) == metrics
+
+    def test_takes_view_0(self, tmp_path):
+        train, test = write_features(tmp_path / "a", 96, views=3), write_features(tmp_path / "b", 64, seed=1)
+        plan = HeadPlan(HeadSpec("average"), closed=make_closed("ridge", alphas=[1.0]))
+        metrics = [probe(train, test, tmp_path / str(v), plan, views=v)[str(v)] for v in (1, 3)]
+        assert metrics[0] == metrics[1]
+        assert metrics[1]["n_views"] == 1
+
+    def test_refuses_what_has_parameters_before_anything_trains(self, sets, tmp_path):
+        heads = {"ok": PLAN, "bad": HeadPlan(closed=make_closed("knn"))}
+        with pytest.raises(BeyondClsError, match=r"'abmilp' has parameters to train; a protocol .* needs one that has none"):
+            probe(*sets, tmp_path / "out", heads)
+        assert not (tmp_path / "out").exists()
+
+    def test_says_when_memory_does_not_suffice(self, sets, tmp_path, monkeypatch):
+        monkeypatch.setattr("probe.passes.fits", lambda *_: False)
+        with pytest.raises(BeyondClsError, match="memory does not suffice for the vectors of 128 images; use a subset"):
+            probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), closed=make_closed("knn")))
+
+
+class TestSubsetsAndBlocks:
+    def test_rows(self, sets, tmp_path):
+        rows = k_shot(sets[0].labels, 5)
+        for name, closed in (("cls", None), ("knn", make_closed("knn", ks=[1]))):
+            metrics = probe(*sets, tmp_path / name, HeadPlan(HeadSpec("cls"), RECIPE, closed=closed), subset=rows)[name]
+            assert (metrics["n_training"], metrics["n_test"]) == (15, 68)
+
+    def test_only_the_subset_is_learnt_from(self, tmp_path):
+        """Labels of other rows do not matter."""
+        rows, test = np.arange(0, 96, 2), write_features(tmp_path / "t", 64, seed=1)
+        scrambled = np.arange(96) % 3
+        scrambled[1::2] = (scrambled[1::2] + 1) % 3
+        for name, labels in (("a", None), ("b", scrambled)):
+            train = write_features(tmp_path / f"f{name}", labels=labels)
+            probe(train, test, tmp_path / name, replace(PLAN, base_lrs=(0.1, 0.5)), subset=rows)
+        names = [tmp_path / name / "trained/seed3.safetensors" for name in "ab"]
+        assert names[0].read_bytes() == names[1].read_bytes()
+
+    @pytest.mark.parametrize(
+        ("subset", "message"),
+        [
+            (np.ones(128, bool), r"a subset is bool \(128,\), expected row numbers; of a mask, take np.flatnonzero"),
+            ([3, 128], "a subset has rows 3 to 128, but .*train has 128 images"),
+            ([-1, 3], "a subset has rows -1 to 3"),
+            ([], "train has no valid, labelled image among the rows of the subset"),
+            ([3], "there is 1 image to train on, expected 2 or more"),
+        ],
     )
-    head = load_probe(tmp_path / "out/trained/seed0")
-    assert not head.training
-    rows = np.flatnonzero(sets[1].valid)
-    patch = torch.from_numpy(sets[1].tokens("patch").rows(rows)).float()
-    logits, weights = head({"patch": patch})
-    labels = torch.from_numpy(sets[1].labels[rows])
-    assert 100 * (logits.argmax(-1) == labels).double().mean().item() == pytest.approx(metrics["top1"]["mean"])
-    np.testing.assert_allclose(weights.detach().numpy(), np.load(tmp_path / "out/trained/weights.npy"), atol=1e-3)
+    def test_subsets_that_cannot_be(self, subset, message, sets, tmp_path):
+        with pytest.raises(BeyondClsError, match=message):
+            probe(*sets, tmp_path / "out", PLAN, subset=subset)
+
+    def test_block(self, rich, tmp_path):
+        for aggregator, reads in (("cls", "cls"), ("abmilp", "patch")):
+            plan = HeadPlan(HeadSpec(aggregator), RECIPE, seeds=(0,))
+            metrics = [probe(*rich[0], tmp_path / f"{aggregator}{b}", plan, block=b) for b in (0, 1, None)]
+            scores = [next(iter(m.values())) for m in metrics]
+            assert [m["block"] for m in scores] == [0, 1, 1]
+            assert scores[0]["top1"] != scores[1]["top1"]
+            assert scores[1]["top1"] == scores[2]["top1"]
+            logits, _ = logits_of(tmp_path / f"{aggregator}0/trained/seed0", rich[0][1], (reads,))
+            right = logits.argmax(1) == rich[0][1].labels[rich[0][1].labelled]
+            assert 100 * right.mean() == pytest.approx(scores[0]["top1"]["mean"])
+
+
+class TestBadInput:
+    def test_class_counts_differ(self, sets, tmp_path):
+        other = write_features(tmp_path / "four", 64, n_classes=4, seed=2)
+        with pytest.raises(StoreError, match=r"train has 3 classes, .*four has 4; use splits of one data set"):
+            probe(sets[0], other, tmp_path / "out", PLAN)
+
+    def test_class_names_differ(self, tmp_path):
+        one = write_features(tmp_path / "one", classes=("cat", "dog", "owl"))
+        other = write_features(tmp_path / "other", classes=("cat", "owl", "dog"))
+        with pytest.raises(StoreError, match=r"class 'dog' of .*one is 'owl' in .*other"):
+            probe(one, other, tmp_path / "out", PLAN)
+
+    def test_labels_out_of_range(self, tmp_path):
+        names = ("cat", "dog", "owl")
+        bad = write_features(tmp_path / "bad", classes=names, labels=[*range(3)] * 31 + [0, 1, 7])
+        with pytest.raises(StoreError, match=r"bad has label 7, but 3 classes; labels count from 0"):
+            probe(bad, write_features(tmp_path / "b", classes=names), tmp_path / "out", PLAN)
+
+    def test_sets_of_two_encoders(self, sets, tmp_path):
+        other = write_features(tmp_path / "other", 64, weights="v")
+        with pytest.raises(StoreError, match=r"encoder-w.*encoder-v.*two encoders or extractions: weights differ"):
+            probe(sets[0], other, tmp_path / "out", PLAN)
+
+    @pytest.mark.parametrize(
+        ("aggregator", "options", "message"),
+        [
+            ("cls", {}, r"has no \[cls\] tokens .*choose an aggregator that reads something else"),
+            ("cls-attention", {}, "has no 'attention'"),
+            ("central-attention", {}, "has no 'attention'"),
+            ("abmilp", {"blocks": [1, 4]}, "no array 'patch/block4/view0'; it has: patch/block1/view0"),
+            ("cls-attention", {"of": "joined"}, "reads 'joined/attention/cls', of a second feature set; name it with --joined"),
+        ],
+    )
+    def test_what_a_head_reads_is_missing(self, aggregator, options, message, tmp_path):
+        pair = [write_features(tmp_path / name, cls=False, maps=()) for name in ("a", "b")]
+        heads = {"ok": HeadPlan(HeadSpec("average"), RECIPE), "bad": HeadPlan(HeadSpec(aggregator, options), Recipe())}
+        with pytest.raises(StoreError, match=message):
+            probe(*pair, tmp_path / "out", heads)
+        assert not (tmp_path / "out").exists()  # said before anything was trained
+
+    def test_the_test_set_lacks_it(self, sets, tmp_path):
+        pair = [write_features(tmp_path / name, maps=maps) for name, maps in (("a", ("cls", "centre")), ("b", ("cls",)))]
+        with pytest.raises(StoreError, match=r"b has no array 'attention/centre/view0'; it has: attention/cls/view0"):
+            probe(*pair, tmp_path / "out", HeadPlan(HeadSpec("central-attention"), RECIPE))
+
+    def test_block_that_is_not_stored(self, sets, tmp_path):
+        with pytest.raises(StoreError, match="no array 'patch/block0/view0'; it has: patch/block1/view0"):
+            probe(*sets, tmp_path / "out", PLAN, block=0)
+
+    def test_no_final_norm(self, sets, tmp_path):
+        with pytest.raises(StoreError, match="has no final norm to apply; train this head without final_norm"):
+            probe(*sets, tmp_path / "out", HeadPlan(HeadSpec(final_norm=True), RECIPE))
+
+    def test_no_valid_image(self, sets, tmp_path):
+        empty = write_features(tmp_path / "empty", 64, invalid=range(64))
+        with pytest.raises(StoreError, match="empty has no valid, labelled image"):
+            probe(sets[0], empty, tmp_path / "out", PLAN)
+
+    @pytest.mark.parametrize("views", [0, 2, -1])
+    def test_views(self, views, sets, tmp_path):
+        with pytest.raises(StoreError, match=rf"views is {views}, expected 1 to 1, as many as .*train has; extract"):
+            probe(*sets, tmp_path / "out", PLAN, views=views)
+
+    @pytest.mark.parametrize(
+        ("spec", "message"),
+        [
+            (HeadSpec("avrage"), "unknown aggregator 'avrage'; did you mean 'average'"),
+            (HeadSpec("abmilp", {"dept": 2}), "unknown option of aggregator 'abmilp' 'dept'; did you mean 'depth'"),
+            (HeadSpec("cls", normalisation="bach"), "unknown normalisation 'bach'; did you mean 'batch'"),
+        ],
+    )
+    def test_heads(self, spec, message, sets, tmp_path):
+        with pytest.raises(BeyondClsError, match=message):
+            probe(*sets, tmp_path / "out", HeadPlan(spec, RECIPE))
+
+    def test_names_of_heads(self, sets, tmp_path):
+        with pytest.raises(BeyondClsError, match="heads is empty"):
+            probe(*sets, tmp_path / "out", {})
+        for name in ("a/b", "..", "", "."):
+            with pytest.raises(BeyondClsError, match="expected a name for a folder"):
+                probe(*sets, tmp_path / "out", {name: PLAN})
+
+    def test_a_seed_that_diverges(self, sets, tmp_path):
+        plan = HeadPlan(HeadSpec("cls"), replace(RECIPE, base_lr=1e60, warmup_epochs=0))
+        with pytest.raises(BeyondClsError, match=r"\(base_lr 1e\+60, weight_decay 0, seed 0\) diverged in epoch 1 .*lower it"):
+            probe(*sets, tmp_path / "out", plan)
+        assert not (tmp_path / "out").exists()
 
 
 def test_probing_imports_neither_timm_nor_the_first_stage(sets, tmp_path):
@@ -64,80 +460,9 @@ app(["probe", "--features", {str(sets[0].path)!r}, "--test", {str(sets[1].path)!
 loaded = [m for m in sys.modules if m.split(".")[0] in ("timm", "torchvision", "webdataset", "extract")]
 print("LOADED", [m for m in loaded if "." not in m])
 """
-    root = Path(__file__).resolve().parents[2]
-    shown = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)
+    shown = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
     loaded = shown.stdout.rsplit("LOADED", 1)[1]
     assert "timm" not in loaded
     assert "extract" not in loaded
     assert (tmp_path / "out/metrics.json").exists()
-
-
-class TestBadInput:
-    def test_class_counts_differ(self, sets, tmp_path):
-        other = write_features(tmp_path / "four", 64, n_classes=4, seed=2)
-        with pytest.raises(StoreError, match=r"train has 3 classes, .*four has 4; use splits of one data set"):
-            probe(sets[0], other, tmp_path / "out", recipe=RECIPE)
-
-    def test_class_names_differ(self, tmp_path):
-        one = write_features(tmp_path / "one", classes=("cat", "dog", "owl"))
-        other = write_features(tmp_path / "other", classes=("cat", "owl", "dog"))
-        with pytest.raises(StoreError, match=r"class 'dog' of .*one is 'owl' in .*other"):
-            probe(one, other, tmp_path / "out", recipe=RECIPE)
-
-    def test_sets_of_two_encoders(self, sets, tmp_path):
-        other = write_features(tmp_path / "other", 64, weights="v")
-        with pytest.raises(StoreError, match=r"encoder-w.*encoder-v.*two encoders or extractions: weights differ"):
-            probe(sets[0], other, tmp_path / "out", recipe=RECIPE)
-
-    def test_no_cls_tokens(self, tmp_path):
-        pair = [write_features(tmp_path / name, cls=False) for name in ("a", "b")]
-        with pytest.raises(StoreError, match=r"has no \[cls\] tokens .*patch.*choose an aggregator that reads something else"):
-            probe(*pair, tmp_path / "out", aggregator="cls", recipe=RECIPE)
-
-    def test_block_that_is_not_stored(self, sets, tmp_path):
-        with pytest.raises(StoreError, match="no array 'patch/block0/view0'; it has: patch/block1/view0"):
-            probe(*sets, tmp_path / "out", block=0, recipe=RECIPE)
-
-    def test_no_valid_image(self, sets, tmp_path):
-        empty = write_features(tmp_path / "empty", 64, invalid=range(64))
-        with pytest.raises(StoreError, match="empty has no valid, labelled image"):
-            probe(sets[0], empty, tmp_path / "out", recipe=RECIPE)
-
-    def test_unknown_aggregator(self, sets, tmp_path):
-        with pytest.raises(BeyondClsError, match="unknown aggregator 'avrage'; did you mean 'average'"):
-            probe(*sets, tmp_path / "out", aggregator="avrage", recipe=RECIPE)
-
-    def test_no_seed(self, sets, tmp_path):
-        with pytest.raises(BeyondClsError, match="no seed was given"):
-            probe(*sets, tmp_path / "out", recipe=RECIPE, seeds=())
-
-
-class TestBadProbe:
-    @pytest.fixture
-    def saved(self, sets, tmp_path):
-        probe(*sets, tmp_path / "out", recipe=RECIPE, seeds=(0,))
-        return tmp_path / "out/trained/seed0"
-
-    def test_missing(self, tmp_path):
-        with pytest.raises(BeyondClsError, match=r"there is no probe .*nowhere"):
-            load_probe(tmp_path / "nowhere")
-
-    def test_cut_parameters(self, saved):
-        file = saved.with_suffix(".safetensors")
-        file.write_bytes(file.read_bytes()[:-9])
-        with pytest.raises(BeyondClsError, match="no readable probe"):
-            load_probe(saved)
-
-    def test_parameters_of_another_head(self, saved):
-        state = load_file(saved.with_suffix(".safetensors"))
-        state["classifier.weight"] = state["classifier.weight"][:, :5].contiguous()
-        save_file(state, saved.with_suffix(".safetensors"))
-        with pytest.raises(BeyondClsError, match="no readable probe"):
-            load_probe(saved)
-
-    def test_another_format(self, saved):
-        described = json.loads(saved.with_suffix(".json").read_text())
-        saved.with_suffix(".json").write_text(json.dumps({**described, "format_version": 99}))
-        with pytest.raises(BeyondClsError, match="format version 99, expected 1"):
-            load_probe(saved)

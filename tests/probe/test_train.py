@@ -1,100 +1,395 @@
-import numpy as np
+"""Training against a plain implementation of one head, written out here; members of a grid against themselves alone."""
+
+import math
+
 import pytest
 import torch
+from torch import nn
 
-from probe.optim import learning_rate, make_optimiser
-from probe.train import Recipe, train
-from store import BeyondClsError, Loader
-from tests.features import write_features
+from probe.aggregators import AGGREGATORS, Aggregator, Pooled
+from probe.batch_norm import batch_norm
+from probe.grid import HeadSpec
+from probe.head import FinalNorm
+from probe.pieces import pieces
+from probe.recipe import Recipe
+from probe.stack import Stack
+from probe.train import Family, epoch_seed, losses_of, train
+from store import BeyondClsError
+from tests.probe.training import D, Images, K, T, equal, family, member, trained
 
-RECIPE = Recipe(epochs=12, batch_size=32, base_lr=1.0, warmup_epochs=2)
-
-
-@pytest.fixture(scope="module")
-def loaders(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("features")
-    stores = write_features(folder / "train", 192), write_features(folder / "test", 96, seed=1)
-
-    def make(reads, placement="memory"):
-        arrays = [{kind: store.tokens(kind) for kind in reads} for store in stores]
-        return (
-            Loader(arrays[0], stores[0].labels, batch_size=32, placement=placement),
-            Loader(arrays[1], stores[1].labels, batch_size=32, shuffle=False),
-        )
-
-    return make
+GRID = [member(seed, lr, decay) for seed, lr, decay in ((0, 0.3, 0.0), (1, 0.3, 0.1), (0, 5.0, 0.01), (2, 0.02, 0.0))]
 
 
-def run(loaders, aggregator="abmilp", seed=0, recipe=RECIPE, **options):
-    reads = ("cls",) if aggregator == "cls" else ("patch",)
-    return train(aggregator, options, 8, 3, *loaders(reads), recipe, seed)
+class PlainHead(nn.Module):
+    """Pooling by one learned query (or the [cls] token), BatchNorm1d without parameters, a linear classifier."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.attends = head.aggregator.trainable
+        self.score, self.classifier = nn.Linear(D, 1), nn.Linear(D, K)
+        self.norm = nn.BatchNorm1d(D, affine=False, eps=1e-6)
+        self.double()
+        ours = head.double().state_dict()
+        self.classifier.load_state_dict({n: ours[f"classifier.{n}"] for n in ("weight", "bias")})
+        if self.attends:
+            self.score.load_state_dict({n: ours[f"aggregator.score.0.{n}"] for n in ("weight", "bias")})
+
+    def forward(self, batch):
+        vector = batch["cls"]
+        if self.attends:
+            weights = torch.exp(self.score(batch["patch"])).squeeze(-1)
+            vector = (batch["patch"] * (weights / weights.sum(1, keepdim=True))[..., None]).sum(1)
+        return self.classifier(self.norm(vector))
 
 
-def test_a_seed_fixes_every_number(loaders):
-    one, other, different = run(loaders), run(loaders), run(loaders, seed=1)
-    assert one.curve == other.curve
-    assert all(torch.equal(a, b) for a, b in zip(one.head.state_dict().values(), other.head.state_dict().values(), strict=True))
-    assert one.curve != different.curve
+class PlainOptimiser:
+    """The three rules, of one head."""
+
+    def __init__(self, module, rule, momentum, decay):
+        self.rule, self.momentum, self.decay, self.t = rule, momentum, decay, 0
+        self.parameters = list(module.parameters())
+        self.memory = [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.parameters]
+
+    @torch.no_grad()
+    def step(self, lr):
+        self.t += 1
+        for p, (m, v) in zip(self.parameters, self.memory, strict=True):
+            if p.grad is None:
+                continue
+            g = p.grad.clone()
+            if self.rule == "adamw":
+                m.copy_(self.momentum * m + (1 - self.momentum) * g)
+                v.copy_(0.999 * v + 0.001 * g * g)
+                corrected = v / (1 - 0.999**self.t)
+                p.sub_(lr * self.decay * p)
+                p.sub_(lr * m / (1 - self.momentum**self.t) / (corrected.sqrt() + 1e-8))
+                continue
+            if self.rule == "sgd" or p.ndim > 1:
+                g = g + self.decay * p
+            if self.rule == "lars" and p.ndim > 1:
+                g = g * (0.001 * p.norm() / g.norm())
+            m.copy_(self.momentum * m + g)
+            p.sub_(lr * m)
 
 
-def test_training_leaves_the_global_generator_alone(loaders):
+def plain_training(head, member, images, recipe):
+    """The head that MAE's loop makes, with a step of what is left at the end of an epoch; and the losses."""
+    module = PlainHead(head).train()
+    optimiser = PlainOptimiser(module, recipe.optimiser, recipe.momentum, member.weight_decay)
+    losses, n_steps = [], math.ceil(images.n_rows / recipe.batch_size)
+    for epoch in range(recipe.epochs):
+        total, seen = 0.0, 0
+        micro = list(images.epoch(epoch_seed(0, epoch)))
+        per_step = recipe.batch_size // recipe.at_once
+        for step in range(n_steps):
+            group = [b for b in micro[step * per_step : (step + 1) * per_step] if len(b["label"]) > 1]
+            n = sum(len(b["label"]) for b in group)
+            if not n:
+                continue
+            for p in module.parameters():
+                p.grad = None
+            for batch in group:
+                loss = nn.functional.cross_entropy(module(batch), batch["label"], reduction="sum")
+                (loss / n).backward()
+                total, seen = total + loss.item(), seen + len(batch["label"])
+            now = epoch + step / n_steps
+            if now < recipe.warmup_epochs:
+                share = now / recipe.warmup_epochs
+            else:
+                share = 0.5 * (1 + math.cos(math.pi * (now - recipe.warmup_epochs) / (recipe.epochs - recipe.warmup_epochs)))
+            optimiser.step(member.base_lr * recipe.batch_size / 256 * share)
+        losses.append(total / seen)
+    return module.eval(), losses
+
+
+# The rest of an epoch: a short batch; one image, which is no batch; a short batch after one that is whole, then one image.
+CUTS = [(50, 16, 8), (49, 16, 16), (49, 32, 8)]
+
+
+@pytest.mark.parametrize(("n", "batch_size", "at_once"), CUTS, ids=str)
+@pytest.mark.parametrize(("rule", "lr"), [("lars", 60.0), ("sgd", 1.0), ("adamw", 0.05)])
+@pytest.mark.parametrize("aggregator", ["abmilp", "cls"])
+def test_hundred_steps_as_the_plain_implementation(aggregator, rule, lr, n, batch_size, at_once):
+    recipe = Recipe(-(-100 // -(-n // batch_size)), batch_size, at_once, rule, 1.0, 0.9, 0.0, 3)
+    one, images, spec = member(1, lr, 0.01, aggregator), Images(n, at_once), HeadSpec(aggregator)
+    reference, losses = plain_training(spec.build(D, T, K, seed=1), one, images, recipe)
+    [ours] = trained([family([one], spec)], recipe, images)
+    head = ours.stack.head(0)
+    close = {"rtol": 1e-9, "atol": 1e-10}
+    torch.testing.assert_close(head.classifier.weight, reference.classifier.weight, **close)
+    torch.testing.assert_close(head.classifier.bias, reference.classifier.bias, **close)
+    torch.testing.assert_close(head.norm.running_mean, reference.norm.running_mean, **close)
+    torch.testing.assert_close(head.norm.running_var, reference.norm.running_var, **close)
+    if aggregator == "abmilp":
+        torch.testing.assert_close(head.aggregator.score[0].weight, reference.score.weight, **close)
+        assert (head.aggregator.score[0].weight - spec.build(D, T, K, seed=1).aggregator.score[0].weight).norm() > 0.01
+    assert [entry["loss"] for entry in ours.curves[0]] == pytest.approx(losses, rel=1e-10)
+    assert (head.classifier.weight - spec.build(D, T, K, seed=1).classifier.weight).norm() > 0.02
+    batch = next(images.epoch())
+    torch.testing.assert_close(head(batch)[0], reference(batch), **close)
+
+
+class Mine(Aggregator):
+    """What a user writes, with a parameter that is a single number."""
+
+    reads = ("patch", "cls")
+
+    def __init__(self, dim, p=0.0):
+        super().__init__(dim)
+        self.query, self.drop = nn.Linear(dim, dim), nn.Dropout(p)
+        self.temperature = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, features):
+        scores = (features["patch"] * self.query(features["cls"])[:, None]).sum(-1) * self.temperature
+        weights = self.drop(scores).softmax(-1)
+        return Pooled((weights[..., None] * features["patch"]).sum(1), weights)
+
+
+@pytest.fixture
+def mine(monkeypatch):
+    monkeypatch.setitem(AGGREGATORS, "mine", Mine)
+
+
+SPECS = {
+    "abmilp": HeadSpec("abmilp"),
+    "deep": HeadSpec("abmilp", {"depth": 2, "branches": 2}),
+    "no batch normalisation": HeadSpec("abmilp", {}, "none"),
+    "mine": HeadSpec("mine"),
+    "average": HeadSpec("average"),
+    "cls": HeadSpec("cls", {}, "none"),
+}
+
+
+@pytest.mark.parametrize("rule", ["lars", "sgd", "adamw"])
+@pytest.mark.parametrize("name", SPECS)
+def test_members_of_a_grid_are_those_that_train_alone(name, rule, mine):
+    recipe = Recipe(4, 16, optimiser=rule, warmup_epochs=1)
+    test = Images(30, seed=5)
+    [together] = trained([family(GRID, SPECS[name])], recipe, test=test)
+    for m, one in enumerate(GRID):
+        [alone] = trained([family([one], SPECS[name])], recipe, test=test)
+        # Bias of AbMILP's scores has rounding errors as its gradient, which Adam makes large.
+        equal(together.stack.head(m), alone.stack.head(0), 1e-7 if rule == "adamw" else 1e-10)
+        for ours, theirs in zip(together.curves[m], alone.curves[0], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-10)
+    assert not torch.equal(together.stack.parameters["classifier.weight"][0], together.stack.parameters["classifier.weight"][2])
+
+
+@pytest.mark.parametrize("name", ["abmilp", "mine", "average"])
+def test_members_of_a_grid_are_those_that_train_alone_in_float32(name, mine):
+    images = Images(dtype=torch.float32)
+    [together] = trained([family(GRID, SPECS[name], torch.float32)], images=images)
+    for m, one in enumerate(GRID):
+        [alone] = trained([family([one], SPECS[name], torch.float32)], images=images)
+        equal(together.stack.head(m), alone.stack.head(0), 1e-4)
+
+
+def test_several_families_in_one_pass_are_those_of_passes_of_their_own(mine):
+    make = lambda: [family(GRID[:2], spec) for spec in SPECS.values()]  # noqa: E731
+    together = trained(make())
+    for ours, alone in zip(together, make(), strict=True):
+        equal(ours.stack, trained([alone])[0].stack)
+
+
+def test_several_labels_an_image():
+    images, spec = Images(several=True), HeadSpec("cls", {}, "none")
+    recipe = Recipe(30, 16, optimiser="adamw", base_lr=0.1, warmup_epochs=0)
+    [one] = trained([family([member(base_lr=0.5)], spec)], recipe, images, images)
+    logits, labels = one.stack(images.tokens)[0][0], images.labels.double()
+    p = logits.sigmoid()
+    expected = -(labels * p.log() + (1 - labels) * (1 - p).log()).mean(1).sum()
+    torch.testing.assert_close(losses_of(logits[None], images.labels), expected[None])
+    assert one.curves[0][-1]["loss"] < one.curves[0][0]["loss"]
+    assert {"map", "OF1", "loss", "epoch"} <= one.curves[0][-1].keys()
+
+
+def test_dropout_is_the_same_in_every_run_and_not_the_same_in_members(mine):
+    spec, twins = HeadSpec("mine", {"p": 0.5}), [member(0), member(0, weight_decay=1e-30)]
+    [one], [again] = (trained([family(twins, spec)]) for _ in range(2))
+    equal(one.stack, again.stack)
+    assert not torch.allclose(*one.stack.parameters["aggregator.query.weight"])
+
+
+def test_the_global_generators_are_left_alone(mine):
+    torch.manual_seed(3)
     before = torch.get_rng_state()
-    run(loaders)
+    trained([family(GRID, HeadSpec("mine", {"p": 0.5}))], test=Images())
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_abmilp_finds_the_patch_that_carries_the_class(loaders):
-    chosen, averaged = (
-        run(loaders, recipe=Recipe(40, 32, base_lr=1.0)),
-        run(loaders, "average", recipe=Recipe(40, 32, base_lr=1.0)),
-    )
-    assert chosen.result["top1"] > averaged.result["top1"] > 40
-    assert chosen.result["entropy"] < averaged.result["entropy"] - 0.2
-    assert averaged.result["entropy"] == pytest.approx(np.log(9))
-    assert chosen.weights.shape == (96, 9)
+def test_the_features_are_left_alone():
+    images = Images()
+    before = {kind: values.clone() for kind, values in images.tokens.items()}
+    trained([family(GRID)], images=images, test=images)
+    assert all(torch.equal(values, before[kind]) for kind, values in images.tokens.items())
 
 
-def test_loss_falls_and_curve_has_every_epoch(loaders):
-    curve = run(loaders, "cls").curve
-    assert [c["epoch"] for c in curve] == list(range(1, 13))
-    assert curve[-1]["loss"] < curve[0]["loss"]
+def test_every_epoch_has_its_own_order_and_every_order_its_own_epochs():
+    assert len({epoch_seed(order, epoch) for order in range(20) for epoch in range(20)}) == 400
+    starts, of_dropout = [], []
+
+    class Watched(Images):
+        def epoch(self, seed=0, start=0):
+            starts.append(seed)
+            of_dropout.append(torch.initial_seed())
+            return super().epoch(seed, start)
+
+    trained([family([member()])], images=Watched(), order=7)
+    assert starts == [epoch_seed(7, epoch) for epoch in range(3)]
+    assert len(set(of_dropout)) == 3
 
 
-def test_streaming_and_memory_read_the_same_images(loaders):
-    streamed = train("average", {}, 8, 3, *loaders(("patch",), "stream"), RECIPE, 0)
-    assert streamed.result["top1"] == pytest.approx(run(loaders, "average").result["top1"], abs=8)
+def test_the_final_norm_is_for_those_heads_that_want_it():
+    norm = FinalNorm(torch.rand(D).double() + 0.5, torch.randn(D).double(), 1e-5)
+    images = Images()
+    normalised = Images(tokens=norm(images.tokens))
+    plain = HeadSpec("abmilp")
+
+    def with_norm():
+        one = family([member()], plain)
+        one.stack.template.final_norm = norm
+        return one
+
+    wants, does_not = trained([with_norm(), family([member()], plain)], images=images, test=images, final_norm=norm)
+    [expected] = trained([family([member()], plain)], images=normalised, test=normalised)
+    assert wants.curves[0][-1] == pytest.approx(expected.curves[0][-1])
+    assert does_not.curves == trained([family([member()], plain)], images=images, test=images)[0].curves
 
 
-def test_divergence_is_an_error(loaders):
-    with pytest.raises(BeyondClsError, match=r"loss is (nan|inf) in epoch \d+ of seed 0; lower base_lr \(now 1e\+38\)"):
-        run(loaders, "cls", recipe=Recipe(5, 32, base_lr=1e38, warmup_epochs=0))
+class TestDivergence:
+    @pytest.mark.parametrize("rule", ["lars", "sgd"])
+    @pytest.mark.parametrize("name", ["abmilp", "mine", "average"])
+    def test_a_member_that_diverges_is_dropped_and_touches_no_other(self, name, rule, mine):
+        said, recipe, wild = [], Recipe(3, 16, optimiser=rule, warmup_epochs=1), member(3, 1e30, 1.0)
+        for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
+            images = Images(dtype=dtype)
+            [ours] = trained([family([*GRID[:2], wild, *GRID[2:]], SPECS[name], dtype)], recipe, images, warn=said.append)
+            [without] = trained([family(GRID, SPECS[name], dtype)], recipe, images)
+            equal(ours.stack, without.stack, tolerance)
+            assert ours.names == GRID
+            assert len(ours.curves) == len(ours.base_lr) == len(ours.weight_decay) == len(ours.stack) == len(GRID)
+            assert [len(curve) for curve in ours.curves] == [3] * len(GRID)
+            assert ours.base_lr.tolist() == [one.base_lr for one in GRID]
+            assert list(ours.lost) == [wild]
+            assert ours.lost[wild].startswith("diverged in epoch ")
+        assert "abmilp (base_lr 1e+30, weight_decay 1, seed 3) diverged in epoch " in said[1]
+        assert said[1].endswith(" with base_lr 1e+30; lower it")
+
+    def test_losses_that_are_finite_with_parameters_that_are_not(self):
+        images = Images(16, 16, dtype=torch.float32)  # one step an epoch: the loss is of the parameters before it
+        wild = member(base_lr=1e38, weight_decay=1e5)
+        one = family([member(), wild], HeadSpec("cls"), torch.float32)
+        said, heads = [], Recipe(2, 16, optimiser="adamw", warmup_epochs=0)
+        [ours] = trained([one], heads, images, warn=said.append)
+        assert ours.names == [member()]
+        assert "diverged in epoch 1 (loss 1.1" in said[0]
+
+    def test_losses_that_are_not_with_parameters_that_are(self):
+        one = family([member(), member(1, 1e-9)], HeadSpec("cls", {}, "none"), torch.float32)
+        images = Images(tokens={"cls": torch.eye(1, D).expand(50, D)})
+        with torch.no_grad():
+            one.stack.parameters["classifier.weight"][1, :2, 0] = torch.tensor([3e38, -3e38])  # apart by more than there is
+        [ours] = trained([one], images=images)
+        assert ours.names == [member()]
+        assert "(loss inf)" in ours.lost[member(1, 1e-9)]
+
+    def test_all_members_of_one_family(self):
+        families = [family([member(0, 1e300, 1.0)], SPECS["cls"]), family(GRID)]
+        alone, epochs = family(GRID), []
+        lost, kept = trained(families, test=Images(seed=2), after_epoch=epochs.append)
+        assert (len(lost.stack), lost.names, lost.curves, len(lost.lost)) == (0, [], [], 1)
+        equal(kept.stack, trained([alone])[0].stack)
+        assert epochs == [1, 2, 3]
+
+    def test_all_members_end_the_pass(self):
+        epochs, wild = [], [member(seed, 1e300, 1.0) for seed in range(3)]
+        test = Images(seed=2)
+        test.epoch = None  # nothing is left to be measured
+        [ours] = trained([family(wild, SPECS["cls"])], test=test, after_epoch=epochs.append)
+        assert list(ours.lost) == wild
+        assert epochs == [1]
+        assert trained([ours]) == [ours]  # nothing is left to train
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"epochs": 0}, "epochs is 0, expected 1"),
-        ({"batch_size": 0}, "batch_size is 0, expected 1"),
-        ({"epochs": 5, "warmup_epochs": 5}, "warmup_epochs is 5, expected 0 to 4"),
-    ],
-)
-def test_recipes_that_cannot_be(values, message):
-    with pytest.raises(BeyondClsError, match=message):
-        Recipe(**values)
+class TestWhatCannotBeTrained:
+    def test_features_that_are_not_finite(self):
+        images = Images()
+        images.tokens["patch"][[17, 23], 2, 3] = torch.nan
+        with pytest.raises(
+            BeyondClsError, match=r"features 'patch' of 2 images are not finite, first of that in row 17; extract"
+        ):
+            trained([family(GRID)], images=images)
+
+    def test_features_that_are_not_finite_where_no_head_looks(self):
+        images = Images()
+        images.tokens["patch"][3] = torch.inf
+        trained([family(GRID, HeadSpec("cls"))], images=images)
+
+    @pytest.mark.parametrize("n", [0, 1])
+    def test_fewer_than_two_images(self, n):
+        with pytest.raises(BeyondClsError, match=f"images to train on: {n}, expected 2 or more"):
+            trained([family([member()])], images=Images(n))
+
+    def test_labels_that_are_no_classes(self):
+        images = Images()
+        images.labels[5] = K
+        with pytest.raises(IndexError, match="Target 3 is out of bounds"):
+            trained([family([member()])], images=images)
 
 
-def test_optimisers_by_name():
-    parameter = [torch.nn.Parameter(torch.ones(1))]
-    with pytest.raises(BeyondClsError, match="unknown optimiser 'sdg'; did you mean 'sgd'"):
-        make_optimiser("sdg", parameter, 0.1, 0, 0.9)
-    with pytest.raises(BeyondClsError, match="learning rate is -1, expected a positive"):
-        make_optimiser("sgd", parameter, -1, 0, 0.9)
+def test_a_batch_that_is_larger_than_the_set_is_all_of_it():
+    recipe = Recipe(2, 1024, optimiser="sgd", warmup_epochs=0)
+    [ours] = trained([family(GRID)], recipe, Images(50, 1024))
+    small = Recipe(2, 50, optimiser="sgd", warmup_epochs=0)
+    faster = [
+        member(m.seed, m.base_lr * 1024 / 50, m.weight_decay) for m in GRID
+    ]  # the rate is of the batch that was asked for
+    equal(ours.stack, trained([family(faster)], small, Images(50, 50))[0].stack, 1e-10)
 
 
-def test_learning_rate_by_hand():
-    assert learning_rate(0, 0.4, 100, 10) == 0
-    assert learning_rate(5, 0.4, 100, 10) == pytest.approx(0.2)
-    assert learning_rate(10, 0.4, 100, 10) == pytest.approx(0.4)
-    assert learning_rate(55, 0.4, 100, 10) == pytest.approx(0.2)
-    assert learning_rate(100, 0.4, 100, 10) == pytest.approx(0)
-    assert Recipe(base_lr=0.1, batch_size=1024).lr == pytest.approx(0.4)
+def test_one_class_has_no_loss():
+    head = HeadSpec("cls").build(D, T, 1).double()
+    one = Family(Stack([head]), torch.ones(1).double(), torch.zeros(1).double(), [member()])
+    images = Images()
+    images.labels.zero_()
+    train([one], images, images, Recipe(2, 16, optimiser="lars", warmup_epochs=0))
+    assert one.curves[0][-1] == {"epoch": 2, "loss": 0.0, "top1": 100.0, "top5": 100.0}
+
+
+class TestPieces:
+    @pytest.mark.parametrize("n", [2, 31, 32, 33, 40, 41, 64, 65, 97])
+    def test_cover_every_image_once(self, n):
+        plan = pieces(n, Recipe(2, 32, 8, warmup_epochs=0))
+        assert sum(p.rows for p in plan) == n
+        assert all(p.rows <= 8 for p in plan)
+        assert all(p.n_steps == -(-n // 32) for p in plan)
+        assert [p.skip for p in plan] == [p.rows == 1 for p in plan]
+        for step in range(plan[0].n_steps):
+            own = [p for p in plan if p.step == step]
+            computed = sum(p.rows for p in own if not p.skip)
+            assert {p.rows_of_step for p in own} == {computed}
+            assert [p.ends_step for p in own] == [False] * (len(own) - 1) + [computed > 0]
+
+    def test_of_several_processes(self, monkeypatch):
+        monkeypatch.setattr("probe.pieces.world_size", lambda: 4)
+        plan = pieces(9, Recipe(2, 16, 8, warmup_epochs=0))
+        assert [(p.rows, p.rows_of_step, p.skip, p.ends_step) for p in plan] == [
+            (2, 16, False, False), (2, 16, False, True), (2, 16, False, False), (2, 16, False, True), (1, 4, False, True)
+        ]  # fmt: skip
+        with pytest.raises(
+            BeyondClsError, match=r"batch_size 16 \(at once 2\) cannot be shared by 4 processes; choose multiples"
+        ):
+            pieces(9, Recipe(2, 16, 2, warmup_epochs=0))
+
+
+class TestBatchNorm:
+    def test_gradients(self):
+        x = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(lambda x: batch_norm(x, 1e-3)[0], x)
+
+    def test_mean_and_variance(self):
+        x = 3 + 5 * torch.randn(2, 50, 3, dtype=torch.float64)
+        normalised, mean, variance = batch_norm(x, 0.0)
+        torch.testing.assert_close(mean, x.mean(1, keepdim=True))
+        torch.testing.assert_close(variance, x.var(1, keepdim=True, correction=0))
+        torch.testing.assert_close(normalised, (x - mean) / variance.sqrt())

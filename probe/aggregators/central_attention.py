@@ -1,0 +1,15 @@
+"""The average attention map of the central patch."""
+
+from probe.aggregators.stored_attention import StoredAttention
+
+
+class CentralAttention(StoredAttention):
+    """The central patch's attention, averaged over heads and renormalised over the patches. No parameters.
+
+    The central patch of an even grid is the one right below the middle, as in the stored "attention/centre".
+
+    Source: Tables 4 and 6, "central patch token attention" (`ca1` in the official code, there of the patch above and left of
+    the middle, and divided by T).
+    """
+
+    row = "attention/centre"

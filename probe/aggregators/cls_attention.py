@@ -1,0 +1,11 @@
+"""The average [cls] attention map."""
+
+from probe.aggregators.stored_attention import StoredAttention
+
+
+class ClsAttention(StoredAttention):
+    """The [cls] token's attention, averaged over heads and renormalised over the patches. No parameters.
+
+    Source: Tables 4 and 6, "average [cls] token attention" (`attn-mn` in the official code); with of="joined" and DINO's maps
+    on MAE's tokens, "average DINO [cls] token attention" (`dino`, which is not renormalised there).
+    """

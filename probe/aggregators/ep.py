@@ -1,0 +1,43 @@
+"""Efficient probing (EP): several learned queries on the tokens themselves."""
+
+import torch
+from torch import nn
+
+from probe.aggregators.aggregator import Features, Parameters, Pooled
+from probe.aggregators.attentive import Attentive
+from probe.aggregators.layers import through_values
+from probe.aggregators.options import whole
+from store import BeyondClsError
+
+
+class EfficientProbing(Attentive):
+    """Query j pools Σ_t softmax_t(q_j · x_t / √D) V_j x_t; the Q results stand side by side: W = D / `divide`.
+
+    The V_j are the Q parts of one projection D -> W. Keys are the tokens: Q · D + D² / `divide` parameters.
+
+    Source: Psomas et al. 2025 (arXiv 2506.10178) and its official code: 32 queries from N(0, 0.02²), a projection without bias
+    that starts as torch's linear layers.
+
+    Args:
+        queries: Q.
+        divide: by how much the vector is narrower than the tokens (`d_out` in the official code).
+    """
+
+    reads = ("patch",)
+
+    def __init__(self, dim: int, queries: int = 32, divide: int = 1):
+        super().__init__(dim, dim // whole("divide", divide))
+        if dim % divide or self.width % whole("queries", queries):
+            raise BeyondClsError(
+                f"queries is {queries} and divide {divide}, expected queries · divide to divide the width of the tokens, {dim}"
+            )
+        self.queries = nn.Parameter(torch.randn(queries, dim) * 0.02)
+        self.value = nn.Linear(dim, self.width, bias=False)
+
+    @property
+    def takes_stored(self) -> bool:
+        return self.top_k is None
+
+    def pool_members(self, parameters: Parameters, features: Features) -> Pooled:
+        pooled, weights = self.attend(features["patch"], parameters["queries"] * self.dim**-0.5)
+        return Pooled(through_values(pooled, parameters["value.weight"]), weights.mean(2))

@@ -1,0 +1,41 @@
+"""Weights from attention maps that the store holds: nothing is trained."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from probe.aggregators.aggregator import Features, Pooled
+from probe.aggregators.options import choice
+from probe.aggregators.weighted import Weighted
+from store import BeyondClsError
+
+
+class StoredAttention(Weighted):
+    """Base: a row of the last block's attention over the patches, of all heads, becomes one weight per patch.
+
+    An image of which no head gives any mass to patches has no weights: they are NaN.
+
+    Args:
+        of: whose maps: "own", or "joined" for those of the second feature set (another encoder on the same images, with as many
+            patches), which then weight this encoder's tokens.
+    """
+
+    row = "attention/cls"
+
+    def __init__(self, dim: int, of: str = "own"):
+        super().__init__(dim)
+        self.map = ("joined/" if choice("source of attention", of, ("own", "joined")) == "joined" else "") + self.row
+        self.reads = ("patch", self.map)
+
+    def forward(self, features: Features) -> Pooled:
+        patch, rows = features["patch"], features[self.map]
+        if rows.shape[-1] != patch.shape[1]:
+            raise BeyondClsError(
+                f"{self.map} has {rows.shape[-1]} patches an image and the tokens {patch.shape[1]}; "
+                "join feature sets of one resolution and patch size"
+            )
+        return self.weigh(patch, self.over_heads(rows.to(patch.dtype)))
+
+    def over_heads(self, rows: Float[Tensor, "B H T"]) -> Float[Tensor, "B T"]:
+        """Weights that sum to 1: the mean over heads, renormalised over the patches."""
+        mean = rows.mean(1)
+        return mean / mean.sum(-1, keepdim=True)

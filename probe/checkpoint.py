@@ -1,0 +1,97 @@
+"""Where an unfinished pass stands, so that a run that was killed goes on and ends with the same weights."""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from probe.grid import Member
+from probe.train import Family
+from store import BeyondClsError
+
+EVERY_S = 60.0  # between two checkpoints
+
+
+class Checkpoint:
+    """State of the families of one pass, in a folder that is removed when the pass is finished.
+
+    Args:
+        folder: of all passes that write to one place.
+        described: all that the result depends on; a checkpoint of anything else is none of ours.
+    """
+
+    def __init__(self, folder: Path, described: Any):
+        self.fingerprint = xxhash.xxh3_128_hexdigest(json.dumps(described, sort_keys=True).encode())
+        self.folder = folder / self.fingerprint
+        self._saved = time.monotonic()
+
+    def save(self, families: Sequence[Family], epoch: int, force: bool = False) -> None:
+        """Write down where the families stand behind an epoch, unless it was done a short while ago.
+
+        Raises: BeyondClsError: it cannot be written.
+        """
+        if not force and time.monotonic() - self._saved < EVERY_S:
+            return
+        tensors: dict[str, Tensor] = {}
+        described = []
+        for number, family in enumerate(families):
+            assert family.optimiser is not None
+            state = family.stack.state() | {f"optimiser.{n}": v for n, v in family.optimiser.state.items()}
+            tensors |= {f"{number}.{name}": values.detach().cpu().contiguous() for name, values in state.items()}
+            lost = [[*_plain(member), note] for member, note in family.lost.items()]
+            described.append({"members": [_plain(m) for m in family.names], "curves": family.curves, "lost": lost})
+        new = self.folder / "new.safetensors"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            save_file(tensors, new, {"state": json.dumps({"epoch": epoch, "families": described})})
+            os.replace(new, self._file)  # both parts in one file: a kill leaves the old one or the new one
+        except (OSError, SafetensorError) as error:
+            raise BeyondClsError(
+                f"cannot write the checkpoint {new} ({error}); make room there, or let us write there"
+            ) from error
+        self._saved = time.monotonic()
+
+    def load(self, families: Sequence[Family]) -> int:
+        """Bring the families to where the last checkpoint was taken; epochs that are done, 0 if there is none.
+
+        Raises: BeyondClsError: its file is damaged.
+        """
+        if not self._file.is_file():
+            return 0
+        try:
+            with safe_open(self._file, "pt") as file:
+                state = json.loads(file.metadata()["state"])
+            tensors = load_file(self._file)
+            for number, (family, described) in enumerate(zip(families, state["families"], strict=True)):
+                members = [Member(*values) for values in described["members"]]
+                family.keep([family.names.index(member) for member in members])
+                family.curves = described["curves"]
+                family.lost = {Member(*values[:-1]): values[-1] for values in described["lost"]}
+                prefix = f"{number}."
+                own = {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
+                family.stack.load(own)
+                assert family.optimiser is not None
+                for name, values in family.optimiser.state.items():
+                    values.copy_(own[f"optimiser.{name}"])
+            return int(state["epoch"])
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+            reason = str(error).splitlines()[0] if str(error) else ""
+            raise BeyondClsError(
+                f"the checkpoint {self._file} is damaged ({type(error).__name__}: {reason}); "
+                f"remove {self.folder} to begin this pass anew"
+            ) from error
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "checkpoint.safetensors"
+
+
+def _plain(member: Member) -> list[Any]:
+    return [member.head, member.base_lr, member.weight_decay, member.seed]

@@ -1,0 +1,36 @@
+"""Protocols without gradient steps, by name. To add one: a class in a file of its own here, and its line in CLOSED."""
+
+from dataclasses import fields
+from typing import Any
+
+from probe.closed.logistic import Logistic
+from probe.closed.neighbours import Neighbours
+from probe.closed.protocol import Closed
+from probe.closed.result import Result, Selection
+from probe.closed.ridge import Ridge
+from probe.closed.vectors import Vectors
+from store import BeyondClsError
+from store.errors import unknown
+
+CLOSED: dict[str, type[Closed]] = {
+    "logistic": Logistic,
+    "knn": Neighbours,
+    "ridge": Ridge,
+}
+
+
+def make_closed(name: str, **options: Any) -> Closed:
+    """A protocol, ready to `fit`. Lists from a configuration are taken as tuples.
+
+    Raises: BeyondClsError: unknown name or option (with the nearest one), or values that cannot be.
+    """
+    if name not in CLOSED:
+        raise BeyondClsError(unknown("protocol", name, CLOSED))
+    known = [option.name for option in fields(CLOSED[name])]  # type: ignore[arg-type]
+    for option in options:
+        if option not in known:
+            raise BeyondClsError(unknown(f"option of {name!r}", option, known))
+    return CLOSED[name](**{option: tuple(v) if isinstance(v, list) else v for option, v in options.items()})
+
+
+__all__ = ["CLOSED", "Closed", "Logistic", "Neighbours", "Result", "Ridge", "Selection", "Vectors", "make_closed"]

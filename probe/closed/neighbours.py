@@ -1,0 +1,86 @@
+"""k nearest neighbours: what the vectors say without any training."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from probe.closed.nearest import METRICS, nearest
+from probe.closed.protocol import Closed, check_grid, select
+from probe.closed.result import Result, measured, notes_on
+from probe.closed.vectors import Vectors, check_pair
+from store import BeyondClsError
+from store.errors import unknown
+
+VOTES = ("weighted", "majority")
+
+
+@dataclass(frozen=True)
+class Neighbours(Closed):
+    """Votes of the k nearest training images, k selected on a hold-out of the training images, the smallest of the best.
+
+    "weighted" is DINO's protocol: each neighbour votes with exp(cosine / temperature). With "majority" all votes are equal.
+    Scores are shares of the votes, 0…1; with several labels an image, minus ½, so that 0 is the threshold. Ties: of equally
+    near images the lower row is taken, of equal shares the lower class.
+
+    Attributes:
+        ks: the grid. DINO reports each of 10, 20, 100 and 200 on the test images; for one of them give it alone.
+        votes: "weighted" or "majority".
+        metric: "cosine", or with "majority" also "euclidean".
+        temperature: of "weighted".
+        share, seed: of the hold-out.
+
+    Source: Wu et al. 2018 (arXiv 1805.01978); `eval_knn.py` of DINO's code (Caron et al. 2021).
+    """
+
+    ks: tuple[int, ...] = (10, 20, 100, 200)
+    votes: str = "weighted"
+    metric: str = "cosine"
+    temperature: float = 0.07
+    share: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_grid("ks", self.ks, whole=True)
+        object.__setattr__(self, "ks", tuple(sorted(self.ks)))
+        if self.votes not in VOTES:
+            raise BeyondClsError(unknown("votes", self.votes, VOTES))
+        if self.metric not in METRICS:
+            raise BeyondClsError(unknown("metric", self.metric, METRICS))
+        if self.votes == "weighted" and self.metric != "cosine":
+            raise BeyondClsError(f"votes 'weighted' need the metric 'cosine', got {self.metric!r}; choose votes 'majority'")
+        if not 0 < self.temperature < float("inf"):
+            raise BeyondClsError(f"temperature is {self.temperature}, expected a positive number")
+
+    def fit(self, training: Vectors, test: Vectors) -> Result:
+        check_pair(training, test)
+        selection = select(self.ks, training, self.share, self.seed, self._voted)
+        k = selection.best
+        (scores,) = self._voted(training, test, (int(k),))
+        return Result(scores, {"k": k}, selection, measured(scores, test), notes_on(training, test))
+
+    def _voted(self, training: Vectors, queries: Vectors, ks: tuple[int, ...] | None = None) -> Iterator[Tensor]:
+        """Scores [N, K] for each k; the neighbours are looked for once."""
+        ks = ks or self.ks
+        if ks[-1] > len(training):
+            left = " (a hold-out to select k is not among them)" if len(self.ks) > 1 else ""
+            raise BeyondClsError(f"k is {ks[-1]}, but there are {len(training)} images to vote{left}; choose a smaller k")
+        similarity, rows = nearest(queries.x, training.x, ks[-1], self.metric)
+        weights = torch.ones_like(similarity)
+        if self.votes == "weighted":
+            # Divided by the largest, whatever the temperature, nothing overflows; the shares are the same.
+            weights = ((similarity - similarity[:, :1]) / self.temperature).exp()
+        for k in ks:
+            yield _shares(weights[:, :k], rows[:, :k], training)
+
+
+def _shares(weights: Float[Tensor, "N k"], rows: Int[Tensor, "N k"], training: Vectors) -> Float[Tensor, "N K"]:
+    """Shares of the votes, float32."""
+    labels, votes = training.labels.cpu(), weights.new_zeros(len(rows), training.n_classes)
+    if not training.multilabel:
+        return (votes.scatter_add_(1, labels[rows], weights) / weights.sum(1, keepdim=True)).float()
+    for weight, row in zip(weights.T, rows.T, strict=True):  # one neighbour at a time: [N, k, K] may not fit into memory
+        votes += weight[:, None] * labels[row]
+    return (votes / weights.sum(1, keepdim=True) - 0.5).float()

@@ -1,0 +1,59 @@
+"""What every protocol without gradient steps is: labelled vectors in, scores and measures of test vectors out."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from torch import Tensor
+
+from probe.closed.result import Result, Selection, criterion, measured
+from probe.closed.vectors import Vectors
+from probe.subsets import hold_out
+from store import BeyondClsError
+
+
+class Closed:
+    """Base of the protocols.
+
+    A subclass is a frozen dataclass whose fields are its options, checked when it is made. The same vectors give the same
+    result: what is random (a hold-out) is fixed by the option `seed`.
+    """
+
+    def fit(self, training: Vectors, test: Vectors) -> Result:
+        """Learn from the training images, the hyperparameter included, and score the test images.
+
+        Raises: BeyondClsError: sets that do not belong together, or fewer than two classes to tell apart.
+        """
+        raise TypeError(f"{type(self).__name__} does not say how it learns: define fit(training, test) -> Result")
+
+
+def select(
+    grid: Sequence[float],
+    training: Vectors,
+    share: float,
+    seed: int,
+    scores: Callable[[Vectors, Vectors], Iterable[Tensor]],
+) -> Selection:
+    """Compare a grid on a stratified hold-out of the training images; a grid of one needs none.
+
+    Args:
+        scores: of the held-out images (second argument) after learning from the rest (first), for each value of `grid` in turn.
+    """
+    if len(grid) == 1:
+        return Selection("nothing", candidates=tuple(grid))
+    learnt, held = (training.rows(rows) for rows in hold_out(training.labels.cpu().numpy(), share, seed))
+    by = criterion(training)
+    percent = tuple(measured(values, held, (by,))[by] for values in scores(learnt, held))
+    return Selection("hold-out", by, len(held), tuple(grid), percent)
+
+
+def check_grid(what: str, grid: Sequence[float], whole: bool = False) -> None:
+    """Raises: BeyondClsError: no sequence, empty, or a value that is not positive and finite (and whole), or stands twice."""
+    if not isinstance(grid, Sequence) or isinstance(grid, str):
+        raise BeyondClsError(f"{what} is {grid!r}, expected a list of values; give [{grid}] for one")
+    if not grid:
+        raise BeyondClsError(f"the grid {what} is empty; give one value or more")
+    kinds = (int,) if whole else (int, float)
+    for value in grid:
+        if not isinstance(value, kinds) or isinstance(value, bool) or not 0 < value < float("inf"):
+            raise BeyondClsError(f"{what} holds {value!r}, expected positive {'whole ' if whole else ''}numbers")
+    if len(set(grid)) < len(grid):
+        raise BeyondClsError(f"{what} is {tuple(grid)}, expected every value once")

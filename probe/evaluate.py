@@ -1,0 +1,88 @@
+"""Measuring heads on the images of a test set."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from probe.aggregators import Features
+from probe.head import FinalNorm
+from probe.metrics import MULTILABEL, PER_IMAGE, weight_entropy
+from probe.stack import Stack
+
+
+class Images(Protocol):
+    """A `store.Loader` that does not shuffle, or vectors in memory."""
+
+    def epoch(self, seed: int = 0, start: int = 0) -> Iterator[dict[str, Any]]: ...
+
+
+@dataclass
+class Measured:
+    """What was measured of a stack's members.
+
+    Attributes:
+        measures: of each member: those of PER_IMAGE or, where images have several labels, of MULTILABEL, in percent; and
+            the mean entropy of the weights in nats, where there are any.
+        weights: of each member, if they were to be kept.
+    """
+
+    measures: list[dict[str, float]]
+    weights: Float[Tensor, "M N T"] | None = None
+
+
+@torch.inference_mode()
+def evaluate(
+    stacks: Sequence[Stack], test: Images, final_norm: FinalNorm | None = None, keep_weights: bool = False
+) -> list[Measured]:
+    """Measure all members of all stacks in one pass; no image counts twice."""
+    tallies = [_Tally(len(stack), keep_weights) for stack in stacks]
+    for batch in test.epoch():
+        normalised = final_norm(batch) if final_norm is not None else batch
+        for stack, tally in zip(stacks, tallies, strict=True):
+            features: Features = batch if stack.template.final_norm is None else normalised
+            tally.add(*stack(features), batch["label"])
+    return [tally.measured() for tally in tallies]
+
+
+class _Tally:
+    """Measures of M members while batches come."""
+
+    def __init__(self, n_members: int, keep_weights: bool):
+        self._n_members, self._keep = n_members, keep_weights
+        self._n_images = 0
+        self._hits: dict[str, Tensor] = {}
+        self._entropy: Tensor | None = None
+        self._scores: list[Tensor] = []
+        self._labels: list[Tensor] = []
+        self._weights: list[Tensor] = []
+
+    def add(self, logits: Float[Tensor, "M B K"], weights: Tensor | None, labels: Tensor) -> None:
+        self._n_images += len(labels)
+        if labels.ndim == 2:
+            self._scores.append(logits.cpu())
+            self._labels.append(labels.cpu())
+        else:
+            for name, measure in PER_IMAGE.items():
+                hits = measure(logits, labels).sum(-1)
+                self._hits[name] = self._hits[name] + hits if name in self._hits else hits
+        if weights is not None:
+            entropy = weight_entropy(weights).sum(-1)
+            self._entropy = entropy if self._entropy is None else self._entropy + entropy
+            if self._keep:
+                self._weights.append(weights.expand(self._n_members, *weights.shape[-2:]).cpu())
+
+    def measured(self) -> Measured:
+        columns: dict[str, Iterable[float]] = {n: (100 * h.double() / self._n_images).tolist() for n, h in self._hits.items()}
+        if self._scores:
+            scores, labels = torch.cat(self._scores, 1), torch.cat(self._labels)
+            # One member after the other: ranking all of them at once would take several times the memory of the scores.
+            columns |= {name: [measure(of_one, labels).item() for of_one in scores] for name, measure in MULTILABEL.items()}
+        if self._entropy is not None:
+            columns["entropy"] = (self._entropy / self._n_images).expand(self._n_members).tolist()
+        rows = zip(*columns.values(), strict=True)
+        kept = torch.cat(self._weights, 1) if self._weights else None
+        return Measured([dict(zip(columns, map(float, row), strict=True)) for row in rows], kept)

@@ -1,0 +1,27 @@
+"""Layer-wise adaptive rate scaling."""
+
+import torch
+from torch import Tensor
+
+from probe.optim.optimiser import Optimiser, along
+
+TRUST = 0.001
+
+
+class LARS(Optimiser):
+    """d = q (g + λ w) with q = 0.001 |w| / |g + λ w|; m ← μ m + d, w ← w - lr · m (arXiv 1708.03888).
+
+    Of parameters with fewer than two axes (biases) d is g alone; q is 1 where one of the norms is 0. As in MAE's and the
+    official code. A parameter that begins near 0 moves slowly, by |w|: where heads start matters.
+    """
+
+    averages = ("momentum",)
+
+    def update(self, name: str, parameter: Tensor, gradient: Tensor, lr: Tensor) -> None:
+        trust = torch.ones_like(self.weight_decay)
+        if parameter.ndim > 2:  # the first axis are the members
+            gradient.addcmul_(along(self.weight_decay, parameter), parameter)
+            norm, of_update = (values.flatten(1).norm(dim=1).to(trust.dtype) for values in (parameter, gradient))
+            trust = torch.where((norm > 0) & (of_update > 0), TRUST * norm / of_update, trust)
+        average = self.state[f"{name}.momentum"].mul_(self.momentum).addcmul_(gradient, along(trust, parameter))
+        parameter.addcmul_(lr, average, value=-1)

@@ -1,0 +1,57 @@
+"""What every optimiser of stacked members is."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Optimiser:
+    """Updates parameters of M members, each with a learning rate and a weight decay of its own.
+
+    A member's update depends on its own parameters and gradients alone: M members take the steps that each would take alone.
+
+    Args:
+        parameters: name -> [M, ...].
+        weight_decay: of each member.
+        momentum: of all.
+
+    Attributes:
+        state: name of a parameter and of its running average -> [M, ...], what a checkpoint has to hold beside the
+            parameters; and "steps", [M].
+    """
+
+    averages: Sequence[str] = ()
+
+    def __init__(self, parameters: Mapping[str, Tensor], weight_decay: Float[Tensor, "M"], momentum: float):
+        self.parameters, self.weight_decay, self.momentum = dict(parameters), weight_decay, momentum
+        self.state = {f"{n}.{average}": torch.zeros_like(p) for n, p in parameters.items() for average in self.averages}
+        self.state["steps"] = torch.zeros_like(weight_decay)
+
+    @torch.no_grad()
+    def step(self, lr: Float[Tensor, "M"]) -> None:
+        """One update by the gradients that the parameters have, which are forgotten."""
+        self.state["steps"] += 1
+        for name, parameter in self.parameters.items():
+            if parameter.grad is not None:
+                self.update(name, parameter, parameter.grad, along(lr, parameter))
+                parameter.grad = None
+
+    def update(self, name: str, parameter: Tensor, gradient: Tensor, lr: Tensor) -> None:
+        """Change a parameter [M, ...] in place; `lr` broadcasts to it, and the gradient may be written over.
+
+        On a CPU new memory for as many values takes longer than all else.
+        """
+        raise TypeError(f"{type(self).__name__} does not say how it updates a parameter")
+
+    def keep(self, parameters: Mapping[str, Tensor], members: Tensor) -> None:
+        """Go on with some of the members, whose parameters are given anew."""
+        self.parameters = dict(parameters)
+        self.weight_decay = self.weight_decay[members]
+        self.state = {name: values[members] for name, values in self.state.items()}
+
+
+def along(values: Float[Tensor, "M"], like: Tensor) -> Tensor:
+    """One value a member, in a shape that broadcasts to [M, ...]."""
+    return values.to(like.dtype).view(-1, *(1,) * (like.ndim - 1))

@@ -1,0 +1,283 @@
+"""One pass: all members that train on the same images in the same order, with one reading of the features."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from probe.aggregators import is_own
+from probe.aggregators.own import check_own, own_digest
+from probe.checkpoint import Checkpoint
+from probe.evaluate import evaluate
+from probe.grid import HeadSpec, Member
+from probe.head import FinalNorm, Head
+from probe.metrics import weight_entropy
+from probe.needs import check_memory
+from probe.pooled import PooledImages, PooledVectors, ToPool, fits, pool
+from probe.recipe import Recipe
+from probe.sources import Source
+from probe.stack import Stack
+from probe.train import Family, train
+from store import BeyondClsError, Loader
+from store.placement import Placement
+
+SHARED = 0  # seed of the images' order where all seeds share it
+FEW = 4  # images that are tried first
+
+
+@dataclass
+class Outcome:
+    """A member that was trained.
+
+    Attributes:
+        head: by itself, on the CPU.
+        curve: one entry per epoch: epoch, loss, and measures of the test images if they were measured then.
+        result: measures of the images it was judged by, after the last epoch.
+        weights: over the tokens of those images ([cls] before the patches), if they were kept and there are any.
+    """
+
+    member: Member
+    head: Head
+    curve: list[dict[str, float]]
+    result: dict[str, float]
+    weights: Float[Tensor, "N T"] | None = None
+
+
+@dataclass
+class Passes:
+    """Trains members on a training set, and judges them by a test set or by other images of the training set.
+
+    Heads without parameters in their aggregator need each image's vector alone: it is pooled once, if memory suffices.
+
+    Args:
+        heads: what the names of heads stand for.
+        training, test: images of both.
+        views: of the training images, one of which is shown at random in each epoch.
+        unfinished: folder for checkpoints, which stay there until the caller removes it; None for no checkpoints.
+        say: called with what a user should know: where features are, how fast they came, which member diverged.
+        progress: called with the number of epochs since the last call, each member's for itself.
+        rank, world_size: of several processes, each of which trains on its own shards and is judged by all images.
+
+    Attributes:
+        lost: members that diverged, with a note.
+
+    Raises:
+        BeyondClsError: unknown aggregator or options, or an own aggregator that fails on the first images.
+        StoreError: a set lacks what a head reads.
+    """
+
+    heads: Mapping[str, HeadSpec]
+    training: Source
+    test: Source
+    views: Sequence[int] = (0,)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    placement: Placement = "auto"
+    unfinished: Path | None = None
+    say: Callable[[str], None] = field(default=lambda message: None)
+    progress: Callable[[int], None] = field(default=lambda n: None)
+    rank: int = 0
+    world_size: int = 1
+    lost: dict[Member, str] = field(default_factory=dict)
+    _templates: dict[str, Head] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in self.heads:
+            reads = self.template(name).aggregator.reads
+            for source, views in ((self.training, self.views), (self.test, (0,))):
+                for kind in reads:
+                    source.arrays(kind, views)
+            if is_own(self.heads[name].aggregator):
+                self._try(name)
+
+    def train(
+        self,
+        members: Sequence[Member],
+        recipe: Recipe,
+        rows: np.ndarray | None = None,
+        judged_by: np.ndarray | None = None,
+    ) -> list[Outcome]:
+        """Train members side by side; those that diverge are missing, and noted in `lost`.
+
+        Args:
+            rows: images of the training set to train on; all by default.
+            judged_by: other images of the training set to be judged by; all of the test set, after each epoch, by default.
+
+        Raises: BeyondClsError: memory does not suffice, or there is a single image.
+        """
+        learn_from = self.training if rows is None else self.training.part(rows)
+        judge_by = self.test if judged_by is None else self.training.part(judged_by)
+        if len(learn_from.rows) < 2:
+            raise BeyondClsError(f"there is {len(learn_from.rows)} image to train on, expected 2 or more; use a larger subset")
+        orders = sorted({member.seed for member in members}) if recipe.order == "own" else [SHARED]
+        outcomes: list[Outcome] = []
+        for order in orders:
+            of_order = [member for member in members if recipe.order == "shared" or member.seed == order]
+            for by_vectors in (False, True):
+                if own := sorted(member for member in of_order if self._by_vectors(member.head) == by_vectors):
+                    outcomes += self._pass(own, recipe, order, learn_from, judge_by)
+        return outcomes
+
+    def vectors(self, name: str) -> tuple[PooledVectors, PooledVectors]:
+        """Of the training and test images, of a head whose aggregator has no parameters.
+
+        Raises: BeyondClsError: it has some, or memory does not suffice.
+        """
+        if self.template(name).aggregator.trainable:
+            raise BeyondClsError(
+                f"aggregator {self.heads[name].aggregator!r} has parameters to train; a protocol without gradient steps "
+                "needs one that has none, e.g. cls or average"
+            )
+        if name not in self._pooled:
+            raise BeyondClsError(f"memory does not suffice for the vectors of {len(self.training.rows):,} images; use a subset")
+        return self._pooled[name]
+
+    def template(self, name: str) -> Head:
+        """A head as it starts with seed 0, not to be changed."""
+        if name not in self._templates:
+            self._templates[name] = self._build(name)
+        return self._templates[name]
+
+    @property
+    def n_patches(self) -> int | None:
+        """T of the tokens."""
+        return self.training.n_patches
+
+    def _pass(self, members: list[Member], recipe: Recipe, order: int, learn_from: Source, judge_by: Source) -> list[Outcome]:
+        families = [self._family(name, list(same)) for name, same in groupby(members, lambda m: m.head)]
+        for family in families:
+            family.begin(recipe)
+        names = [family.names[0].head for family in families]
+        norm = None if self._by_vectors(names[0]) else self._final_norm  # vectors are of normalised tokens already
+        few = self._batches(names, learn_from.part(learn_from.rows[:FEW]), recipe)
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # an aggregator may draw random numbers
+            check_memory(families, next(iter(few.epoch())), recipe, self.device, norm)
+        learn, judge = self._batches(names, learn_from, recipe, shuffle=True), self._batches(names, judge_by, recipe)
+        streamed = isinstance(learn, Loader) and learn.placement == "stream"  # in another order than what is kept
+        if isinstance(learn, Loader):
+            self.say(f"features in {learn.reason}")
+        checkpoint = self._checkpoint(members, recipe, order, learn_from, judge_by, streamed)
+        start = checkpoint.load(families) if checkpoint else 0
+        if start:
+            self.say(f"going on after {start} of {recipe.epochs} epochs")
+            self.progress(start * len(members))
+
+        def after_epoch(epoch: int) -> None:
+            self.progress(len(members))
+            if checkpoint and self.rank == 0:
+                # The end is kept too: a run that goes on does not train this pass again on its way to the one that was killed.
+                checkpoint.save(families, epoch, force=epoch == recipe.epochs)
+
+        each_epoch = judge if judge_by is self.test else None
+        train(families, learn, each_epoch, recipe, order, final_norm=norm, start=start, after_epoch=after_epoch, warn=self.say)
+        if isinstance(learn, Loader) and start < recipe.epochs:
+            self.say(f"read at {learn.stats}")
+        for family in families:
+            self.lost |= family.lost
+        return self._outcomes([f for f in families if len(f.stack)], judge, norm, judge_by)
+
+    def _outcomes(
+        self, families: list[Family], judge: Loader | PooledImages, norm: FinalNorm | None, judge_by: Source
+    ) -> list[Outcome]:
+        outcomes, final = [], judge_by is self.test
+        measured = evaluate([f.stack for f in families], judge, norm, keep_weights=final) if families else []
+        for family, of in zip(families, measured, strict=True):
+            weights, name = of.weights, family.names[0].head
+            if final and self._by_vectors(name) and (fixed := self._pooled[name][1].weights) is not None:
+                weights, entropy = fixed.expand(len(family.stack), *fixed.shape), weight_entropy(fixed).mean().item()
+                for measures in (*of.measures, *(entry for curve in family.curves for entry in curve)):
+                    measures["entropy"] = entropy  # of nothing that is trained
+            for m, member in enumerate(family.names):
+                own = None if weights is None else weights[m]
+                outcomes.append(Outcome(member, family.stack.head(m), family.curves[m], of.measures[m], own))
+        return outcomes
+
+    def _family(self, name: str, members: list[Member]) -> Family:
+        heads = [self._build(name, member.seed) for member in members]
+        values = torch.tensor([[m.base_lr, m.weight_decay] for m in members], dtype=torch.float64, device=self.device)
+        stack = Stack(heads, self.device, name if self._by_vectors(name) else None)
+        return Family(stack, values[:, 0], values[:, 1], members)
+
+    def _build(self, name: str, seed: int = 0) -> Head:
+        dim, n_classes = self.training.dim, self.training.store.n_classes
+        head = self.heads[name].build(dim, self.n_patches, n_classes, self._final_norm, seed)
+        self.training.check_width(head.aggregator.reads, dim)
+        return head
+
+    def _try(self, name: str) -> None:
+        """Let an own aggregator pool the first images."""
+        head, few = self.template(name), self.training.part(self.training.rows[:FEW])
+        loader = few.loader(head.aggregator.reads, batch_size=FEW, shuffle=False)
+        batch = next(iter(loader.epoch()))
+        features = {kind: batch[kind] for kind in head.aggregator.reads}
+        check_own(self.heads[name].aggregator, head.aggregator, features, self.n_patches)
+
+    def _batches(self, names: Sequence[str], source: Source, recipe: Recipe, shuffle: bool = False) -> Loader | PooledImages:
+        """Batches of what these heads read; in all views if shuffled, for training."""
+        size = recipe.of_each(self.world_size)[1] if shuffle else recipe.at_once
+        if self._by_vectors(names[0]):
+            side, whole = (1, self.test) if source is self.test else (0, self.training)
+            vectors = {name: self._pooled[name][side].vectors[: None if shuffle else 1] for name in names}
+            return PooledImages(vectors, whole, size, shuffle, source.rows)
+        heads = [self.template(name) for name in names]
+        kinds = sorted({kind for head in heads for kind in head.aggregator.reads})
+        options: dict[str, Any] = {"batch_size": size, "device": self.device, "placement": self.placement, "shuffle": shuffle}
+        if shuffle:
+            options |= {"rank": self.rank, "world_size": self.world_size}
+        if self.device.type == "cpu" and all(head.aggregator.takes_stored and head.final_norm is None for head in heads):
+            options["dtype"] = None  # half the memory to read, and twice
+        return source.loader(kinds, self.views if shuffle else (0,), **options)
+
+    def _checkpoint(
+        self,
+        members: Sequence[Member],
+        recipe: Recipe,
+        order: int,
+        learn_from: Source,
+        judge_by: Source,
+        streamed: bool,
+    ) -> Checkpoint | None:
+        if self.unfinished is None:
+            return None
+        sets = [[s.store.spec.key, s.joined and s.joined.spec.key, s.block, s.rows.tolist()] for s in (learn_from, judge_by)]
+        specs = {member.head: self.heads[member.head] for member in members}
+        heads = {n: [spec.to_dict(), is_own(spec.aggregator) and own_digest(spec.aggregator)] for n, spec in specs.items()}
+        described = [
+            [asdict(m) for m in members],
+            heads,
+            asdict(recipe),
+            order,
+            sets,
+            list(self.views),
+            self.world_size,
+            streamed,
+        ]
+        return Checkpoint(self.unfinished, described)
+
+    @cached_property
+    def _final_norm(self) -> FinalNorm | None:
+        wanted = any(spec.final_norm for spec in self.heads.values())
+        return FinalNorm.of(self.training.store).to(self.device) if wanted else None
+
+    def _by_vectors(self, name: str) -> bool:
+        """Whether a head trains on vectors in memory; several processes share the tokens instead."""
+        return self.world_size == 1 and name in self._pooled
+
+    @cached_property
+    def _pooled(self) -> dict[str, tuple[PooledVectors, PooledVectors]]:
+        """Vectors of training and test images of those heads whose aggregator has no parameters, if there is memory."""
+        heads = {name: self.template(name) for name in self.heads}
+        what = {n: ToPool(h.aggregator.eval(), h.final_norm) for n, h in heads.items() if not h.aggregator.trainable}
+        n = len(self.training.rows) * len(self.views) + len(self.test.rows)
+        if not what or not fits(what, n, self.device):
+            return {}
+        training = pool(what, self.training, self.views, self.device)
+        test = pool(what, self.test, (0,), self.device, keep_weights=True)
+        self.say(f"features read once for {', '.join(what)}: {n:,} vectors of each in memory")
+        return {name: (training[name], test[name]) for name in what}

@@ -1,0 +1,103 @@
+"""Vectors of aggregators without parameters: pooled once, then kept in memory while classifiers train on them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from probe.aggregators import Aggregator
+from probe.head import FinalNorm
+from probe.sources import Source
+from store.memory import free_memory
+from store.order import Order, random_views
+
+MEMORY_SHARE = 0.25  # of what is free on the device
+READ_ROWS = 64  # at once: their tokens stay in the cache while they are widened and pooled
+
+
+@dataclass(frozen=True)
+class ToPool:
+    """An aggregator without parameters, and the encoder's final norm if it is to be applied to the tokens first."""
+
+    aggregator: Aggregator
+    final_norm: FinalNorm | None = None
+
+
+@dataclass(frozen=True)
+class PooledVectors:
+    """Of the images `rows` of a source, in V views; and the weights that made those of the first view, if they were kept."""
+
+    vectors: Float[Tensor, "V n W"]
+    weights: Float[Tensor, "n T"] | None
+
+
+class PooledImages:
+    """Batches of vectors by name, as a `store.Loader` gives them: the same rows in the same order, the same views.
+
+    Args:
+        vectors: by name, all of `source.rows`.
+        source: what they were pooled from.
+        rows: images to visit, ascending; all by default.
+    """
+
+    def __init__(
+        self,
+        vectors: Mapping[str, Float[Tensor, "V n W"]],
+        source: Source,
+        batch_size: int,
+        shuffle: bool,
+        rows: np.ndarray | None = None,
+    ):
+        self.vectors, self.batch_size = dict(vectors), batch_size
+        visited, n = source.rows if rows is None else rows, len(source.store)
+        first = next(iter(self.vectors.values()))
+        self.device, self.n_views, self.n_rows, self._n = first.device, len(first), len(visited), n
+        self.labels = torch.from_numpy(source.store.labels).to(self.device)
+        slot = np.full(n, -1)
+        slot[source.rows] = np.arange(len(source.rows))
+        self._slot = torch.from_numpy(slot).to(self.device)
+        self._order = Order(visited, source.store.shard_rows, 1, max(1, len(visited)), shuffle)
+
+    def epoch(self, seed: int = 0, start: int = 0) -> Iterator[dict[str, Tensor]]:
+        """One pass, or its rest from batch `start` on."""
+        visited = torch.from_numpy(self._order.visited(seed)).to(self.device)
+        view = torch.from_numpy(random_views(seed, self.n_views, self._n)).to(self.device) if self.n_views > 1 else None
+        for rows in visited.split(self.batch_size)[start:]:
+            at, shown = self._slot[rows], torch.zeros_like(rows) if view is None else view[rows]
+            batch = {name: vectors[shown, at] for name, vectors in self.vectors.items()}
+            yield {**batch, "label": self.labels[rows], "row": rows}
+
+
+def fits(what: Mapping[str, ToPool], n_vectors: int, device: torch.device) -> bool:
+    """Whether so many vectors of each kind can be kept on the device."""
+    return sum(4 * one.aggregator.width for one in what.values()) * n_vectors <= MEMORY_SHARE * free_memory(device)
+
+
+@torch.no_grad()
+def pool(
+    what: Mapping[str, ToPool], source: Source, views: Sequence[int], device: torch.device, keep_weights: bool = False
+) -> dict[str, PooledVectors]:
+    """Vectors of `source.rows`, float32 on the device; each token is read once a view."""
+    kinds = sorted({kind for one in what.values() for kind in one.aggregator.reads})
+    for one in what.values():
+        one.aggregator.to(device)
+        if one.final_norm is not None:
+            one.final_norm.to(device)
+    vectors = {n: torch.empty(len(views), len(source.rows), one.aggregator.width, device=device) for n, one in what.items()}
+    weights: dict[str, list[Tensor]] = {name: [] for name in what}
+    for number, view in enumerate(views):
+        begin = 0
+        loader = source.loader(kinds, (view,), batch_size=READ_ROWS, shuffle=False, device=device, placement="stream")
+        for batch in loader.epoch():
+            end = begin + len(batch["row"])
+            normalised = {id(one.final_norm): one.final_norm(batch) for one in what.values() if one.final_norm is not None}
+            for name, one in what.items():
+                vector, weight = one.aggregator(normalised.get(id(one.final_norm), batch))
+                vectors[name][number, begin:end] = vector
+                if keep_weights and weight is not None and number == 0:
+                    weights[name].append(weight.cpu())
+            begin = end
+    return {n: PooledVectors(vectors[n], torch.cat(weights[n]) if weights[n] else None) for n in what}

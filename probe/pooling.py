@@ -1,0 +1,130 @@
+"""Softmax pooling by many queries at once: what all attention-like aggregators have in common."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+PIECE_NBYTES = 2 << 20  # of tokens that each CPU thread works on at once: they stay in its cache from the scores to the sum
+
+
+def softmax_pool(
+    tokens: Float[Tensor, "B T D"],
+    queries: Float[Tensor, "Q D"] | Float[Tensor, "B Q D"],
+    bias: Tensor | None = None,
+) -> tuple[Float[Tensor, "B Q D"], Float[Tensor, "B Q T"]]:
+    """Weights softmax_t(q · x_t + bias) of each query over the tokens, and the weighted sums of the tokens.
+
+    Queries of all members of a grid, of all branches and attention heads, come here together: the tokens, which are nearly
+    all of the bytes, are read twice for all of them, forward and backward. Under `torch.vmap` over queries and bias, the
+    members' queries are put together in the same way.
+
+    Args:
+        tokens: of B images; in 16 bits too, which are widened to the dtype of the queries a few images at a time, in the cache.
+        queries: Q of all images, or of each.
+        bias: added to the logits; of a shape that broadcasts to [B, Q, T].
+
+    Returns: vectors and weights; each row of weights sums to 1.
+    """
+    return _SoftmaxPool.apply(tokens, queries, bias)
+
+
+class _SoftmaxPool(torch.autograd.Function):
+    """s = q · x + bias, a = softmax(s), v = Σ a x. Of gradients v' and a' comes s' = a (v' · x + a' - v' · v - a' · a)."""
+
+    @staticmethod
+    def forward(tokens: Tensor, queries: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        n_images, n_tokens, dim = tokens.shape
+        n_queries = queries.shape[-2]
+        vectors, weights = queries.new_empty(n_images, n_queries, dim), queries.new_empty(n_images, n_queries, n_tokens)
+        added = None if bias is None else bias.expand(n_images, n_queries, n_tokens)
+        for some, x in _pieces(tokens, queries.dtype):
+            logits = torch.matmul(_of(queries, some), x.mT)
+            if added is not None:
+                logits += added[some]
+            torch.softmax(logits, -1, out=weights[some])
+            torch.bmm(weights[some], x, out=vectors[some])
+        return vectors, weights
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: tuple[Tensor, Tensor]) -> None:
+        tokens, queries, bias = inputs
+        ctx.save_for_backward(tokens, queries, *output)
+        ctx.bias_shape = None if bias is None else bias.shape
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_vectors: Tensor | None, of_weights: Tensor | None) -> tuple[Tensor | None, ...]:
+        tokens, queries, vectors, weights = ctx.saved_tensors
+        of_tokens = torch.empty_like(tokens) if ctx.needs_input_grad[0] else None
+        of_queries = torch.zeros_like(queries) if ctx.needs_input_grad[1] else None
+        of_bias = torch.zeros_like(weights) if ctx.needs_input_grad[2] else None
+        if of_vectors is None:
+            of_vectors = torch.zeros_like(vectors)
+        for some, x in _pieces(tokens, queries.dtype):
+            scores = torch.bmm(of_vectors[some], x.mT)
+            scores -= (of_vectors[some] * vectors[some]).sum(-1, keepdim=True)
+            if of_weights is not None:
+                scores += of_weights[some] - (of_weights[some] * weights[some]).sum(-1, keepdim=True)
+            scores *= weights[some]
+            if of_queries is not None:
+                part = torch.bmm(scores, x)
+                if queries.ndim == 2:
+                    of_queries += part.sum(0)
+                else:
+                    of_queries[some] = part
+            if of_bias is not None:
+                of_bias[some] = scores
+            if of_tokens is not None:
+                of_tokens[some] = torch.matmul(scores.mT, _of(queries, some)) + torch.bmm(weights[some].mT, of_vectors[some])
+        return of_tokens, of_queries, None if of_bias is None else of_bias.sum_to_size(ctx.bias_shape)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], tokens: Tensor, queries: Tensor, bias: Tensor | None
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        """Members' queries side by side; tokens of their own make of (member, image) an image."""
+        n = info.batch_size
+        tokens, queries = (
+            v if dim is None else v.movedim(dim, 0) for v, dim in zip((tokens, queries), in_dims[:2], strict=True)
+        )
+        bias = bias if bias is None or in_dims[2] is None else bias.movedim(in_dims[2], 0)
+        own_tokens, own_queries, own_bias = (dim is not None for dim in in_dims)
+        n_images, n_tokens, dim = tokens.shape[-3:]
+        n_queries = queries.shape[-2]
+        if bias is not None:
+            bias = bias if own_bias else bias.expand(n, *bias.shape)
+            bias = bias.view(n, *(1,) * (4 - bias.ndim), *bias.shape[1:]).expand(n, n_images, n_queries, n_tokens)
+        if own_tokens:
+            if queries.ndim - own_queries == 2:
+                queries = queries.unsqueeze(-3)
+            queries = queries.expand(n, n_images, n_queries, dim).reshape(-1, n_queries, dim)
+            bias = None if bias is None else bias.reshape(-1, n_queries, n_tokens)
+            pooled = softmax_pool(tokens.reshape(-1, n_tokens, dim), queries, bias)
+            vectors, weights = (values.unflatten(0, (n, n_images)) for values in pooled)
+            return (vectors, weights), (0, 0)
+        queries = queries if own_queries else queries.expand(n, *queries.shape)
+        together = queries.flatten(0, 1) if queries.ndim == 3 else queries.transpose(0, 1).flatten(1, 2)
+        bias = None if bias is None else bias.transpose(0, 1).flatten(1, 2)
+        vectors, weights = (values.unflatten(1, (n, n_queries)) for values in softmax_pool(tokens, together, bias))
+        return (vectors, weights), (1, 1)
+
+
+def _pieces(tokens: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
+    """Images that are worked on at once, in this dtype: on a CPU as many as its caches hold, elsewhere all."""
+    on_cpu = tokens.device.type == "cpu"
+    image_nbytes = tokens[:1].numel() * dtype.itemsize
+    step = max(1, PIECE_NBYTES * torch.get_num_threads() // max(1, image_nbytes) if on_cpu else len(tokens))
+    wide = tokens.new_empty(min(step, len(tokens)), *tokens.shape[1:], dtype=dtype) if tokens.dtype != dtype else None
+    for begin in range(0, len(tokens), step):
+        some = slice(begin, begin + step)
+        yield some, tokens[some] if wide is None else wide[: len(tokens[some])].copy_(tokens[some])
+
+
+def _of(queries: Tensor, some: slice) -> Tensor:
+    """Queries of some images."""
+    return queries if queries.ndim == 2 else queries[some]

@@ -1,0 +1,82 @@
+"""Several processes that train the same heads, each from its own share of the images (torchrun)."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from itertools import count
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from store import BeyondClsError
+
+_JOINED = count()
+
+
+@contextmanager
+def ranks(device: torch.device) -> Iterator[tuple[int, int]]:
+    """Rank and number of processes: those of torchrun, whose group is joined (nccl on GPUs, gloo else); 0 and 1 without it.
+
+    On GPUs each process takes the one of its number, which a device "cuda" then means.
+
+    Raises: BeyondClsError: the others cannot be reached, or there are more processes than GPUs.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield 0, 1
+        return
+    if dist.is_initialized():
+        yield dist.get_rank(), dist.get_world_size()
+        return
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if device.type == "cuda" and device.index is None:
+        own, n_gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if own >= n_gpus:
+            raise BeyondClsError(f"there are {n_gpus} GPUs here, expected one for each process; start at most {n_gpus} of them")
+        torch.cuda.set_device(own)
+    try:
+        store, own, n = _meeting_place()
+        # Under a name of its own: a group that was left before has addresses there that nobody listens at any more.
+        store = dist.PrefixStore(f"probe{next(_JOINED)}", store)
+        dist.init_process_group(backend, store=store, rank=own, world_size=n)
+    except (RuntimeError, ValueError) as error:
+        raise BeyondClsError(
+            f"cannot join the other processes ({backend}: {error}); start all of them with torchrun, or unset WORLD_SIZE"
+        ) from error
+    try:
+        yield dist.get_rank(), dist.get_world_size()
+    finally:
+        dist.destroy_process_group()
+
+
+@cache
+def _meeting_place() -> tuple[dist.Store, int, int]:
+    """Where the processes find each other, as long as this one lives; rank and number of processes."""
+    return next(dist.rendezvous("env://"))
+
+
+def rank() -> int:
+    """Number of this process among those that train together."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """Processes that train together."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def mean_over_ranks(values: Tensor) -> Tensor:
+    """Mean over all images from that over each process's own; all have equally many."""
+    if world_size() == 1:
+        return values
+    values = values.contiguous()
+    dist.all_reduce(values)
+    return values / world_size()
+
+
+def summed(*tensors: Tensor) -> None:
+    """Replace tensors by their sums over all processes."""
+    if world_size() > 1:
+        for tensor in tensors:
+            dist.all_reduce(tensor)

@@ -1,0 +1,112 @@
+"""How heads are trained, and the protocols that have names."""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+from probe.optim import OPTIMISERS
+from store import BeyondClsError
+from store.errors import unknown
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What all members of a pass have in common, and the learning rate and weight decay where no grid of them is given.
+
+    Attributes:
+        epochs: passes over the training images.
+        batch_size: images of an optimiser's step; the last step of an epoch has what is left.
+        rows_at_once: images that are computed at once; gradients of a step are summed up. Batch normalisation sees as many.
+            All of a batch by default.
+        optimiser: a name in OPTIMISERS.
+        base_lr: peak learning rate of a batch of 256, scaled linearly with the batch size.
+        momentum: of SGD and LARS; the first beta of AdamW.
+        weight_decay: λ.
+        warmup_epochs: of linear warm-up, before half a cosine to zero.
+        order: whether members of all seeds see the images in one order ("shared"), so that one pass serves all, or each seed
+            in its own ("own"), with a pass for each. The seed sets where a head starts in any case.
+    """
+
+    epochs: int = 90
+    batch_size: int = 1024
+    rows_at_once: int | None = None
+    optimiser: str = "sgd"
+    base_lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    warmup_epochs: int = 10
+    order: str = "shared"
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch_size", 2)):
+            if getattr(self, name) < least:
+                raise BeyondClsError(f"{name} is {getattr(self, name)}, expected {least} or more")
+        if not 0 <= self.warmup_epochs < self.epochs:
+            raise BeyondClsError(f"warmup_epochs is {self.warmup_epochs}, expected 0 to {self.epochs - 1} (below epochs)")
+        if self.rows_at_once is not None and (self.rows_at_once < 2 or self.batch_size % self.rows_at_once):
+            raise BeyondClsError(
+                f"rows_at_once is {self.rows_at_once}, expected a divisor of batch_size ({self.batch_size}) from 2 on"
+            )
+        if self.optimiser not in OPTIMISERS:
+            raise BeyondClsError(unknown("optimiser", self.optimiser, OPTIMISERS))
+        if not 0 < self.base_lr < math.inf:
+            raise BeyondClsError(f"base_lr is {self.base_lr}, expected a positive number")
+        if not 0 <= self.weight_decay < math.inf:
+            raise BeyondClsError(f"weight_decay is {self.weight_decay}, expected 0 or more")
+        if not 0 <= self.momentum < 1:
+            raise BeyondClsError(f"momentum is {self.momentum}, expected 0 up to, but not, 1")
+        if self.order not in ("shared", "own"):
+            raise BeyondClsError(unknown("order", self.order, ("shared", "own")))
+
+    @property
+    def lr(self) -> float:
+        """Peak learning rate."""
+        return self.peak(self.base_lr)
+
+    def peak(self, base_lr: float) -> float:
+        """Peak learning rate of a member with this base."""
+        return base_lr * self.batch_size / 256
+
+    @property
+    def at_once(self) -> int:
+        """Images that are computed at once."""
+        return self.rows_at_once or self.batch_size
+
+    def of_each(self, world_size: int) -> tuple[int, int]:
+        """Images of a step and images at once of each of several processes.
+
+        Raises: BeyondClsError: they cannot be shared.
+        """
+        if self.at_once % world_size:
+            raise BeyondClsError(
+                f"batch_size {self.batch_size} (at once {self.at_once}) cannot be shared by {world_size} processes; "
+                f"choose multiples of {world_size}"
+            )
+        return self.batch_size // world_size, self.at_once // world_size
+
+
+# Protocols of the paper (App. B of its second version) and what its official code adds to them.
+PRESETS: dict[str, dict[str, Any]] = {
+    # ImageNet-1k, NUS-WIDE, COCO, Food-101. Batch normalisation saw 2,048 images: four GPUs, two passes a step.
+    "mae-lars": {"optimiser": "lars", "batch_size": 16384, "rows_at_once": 2048},
+    # The same for ViT-L and ViT-H.
+    "mae-lars-large": {"optimiser": "lars", "batch_size": 16384, "rows_at_once": 2048, "epochs": 50},
+    # CUB, Cars, Pets, ImageNet-1 %. SGD of the official code has no momentum.
+    "small-sgd": {"optimiser": "sgd", "batch_size": 1024, "momentum": 0.0},
+    # Not of the paper: forgiving where members differ much in scale.
+    "adamw": {"optimiser": "adamw", "batch_size": 1024, "base_lr": 1e-3, "weight_decay": 0.01},
+}
+
+
+def make_recipe(preset: str | None = None, **changed: Any) -> Recipe:
+    """A named protocol, or the defaults, with changes.
+
+    Raises: BeyondClsError: unknown preset or parameter, or a value out of its range.
+    """
+    if preset is not None and preset not in PRESETS:
+        raise BeyondClsError(unknown("preset", preset, PRESETS))
+    known = [field.name for field in fields(Recipe)]
+    for name in changed:
+        if name not in known:
+            raise BeyondClsError(unknown("parameter of the recipe", name, known))
+    return Recipe(**{**PRESETS.get(preset or "", {}), **changed})

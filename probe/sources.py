@@ -1,0 +1,198 @@
+"""Which stored arrays the kinds of features are that heads read, and whether feature sets belong together."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from store import FeatureStore, Loader, StoreError, join
+from store.array import ArrayReader
+from store.layout import SCALE
+from store.spec import EXTENDABLE_FIELDS
+
+JOINED = "joined/"
+TOKENS = ("patch", "cls", "registers")
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A feature set to train on or to measure on.
+
+    Attributes:
+        store: the feature set.
+        joined: another one of the same images, whose features are the kinds that begin with `joined/`.
+        block: whose tokens are meant by `patch` and `cls`; the deepest stored one by default.
+        subset: rows to use, of those that are valid and labelled (and in the second set, if there is one); all by default.
+    """
+
+    store: FeatureStore
+    joined: FeatureStore | None = None
+    block: int | None = None
+    subset: np.ndarray | None = None
+
+    def arrays(self, kind: str, views: Iterable[int] = (0,)) -> list[ArrayReader]:
+        """The arrays of a kind, one for each view: "patch", "cls/block5", "attention/cls", "joined/attention/cls".
+
+        Raises: StoreError: the set has no such tokens, block, map or view; or there is no second set.
+        """
+        store, own = self.store, kind.removeprefix(JOINED)
+        if kind.startswith(JOINED):
+            if self.joined is None:
+                raise StoreError(f"this head reads {kind!r}, of a second feature set; name it with --joined")
+            store = self.joined
+        return [store.array(f"{self._name(store, own)}/view{view}") for view in views]
+
+    @property
+    def probed_block(self) -> int:
+        """The block that `patch` and `cls` are of."""
+        return self.store.spec.blocks[-1] if self.block is None else self.block
+
+    def _name(self, store: FeatureStore, kind: str) -> str:
+        if kind in TOKENS:
+            return f"{kind}/block{self.probed_block if store is self.store else store.spec.blocks[-1]}"
+        return kind
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Images that count, ascending.
+
+        Raises: StoreError: there is none, or the subset is none of this set.
+        """
+        usable = self.store.labelled.copy()
+        if self.joined is not None:
+            usable &= self.row_of_joined >= 0
+        if self.subset is not None:
+            usable &= _mask(self.store, self.subset)
+        if not usable.any():
+            of = "" if self.subset is None else " among the rows of the subset"
+            both = "" if self.joined is None else f" that {self.joined.where} has too"
+            raise StoreError(f"{self.store.where} has no valid, labelled image{both}{of}; a probe needs labels")
+        return np.flatnonzero(usable)
+
+    def part(self, rows: np.ndarray) -> "Source":
+        """The same with some of its `rows` alone; sets that are joined are not compared again."""
+        part = replace(self, subset=rows)
+        part.__dict__["rows"] = rows
+        if self.joined is not None:
+            part.__dict__["row_of_joined"] = self.row_of_joined
+        return part
+
+    @cached_property
+    def row_of_joined(self) -> np.ndarray:
+        """[N] row of each image in the second set, -1 where it has none.
+
+        Raises: StoreError: other images, or the same ones cropped otherwise.
+        """
+        assert self.joined is not None
+        rows = join(self.store, self.joined)
+        shared = np.flatnonzero((rows >= 0) & self.store.valid)  # what could not be read has no box
+        boxes = [s.array("images/crop/view0").rows(r) for s, r in ((self.store, shared), (self.joined, rows[shared]))]
+        # Boxes are in pixels of the original; encoders of other input sizes round them otherwise.
+        apart = np.abs(boxes[0] - boxes[1]).max(1) > 1.5
+        if apart.any():
+            row = shared[apart.argmax()]
+            ours, theirs = (np.round(b[apart.argmax()], 1).tolist() for b in boxes)
+            raise StoreError(
+                f"{self.store.where} shows {ours} of image {self.store.ids[row]!r}, {self.joined.where} shows {theirs}; "
+                "join feature sets with the same crops (crop_pct and crop_mode of the two encoders)"
+            )
+        return rows
+
+    def loader(self, kinds: Iterable[str], views: Sequence[int] = (0,), **options: Any) -> Loader:
+        """Batches of some kinds, by name, in one of the views at random; `options` are those of `Loader`."""
+        arrays: Mapping[str, list[ArrayReader]] = {kind: self.arrays(kind, views) for kind in kinds}
+        joined = {kind: self.row_of_joined for kind in arrays if kind.startswith(JOINED)}
+        return Loader(arrays, self.store.labels, joined=joined, **{"rows": self.rows, **options})
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Which encoder a probe needs to be shown images, and whether those have one label or several; plain values."""
+        described = {**_encoder_of(self.store), "block": self.probed_block, "multilabel": self.store.multilabel}
+        if self.joined is not None:
+            described["joined_encoder"] = {**_encoder_of(self.joined), "block": self.joined.spec.blocks[-1]}
+        return described
+
+    @property
+    def dim(self) -> int:
+        """D of the tokens of the block that is probed.
+
+        Raises: StoreError: this copy of the set has no tokens.
+        """
+        shapes = [a.shape for n, a in self.store.arrays.items() if n.split("/")[0] in TOKENS and not n.endswith(SCALE)]
+        if not shapes:
+            raise StoreError(f"{self.store.where} has no tokens in this copy; fetch patch or cls: dvc pull {self.store.where}")
+        return shapes[0][-1]
+
+    def check_width(self, kinds: Iterable[str], dim: int) -> None:
+        """Raises: StoreError: tokens among `kinds` are not `dim` wide."""
+        for kind in kinds:
+            if kind.split("/")[0] in TOKENS and (width := self.arrays(kind)[0].shape[-1]) != dim:
+                raise StoreError(f"{kind} of {self.store.where} is {width} wide, expected {dim} as the other tokens")
+
+    @property
+    def n_patches(self) -> int | None:
+        """T; None for a set without patch tokens."""
+        shapes = [a.shape for name, a in self.store.arrays.items() if name.startswith("patch/") and not name.endswith(SCALE)]
+        return shapes[0][1] if shapes else None
+
+
+def _mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
+    """[N] bool of row numbers.
+
+    Raises: StoreError: they are none.
+    """
+    rows = np.asarray(rows)
+    if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
+        raise StoreError(f"a subset is {rows.dtype} {rows.shape}, expected row numbers; of a mask, take np.flatnonzero")
+    if len(rows) and not 0 <= rows.min() <= rows.max() < len(store):
+        raise StoreError(f"a subset has rows {rows.min()} to {rows.max()}, but {store.where} has {len(store)} images")
+    mask = np.zeros(len(store), bool)
+    mask[rows.astype(np.int64)] = True
+    return mask
+
+
+def check_pair(training: FeatureStore, test: FeatureStore) -> None:
+    """Refuse sets that do not belong together. One may hold more blocks, views, statistics or maps than the other.
+
+    Raises: StoreError: of two encoders (or transforms, dtypes), or with other classes.
+    """
+    if differ := [name for name in training.spec.differences(test.spec) if name not in EXTENDABLE_FIELDS]:
+        raise StoreError(
+            f"{training.where} ({training.attributes['encoder']}, key {training.spec.key}) and {test.where} "
+            f"({test.attributes['encoder']}, key {test.spec.key}) are of two encoders or extractions: "
+            f"{', '.join(differ)} differ"
+        )
+    for store in (training, test):
+        if not store.labelled.any():
+            raise StoreError(f"{store.where} has no valid, labelled image; a probe needs labels")
+    kinds = ["several labels" if store.multilabel else "one label" for store in (training, test)]
+    if kinds[0] != kinds[1]:
+        raise StoreError(f"{training.where} has {kinds[0]} an image, {test.where} {kinds[1]}; use splits of one data set")
+    if training.n_classes != test.n_classes:
+        raise StoreError(
+            f"{training.where} has {training.n_classes} classes, {test.where} has {test.n_classes}; "
+            "use splits of one data set, or give both extractions the same --classes file"
+        )
+    for store in (training, test):
+        if not store.multilabel and (highest := int(store.labels.max())) >= store.n_classes:
+            raise StoreError(
+                f"{store.where} has label {highest}, but {store.n_classes} classes; labels count from 0: extract it again"
+            )
+    ours, theirs = training.attributes.get("classes"), test.attributes.get("classes")
+    if ours and theirs and ours != theirs:
+        a, b = next((a, b) for a, b in zip(ours, theirs, strict=True) if a != b)
+        raise StoreError(
+            f"class {a!r} of {training.where} is {b!r} in {test.where}; give both extractions the same --classes file"
+        )
+
+
+def _encoder_of(store: FeatureStore) -> dict[str, Any]:
+    spec = store.spec
+    return {
+        "encoder": store.attributes["encoder"],
+        "encoder_weights": spec.weights,
+        "architecture": spec.architecture,
+        "transform": dict(spec.transform),
+    }

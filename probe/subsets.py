@@ -1,0 +1,121 @@
+"""Rows of a feature set to learn from or to select on: subsets need no extraction of their own.
+
+Which rows are drawn depends on the seed, the row numbers (the order of the images in their data set) and the labels, on nothing
+else: every machine, every NumPy and the feature sets of all encoders of the same images give the same rows. Unlabelled rows
+(-1) are never drawn. `rows` restricts the choice: `np.flatnonzero(store.labelled)` leaves out what could not be read.
+"""
+
+import numpy as np
+from jaxtyping import Int, Integer
+
+from probe.draws import draws_of
+from store import BeyondClsError
+
+
+def k_shot(labels: Int[np.ndarray, "N"], k: int, seed: int = 0, rows: np.ndarray | None = None) -> Int[np.ndarray, "n"]:
+    """k images of each class, ascending rows. Those of a smaller k and the same seed are among those of a larger one.
+
+    Raises: BeyondClsError: a class of `labels` with fewer than k images (in `rows`), k below 1, or several labels an image.
+    """
+    if labels.ndim != 1:
+        raise BeyondClsError(
+            f"k images of each class are not defined for labels {labels.shape} (several an image); use percentage"
+        )
+    if k < 1:
+        raise BeyondClsError(f"k is {k}, expected 1 or more images of each class")
+    candidates = _candidates(labels, rows)
+    counts = np.bincount(labels[candidates], minlength=labels.max() + 1)
+    known = np.unique(labels[labels >= 0])
+    least = known[counts[known].argmin()]
+    if counts[least] < k:
+        raise BeyondClsError(
+            f"class {least} has {counts[least]} images, expected {k} or more; "
+            f"choose k ≤ {counts[least]}, or give the class the label -1 to leave it out"
+        )
+    return np.sort(candidates[_turns(labels[candidates], draws_of(candidates, seed, "k-shot")) < k])
+
+
+def percentage(
+    labels: Integer[np.ndarray, "N *C"], percent: float, seed: int = 0, rows: np.ndarray | None = None
+) -> Int[np.ndarray, "n"]:
+    """That share of the images, ascending rows; those of fewer percent and the same seed are among those of more.
+
+    With one label an image it is stratified: at least one image of each class, and as many in all as rounding `percent` gives
+    (or one of each class, if that is more). Images are shared out by Webster's method: class c gets its share rounded at ½, by
+    a divisor that makes the total right. (Largest remainders would take images away from a class as the total grows.)
+    With several labels an image the total is right, but rare classes may have none.
+
+    Raises: BeyondClsError: a percentage outside (0, 100], or no labelled image.
+    """
+    if not 0 < percent <= 100:
+        raise BeyondClsError(f"percentage is {percent}, expected more than 0 and up to 100")
+    candidates = _candidates(labels, rows)
+    draws = draws_of(candidates, seed, "percentage")
+    total = max(1, round(len(candidates) * percent / 100))
+    if labels.ndim > 1:
+        return np.sort(candidates[np.argsort(draws)[:total]])
+    turns, classes = _turns(labels[candidates], draws), labels[candidates]
+    first = turns == 0
+    order = np.lexsort((draws, _shares(classes, turns), ~first))
+    return np.sort(candidates[order[: max(total, int(first.sum()))]])
+
+
+def hold_out(
+    labels: Integer[np.ndarray, "N *C"], share: float = 0.1, seed: int = 0, rows: np.ndarray | None = None
+) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "m"]]:
+    """Rows to train on and rows to select on: disjoint, together all labelled ones, each ascending.
+
+    Stratified as `percentage` with one label an image, except that each class keeps an image to train on, and a class may have
+    none that is held out. The draw is another one than that of `percentage` and `k_shot` under the same seed.
+
+    Args:
+        share: of the images that is held out, 0…1; rounded to one image at least.
+
+    Raises: BeyondClsError: a share outside (0, 1), or no image that can be spared.
+    """
+    if not 0 < share < 1:
+        raise BeyondClsError(f"the share that is held out is {share}, expected more than 0 and less than 1")
+    candidates = _candidates(labels, rows)
+    draws = draws_of(candidates, seed, "hold-out")
+    total = max(1, round(len(candidates) * share))
+    if labels.ndim > 1:
+        order, spare = np.argsort(draws), len(candidates) - 1
+    else:
+        classes = labels[candidates]
+        turns = _turns(classes, draws)
+        last = turns == np.bincount(classes)[classes] - 1
+        order, spare = np.lexsort((draws, _shares(classes, turns), last)), int((~last).sum())
+    if not spare:
+        raise BeyondClsError(
+            f"none of {len(candidates)} images can be held out: each class would be left without one; "
+            "give more images, or a single value so that nothing is selected"
+        )
+    held = np.zeros(len(candidates), bool)
+    held[order[: min(total, spare)]] = True
+    return np.sort(candidates[~held]), np.sort(candidates[held])
+
+
+def _candidates(labels: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+    """Rows that may be drawn, [n] int64."""
+    chosen = np.arange(len(labels)) if rows is None else np.unique(np.asarray(rows, np.int64))
+    if len(chosen) and not 0 <= chosen[0] <= chosen[-1] < len(labels):
+        raise BeyondClsError(f"rows are {chosen[0]} to {chosen[-1]}, expected 0 to {len(labels) - 1}, those of the labels")
+    if labels.ndim == 1:
+        chosen = chosen[labels[chosen] >= 0]
+    if not len(chosen):
+        raise BeyondClsError("there is no labelled image to choose from; a subset needs labels")
+    return chosen
+
+
+def _turns(classes: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """The how manieth of its class each image is drawn, from 0."""
+    order = np.lexsort((draws, classes))
+    sizes = np.bincount(classes)
+    turns = np.empty(len(classes), np.int64)
+    turns[order] = np.arange(len(classes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return turns
+
+
+def _shares(classes: np.ndarray, turns: np.ndarray) -> np.ndarray:
+    """The share of its class at which Webster's method takes each image: the n-th of N at (n - ½) / N."""
+    return (turns + 0.5) / np.bincount(classes)[classes]

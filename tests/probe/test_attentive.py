@@ -1,0 +1,120 @@
+"""Attention-like aggregators against the formulas of their papers, with keys and values of every token written out."""
+
+import pytest
+import torch
+from torch.nn.functional import gelu, layer_norm
+
+from probe.aggregators import make_aggregator
+from probe.aggregators.attentive import Attentive
+
+B, T, D = 3, 10, 24
+torch.manual_seed(7)
+PATCH = torch.randn(B, T, D, dtype=torch.float64) * 2 + 0.5
+
+
+def make(name, **options):
+    """In float64, with all parameters (scales, shifts and biases too) away from where they start."""
+    torch.manual_seed(0)
+    aggregator = make_aggregator(name, D, **options).double()
+    with torch.no_grad():
+        for p in aggregator.parameters():
+            p += torch.randn_like(p) * 0.2
+    return aggregator
+
+
+def attention(query, keys, values, heads):
+    """Multi-head attention of queries [B, Q, D] to keys and values [B, T, D] -> [B, Q, D], [B, H, Q, T]."""
+    q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, keys, values))
+    weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+    return (weights @ v).transpose(1, 2).flatten(2), weights
+
+
+def check(aggregator, vector, weights):
+    """Values, and gradients of the explicit formula's parameters: they are the same tensors."""
+    got = aggregator({"patch": PATCH})
+    torch.testing.assert_close(tuple(got), (vector, weights), rtol=1e-10, atol=1e-10)
+    names, parameters = zip(*aggregator.named_parameters(), strict=True)
+    towards = torch.randn_like(vector)
+    ours = torch.autograd.grad((got.vector * towards).sum(), parameters)
+    theirs = torch.autograd.grad((vector * towards).sum(), parameters)
+    for name, a, b in zip(names, ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("heads", [1, 12])
+@pytest.mark.parametrize("norm", [False, True])
+def test_attentive_probing(heads, norm):
+    a = make("ap", heads=heads, norm=norm)
+    x = layer_norm(PATCH, (D,), a.norm.weight, a.norm.bias, 1e-6) if norm else PATCH
+    vector, weights = attention(a.query.expand(B, 1, D), a.key(x), a.value(x), heads)
+    check(a, vector.squeeze(1), weights.mean((1, 2)))
+
+
+@pytest.mark.parametrize(("queries", "divide"), [(4, 1), (6, 2), (24, 1)])
+def test_efficient_probing(queries, divide):
+    a = make("ep", queries=queries, divide=divide)
+    weights = torch.einsum("qd,btd->bqt", a.queries, PATCH).div(D**0.5).softmax(-1)
+    values = a.value(PATCH).unflatten(-1, (queries, -1))  # [B, T, Q, W / Q]
+    check(a, torch.einsum("bqt,btqw->bqw", weights, values).flatten(1), weights.mean(1))
+
+
+def test_simpool():
+    a = make("simpool")
+    x = layer_norm(PATCH, (D,), a.norm.weight, a.norm.bias, 1e-6)
+    vector, weights = attention(a.query(PATCH.mean(1, keepdim=True)), a.key(x), x, 1)
+    check(a, vector.squeeze(1), weights.squeeze(1).squeeze(1))
+
+
+@pytest.mark.parametrize(("heads", "ratio"), [(12, 4), (1, 2)])
+def test_v_jepa(heads, ratio):
+    a = make("v-jepa", heads=heads, ratio=ratio)
+    x = layer_norm(PATCH, (D,), a.norm1.weight, a.norm1.bias, 1e-5)
+    token = a.token.expand(B, 1, D)
+    attended, weights = attention(a.query(token), *a.keys_values(x).chunk(2, -1), heads)
+    y = token + a.proj(attended)
+    y = y + a.fc2(gelu(a.fc1(layer_norm(y, (D,), a.norm2.weight, a.norm2.bias, 1e-5))))
+    check(a, y.squeeze(1), weights.mean((1, 2)))
+
+
+def test_members_and_heads_each_with_a_query_for_each_image():
+    queries = torch.randn(2, B, 4, D, dtype=torch.float64)
+    expected = torch.einsum("mbhd,btd->mbht", queries, PATCH).softmax(-1)
+    vectors, weights = Attentive(D).attend(PATCH, queries)
+    torch.testing.assert_close(weights, expected)
+    torch.testing.assert_close(vectors, torch.einsum("mbht,btd->mbhd", expected, PATCH))
+
+
+def test_queries_of_zero_pool_the_average():
+    for name, parameter in (("ap", "query"), ("ep", "queries")):
+        a = make(name, **({"queries": 4} if name == "ep" else {}))
+        torch.nn.init.zeros_(a.get_parameter(parameter))
+        vector, weights = a({"patch": PATCH})
+        torch.testing.assert_close(vector, a.value(PATCH.mean(1)))
+        torch.testing.assert_close(weights, torch.full_like(weights, 1 / T))
+
+
+def test_simpool_without_keys_is_the_average_of_normalised_tokens():
+    a = make("simpool")
+    torch.nn.init.zeros_(a.key.weight)
+    torch.testing.assert_close(a({"patch": PATCH}).vector, a.norm(PATCH).mean(1))
+
+
+def test_each_head_keeps_its_own_largest():
+    a = make("ap", heads=2, top_k=1)
+    keys, values = (x.unflatten(-1, (2, -1)) for x in (a.key(PATCH), a.value(PATCH)))  # [B, T, H, D / H]
+    best = torch.einsum("hc,bthc->bht", a.query.unflatten(0, (2, -1)), keys).argmax(-1)
+    expected = torch.stack([torch.cat([values[i, best[i, h], h] for h in range(2)]) for i in range(B)])
+    torch.testing.assert_close(a({"patch": PATCH}).vector, expected)
+
+
+def test_published_initialisations():
+    torch.manual_seed(0)
+    ap, ep, jepa = (make_aggregator(name, 768) for name in ("ap", "ep", "v-jepa"))
+    assert ap.query.std().item() == pytest.approx(0.02, rel=0.1)
+    assert ep.queries.std().item() == pytest.approx(0.02, rel=0.05)
+    for name, std in (("query", 0.02), ("keys_values", 0.02), ("fc1", 0.02), ("proj", 0.02 / 2**0.5), ("fc2", 0.02 / 2**0.5)):
+        assert jepa.get_parameter(f"{name}.weight").std().item() == pytest.approx(std, rel=0.02)
+        assert not jepa.get_parameter(f"{name}.bias").any()
+    assert jepa.token.std().item() == pytest.approx(0.02, rel=0.1)
+    for layer in (ap.key, ap.value, ep.value):  # torch's: uniform within 1 / √D
+        assert layer.weight.abs().max().item() == pytest.approx(768**-0.5, rel=1e-3)

@@ -1,0 +1,283 @@
+"""Runs that are interrupted and go on end as if nothing had been."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from probe import checkpoint
+from probe.aggregators import AGGREGATORS
+from probe.checkpoint import Checkpoint
+from probe.grid import HeadSpec
+from probe.passes import Passes
+from probe.recipe import Recipe
+from probe.sources import Source
+from store import BeyondClsError, FeatureStore
+from tests.features import write_features
+from tests.probe.test_train import Mine
+from tests.probe.training import Images, equal, family, member, trained
+
+ONE = member()
+RECIPE = Recipe(5, 16, optimiser="lars", warmup_epochs=1)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Interrupted(Exception):
+    pass
+
+
+def grid(wild=True):
+    """Two families; one member diverges, and, if `wild`, all members of a third."""
+    mine = [member(0, 0.5), member(3, 1e30, 1.0), member(1, 2.0, 0.1)]
+    specs = [HeadSpec("abmilp"), HeadSpec("mine", {"p": 0.3})]
+    lost = [family([member(0, 1e300, 1.0, "cls")], HeadSpec("cls"))] if wild else []
+    return [*(family(mine, spec) for spec in specs), *lost]
+
+
+@pytest.fixture(autouse=True)
+def mine(monkeypatch):
+    monkeypatch.setitem(AGGREGATORS, "mine", Mine)
+
+
+def go(folder, families, interrupt=None, recipe=RECIPE, described="this"):
+    """Train with a checkpoint after each epoch; from the last one, if there is one. Returns the epochs that were done."""
+    kept, epochs = Checkpoint(folder, [described]), []
+    for one in families:
+        one.begin(recipe)
+
+    def after_epoch(epoch):
+        kept.save(families, epoch, force=True)
+        epochs.append(epoch)
+        if epoch == interrupt:
+            raise Interrupted
+
+    trained(families, recipe, test=Images(20, seed=1), start=kept.load(families), after_epoch=after_epoch)
+    return epochs
+
+
+def same(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        equal(one.stack, other.stack)
+        assert (one.names, one.curves, one.lost) == (other.names, other.curves, other.lost)
+        assert torch.equal(one.base_lr, other.base_lr)
+        assert torch.equal(one.weight_decay, other.weight_decay)
+        assert all(torch.equal(values, other.optimiser.state[n]) for n, values in one.optimiser.state.items())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(AGGREGATORS, "mine", Mine)
+        families = grid()
+        assert go(tmp_path_factory.mktemp("whole"), families) == [1, 2, 3, 4, 5]
+    return families
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 4, 5])
+def test_an_interrupted_run_ends_as_one_that_was_not(epoch, whole, tmp_path):
+    with pytest.raises(Interrupted):
+        go(tmp_path, grid(), epoch)
+    families = grid()
+    assert go(tmp_path, families) == list(range(epoch + 1, 6))
+    same(families, whole)
+    assert [len(one.stack) for one in families] == [2, 2, 0]
+
+
+def test_interrupted_again_and_again(whole, tmp_path):
+    for epoch in (1, 2, 3):
+        with pytest.raises(Interrupted):
+            go(tmp_path, grid(), epoch)
+    families = grid()
+    go(tmp_path, families)
+    same(families, whole)
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adamw"])
+def test_every_optimiser_goes_on(rule, tmp_path):
+    recipe = Recipe(4, 16, optimiser=rule, warmup_epochs=1)
+    expected, families = grid(wild=False), grid(wild=False)
+    go(tmp_path / "whole", expected, recipe=recipe)
+    with pytest.raises(Interrupted):
+        go(tmp_path / "cut", grid(wild=False), 2, recipe)
+    go(tmp_path / "cut", families, recipe=recipe)
+    same(families, expected)
+
+
+def test_all_members_lost(tmp_path):
+    make = lambda: [family([member(0, 1e300, 1.0)], HeadSpec("cls"))]  # noqa: E731
+    with pytest.raises(Interrupted):
+        go(tmp_path, make(), 1)
+    families = make()
+    assert go(tmp_path, families) == []
+    assert list(families[0].lost) == [member(0, 1e300, 1.0)]
+
+
+def test_one_of_another_run_is_not_used(tmp_path):
+    with pytest.raises(Interrupted):
+        go(tmp_path, grid(), 2)
+    assert Checkpoint(tmp_path, ["that"]).load(grid()) == 0
+    assert go(tmp_path, grid(wild=False), described="that") == [1, 2, 3, 4, 5]
+
+
+def test_none_yet(tmp_path):
+    assert Checkpoint(tmp_path / "nowhere", ["this"]).load(grid()) == 0
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_at_most_one_a_minute(tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    kept, families = Checkpoint(tmp_path, ["this"]), grid()
+    for one in families:
+        one.begin(RECIPE)
+
+    def saved(after):
+        now[0] += after
+        before = list(tmp_path.rglob("*.safetensors"))
+        kept.save(families, 1)
+        new = list(tmp_path.rglob("*.safetensors")) != before
+        for file in tmp_path.rglob("*.safetensors"):
+            file.unlink()
+        return new
+
+    assert [saved(s) for s in (59, 2, 59, 2)] == [False, True, False, True]
+    assert checkpoint.EVERY_S == 60
+
+
+class TestDamage:
+    @pytest.fixture
+    def file(self, tmp_path):
+        with pytest.raises(Interrupted):
+            go(tmp_path, grid(), 2)
+        [file] = tmp_path.rglob("*.safetensors")
+        return file
+
+    def refused(self, folder, file):
+        with pytest.raises(BeyondClsError) as error:
+            Checkpoint(folder, ["this"]).load([one for one in grid() if not one.begin(RECIPE)])
+        message = str(error.value)
+        assert message.startswith(f"the checkpoint {file} is damaged (")
+        assert message.endswith(f"; remove {file.parent} to begin this pass anew")
+
+    @pytest.mark.parametrize("n", [0, 4, 100, -1])
+    def test_cut(self, n, file, tmp_path):
+        file.write_bytes(file.read_bytes()[:n])
+        self.refused(tmp_path, file)
+
+    def test_zeros(self, file, tmp_path):
+        file.write_bytes(bytes(file.stat().st_size))
+        self.refused(tmp_path, file)
+
+    @pytest.mark.parametrize("what", ["no state", "a member", "a tensor", "a shape", "a family"])
+    def test_content(self, what, file, tmp_path):
+        tensors = load_file(file)
+        with safe_open(file, "pt") as opened:
+            state = json.loads(opened.metadata()["state"])
+        if what == "a member":
+            state["families"][0]["members"][0][3] = 99
+        if what == "a family":
+            state["families"].pop()
+        if what == "a tensor":
+            del tensors["0.classifier.weight"]
+        if what == "a shape":
+            tensors["1.optimiser.steps"] = torch.zeros(7)
+        save_file(tensors, file, {} if what == "no state" else {"state": json.dumps(state)})
+        self.refused(tmp_path, file)
+
+    def test_a_removed_folder_begins_anew(self, file, tmp_path, whole):
+        file.write_bytes(b"")
+        file.unlink()
+        file.parent.rmdir()
+        families = grid()
+        assert go(tmp_path, families) == [1, 2, 3, 4, 5]
+        same(families, whole)
+
+
+class TestWriting:
+    def test_what_is_cut_short_leaves_the_last_one(self, tmp_path, monkeypatch):
+        with pytest.raises(Interrupted):
+            go(tmp_path, grid(), 2)
+        written = checkpoint.save_file
+
+        def half(tensors, path, metadata):
+            written(tensors, path, metadata)
+            path.write_bytes(path.read_bytes()[:500])
+            raise Interrupted
+
+        monkeypatch.setattr(checkpoint, "save_file", half)
+        with pytest.raises(Interrupted):
+            go(tmp_path, grid())
+        monkeypatch.undo()
+        monkeypatch.setitem(AGGREGATORS, "mine", Mine)
+        assert go(tmp_path, grid()) == [3, 4, 5]
+
+    def test_where_nothing_can_be_written(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        families = [one for one in grid() if not one.begin(RECIPE)]
+        with pytest.raises(BeyondClsError, match=r"cannot write the checkpoint .*file.*new.safetensors \("):
+            Checkpoint(tmp_path / "file", ["this"]).save(families, 1, force=True)
+
+
+def run(folder, kill_at=None, say=print):
+    """Outcomes of a pass that writes a checkpoint after each epoch, killed after one of them."""
+
+    def save(self, families, epoch, force=False):
+        saved(self, families, epoch, force=True)
+        if epoch == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    saved = Checkpoint.save
+    sources = [Source(FeatureStore.open(folder / name)) for name in ("train", "test")]
+    passes = Passes({"a": HeadSpec("abmilp"), "c": HeadSpec("cls")}, *sources, unfinished=folder / ".unfinished", say=say)
+    members = [member(seed, *of, head) for head in "ac" for seed in (0, 1) for of in ((0.5, 0.0), (1e30, 1.0))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoint, "save", save)
+        return passes.train(members, Recipe(4, 32, optimiser="lars", warmup_epochs=1)), passes.lost
+
+
+def test_a_killed_process_goes_on_with_the_same_weights(tmp_path):
+    write_features(tmp_path / "train", 128)
+    write_features(tmp_path / "test", 64, seed=1)
+    whole, lost = run(tmp_path)
+    shutil.rmtree(tmp_path / ".unfinished")
+    script = f"from pathlib import Path; from tests.probe.test_checkpoint import run; run(Path({str(tmp_path)!r}), 2)"
+    killed = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(list((tmp_path / ".unfinished").iterdir())) == 1
+    said = []
+    again, lost_again = run(tmp_path, say=said.append)
+    assert "going on after 2 of 4 epochs" in said
+    assert (len(whole), len(lost), lost) == (4, 4, lost_again)
+    for ours, theirs in zip(again, whole, strict=True):
+        equal(ours.head, theirs.head)
+        assert (ours.member, ours.curve, ours.result) == (theirs.member, theirs.curve, theirs.result)
+
+
+@pytest.mark.parametrize("change", ["recipe", "members", "head", "images", "order", "views", "streamed"])
+def test_what_the_result_depends_on_makes_another_checkpoint(change, tmp_path):
+    sources = [Source(write_features(tmp_path / name, 64, seed=seed, views=2)) for seed, name in enumerate(("train", "test"))]
+
+    def fingerprint(recipe=RECIPE, members=(ONE,), options=None, images=sources[0], order=0, views=(0,), streamed=False):
+        heads = {"abmilp": HeadSpec("abmilp", options or {})}
+        passes = Passes(heads, *sources, views=views, unfinished=tmp_path / ".unfinished")
+        return passes._checkpoint(members, recipe, order, images, sources[1], streamed).fingerprint
+
+    others = {
+        "recipe": {"recipe": Recipe(5, 16, optimiser="lars", warmup_epochs=2)},
+        "members": {"members": (member(base_lr=0.1 + 1e-12),)},
+        "head": {"options": {"depth": 2}},
+        "images": {"images": Source(sources[0].store, subset=[1, 2, 3])},
+        "order": {"order": 1},
+        "views": {"views": (0, 1)},
+        "streamed": {"streamed": True},
+    }
+    assert fingerprint() == fingerprint()
+    assert fingerprint() != fingerprint(**others[change])

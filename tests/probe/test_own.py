@@ -1,0 +1,174 @@
+"""Aggregators in a user's own file: what can be wrong with them is said before anything trains."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from probe.aggregators import is_own, make_aggregator
+from probe.aggregators.own import own_aggregator
+from probe.grid import HeadPlan, HeadSpec
+from probe.recipe import Recipe
+from probe.run import probe
+from store import BeyondClsError
+from tests.features import write_features
+
+HEAD = "import torch\nfrom probe.aggregators import AbMILP, Aggregator, Pooled\n\n\n"
+MINE = f"""{HEAD}class Mine(Aggregator):
+    reads = ("patch",)
+
+    def __init__(self, dim, n_patches=None):
+        super().__init__(dim)
+        self.score = torch.nn.Linear(dim, 1)
+
+    def forward(self, features):
+        patch = features["patch"]
+        weights = self.score(patch).squeeze(-1).softmax(-1)
+        return Pooled(torch.bmm(weights[:, None], patch).squeeze(1), weights)
+"""
+RECIPE = Recipe(epochs=3, batch_size=32, warmup_epochs=0)
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    return write_features(folder / "train"), write_features(folder / "test", 64, seed=1)
+
+
+@pytest.fixture
+def run(sets, tmp_path):
+    def run(text, seeds=(0,), **options):
+        file = tmp_path / "mine.py"
+        file.write_text(text)
+        return probe(*sets, tmp_path / "out", HeadPlan(HeadSpec(f"{file}:Mine", options), RECIPE, seeds))["out"]
+
+    return run
+
+
+def test_trains_as_one_of_the_registry(run, sets, tmp_path):
+    mine = run(MINE, seeds=(0, 1))
+    theirs = probe(*sets, tmp_path / "abmilp", HeadPlan(HeadSpec("abmilp"), RECIPE, (0, 1)))["abmilp"]
+    assert mine["n_parameters"] == theirs["n_parameters"]
+    assert mine["top1"]["values"] == pytest.approx(theirs["top1"]["values"], abs=2)
+    assert mine["entropy"]["mean"] == pytest.approx(theirs["entropy"]["mean"], abs=1e-3)
+    weights = [np.load(tmp_path / name / "trained/weights.npy") for name in ("out", "abmilp")]
+    np.testing.assert_allclose(*weights, atol=1e-3)
+
+
+def test_without_parameters_it_is_pooled(run, tmp_path):
+    text = MINE.replace("        self.score = torch.nn.Linear(dim, 1)\n", "").replace(
+        "self.score(patch).squeeze(-1)", "patch.sum(-1)"
+    )
+    metrics = run(text)
+    assert metrics["n_parameters"] == 3 * 8 + 3
+    assert np.load(tmp_path / "out/trained/weights.npy").shape == (64, 9)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        # The file.
+        (HEAD, "import nothing_like_this\n", r"mine.py cannot be imported in line 1 \(ModuleNotFoundError: No module named"),
+        (HEAD, "1 +\n", r"mine.py cannot be imported \(SyntaxError"),
+        (HEAD, "import sys\nsys.exit(3)\n", r"mine.py cannot be imported in line 2 \(SystemExit: 3\); mend it"),
+        # The class.
+        ("class Mine(Aggregator)", "class Mien(Aggregator)", r"unknown aggregator in .*mine.py 'Mine'; did you mean 'Mien'"),
+        ("(Aggregator):", "(torch.nn.Module):", r"Mine in .*mine.py is no aggregator; derive it from beyondcls.Aggregator"),
+        ("def __init__(self, dim, n_patches=None)", "def __init__(self)", r"was given \{\}: .*takes 1 positional argument"),
+        ("n_patches=None", "width", r"was given \{\}: .*missing 1 required positional argument: 'width'"),
+        ("super().__init__(dim)", "pass", r"mine.py:Mine cannot be made in line 10 \(AttributeError: cannot assign module"),
+        ("super().__init__(dim)", "raise RuntimeError('no')", r"mine.py:Mine cannot be made in line 9 \(RuntimeError: no\)"),
+        (
+            '("patch",)',
+            '("patch")',
+            r"reads of .*mine.py:Mine is 'patch', expected kinds of features, e.g. \('patch',\) with its comma",
+        ),
+        ('("patch",)', "()", r"reads of .*mine.py:Mine is \(\), expected kinds of features"),
+        ('("patch",)', "(1,)", r"reads of .*mine.py:Mine is \(1,\), expected kinds of features"),
+        ('("patch",)', '("patches",)', "has no 'patches' "),
+        ('("patch",)', '("patch/block7",)', "no array 'patch/block7/view0'; it has: patch/block1/view0"),
+        # What it returns.
+        ("return Pooled(", "return list((", "Mine returns list, expected vectors [4, 8], and weights or None; return Pooled"),
+        (
+            "patch).squeeze(1), weights)",
+            "patch).squeeze(1), weights).vector",
+            "Mine returns [4, 8], expected vectors [4, 8], and",
+        ),
+        (
+            "patch).squeeze(1)",
+            "patch)",
+            "Mine returns vectors [4, 1, 8], expected [4, 8]: 4 images, each 8 wide; give another width",
+        ),
+        (
+            "super().__init__(dim)",
+            "super().__init__(dim, 5)",
+            "Mine returns vectors [4, 8], expected [4, 5]: 4 images, each 5 wide",
+        ),
+        (
+            "squeeze(1), weights)",
+            "squeeze(1), weights[:, :5])",
+            "Mine returns weights [4, 5], expected [4, 9], one for each patch",
+        ),
+        ("squeeze(1), weights)", "squeeze(1), weights[0])", "Mine returns weights [9], expected [4, 9]"),
+        ("squeeze(1), weights)", "squeeze(1), 3)", "Mine returns weights int, expected [4, 9]"),
+        (".softmax(-1)", ".sigmoid()", "expected 1 for each image; divide by the sum, or return None"),
+        # How it fails.
+        ('features["patch"]', 'features["cls"]', "Mine fails on patch in line 13 (KeyError: 'cls'); mend it"),
+        ("weights[:, None]", "weights", "Mine fails on patch in line 15 (RuntimeError: "),
+        (
+            "patch = ",
+            "if self.score.weight.sum() > 1e6:\n            raise ValueError\n        patch = ",
+            "Mine works alone, but not for several members at once (define pool_members, too) in line 13 (RuntimeError: ",
+        ),
+    ],
+)
+def test_what_can_be_wrong(old, new, message, run, tmp_path):
+    assert old in MINE
+    changed = MINE.replace(old, new)
+    if "list((" in new:
+        changed = changed.replace("squeeze(1), weights)", "squeeze(1), weights))")
+    pattern = message if "\\" in message or ".*" in message else re.escape(message)
+    with pytest.raises(BeyondClsError, match=pattern):
+        run(changed)
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_are_checked(run):
+    with pytest.raises(BeyondClsError, match=r"unknown option of aggregator .*Mine' 'depth'"):
+        run(MINE, depth=2)
+    with pytest.raises(BeyondClsError, match=r"top_k is 2, but .*Mine' has no weights to choose by"):
+        run(MINE, top_k=2)
+
+
+def test_names(tmp_path):
+    assert is_own("a/b.py:C")
+    assert not is_own("abmilp")
+    with pytest.raises(BeyondClsError, match=r"there is no file '.*none.py' \(looked for .*\); expected FILE.py:CLASS"):
+        own_aggregator(f"{tmp_path}/none.py:Mine")
+
+
+def test_the_file_is_run_once_until_it_changes(tmp_path, monkeypatch):
+    file, log = tmp_path / "mine.py", tmp_path / "log"
+    file.write_text(f"open({str(log)!r}, 'a').write('x')\n" + MINE)
+    one = own_aggregator(f"{file}:Mine")
+    assert own_aggregator(f"{file}:Mine") is one
+    monkeypatch.chdir(tmp_path)
+    assert own_aggregator("mine.py:Mine") is one
+    assert log.read_text() == "x"
+    file.write_text(MINE.replace("Linear(dim, 1)", "Linear(dim, 1, bias=False)"))
+    assert len(list(make_aggregator("mine.py:Mine", 8).parameters())) == 1
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    (other / "mine.py").write_text(HEAD + "class Mine(AbMILP):\n    pass\n")
+    monkeypatch.chdir(other)  # the same name, another file
+    assert make_aggregator("mine.py:Mine", 8).depth == 1
+
+
+def test_trying_changes_nothing(run, sets, tmp_path):
+    """Dropout draws random numbers; neither the caller's nor the training's are touched by the try."""
+    text = MINE.replace("self.score(patch)", "torch.nn.functional.dropout(self.score(patch), 0.5, self.training)")
+    before = torch.get_rng_state()
+    metrics = run(text)
+    assert torch.equal(before, torch.get_rng_state())
+    assert metrics["top1"] == run(text)["top1"]

@@ -1,0 +1,252 @@
+"""Passes: which images and views members see, in which order, and what is kept when a run is killed."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import probe.passes
+from probe.aggregators import AGGREGATORS, Aggregator, Pooled
+from probe.grid import HeadSpec, Member
+from probe.passes import Passes
+from probe.recipe import Recipe
+from probe.sources import Source
+from store import ArrayLayout, BeyondClsError, FeatureSpec, StoreError
+from tests.features import write_arrays, write_features
+
+OWN = """
+import torch
+from probe.aggregators import Aggregator, Pooled
+
+
+class Mine(Aggregator):
+    reads = ("patch",)
+
+    def __init__(self, dim):
+        super().__init__(dim)
+        self.w = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, features):
+        return Pooled({} * self.w * features["patch"].mean(1), None)
+"""
+RECIPE = Recipe(epochs=6, batch_size=16, warmup_epochs=0)
+SEEN: list[torch.Tensor] = []
+
+
+class Watch(Aggregator):
+    """Takes note of the tokens that it is shown."""
+
+    reads = ("patch",)
+
+    def __init__(self, dim, parameters=True):
+        super().__init__(dim)
+        if parameters:
+            self.scale = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, features) -> Pooled:
+        SEEN.append(features["patch"].detach().clone())
+        mean = features["patch"].mean(1)
+        return Pooled(mean * self.scale if self.trainable else mean, None)
+
+    def pool_members(self, parameters, features) -> Pooled:
+        SEEN.append(features["patch"].detach().clone())
+        return Pooled(features["patch"].mean(1) * parameters["scale"][..., None], None)
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch):
+    monkeypatch.setitem(AGGREGATORS, "watch", Watch)
+    SEEN.clear()
+
+
+def numbered(path, n, views, seed=0, shard_rows=32):
+    """Features whose tokens say which image and view they are of: 10 · row + view."""
+    arrays = {
+        "images/id": (np.array([list(f"{i:04d}".encode()) for i in range(n)], np.uint8), ("image", "byte")),
+        "images/label": (np.arange(n) % 2, ("image",)),
+        "images/valid": (np.ones(n, np.uint8), ("image",)),
+    }
+    for view in range(views):
+        values = np.broadcast_to((10.0 * np.arange(n) + view)[:, None, None], (n, 2, 4)).astype(np.float32)
+        arrays[f"patch/block1/view{view}"] = (values, ("image", "patch", "channel"))
+    layouts = [ArrayLayout(name, v.shape, v.dtype.name, dims, shard_rows) for name, (v, dims) in arrays.items()]
+    spec = FeatureSpec("w", "{}", {"input_size": [3, 8, 8]}, f"d{seed}", n, (1,), n_views=views, dtype="float32")
+    values = {name: v for name, (v, _) in arrays.items()}
+    return write_arrays(path, spec, layouts, values, {"encoder": "e", "norm_eps": None, "classes": None, "problems": []})
+
+
+def shown(passes, recipe, *rows):
+    """(image, view) of each token that was shown, in epochs of training and of evaluation."""
+    sizes = []
+    original = probe.passes.train
+
+    def watched(families, learn, judge, *arguments, **options):
+        SEEN.clear()
+        sizes.extend([learn.n_rows, 0 if judge is None else judge.n_rows])
+        return original(families, learn, judge, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probe.passes, "train", watched)
+        passes.train([Member("watch", 0.1, 0.0, 0)], recipe, *rows)
+    numbers = torch.cat([tokens[:, 0, 0] for tokens in SEEN]).numpy().round().astype(int)
+    training, test = [], []
+    at = 0
+    for _ in range(recipe.epochs):
+        training.append(numbers[at : at + sizes[0]])
+        test.append(numbers[at + sizes[0] : at + sum(sizes)])
+        at += sum(sizes)
+    return training, [*test, numbers[at:]]
+
+
+@pytest.mark.parametrize("placement", ["memory", "stream"])
+def test_a_random_view_of_each_image_and_epoch_and_view_0_to_evaluate(placement, tmp_path):
+    sources = Source(numbered(tmp_path / "a", 100, 3)), Source(numbered(tmp_path / "b", 40, 1, 1))
+    passes = Passes({"watch": HeadSpec("watch")}, *sources, range(3), placement=placement)
+    training, test = shown(passes, RECIPE)
+    for epoch in training:
+        assert sorted(epoch // 10) == list(range(100))  # each image once
+        assert np.bincount(epoch % 10, minlength=3).min() > 15  # about a third each
+    views = np.stack([epoch[np.argsort(epoch // 10)] % 10 for epoch in training])  # [epochs, images]
+    assert (views.min(0) < views.max(0)).mean() > 0.9  # another one in another epoch
+    assert len({tuple(epoch // 10) for epoch in training}) == len(training)  # another order, too
+    assert len(test) == 7
+    for epoch in test:
+        assert epoch.tolist() == [10 * row for row in range(40)]  # view 0, in order
+
+
+def test_held_out_images_are_judged_by_view_0_and_nothing_else_is_learnt_from(tmp_path):
+    sources = Source(numbered(tmp_path / "a", 60, 3)), Source(numbered(tmp_path / "b", 40, 1, 1))
+    rows = np.arange(60)
+    training, test = shown(Passes({"watch": HeadSpec("watch")}, *sources, range(3)), RECIPE, rows[:40], rows[40:])
+    assert all(sorted(epoch // 10) == list(range(40)) for epoch in training)
+    assert [epoch.tolist() for epoch in test[:-1]] == [[]] * 6
+    assert test[-1].tolist() == [10 * row for row in range(40, 60)]
+
+
+def test_one_view_is_view_0(tmp_path):
+    sources = Source(numbered(tmp_path / "a", 60, 3)), Source(numbered(tmp_path / "b", 40, 2, 1))
+    training, test = shown(Passes({"watch": HeadSpec("watch")}, *sources), RECIPE)
+    assert all((epoch % 10 == 0).all() for epoch in [*training, *test])
+
+
+def test_pooled_vectors_are_of_all_views(tmp_path):
+    sources = Source(numbered(tmp_path / "a", 60, 3)), Source(numbered(tmp_path / "b", 40, 2, 1))
+    passes = Passes({"watch": HeadSpec("watch", {"parameters": False})}, *sources, range(3))
+    training, test = passes.vectors("watch")
+    expected = 10.0 * torch.arange(60) + torch.arange(3)[:, None]
+    assert torch.equal(training.vectors[..., 0], expected)
+    assert torch.equal(test.vectors[..., 0], 10.0 * torch.arange(40)[None])
+    assert sum(len(tokens) for tokens in SEEN) == 3 * 60 + 40  # each was read once
+    SEEN.clear()
+    passes.train([Member("watch", 0.1, 0.0, seed) for seed in (0, 1)], RECIPE)
+    assert SEEN == []
+
+
+def test_a_larger_training_set_may_have_more_views_and_blocks(tmp_path):
+    train, test = write_features(tmp_path / "a", views=3, blocks=(0, 1)), write_features(tmp_path / "b", seed=1)
+    passes = Passes({"abmilp": HeadSpec()}, Source(train), Source(test), range(3))
+    assert len(passes.train([Member("abmilp", 0.1, 0.0, 0)], RECIPE)) == 1
+    with pytest.raises(StoreError, match=r"b has no array 'patch/block0/view0'; it has: patch/block1/view0"):
+        Passes({"abmilp": HeadSpec()}, Source(train, block=0), Source(test, block=0))
+
+
+def test_more_views_than_stored(tmp_path):
+    pair = Source(write_features(tmp_path / "a")), Source(write_features(tmp_path / "b"))
+    with pytest.raises(StoreError, match="no array 'patch/block1/view1'"):
+        Passes({"abmilp": HeadSpec()}, *pair, range(2))
+
+
+class TestAPassThatWasKilled:
+    @pytest.fixture
+    def sources(self, tmp_path):
+        return Source(write_features(tmp_path / "a", 128)), Source(write_features(tmp_path / "b", 64, seed=1))
+
+    @pytest.fixture
+    def passes(self, sources, tmp_path):
+        def make(heads=("abmilp", "cls"), **options):
+            return Passes({n: HeadSpec(n) for n in heads}, *sources, unfinished=tmp_path / "unfinished", **options)
+
+        return make
+
+    @staticmethod
+    def killed(monkeypatch, epoch):
+        """Stop after so many epochs."""
+        original = probe.passes.Checkpoint.save
+
+        def save(self, families, at, force=False):
+            original(self, families, at, force=True)
+            if at == epoch:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(probe.passes.Checkpoint, "save", save)
+
+    @pytest.mark.parametrize("order", ["shared", "own"])
+    def test_goes_on_and_ends_with_the_same_bits(self, order, passes, monkeypatch):
+        recipe = Recipe(epochs=5, batch_size=32, warmup_epochs=0, order=order)
+        members = [Member(head, 0.3, 0.0, seed) for head in ("abmilp", "cls") for seed in (0, 1)]
+        whole = {o.member: o for o in passes().train(members, recipe)}
+        shutil.rmtree(passes().unfinished)
+        with monkeypatch.context() as patch:
+            self.killed(patch, 3)
+            with pytest.raises(KeyboardInterrupt):
+                passes().train(members, recipe)
+        said, done = [], []
+        again = passes(say=said.append, progress=done.append).train(members, recipe)
+        assert "going on after 3 of 5 epochs" in said
+        assert sum(done) == 5 * len(members)
+        assert {o.member for o in again} == set(whole)
+        for o in again:
+            assert o.curve == whole[o.member].curve
+            states = o.head.state_dict(), whole[o.member].head.state_dict()
+            assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states), strict=True))
+
+    def test_a_finished_pass_is_not_trained_again(self, passes):
+        members, recipe, said = [Member("abmilp", 0.3, 0.0, 0)], Recipe(epochs=3, batch_size=32, warmup_epochs=0), []
+        one = passes().train(members, recipe)
+        other = passes(say=said.append).train(members, recipe)
+        assert "going on after 3 of 3 epochs" in said
+        assert not any("GB/s" in s for s in said)
+        assert one[0].curve == other[0].curve
+        assert torch.equal(one[0].weights, other[0].weights)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"members": [Member("abmilp", 0.30000001, 0.0, 0)]},
+            {"members": [Member("abmilp", 0.3, 1e-9, 0)]},
+            {"recipe": Recipe(epochs=3, batch_size=16, warmup_epochs=0)},
+            {"views": (0, 0)},
+            {"rows": np.arange(64)},
+            {"heads": {"abmilp": HeadSpec(options={"depth": 2})}},
+        ],
+        ids=lambda c: next(iter(c)),
+    )
+    def test_another_one_begins_anew(self, change, sources, tmp_path):
+        described = {
+            "members": [Member("abmilp", 0.3, 0.0, 0)],
+            "recipe": Recipe(epochs=3, batch_size=32, warmup_epochs=0),
+            "views": (0,),
+            "rows": None,
+            "heads": {"abmilp": HeadSpec()},
+        }
+        for changed in (described, described | change):
+            said: list[str] = []
+            passes = Passes(changed["heads"], *sources, changed["views"], unfinished=tmp_path / "u", say=said.append)
+            passes.train(changed["members"], changed["recipe"], changed["rows"])
+            assert not any("going on" in s for s in said)
+
+    def test_an_own_aggregator_that_was_edited_begins_anew(self, sources, tmp_path):
+        file = tmp_path / "mine.py"
+        for factor in (1, 2):
+            file.write_text(OWN.format(factor))
+            said: list[str] = []
+            passes = Passes({"m": HeadSpec(f"{file}:Mine")}, *sources, unfinished=tmp_path / "u", say=said.append)
+            passes.train([Member("m", 0.3, 0.0, 0)], RECIPE)
+            assert not any("going on" in s for s in said)
+
+
+def test_one_image_cannot_be_learnt_from(tmp_path):
+    sources = Source(write_features(tmp_path / "a")), Source(write_features(tmp_path / "b"))
+    with pytest.raises(BeyondClsError, match="there is 1 image to train on, expected 2 or more"):
+        Passes({"cls": HeadSpec("cls")}, *sources).train([Member("cls", 0.1, 0.0, 0)], RECIPE, np.array([3]))

@@ -1,0 +1,80 @@
+"""Recipes, and the protocols that have names."""
+
+import math
+
+import pytest
+
+from probe.recipe import PRESETS, Recipe, make_recipe
+from store import BeyondClsError
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0, expected 1 or more"),
+        ({"batch_size": 1}, "batch_size is 1, expected 2 or more"),
+        ({"epochs": 5, "warmup_epochs": 5}, r"warmup_epochs is 5, expected 0 to 4 \(below epochs\)"),
+        ({"warmup_epochs": -1}, "warmup_epochs is -1, expected 0 to 89"),
+        ({"batch_size": 64, "rows_at_once": 48}, r"rows_at_once is 48, expected a divisor of batch_size \(64\) from 2 on"),
+        ({"batch_size": 64, "rows_at_once": 128}, "rows_at_once is 128, expected a divisor"),
+        ({"rows_at_once": 1}, "rows_at_once is 1, expected a divisor"),
+        ({"rows_at_once": 0}, "rows_at_once is 0, expected a divisor"),
+        ({"optimiser": "sdg"}, "unknown optimiser 'sdg'; did you mean 'sgd'"),
+        ({"base_lr": 0}, "base_lr is 0, expected a positive number"),
+        ({"base_lr": math.nan}, "base_lr is nan, expected a positive number"),
+        ({"base_lr": math.inf}, "base_lr is inf, expected a positive number"),
+        ({"weight_decay": -0.1}, "weight_decay is -0.1, expected 0 or more"),
+        ({"weight_decay": math.nan}, "weight_decay is nan, expected 0 or more"),
+        ({"momentum": 1.0}, "momentum is 1.0, expected 0 up to, but not, 1"),
+        ({"momentum": -0.1}, "momentum is -0.1, expected 0"),
+        ({"order": "mine"}, "unknown order 'mine'"),
+    ],
+)
+def test_recipes_that_cannot_be(values, message):
+    with pytest.raises(BeyondClsError, match=message):
+        Recipe(**values)
+
+
+def test_the_learning_rate_is_of_256_images():
+    recipe = Recipe(base_lr=0.1, batch_size=1024)
+    assert recipe.lr == pytest.approx(0.4)
+    assert recipe.peak(2.0) == 8
+
+
+def test_images_at_once():
+    assert Recipe(batch_size=64).at_once == 64
+    assert Recipe(batch_size=64, rows_at_once=16).at_once == 16
+
+
+def test_shares_of_several_processes():
+    recipe = Recipe(batch_size=64, rows_at_once=16)
+    assert recipe.of_each(1) == (64, 16)
+    assert recipe.of_each(4) == (16, 4)
+    with pytest.raises(
+        BeyondClsError, match=r"batch_size 64 \(at once 16\) cannot be shared by 3 processes; choose multiples of 3"
+    ):
+        recipe.of_each(3)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_can_be_made_and_changed(name):
+    recipe = make_recipe(name)
+    assert {field: getattr(recipe, field) for field in PRESETS[name]} == PRESETS[name]
+    assert make_recipe(name, epochs=17) == Recipe(**{**PRESETS[name], "epochs": 17})
+
+
+def test_the_protocol_of_mae():
+    lars = make_recipe("mae-lars")
+    assert (lars.optimiser, lars.batch_size, lars.at_once, lars.epochs, lars.warmup_epochs) == ("lars", 16384, 2048, 90, 10)
+    assert (lars.base_lr, lars.lr, lars.momentum, lars.weight_decay) == (0.1, 6.4, 0.9, 0)
+
+
+def test_without_a_preset():
+    assert make_recipe() == Recipe()
+
+
+def test_unknown_names():
+    with pytest.raises(BeyondClsError, match="unknown preset 'mae-lasr'; did you mean 'mae-lars'"):
+        make_recipe("mae-lasr")
+    with pytest.raises(BeyondClsError, match="unknown parameter of the recipe 'batchsize'; did you mean 'batch_size'"):
+        make_recipe(batchsize=3)

@@ -1,0 +1,195 @@
+"""Probes on disk: what comes back, what is refused, and that loading runs nobody's code."""
+
+import json
+import os
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from probe.grid import HeadPlan, HeadSpec
+from probe.head import FinalNorm
+from probe.recipe import Recipe
+from probe.run import probe
+from probe.saved import load_probe, load_with, save_probe
+from store import BeyondClsError
+from tests.features import write_features
+
+OWN = """
+import pathlib
+import torch
+from probe.aggregators import Aggregator, Pooled
+
+with (pathlib.Path(__file__).parent / "ran").open("a") as log:
+    log.write("x")
+
+
+class Mine(Aggregator):
+    reads = ("patch",)
+
+    def __init__(self, dim, power=1):
+        super().__init__(dim)
+        self.score, self.power = torch.nn.Linear(dim, 1), power
+
+    def forward(self, features):
+        weights = (self.power * self.score(features["patch"]).squeeze(-1)).softmax(-1)
+        return Pooled((weights[..., None] * features["patch"]).sum(1), weights)
+"""
+
+
+@pytest.fixture
+def saved(tmp_path):
+    head = HeadSpec(options={"depth": 2}).build(8, 9, 3, seed=3).eval()
+    save_probe(tmp_path / "probe.v1", head, HeadSpec(options={"depth": 2}), 9, {"seed": 3, "result": {"top1": 50.0}})
+    return tmp_path / "probe.v1"
+
+
+def test_both_files_or_their_stem(saved):
+    head = HeadSpec(options={"depth": 2}).build(8, 9, 3, seed=3).eval()
+    features = {"patch": torch.randn(5, 9, 8)}
+    assert sorted(p.name for p in saved.parent.iterdir()) == ["probe.v1.json", "probe.v1.safetensors"]
+    for name in ("probe.v1", "probe.v1.json", "probe.v1.safetensors"):
+        loaded, described = load_with(saved.with_name(name))
+        assert not loaded.training
+        assert torch.equal(loaded(features)[0], head(features)[0])
+        assert (described["seed"], described["result"], described["format_version"]) == (3, {"top1": 50.0}, 2)
+    assert isinstance(load_probe(str(saved)), torch.nn.Module)
+
+
+def test_the_final_norm_comes_along(tmp_path):
+    norm, spec = FinalNorm(torch.rand(8), torch.rand(8), 0.5), HeadSpec("cls", final_norm=True)
+    head = spec.build(8, None, 3, norm).eval()
+    save_probe(tmp_path / "p", head, spec, None, {})
+    loaded = load_probe(tmp_path / "p")
+    assert loaded.final_norm.eps == 0.5
+    features = {"cls": torch.randn(5, 8)}
+    assert torch.equal(loaded(features)[0], head(features)[0])
+
+
+def test_running_statistics_come_along(tmp_path):
+    head = HeadSpec("cls").build(8, None, 3)
+    head.norm.running_mean += 3
+    save_probe(tmp_path / "p", head, HeadSpec("cls"), None, {})
+    assert torch.equal(load_probe(tmp_path / "p").norm.running_mean, torch.full((8,), 3.0))
+
+
+def edit(stem, **changes):
+    file = stem.with_name(stem.name + ".json")
+    described = {**json.loads(file.read_text()), **changes}
+    file.write_text(json.dumps({name: value for name, value in described.items() if value != "gone"}))
+
+
+class TestBadProbe:
+    def test_missing(self, tmp_path, saved):
+        with pytest.raises(BeyondClsError, match=r"there is no probe .*nowhere.json'; `beyondcls probe --out` writes one"):
+            load_probe(tmp_path / "nowhere")
+        (tmp_path / "probe.v1.safetensors").unlink()
+        with pytest.raises(BeyondClsError, match=r"there is no probe .*probe.v1.safetensors"):
+            load_probe(saved)
+
+    @pytest.mark.parametrize("keep", [0, 4, 100, -9])
+    def test_cut_parameters(self, keep, saved):
+        file = saved.with_name("probe.v1.safetensors")
+        file.write_bytes(file.read_bytes()[:keep])
+        with pytest.raises(BeyondClsError, match=r"no readable probe .*; train it again"):
+            load_probe(saved)
+
+    @pytest.mark.parametrize("change", ["narrow", "missing", "extra"])
+    def test_parameters_of_another_head(self, change, saved):
+        file = saved.with_name("probe.v1.safetensors")
+        state = load_file(file)
+        if change == "narrow":
+            state["classifier.weight"] = state["classifier.weight"][:, :5].contiguous()
+        elif change == "missing":
+            del state["classifier.bias"]
+        else:
+            state["more"] = torch.zeros(1)
+        save_file(state, file)
+        with pytest.raises(BeyondClsError, match="no readable probe"):
+            load_probe(saved)
+
+    @pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"format_version": 2}', "\x00\xff", "[" * 10_000, '"' * 3])
+    def test_a_description_of_something_else(self, text, saved):
+        saved.with_name("probe.v1.json").write_text(text, encoding="latin-1")
+        with pytest.raises(BeyondClsError, match="is no readable probe"):
+            load_probe(saved)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"format_version": 99}, "format version 99, expected 2; train the probe again"),
+            ({"format_version": 1}, "format version 1, expected 2; train the probe again"),
+            ({"aggregator": "abmlip"}, "unknown aggregator 'abmlip'; did you mean 'abmilp'"),
+            ({"aggregator": ["abmilp"]}, "no readable probe"),
+            ({"aggregator": None}, "no readable probe"),
+            ({"aggregator": "average"}, "unknown option of aggregator 'average' 'depth'|no readable probe"),
+            ({"options": {"depth": 3}}, "no readable probe"),
+            ({"options": {"dept": 2}}, "unknown option of aggregator 'abmilp' 'dept'; did you mean 'depth'"),
+            ({"options": 3}, "no readable probe"),
+            ({"normalisation": "none"}, "no readable probe"),
+            ({"final_norm": True}, "no readable probe"),
+            ({"dim": "wide"}, "no readable probe"),
+            ({"dim": -1}, "no readable probe"),
+            ({"n_classes": 4}, "no readable probe"),
+            ({"n_patches": "gone"}, "no readable probe .*'n_patches'"),
+        ],
+    )
+    def test_descriptions_that_cannot_be(self, changes, message, saved):
+        edit(saved, **changes)
+        with pytest.raises(BeyondClsError, match=message):
+            load_probe(saved)
+
+
+class TestAnAggregatorOfSomeonesOwn:
+    @pytest.fixture
+    def trained(self, tmp_path):
+        (tmp_path / "theirs").mkdir()
+        file = tmp_path / "theirs/mine.py"
+        file.write_text(OWN)
+        sets = write_features(tmp_path / "train"), write_features(tmp_path / "test", 64, seed=1)
+        plan = HeadPlan(HeadSpec(f"{file}:Mine", {"power": 2}), Recipe(epochs=2, batch_size=32, warmup_epochs=0), seeds=(0, 1))
+        metrics = probe(*sets, tmp_path / "out", plan)["out"]
+        assert (file.parent / "ran").read_text() == "x"  # once
+        return tmp_path / "out/trained/seed0", file, sets[1], metrics
+
+    def test_is_not_run_unless_it_is_named(self, trained):
+        stem, file, _, _ = trained
+        (file.parent / "ran").unlink()
+        file.write_text(OWN + "\n# changed\n")
+        with pytest.raises(BeyondClsError, match=r"someone's own, '.*mine.py:Mine', which loading does not run; if you trust"):
+            load_probe(stem)
+        assert not (file.parent / "ran").exists()
+        load_probe(stem, own=f"{file}:Mine")
+        assert (file.parent / "ran").read_text() == "x"
+
+    def test_gives_what_was_measured(self, trained):
+        stem, file, test, metrics = trained
+        head = load_probe(stem, own=f"{file}:Mine")
+        assert head.aggregator.power == 2
+        logits, weights = head({"patch": torch.from_numpy(test.tokens("patch").all()).float()})
+        right = (logits.argmax(1).numpy() == test.labels).mean()
+        assert 100 * right == pytest.approx(metrics["top1"]["values"][0])
+        assert weights.shape == (64, 9)
+
+    def test_it_may_have_moved_but_not_become_another(self, trained, tmp_path):
+        stem, file, _, _ = trained
+        moved = file.rename(tmp_path / "moved.py")
+        load_probe(stem, own=f"{moved}:Mine")
+        with pytest.raises(BeyondClsError, match=r"own is 'abmilp', expected FILE.py:CLASS, as the aggregator of .*seed0"):
+            load_probe(stem, own="abmilp")
+        before = moved.stat()
+        moved.write_text(OWN.replace("self.score, ", "self.other, "))
+        os.utime(moved, ns=(before.st_atime_ns, before.st_mtime_ns))  # an edit that neither its time nor its length tells
+        with pytest.raises(BeyondClsError, match="no readable probe"):
+            load_probe(stem, own=f"{moved}:Mine")
+        with pytest.raises(BeyondClsError, match="there is no file"):
+            load_probe(stem, own=f"{file}:Mine")
+
+    def test_the_registry_is_not_asked_for_a_file(self, saved):
+        """A probe of a known aggregator that was edited to name a file does not run that file either."""
+        evil = saved.with_name("evil.py")
+        evil.write_text(OWN)
+        edit(saved, aggregator=f"{evil}:Mine", options={})
+        with pytest.raises(BeyondClsError, match="someone's own"):
+            load_probe(saved)
+        assert not (saved.parent / "ran").exists()

@@ -1,0 +1,179 @@
+"""Settings are chosen on training images alone."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from probe.grid import HeadPlan, HeadSpec, Member
+from probe.passes import Passes
+from probe.recipe import Recipe
+from probe.run import probe
+from probe.select import select
+from probe.sources import Source
+from probe.subsets import hold_out
+from store import BeyondClsError
+from tests.features import write_features
+
+RECIPE = Recipe(epochs=8, batch_size=32, warmup_epochs=0)
+PLAN = HeadPlan(HeadSpec("abmilp"), RECIPE, seeds=(0, 1, 2), base_lrs=(0.001, 0.03, 1.0))
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    return write_features(folder / "train", 160), write_features(folder / "test", 70, seed=1)
+
+
+class Scripted(Passes):
+    """Results as a table says them, without training."""
+
+    def __init__(self, heads, table, sets, subset=None):
+        super().__init__({name: plan.head for name, plan in heads.items()}, Source(sets[0], subset=subset), Source(sets[1]))
+        self.table, self.calls = table, []
+
+    def train(self, members, recipe, rows=None, judged_by=None):
+        self.calls.append((rows, judged_by))
+        there = [m for m in members if self.table(m) is not None]
+        return [type("Outcome", (), {"member": m, "result": {"top1": self.table(m), "map": 0.0}}) for m in there]
+
+
+def test_the_best_mean_over_seeds_is_taken(sets):
+    values = {0.001: (90.0, 10.0, 10.0), 0.03: (40.0, 50.0, 45.0), 1.0: (60.0, 30.0, 30.0)}
+    passes = Scripted({"h": PLAN}, lambda m: values[m.base_lr][m.seed], sets)
+    chosen = select({"h": PLAN}, passes, RECIPE, 0.2)["h"]
+    assert (chosen.base_lr, chosen.weight_decay, chosen.by, chosen.n_images) == (0.03, 0.0, "top1", 32)
+    assert chosen.on == "20 % of the training images, stratified"
+    assert [c["mean"] for c in chosen.candidates] == [pytest.approx(np.mean(v)) for v in values.values()]
+    assert [c["std"] for c in chosen.candidates] == [pytest.approx(np.std(v, ddof=1)) for v in values.values()]
+    assert chosen.notes == ()
+    learn, held = hold_out(sets[0].labels, 0.2, 0)
+    assert [np.array_equal(*pair) for pair in zip(passes.calls[0], (learn, held), strict=True)] == [True, True]
+    assert not set(learn) & set(held)
+
+
+def test_neither_side_has_images_outside_of_the_subset(sets, tmp_path):
+    train, subset = write_features(tmp_path / "t", invalid=(4, 10)), np.arange(0, 96, 2)
+    passes = Scripted({"h": PLAN}, lambda m: 50.0, (train, sets[1]), subset)
+    chosen = select({"h": PLAN}, passes, RECIPE, 0.25)["h"]
+    ((learn, held),) = passes.calls
+    assert sorted([*learn, *held]) == [row for row in subset if row not in (4, 10)]
+    assert chosen.n_images == len(held) == 12  # a quarter of 46
+
+
+def test_of_equal_ones_the_first_and_only_heads_with_a_grid(sets):
+    plans = {"one": HeadPlan(HeadSpec("cls"), replace(RECIPE, base_lr=0.7, weight_decay=0.2)), "grid": PLAN}
+    chosen = select(plans, Scripted(plans, lambda m: 50.0, sets), RECIPE, 0.1)
+    assert chosen["grid"].base_lr == 0.001
+    assert chosen["one"].to_dict() == {
+        "base_lr": 0.7,
+        "weight_decay": 0.2,
+        "on": "nothing",
+        "by": None,
+        "n_images": 0,
+        "candidates": [],
+    }
+    nothing = Scripted({"one": plans["one"]}, None, sets)
+    select({"one": plans["one"]}, nothing, RECIPE, 0.1)
+    assert nothing.calls == []
+
+
+@pytest.mark.parametrize(
+    ("best", "decays", "expected"),
+    [
+        ((0.001, 0.0), (0.0, 0.1, 0.2), ["base_lr 0.001 is at the edge"]),
+        ((1.0, 0.1), (0.0, 0.1, 0.2), ["base_lr 1 is at the edge"]),
+        ((0.03, 0.2), (0.0, 0.1, 0.2), ["weight_decay 0.2 is at the edge"]),
+        ((0.03, 0.1), (0.0, 0.1, 0.2), []),
+        ((0.03, 0.0), (0.0, 0.1, 0.2), []),  # nothing is below 0
+        ((0.03, 0.5), (0.5,), []),
+    ],
+)
+def test_the_edge_of_a_grid_is_noted(best, decays, expected, sets):
+    plan = replace(PLAN, weight_decays=decays)
+    passes = Scripted({"h": plan}, lambda m: 60.0 if (m.base_lr, m.weight_decay) == best else 50.0, sets)
+    chosen = select({"h": plan}, passes, RECIPE, 0.1)["h"]
+    assert (chosen.base_lr, chosen.weight_decay) == best
+    assert len(chosen.notes) == len(expected)
+    assert all(want in note for want, note in zip(expected, chosen.notes, strict=True))
+
+
+def test_a_setting_with_which_a_seed_diverged_is_not_taken(sets):
+    plans = {"h": PLAN}
+    chosen = select(
+        plans, Scripted(plans, lambda m: None if (m.base_lr, m.seed) == (1.0, 2) else 100 * m.base_lr, sets), RECIPE, 0.1
+    )
+    assert chosen["h"].base_lr == 0.03
+    assert chosen["h"].candidates[2] == {"base_lr": 1.0, "weight_decay": 0.0, "mean": None, "std": None}
+    assert chosen["h"].notes == ("base_lr 1 with weight_decay 0 diverged (1 of 3 seeds)",)
+    with pytest.raises(BeyondClsError, match=r"head 'h' diverged with every setting: base_lr 0.001 .*; give lower base_lrs"):
+        select(plans, Scripted(plans, lambda m: None, sets), RECIPE, 0.1)
+
+
+def test_no_number_to_select_by(sets):
+    with pytest.raises(BeyondClsError, match="top1 of the 16 images held out is no number"):
+        select({"h": PLAN}, Scripted({"h": PLAN}, lambda m: float("nan"), sets), RECIPE, 0.1)
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.1, 1.5])
+def test_shares_that_cannot_be(share, sets, tmp_path):
+    with pytest.raises(BeyondClsError, match="the share that is held out is"):
+        probe(*sets, tmp_path / "out", PLAN, held_out=share)
+
+
+class TestEndToEnd:
+    def test_test_images_have_no_influence(self, sets, tmp_path):
+        """Another test set, whose labels are wrong, and one whose tokens are noise: the same choice, the same probe."""
+        others = {
+            "right": sets[1],
+            "wrong": write_features(tmp_path / "w", 70, seed=1, labels=(np.arange(70) + 1) % 3),
+            "noise": write_features(tmp_path / "n", 40, seed=5, signal=0.0),
+        }
+        heads = {"abmilp": PLAN, "cls": replace(PLAN, head=HeadSpec("cls"), weight_decays=(0.0, 0.1))}
+        written = {name: probe(sets[0], test, tmp_path / name, heads) for name, test in others.items()}
+        assert len({json.dumps([w[h]["top1"]["values"] for h in heads]) for w in written.values()}) == 3
+        assert len({json.dumps([w[h]["selected"] for h in heads]) for w in written.values()}) == 1
+        for head in heads:
+            files = {(tmp_path / name / head / "trained/seed1.safetensors").read_bytes() for name in others}
+            assert len(files) == 1
+
+    def test_what_was_chosen_is_trained_on_all_images(self, sets, tmp_path):
+        written = probe(*sets, tmp_path / "out", PLAN)["out"]
+        selected = written["selected"]
+        means = {c["base_lr"]: c["mean"] for c in selected["candidates"]}
+        assert list(means) == [0.001, 0.03, 1.0]
+        assert selected["base_lr"] == max(means, key=means.get) == written["recipe"]["base_lr"]
+        assert (selected["by"], selected["n_images"]) == ("top1", 16)
+        assert written["n_training"] == 160
+        alone = replace(PLAN, base_lrs=(), recipe=replace(RECIPE, base_lr=selected["base_lr"]))
+        assert probe(*sets, tmp_path / "alone", alone)["alone"]["top1"] == written["top1"]
+        names = [tmp_path / name / "trained/seed2.safetensors" for name in ("out", "alone")]
+        assert names[0].read_bytes() == names[1].read_bytes()
+        described = json.loads((tmp_path / "out/trained/seed2.json").read_text())
+        assert described["recipe"]["base_lr"] == selected["base_lr"]
+
+    def test_candidates_are_what_training_on_the_rest_gives(self, sets, tmp_path):
+        learn, held = hold_out(sets[0].labels, 0.1, 0)
+        selected = probe(*sets, tmp_path / "out", PLAN)["out"]["selected"]
+        passes = Passes({"h": PLAN.head}, Source(sets[0]), Source(sets[0], subset=held))
+        members = [Member("h", lr, 0.0, seed) for lr in PLAN.base_lrs for seed in PLAN.seeds]
+        outcomes = {o.member: o.result["top1"] for o in passes.train(members, RECIPE, learn)}
+        for candidate in selected["candidates"]:
+            values = [outcomes[Member("h", candidate["base_lr"], 0.0, seed)] for seed in PLAN.seeds]
+            assert candidate["mean"] == pytest.approx(np.mean(values), abs=1e-4)
+
+    def test_some_diverge(self, sets, tmp_path):
+        plan, said = replace(PLAN, base_lrs=(0.03, 1e60)), []
+        heads = {"a": plan, "b": replace(plan, base_lrs=(0.03, 0.1))}
+        written = probe(*sets, tmp_path / "out", heads, say=said.append)
+        assert written["a"]["recipe"]["base_lr"] == 0.03
+        assert written["a"]["selected"]["candidates"][1]["mean"] is None
+        assert written["a"]["notes"][0] == "base_lr 1e+60 with weight_decay 0 diverged (3 of 3 seeds)"
+        assert not any("diverged" in note for note in written["b"]["notes"])  # the same spec, another head
+        assert sum("diverged in epoch 1" in s for s in said) == 3
+
+    def test_all_diverge(self, sets, tmp_path):
+        with pytest.raises(BeyondClsError, match=r"head 'out' diverged with every setting: .*give lower base_lrs"):
+            probe(*sets, tmp_path / "out", replace(PLAN, base_lrs=(1e60, 1e70)))
+        assert not (tmp_path / "out").exists()

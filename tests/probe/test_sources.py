@@ -1,0 +1,183 @@
+"""Which arrays and images heads get, of one feature set or of two that are joined."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from probe.grid import HeadPlan, HeadSpec
+from probe.passes import Passes
+from probe.recipe import Recipe
+from probe.run import probe
+from probe.sources import Source, check_pair
+from store import ArrayLayout, FeatureStore, StoreError
+from tests.features import write_arrays, write_features
+
+RECIPE = Recipe(epochs=3, batch_size=32, warmup_epochs=0)
+JOINED = HeadPlan(HeadSpec("cls-attention", {"of": "joined"}), RECIPE, seeds=(0,))
+SIDES = {"train": {"seed": 0, "n": 96}, "test": {"seed": 1, "n": 70}}
+
+
+def write(folder, weights, **changes):
+    return tuple(
+        write_features(folder / f"{weights}-{s}", weights=weights, crops=True, **{**SIDES[s], **changes}) for s in SIDES
+    )
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """Training and test set of two encoders."""
+    folder = tmp_path_factory.mktemp("pairs")
+    return write(folder, "a"), write(folder, "b")
+
+
+def result(pair, other, out):
+    return probe(*pair, out, JOINED, joined=other)[out.name]
+
+
+class TestArrays:
+    def test_by_kind_block_and_view(self, tmp_path):
+        store = write_features(tmp_path / "a", views=2, blocks=(0, 1), registers=2)
+        source = Source(store)
+        assert [a.name for a in source.arrays("patch", (0, 1))] == ["patch/block1/view0", "patch/block1/view1"]
+        assert [a.name for a in Source(store, block=0).arrays("cls")] == ["cls/block0/view0"]
+        assert [a.name for a in Source(store, block=0).arrays("cls/block1")] == ["cls/block1/view0"]
+        assert [a.name for a in source.arrays("registers")] == ["registers/block1/view0"]
+        assert [a.name for a in source.arrays("attention/cls")] == ["attention/cls/view0"]
+        assert (source.dim, source.n_patches, source.probed_block) == (8, 9, 1)
+
+    def test_tokens_of_the_joined_set_are_of_its_own_deepest_block(self, tmp_path):
+        store, other = write_features(tmp_path / "a", blocks=(0, 1)), write_features(tmp_path / "b", blocks=(0, 3), weights="v")
+        source = Source(store, other, block=0)
+        (array,) = source.arrays("joined/patch")
+        assert array is other.array("patch/block3/view0")
+
+    def test_a_copy_without_tokens(self, tmp_path):
+        store = write_features(tmp_path / "a")
+        for kind in ("patch", "cls"):
+            shutil.rmtree(store.path / kind)
+        source = Source(FeatureStore.open(store.path))
+        with pytest.raises(StoreError, match="has no tokens in this copy; fetch patch or cls: dvc pull"):
+            _ = source.dim
+        assert source.n_patches is None
+
+    def test_tokens_of_two_widths(self, tmp_path):
+        source = Source(write_features(tmp_path / "a"))
+        with pytest.raises(StoreError, match=r"patch of .*a is 8 wide, expected 12 as the other tokens"):
+            source.check_width(("attention/cls", "patch"), 12)
+
+
+class TestRows:
+    def test_valid_labelled_and_chosen(self, tmp_path):
+        labels = np.arange(96) % 3
+        labels[7] = -1
+        store = write_features(tmp_path / "a", invalid=(3,), labels=labels)
+        assert Source(store).rows.tolist() == [i for i in range(96) if i not in (3, 7)]
+        assert Source(store, subset=[90, 3, 5, 5, 7]).rows.tolist() == [5, 90]
+
+    def test_a_part_compares_joined_sets_no_more(self, pairs, monkeypatch):
+        a, b = pairs
+        source = Source(a[0], b[0])
+        rows = source.rows
+        monkeypatch.setattr("probe.sources.join", None)
+        part = source.part(rows[:5])
+        assert part.rows.tolist() == [0, 1, 2, 3, 4]
+        assert part.row_of_joined is source.row_of_joined
+
+
+class TestJoined:
+    def test_by_image_in_another_order(self, pairs, tmp_path):
+        own, same = pairs
+        turned = tuple(
+            write_features(
+                tmp_path / f"c-{s}", weights="b", crops=True, order=np.random.default_rng(3).permutation(v["n"]), **v
+            )
+            for s, v in SIDES.items()
+        )
+        one, other = result(own, same, tmp_path / "one"), result(own, turned, tmp_path / "other")
+        assert one["top1"] == other["top1"]
+        assert one["entropy"] == other["entropy"]
+        assert one["joined"] == {"training": same[0].spec.key, "test": same[1].spec.key}
+        weights = [np.load(tmp_path / f"{name}/trained/weights.npy") for name in ("one", "other")]
+        np.testing.assert_array_equal(*weights)
+        rows = same[1].array("attention/cls/view0").all().astype(np.float32).mean(1)
+        np.testing.assert_allclose(weights[0], rows / rows.sum(1, keepdims=True), atol=1e-3)
+
+    def test_pooling_does_not_matter(self, pairs, tmp_path, monkeypatch):
+        own = pairs[0]
+        other = tuple(
+            write_features(tmp_path / f"c-{s}", weights="b", crops=True, order=np.arange(v["n"])[::-1], **v)
+            for s, v in SIDES.items()
+        )
+        one = result(own, other, tmp_path / "one")
+        monkeypatch.setattr("probe.passes.fits", lambda *_: False)
+        two = result(own, other, tmp_path / "two")
+        assert one["top1"]["mean"] == pytest.approx(two["top1"]["mean"], abs=2)
+        assert one["entropy"]["mean"] == pytest.approx(two["entropy"]["mean"], abs=1e-5)
+
+    def test_images_that_the_other_lacks_are_left_out(self, tmp_path):
+        own = write(tmp_path, "a", invalid=(4,))
+        other = write(tmp_path, "b", invalid=(0, 1, 2))
+        for out, head in (("map", JOINED), ("cls", HeadPlan(HeadSpec("cls"), RECIPE, seeds=(0,)))):
+            metrics = probe(*own, tmp_path / out, head, joined=other)[out]
+            assert (metrics["n_training"], metrics["n_test"]) == (96 - 4, 70 - 4)
+        assert np.load(tmp_path / "map/trained/weights.npy").shape == (66, 9)
+
+    def test_an_image_that_only_we_could_not_read_has_no_crop_to_compare(self, pairs, tmp_path):
+        own, other = write(tmp_path, "a", invalid=(4,)), pairs[1]
+        assert result(own, other, tmp_path / "out")["n_training"] == 95
+
+    def test_other_crops(self, pairs, tmp_path):
+        own, other = pairs
+        moved = recropped(tmp_path / "moved", other[0], 2.0)
+        with pytest.raises(
+            StoreError, match=r"a-train shows \[2.0, .*\] of image '000007', .*moved shows \[4.0, .*join feature sets"
+        ):
+            result(own, (moved, other[1]), tmp_path / "out")
+        rounded = recropped(tmp_path / "rounded", other[0], 1.4)
+        assert result(own, (rounded, other[1]), tmp_path / "out")["n_training"] == 96
+
+    def test_other_images(self, pairs, tmp_path):
+        own, other = pairs[0], write(tmp_path, "b", n_classes=4)
+        with pytest.raises(StoreError, match=r"image '000003' has label 0 in .*a-train but 3 in .*; are these the same images"):
+            result(own, other, tmp_path / "out")
+
+    def test_of_two_encoders_among_themselves(self, pairs, tmp_path):
+        own, b = pairs
+        with pytest.raises(StoreError, match="two encoders or extractions: weights differ"):
+            result(own, (b[0], own[1]), tmp_path / "out")
+
+    def test_heads_that_read_none(self, pairs, tmp_path):
+        with pytest.raises(StoreError, match=r"this head reads 'joined/attention/cls', of a second feature set; name it with"):
+            probe(*pairs[0], tmp_path / "out", JOINED)
+
+    def test_other_numbers_of_patches(self, pairs, tmp_path):
+        own, other = pairs[0], write(tmp_path, "b", n_tokens=16)
+        with pytest.raises(ValueError, match="joined/attention/cls has 16 patches an image and the tokens 9"):
+            result(own, other, tmp_path / "out")
+
+    def test_views_must_be_in_both(self, pairs, tmp_path):
+        own, other = write(tmp_path, "a", views=2), pairs[1]
+        with pytest.raises(StoreError, match=r"b-train has no array 'attention/cls/view1'"):
+            result(own, other, tmp_path / "out")
+        assert probe(*own, tmp_path / "out", JOINED, joined=other, views=1)["out"]["n_views"] == 1
+
+
+def recropped(path, store, by):
+    """A copy whose image in row 7 was cropped elsewhere."""
+    arrays = {name: array.all().copy() for name, array in store.arrays.items()}
+    arrays["images/crop/view0"][7] += by
+    layouts = [
+        ArrayLayout(name, a.shape, a.layout.dtype, a.layout.dimensions, a.layout.shard_rows) for name, a in store.arrays.items()
+    ]
+    return write_arrays(
+        path, store.spec, layouts, arrays, {"encoder": "encoder-b", "norm_eps": None, "classes": None, "problems": []}
+    )
+
+
+def test_pairs_may_hold_more_than_the_other(tmp_path):
+    more = write_features(tmp_path / "a", views=3, blocks=(0, 1), maps=("cls", "centre"))
+    less = write_features(tmp_path / "b", 40, seed=1, maps=())
+    check_pair(more, less)
+    check_pair(less, more)
+    Passes({"abmilp": HeadSpec()}, Source(more), Source(less), range(3))

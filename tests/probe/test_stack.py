@@ -1,0 +1,149 @@
+"""Stacked members against torch's modules, one by one."""
+
+import pytest
+import torch
+from torch import nn
+
+from probe.aggregators import AGGREGATORS
+from probe.grid import HeadSpec
+from probe.stack import Stack
+from store import BeyondClsError
+from tests.probe.training import D, Images, K, T, equal
+
+SPECS = {
+    "abmilp": HeadSpec("abmilp"),
+    "three branches": HeadSpec("abmilp", {"branches": 3}),
+    "cls": HeadSpec("cls"),
+    "average": HeadSpec("average"),
+    "plain": HeadSpec("abmilp", {}, "none"),
+    "plain cls": HeadSpec("cls", {}, "none"),
+}
+M = 3
+
+
+def heads_of(spec, dtype=torch.float64, n=M):
+    return [spec.build(D, T, K, seed=seed).to(dtype) for seed in range(n)]
+
+
+@pytest.fixture
+def batches():
+    return list(Images(45, 15).epoch())
+
+
+@pytest.mark.parametrize("name", SPECS)
+class TestEveryStack:
+    def test_is_its_heads_in_training_and_evaluation(self, name, batches):
+        heads = heads_of(SPECS[name])
+        stack = Stack(heads)
+        for batch in batches:
+            ours, weights = stack(batch, training=True)
+            for m, head in enumerate(heads):  # heads are torch's modules: BatchNorm1d, Linear
+                logits, own = head.train()(batch)
+                torch.testing.assert_close(ours[m], logits)
+                if own is not None:
+                    torch.testing.assert_close(weights if weights.ndim == 2 else weights[m], own)
+        for m, head in enumerate(heads):
+            if isinstance(head.norm, nn.BatchNorm1d):
+                torch.testing.assert_close(stack.running["mean"][m], head.norm.running_mean)
+                torch.testing.assert_close(stack.running["var"][m], head.norm.running_var)
+        before = {name: values.clone() for name, values in stack.running.items()}
+        ours, _ = stack(batches[0])
+        for m, head in enumerate(heads):
+            torch.testing.assert_close(ours[m], head.eval()(batches[0])[0])
+        assert all(torch.equal(values, before[name]) for name, values in stack.running.items())
+
+    def test_gradients_are_those_of_its_heads(self, name, batches):
+        heads, towards = heads_of(SPECS[name]), torch.randn(M, 15, K, dtype=torch.float64)
+        stack = Stack(heads)
+        (stack(batches[0], training=True)[0] * towards).sum().backward()
+        for m, head in enumerate(heads):
+            (head.train()(batches[0])[0] * towards[m]).sum().backward()
+            for parameter, own in head.named_parameters():
+                torch.testing.assert_close(stack.parameters[parameter].grad[m], own.grad)
+
+    def test_shapes(self, name, batches):
+        logits, weights = Stack(heads_of(SPECS[name]))(batches[0])
+        assert logits.shape == (M, 15, K)
+        if "cls" in name:
+            assert weights is None
+        else:
+            assert weights.shape == ((15, T) if name == "average" else (M, 15, T))
+            torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1], dtype=torch.float64))
+
+    @pytest.mark.parametrize("members", [[2, 0], [1], [0, 1, 2], []])
+    def test_goes_on_with_some_members(self, name, members, batches):
+        stack, heads = Stack(heads_of(SPECS[name])), heads_of(SPECS[name])
+        stack(batches[0], training=True)
+        expected = [stack.head(m) for m in members]
+        stack.keep(members)
+        assert len(stack) == len(members)
+        assert all(p.is_leaf and p.requires_grad and len(p) == len(members) for p in stack.parameters.values())
+        for m, head in enumerate(expected):
+            equal(stack.head(m), head)
+        del heads
+
+    def test_comes_back_from_its_state(self, name, batches):
+        stack, other = Stack(heads_of(SPECS[name])), Stack([SPECS[name].build(D, T, K, seed=9).double()] * M)
+        stack(batches[0], training=True)
+        other.load({key: values.clone() for key, values in stack.state().items()})
+        equal(stack, other)
+        torch.testing.assert_close(stack(batches[1])[0], other(batches[1])[0], rtol=0, atol=0)
+        assert all(p.requires_grad for p in other.parameters.values())
+
+    def test_gives_heads_of_their_own(self, name, batches):
+        stack = Stack(heads_of(SPECS[name]))
+        stack(batches[0], training=True)
+        head = stack.head(1)
+        assert not head.training
+        assert all(p.requires_grad for p in head.parameters())
+        torch.testing.assert_close(head(batches[1])[0], stack(batches[1])[0][1])
+        with torch.no_grad():
+            head.classifier.weight.zero_()
+        assert stack.parameters["classifier.weight"][1].abs().sum() > 0
+        assert stack.head(0).classifier.weight.abs().sum() > 0
+        assert head.classifier.weight.abs().sum() == 0
+
+    def test_leaves_the_heads_that_it_was_made_of_alone(self, name, batches):
+        heads = heads_of(SPECS[name])
+        stack = Stack(heads)
+        stack(batches[0], training=True)[0].sum().backward()
+        with torch.no_grad():
+            for p in stack.parameters.values():
+                p.zero_()
+        for head, fresh in zip(heads, heads_of(SPECS[name]), strict=True):
+            equal(head, fresh)
+
+
+def test_vectors_that_were_computed_beforehand(batches):
+    ours, theirs = Stack(heads_of(SPECS["average"]), vectors="mine"), Stack(heads_of(SPECS["average"]))
+    vectors = {"mine": batches[0]["patch"].mean(1)}
+    for training in (True, False):
+        logits, weights = ours(vectors, training=training)
+        assert weights is None
+        torch.testing.assert_close(logits, theirs(batches[0], training=training)[0])
+    equal(ours, theirs, 1e-12)
+
+
+def test_one_image_has_no_variance(batches):
+    one = {kind: values[:1] for kind, values in batches[0].items()}
+    stack = Stack(heads_of(SPECS["abmilp"]))
+    with pytest.raises(BeyondClsError, match="there is 1 image to train on at once, expected 2 or more: batch normalisation"):
+        stack(one, training=True)
+    assert stack(one)[0].isfinite().all()
+
+
+def test_an_aggregator_is_in_the_mode_that_it_is_asked_for(batches, monkeypatch):
+    class Mine(AGGREGATORS["cls"]):
+        def __init__(self, dim):
+            super().__init__(dim)
+            self.scale, self.drop = nn.Linear(dim, dim), nn.Dropout(0.5)
+
+        def forward(self, features):
+            return super().forward({"cls": self.drop(self.scale(features["cls"]))})
+
+    monkeypatch.setitem(AGGREGATORS, "mine", Mine)
+    stack = Stack(heads_of(HeadSpec("mine")))
+    with torch.random.fork_rng():
+        one, other = (stack(batches[0], training=True)[0] for _ in range(2))
+    assert not torch.allclose(one, other)
+    torch.testing.assert_close(stack(batches[0])[0], stack(batches[0])[0], rtol=0, atol=0)

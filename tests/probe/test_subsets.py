@@ -1,0 +1,177 @@
+"""Subsets: what is promised of which rows they hold."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from probe.draws import draws_of
+from probe.subsets import hold_out, k_shot, percentage
+from store import BeyondClsError
+
+SIZES = (40, 7, 3, 90, 1)
+LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(5), SIZES))
+UNLABELLED = np.where(np.arange(141) % 5 == 2, -1, LABELS)
+SEVERAL = (np.random.default_rng(1).random((50, 6)) < 0.3).astype(np.uint8)
+PERCENTS = (0.5, 1, 5, 10, 12, 33.3, 50, 90, 100)
+
+
+def counts(labels: np.ndarray, rows: np.ndarray) -> list[int]:
+    return np.bincount(labels[rows], minlength=labels.max() + 1).tolist()
+
+
+def test_draws_stay_as_they_are():
+    """Another algorithm would change the subsets that people have reported on."""
+    assert draws_of(np.array([0, 1, 10**9]), 0, "k-shot").tolist() == [
+        3286132929266391981,
+        17740423224614614880,
+        11361805079475505197,
+    ]
+    assert k_shot(np.arange(60) % 3, 2, seed=7).tolist() == [10, 13, 30, 35, 42, 53]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_k_of_each_class(k):
+    rows = k_shot(LABELS[LABELS != 4], k)
+    assert counts(LABELS[LABELS != 4], rows) == [k] * 4
+    assert rows.dtype == np.int64
+    assert (np.diff(rows) > 0).all()
+
+
+def test_seeds_differ_and_repeat():
+    labels = np.arange(100) % 2
+    assert np.array_equal(k_shot(labels, 9, 3), k_shot(labels, 9, 3))
+    assert not np.array_equal(k_shot(labels, 9, 3), k_shot(labels, 9, 4))
+    assert not np.array_equal(percentage(labels, 20, 3), percentage(labels, 20, 4))
+    assert not np.array_equal(hold_out(labels, 0.2, 3)[1], hold_out(labels, 0.2, 4)[1])
+
+
+def test_each_row_has_the_same_chance():
+    labels = np.arange(20) % 2
+    drawn = np.bincount(np.concatenate([k_shot(labels, 3, seed) for seed in range(2000)]), minlength=20)
+    assert abs(drawn / 2000 - 0.3).max() < 0.05  # five standard deviations
+
+
+def test_smaller_subsets_lie_in_larger_ones():
+    labels = np.arange(200) % 4
+    for labels_, subset, sizes in (
+        (labels, k_shot, range(1, 51)),
+        (LABELS, percentage, PERCENTS),
+        (SEVERAL, percentage, PERCENTS),
+    ):
+        subsets = [set(subset(labels_, size, 1).tolist()) for size in sizes]
+        assert all(small <= large for small, large in pairwise(subsets))
+        assert subsets[-1] == set(range(len(labels_)))
+
+
+@pytest.mark.parametrize("percent", PERCENTS)
+def test_percentage_is_stratified_and_the_total_is_right(percent):
+    got = np.array(counts(LABELS, percentage(LABELS, percent)))
+    assert got.sum() == max(5, round(141 * percent / 100))
+    assert got.min() >= 1
+    exact = np.array(SIZES) * percent / 100
+    if percent >= 5:
+        assert abs(got - np.maximum(exact, 1)).max() < 2
+    assert len(percentage(SEVERAL, percent)) == max(1, round(50 * percent / 100))
+
+
+def test_percentages_of_equal_classes_are_equal():
+    labels = np.arange(1000) % 10
+    assert counts(labels, percentage(labels, 10)) == [10] * 10
+    assert sorted(counts(labels, percentage(labels, 10.3))) == [10] * 7 + [11] * 3
+
+
+def test_where_a_share_grows_no_class_loses():
+    """Largest remainders would: of 6, 6 and 2 seats, the small class has 2 of 10 but 1 of 11."""
+    labels = np.repeat(np.arange(3), (6, 6, 2))
+    small = [counts(labels, percentage(labels, 100 * n / 14))[2] for n in range(3, 15)]
+    assert small == sorted(small)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.3, 0.9, 0.999])
+@pytest.mark.parametrize("labels", [LABELS, UNLABELLED, SEVERAL], ids=["one", "unlabelled", "several"])
+def test_hold_out_splits_what_is_labelled(labels, share):
+    train, held = hold_out(labels, share)
+    labelled = np.flatnonzero(labels >= 0) if labels.ndim == 1 else np.arange(50)
+    assert np.array_equal(np.sort(np.concatenate([train, held])), labelled)
+    assert len(held) >= 1
+    if labels.ndim == 1:
+        assert set(labels[train]) == set(labels[labelled])  # every class can be learnt
+    if share <= 0.3:
+        assert len(held) == max(1, round(share * len(labelled)))
+
+
+def test_hold_out_is_stratified():
+    labels = np.arange(300) % 3
+    assert counts(labels, hold_out(labels, 0.1)[1]) == [10, 10, 10]
+
+
+def test_hold_out_is_no_percentage():
+    """A percentage to learn from and a hold-out to select on, both of seed 0, must not be the same images."""
+    labels = np.arange(1000) % 2
+    both = np.intersect1d(percentage(labels, 10), hold_out(labels, 0.1)[1])
+    assert 0 < len(both) < 30  # 10 expected
+
+
+@pytest.mark.parametrize("draw", [lambda *a: k_shot(*a, 2), lambda *a: percentage(*a, 20), lambda *a: hold_out(*a, 0.2)[1]])
+def test_unlabelled_rows_are_never_chosen(draw):
+    labels = np.where(np.arange(200) % 7 == 0, -1, np.arange(200) % 3)
+    assert (labels[draw(labels)] >= 0).all()
+
+
+def test_rows_restrict_the_choice_without_another_draw():
+    labels, rows = np.arange(200) % 4, np.arange(50, 200)
+    for subset in (k_shot(labels, 5, 2, rows), percentage(labels, 10, 2, rows), *hold_out(labels, 0.1, 2, rows)):
+        assert set(subset) <= set(rows)
+    all_, some = k_shot(labels, 30, 2), k_shot(labels, 30, 2, rows)
+    assert set(all_[all_ >= 50]) <= set(some)
+    assert np.array_equal(some, k_shot(labels, 30, 2, rows[::-1]))  # in any order
+
+
+def test_one_class_does_not_move_another():
+    """Relabelling (another list of classes) changes only the classes that it touches."""
+    labels = np.arange(100) % 4
+    merged = np.where(labels == 3, 2, labels)
+    mine = [rows[np.isin(labels[rows], (0, 1))] for rows in (k_shot(labels, 5), k_shot(merged, 5))]
+    assert np.array_equal(*mine)
+
+
+class TestBadInput:
+    def test_too_few_images(self):
+        with pytest.raises(BeyondClsError, match=r"class 4 has 1 images, expected 2 or more; choose k ≤ 1, or .* -1"):
+            k_shot(LABELS, 2)
+        with pytest.raises(BeyondClsError, match="class 1 has 0 images, expected 1"):
+            k_shot(np.array([0, 1, 0]), 1, rows=np.array([0, 2]))
+
+    def test_several_labels(self):
+        with pytest.raises(BeyondClsError, match=r"not defined for labels \(50, 6\) \(several an image\); use percentage"):
+            k_shot(SEVERAL, 1)
+
+    @pytest.mark.parametrize("percent", [0, -1, 101, float("nan")])
+    def test_percentages_that_cannot_be(self, percent):
+        with pytest.raises(BeyondClsError, match=f"percentage is {percent}, expected more than 0"):
+            percentage(LABELS, percent)
+
+    @pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])
+    def test_shares_that_cannot_be(self, share):
+        with pytest.raises(BeyondClsError, match=f"held out is {share}, expected more than 0 and less than 1"):
+            hold_out(LABELS, share)
+
+    def test_k_below_1(self):
+        with pytest.raises(BeyondClsError, match="k is 0, expected 1 or more"):
+            k_shot(LABELS, 0)
+
+    def test_nothing_can_be_spared(self):
+        with pytest.raises(BeyondClsError, match="none of 3 images can be held out: each class would be left without"):
+            hold_out(np.arange(3))
+        with pytest.raises(BeyondClsError, match="none of 1 images can be held out"):
+            hold_out(SEVERAL[:1])
+
+    def test_no_label_at_all(self):
+        for draw in (lambda labels: k_shot(labels, 1), lambda labels: percentage(labels, 5), hold_out):
+            with pytest.raises(BeyondClsError, match="no labelled image to choose from"):
+                draw(np.full(4, -1))
+
+    def test_rows_of_another_set(self):
+        with pytest.raises(BeyondClsError, match="rows are 0 to 141, expected 0 to 140, those of the labels"):
+            percentage(LABELS, 5, rows=np.arange(142))
