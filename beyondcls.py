@@ -5,6 +5,7 @@ The public names, imported when they are first used: probing needs no timm, extr
     store = beyondcls.open_store("features/quickstart-mae-test")
     patch = store.tokens("patch").rows([0, 1, 2])            # [3, 64, 192] float16
     head = beyondcls.load_probe("probes/quickstart-mae/abmilp/trained/seed0")
+    model = beyondcls.online("quickstart-mae", "probes/quickstart-mae/abmilp/trained/seed0")  # images to logits
 """
 
 from importlib import import_module
@@ -14,50 +15,81 @@ if TYPE_CHECKING:
     from extract.datasets import open_images
     from extract.encoders import ENCODERS, load_encoder
     from extract.run import extract
-    from probe.aggregators import AGGREGATORS, AbMILP, Average, Cls
+    from pipelines.online import online
+    from probe.aggregators import AGGREGATORS, AbMILP, Aggregator, Average, Cls, Pooled
+    from probe.closed import CLOSED, make_closed
+    from probe.grid import HeadPlan, HeadSpec
+    from probe.pooling import softmax_pool
+    from probe.recipe import PRESETS, Recipe, make_recipe
     from probe.run import probe
     from probe.saved import load_probe
-    from probe.train import Recipe
+    from probe.subsets import hold_out, k_shot, percentage
     from store import BeyondClsError, FeatureStore, Loader, open_store, read_ids, rows_of_ids
 
 _HOME = {
     "AGGREGATORS": "probe.aggregators",
     "AbMILP": "probe.aggregators",
+    "Aggregator": "probe.aggregators",
     "Average": "probe.aggregators",
     "BeyondClsError": "store",
+    "CLOSED": "probe.closed",
     "Cls": "probe.aggregators",
     "ENCODERS": "extract.encoders",
     "FeatureStore": "store",
+    "HeadPlan": "probe.grid",
+    "HeadSpec": "probe.grid",
     "Loader": "store",
-    "Recipe": "probe.train",
+    "PRESETS": "probe.recipe",
+    "Pooled": "probe.aggregators",
+    "Recipe": "probe.recipe",
     "extract": "extract.run",
+    "hold_out": "probe.subsets",
+    "k_shot": "probe.subsets",
     "load_encoder": "extract.encoders",
     "load_probe": "probe.saved",
+    "make_closed": "probe.closed",
+    "make_recipe": "probe.recipe",
+    "online": "pipelines.online",
     "open_images": "extract.datasets",
     "open_store": "store",
+    "percentage": "probe.subsets",
     "probe": "probe.run",
     "read_ids": "store",
     "rows_of_ids": "store",
+    "softmax_pool": "probe.pooling",
 }
 
 __all__ = [
     "AGGREGATORS",
+    "CLOSED",
     "ENCODERS",
+    "PRESETS",
     "AbMILP",
+    "Aggregator",
     "Average",
     "BeyondClsError",
     "Cls",
     "FeatureStore",
+    "HeadPlan",
+    "HeadSpec",
     "Loader",
+    "Pooled",
     "Recipe",
     "extract",
+    "hold_out",
+    "k_shot",
     "load_encoder",
     "load_probe",
+    "make_closed",
+    "make_recipe",
+    "online",
     "open_images",
     "open_store",
+    "percentage",
     "probe",
     "read_ids",
     "rows_of_ids",
+    "softmax_pool",
 ]
 
 

@@ -29,11 +29,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.timing import ROOT
-from extract.allocator import keep_freed_memory
 from extract.datasets import ImageSet, Sample
 from extract.encoders import Encoder
 from extract.run import extract
 from extract.views import Crop
+from store.allocator import keep_freed_memory
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""The command line: `beyondcls extract | probe | attention | report | encoders | store`."""
+"""The command line: `beyondcls extract | plan | probe | predict | attention | report | encoders | store`."""
 
 import sys
 
 import typer
 
-from pipelines import attention, encoders, extract, probe, store
+from pipelines import attention, encoders, extract, plan, predict, probe, store
 from pipelines.report import command as report
 
 app = typer.Typer(
@@ -14,7 +14,9 @@ app = typer.Typer(
     help="How good is a frozen ViT's representation, and why: extract features once, probe them many times.",
 )
 app.command("extract")(extract.main)
+app.command("plan")(plan.main)
 app.command("probe")(probe.main)
+app.command("predict")(predict.main)
 app.command("attention")(attention.main)
 app.command("report")(report.main)
 app.command("encoders")(encoders.main)

@@ -1,5 +1,6 @@
 """params.yaml: every value a user may change."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,24 @@ import yaml
 
 from store import BeyondClsError
 from store.errors import unknown
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the numbers of its version 1.2: PyYAML takes 1e-3 for a text."""
+
+
+_Loader.yaml_implicit_resolvers = {first: list(of) for first, of in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+"), list("-+.0123456789")
+)
+
+
+def from_yaml(text: str) -> Any:
+    """What a YAML text says.
+
+    Raises: yaml.YAMLError: it is none.
+    """
+    return yaml.load(text, _Loader)
 
 
 def read_params(path: Path) -> dict[str, Any]:
@@ -20,7 +39,7 @@ def read_params(path: Path) -> dict[str, Any]:
             f"there is no parameter file {str(path)!r}; run in the folder of params.yaml, or name it with --params"
         )
     try:
-        content = yaml.safe_load(path.read_text())
+        content = from_yaml(path.read_text())
     except yaml.YAMLError as error:
         raise BeyondClsError(f"{path} is not YAML: {error}") from error
     if not isinstance(content, dict):
@@ -31,14 +50,20 @@ def read_params(path: Path) -> dict[str, Any]:
 def section(params: Mapping[str, Any], name: str, entry: str | None = None) -> dict[str, Any]:
     """A section, or one entry of it; empty where the file says nothing.
 
-    Raises: BeyondClsError: `entry` is not in the section.
+    Raises: BeyondClsError: `entry` is not in the section, or what is there has no names.
     """
-    values = params.get(name) or {}
+    values = _mapping(name, params.get(name))
     if entry is None:
-        return dict(values)
+        return values
     if entry not in values:
         raise BeyondClsError(unknown(name.rstrip("s"), entry, values, f"Add it to {name} in the parameter file"))
-    return dict(values[entry] or {})
+    return _mapping(f"{name}.{entry}", values[entry])
+
+
+def _mapping(where: str, values: Any) -> dict[str, Any]:
+    if values is not None and not isinstance(values, Mapping):
+        raise BeyondClsError(f"{where} in the parameter file is {values!r}, expected names and values, e.g. {{epochs: 90}}")
+    return dict(values or {})
 
 
 def given(**values: Any) -> dict[str, Any]:
@@ -62,3 +87,14 @@ def integers(option: str, text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
         raise BeyondClsError(f"{option} is {text!r}, expected integers with commas, e.g. 3,-1") from error
+
+
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """`0.01,0.1` as (0.01, 0.1).
+
+    Raises: BeyondClsError: names the option.
+    """
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise BeyondClsError(f"{option} is {text!r}, expected numbers with commas, e.g. 0.01,0.1") from error

@@ -1,94 +1,169 @@
 """`beyondcls probe`: heads from feature sets, without the encoder."""
 
-from dataclasses import fields
+import os
+import shlex
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.params import check_names, given, integers, read_params, section
+from pipelines.heads import options_of, plans_and_run
+from pipelines.params import given, integers, numbers, read_params
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from store import FeatureStore
 
 
 def main(
     features: Annotated[Path, typer.Option(help="feature set of the training images")],
     test: Annotated[Path, typer.Option(help="feature set of the test images, of the same encoder")],
-    out: Annotated[Path, typer.Option(help="folder for probes, metrics and curves")],
-    head: Annotated[str, typer.Option(help="an aggregator, or a name under heads in params.yaml")] = "abmilp",
+    out: Annotated[Path, typer.Option(help="folder for probes, metrics and curves; one inside it for each of several heads")],
+    head: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="an aggregator, FILE.py:CLASS, or a name under heads in params.yaml; may be repeated  [default: abmilp]"
+        ),
+    ] = None,
     params: Annotated[
         Path | None, typer.Option(help="take heads.HEAD and probe from this file; options given here win")
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="of the aggregator, e.g. --option depth=2; may be repeated")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="mae-lars, mae-lars-large, small-sgd or adamw; replaces the recipe in params.yaml")
+    ] = None,
     seeds: Annotated[str | None, typer.Option(help="with commas  [default: 0,1,2]")] = None,
-    block: Annotated[int | None, typer.Option(help="whose tokens to read  [default: the deepest stored]")] = None,
+    base_lrs: Annotated[
+        str | None, typer.Option(help="with commas: the best on held-out training images is taken, e.g. 0.01,0.03,0.1")
+    ] = None,
+    weight_decays: Annotated[str | None, typer.Option(help="likewise")] = None,
+    held_out: Annotated[float | None, typer.Option(help="share of the training images to select on  [default: 0.1]")] = None,
     epochs: Annotated[int | None, typer.Option(help="[default: 90]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="[default: 1024]")] = None,
-    optimiser: Annotated[str | None, typer.Option(help="sgd or adamw  [default: sgd]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="images of an optimiser's step  [default: 1024]")] = None,
+    rows_at_once: Annotated[int | None, typer.Option(help="images computed at once  [default: a batch]")] = None,
+    optimiser: Annotated[str | None, typer.Option(help="lars, sgd or adamw  [default: sgd]")] = None,
     base_lr: Annotated[
         float | None, typer.Option(help="learning rate of a batch of 256, scaled linearly  [default: 0.1]")
     ] = None,
-    momentum: Annotated[float | None, typer.Option(help="of sgd  [default: 0.9]")] = None,
+    momentum: Annotated[float | None, typer.Option(help="of sgd and lars; beta 1 of adamw  [default: 0.9]")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="[default: 0]")] = None,
     warmup_epochs: Annotated[int | None, typer.Option(help="[default: 10]")] = None,
+    order: Annotated[
+        str | None, typer.Option(help="of the images: shared by all seeds, or own, one pass for each  [default: shared]")
+    ] = None,
+    normalisation: Annotated[str | None, typer.Option(help="before the classifier: batch or none  [default: batch]")] = None,
+    final_norm: Annotated[
+        bool | None, typer.Option("--final-norm/--no-final-norm", help="apply the encoder's last LayerNorm to the tokens first")
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="logistic, knn or ridge instead of gradient steps, for aggregators without parameters")
+    ] = None,
+    joined: Annotated[
+        Path | None, typer.Option(help="second feature set of the training images, for heads that read joined/…")
+    ] = None,
+    joined_test: Annotated[Path | None, typer.Option(help="likewise of the test images")] = None,
+    block: Annotated[int | None, typer.Option(help="whose tokens to read  [default: the deepest stored]")] = None,
+    views: Annotated[
+        int | None, typer.Option(min=1, help="of the training images that are shown  [default: all stored]")
+    ] = None,
+    k_shot: Annotated[int | None, typer.Option(help="train on so many images of each class")] = None,
+    percent: Annotated[float | None, typer.Option(help="train on so many percent of the images, stratified")] = None,
+    subset_seed: Annotated[int | None, typer.Option(help="of --k-shot and --percent  [default: 0]")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
+    placement: Annotated[
+        str | None, typer.Option(help="of the features: device, memory, stream, or auto: the first that fits  [default: auto]")
+    ] = None,
 ) -> None:
-    """Stage two: train linear heads on cached tokens; the encoder is not needed."""
+    """Stage two: train heads on cached tokens; the encoder is not needed.
+
+    All heads, seeds, learning rates and weight decays of one command train side by side, with one reading of the features.
+    A run that was killed goes on when the same command is given again. Under torchrun, each process reads its own shards.
+    """
     from pipelines.device import choose_device
     from pipelines.progress import progress_bar
-    from probe.run import probe
-    from probe.train import Recipe
-    from store import FeatureStore
+    from probe.run import n_epochs, probe
+    from store import BeyondClsError, FeatureStore
+    from store.allocator import keep_freed_memory
 
-    values = read_params(params) if params is not None else {}
-    described: dict[str, Any] = section(values, "heads", head) if params is not None else {}
-    training = section(values, "probe")
-    recipe_names = [f.name for f in fields(Recipe)]
-    check_names("probe", training, [*recipe_names, "seeds"])
-    aggregator = described.pop("aggregator", head)
-    # A head's own entry may change the recipe too; what is left are options of its aggregator.
-    training |= {name: described.pop(name) for name in [*recipe_names, "seeds", "block"] if name in described}
-    training |= given(
+    here = given(
+        preset=preset,
         epochs=epochs,
         batch_size=batch_size,
+        rows_at_once=rows_at_once,
         optimiser=optimiser,
         base_lr=base_lr,
         momentum=momentum,
         weight_decay=weight_decay,
         warmup_epochs=warmup_epochs,
+        order=order,
+        normalisation=normalisation,
+        final_norm=final_norm,
+        protocol=protocol,
+        seeds=None if seeds is None else integers("--seeds", seeds),
+        base_lrs=None if base_lrs is None else numbers("--base-lrs", base_lrs),
+        weight_decays=None if weight_decays is None else numbers("--weight-decays", weight_decays),
         block=block,
+        views=views,
+        held_out=held_out,
+        k_shot=k_shot,
+        percent=percent,
+        subset_seed=subset_seed,
+        placement=placement,
     )
-    if seeds is not None:
-        training["seeds"] = integers("--seeds", seeds)
-    chosen = training.pop("seeds", (0, 1, 2))
-    read = training.pop("block", None)
-    options = described | _options(option or [])
-    recipe = Recipe(**training)
-    place = choose_device(device)
-    stores = FeatureStore.open(features), FeatureStore.open(test)
-    with progress_bar(f"{stores[0].attributes['encoder']} {head}", recipe.epochs * len(chosen), "epochs") as progress:
-        metrics = probe(
+    described = None if params is None else read_params(params)
+    plans, of_run = plans_and_run(head or ["abmilp"], described, here, options_of(option or []))
+    if (joined is None) != (joined_test is None):
+        raise BeyondClsError("--joined and --joined-test go together: feature sets of the training and of the test images")
+    pair = None if joined is None or joined_test is None else (FeatureStore.open(joined), FeatureStore.open(joined_test))
+    keep_freed_memory()
+    stores, place = (FeatureStore.open(features), FeatureStore.open(test)), choose_device(device)
+    subset, about = _subset(stores[0], of_run)
+    single = next(iter(plans.values())) if len(plans) == 1 else None
+    with progress_bar(f"{stores[0].attributes['encoder']} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress:
+        written = probe(
             *stores,
             out,
-            aggregator=aggregator,
-            options=options,
-            recipe=recipe,
-            seeds=chosen,
-            block=read,
+            single or plans,
+            joined=pair,
+            subset=subset,
             device=place,
             progress=progress,
+            say=typer.echo if _is_first() else None,
+            notes={"command": shlex.join(["beyondcls", *sys.argv[1:]]), **about},
+            **of_run,
         )
-    top1 = metrics["top1"]
-    typer.echo(
-        f"{out}: top-1 {top1['mean']:.2f} ± {top1['std']:.2f} % over {len(chosen)} seed(s), {metrics['n_test']:,} test images"
-    )
+    for name, measures in written.items() if _is_first() else ():
+        typer.echo(f"{out if single else out / name}: {_summary(measures)}")
+        for note in measures["notes"]:
+            typer.echo(f"  note: {note}")
 
 
-def _options(pairs: list[str]) -> dict[str, Any]:
-    """`depth=2` as {"depth": 2}; values are YAML scalars."""
-    import yaml
+def _is_first() -> bool:
+    """Whether this process is the one that speaks, of those that torchrun started."""
+    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
 
-    from store import BeyondClsError
 
-    for pair in pairs:
-        if "=" not in pair:
-            raise BeyondClsError(f"--option is {pair!r}, expected name=value, e.g. depth=2")
-    return {name: yaml.safe_load(value) for name, value in (pair.split("=", 1) for pair in pairs)}
+def _summary(measures: Mapping[str, Any]) -> str:
+    """What a head reached: `top-1 71.23 ± 0.12 % over 3 seeds, 10,000 test images`."""
+    measure, words = ("map", "mAP") if "map" in measures else ("top1", "top-1")
+    reached, n = measures[measure], len(measures["seeds"])
+    how = f"± {reached['std']:.2f} % over {n} seed{'s' * (n > 1)}" if n else f"% by {measures['protocol']['name']}"
+    return f"{words} {reached['mean']:.2f} {how}, {measures['n_test']:,} test images"
+
+
+def _subset(store: "FeatureStore", of_run: dict[str, Any]) -> "tuple[np.ndarray | None, dict[str, Any]]":
+    """Rows to train on, if not all, and what to write down of them; takes the parameters that say so out of `of_run`."""
+    import numpy as np
+
+    from probe.subsets import k_shot, percentage
+
+    k, percent, seed = of_run.pop("k_shot", None), of_run.pop("percent", None), of_run.pop("subset_seed", 0)
+    rows = np.flatnonzero(store.labelled)
+    if k is not None:
+        return k_shot(store.labels, k, seed, rows), {"subset": {"k_shot": k, "seed": seed}}
+    if percent is not None:
+        return percentage(store.labels, percent, seed, rows), {"subset": {"percent": percent, "seed": seed}}
+    return None, {}

@@ -1,8 +1,10 @@
 """One look for all progress bars: done of all, rate, time left."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -29,9 +31,15 @@ class Rate(ProgressColumn):
 
 
 @contextmanager
-def progress_bar(what: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """A bar on the terminal; yields a function that takes how many units were done since its last call."""
+def progress_bar(what: str, total: int, unit: str, err: bool = False) -> Iterator[Callable[[int], None]]:
+    """A bar on the terminal; yields a function that takes how many units were done since its last call.
+
+    Args:
+        err: on standard error, for commands whose output others read.
+    """
     left = (TextColumn("left"), TimeRemainingColumn(), TextColumn("after"), TimeElapsedColumn())
-    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(unit), *left) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(unit), *left)
+    # What is printed meanwhile appears above the bar, unless it goes elsewhere.
+    with Progress(*columns, console=Console(stderr=err), redirect_stdout=not err or sys.stdout.isatty()) as bar:
         task = bar.add_task(what, total=total)
         yield lambda n: bar.advance(task, n)

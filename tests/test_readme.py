@@ -6,12 +6,19 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 import zarr
+from safetensors.torch import load_file
 
+from extract.datasets import ImageSet, open_images
+from extract.encoders import load_encoder
+from extract.run import extract
 from pipelines.cli import app
+from probe.grid import HeadPlan
+from probe.recipe import Recipe
 from probe.run import probe
-from probe.train import Recipe
-from tests.features import write_features
+from store import FeatureStore
+from tests.pipelines.test_cli import run
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -22,21 +29,84 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_python_runs(tmp_path, monkeypatch):
-    test = write_features(tmp_path / "features/quickstart-mae-test")
-    recipe = Recipe(epochs=1, warmup_epochs=0)
-    probe(test, test, tmp_path / "probes/quickstart-mae/abmilp", recipe=recipe, seeds=(0,))
-    monkeypatch.chdir(tmp_path)
-    write_features(tmp_path / "features/quickstart-mae-train")
-    reading, training = ({}, {})
-    for block, names in zip(blocks("python"), (reading, training), strict=True):
-        exec(block, names)
-    assert reading["patch"].shape == (3, 9, 8)
-    assert training["patch"].shape == (96, 9, 8)
+def block(language: str, part: str) -> str:
+    """The one block that has this part."""
+    (found,) = (text for text in blocks(language) if part in text)
+    return found
+
+
+def command(part: str) -> list[str]:
+    """Arguments of the one command that has this part."""
+    (found,) = (line for line in COMMANDS if part in line)
+    return shlex.split(found)[1:]
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory) -> Path:
+    """A folder where some of the quickstart's images were extracted, and a few lie in `photos`."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    (folder / "quickstart").symlink_to(ROOT / "quickstart")
+    (folder / "photos").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for split, n in (("train", 96), ("test", 32)):
+            data = open_images(f"quickstart/data/{split}")
+            for name, row in (("cat", 3), ("dog", 5)):
+                data.image(row).save(f"photos/{name}.png")
+            some = ImageSet(split, data.samples[:n], data.classes)
+            extract(load_encoder("quickstart-mae"), some, folder / f"features/quickstart-mae-{split}", statistics=())
+        sets = [FeatureStore.open(f"features/quickstart-mae-{split}") for split in ("train", "test")]
+        plan = HeadPlan(recipe=Recipe(epochs=1, warmup_epochs=0), seeds=(0,))
+        probe(sets[0], sets[1], folder / "probes/quickstart-mae/abmilp", plan)
+    return folder
+
+
+def test_python_runs(quickstart, monkeypatch):
+    monkeypatch.chdir(quickstart)
+    done: dict[str, dict] = {}
+    for text in blocks("python"):
+        if not text.startswith("# my_pool.py"):
+            exec(text, done.setdefault(text, {}))
+    reading, using, training = done.values()
+    assert reading["patch"].shape == (3, 64, 192)
+    assert reading["head"].classifier.out_features == 10
+    assert using["logits"].shape == (2, 10)
+    assert using["attention"].shape == (2, 8, 8)
+    assert training["patch"].shape == (96, 64, 192)
     assert training["loader"].reason.startswith("memory: ")
     array = re.search(r'zarr\.open_group\("(.*?)"\)\["(.*?)"\]', README)
     assert array is not None
-    assert zarr.open_group(array[1])[array[2].replace("block5", "block1")].shape[0] == 96
+    assert zarr.open_group(array[1])[array[2]].shape[0] == 32
+
+
+def test_prediction_runs(quickstart, monkeypatch, capsys):
+    monkeypatch.chdir(quickstart)
+    status, out, err = run(monkeypatch, capsys, *command("--overlays look"))
+    assert status == 0, err
+    assert [line for line in out.splitlines() if not line.startswith(" ")] == ["photos/cat.png", "photos/dog.png"]
+    assert len(list((quickstart / "look").iterdir())) == 4
+
+
+def test_the_aggregator_trains_and_predicts(quickstart, monkeypatch, capsys):
+    monkeypatch.chdir(quickstart)
+    Path("my_pool.py").write_text(block("python", "# my_pool.py"))
+    entry = yaml.safe_load(block("yaml", "gem:"))
+    Path("params.yaml").write_text(yaml.safe_dump(entry | {"probe": {"epochs": 2, "warmup_epochs": 0, "seeds": [0, 1]}}))
+    status, out, err = run(monkeypatch, capsys, *command("--head gem"))
+    assert status == 0, err
+    trained = load_file("probes/gem/trained/seed0.safetensors")["aggregator.p"].item()
+    assert trained == pytest.approx(4.0, abs=1)
+    assert trained != 4.0
+    status, out, err = run(monkeypatch, capsys, *command("--own"))
+    assert status == 0, err
+    assert out.count(" % ") == 10
+    option = re.search(r"Without params.yaml: `(.*?)`", README)
+    assert option is not None
+    arguments = [a for a in command("--head gem") if a not in ("--params", "params.yaml", "--head", "gem", "probes/gem")]
+    arguments += ["probes/again", *shlex.split(option[1]), "--epochs", "2", "--warmup-epochs", "0", "--seeds", "0,1"]
+    status, out, err = run(monkeypatch, capsys, *arguments)
+    assert status == 0, err
+    assert load_file("probes/again/trained/seed0.safetensors")["aggregator.p"].item() == trained
 
 
 def test_there_are_commands():

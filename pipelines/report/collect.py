@@ -48,6 +48,8 @@ class Probe:
     seeds: tuple[int, ...]
     recipe: Mapping[str, Any]
     features: Mapping[str, str]  # keys of the feature sets: training, test
+    selected: str  # what was selected, by what, on what
+    command: str  # that makes these numbers again; empty if it was not written down
     curve: Curve | None
     weights: Path | None
 
@@ -144,11 +146,22 @@ def _probe(file: Path) -> Probe:
         n_tokens=None if content["n_tokens"] is None else int(content["n_tokens"]),
         n_classes=int(content["n_classes"]),
         seeds=tuple(int(seed) for seed in content["seeds"]),
-        recipe=dict(content["recipe"]),
+        recipe=dict(content["recipe"] if "protocol" not in content else content["protocol"]),
         features={name: str(content["features"][name]) for name in ("training", "test")},
+        selected=_selected(content.get("selected", {})),
+        command=str(content.get("command", "")),
         curve=_curve(file.parent / "curves.csv"),
         weights=weights if weights.is_file() else None,
     )
+
+
+def _selected(content: Mapping[str, Any]) -> str:
+    """What was selected on what, in words: `base_lr 0.03 by top1 on 10 % of the training images, stratified (500 images)`."""
+    if content.get("by") is None:
+        return "nothing"
+    own = ("on", "by", "n_images", "candidates", "percent", "note")
+    chosen = ", ".join(f"{name} {value:g}" for name, value in content.items() if name not in own)
+    return f"{chosen} by {content['by']} on {content['on']} ({int(content['n_images']):,} images)"
 
 
 def _measure(content: Mapping[str, Any]) -> Measure:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import matplotlib
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image
 
+from pipelines.overlay import blend
 from pipelines.report.collect import Inputs
 from store import BeyondClsError
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from extract.datasets import ImageSet
 
 SIDE = 128  # pixels of a drawn image
-OPACITY = (0.35, 0.75)  # of the lowest and of the highest weight
 HEAD = "abmilp"
 
 
@@ -151,9 +150,10 @@ def _example(images: "ImageSet", row: int, columns: list[Column]) -> Example:
     overlays = []
     for column in columns:
         weights = np.asarray(column.maps[row], np.float64)
+        side = math.isqrt(len(weights))
         peak = float(weights.max() / weights.mean()) if weights.mean() > 0 else 0.0
         alt = f"{column.kind} of {column.encoder} on image {sample.id} ({label}), highest weight {peak:.1f} times uniform"
-        overlays.append(Overlay(_uri(blend(picture, weights)), alt, peak))
+        overlays.append(Overlay(_uri(blend(picture, weights.reshape(side, side))), alt, peak))
     alt = f"test image {sample.id}, class {label}"
     return Example(sample.id, label, _uri(picture), alt, tuple(overlays))
 
@@ -164,18 +164,6 @@ def _square(image: Image.Image) -> UInt8[np.ndarray, "S S 3"]:
     left, top = ((extent - side) // 2 for extent in image.size)
     square = image.crop((left, top, left + side, top + side))
     return np.asarray(square.resize((SIDE, SIDE), Image.Resampling.LANCZOS))
-
-
-def blend(picture: UInt8[np.ndarray, "S S 3"], weights: Float[np.ndarray, "T"]) -> UInt8[np.ndarray, "S S 3"]:
-    """`weights` of a square grid, min-max scaled, coloured and laid over the picture; a flat map is all dark."""
-    side = math.isqrt(len(weights))
-    low, span = weights.min(), np.ptp(weights)
-    scaled = np.zeros_like(weights) if span == 0 else (weights - low) / span
-    grid = Image.fromarray(scaled.reshape(side, side).astype(np.float32))
-    fine = np.asarray(grid.resize(picture.shape[1::-1], Image.Resampling.BILINEAR))  # [S, S], 0…1
-    colours = matplotlib.colormaps["inferno"](fine)[..., :3] * 255
-    opacity = (OPACITY[0] + (OPACITY[1] - OPACITY[0]) * fine)[..., None]
-    return np.round((1 - opacity) * picture + opacity * colours).astype(np.uint8)
 
 
 def _uri(picture: UInt8[np.ndarray, "S S 3"]) -> str:

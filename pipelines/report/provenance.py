@@ -18,11 +18,13 @@ class Training:
     """A recipe with the heads that were trained with it."""
 
     heads: tuple[str, ...]
+    commands: tuple[str, ...]
     recipe: str
     seeds: str
     n_training: int
     n_test: int
     n_classes: int
+    selected: str
 
 
 @dataclass(frozen=True)
@@ -38,16 +40,23 @@ class Source:
 
 def trainings(inputs: Inputs) -> list[Training]:
     """One entry for each different way of training."""
-    groups: dict[tuple[Any, ...], list[str]] = {}
+    groups: dict[tuple[Any, ...], list[Probe]] = {}
     for encoder in inputs.encoders:
         for probe in inputs.of(encoder):
-            groups.setdefault(_protocol(probe), []).append(f"{encoder} {_head(probe)}")
-    return [Training(tuple(heads), *protocol) for protocol, heads in groups.items()]
+            groups.setdefault(_protocol(probe), []).append(probe)
+    return [
+        Training(
+            tuple(f"{probe.encoder} {_head(probe)}" for probe in probes),
+            tuple(dict.fromkeys(probe.command for probe in probes if probe.command)),
+            *protocol,
+        )
+        for protocol, probes in groups.items()
+    ]
 
 
 def _protocol(probe: Probe) -> tuple[Any, ...]:
-    seeds = ", ".join(map(str, probe.seeds))
-    return _pairs(probe.recipe), seeds, probe.n_training, probe.n_test, probe.n_classes
+    seeds = ", ".join(map(str, probe.seeds)) or "none: nothing is random"
+    return _pairs(probe.recipe), seeds, probe.n_training, probe.n_test, probe.n_classes, probe.selected
 
 
 def _head(probe: Probe) -> str:

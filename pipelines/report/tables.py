@@ -11,7 +11,8 @@ from rich.text import Text
 from pipelines.report.collect import Inputs, Measure, Probe, is_random
 
 TITLES = {"cls": "[cls]", "average": "average", "abmilp": "AbMILP"}
-COLUMNS = ("encoder", "head", "top1", "top1_std", "top5", "top5_std", "entropy", "ln_T", "n_seeds")
+NUMBERS = ("top1", "top1_std", "top5", "top5_std", "entropy", "ln_T")
+COLUMNS = ("encoder", "head", *NUMBERS, "n_seeds", "selected", "command")
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ def _record(probe: Probe) -> dict[str, str]:
         (entropy.mean if entropy else None, limit),
     ]
     texts = ["" if number is None else repr(number) for pair in numbers for number in pair]
-    return dict(zip(COLUMNS, [probe.encoder, probe.head, *texts, str(len(probe.seeds))], strict=True))
+    values = [probe.encoder, probe.head, *texts, str(len(probe.seeds)), probe.selected, probe.command]
+    return dict(zip(COLUMNS, values, strict=True))
 
 
 def to_csv(inputs: Inputs) -> str:
@@ -134,11 +136,12 @@ def to_csv(inputs: Inputs) -> str:
 
 def to_markdown(inputs: Inputs) -> str:
     """table.md: the same, rounded to two digits."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|---|---|" + "---:|" * (len(COLUMNS) - 2)]
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|---|---|" + "---:|" * (len(NUMBERS) + 1) + "---|---|"]
     for record in records(inputs):
         shown = [_plain(record["encoder"]), _plain(record["head"])]
-        shown += [f"{float(record[name]):.2f}" if record[name] else "" for name in COLUMNS[2:-1]]
-        lines.append("| " + " | ".join([*shown, record["n_seeds"]]) + " |")
+        shown += [f"{float(record[name]):.2f}" if record[name] else "" for name in NUMBERS]
+        shown += [record["n_seeds"], _plain(record["selected"]), f"`{_plain(record['command'])}`" if record["command"] else ""]
+        lines.append("| " + " | ".join(shown) + " |")
     return "\n".join(lines) + "\n"
 
 

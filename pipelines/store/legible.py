@@ -71,7 +71,7 @@ def _options_of_folders(path: Path) -> dict[str, Any]:
     views = {int(m[1]) for folder in path.glob("*/*/view*") if (m := re.fullmatch(r"view(\d{1,9})", folder.name))}
     if max(views, default=0):
         options["views"] = max(views) + 1
-    for file in sorted(path.glob("*/block*/*/zarr.json")):
+    for file in sorted(path.glob("patch/block*/*/zarr.json")):  # [cls] may have another codec
         try:
             codec = json.loads(file.read_bytes())["attributes"][ATTRIBUTE]["codec"]
         except (ValueError, KeyError, TypeError, RecursionError):

@@ -32,7 +32,7 @@ def beyondcls(monkeypatch, capsys):
 def test_help_lists_every_command(beyondcls):
     status, out, _ = beyondcls("--help")
     assert status == 0
-    for command in ("extract", "probe", "attention", "report", "store", "encoders"):
+    for command in ("extract", "plan", "probe", "predict", "attention", "report", "store", "encoders"):
         assert command in out
 
 
@@ -42,6 +42,23 @@ def test_help_needs_no_heavy_import():
     )
     shown = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+def test_plan(beyondcls, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    # Weights that are named but not there are not needed for it.
+    params = tmp_path / "params.yaml"
+    params.write_text("encoders: {mine: {model: quickstart-mae, checkpoint: nowhere.pt}}\nextract: {batch_size: 4}\n")
+    arguments = ("plan", "--encoder", "mine", "--data", TEST_TAR, "--out", tmp_path / "set", "--params", params)
+    status, out, err = beyondcls(*arguments, "--epochs", 10, "--heads", 3)
+    assert status == 0, err
+    assert "images      1,000" in out
+    assert "(by 16 images; " in out
+    assert "3 heads of 10 epochs take" in out
+    assert list(tmp_path.iterdir()) == [params]
+    status, _, err = beyondcls(*arguments, "--blocks", "9")
+    assert status == 1
+    assert "there is no block 9" in err
 
 
 def test_split_of_a_published_data_set(beyondcls, tmp_path, monkeypatch):
@@ -152,8 +169,9 @@ class TestBadInput:
         params = tmp_path / "params.yaml"
         sets = ("--features", "x", "--test", "x", "--out", "x", "--params", params)
         assert "there is no parameter file" in beyondcls("probe", *sets)[2]
-        params.write_text("heads: {abmilp: {aggregator: abmilp}}\nprobe: {epoch: 3}\n")
+        params.write_text("heads: {abmilp: {aggregator: abmilp}}\n")
         assert "unknown head 'abmlip'; did you mean 'abmilp'?" in beyondcls("probe", *sets, "--head", "abmlip")[2]
+        params.write_text("probe: {epoch: 3}\n")
         assert "unknown parameter in probe 'epoch'; did you mean 'epochs'?" in beyondcls("probe", *sets)[2]
         params.write_text("[1, 2]")
         assert "holds list, expected sections" in beyondcls("probe", *sets)[2]

@@ -7,7 +7,7 @@ import pytest
 
 from extract.datasets import open_images
 from pipelines.report.collect import Inputs, collect
-from pipelines.report.overlays import Overlays, blend, draw_overlays, first_of_classes
+from pipelines.report.overlays import Overlays, draw_overlays, first_of_classes
 from store import BeyondClsError
 from tests.pipelines.report.written import write_all, write_images
 
@@ -43,20 +43,6 @@ def test_each_image_gets_its_own_row_of_the_map(tmp_path: Path):
     np.save(file, maps)
     peaks = {e.id: round(e.overlays[0].peak, 1) for e in drawn(paths, 3).examples}
     assert peaks == {"000": 1.0, "002": 2.8, "001": 1.0}
-
-
-def test_bright_where_the_weight_is():
-    picture = np.full((128, 128, 3), 100, np.uint8)
-    bright = blend(picture, np.array([0.1, 0.7, 0.1, 0.1])).sum(-1)
-    quarters = {(i, j): bright[64 * i : 64 * i + 64, 64 * j : 64 * j + 64].mean() for i in (0, 1) for j in (0, 1)}
-    assert max(quarters, key=lambda key: quarters[key]) == (0, 1)
-
-
-def test_a_flat_map_is_all_lowest():
-    picture = np.full((128, 128, 3), 100, np.uint8)
-    lowest = blend(picture, np.array([0.0, 0.0, 0.0, 1.0]))[0, 0]
-    with np.errstate(all="raise"):
-        assert (blend(picture, np.full(4, 0.25)) == lowest).all()
 
 
 def test_other_images_are_never_shown(tmp_path: Path):

@@ -97,6 +97,13 @@ def test_the_table_holds_the_numbers_of_metrics(page: str, paths: dict[str, Path
     assert "1.39" in table
 
 
+def test_how_the_numbers_were_made(page: str):
+    provenance = page[page.index('<section id="provenance"') :]
+    assert "<dt>Selected</dt><dd>nothing</dd>" in provenance
+    assert "<code>beyondcls probe --head abmilp --out probes/&lt;mae&gt;</code>" in provenance
+    assert provenance.count("beyondcls probe") == 6
+
+
 def test_published_numbers_are_marked(page: str):
     aside = page[page.index('<aside class="reference"') : page.index("</aside>")]
     for expected in ("published, ImageNet-1k", "not comparable", "arXiv:2412.03215v1, Table 1", "71.6", "+11.3", "−1.9"):

@@ -38,7 +38,9 @@ def test_markdown_has_a_row_per_probe_and_escapes_names(tmp_path: Path):
     write_probe(tmp_path, "a|b<i>", "cls", 12.3456)
     lines = to_markdown(collect(tmp_path, tmp_path / "none")).splitlines()
     assert len(lines) == 3
-    assert lines[2] == "| a\\|b&lt;i> | cls | 12.35 | 0.50 | 52.35 | 0.50 |  |  | 3 |"
+    assert lines[2].startswith(
+        "| a\\|b&lt;i> | cls | 12.35 | 0.50 | 52.35 | 0.50 |  |  | 3 | nothing | `beyondcls probe --head cls "
+    )
 
 
 def test_rows_mark_the_best_and_give_the_gain(inputs: Inputs):
@@ -87,3 +89,13 @@ def test_published_gains():
     assert gains["MAE", "ViT-B"] == 3.8
     assert gains["DINO", "ViT-B"] == -1.9
     assert gains["I-JEPA", "ViT-H"] is None
+
+
+def test_what_was_selected_on_what_and_the_command_stand_beside_the_numbers(tmp_path: Path):
+    grid = {"on": "10 % of the training images, stratified", "by": "top1", "n_images": 1500, "candidates": [], "note": ""}
+    write_probe(tmp_path, "mae", "cls", 40.0, selected={"base_lr": 0.03, "weight_decay": 0.0, **grid})
+    write_probe(tmp_path, "mae", "abmilp", 41.0)
+    chosen, fixed = csv.DictReader(io.StringIO(to_csv(collect(tmp_path, tmp_path / "none"))))
+    expected = "base_lr 0.03, weight_decay 0 by top1 on 10 % of the training images, stratified (1,500 images)"
+    assert (chosen["selected"], fixed["selected"]) == (expected, "nothing")
+    assert fixed["command"] == "beyondcls probe --head abmilp --out probes/<mae>"

@@ -44,6 +44,7 @@ def write_probe(
     n_tokens: int = N_TOKENS,
     n_test: int = N_IMAGES,
     recorded: str | None = None,
+    selected: dict[str, object] | None = None,
 ) -> Path:
     """One PROBES/ENCODER/HEAD; AbMILP looks at patch 0 alone, in half of each image's weight."""
     folder = root / encoder / head
@@ -66,6 +67,8 @@ def write_probe(
         "n_classes": 3,
         "seeds": list(seeds),
         "recipe": {"epochs": 2, "base_lr": 0.03},
+        "selected": selected or {"base_lr": 0.03, "weight_decay": 0.0, "on": "nothing", "by": None, "n_images": 0},
+        "command": f"beyondcls probe --head {head} --out probes/<{encoder}>",
         "features": {"training": f"training-{encoder}", "test": f"test-{encoder}"},
     }
     (folder / "metrics.json").write_text(json.dumps(metrics))

@@ -1,0 +1,198 @@
+"""Heads to train, from the parameter file and the command line."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from pipelines.params import check_names, from_yaml, section
+
+if TYPE_CHECKING:
+    from probe.grid import HeadPlan
+
+# Beside what a recipe has, parameters that one head may change, and those of a whole run.
+OF_A_HEAD = ("preset", "seeds", "base_lrs", "weight_decays", "normalisation", "final_norm", "protocol")
+# Of these, one excludes the other.
+ALTERNATIVES = (("base_lr", "base_lrs"), ("weight_decay", "weight_decays"), ("k_shot", "percent"))
+TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "str": ((str,), "a name"),
+    "bool": ((bool,), "true or false"),
+}
+OF_A_RUN = {
+    "block": "int",
+    "views": "int",
+    "held_out": "float",
+    "k_shot": "int",
+    "percent": "float",
+    "subset_seed": "int",
+    "placement": "str",
+}
+
+
+def plans_and_run(
+    names: Sequence[str], params: Mapping[str, Any] | None, here: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[dict[str, "HeadPlan"], dict[str, Any]]:
+    """Plans by name, and parameters of the whole run: the command line wins over a head's own entry, that over `probe`.
+
+    Args:
+        names: of heads; in `params`, if there is such a file.
+        here: parameters on the command line.
+        options: of the aggregators, there too.
+
+    Raises: BeyondClsError: unknown names, values that cannot be, or that exclude each other.
+    """
+    from probe.aggregators import is_own
+    from store import BeyondClsError
+
+    if twice := next((name for name in names if list(names).count(name) > 1), None):
+        raise BeyondClsError(f"--head {twice} was given twice; under a name of its own in params.yaml a head may be repeated")
+    common = section(params or {}, "probe")
+    check_names("probe", common, [*_of_a_recipe(), *OF_A_HEAD, *OF_A_RUN])
+    layers_of_run, plans = [common], {}
+    for name in names:
+        # An aggregator where there is no file, and one's own, need no entry.
+        entered = params is not None and (not is_own(name) or name in section(params, "heads"))
+        entry = section(params or {}, "heads", name) if entered else {}
+        of_run = {parameter: entry.pop(parameter) for parameter in OF_A_RUN if parameter in entry}
+        if of_run and len(names) > 1:
+            raise BeyondClsError(
+                f"heads.{name} gives {', '.join(of_run)}, which all heads of a command share; run it alone, or move it to probe"
+            )
+        layers_of_run.append(of_run)
+        folder = name.rpartition(":")[2] if is_own(name) else name
+        if folder in plans:
+            raise BeyondClsError(f"two heads are named {folder!r}; give one of them another name under heads in params.yaml")
+        plans[folder] = plan_of(name, entry, common, here, options)
+    run = layered(*layers_of_run, here)
+    _check_types("", run, OF_A_RUN)
+    return plans, {name: run[name] for name in OF_A_RUN if run.get(name) is not None}
+
+
+def plan_of(
+    name: str,
+    entry: Mapping[str, Any],
+    common: Mapping[str, Any],
+    here: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> "HeadPlan":
+    """A head's plan.
+
+    Args:
+        entry: what stands under its name: aggregator, its options, and parameters.
+        common: parameters of all heads.
+        here: those of the command line.
+        options: of the aggregator, there too.
+
+    Raises: BeyondClsError: unknown names, or values that cannot be.
+    """
+    from probe.closed import make_closed
+    from probe.grid import HeadPlan, HeadSpec
+    from probe.recipe import make_recipe
+    from store import BeyondClsError
+
+    own = dict(entry)
+    aggregator = own.pop("aggregator", name)
+    of_a_plan = (*_of_a_recipe(), *OF_A_HEAD)
+    parameters = {n: own.pop(n) for n in of_a_plan if n in own}
+    _check_options(name, aggregator, own, of_a_plan)
+    merged = layered(*({n: v for n, v in layer.items() if n in of_a_plan} for layer in (common, parameters, here)))
+    _check_types(f" of head {name!r}", merged, _kinds())
+    closed, protocol = None, merged.pop("protocol", None)
+    if protocol is not None:
+        settings = dict(protocol) if isinstance(protocol, Mapping) else {"name": protocol}
+        closed = make_closed(str(settings.pop("name", "")), **settings)
+    normalisation, final_norm = merged.pop("normalisation", None) or "batch", merged.pop("final_norm", None) or False
+    grid = {n: merged.pop(n) for n in ("seeds", "base_lrs", "weight_decays") if n in merged}
+    for parameter, values in grid.items():
+        if values is not None and not isinstance(values, list | tuple):
+            raise BeyondClsError(f"{parameter} of head {name!r} is {values!r}, expected a list; give [{values}] for one")
+    preset = merged.pop("preset", None)
+    recipe = make_recipe(preset, **{n: v for n, v in merged.items() if v is not None or n == "rows_at_once"})
+    spec = HeadSpec(aggregator, {**own, **options}, normalisation, final_norm)
+    return HeadPlan(spec, recipe, **{n: tuple(values) for n, values in grid.items() if values is not None}, closed=closed)
+
+
+def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of all layers, the last one wins. A preset replaces the whole recipe of the layers before it, and its grid.
+
+    Raises: BeyondClsError: a layer gives two that exclude each other.
+    """
+    from store import BeyondClsError
+
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        if layer.get("preset") is not None:
+            merged = {n: v for n, v in merged.items() if n not in (*_of_a_recipe(), "base_lrs", "weight_decays")}
+        for one, other in ALTERNATIVES:
+            if layer.get(one) is not None and layer.get(other) is not None:
+                raise BeyondClsError(f"{_given(one, layer)} and {_given(other, layer)} exclude each other; give one of them")
+            for new, old in ((one, other), (other, one)):
+                if layer.get(new) is not None:
+                    merged.pop(old, None)
+        merged |= layer
+    return merged
+
+
+def options_of(pairs: Sequence[str]) -> dict[str, Any]:
+    """`depth=2` as {"depth": 2}; values are YAML.
+
+    Raises: BeyondClsError: no name and value.
+    """
+    from store import BeyondClsError
+
+    options = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        try:
+            options[name] = from_yaml(value)
+        except yaml.YAMLError as error:
+            raise BeyondClsError(f"--option is {pair!r}, whose value is not YAML; expected e.g. blocks=[3,5]") from error
+        if not equals or not name:
+            raise BeyondClsError(f"--option is {pair!r}, expected name=value, e.g. depth=2")
+    return options
+
+
+def _given(name: str, layer: Mapping[str, Any]) -> str:
+    value = layer[name]
+    return f"--{name.replace('_', '-')} {','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+
+
+def _of_a_recipe() -> list[str]:
+    from probe.recipe import Recipe
+
+    return [field.name for field in fields(Recipe)]
+
+
+def _check_options(name: str, aggregator: Any, options: Mapping[str, Any], parameters: Sequence[str]) -> None:
+    """Raises: BeyondClsError: what is neither an option of the aggregator nor a parameter, with the nearest of both."""
+    from probe.aggregators import AGGREGATORS
+    from store import BeyondClsError
+
+    if not isinstance(aggregator, str):
+        raise BeyondClsError(f"aggregator of head {name!r} is {aggregator!r}, expected a name such as abmilp")
+    if aggregator in AGGREGATORS:
+        takes = [n for n in inspect.signature(AGGREGATORS[aggregator]).parameters if n not in ("dim", "n_patches")]
+        check_names(f"heads.{name}", options, [*takes, "top_k", "aggregator", *parameters, *OF_A_RUN])
+
+
+def _check_types(where: str, values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
+    """Raises: BeyondClsError: a value of another kind than its parameter is of."""
+    from store import BeyondClsError
+
+    for name, kind in kinds.items():
+        value = values.get(name)
+        right, words = TYPES[kind]
+        if value is not None and (not isinstance(value, right) or (kind != "bool" and isinstance(value, bool))):
+            raise BeyondClsError(f"{name}{where} is {value!r}, expected {words}")
+
+
+def _kinds() -> dict[str, str]:
+    """Of the parameters of a recipe, and of a head."""
+    from probe.recipe import Recipe
+
+    kinds = {field.name: getattr(field.type, "__name__", "int") for field in fields(Recipe)}  # int | None has no name
+    return {**kinds, "final_norm": "bool", "normalisation": "str", "preset": "str"}

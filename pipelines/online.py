@@ -1,0 +1,287 @@
+"""A probe on its live encoder: from images to logits, and to where the head looks."""
+
+import copy
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
+
+from extract.datasets import ImageSet
+from extract.datasets.sample import Sample
+from extract.encoders import Encoder, load_encoder
+from extract.layouts import named
+from extract.requests import checked_blocks
+from probe.head import TOKENS, Head
+from probe.saved import load_with
+from probe.sources import JOINED
+from store import BeyondClsError
+
+Picture = str | Path | Image.Image
+SAME = ("architecture", "transform")  # beside the weights, what a probe records of its encoder
+
+
+def online(
+    encoder: Encoder | str,
+    probe: str | Path | Head,
+    *,
+    description: Mapping[str, Any] | None = None,
+    joined: Encoder | str | None = None,
+    own: str | None = None,
+) -> "Online":
+    """A probe on its encoder, as a module from images to logits: what the probe makes of stored features, without the store.
+
+        model = online("quickstart-mae", "probes/quickstart-mae/abmilp/trained/seed0")
+        logits, maps = model(*model.prepare(["cat.jpg", "dog.jpg"]))  # [2, K], [2, h, w]
+
+    Args:
+        encoder: the one that the probe was trained on, or its name for `load_encoder`.
+        probe: path of a trained probe (see `load_probe`), or a head.
+        description: of a head that is given as such: what its JSON file would hold ("encoder_weights", "block", "classes", …).
+            Without one, `patch` and `cls` are of the block at which the encoder is read, and nothing is compared.
+        joined: the second encoder, for heads that read `joined/…`.
+        own: FILE.py:CLASS of an aggregator of your own, as for `load_probe`.
+
+    Raises: BeyondClsError: no readable probe; another encoder than the one that it was trained on (weights, architecture,
+        transform), or one that lacks what the head reads; a second encoder that is missing or not read.
+    """
+    if isinstance(probe, Head):
+        head = probe
+        if own is not None:
+            raise BeyondClsError(f"own is {own!r}, but the probe is a head already; leave one of them out")
+    else:
+        if description is not None:
+            raise BeyondClsError(f"{probe} has a description of its own; leave out description")
+        head, description = load_with(probe, own)
+    frozen = load_encoder(encoder) if isinstance(encoder, str) else encoder
+    return Online(frozen, head, description, load_encoder(joined) if isinstance(joined, str) else joined)
+
+
+class Online(nn.Module):
+    """Images to logits and to a map of the head's weights over the patches. Frozen, always in evaluation mode.
+
+    The encoder runs once an image and gives the kinds of features that the head reads, no others; tokens are float32. Encoders
+    are shared with the caller, the head is copied. Arguments and errors are those of `online`.
+
+    Attributes:
+        grid: rows and columns of the map; None where there is none: the aggregator has no weights, or none for each patch, or
+            patches lie in no grid.
+        classes: names by label, or None.
+        multilabel: whether a class is decided for itself (sigmoid), or one of all (softmax).
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        head: Head,
+        description: Mapping[str, Any] | None = None,
+        joined: Encoder | None = None,
+    ):
+        super().__init__()
+        self.head = copy.deepcopy(head)
+        self.encoder, self.joined = encoder, joined
+        self.model, self.joined_model = encoder.model, None if joined is None else joined.model  # so that `to` moves them
+        self.train()
+        about = {} if description is None else description
+        reads = head.aggregator.reads
+        second = [kind for kind in reads if kind.startswith(JOINED)]
+        if second and joined is None:
+            known = about.get("joined_encoder") or {}
+            name = f" ({known['encoder']!r})" if "encoder" in known else ""
+            raise BeyondClsError(
+                f"this head reads {second[0]!r}, of a second encoder{name}; give it: online(…, joined=…) or --joined-encoder"
+            )
+        if joined is not None and not second:
+            raise BeyondClsError(f"this head reads {', '.join(reads)}, nothing of a second encoder; leave out {joined.name}")
+        block, joined_block = encoder.block, None if joined is None else joined.block
+        if description is not None:
+            check_encoder(encoder, about)
+            block = _whole(about, "block")
+            if joined is not None:
+                check_encoder(joined, about.get("joined_encoder") or {}, "second ")
+                joined_block = _whole(about["joined_encoder"], "block")
+        self._names = {kind: _array(kind, joined_block if kind in second else block) for kind in reads}
+        self.classes, self.multilabel = _classes(about, self.n_classes), bool(about.get("multilabel", False))
+        self.to(encoder.device)
+        features = self._tried()
+        n_patches, expected = _n_patches(features), about.get("n_patches")
+        if n_patches is not None and expected not in (None, n_patches):
+            raise BeyondClsError(
+                f"{encoder.name} gives {n_patches} patches an image, the probe was trained on {expected}; "
+                "load the encoder with the input size of its features"
+            )
+        with torch.no_grad():
+            weights = self.head(features)[1]
+        every = n_patches is not None and weights is not None and weights.shape[1] >= n_patches
+        self.grid = grid_of(encoder, n_patches or 0) if every else None
+
+    @property
+    def n_classes(self) -> int:
+        """K."""
+        return self.head.classifier.out_features
+
+    def train(self, mode: bool = True) -> Self:
+        """Stays in evaluation mode."""
+        return super().train(False)
+
+    @torch.no_grad()
+    def forward(
+        self, images: Float[Tensor, "B 3 S S"], joined: Float[Tensor, "B 3 S2 S2"] | None = None
+    ) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B h w"] | None]:
+        """Logits, and the aggregator's weights over the grid of patches.
+
+        Args:
+            images: transformed as the encoder wants them (`prepare`), on its device.
+            joined: the same images as the second encoder wants them; `images`, if both want the same.
+
+        Returns: weights [B, h, w] sum to 1, or to what [cls] leaves of it where it is weighted too; None without `grid`.
+
+        Raises: BeyondClsError: images of another size, or of one encoder where two are needed.
+        """
+        logits, weights = self.head(self.features(images, joined))
+        if weights is None or self.grid is None:
+            return logits, None
+        return logits, weights[:, -math.prod(self.grid) :].unflatten(1, self.grid)
+
+    @torch.no_grad()
+    def features(self, images: Float[Tensor, "B 3 S S"], joined: Float[Tensor, "B 3 S2 S2"] | None = None) -> dict[str, Tensor]:
+        """What the head reads of the images, by kind, before any rounding that a store applies.
+
+        Raises: BeyondClsError: as `forward`.
+        """
+        if joined is None and self.joined is not None:
+            if self.joined.described_transform != self.encoder.described_transform:
+                raise BeyondClsError(
+                    f"{self.joined.name} takes images otherwise than {self.encoder.name}; give both: model(*model.prepare(…))"
+                )
+            joined = images
+        read = self._read(self.encoder, images, [kind for kind in self._names if not kind.startswith(JOINED)])
+        if self.joined is not None and joined is not None:
+            read |= self._read(self.joined, joined, [kind for kind in self._names if kind.startswith(JOINED)])
+        return read
+
+    def prepare(self, pictures: Picture | Sequence[Picture]) -> tuple[Tensor, ...]:
+        """Pictures or their files as `forward` takes them: the evaluation crop, [B, 3, S, S], once for each encoder.
+
+        Raises: BeyondClsError: there is no picture, or one cannot be read; names it.
+        """
+        several = [pictures] if isinstance(pictures, Picture) else list(pictures)
+        if not several:
+            raise BeyondClsError("no pictures were given; expected files or PIL images")
+        images = [p.convert("RGB") if isinstance(p, Image.Image) else open_picture(p) for p in several]
+        encoders = [self.encoder] if self.joined is None else [self.encoder, self.joined]
+        return tuple(torch.stack([e.views.evaluation(image) for image in images]).to(e.device) for e in encoders)
+
+    def _read(self, encoder: Encoder, images: Tensor, kinds: Sequence[str]) -> dict[str, Tensor]:
+        expected = tuple(encoder.config["input_size"])
+        if images.shape[1:] != expected:
+            raise BeyondClsError(
+                f"images are {list(images.shape)}, expected [B, {', '.join(map(str, expected))}] for {encoder.name}; "
+                "prepare(…) makes them"
+            )
+        names = [self._names[kind] for kind in kinds]
+        blocks = sorted({int(found[1]) for name in names if (found := re.fullmatch(r"\w+/block(\d+)", name))})
+        kept = checked_blocks(blocks, encoder.n_blocks) if blocks else ()
+        encoded = encoder(images, kept, maps=any(name.startswith("attention/") for name in names))
+        there = {name.removesuffix("/view0"): values for name, values in named(encoded, 0).items()}
+        for kind, name in zip(kinds, names, strict=True):
+            if name not in there:
+                raise BeyondClsError(
+                    f"this head reads {kind!r}, but {encoder.name} has no {name}; "
+                    f"it has: {', '.join(sorted(there)) or 'nothing'}"
+                )
+        return {kind: there[name].float() for kind, name in zip(kinds, names, strict=True)}
+
+    def _tried(self) -> dict[str, Tensor]:
+        """Features of one black image, so that what does not fit is known before the first batch."""
+        encoders = [self.encoder] if self.joined is None else [self.encoder, self.joined]
+        features = self.features(*(torch.zeros(1, *e.config["input_size"], device=e.device) for e in encoders))
+        for kind, values in features.items():
+            if kind.split("/")[0] in TOKENS and values.shape[-1] != self.head.aggregator.dim:
+                raise BeyondClsError(
+                    f"{kind} of {self.encoder.name} is {values.shape[-1]} wide, the head expects {self.head.aggregator.dim}; "
+                    "load the encoder that it was trained on"
+                )
+        return features
+
+
+def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], which: str = "") -> None:
+    """Make sure that a probe was trained on features of this encoder.
+
+    Args:
+        recorded: "encoder", its name; "encoder_weights", its digest; "architecture" and "transform".
+        which: "second " of a joined one.
+
+    Raises: BeyondClsError: it was another one, or the probe does not say.
+    """
+    for field in ("encoder_weights", *SAME):
+        if field not in recorded:
+            raise BeyondClsError(f"the probe does not record {field} of its {which}encoder; train it again")
+    name = recorded.get("encoder")
+    remedy = f"load {name!r} as it was extracted, or train a probe on features of {encoder.name!r}"
+    if recorded["encoder_weights"] != encoder.weights:
+        raise BeyondClsError(
+            f"the probe's {which}encoder, {name!r}, has weights {recorded['encoder_weights']}; "
+            f"{encoder.name!r} has {encoder.weights}; {remedy}"
+        )
+    for field, ours in zip(SAME, (encoder.architecture, encoder.described_transform), strict=True):
+        if recorded[field] != ours:
+            raise BeyondClsError(
+                f"the probe's {which}encoder, {name!r}, has {field} {recorded[field]}; {encoder.name!r} has {ours}; {remedy}"
+            )
+
+
+def open_picture(file: str | Path) -> Image.Image:
+    """An image file, decoded as extraction decodes it, RGB.
+
+    Raises: BeyondClsError: there is none, or it is damaged; names it.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise BeyondClsError(f"there is no image {str(file)!r}; expected a file")
+    return ImageSet(str(path), [Sample(path.name, None, path, 0, path.stat().st_size)]).image(0)
+
+
+def grid_of(encoder: Encoder, n_patches: int) -> tuple[int, int] | None:
+    """Rows and columns of the patches; None where they are not known."""
+    grid = getattr(getattr(encoder.model, "patch_embed", None), "grid_size", None)
+    if grid is not None and math.prod(grid) == n_patches:
+        return int(grid[0]), int(grid[1])
+    side = math.isqrt(n_patches)
+    return (side, side) if side * side == n_patches else None
+
+
+def _array(kind: str, block: int | None) -> str:
+    """What a kind is called in the store of its encoder, without its view."""
+    own = kind.removeprefix(JOINED)
+    return f"{own}/block{block}" if own in TOKENS else own
+
+
+def _n_patches(features: Mapping[str, Tensor]) -> int | None:
+    """T, from the features of the first encoder that tell."""
+    tokens = (values.shape[1] for kind, values in features.items() if kind.split("/")[0] == "patch")
+    rows = (values.shape[-1] for kind, values in features.items() if kind.startswith("attention/"))
+    return next(tokens, None) or next(rows, None)
+
+
+def _whole(about: Mapping[str, Any], name: str) -> int:
+    value = about.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BeyondClsError(f"the probe's {name} is {value!r}, expected a number from 0 on; train it again")
+    return value
+
+
+def _classes(about: Mapping[str, Any], n_classes: int) -> tuple[str, ...] | None:
+    """Raises: BeyondClsError: not a name for each logit."""
+    names = about.get("classes")
+    if names is None:
+        return None
+    if not isinstance(names, list | tuple) or len(names) != n_classes or not all(isinstance(name, str) for name in names):
+        n = len(names) if isinstance(names, list | tuple) else f"{type(names).__name__}, no list of"
+        raise BeyondClsError(f"the probe has {n} names of classes, expected {n_classes} as it has logits; train it again")
+    return tuple(names)

@@ -1,0 +1,28 @@
+"""Drawing where a head looks: a map of weights over a picture."""
+
+import matplotlib
+import numpy as np
+from jaxtyping import Float, UInt8
+from PIL import Image
+
+OPACITY = (0.35, 0.75)  # of the lowest and of the highest weight
+
+
+def blend(picture: UInt8[np.ndarray, "H W 3"], weights: Float[np.ndarray, "h w"]) -> UInt8[np.ndarray, "H W 3"]:
+    """`weights` of a grid of patches, min-max scaled, coloured and laid over the picture; a flat map is all dark."""
+    low, span = weights.min(), np.ptp(weights)
+    scaled = np.zeros_like(weights) if span == 0 else (weights - low) / span
+    grid = Image.fromarray(scaled.astype(np.float32))
+    fine = np.asarray(grid.resize(picture.shape[1::-1], Image.Resampling.BILINEAR))  # [H, W], 0…1
+    colours = matplotlib.colormaps["inferno"](fine)[..., :3] * 255
+    opacity = (OPACITY[0] + (OPACITY[1] - OPACITY[0]) * fine)[..., None]
+    return np.round((1 - opacity) * picture + opacity * colours).astype(np.uint8)
+
+
+def cut_out(image: Image.Image, box: tuple[float, float, float, float], size: tuple[int, int]) -> UInt8[np.ndarray, "H W 3"]:
+    """What a view shows, at another size (width, height): `box` is in pixels of the image, black beyond its borders."""
+    x0, y0, x1, y1 = box
+    if x0 >= 0 and y0 >= 0 and x1 <= image.width and y1 <= image.height:
+        return np.asarray(image.resize(size, Image.Resampling.LANCZOS, box=box))
+    whole = (round(x0), round(y0), round(x1), round(y1))
+    return np.asarray(image.crop(whole).resize(size, Image.Resampling.LANCZOS))

@@ -1,0 +1,232 @@
+"""`beyondcls predict`: what a probe says of images, and where it looks."""
+
+import glob
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipelines.params import check_names, given, read_params, section
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+    from extract.encoders import Encoder
+    from pipelines.online import Online
+
+DRAWN = 224  # pixels of the shorter side of an overlay, at least
+
+
+def main(
+    images: Annotated[list[str], typer.Argument(help="files, folders (all images in them) or glob patterns")],
+    probe: Annotated[Path, typer.Option(help="trained probe, e.g. probes/mae/abmilp/trained/seed0")],
+    encoder: Annotated[str, typer.Option(help="that it was trained on: name in the registry, in params.yaml, or of timm")],
+    params: Annotated[Path | None, typer.Option(help="take encoders.NAME from this file; options given here win")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="local weights (.safetensors or torch), loaded strictly")] = None,
+    model: Annotated[str | None, typer.Option(help="timm architecture, if --encoder is a name of your own")] = None,
+    random_seed: Annotated[int | None, typer.Option(help="random weights from this seed: the untrained twin")] = None,
+    weights: Annotated[str | None, typer.Option(help="digest that the weights must have")] = None,
+    own: Annotated[str | None, typer.Option(help="FILE.py:CLASS of a probe with an aggregator of your own; is run")] = None,
+    joined_encoder: Annotated[
+        str | None, typer.Option(help="second encoder, for heads that read joined/…; how it is loaded may stand in --params")
+    ] = None,
+    joined_checkpoint: Annotated[Path | None, typer.Option(help="its local weights")] = None,
+    joined_model: Annotated[str | None, typer.Option(help="its architecture")] = None,
+    joined_random_seed: Annotated[int | None, typer.Option(help="its random weights")] = None,
+    top: Annotated[int, typer.Option(min=1, help="classes to show of each image")] = 5,
+    threshold: Annotated[float, typer.Option(min=0, max=1, help="of several labels an image: probability of a yes")] = 0.5,
+    overlays: Annotated[
+        Path | None, typer.Option(help="folder for two .png an image: what the encoder sees, and the head's weights over it")
+    ] = None,
+    on_error: Annotated[str, typer.Option(help="damaged images: raise, or record them and go on")] = "raise",
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line and image")] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="images per forward pass")] = 32,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
+) -> None:
+    """Show images to a trained probe on its encoder: the most probable classes of each, and where the head looks.
+
+    The encoder must be the one that the probe was trained on; its weights are compared. Images are cut as for extraction. An
+    image that cannot be read stops the run and is named, or is recorded with --on-error record. An image named twice is shown
+    once.
+    """
+    from pipelines.device import choose_device
+    from pipelines.online import online
+    from pipelines.progress import progress_bar
+    from store import BeyondClsError
+
+    if on_error not in ("raise", "record"):
+        raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
+    files, values = find_images(images), {} if params is None else read_params(params)
+    loading = given(checkpoint=checkpoint, model=model, random_seed=random_seed, weights=weights)
+    of_joined = given(checkpoint=joined_checkpoint, model=joined_model, random_seed=joined_random_seed)
+    if of_joined and joined_encoder is None:
+        raise BeyondClsError(f"--joined-{next(iter(of_joined)).replace('_', '-')} was given without --joined-encoder NAME")
+    place = choose_device(device)
+    frozen = _load(encoder, values if params else None, loading)
+    joined = None if joined_encoder is None else _load(joined_encoder, values if params else None, of_joined)
+    shown = online(frozen, probe, joined=joined, own=own).to(place)
+    if overlays is not None:
+        overlays.mkdir(parents=True, exist_ok=True)
+        if shown.grid is None:
+            typer.echo("note: this head has no weights over the patches; overlays are left out", err=True)
+    n_lost = 0
+    with progress_bar("predict", len(files), "images", err=True) as progress:
+        for number, result in enumerate(predictions(shown, files, batch_size, overlays is not None)):
+            if result.problem is not None:
+                n_lost += 1
+                if on_error == "raise":
+                    raise BeyondClsError(f"{result.problem}\nmend it, or go on with --on-error record")
+            drawn = draw(result, overlays, f"{number:0{len(str(len(files) - 1))}d}") if overlays is not None else {}
+            typer.echo(json.dumps(result.to_dict(top, threshold) | drawn) if as_json else result.told(top, threshold))
+            progress(1)
+    if n_lost == len(files):
+        raise BeyondClsError(f"none of the {n_lost} images could be shown to the probe")
+    if n_lost:
+        typer.echo(f"{n_lost} of {len(files)} images were not shown to the probe, for the reasons above", err=True)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a probe says of an image: the probability of each class, by label; or what was wrong with the image.
+
+    Attributes:
+        seen: the picture that the encoder sees, and the same with the head's weights laid over it, where there are any; only if
+            they were asked for.
+    """
+
+    file: Path
+    probabilities: Sequence[float] = ()
+    classes: Sequence[str] = ()
+    multilabel: bool = False
+    seen: "tuple[Image.Image, Image.Image | None] | None" = None
+    problem: str | None = None
+
+    def ranked(self, n: int) -> list[tuple[float, int]]:
+        """The `n` most probable, each with its label; of equal ones the lower label first."""
+        return sorted(((p, label) for label, p in enumerate(self.probabilities)), key=lambda pair: (-pair[0], pair[1]))[:n]
+
+    def to_dict(self, top: int, threshold: float) -> dict[str, Any]:
+        """Plain values."""
+        if self.problem is not None:
+            return {"image": str(self.file), "error": self.problem}
+        found = [{"class": self.classes[i], "label": i, "probability": round(p, 6)} for p, i in self.ranked(top)]
+        if self.multilabel:
+            found = [{**entry, "yes": self.probabilities[entry["label"]] >= threshold} for entry in found]  # type: ignore[call-overload]
+        return {"image": str(self.file), "classes": found}
+
+    def told(self, top: int, threshold: float) -> str:
+        """For a terminal."""
+        if self.problem is not None:
+            return f"{legible(str(self.file))}\n  not shown: {legible(self.problem)}"
+        mark = lambda p: "" if not self.multilabel else "yes  " if p >= threshold else "no   "  # noqa: E731
+        lines = [f"  {100 * p:5.1f} %  {mark(p)}{legible(self.classes[label])}" for p, label in self.ranked(top)]
+        return "\n".join([legible(str(self.file)), *lines])
+
+
+def find_images(arguments: Sequence[str]) -> list[Path]:
+    """Files in the order of the arguments, those of a folder or pattern sorted; each once.
+
+    Raises: BeyondClsError: nothing is there, or nothing that is an image.
+    """
+    from extract.datasets.listed import images_in
+    from extract.datasets.sample import IMAGE_EXTENSIONS
+    from store import BeyondClsError
+
+    found: dict[Path, None] = {}
+    for argument in arguments:
+        places = [argument] if Path(argument).exists() else sorted(glob.glob(argument, recursive=True))
+        if not places:
+            raise BeyondClsError(f"there is no image {argument!r}, nor any that it matches as a pattern")
+        for place in map(Path, places):
+            inside = [place / name for name in sorted(images_in(place))] if place.is_dir() else [place]
+            if not inside and str(place) == str(Path(argument)):
+                kinds = ", ".join(f".{kind}" for kind in IMAGE_EXTENSIONS)
+                raise BeyondClsError(f"the folder {argument!r} has no images; expected {kinds}")
+            found |= dict.fromkeys(inside)
+    if not found:
+        raise BeyondClsError(f"there are no images in what {' '.join(map(repr, arguments))} matches")
+    return list(found)
+
+
+def predictions(shown: "Online", files: Sequence[Path], batch_size: int = 32, draw: bool = False) -> Iterator[Prediction]:
+    """One for each file, in order; with pictures if they are to be drawn."""
+    for begin in range(0, len(files), batch_size):
+        some = files[begin : begin + batch_size]
+        opened = [_opened(file) for file in some]
+        good = [image for image in opened if not isinstance(image, str)]
+        results = iter(_shown(shown, good, draw) if good else [])
+        for file, image in zip(some, opened, strict=True):
+            if isinstance(image, str):
+                yield Prediction(file, problem=image)
+                continue
+            probabilities, seen = next(results)
+            if not probabilities.isfinite().all():
+                yield Prediction(file, problem=f"{file}: the head gives NaN, as its attention gives no mass to patches")
+                continue
+            names = shown.classes or [f"class {label}" for label in range(shown.n_classes)]
+            yield Prediction(file, probabilities.tolist(), names, shown.multilabel, seen)
+
+
+def _opened(file: Path) -> "Image.Image | str":
+    """The picture, or what is wrong with it."""
+    from pipelines.online import open_picture
+    from store import BeyondClsError
+
+    try:
+        return open_picture(file)
+    except BeyondClsError as error:
+        return str(error)
+
+
+def _shown(
+    shown: "Online", images: "Sequence[Image.Image]", draw: bool
+) -> "Iterator[tuple[torch.Tensor, tuple[Image.Image, Image.Image | None] | None]]":
+    """Probabilities [K] of each picture, and what the encoder sees of it."""
+    logits, maps = shown(*shown.prepare(images))
+    probabilities = (logits.sigmoid() if shown.multilabel else logits.softmax(-1)).cpu()
+    for i, image in enumerate(images):
+        yield probabilities[i], _seen(shown, image, None if maps is None else maps[i].cpu()) if draw else None
+
+
+def _seen(shown: "Online", image: "Image.Image", weights: "torch.Tensor | None") -> "tuple[Image.Image, Image.Image | None]":
+    from PIL import Image
+
+    from pipelines.overlay import blend, cut_out
+
+    height, width = shown.encoder.config["input_size"][1:]
+    scale = max(1, DRAWN / min(height, width))
+    crop = shown.encoder.views.cut(image, "", 0)[1]
+    picture = cut_out(image, crop.box, (round(width * scale), round(height * scale)))
+    over = None if weights is None else Image.fromarray(blend(picture, weights.double().numpy()))
+    return Image.fromarray(picture), over
+
+
+def draw(result: Prediction, folder: Path, number: str) -> dict[str, str]:
+    """Write what was seen; gives the files by "crop" and "overlay"."""
+    written = {}
+    for name, picture in zip(("crop", "overlay"), result.seen or (), strict=False):
+        if picture is not None:
+            file = folder / f"{number}-{result.file.stem}-{name}.png"
+            picture.save(file)
+            written[name] = str(file)
+    return written
+
+
+def legible(text: str) -> str:
+    """Without characters that a terminal would obey: names come from files of anybody."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
+def _load(name: str, values: dict[str, Any] | None, options: dict[str, Any]) -> "Encoder":
+    """An encoder as the parameter file, if any, and the command line say."""
+    import inspect
+
+    from extract.encoders import load_encoder
+
+    loading = {} if values is None else section(values, "encoders", name)
+    check_names(f"encoders.{name}", loading, list(inspect.signature(load_encoder).parameters))
+    return load_encoder(name, **(loading | options))

@@ -1,0 +1,41 @@
+"""What the benchmark of probing compares does the same work both ways."""
+
+import math
+
+import pytest
+import torch
+
+from benchmarks.probe import BATCH, CLASSES, DIM, Features, PlainHead, families, table1_vs_recompute
+from probe.grid import Member
+from probe.recipe import Recipe
+from probe.train import train
+
+
+@pytest.mark.parametrize("name", ["cls", "average", "abmilp"])
+def test_the_plain_head_computes_what_ours_does(name: str) -> None:
+    torch.manual_seed(0)
+    plain, batch = PlainHead(name), {"cls": torch.randn(5, DIM), "patch": torch.randn(5, 7, DIM)}
+    (family,) = families([Member(name, 0.1, 0.0, 0)], torch.device("cpu"))
+    with torch.no_grad():
+        plain.classify[1].weight.copy_(family.stack.parameters["classifier.weight"][0])
+        plain.classify[1].bias.copy_(family.stack.parameters["classifier.bias"][0])
+        if name == "abmilp":
+            plain.score.weight.copy_(family.stack.parameters["aggregator.score.0.weight"][0])
+            plain.score.bias.copy_(family.stack.parameters["aggregator.score.0.bias"][0])
+    ours, _ = family.stack(batch, training=True)
+    torch.testing.assert_close(ours[0], plain(batch["cls" if name == "cls" else "patch"]))
+
+
+def test_members_train_on_features_in_memory() -> None:
+    features = Features.random(70, torch.device("cpu"))
+    features.cls = features.cls.float()  # AbMILP alone takes what is stored
+    assert sorted(torch.cat([batch["row"] for batch in features.epoch(3)]).tolist()) == list(range(70))
+    members = [Member(name, 0.1, 0.0, seed) for name in ("cls", "abmilp") for seed in (0, 1)]
+    of = families(members, torch.device("cpu"))
+    train(of, features, None, Recipe(epochs=2, batch_size=BATCH, warmup_epochs=0))
+    assert [len(family.curves) for family in of] == [2, 2]
+    assert all(curve[0]["loss"] == pytest.approx(math.log(CLASSES), rel=0.1) for family in of for curve in family.curves)
+
+
+def test_a_small_table_1() -> None:
+    assert table1_vs_recompute(torch.device("cpu"), 24, 8, 2) > 0

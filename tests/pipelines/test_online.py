@@ -1,0 +1,309 @@
+"""A probe on its live encoder: what it checks, and how it is moved and shown images."""
+
+import json
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import beyondcls
+from extract.datasets import ImageSet, open_images
+from extract.encoders import Encoder
+from extract.run import extract
+from pipelines.online import grid_of, online, open_picture
+from probe.grid import HeadPlan, HeadSpec
+from probe.head import FinalNorm
+from probe.recipe import Recipe
+from probe.run import probe
+from probe.saved import load_with
+from probe.sources import Source
+from store import BeyondClsError
+from tests.extract.pictures import picture, samples, write_tar
+from tests.extract.tiny import tiny_encoder
+
+RECIPE = Recipe(epochs=1, batch_size=12, warmup_epochs=0)
+SPECS = {"cls": HeadSpec("cls"), "abmilp": HeadSpec("abmilp"), "joined": HeadSpec("cls-attention", {"of": "joined"})}
+
+
+@dataclass
+class World:
+    folder: Path
+    encoder: Encoder
+    joined: Encoder
+
+    def probe(self, name: str, **changes) -> Path:
+        """Path of a trained probe; a copy whose description says something else, None standing for nothing at all."""
+        path = self.folder / "probes" / name / "trained/seed0"
+        if changes:
+            copy = self.folder / "changed"
+            about = json.loads(path.with_suffix(".json").read_text()) | changes
+            about = {field: value for field, value in about.items() if value is not None}
+            copy.with_suffix(".json").write_text(json.dumps(about))
+            copy.with_suffix(".safetensors").write_bytes(path.with_suffix(".safetensors").read_bytes())
+            return copy
+        return path
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> World:
+    folder = tmp_path_factory.mktemp("world")
+    data = open_images(str(write_tar(folder / "data/000.tar", samples(24))))
+    encoder, joined = tiny_encoder(), tiny_encoder(1, img_size=48, patch_size=12)
+    stores = [extract(e, data, folder / name, statistics=()) for name, e in (("one", encoder), ("two", joined))]
+    plans = {name: HeadPlan(spec, RECIPE, seeds=(0,)) for name, spec in SPECS.items()}
+    probe(stores[0], stores[0], folder / "probes", plans, joined=(stores[1], stores[1]))
+    return World(folder, encoder, joined)
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def test_logits_and_a_map_over_the_grid(world, images):
+    logits, maps = beyondcls.online(world.encoder, world.probe("abmilp"))(images)
+    assert (logits.shape, maps.shape) == ((2, 3), (2, 4, 4))
+    assert (logits.dtype, maps.dtype) == (torch.float32, torch.float32)
+    assert not logits.requires_grad
+    assert not logits.is_inference()  # usable outside
+    torch.testing.assert_close(maps.sum((1, 2)), torch.ones(2))
+
+
+def test_no_map_without_weights(world, images):
+    model = online(world.encoder, world.probe("cls"))
+    assert model.grid is None
+    assert model(images)[1] is None
+
+
+def test_the_map_lies_as_the_patches(world):
+    """The head looks at one patch only, where the image is bright."""
+    model = online(world.encoder, world.probe("abmilp"))
+    x = torch.zeros(1, 3, 32, 32)
+    x[:, :, 8:16, 24:32] = 3.0  # second row, last column
+    patch = model.features(x)["patch"]
+    with torch.no_grad():
+        model.head.aggregator.score[0].weight.copy_((patch[0, 7] - patch[0].mean(0))[None] * 1e3)
+    assert model(x)[1][0].argmax() == 7
+
+
+def test_one_picture_alone_is_as_in_a_batch(world, images):
+    model = online(world.encoder, world.probe("abmilp"))
+    torch.testing.assert_close(model(images)[0][1:], model(images[1:])[0])
+
+
+def test_computes_what_the_head_reads_and_no_more(world, images, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Encoder, "__call__", watched(asked, Encoder.__call__))
+    for name, expected in (("cls", [("tiny", (1,), False)]), ("joined", [("tiny", (1,), False), ("tiny", (), True)])):
+        model = online(world.encoder, world.probe(name), joined=world.joined if name == "joined" else None)
+        asked.clear()
+        model.features(images, *([torch.zeros(2, 3, 48, 48)] if name == "joined" else []))
+        assert asked == expected
+
+
+def watched(asked, method):
+    def call(self, images, blocks, statistics=(), maps=False):
+        asked.append((self.name, tuple(blocks), maps))
+        return method(self, images, blocks, statistics, maps)
+
+    return call
+
+
+def test_the_probed_block_is_the_recorded_one(world, tmp_path, images):
+    data = open_images(str(world.folder / "data/000.tar"))
+    store = extract(world.encoder, data, tmp_path / "both", blocks=(0, 1), statistics=(), maps=False)
+    probe(store, store, tmp_path / "out", HeadPlan(SPECS["abmilp"], RECIPE, seeds=(0,)), block=0)
+    model = online(world.encoder, tmp_path / "out/trained/seed0")
+    assert torch.equal(model.features(images)["patch"], world.encoder(images, (0,)).patch[0])
+
+
+def test_tokens_of_the_second_encoder_are_of_its_recorded_block(world, tmp_path, images):
+    (tmp_path / "other.py").write_text(
+        "import beyondcls\nclass Other(beyondcls.Aggregator):\n    reads = ('cls', 'joined/cls')\n"
+        "    def forward(self, features):\n"
+        "        return beyondcls.Pooled(features['cls'] - features['joined/cls'], None)\n"
+    )
+    data, name = open_images(str(world.folder / "data/000.tar")), f"{tmp_path}/other.py:Other"
+    deep = tiny_encoder(1, depth=3, img_size=48, patch_size=12)
+    stores = [beyondcls.open_store(world.folder / "one"), extract(deep, data, tmp_path / "two", blocks=(1,))]
+    plan = HeadPlan(HeadSpec(name), RECIPE, seeds=(0,))
+    probe(stores[0], stores[0], tmp_path / "out", plan, joined=(stores[1], stores[1]))
+    second = torch.randn(2, 3, 48, 48)
+    model = online(world.encoder, tmp_path / "out/trained/seed0", joined=deep, own=name)
+    features = model.features(images, second)
+    assert torch.equal(features["joined/cls"], deep(second, (1,)).cls[1])
+    assert torch.equal(features["cls"], world.encoder(images, (1,)).cls[1])
+
+
+def test_several_labels_are_recorded(world, tmp_path):
+    data = open_images(str(world.folder / "data/000.tar"))
+    several = [replace(sample, labels=(0, sample.label) if sample.label else ()) for sample in data.samples]
+    images = ImageSet("several", several, ["a", "b", "c"], multilabel=True)
+    store = extract(world.encoder, images, tmp_path / "set", statistics=())
+    probe(store, store, tmp_path / "out", HeadPlan(SPECS["cls"], RECIPE, seeds=(0,)))
+    assert online(world.encoder, tmp_path / "out/trained/seed0").multilabel
+    assert not online(world.encoder, world.probe("cls")).multilabel
+
+
+def test_stays_in_evaluation_mode_and_leaves_the_head_alone(world, images):
+    head, about = load_with(world.probe("abmilp"))
+    head.train()
+    model = online(world.encoder, head, description=about)
+    assert head.training
+    mean = head.norm.running_mean.clone()
+    before = model(images)[0]
+    model.train()
+    assert not any(module.training for module in model.modules())
+    assert torch.equal(model(images)[0], before)
+    assert torch.equal(head.norm.running_mean, mean)
+
+
+def test_moves_with_all_its_parts(world, images, monkeypatch):
+    """The meta device stands for a GPU: what stays behind cannot be computed with there."""
+    encoder, joined = tiny_encoder(), tiny_encoder(1, img_size=48, patch_size=12)
+    model = online(encoder, world.probe("joined"), joined=joined).to("meta")
+    assert encoder.device.type == joined.device.type == "meta"
+    assert {value.device.type for value in model.state_dict().values()} == {"meta"}
+    assert {values.device.type for values in model.prepare(Image.new("RGB", (40, 40)))} == {"meta"}
+    monkeypatch.setattr(Encoder, "autocast", lambda *_: nullcontext())
+    logits, maps = online(tiny_encoder(), world.probe("abmilp")).to("meta")(images.to("meta"))
+    assert logits.device.type == maps.device.type == "meta"
+
+
+def test_state_dict_holds_encoder_and_head(world, images):
+    model = online(world.encoder, world.probe("abmilp"))
+    other = online(tiny_encoder(3), load_with(world.probe("abmilp"))[0])
+    assert not torch.equal(other(images)[0], model(images)[0])
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(images)[0], model(images)[0])
+
+
+def test_a_head_without_description(world, images):
+    spec = HeadSpec("abmilp", final_norm=True)
+    norm = FinalNorm(torch.rand(32), torch.rand(32), 1e-6)
+    model = online(world.encoder, spec.build(32, 16, 5, norm))
+    assert model.classes is None
+    assert model(images)[0].shape == (2, 5)
+
+
+class TestPictures:
+    def test_are_cut_as_for_extraction(self, world, tmp_path):
+        file = tmp_path / "a.png"
+        file.write_bytes(picture(3))
+        data = open_images(str(world.folder / "data/000.tar"))
+        model = online(world.encoder, world.probe("abmilp"))
+        (one,) = model.prepare([file, Image.open(file)])
+        assert torch.equal(one[0], world.encoder.views.cut(data.image(3), "x", 0)[0])
+        assert torch.equal(one[0], one[1])
+        assert torch.equal(model.prepare(str(file))[0], one[:1])
+
+    def test_are_what_the_store_has_of_them(self, world, tmp_path):
+        """From a file on disk to logits, with a second encoder of another input size."""
+        files = [tmp_path / f"{i}.png" for i in range(4)]
+        for i, file in enumerate(files):
+            file.write_bytes(picture(i))
+        model = online(world.encoder, world.probe("joined"), joined=world.joined)
+        logits, maps = model(*model.prepare(files))
+        stores = [beyondcls.open_store(world.folder / name) for name in ("one", "two")]
+        (batch,) = Source(*stores).loader(model.head.aggregator.reads, batch_size=24, shuffle=False).epoch()
+        with torch.no_grad():
+            expected, weights = model.head(batch)
+        torch.testing.assert_close(logits, expected[:4], rtol=0.02, atol=0.02)
+        torch.testing.assert_close(maps.flatten(1), weights[:4], rtol=0.01, atol=1e-4)
+
+    def test_missing(self, world):
+        model = online(world.encoder, world.probe("cls"))
+        with pytest.raises(BeyondClsError, match=r"there is no image 'gone\.png'"):
+            model.prepare("gone.png")
+        with pytest.raises(BeyondClsError, match="no pictures were given"):
+            model.prepare([])
+
+    def test_damaged(self, tmp_path):
+        (tmp_path / "a.png").write_bytes(picture(0)[:99])
+        with pytest.raises(BeyondClsError, match=r"'a\.png' in .*a\.png cannot be decoded"):
+            open_picture(tmp_path / "a.png")
+
+    def test_are_rgb(self, world, tmp_path):
+        grey = Image.new("LA", (9, 9), (7, 100))
+        grey.save(tmp_path / "grey.png")
+        model = online(world.encoder, world.probe("cls"))
+        assert torch.equal(model.prepare(grey)[0], model.prepare(tmp_path / "grey.png")[0])
+        assert open_picture(tmp_path / "grey.png").mode == "RGB"
+
+
+class TestBadInput:
+    def test_another_encoder(self, world):
+        other = tiny_encoder(9)
+        with pytest.raises(BeyondClsError) as error:
+            online(other, world.probe("cls"))
+        for part in ("'tiny'", world.encoder.weights, other.weights, "load 'tiny' as it was extracted, or train a probe"):
+            assert part in str(error.value)
+
+    def test_another_transform_or_architecture(self, world):
+        about = json.loads(world.probe("cls").with_suffix(".json").read_text())
+        changed = {**about["transform"], "crop_pct": 0.5}
+        with pytest.raises(BeyondClsError, match=r"has transform .*'crop_pct': 0\.5"):
+            online(world.encoder, world.probe("cls", transform=changed))
+        with pytest.raises(BeyondClsError, match="has architecture other;"):
+            online(world.encoder, world.probe("cls", architecture="other"))
+
+    def test_a_probe_that_does_not_say(self, world):
+        with pytest.raises(BeyondClsError, match="does not record encoder_weights of its encoder; train it again"):
+            online(world.encoder, world.probe("cls", encoder_weights=None))
+        with pytest.raises(BeyondClsError, match="does not record encoder_weights of its second encoder"):
+            online(world.encoder, world.probe("joined", joined_encoder=None), joined=world.joined)
+        with pytest.raises(BeyondClsError, match="block is '1', expected a number from 0 on"):
+            online(world.encoder, world.probe("cls", block="1"))
+        with pytest.raises(BeyondClsError, match="there is no block 7"):
+            online(world.encoder, world.probe("cls", block=7))
+
+    def test_second_encoder(self, world):
+        with pytest.raises(BeyondClsError, match=r"reads 'joined/attention/cls', of a second encoder \('tiny'\); give it"):
+            online(world.encoder, world.probe("joined"))
+        with pytest.raises(BeyondClsError, match="reads cls, nothing of a second encoder; leave out tiny"):
+            online(world.encoder, world.probe("cls"), joined=world.joined)
+        with pytest.raises(BeyondClsError, match="the probe's second encoder, 'tiny', has weights"):
+            online(world.encoder, world.probe("joined"), joined=tiny_encoder(8))
+
+    def test_number_of_patches(self, world):
+        with pytest.raises(BeyondClsError, match="gives 16 patches an image, the probe was trained on 25"):
+            online(world.encoder, world.probe("abmilp", n_patches=25))
+
+    def test_class_names(self, world):
+        assert online(world.encoder, world.probe("cls", classes=["a", "b", "c"])).classes == ("a", "b", "c")
+        with pytest.raises(BeyondClsError, match="has 2 names of classes, expected 3 as it has logits"):
+            online(world.encoder, world.probe("cls", classes=["a", "b"]))
+        with pytest.raises(BeyondClsError, match="names of classes, expected 3"):
+            online(world.encoder, world.probe("cls", classes="abc"))
+
+    def test_what_the_encoder_does_not_have(self, world):
+        with pytest.raises(BeyondClsError, match=r"reads 'cls', but tiny has no cls/block1; it has: patch/block1"):
+            online(tiny_encoder(class_token=False, global_pool="avg"), HeadSpec("cls").build(32, 16, 3))
+        with pytest.raises(BeyondClsError, match="patch of tiny is 32 wide, the head expects 64"):
+            online(world.encoder, HeadSpec("abmilp").build(64, 16, 3))
+
+    def test_images_of_another_size(self, world, images):
+        model = online(world.encoder, world.probe("cls"))
+        with pytest.raises(BeyondClsError, match=r"images are \[2, 3, 32, 16\], expected \[B, 3, 32, 32\] for tiny; prepare"):
+            model(images[..., :16])
+        model = online(world.encoder, world.probe("joined"), joined=world.joined)
+        with pytest.raises(BeyondClsError, match=r"takes images otherwise than tiny; give both: model\(\*model\.prepare"):
+            model(images)
+
+    def test_needless_arguments(self, world):
+        with pytest.raises(BeyondClsError, match="has a description of its own"):
+            online(world.encoder, world.probe("cls"), description={})
+        with pytest.raises(BeyondClsError, match="the probe is a head already"):
+            online(world.encoder, load_with(world.probe("cls"))[0], own="a.py:B")
+
+
+def test_grid():
+    assert grid_of(tiny_encoder(), 16) == (4, 4)
+    wide = tiny_encoder(img_size=(32, 64))
+    assert grid_of(wide, 32) == (4, 8)
+    assert grid_of(wide, 7) is None
+    model = online(wide, HeadSpec("average").build(32, 32, 2))
+    assert model(torch.zeros(1, 3, 32, 64))[1].shape == (1, 4, 8)

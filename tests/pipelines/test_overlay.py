@@ -1,0 +1,42 @@
+import numpy as np
+from PIL import Image
+
+from pipelines.overlay import blend, cut_out
+
+
+def test_bright_where_the_weight_is():
+    picture = np.full((128, 128, 3), 100, np.uint8)
+    bright = blend(picture, np.array([[0.1, 0.7], [0.1, 0.1]])).sum(-1)
+    quarters = {(i, j): bright[64 * i : 64 * i + 64, 64 * j : 64 * j + 64].mean() for i in (0, 1) for j in (0, 1)}
+    assert max(quarters, key=lambda key: quarters[key]) == (0, 1)
+
+
+def test_a_grid_that_is_not_square():
+    picture = np.full((40, 120, 3), 100, np.uint8)
+    bright = blend(picture, np.array([[0.1, 0.1, 0.7]])).sum(-1)
+    assert bright[:, 80:].mean() > bright[:, 40:80].mean() > bright[:, :40].mean()
+
+
+def test_a_flat_map_is_all_lowest():
+    picture = np.full((128, 128, 3), 100, np.uint8)
+    lowest = blend(picture, np.array([[0.0, 0.0], [0.0, 1.0]]))[0, 0]
+    with np.errstate(all="raise"):
+        assert (blend(picture, np.full((2, 2), 0.25)) == lowest).all()
+
+
+def test_cut_out_is_what_the_box_shows():
+    image = Image.new("RGB", (8, 8))
+    image.paste((90, 90, 90), (4, 0, 8, 8))
+    assert cut_out(image, (5, 0, 8, 3), (2, 3)).shape == (3, 2, 3)
+    assert (cut_out(image, (5, 0, 8, 3), (2, 2)) > 80).all()
+    assert (cut_out(image, (0, 0, 3, 3), (2, 2)) < 10).all()
+    half = cut_out(image, (2, 2, 6, 6), (2, 2))[..., 0]
+    assert (half[:, 0] < 20).all()
+    assert (half[:, 1] > 70).all()
+
+
+def test_cut_out_beyond_the_border_is_black():
+    shown = cut_out(Image.new("RGB", (8, 8), (50, 50, 50)), (-8, 0, 8, 16), (4, 4))
+    assert (shown[:2, 2:] > 30).all()
+    assert (shown[3, :] == 0).all()
+    assert (shown[:, 0] == 0).all()

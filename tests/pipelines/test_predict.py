@@ -1,0 +1,308 @@
+"""`beyondcls predict`: what it prints, draws and refuses."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from extract.datasets import open_images
+from extract.encoders import load_encoder
+from extract.run import extract
+from pipelines.online import online
+from pipelines.predict import Prediction, find_images, legible, predictions
+from probe.grid import HeadPlan, HeadSpec
+from probe.recipe import Recipe
+from probe.run import probe
+from store import BeyondClsError
+from tests.extract.pictures import picture, samples, write_tar
+from tests.pipelines.test_cli import ROOT, run
+
+OWN = """
+import beyondcls
+
+class First(beyondcls.Aggregator):
+    reads = ("patch",)
+    def forward(self, features):
+        return beyondcls.Pooled(features["patch"][:, 0], None)
+"""
+ENCODER = ("--encoder", "quickstart-random")
+
+
+@pytest.fixture
+def beyondcls(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    return lambda *arguments: run(monkeypatch, capsys, *arguments)
+
+
+@dataclass
+class World:
+    folder: Path
+
+    def probe(self, name: str, **changes) -> Path:
+        """Path of a trained probe, or of a copy with another description."""
+        path = self.folder / "probes" / name / "trained/seed0"
+        if not changes:
+            return path
+        copy = self.folder / "changed"
+        about = json.loads(path.with_suffix(".json").read_text()) | changes
+        copy.with_suffix(".json").write_text(json.dumps(about))
+        shutil.copy(path.with_suffix(".safetensors"), copy.with_suffix(".safetensors"))
+        return copy
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> World:
+    folder = tmp_path_factory.mktemp("world")
+    write_tar(folder / "data/000.tar", samples(24))
+    (folder / "data/classes.txt").write_text("cat\ndog\nowl\n")
+    (folder / "own.py").write_text(OWN)
+    data = open_images(str(folder / "data"))
+    sets = [
+        extract(
+            load_encoder("quickstart-vit", model="quickstart-random", random_seed=seed), data, folder / f"{seed}", statistics=()
+        )
+        for seed in (0, 1)
+    ]
+    specs = {"abmilp": HeadSpec(), "cls": HeadSpec("cls"), "own": HeadSpec(f"{folder}/own.py:First")}
+    specs["joined"] = HeadSpec("cls-attention", {"of": "joined"})
+    recipe = Recipe(epochs=2, batch_size=12, base_lr=4.0, warmup_epochs=0)
+    plans = {name: HeadPlan(spec, recipe, seeds=(0,)) for name, spec in specs.items()}
+    probe(sets[0], sets[0], folder / "probes", plans, joined=(sets[1], sets[1]))
+    (folder / "photos/more").mkdir(parents=True)
+    for name, seed in (("b.png", 1), ("a.png", 0), ("more/c.png", 2)):
+        (folder / "photos" / name).write_bytes(picture(seed, width=60))
+    (folder / "photos/notes.txt").write_text("no image")
+    return World(folder)
+
+
+def test_prints_classes_with_their_probabilities(beyondcls, world):
+    status, out, err = beyondcls("predict", world.folder / "photos", "--probe", world.probe("abmilp"), *ENCODER, "--top", 2)
+    assert status == 0, err
+    lines = out.splitlines()
+    files = [str(world.folder / "photos" / name) for name in ("a.png", "b.png", "more/c.png")]
+    assert [line for line in lines if not line.startswith(" ")] == files
+    model = online(load_encoder("quickstart-random"), world.probe("abmilp"))
+    probabilities = model(*model.prepare(files))[0].softmax(-1)
+    for i in range(3):
+        order = probabilities[i].argsort(descending=True)[:2].tolist()
+        expected = [f"  {100 * probabilities[i, k]:5.1f} %  {('cat', 'dog', 'owl')[k]}" for k in order]
+        assert lines[3 * i + 1 : 3 * i + 3] == expected
+
+
+def test_json_is_all_that_stands_on_standard_output(beyondcls, world):
+    arguments = ("predict", world.folder / "photos/*.png", "--probe", world.probe("abmilp"), *ENCODER, "--json")
+    status, out, err = beyondcls(*arguments, "--batch-size", 1)
+    assert status == 0, err
+    entries = [json.loads(line) for line in out.splitlines()]
+    assert [Path(entry["image"]).name for entry in entries] == ["a.png", "b.png"]
+    for entry in entries:
+        assert sorted(found["label"] for found in entry["classes"]) == [0, 1, 2]
+        assert sum(found["probability"] for found in entry["classes"]) == pytest.approx(1, abs=1e-5)
+        ranked = [found["probability"] for found in entry["classes"]]
+        assert ranked == sorted(ranked, reverse=True)
+    assert "2/2" in err
+
+
+def test_several_labels_an_image(beyondcls, world):
+    many = world.probe("abmilp", multilabel=True)
+    arguments = ("predict", world.folder / "photos/a.png", "--probe", many, *ENCODER)
+    model = online(load_encoder("quickstart-random"), many)
+    assert model.multilabel
+    expected = model(*model.prepare(world.folder / "photos/a.png"))[0][0].sigmoid()
+    threshold = float(expected.sort().values[:2].mean())
+    _, out, _ = beyondcls(*arguments, "--json", "--threshold", threshold)
+    found = {entry["label"]: entry for entry in json.loads(out)["classes"]}
+    np.testing.assert_allclose([found[k]["probability"] for k in range(3)], expected, atol=1e-6)
+    assert [found[k]["yes"] for k in range(3)] == (expected >= threshold).tolist()
+    _, out, _ = beyondcls(*arguments, "--threshold", threshold)
+    assert [line.split()[2] for line in out.splitlines()[1:]] == ["yes", "yes", "no"]
+
+
+def test_overlays_show_the_crop_and_where_the_head_looks(beyondcls, world, tmp_path):
+    arguments = (
+        "predict",
+        world.folder / "photos",
+        "--probe",
+        world.probe("abmilp"),
+        *ENCODER,
+        "--overlays",
+        tmp_path / "look",
+    )
+    status, out, err = beyondcls(*arguments, "--json")
+    assert status == 0, err
+    names = [f"{i}-{stem}-{what}.png" for i, stem in enumerate("abc") for what in ("crop", "overlay")]
+    assert sorted(p.name for p in (tmp_path / "look").iterdir()) == names
+    entry = json.loads(out.splitlines()[1])
+    crop, over = (Image.open(entry[what]) for what in ("crop", "overlay"))
+    assert crop.size == over.size == (224, 224)
+    # The crop is what the encoder sees, only finer.
+    model = online(load_encoder("quickstart-random"), world.probe("abmilp"))
+    (seen,) = model.prepare(world.folder / "photos/b.png")
+    config = model.encoder.config
+    mean, std = (torch.tensor(config[name])[:, None, None] for name in ("mean", "std"))
+    small = torch.from_numpy(np.array(crop.resize((32, 32), Image.Resampling.BOX))).permute(2, 0, 1) / 255
+    assert (small - (seen[0] * std + mean)).abs().mean() < 0.02
+    # It is brightest where the weight is highest.
+    weights = model(seen)[1][0]
+    change = np.asarray(over).astype(float).sum(-1).reshape(8, 28, 8, 28).mean((1, 3))
+    row, column = divmod(int(weights.argmax()), 8)
+    assert change[row, column] > np.median(change)
+
+
+def test_a_head_without_weights_has_crops_only(beyondcls, world, tmp_path):
+    arguments = ("predict", world.folder / "photos/a.png", "--probe", world.probe("cls"), *ENCODER)
+    status, _, err = beyondcls(*arguments, "--overlays", tmp_path / "look")
+    assert status == 0, err
+    assert "this head has no weights over the patches; overlays are left out" in err
+    assert [p.name for p in (tmp_path / "look").iterdir()] == ["0-a-crop.png"]
+
+
+def test_a_second_encoder(beyondcls, world, tmp_path):
+    params = tmp_path / "params.yaml"
+    params.write_text(
+        "encoders: {one: {model: quickstart-random, random_seed: 0}, two: {model: quickstart-random, random_seed: 1}}\n"
+    )
+    arguments = ("predict", world.folder / "photos/a.png", "--probe", world.probe("joined"))
+    status, out, err = beyondcls(*arguments, "--params", params, "--encoder", "one", "--joined-encoder", "two")
+    assert status == 0, err
+    by_hand = ("--joined-encoder", "x", "--joined-model", "quickstart-random", "--joined-random-seed", 1)
+    assert beyondcls(*arguments, *ENCODER, *by_hand)[1] == out
+    status, _, err = beyondcls(*arguments, *ENCODER)
+    assert status == 1
+    assert "reads 'joined/attention/cls', of a second encoder ('quickstart-vit'); give it" in err
+    status, _, err = beyondcls(*arguments, *ENCODER, "--joined-random-seed", 1)
+    assert "--joined-random-seed was given without --joined-encoder NAME" in err
+
+
+def test_an_aggregator_of_the_user(beyondcls, world):
+    arguments = ("predict", world.folder / "photos/a.png", "--probe", world.probe("own"), *ENCODER)
+    status, out, err = beyondcls(*arguments, "--own", f"{world.folder}/own.py:First")
+    assert status == 0, err
+    assert out.count(" % ") == 3
+    status, _, err = beyondcls(*arguments)
+    assert status == 1
+    assert "if you trust that file, name it" in err
+
+
+class TestDamage:
+    @pytest.fixture
+    def photos(self, world, tmp_path):
+        shutil.copytree(world.folder / "photos", tmp_path / "photos")
+        (tmp_path / "photos/b.png").write_bytes(picture(1)[:80])
+        return tmp_path / "photos"
+
+    def test_stops_and_is_named(self, beyondcls, world, photos):
+        status, out, err = beyondcls("predict", photos, "--probe", world.probe("abmilp"), *ENCODER)
+        assert status == 1
+        assert "'b.png' in" in err
+        assert "mend it, or go on with --on-error record" in err
+        assert "c.png" not in out
+
+    def test_is_recorded(self, beyondcls, world, photos, tmp_path):
+        options = ("--on-error", "record", "--overlays", tmp_path / "look")
+        arguments = ("predict", photos, "--probe", world.probe("abmilp"), *ENCODER, *options)
+        status, out, err = beyondcls(*arguments, "--json")
+        assert status == 0, err
+        entries = {Path(entry["image"]).name: entry for entry in map(json.loads, out.splitlines())}
+        assert list(entries) == ["a.png", "b.png", "c.png"]
+        assert "cannot be decoded" in entries["b.png"]["error"]
+        assert "classes" in entries["c.png"]
+        assert "1 of 3 images were not shown to the probe" in err
+        whole = beyondcls("predict", photos / "more", "--probe", world.probe("abmilp"), *ENCODER, "--json")[1]
+        assert json.loads(whole)["classes"] == entries["c.png"]["classes"]  # those behind it are not mixed up
+        _, out, _ = beyondcls(*arguments)
+        assert "b.png\n  not shown: 'b.png' in" in out
+
+    def test_logits_that_are_no_numbers(self, world):
+        model = online(load_encoder("quickstart-random"), world.probe("abmilp"))
+        torch.nn.init.constant_(model.head.classifier.bias, torch.nan)
+        (result,) = predictions(model, [world.folder / "photos/a.png"])
+        assert "a.png: the head gives NaN" in result.problem
+
+    def test_all_of_them(self, beyondcls, world, photos):
+        arguments = ("predict", photos / "b.png", "--probe", world.probe("abmilp"), *ENCODER, "--on-error", "record")
+        status, _, err = beyondcls(*arguments)
+        assert status == 1
+        assert "none of the 1 images could be shown" in err
+
+
+class TestBadInput:
+    @pytest.fixture
+    def said(self, beyondcls, world):
+        """The error of a command that fails."""
+
+        def said(*arguments, probe=None):
+            given = arguments or (world.folder / "photos/a.png",)
+            encoder = () if "--encoder" in given else ENCODER
+            status, out, err = beyondcls("predict", *given, "--probe", probe or world.probe("abmilp"), *encoder)
+            assert status == 1
+            assert out == ""
+            assert "Traceback" not in err
+            return " ".join(err.split())
+
+        return said
+
+    def test_probe_of_another_encoder(self, said, world):
+        expected = load_encoder("quickstart-random").weights
+        text = said(world.folder / "photos/a.png", "--encoder", "quickstart-mae")
+        assert f"the probe's encoder, 'quickstart-vit', has weights {expected}; 'quickstart-mae' has" in text
+        assert "load 'quickstart-vit' as it was extracted" in text
+
+    def test_no_probe(self, said, tmp_path):
+        assert "there is no probe" in said(probe=tmp_path / "seed0")
+
+    def test_images_that_are_not_there(self, said, tmp_path):
+        assert "there is no image 'gone.png', nor any that it matches as a pattern" in said("gone.png")
+        assert "there is no image 'gone/*.png'" in said("gone/*.png")
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "empty/notes.txt").write_text("")
+        assert "empty' has no images; expected .jpg" in said(tmp_path / "empty")
+        assert "there are no images in what" in said(tmp_path / "*")
+
+    def test_number_of_class_names(self, said, world):
+        text = said(probe=world.probe("abmilp", classes=["cat", "dog"]))
+        assert "has 2 names of classes, expected 3 as it has logits" in text
+
+    def test_options(self, said, world, tmp_path):
+        image = world.folder / "photos/a.png"
+        assert "--on-error is 'skip', expected raise or record" in said(image, "--on-error", "skip")
+        params = tmp_path / "params.yaml"
+        params.write_text("encoders: {quickstart-random: {checkpont: x}}\n")
+        assert "did you mean 'checkpoint'?" in said(image, "--params", params)
+        params.write_text("encoders: {mine: {}}\n")
+        assert "unknown encoder 'quickstart-random'" in said(image, "--params", params)
+
+
+def test_classes_without_names(beyondcls, world):
+    arguments = ("predict", world.folder / "photos/a.png", *ENCODER, "--top", 1)
+    out = beyondcls(*arguments, "--probe", world.probe("abmilp", classes=None))[1]
+    assert out.splitlines()[1].split("  ")[-1] in ("class 0", "class 1", "class 2")
+
+
+def test_images_are_found_in_order_and_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("x/b.png", "x/d.png", "x/a.jpg", "x/y/c.webp", "x/no.txt", "z.png", "odd[1].png"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+    monkeypatch.setattr("extract.datasets.listed.images_in", lambda place: ["y/c.webp", "d.png", "a.jpg", "b.png"])
+    inside = ["x/a.jpg", "x/b.png", "x/d.png", "x/y/c.webp"]
+    assert [str(f) for f in find_images(["z.png", "x", "x/*.png"])] == ["z.png", *inside]
+    assert [str(f) for f in find_images(["odd[1].png"])] == ["odd[1].png"]  # a file that is there is no pattern
+    assert [str(f) for f in find_images(["**/*.webp"])] == ["x/y/c.webp"]
+    with pytest.raises(BeyondClsError, match="there is no image 'q'"):
+        find_images(["z.png", "q"])
+
+
+def test_equal_probabilities_are_told_by_label():
+    assert Prediction(Path("a"), (0.25, 0.5, 0.25), "abc").ranked(3) == [(0.5, 1), (0.25, 0), (0.25, 2)]
+
+
+def test_terminals_obey_no_name():
+    assert legible("a\x1b[31mb\n") == "a?[31mb\n"
+    assert "\x1b" not in Prediction(Path("\x1b"), (1.0,), ("\x1b",)).told(1, 0.5)

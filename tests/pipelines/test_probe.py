@@ -1,0 +1,441 @@
+"""`beyondcls probe`: parameters from the file and the command line, what it says, and a run that is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipelines import cli
+from pipelines.heads import layered, options_of, plans_and_run
+from pipelines.params import read_params
+from probe.recipe import PRESETS, Recipe
+from store import BeyondClsError
+from tests.features import write_features
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = ("--epochs", "2", "--warmup-epochs", "0", "--batch-size", "32")
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    train = write_features(folder / "train", 120, views=2, crops=True)
+    test = write_features(folder / "test", 70, seed=1, crops=True, invalid=(5,))
+    other = [
+        write_features(folder / f"other-{s}", n, seed=i, weights="v", crops=True)
+        for i, (s, n) in enumerate((("train", 120), ("test", 70)))
+    ]
+    return train.path, test.path, other[0].path, other[1].path
+
+
+@pytest.fixture
+def beyondcls(monkeypatch, capsys, sets, tmp_path):
+    """Exit status, output and metrics of `beyondcls probe`; errors have line breaks of no meaning."""
+
+    def run(*arguments, out=None):
+        out = tmp_path / "out" if out is None else out
+        places = ("--features", sets[0], "--test", sets[1], "--out", out, "--device", "cpu")
+        monkeypatch.setattr(sys, "argv", ["beyondcls", "probe", *map(str, (*places, *arguments))])
+        with pytest.raises(SystemExit) as stop:
+            cli.run()
+        shown, err = capsys.readouterr()
+        file = out / "metrics.json"
+        metrics = json.loads(file.read_text()) if file.exists() else None
+        return int(stop.value.code or 0), " ".join((shown + err).split()), metrics
+
+    return run
+
+
+@pytest.fixture
+def params(tmp_path):
+    def write(text):
+        (tmp_path / "params.yaml").write_text(text)
+        return "--params", tmp_path / "params.yaml"
+
+    return write
+
+
+def plan(text="", name="abmilp", *, tmp_path, options=(), **here):
+    """The plan of one head, and the parameters of the run."""
+    file = None
+    if text:
+        (tmp_path / "p.yaml").write_text(text)
+        file = read_params(tmp_path / "p.yaml")
+    plans, run = plans_and_run([name], file, here, options_of(options))
+    return plans[name], run
+
+
+class TestWhereParametersComeFrom:
+    FILE = """
+heads:
+  mine: {aggregator: abmilp, depth: 2, base_lr: 0.2, seeds: [5], normalisation: none}
+  preset: {aggregator: abmilp, preset: adamw, epochs: 3, warmup_epochs: 0}
+  near: {aggregator: cls, protocol: {name: knn, ks: [3]}, percent: 20}
+  grid: {aggregator: cls, base_lrs: [1e-3, 3E-2, 1]}
+  small: {aggregator: cls, views: 1, k_shot: 2, base_lr: null, protocol: null}
+probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1, seeds: [0, 1], weight_decays: [0, 0.1]}
+"""
+
+    def plan(self, name, tmp_path, text=FILE, **here):
+        return plan(text, name, tmp_path=tmp_path, **here)[0]
+
+    def test_nothing_given_is_the_default(self, tmp_path):
+        default, run = plan(tmp_path=tmp_path)
+        assert (default.recipe, default.seeds, default.base_lrs, default.closed, run) == (Recipe(), (0, 1, 2), (), None, {})
+        assert default.head.to_dict() == {"aggregator": "abmilp", "options": {}, "normalisation": "batch", "final_norm": False}
+
+    def test_a_head_wins_over_probe_and_the_command_line_over_both(self, tmp_path):
+        mine = self.plan("mine", tmp_path)
+        assert mine.head.to_dict() == {
+            "aggregator": "abmilp",
+            "options": {"depth": 2},
+            "normalisation": "none",
+            "final_norm": False,
+        }
+        expected = Recipe(epochs=7, batch_size=64, base_lr=0.2, momentum=0.5, warmup_epochs=1)
+        assert (mine.recipe, mine.seeds, mine.weight_decays) == (expected, (5,), (0, 0.1))
+        here = {"base_lr": 0.3, "epochs": 4, "seeds": (8,), "normalisation": "batch", "final_norm": True}
+        mine = self.plan("mine", tmp_path, options=["depth=3", "activation=tanh"], **here)
+        assert (mine.recipe.base_lr, mine.recipe.epochs, mine.seeds) == (0.3, 4, (8,))
+        assert (mine.head.normalisation, mine.head.final_norm) == ("batch", True)
+        assert mine.head.options == {"depth": 3, "activation": "tanh"}
+
+    def test_one_value_nearer_replaces_a_grid_and_the_other_way_round(self, tmp_path):
+        assert self.plan("mine", tmp_path, weight_decay=0.2).weight_decays == ()
+        assert self.plan("mine", tmp_path, weight_decay=0.2).recipe.weight_decay == 0.2
+        assert self.plan("mine", tmp_path, base_lrs=(1.0, 2.0)).settings == [(lr, d) for lr in (1.0, 2.0) for d in (0, 0.1)]
+        assert self.plan("grid", tmp_path).base_lrs == (0.001, 0.03, 1)
+        assert self.plan("grid", tmp_path, base_lr=0.7).base_lrs == ()
+
+    def test_a_preset_is_what_it_says_wherever_it_stands(self, tmp_path):
+        """What stands farther away does not leak into it."""
+        assert self.plan("preset", tmp_path).recipe == Recipe(**{**PRESETS["adamw"], "epochs": 3, "warmup_epochs": 0})
+        assert self.plan("preset", tmp_path).weight_decays == ()
+        assert self.plan("preset", tmp_path).seeds == (0, 1)  # of no recipe
+        lars = self.plan("mine", tmp_path, preset="mae-lars", epochs=20)
+        assert lars.recipe == Recipe(**{**PRESETS["mae-lars"], "epochs": 20})
+        assert (lars.seeds, lars.head.options) == ((5,), {"depth": 2})
+        text = "heads: {cls: {epochs: 12}}\nprobe: {preset: adamw, base_lr: 0.5}"
+        common = self.plan("cls", tmp_path, text)
+        assert common.recipe == Recipe(**{**PRESETS["adamw"], "epochs": 12, "base_lr": 0.5})
+
+    def test_rows_at_once_of_a_preset_can_be_taken_back(self, tmp_path):
+        text = "heads: {cls: {preset: mae-lars, rows_at_once: null, batch_size: 512}}"
+        assert self.plan("cls", tmp_path, text).recipe.at_once == 512
+
+    def test_protocols(self, tmp_path):
+        near, run = plan(self.FILE, "near", tmp_path=tmp_path)
+        assert (type(near.closed).__name__, near.closed.ks, run) == ("Neighbours", (3,), {"percent": 20})
+        assert type(self.plan("near", tmp_path, protocol="ridge").closed).__name__ == "Ridge"
+        text = "heads: {cls: {}, other: {aggregator: cls, protocol: null}}\nprobe: {protocol: logistic}"
+        assert type(self.plan("cls", tmp_path, text).closed).__name__ == "Logistic"
+        assert self.plan("other", tmp_path, text).closed is None
+
+    def test_of_the_whole_run(self, tmp_path):
+        assert plan(self.FILE, "small", tmp_path=tmp_path)[1] == {"views": 1, "k_shot": 2}
+        assert plan(self.FILE, "small", tmp_path=tmp_path)[0].recipe.base_lr == 0.1  # null says nothing
+        here = {"views": 2, "percent": 5.0, "placement": "stream"}
+        assert plan(self.FILE, "small", tmp_path=tmp_path, **here)[1] == here
+        text = "heads: {cls: {views: 1}}\nprobe: {views: 3, block: 4, held_out: 0.2}"
+        assert plan(text, "cls", tmp_path=tmp_path)[1] == {"views": 1, "block": 4, "held_out": 0.2}
+        assert plan(text, "cls", tmp_path=tmp_path, views=2)[1]["views"] == 2
+
+    def test_layers(self):
+        assert layered({"a": 1, "b": 1}, {"b": 2}, {}) == {"a": 1, "b": 2}
+        assert layered({"k_shot": 1}, {"percent": 2}) == {"percent": 2}
+        assert layered({"k_shot": 1}, {"percent": None}) == {"k_shot": 1, "percent": None}
+
+    def test_options_are_yaml(self):
+        given = ["depth=2", "blocks=[3,5]", "name=a=b", "x=1e-3", "norm=true"]
+        assert options_of(given) == {"depth": 2, "blocks": [3, 5], "name": "a=b", "x": 0.001, "norm": True}
+
+    def test_the_file_of_the_repository(self):
+        content = read_params(ROOT / "params.yaml")
+        plans, run = plans_and_run(list(content["heads"]), content, {}, {})
+        assert run == {}
+        assert {p.recipe.epochs for p in plans.values()} == {content["probe"]["epochs"]}
+
+
+class TestRun:
+    def test_one_head(self, beyondcls, tmp_path):
+        status, shown, metrics = beyondcls(*SHORT, "--seeds", "0,4", "--option", "depth=2", "--views", "1")
+        assert status == 0, shown
+        reached = metrics["top1"]
+        assert f"{tmp_path}/out: top-1 {reached['mean']:.2f} ± {reached['std']:.2f} % over 2 seeds, 69 test images" in shown
+        assert "features in memory" in shown
+        assert "GB/s" in shown
+        assert metrics["command"].startswith("beyondcls probe --features")
+        assert metrics["command"].endswith(
+            "--epochs 2 --warmup-epochs 0 --batch-size 32 --seeds 0,4 --option depth=2 --views 1"
+        )
+        assert (metrics["seeds"], metrics["options"], metrics["n_views"]) == ([0, 4], {"depth": 2}, 1)
+        assert metrics["recipe"] == asdict(Recipe(epochs=2, warmup_epochs=0, batch_size=32))
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
+
+    def test_several_heads_and_notes(self, beyondcls, tmp_path):
+        heads = ("--head", "cls", "--head", "abmilp", "--head", "average")
+        status, shown, _ = beyondcls(*SHORT, *heads, "--base-lrs", "0.1,1", "--seeds", "0")
+        assert status == 0, shown
+        for name in ("cls", "abmilp", "average"):
+            metrics = json.loads((tmp_path / "out" / name / "metrics.json").read_text())
+            assert f"{tmp_path}/out/{name}: top-1 {metrics['top1']['mean']:.2f} ± 0.00 % over 1 seed, 69 test images" in shown
+            assert metrics["selected"]["n_images"] == 12
+            (note,) = metrics["notes"]
+            assert f"note: {note}" in shown
+        assert "features read once for cls, average: 309 vectors of each in memory" in shown
+
+    def test_heads_of_a_file(self, beyondcls, params, tmp_path):
+        a, b = (
+            "{aggregator: cls, preset: adamw, epochs: 2, warmup_epochs: 0}",
+            "{aggregator: average, protocol: {name: knn, ks: [3]}}",
+        )
+        file = params(f"heads: {{a: {a}, b: {b}}}")
+        status, shown, _ = beyondcls(*file, "--head", "a", "--head", "b")
+        assert status == 0, shown
+        one, other = (json.loads((tmp_path / f"out/{name}/metrics.json").read_text()) for name in "ab")
+        assert (one["aggregator"], one["recipe"]["optimiser"], one["recipe"]["epochs"]) == ("cls", "adamw", 2)
+        assert other["protocol"]["ks"] == [3]
+        assert f"b: top-1 {other['top1']['mean']:.2f} % by knn, 69 test images" in shown
+
+    @pytest.mark.parametrize("protocol", ["{name: logistic, cs: [0.1, 1]}", "{name: knn, ks: [3, 9]}", "ridge"])
+    def test_protocols(self, protocol, beyondcls, params):
+        name = protocol.removeprefix("{name: ").split(",")[0]
+        status, shown, metrics = beyondcls(*params(f"heads: {{h: {{aggregator: cls, protocol: {protocol}}}}}"), "--head", "h")
+        assert status == 0, shown
+        assert metrics["protocol"]["name"] == name
+        assert f"% by {name}, 69 test images" in shown
+        status, shown, _ = beyondcls("--head", "abmilp", "--protocol", name)
+        assert status == 1
+        assert "'abmilp' has parameters to train" in shown
+
+    def test_subsets(self, beyondcls):
+        for given, n, subset in (
+            (("--k-shot", 5), 15, {"k_shot": 5, "seed": 0}),
+            (("--percent", 50, "--subset-seed", 3), 60, {"percent": 50.0, "seed": 3}),
+        ):
+            status, shown, metrics = beyondcls(*SHORT, "--head", "cls", "--seeds", "0", *given)
+            assert status == 0, shown
+            assert (metrics["n_training"], metrics["n_test"], metrics["subset"]) == (n, 69, subset)
+
+    def test_joined(self, beyondcls, sets):
+        pair = ("--joined", sets[2], "--joined-test", sets[3])
+        head = ("--head", "cls-attention", "--option", "of=joined", "--seeds", "0", "--views", "1")
+        status, shown, metrics = beyondcls(*SHORT, *head, *pair)
+        assert status == 0, shown
+        assert set(metrics["joined"]) == {"training", "test"}
+        for half in (pair[:2], pair[2:]):
+            status, shown, _ = beyondcls(*SHORT, *head, *half)
+            assert status == 1
+            assert "error: --joined and --joined-test go together" in shown
+        status, shown, _ = beyondcls(*SHORT, *head)
+        assert status == 1
+        assert "of a second feature set; name it with --joined" in shown
+
+    def test_own_aggregator(self, beyondcls, params, tmp_path):
+        text = "from probe.aggregators import Aggregator, Pooled\nclass Mine(Aggregator):\n    reads = ('patch',)\n"
+        (tmp_path / "mine.py").write_text(f"{text}    def forward(self, f):\n        return Pooled(f['patch'].amax(1), None)\n")
+        own = f"{tmp_path}/mine.py:Mine"
+        status, shown, metrics = beyondcls(*SHORT, "--head", own)
+        assert status == 0, shown
+        assert metrics["aggregator"] == own
+        status, shown, _ = beyondcls(*SHORT, *params("heads: {cls: {}}"), "--head", own, "--head", "cls")
+        assert status == 0, shown
+        assert {p.name for p in (tmp_path / "out").iterdir()} >= {"Mine", "cls"}
+
+    def test_other_processes_of_torchrun_are_silent(self, monkeypatch):
+        from pipelines.probe import _is_first
+
+        monkeypatch.setenv("RANK", "1")
+        assert _is_first()  # a number without a count
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        assert not _is_first()
+        monkeypatch.setenv("RANK", "0")
+        assert _is_first()
+
+    def test_help(self, beyondcls, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "200")
+        status, shown, _ = beyondcls("--help")
+        assert status == 0
+        for part in (
+            "--base-lrs",
+            "--held-out",
+            "--k-shot",
+            "--placement",
+            "mae-lars",
+            "one inside it for each of several heads",
+        ):
+            assert part in shown
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("--head", "abmlip"), "unknown aggregator 'abmlip'; did you mean 'abmilp'?"),
+            (("--option", "dept=2"), "unknown option of aggregator 'abmilp' 'dept'; did you mean 'depth'?"),
+            (("--option", "depth"), "--option is 'depth', expected name=value"),
+            (("--option", "=3"), "--option is '=3', expected name=value"),
+            (("--option", "a=[1"), "--option is 'a=[1', whose value is not YAML"),
+            (("--preset", "mae-lar"), "unknown preset 'mae-lar'; did you mean 'mae-lars'?"),
+            (("--optimiser", "sdg"), "unknown optimiser 'sdg'; did you mean 'sgd'?"),
+            (("--protocol", "lojistic"), "unknown protocol 'lojistic'; did you mean 'logistic'?"),
+            (("--protocol", "knn"), "aggregator 'abmilp' has parameters to train"),
+            (("--order", "owns"), "unknown order 'owns'; did you mean 'own'?"),
+            (("--seeds", "a"), "--seeds is 'a', expected integers with commas"),
+            (("--seeds", "1,1"), "seeds are [1, 1], expected every value once"),
+            (("--seeds", "-1"), "seeds hold -1, expected whole numbers from 0 on"),
+            (("--base-lrs", "0.1,x"), "--base-lrs is '0.1,x', expected numbers with commas"),
+            (("--base-lrs", "0.1,0"), "base_lrs hold 0.0, expected positive numbers"),
+            (("--base-lrs", "nan"), "base_lrs hold nan, expected positive numbers"),
+            (("--weight-decays", "x"), "--weight-decays is 'x', expected numbers with commas"),
+            (("--base-lr", "0.1", "--base-lrs", "0.1,0.2"), "--base-lr 0.1 and --base-lrs 0.1,0.2 exclude each other"),
+            (("--k-shot", "5", "--percent", "10"), "--k-shot 5 and --percent 10.0 exclude each other; give one of them"),
+            (("--k-shot", "50"), "expected 50 or more; choose k ≤ 40"),
+            (("--percent", "0"), "percentage is 0.0, expected more than 0"),
+            (("--views", "3"), "views is 3, expected 1 to 2, as many as"),
+            (("--block", "5"), "no array 'patch/block5/view0'; it has: patch/block1/view0"),
+            (("--device", "gpu"), "unknown device 'gpu'; expected auto, cpu, cuda"),
+            (("--head", "cls", "--head", "cls"), "--head cls was given twice"),
+            (("--final-norm",), "has no final norm to apply"),
+            (("--head", "nowhere.py:Mine"), "there is no file 'nowhere.py'"),
+        ],
+    )
+    def test_on_the_command_line(self, arguments, message, beyondcls, tmp_path):
+        status, shown, _ = beyondcls(*arguments)
+        assert status == 1
+        assert f"error: {message}" in shown or message in shown
+        assert "Traceback" not in shown
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("heads: {abmilp: {epochss: 3}}", "unknown parameter in heads.abmilp 'epochss'; did you mean 'epochs'?"),
+            ("heads: {abmilp: {dept: 3}}", "unknown parameter in heads.abmilp 'dept'; did you mean 'depth'?"),
+            ("heads: {abmlip: {}}", "unknown head 'abmilp'; did you mean 'abmlip'?"),
+            ("heads: {abmilp: {aggregator: abmlip}}", "unknown aggregator 'abmlip'; did you mean 'abmilp'?"),
+            ("heads: {abmilp: {aggregator: 3}}", "aggregator of head 'abmilp' is 3, expected a name such as abmilp"),
+            ("heads: {abmilp: {preset: adam}}", "unknown preset 'adam'; did you mean 'adamw'?"),
+            ("heads: {abmilp: {preset: 3}}", "preset of head 'abmilp' is 3, expected a name"),
+            ("heads: {abmilp: {epochs: '90'}}", "epochs of head 'abmilp' is '90', expected a whole number"),
+            ("heads: {abmilp: {epochs: 9.5}}", "epochs of head 'abmilp' is 9.5, expected a whole number"),
+            ("heads: {abmilp: {rows_at_once: no}}", "rows_at_once of head 'abmilp' is False, expected a whole number"),
+            ("heads: {abmilp: {base_lr: high}}", "base_lr of head 'abmilp' is 'high', expected a number"),
+            ("heads: {abmilp: {final_norm: 1}}", "final_norm of head 'abmilp' is 1, expected true or false"),
+            ("heads: {abmilp: {base_lrs: 0.1}}", "base_lrs of head 'abmilp' is 0.1, expected a list; give [0.1] for one"),
+            ("heads: {abmilp: {base_lrs: [a, b]}}", "base_lrs hold 'a', expected positive numbers"),
+            ("heads: {abmilp: {seeds: []}}", "no seed was given"),
+            ("heads: {abmilp: {seeds: 3}}", "seeds of head 'abmilp' is 3, expected a list; give [3] for one"),
+            ("heads: {abmilp: {base_lr: 0.1, base_lrs: [0.1]}}", "--base-lr 0.1 and --base-lrs 0.1 exclude each other"),
+            ("heads: {abmilp: {protocol: {name: knn, kss: [1]}}}", "unknown option of 'knn' 'kss'; did you mean 'ks'?"),
+            ("heads: {abmilp: {protocol: {ks: [1]}}}", "unknown protocol ''; known: knn, logistic, ridge"),
+            ("heads: {abmilp: 3}", "heads.abmilp in the parameter file is 3, expected names and values"),
+            ("heads: [abmilp]", "heads in the parameter file is ['abmilp'], expected names and values"),
+            ("heads: {abmilp: {}}\nprobe: {epoch: 3}", "unknown parameter in probe 'epoch'; did you mean 'epochs'?"),
+            ("heads: {abmilp: {}}\nprobe: {views: two}", "views is 'two', expected a whole number"),
+            ("heads: {abmilp: {}}\nprobe: {k_shot: 2, percent: 3}", "--k-shot 2 and --percent 3 exclude each other"),
+            ("heads: {abmilp: {}}\nprobe: {placement: disk}", "placement"),
+            ("heads: {abmilp: {}}\nprobe: {held_out: 2}\n", "the share that is held out is 2"),
+        ],
+    )
+    def test_in_the_file(self, text, message, beyondcls, params, tmp_path):
+        grid = ("--base-lrs", "0.1,0.2") if "held_out" in text else ()
+        status, shown, _ = beyondcls(*params(text), *grid, "--head", "abmilp")
+        assert status == 1
+        assert message in shown
+        assert "Traceback" not in shown
+        assert not (tmp_path / "out").exists()
+
+    def test_what_all_heads_share_cannot_be_of_one(self, beyondcls, params):
+        file = params("heads: {a: {aggregator: cls, views: 1}, b: {aggregator: cls}}")
+        status, shown, _ = beyondcls(*file, "--head", "a", "--head", "b")
+        assert status == 1
+        assert "heads.a gives views, which all heads of a command share; run it alone, or move it to probe" in shown
+
+    def test_two_own_aggregators_of_one_name(self):
+        with pytest.raises(BeyondClsError, match="two heads are named 'Mine'; give one of them another name"):
+            plans_and_run(["a.py:Mine", "b.py:Mine"], None, {}, {})
+
+
+# Checkpoints after each epoch, and a pause there until the test has killed the process.
+KILLED = """
+import sys, time
+import probe.checkpoint
+from probe.checkpoint import Checkpoint
+from pipelines import cli
+
+probe.checkpoint.EVERY_S = 0
+save, stop_at, n = Checkpoint.save, int(sys.argv.pop(1)), 0
+
+def saved(self, *arguments, **options):
+    global n
+    save(self, *arguments, **options)
+    n += 1
+    if n == stop_at:
+        print("now", flush=True)
+        time.sleep(60)
+
+Checkpoint.save = saved
+cli.run()
+"""
+
+
+@pytest.mark.parametrize("stop_at", [2, 11], ids=["while settings are compared", "while the chosen ones train"])
+def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_bytes(stop_at, sets, beyondcls, tmp_path):
+    out = tmp_path / "probes/killed"
+    grid = (
+        "--head",
+        "abmilp",
+        "--head",
+        "cls",
+        "--base-lrs",
+        "0.1,0.5",
+        "--seeds",
+        "0,1",
+        "--epochs",
+        "4",
+        "--warmup-epochs",
+        "0",
+    )
+    places = ("--features", sets[0], "--test", sets[1], "--device", "cpu")
+    (tmp_path / "killed.py").write_text(KILLED)
+    command = [
+        sys.executable,
+        tmp_path / "killed.py",
+        str(stop_at),
+        "probe",
+        *places,
+        "--out",
+        out,
+        *grid,
+        "--batch-size",
+        "32",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    with subprocess.Popen(list(map(str, command)), env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert any(line.strip() == "now" for line in process.stdout)
+        process.send_signal(signal.SIGKILL)
+    assert not out.exists()
+    assert list((tmp_path / "probes/.unfinished").iterdir())
+    began = time.monotonic()
+    status, shown, _ = beyondcls(*grid, "--batch-size", "32", out=out)
+    assert status == 0, shown
+    assert "going on after" in shown
+    assert time.monotonic() - began < 60
+    assert sorted(p.name for p in (tmp_path / "probes").iterdir()) == ["killed"]  # .unfinished is gone
+    whole = tmp_path / "probes/whole"
+    status, shown, _ = beyondcls(*grid, "--batch-size", "32", out=whole)
+    assert status == 0, shown
+    assert "going on after" not in shown
+    files = sorted(p.relative_to(whole) for p in whole.rglob("*") if p.is_file())
+    assert len(files) == 2 * (4 + 2) + 1
+    for file in files:
+        if file.suffix in (".safetensors", ".npy", ".csv"):
+            assert (out / file).read_bytes() == (whole / file).read_bytes(), file
