@@ -106,8 +106,7 @@ def plan(
     one = encoder(torch.zeros(1, *encoder.config["input_size"], device=encoder.device), kept, chosen, maps)
     layouts = layouts_of(one, images, views, dtype, shard_rows, id_width_of(images, None))
     decoded_per_s, inputs = _decode(encoder, sample, batch_size, workers)
-    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
-    with tempfile.TemporaryDirectory(prefix=".plan-", dir=existing) as temporary:
+    with tempfile.TemporaryDirectory(prefix=".plan-", dir=existing_folder(folder)) as temporary:
         images_per_s = _extract(
             encoder,
             sample,
@@ -133,6 +132,11 @@ def plan(
         encoded_per_s=_encode(encoder, inputs),
         read_per_s=read_per_s,
     )
+
+
+def existing_folder(folder: Path) -> Path:
+    """The folder, or the nearest above it that is there already."""
+    return next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
 
 
 def _sample(images: ImageSet, n: int) -> ImageSet:

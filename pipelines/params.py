@@ -1,9 +1,9 @@
 """params.yaml: every value a user may change."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -27,6 +27,9 @@ def from_yaml(text: str) -> Any:
     Raises: yaml.YAMLError: it is none.
     """
     return yaml.load(text, _Loader)
+
+
+T = TypeVar("T")
 
 
 def read_params(path: Path) -> dict[str, Any]:
@@ -83,10 +86,7 @@ def integers(option: str, text: str) -> tuple[int, ...]:
 
     Raises: BeyondClsError: names the option.
     """
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise BeyondClsError(f"{option} is {text!r}, expected integers with commas, e.g. 3,-1") from error
+    return _listed(option, text, int, "integers with commas, e.g. 3,-1")
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:
@@ -94,7 +94,11 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
 
     Raises: BeyondClsError: names the option.
     """
+    return _listed(option, text, float, "numbers with commas, e.g. 0.01,0.1")
+
+
+def _listed(option: str, text: str, of: Callable[[str], T], expected: str) -> tuple[T, ...]:
     try:
-        return tuple(float(part) for part in text.split(","))
+        return tuple(of(part) for part in text.split(","))
     except ValueError as error:
-        raise BeyondClsError(f"{option} is {text!r}, expected numbers with commas, e.g. 0.01,0.1") from error
+        raise BeyondClsError(f"{option} is {text!r}, expected {expected}") from error

@@ -44,7 +44,7 @@ def main(
     """
     from extract.datasets import open_images
     from extract.encoders import load_encoder
-    from extract.plan import plan
+    from extract.plan import existing_folder, plan
     from extract.run import extract
     from pipelines.device import choose_device
     from store.allocator import keep_freed_memory
@@ -69,7 +69,7 @@ def main(
         keep_freed_memory()
     typer.echo(f"measuring {encoder} on {place} …")
     planned = plan(frozen, images, out, device=place, **options)
-    free = shutil.disk_usage(next(parent for parent in (out, *out.absolute().parents) if parent.is_dir())).free
+    free = shutil.disk_usage(existing_folder(out)).free
     for line in described(planned, free, n_tasks, epochs, heads):
         typer.echo(line)
 

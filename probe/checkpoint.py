@@ -20,7 +20,7 @@ EVERY_S = 60.0  # between two checkpoints
 
 
 class Checkpoint:
-    """State of the families of one pass, in a folder that is removed when the pass is finished.
+    """State of the families of one pass, in a folder that stays until the results of all passes are written.
 
     Args:
         folder: of all passes that write to one place.
