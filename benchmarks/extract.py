@@ -1,14 +1,15 @@
 """Extraction against the bare forward pass of timm, and against the naive way to the same statistics.
 
-    python -m benchmarks.extract [--quick] [--images 128] [--rounds 5] [--device cpu] [--amp none]
+    python -m benchmarks.extract [--quick] [--images 256] [--rounds 5] [--device cpu] [--amp none]
 
-Images are decoded and transformed before the clock starts, and the process keeps freed memory, for all. Ratios are medians
-over interleaved rounds:
+Images are decoded and transformed before the clock starts, feature sets are removed after it has stopped, and the process
+keeps freed memory, for all. Ratios are medians over interleaved rounds:
 `e2e_vs_bare_forward`: seconds of timm's fused forward pass / seconds of `extract` with all statistics, maps and tokens,
 written to disk and synced. `vs_unfused`: seconds of the unfused pass that keeps every attention map of a batch and computes
 the paper's four statistics from them in the end / seconds of our pass with all ten and the maps. `peak_memory_vs_bare`: peak
 memory of a process that extracts / of one that runs the bare pass. On CPU a ViT-S/14 at 224 pixels (257 tokens), on a GPU a
-ViT-B/16.
+ViT-B/16. Where `extract.linear` is faster than timm's linear layers, the bare pass with those layers is timed and printed too
+(`layers`): what statistics and writing cost is against that one.
 The last line is JSON.
 """
 
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from torch import Tensor
 from benchmarks.timing import ROOT
 from extract.datasets import ImageSet, Sample
 from extract.encoders import Encoder
+from extract.linear import FastLinear, is_faster
 from extract.run import extract
 from extract.views import Crop
 from store.allocator import keep_freed_memory
@@ -39,7 +42,7 @@ from store.allocator import keep_freed_memory
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="16 images, one round: under a minute, and no evidence")
-    parser.add_argument("--images", type=int, default=128)
+    parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu")
@@ -62,13 +65,14 @@ def main() -> None:
     for way in WAYS:
         rate, slowest, fastest = (n / of(seconds[way]) for of in (statistics.median, max, min))
         print(f"{way:8} {rate:8.1f} images/s ({slowest:.1f} to {fastest:.1f})")
-    common = ["--images", str(n), "--batch", str(given.batch), "--device", given.device, "--amp", given.amp]
-    command = [sys.executable, "-m", "benchmarks.extract", *common, "--peak"]
-    peaks = {way: int(subprocess.run([*command, way], cwd=ROOT, capture_output=True, check=True).stdout) for way in WAYS}
-    print("peak memory " + ", ".join(f"{way} {nbytes / 1e9:.2f} GB" for way, nbytes in peaks.items()))
     over: Callable[[str, str], float] = lambda one, other: statistics.median(  # noqa: E731
         a / b for a, b in zip(seconds[one], seconds[other], strict=True)
     )
+    common = ["--images", str(n), "--batch", str(given.batch), "--device", given.device, "--amp", given.amp]
+    command = [sys.executable, "-m", "benchmarks.extract", *common, "--peak"]
+    peaks = {way: int(subprocess.run([*command, way], cwd=ROOT, capture_output=True, check=True).stdout) for way in WAYS}
+    print(f"extract / layers {over('layers', 'extract'):.3f}, pass / layers {over('layers', 'pass'):.3f}")
+    print("peak memory " + ", ".join(f"{way} {nbytes / 1e9:.2f} GB" for way, nbytes in peaks.items()))
     ratios = {
         "e2e_vs_bare_forward": over("bare", "extract"),
         "vs_unfused": over("unfused", "pass"),
@@ -119,15 +123,24 @@ class Bench:
         self.encoder.run_with(amp=amp)
         self.images = torch.randn(n, 3, 224, 224)
         self.encoder.views = Decoded(self.images)  # type: ignore[assignment]
-        self.ways = {"bare": self.bare, "extract": self.extract, "pass": self.one_pass, "unfused": self.unfused}
+        self.ways: dict[str, Callable[[], Path | None]] = {
+            "bare": self.bare,
+            "layers": self.layers,
+            "extract": self.extract,
+            "pass": self.one_pass,
+            "unfused": self.unfused,
+        }
 
     def run(self, way: str) -> float:
         """Seconds."""
         began = time.perf_counter()
-        self.ways[way]()
+        made = self.ways[way]()
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        return time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        if made is not None:
+            shutil.rmtree(made)
+        return seconds
 
     def peak(self) -> int:
         """Peak memory of this process so far, bytes; on a GPU, of what it took there."""
@@ -145,18 +158,21 @@ class Bench:
             for images in self.batches():
                 self.model.forward_features(images.to(self.device))
 
+    def layers(self) -> None:
+        """timm with the encoder's linear layers."""
+        with FastLinear() if is_faster() else nullcontext():
+            self.bare()
+
     def one_pass(self) -> None:
         """Ours, without the disk: tokens, ten statistics, maps."""
         for images in self.batches():
             self.encoder(images.to(self.device), [self.encoder.n_blocks - 1], self.encoder.statistics, maps=True)
 
-    def extract(self) -> None:
-        """Ours, to the end."""
+    def extract(self) -> Path:
+        """Ours, to the end; the folder it made."""
         out = Path(tempfile.mkdtemp(prefix="beyondcls-benchmark-", dir=self.scratch))
-        try:
-            extract(self.encoder, Listed(self.n), out / "f", batch_size=self.batch, device=self.device)
-        finally:
-            shutil.rmtree(out)
+        extract(self.encoder, Listed(self.n), out / "f", batch_size=self.batch, device=self.device)
+        return out
 
     @torch.inference_mode()
     def unfused(self) -> None:
@@ -187,7 +203,7 @@ def naive(attention: Tensor) -> list[Tensor]:
     return [attention[..., 0, 0], entropy[..., 0], self_, entropy[..., 1:].mean(-1)]
 
 
-WAYS = ("bare", "extract", "pass", "unfused")
+WAYS = ("bare", "layers", "extract", "pass", "unfused")
 
 if __name__ == "__main__":
     main()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, Attention, TokenLayout, watched
 from extract.encoders.weights import weights_digest
+from extract.linear import FastLinear, is_faster
 from extract.views import Views
 from store import BeyondClsError
 from store.errors import unknown
@@ -72,6 +74,7 @@ class Encoder:
         self.amp: str | None = None
         self._forward: Callable[[Tensor], Tensor] = model.forward_features  # type: ignore[assignment]
         self._memory_format = torch.contiguous_format
+        self._linear: Callable[[], AbstractContextManager[Any]] = FastLinear if is_faster() else nullcontext
 
     def run_with(self, amp: str = "none", channels_last: bool = False, compile: bool = False) -> None:
         """How to compute.
@@ -90,6 +93,7 @@ class Encoder:
         self._memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self.model.to(memory_format=self._memory_format)
         if compile:
+            self._linear = nullcontext  # inductor chooses
             self._forward = torch.compile(self.model.forward_features)  # type: ignore[arg-type]
 
     def autocast(self, device_type: str) -> torch.autocast:
@@ -176,7 +180,11 @@ class Encoder:
         hooks = [modules[b].register_forward_hook(lambda _m, _i, x, b=b: tokens(b, x)) for b in blocks]
         try:
             seen = attended if of_attention or maps else None
-            with watched(modules, self.layout, seen, branched if of_blocks else None), self.autocast(images.device.type):
+            with (
+                watched(modules, self.layout, seen, branched if of_blocks else None),
+                self._linear(),  # innermost, so that it does not see the many operations of what watches
+                self.autocast(images.device.type),
+            ):
                 final = self._forward(images.contiguous(memory_format=self._memory_format))
         finally:
             for hook in hooks:
