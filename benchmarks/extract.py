@@ -8,7 +8,7 @@ keeps freed memory, for all. Ratios are medians over interleaved rounds:
 written to disk and synced. `vs_unfused`: seconds of the unfused pass that keeps every attention map of a batch and computes
 the paper's four statistics from them in the end / seconds of our pass with all ten and the maps. `peak_memory_vs_bare`: peak
 memory of a process that extracts / of one that runs the bare pass. On CPU a ViT-S/14 at 224 pixels (257 tokens), on a GPU a
-ViT-B/16. Where `extract.linear` is faster than timm's linear layers, the bare pass with those layers is timed and printed too
+ViT-B/16. Where oneDNN is faster than timm's linear layers, the bare pass with those layers is timed and printed too
 (`layers`): what statistics and writing cost is against that one.
 The last line is JSON.
 """
@@ -33,9 +33,10 @@ from torch import Tensor
 from benchmarks.timing import ROOT
 from extract.datasets import ImageSet, Sample
 from extract.encoders import Encoder
-from extract.linear import FastLinear, is_faster
+from extract.linear import FastLinear
 from extract.run import extract
 from extract.views import Crop
+from store import onednn
 from store.allocator import keep_freed_memory
 
 
@@ -160,7 +161,7 @@ class Bench:
 
     def layers(self) -> None:
         """timm with the encoder's linear layers."""
-        with FastLinear() if is_faster() else nullcontext():
+        with FastLinear() if onednn.is_faster() else nullcontext():
             self.bare()
 
     def one_pass(self) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from probe.ranks import mean_over_ranks
+from probe.ranks import mean_over_ranks, world_size
 
 
 def batch_norm(x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -23,12 +23,14 @@ class _BatchNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-        mean = mean_over_ranks(x.mean(-2, keepdim=True))
-        centred = x - mean
-        variance = mean_over_ranks(centred.square().mean(-2, keepdim=True))
-        scale = (variance + eps).rsqrt_()
-        normalised = centred.mul_(scale)
-        ctx.save_for_backward(normalised, scale)
+        normalised = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        mean, variance = (x.new_empty(*x.shape[:-2], 1, x.shape[-1]) for _ in range(2))
+        for some in _members(x):
+            mean[some] = mean_over_ranks(x[some].mean(-2, keepdim=True))
+            centred = torch.sub(x[some], mean[some], out=normalised[some])
+            variance[some] = mean_over_ranks(centred.square().mean(-2, keepdim=True))
+            centred.mul_((variance[some] + eps).rsqrt_())
+        ctx.save_for_backward(normalised, (variance + eps).rsqrt_())
         ctx.mark_non_differentiable(mean, variance)
         return normalised, mean, variance
 
@@ -36,6 +38,15 @@ class _BatchNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, None]:
         normalised, scale = ctx.saved_tensors
-        along = mean_over_ranks((gradient * normalised).mean(-2, keepdim=True))
-        mean = mean_over_ranks(gradient.mean(-2, keepdim=True))
-        return torch.addcmul(gradient, normalised, along, value=-1).sub_(mean).mul_(scale), None
+        out = torch.empty_like(normalised)
+        for some in _members(gradient):
+            g, x = gradient[some], normalised[some]
+            along = mean_over_ranks((g * x).mean(-2, keepdim=True))
+            mean = mean_over_ranks(g.mean(-2, keepdim=True))
+            torch.addcmul(g, x, along, value=-1, out=out[some]).sub_(mean).mul_(scale[some])
+        return out, None
+
+
+def _members(x: Tensor) -> list[Any]:
+    """Indices of members that are computed at once: on a CPU one, which its caches hold; otherwise, or if ranks talk, all."""
+    return list(range(len(x))) if x.ndim == 3 and x.device.type == "cpu" and world_size() == 1 else [...]

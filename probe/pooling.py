@@ -8,6 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from store import onednn
+
 PIECE_NBYTES = 2 << 20  # of tokens that each CPU thread works on at once: they stay in its cache from the scores to the sum
 
 
@@ -25,7 +27,8 @@ def softmax_pool(
     Args:
         tokens: of B images; in 16 bits too, which are widened to the dtype of the queries a few images at a time, in the cache.
         queries: Q of all images, or of each.
-        bias: added to the logits; of a shape that broadcasts to [B, Q, T].
+        bias: added to the logits; of a shape that broadcasts to [B, Q, T]. One that is the same for all tokens of an image
+            ([…, 1]) cancels: it changes nothing, and its gradient is 0.
 
     Returns: vectors and weights; each row of weights sums to 1.
     """
@@ -40,9 +43,13 @@ class _SoftmaxPool(torch.autograd.Function):
         n_images, n_tokens, dim = tokens.shape
         n_queries = queries.shape[-2]
         vectors, weights = queries.new_empty(n_images, n_queries, dim), queries.new_empty(n_images, n_queries, n_tokens)
-        added = None if bias is None else bias.expand(n_images, n_queries, n_tokens)
+        added = None if bias is None or _cancels(bias) else bias.expand(n_images, n_queries, n_tokens)
+        by_onednn = _many(queries)
         for some, x in _pieces(tokens, queries.dtype):
-            logits = torch.matmul(_of(queries, some), x.mT)
+            if by_onednn:
+                logits = onednn.linear(queries, x.flatten(0, 1)).view(n_queries, -1, n_tokens).transpose(0, 1)
+            else:
+                logits = torch.matmul(_of(queries, some), x.mT)
             if added is not None:
                 logits += added[some]
             torch.softmax(logits, -1, out=weights[some])
@@ -53,7 +60,7 @@ class _SoftmaxPool(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: tuple[Tensor, Tensor]) -> None:
         tokens, queries, bias = inputs
         ctx.save_for_backward(tokens, queries, *output)
-        ctx.bias_shape = None if bias is None else bias.shape
+        ctx.bias_shape, ctx.cancels = (None, True) if bias is None else (bias.shape, _cancels(bias))
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -62,9 +69,10 @@ class _SoftmaxPool(torch.autograd.Function):
         tokens, queries, vectors, weights = ctx.saved_tensors
         of_tokens = torch.empty_like(tokens) if ctx.needs_input_grad[0] else None
         of_queries = torch.zeros_like(queries) if ctx.needs_input_grad[1] else None
-        of_bias = torch.zeros_like(weights) if ctx.needs_input_grad[2] else None
+        of_bias = torch.empty_like(weights) if ctx.needs_input_grad[2] and not ctx.cancels else None
         if of_vectors is None:
             of_vectors = torch.zeros_like(vectors)
+        by_onednn = _many(queries)
         for some, x in _pieces(tokens, queries.dtype):
             scores = torch.bmm(of_vectors[some], x.mT)
             scores -= (of_vectors[some] * vectors[some]).sum(-1, keepdim=True)
@@ -72,16 +80,19 @@ class _SoftmaxPool(torch.autograd.Function):
                 scores += of_weights[some] - (of_weights[some] * weights[some]).sum(-1, keepdim=True)
             scores *= weights[some]
             if of_queries is not None:
-                part = torch.bmm(scores, x)
-                if queries.ndim == 2:
-                    of_queries += part.sum(0)
+                if by_onednn:
+                    of_queries += onednn.linear(scores.transpose(0, 1).flatten(1), x.flatten(0, 1).mT)
+                elif queries.ndim == 2:
+                    of_queries += torch.bmm(scores, x).sum(0)
                 else:
-                    of_queries[some] = part
+                    of_queries[some] = torch.bmm(scores, x)
             if of_bias is not None:
                 of_bias[some] = scores
             if of_tokens is not None:
                 of_tokens[some] = torch.matmul(scores.mT, _of(queries, some)) + torch.bmm(weights[some].mT, of_vectors[some])
-        return of_tokens, of_queries, None if of_bias is None else of_bias.sum_to_size(ctx.bias_shape)
+        if ctx.needs_input_grad[2]:
+            of_bias = weights.new_zeros(ctx.bias_shape) if of_bias is None else of_bias.sum_to_size(ctx.bias_shape)
+        return of_tokens, of_queries, of_bias
 
     @staticmethod
     def vmap(
@@ -98,12 +109,12 @@ class _SoftmaxPool(torch.autograd.Function):
         n_queries = queries.shape[-2]
         if bias is not None:
             bias = bias if own_bias else bias.expand(n, *bias.shape)
-            bias = bias.view(n, *(1,) * (4 - bias.ndim), *bias.shape[1:]).expand(n, n_images, n_queries, n_tokens)
+            bias = bias.view(n, *(1,) * (4 - bias.ndim), *bias.shape[1:]).expand(n, n_images, n_queries, -1)
         if own_tokens:
             if queries.ndim - own_queries == 2:
                 queries = queries.unsqueeze(-3)
             queries = queries.expand(n, n_images, n_queries, dim).reshape(-1, n_queries, dim)
-            bias = None if bias is None else bias.reshape(-1, n_queries, n_tokens)
+            bias = None if bias is None else bias.flatten(0, 1)
             pooled = softmax_pool(tokens.reshape(-1, n_tokens, dim), queries, bias)
             vectors, weights = (values.unflatten(0, (n, n_images)) for values in pooled)
             return (vectors, weights), (0, 0)
@@ -123,6 +134,16 @@ def _pieces(tokens: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]
     for begin in range(0, len(tokens), step):
         some = slice(begin, begin + step)
         yield some, tokens[some] if wide is None else wide[: len(tokens[some])].copy_(tokens[some])
+
+
+def _cancels(bias: Tensor) -> bool:
+    """Whether softmax over the tokens does not see it."""
+    return bias.ndim == 0 or bias.shape[-1] == 1
+
+
+def _many(queries: Tensor) -> bool:
+    """Whether they are the same for all images, and so many that oneDNN is faster at what are plain matrix products then."""
+    return queries.ndim == 2 and len(queries) >= 8 and onednn.applies(queries, queries) and onednn.is_faster()
 
 
 def _of(queries: Tensor, some: slice) -> Tensor:

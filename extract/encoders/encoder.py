@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, Attention, TokenLayout, watched
 from extract.encoders.weights import weights_digest
-from extract.linear import FastLinear, is_faster
+from extract.linear import FastLinear
 from extract.views import Views
-from store import BeyondClsError
+from store import BeyondClsError, onednn
 from store.errors import unknown
 
 AMP = {"bf16": "bfloat16", "fp16": "float16"}
@@ -74,7 +74,7 @@ class Encoder:
         self.amp: str | None = None
         self._forward: Callable[[Tensor], Tensor] = model.forward_features  # type: ignore[assignment]
         self._memory_format = torch.contiguous_format
-        self._linear: Callable[[], AbstractContextManager[Any]] = FastLinear if is_faster() else nullcontext
+        self._linear: Callable[[], AbstractContextManager[Any]] = FastLinear if onednn.is_faster() else nullcontext
 
     def run_with(self, amp: str = "none", channels_last: bool = False, compile: bool = False) -> None:
         """How to compute.
