@@ -1,10 +1,14 @@
 """What storing tokens in fewer bits costs in accuracy: the quickstart's heads from features in float16 and in another dtype.
 
-    python -m benchmarks.dtypes [--quick] [--dtype int8] [--epochs 40]
+    python -m benchmarks.dtypes [--quick] [--dtype int8] [--epochs 40] [--data quickstart/data]
 
 Each quickstart encoder is extracted in both dtypes, and [cls], the average patch and AbMILP are trained from each, 3 seeds, the
 same order and initialisation, as params.yaml says. Prints top-1 in percent, and ends with one line of JSON: the largest
-difference of the means in points, `int8_vs_float16_points`. With 1,000 test images a single image is 0.1 points.
+difference of the means in points, `int8_vs_float16_points`. Of the quickstart's 1,000 test images a single one is 0.1 points,
+and which of the doubtful ones a head gets right changes with any rounding; all of CIFAR-10's 10,000 say more:
+
+    python -m pipelines.quickstart.cut CIFAR10.npz --out DIR --test 1000    # the same training images
+    python -m benchmarks.dtypes --data DIR
 """
 
 import argparse
@@ -34,6 +38,7 @@ def main() -> None:
     )
     parser.add_argument("--dtype", default="int8")
     parser.add_argument("--epochs", type=int, help="of params.yaml by default")
+    parser.add_argument("--data", type=Path, default=ROOT / "quickstart/data", help="folder that holds train/ and test/")
     given = parser.parse_args()
     keep_freed_memory()
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
@@ -41,7 +46,7 @@ def main() -> None:
     if given.epochs or given.quick:
         training |= {"epochs": given.epochs or 3, "warmup_epochs": 1}
     plans = {name: HeadPlan(HeadSpec(name), Recipe(**training), tuple(params["probe"]["seeds"])) for name in HEADS}
-    sets = [open_images(str(ROOT / f"quickstart/data/{split}")) for split in ("train", "test")]
+    sets = [open_images(str(given.data / split)) for split in ("train", "test")]
     if given.quick:
         sets = [ImageSet(s.source, s.samples[:n], s.classes) for s, n in zip(sets, (300, 100), strict=True)]
     largest = 0.0
