@@ -13,9 +13,12 @@ from probe.aggregators.cls import Cls
 from probe.aggregators.cls_attention import ClsAttention
 from probe.aggregators.cls_average import ClsAverage
 from probe.aggregators.ep import EfficientProbing
+from probe.aggregators.k_means import KMeans
 from probe.aggregators.lowest_entropy_head import LowestEntropyHead
+from probe.aggregators.norm import Norm
 from probe.aggregators.options import whole
 from probe.aggregators.own import is_own, own_aggregator
+from probe.aggregators.pca import PCA
 from probe.aggregators.sa_abmilp import SelfAttentionAbMILP
 from probe.aggregators.simpool import SimPool
 from probe.aggregators.v_jepa import VJEPAPooler
@@ -37,6 +40,9 @@ AGGREGATORS: dict[str, type[Aggregator]] = {
     "cls-attention": ClsAttention,
     "lowest-entropy-head": LowestEntropyHead,
     "central-attention": CentralAttention,
+    "norm": Norm,
+    "pca": PCA,
+    "k-means": KMeans,
 }
 
 

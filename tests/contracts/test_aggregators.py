@@ -76,6 +76,12 @@ VARIANTS = [
     Variant("lowest-entropy-head", {"of": "joined"}),
     Variant("central-attention", {}),
     Variant("central-attention", {"of": "joined", "top_k": T}),
+    Variant("norm", {}),
+    Variant("norm", {"top_k": 3}),
+    Variant("norm", {"largest": False, "top_k": 5}),
+    Variant("pca", {}, ordered=PLACE),
+    Variant("k-means", {}, ordered=PLACE),
+    Variant("k-means", {"clusters": 3}, ordered=PLACE),
 ]
 LISTED = {v.name for v in VARIANTS}
 OTHERS = {name: make_aggregator(name, D, T) for name in AGGREGATORS if name not in LISTED}

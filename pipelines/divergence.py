@@ -1,0 +1,182 @@
+"""`beyondcls divergence`: how differently the heads of one encoder weight the patches of the same images."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+CLS_ATTENTION = "[cls] attention"  # the stored one, where no head was probed on it
+
+
+def main(
+    probes: Annotated[
+        list[Path], typer.Option(help="folder that holds HEAD/trained/weights.npy of one encoder; may be repeated")
+    ],
+    out: Annotated[Path, typer.Option(help="folder for tables")],
+    attention: Annotated[
+        Path | None,
+        typer.Option(help="folder of the encoder's cls_map.npy, compared too if no head of the folders weights by it"),
+    ] = None,
+) -> None:
+    """Compare where heads look on the same test images (Fig. 7): KL(p || q) in nats of each pair, in both directions.
+
+    Weights are means over seeds. Writes divergence.csv (from p, to q, mean and std over images, n_images, and n_infinite: those
+    left out of the mean, as q gives no weight to a patch that p weights), entropy.csv (head, mean and std over images of the
+    entropy of its weights, nats) and summary.json.
+    """
+    import csv
+    import shlex
+    import sys
+    from dataclasses import asdict
+
+    import torch
+
+    from probe.divergence import kl_divergence
+    from probe.metrics import weight_entropy
+
+    heads = weights_of_heads(probes)
+    if attention is not None and not any(head.is_cls_attention for head in heads):
+        heads += cls_map(attention, heads[0])
+    pairs = [
+        {"from": p.name, "to": q.name, **asdict(kl_divergence(p.weights, q.weights))}
+        for p in heads
+        for q in heads
+        if p is not q
+    ]
+    of_images = {head.name: weight_entropy(torch.from_numpy(head.weights)) for head in heads}
+    entropies = [{"head": n, "mean": e.mean().item(), "std": e.std(correction=0).item()} for n, e in of_images.items()]
+    summary = {
+        "encoder": heads[0].encoder,
+        "key": heads[0].key,
+        "n_images": heads[0].weights.shape[0],
+        "n_tokens": heads[0].weights.shape[1],
+        "heads": [head.name for head in heads],
+        "command": shlex.join(["beyondcls", *sys.argv[1:]]),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    columns = ("from", "to", "mean", "std", "n_images", "n_infinite")
+    for file, names, rows in (("divergence.csv", columns, pairs), ("entropy.csv", ("head", "mean", "std"), entropies)):
+        with (out / file).open("w", newline="", encoding="utf-8") as target:
+            writer = csv.DictWriter(target, names)
+            writer.writeheader()
+            writer.writerows(rows)
+    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    typer.echo(f"{out}: {len(pairs)} divergences between {len(heads)} heads of {heads[0].encoder}")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a head gives to the patches of the test images, means over seeds; each row sums to 1."""
+
+    name: str
+    folder: Path
+    encoder: str
+    key: str  # of the test images' feature set
+    is_cls_attention: bool
+    weights: "np.ndarray"  # [N, T] float64
+
+
+def weights_of_heads(folders: list[Path]) -> list[Weights]:
+    """All heads with weights, of all folders; one that several hold counts once.
+
+    Raises: BeyondClsError: a folder without any, heads of other images, or different heads of one name.
+    """
+    import numpy as np
+
+    from store import BeyondClsError
+
+    found: dict[str, Weights] = {}
+    for folder in folders:
+        files = sorted(folder.glob("*/trained/weights.npy"))
+        if not files:
+            raise BeyondClsError(
+                f"there are no weights under {str(folder)!r}, expected {folder}/HEAD/trained/weights.npy; run `beyondcls "
+                "probe` with heads that weight patches and --out this folder, or leave it out"
+            )
+        for file in files:
+            head = _read(file.parent.parent)
+            _check_same_images(next(iter(found.values()), head), head)
+            other = found.setdefault(head.name, head)
+            if not np.array_equal(other.weights, head.weights):
+                raise BeyondClsError(
+                    f"{head.folder} and {other.folder} have different weights, expected one head of each name; rename one"
+                )
+    return list(found.values())
+
+
+def cls_map(attention: Path, like: Weights) -> list[Weights]:
+    """The last block's [cls] attention, if it was kept, as a head's weights.
+
+    Raises: BeyondClsError: there is no such folder, or it is of other images than `like`.
+    """
+    from store import BeyondClsError
+
+    if not (attention / "summary.json").is_file():
+        raise BeyondClsError(
+            f"there is no {attention / 'summary.json'}, expected what `beyondcls attention --out {attention}` writes; "
+            "run it first"
+        )
+    if not (attention / "cls_map.npy").is_file():
+        typer.echo(f"{attention} has no cls_map.npy: the encoder has no [cls], or its maps were not stored")
+        return []
+    about = _described(attention / "summary.json", lambda summary: (summary["encoder"], summary["key"], True))
+    head = Weights(CLS_ATTENTION, attention, *about, _weights(attention / "cls_map.npy", str(attention)))
+    _check_same_images(like, head)
+    return [head]
+
+
+def _read(folder: Path) -> Weights:
+    def described(metrics: Any) -> tuple[str, str, bool]:
+        own_map = metrics["aggregator"] == "cls-attention" and metrics["options"].get("of", "own") == "own"
+        return metrics["encoder"], metrics["features"]["test"], own_map and "top_k" not in metrics["options"]
+
+    about = _described(folder / "metrics.json", described)
+    return Weights(folder.name, folder, *about, _weights(folder / "trained/weights.npy", str(folder)))
+
+
+def _described(file: Path, build: Callable[[Any], tuple[str, str, bool]]) -> tuple[str, str, bool]:
+    """Encoder, key of the test images, and whether the weights are the encoder's own [cls] attention."""
+    from store import BeyondClsError
+
+    try:
+        return build(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+        raise BeyondClsError(
+            f"{file} is missing or damaged ({error!r}), expected the encoder and the images that it is of; run its stage again"
+        ) from error
+
+
+def _weights(file: Path, name: str) -> "np.ndarray":
+    import numpy as np
+
+    from probe.divergence import distributions
+    from store import BeyondClsError
+
+    try:
+        stored = np.load(file, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise BeyondClsError(f"{file} is damaged ({error}), expected an array [N, T]; run its stage again") from error
+    return distributions(stored, name)
+
+
+def _check_same_images(one: Weights, other: Weights) -> None:
+    """Raises: BeyondClsError: they are of different feature sets, or of different numbers of images or patches."""
+    from store import BeyondClsError
+
+    if one.key != other.key:
+        raise BeyondClsError(
+            f"{one.folder} is of the feature set {one.key} and {other.folder} of {other.key}, expected one; "
+            "give heads of one encoder that were tested on the same images"
+        )
+    if one.weights.shape != other.weights.shape:
+        shapes = [" x ".join(map(str, head.weights.shape)) for head in (one, other)]
+        raise BeyondClsError(
+            f"the weights of {one.folder} are {shapes[0]} (images x patches) and those of {other.folder} {shapes[1]}, expected "
+            "the same; probe both with the same --test and --joined-test, or leave one out"
+        )

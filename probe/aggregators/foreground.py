@@ -1,0 +1,46 @@
+"""Aggregators that part an image's patches into foreground and background."""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from probe.aggregators.aggregator import Aggregator, Features, Pooled
+from store import BeyondClsError
+
+
+class Foreground(Aggregator):
+    """Base: the mean over the patches that a subclass says are `chosen`, from the image's own tokens alone. No parameters.
+
+    What is shown is rarely cut by the border of the picture: of two parts, the border tells which is the background. Weights
+    are all equal, so there are none to choose by (`top_k`).
+    """
+
+    reads = ("patch",)
+
+    def forward(self, features: Features) -> Pooled:
+        patch = features["patch"]
+        chosen = self.chosen(patch.detach()).to(patch.dtype)
+        weights = chosen / chosen.sum(-1, keepdim=True)
+        return Pooled(torch.bmm(weights[:, None], patch).squeeze(1), weights)
+
+    def chosen(self, tokens: Float[Tensor, "B T D"]) -> Bool[Tensor, "B T"]:
+        """The foreground, one patch at least of each image."""
+        raise NotImplementedError
+
+
+def border(n_patches: int, device: torch.device) -> Bool[Tensor, "T"]:
+    """Which patches lie in the first or last row or column of the square grid.
+
+    Raises: BeyondClsError: it is none, or all of it is border.
+    """
+    side = math.isqrt(n_patches)
+    if side * side != n_patches or side < 3:
+        raise BeyondClsError(
+            f"there are {n_patches} patches, expected a square grid of 3 x 3 or more, whose border is told from its inside; "
+            "use 'average' or 'norm'"
+        )
+    edge = torch.ones(side, side, dtype=torch.bool, device=device)
+    edge[1:-1, 1:-1] = False
+    return edge.flatten()

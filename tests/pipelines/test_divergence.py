@@ -1,0 +1,183 @@
+"""`beyondcls divergence` on small folders."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.pipelines.test_cli import run
+
+UNIFORM = np.full((5, 4), 0.25, np.float32)
+FIRST = np.eye(4, dtype=np.float32)[[0] * 5]
+HALF = np.array([[0.5, 0.5, 0, 0]] * 5, np.float16)
+
+
+def write_head(folder: Path, weights: np.ndarray | None, aggregator: str = "abmilp", key: str = "k", **options) -> Path:
+    (folder / "trained").mkdir(parents=True)
+    metrics = {"encoder": "mae", "aggregator": aggregator, "options": options, "features": {"training": "t", "test": key}}
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    if weights is not None:
+        np.save(folder / "trained/weights.npy", weights)
+    return folder
+
+
+def write_attention(folder: Path, maps: np.ndarray | None, key: str = "k") -> Path:
+    folder.mkdir()
+    (folder / "summary.json").write_text(json.dumps({"encoder": "mae", "key": key}))
+    if maps is not None:
+        np.save(folder / "cls_map.npy", maps)
+    return folder
+
+
+@pytest.fixture
+def divergence(monkeypatch, capsys):
+    def divergence(*arguments) -> tuple[int, str]:
+        """Exit status, and what was said."""
+        status, out, err = run(monkeypatch, capsys, "divergence", *arguments)
+        return status, " ".join((out + err).split())
+
+    return divergence
+
+
+@pytest.fixture
+def probes(tmp_path) -> Path:
+    write_head(tmp_path / "p/average", UNIFORM, "average")
+    write_head(tmp_path / "p/abmilp", HALF)
+    write_head(tmp_path / "p/cls", None, "cls")
+    return tmp_path / "p"
+
+
+def rows(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as source:
+        return list(csv.DictReader(source))
+
+
+def pairs(file: Path) -> dict[tuple[str, str], tuple[str, ...]]:
+    return {(r["from"], r["to"]): (r["mean"], r["std"], r["n_images"], r["n_infinite"]) for r in rows(file)}
+
+
+def test_writes_every_pair_in_both_directions(divergence, probes, tmp_path):
+    write_head(tmp_path / "study/pca", FIRST, "pca")
+    status, said = divergence("--probes", probes, "--probes", tmp_path / "study", "--out", tmp_path / "out")
+    assert status == 0, said
+    assert "6 divergences between 3 heads of mae" in said
+    found = pairs(tmp_path / "out/divergence.csv")
+    ln2, ln4 = math.log(2), math.log(4)
+    assert {pair: float(mean) for pair, (mean, *_) in found.items() if mean} == {
+        ("abmilp", "average"): pytest.approx(ln2),
+        ("pca", "average"): pytest.approx(ln4),
+        ("pca", "abmilp"): pytest.approx(ln2),
+    }
+    assert {pair for pair, (mean, std, n, infinite) in found.items() if (mean, std, n, infinite) == ("", "", "5", "5")} == {
+        ("average", "abmilp"),
+        ("average", "pca"),
+        ("abmilp", "pca"),
+    }
+    entropies = {r["head"]: (float(r["mean"]), float(r["std"])) for r in rows(tmp_path / "out/entropy.csv")}
+    expected = {"average": ln4, "abmilp": ln2, "pca": 0}
+    assert entropies == {head: (pytest.approx(value), pytest.approx(0)) for head, value in expected.items()}
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    assert summary.pop("command").startswith("beyondcls divergence --probes")
+    assert summary == {"encoder": "mae", "key": "k", "n_images": 5, "n_tokens": 4, "heads": ["abmilp", "average", "pca"]}
+
+
+def test_spread_over_images(divergence, tmp_path):
+    peaked = np.array([[1, 0], [0.5, 0.5]], np.float32)
+    write_head(tmp_path / "p/one", peaked)
+    write_head(tmp_path / "p/other", np.full((2, 2), 0.5, np.float32))
+    assert divergence("--probes", tmp_path / "p", "--out", tmp_path / "out")[0] == 0
+    mean, std, n, infinite = pairs(tmp_path / "out/divergence.csv")["one", "other"]
+    assert (float(mean), float(std)) == (pytest.approx(math.log(2) / 2), pytest.approx(math.log(2) / 2))
+    assert (n, infinite) == ("2", "0")
+    assert float(rows(tmp_path / "out/entropy.csv")[0]["std"]) == pytest.approx(math.log(2) / 2)
+
+
+def test_a_head_in_two_folders_counts_once(divergence, probes, tmp_path):
+    write_head(tmp_path / "q/abmilp", HALF)
+    assert divergence("--probes", probes, "--probes", tmp_path / "q", "--out", tmp_path / "out")[0] == 0
+    assert len(pairs(tmp_path / "out/divergence.csv")) == 2
+    write_head(tmp_path / "r/abmilp", FIRST)
+    status, said = divergence("--probes", probes, "--probes", tmp_path / "r", "--out", tmp_path / "out")
+    assert status == 1
+    assert "have different weights, expected one head of each name; rename one" in said
+
+
+class TestAttention:
+    def heads(self, divergence, probes, tmp_path, attention) -> set[str]:
+        status, said = divergence("--probes", probes, "--attention", attention, "--out", tmp_path / "out")
+        assert status == 0, said
+        return {head for pair in pairs(tmp_path / "out/divergence.csv") for head in pair}
+
+    def test_is_compared_too(self, divergence, probes, tmp_path):
+        attention = write_attention(tmp_path / "a", HALF)
+        assert self.heads(divergence, probes, tmp_path, attention) == {"average", "abmilp", "[cls] attention"}
+        assert float(pairs(tmp_path / "out/divergence.csv")["[cls] attention", "abmilp"][0]) == 0
+
+    @pytest.mark.parametrize(("options", "compared"), [({}, False), ({"of": "joined"}, True), ({"top_k": 2}, True)])
+    def test_unless_a_head_weights_by_it(self, options, compared, divergence, probes, tmp_path):
+        write_head(probes / "map", HALF, "cls-attention", **options)
+        heads = self.heads(divergence, probes, tmp_path, write_attention(tmp_path / "a", HALF))
+        assert ("[cls] attention" in heads) == compared
+        assert "map" in heads
+
+    def test_encoders_without_cls_have_none(self, divergence, probes, tmp_path):
+        attention = write_attention(tmp_path / "a", None)
+        _, said = divergence("--probes", probes, "--attention", attention, "--out", tmp_path / "out")
+        assert "has no cls_map.npy: the encoder has no [cls]" in said
+        assert self.heads(divergence, probes, tmp_path, attention) == {"average", "abmilp"}
+
+    def test_of_other_images(self, divergence, probes, tmp_path):
+        attention = write_attention(tmp_path / "a", HALF, key="other")
+        status, said = divergence("--probes", probes, "--attention", attention, "--out", tmp_path / "out")
+        assert status == 1
+        assert "is of the feature set k and" in said
+        assert "of other, expected one; give heads of one encoder" in said
+        assert not (tmp_path / "out").exists()
+
+    def test_that_is_not_there(self, divergence, probes, tmp_path):
+        status, said = divergence("--probes", probes, "--attention", tmp_path / "nowhere", "--out", tmp_path / "out")
+        assert status == 1
+        assert "there is no" in said
+        assert "expected what `beyondcls attention --out" in said
+
+
+class TestBadInput:
+    def said(self, divergence, probes, tmp_path) -> str:
+        status, said = divergence("--probes", probes, "--out", tmp_path / "out")
+        assert status == 1
+        assert not (tmp_path / "out").exists()
+        return said
+
+    def test_no_weights(self, divergence, tmp_path):
+        write_head(tmp_path / "p/cls", None, "cls")
+        assert "there are no weights under" in self.said(divergence, tmp_path / "p", tmp_path)
+
+    def test_other_images(self, divergence, probes, tmp_path):
+        write_head(probes / "foreign", UNIFORM, key="z")
+        assert "of the feature set k and" in self.said(divergence, probes, tmp_path)
+
+    def test_other_shapes(self, divergence, probes, tmp_path):
+        write_head(probes / "joined", UNIFORM[:4])
+        assert "are 5 x 4 (images x patches)" in self.said(divergence, probes, tmp_path)
+        assert "4 x 4, expected the same; probe both with the same" in self.said(divergence, probes, tmp_path)
+
+    def test_weights_that_are_none(self, divergence, probes, tmp_path):
+        write_head(probes / "bad", np.where(UNIFORM > 1, UNIFORM, np.nan))
+        assert "have nan among them in row 0 (5 of 5 rows)" in self.said(divergence, probes, tmp_path)
+
+    @pytest.mark.parametrize("content", [b"nothing", b""])
+    def test_a_damaged_array(self, content, divergence, probes, tmp_path):
+        (probes / "abmilp/trained/weights.npy").write_bytes(content)
+        assert "weights.npy is damaged" in self.said(divergence, probes, tmp_path)
+
+    @pytest.mark.parametrize("content", ["{", "[]", '{"encoder": "mae"}'])
+    def test_damaged_metrics(self, content, divergence, probes, tmp_path):
+        (probes / "abmilp/metrics.json").write_text(content)
+        assert "metrics.json is missing or damaged" in self.said(divergence, probes, tmp_path)
+
+    def test_metrics_of_another_shape(self, divergence, probes, tmp_path):
+        (probes / "abmilp/metrics.json").write_text('{"encoder": "mae", "aggregator": "abmilp", "options": [], "features": []}')
+        assert "metrics.json is missing or damaged" in self.said(divergence, probes, tmp_path)
