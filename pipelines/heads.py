@@ -51,7 +51,7 @@ def plans_and_run(
     if twice := next((name for name in names if list(names).count(name) > 1), None):
         raise BeyondClsError(f"--head {twice} was given twice; under a name of its own in params.yaml a head may be repeated")
     common = section(params or {}, "probe")
-    check_names("probe", common, [*_of_a_recipe(), *OF_A_HEAD, *OF_A_RUN])
+    check_names("probe", common, of_a_command())
     layers_of_run, plans = [common], {}
     for name in names:
         # An aggregator where there is no file, and one's own, need no entry.
@@ -70,6 +70,11 @@ def plans_and_run(
     run = layered(*layers_of_run, here)
     _check_types("", run, OF_A_RUN)
     return plans, {name: run[name] for name in OF_A_RUN if run.get(name) is not None}
+
+
+def of_a_command() -> list[str]:
+    """Parameters that all heads of a command may share: those of `probe`."""
+    return [*_of_a_recipe(), *OF_A_HEAD, *OF_A_RUN]
 
 
 def plan_of(

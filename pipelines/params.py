@@ -30,6 +30,7 @@ def from_yaml(text: str) -> Any:
 
 
 T = TypeVar("T")
+SINGULAR = {"studies": "study"}  # of sections' names; others lose their s
 
 
 def read_params(path: Path) -> dict[str, Any]:
@@ -55,15 +56,18 @@ def section(params: Mapping[str, Any], name: str, entry: str | None = None) -> d
 
     Raises: BeyondClsError: `entry` is not in the section, or what is there has no names.
     """
-    values = _mapping(name, params.get(name))
+    values = mapping(name, params.get(name))
     if entry is None:
         return values
     if entry not in values:
-        raise BeyondClsError(unknown(name.rstrip("s"), entry, values, f"Add it to {name} in the parameter file"))
-    return _mapping(f"{name}.{entry}", values[entry])
+        raise BeyondClsError(
+            unknown(SINGULAR.get(name, name.rstrip("s")), entry, values, f"Add it to {name} in the parameter file")
+        )
+    return mapping(f"{name}.{entry}", values[entry])
 
 
-def _mapping(where: str, values: Any) -> dict[str, Any]:
+def mapping(where: str, values: Any) -> dict[str, Any]:
+    """Raises: BeyondClsError: what stands at `where` has no names."""
     if values is not None and not isinstance(values, Mapping):
         raise BeyondClsError(f"{where} in the parameter file is {values!r}, expected names and values, e.g. {{epochs: 90}}")
     return dict(values or {})

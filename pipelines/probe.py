@@ -11,6 +11,7 @@ import typer
 
 from pipelines.heads import options_of, plans_and_run
 from pipelines.params import given, integers, numbers, read_params
+from pipelines.studies import params_of_study
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 def main(
     features: Annotated[Path, typer.Option(help="feature set of the training images")],
     test: Annotated[Path, typer.Option(help="feature set of the test images, of the same encoder")],
-    out: Annotated[Path, typer.Option(help="folder for probes, metrics and curves; one inside it for each of several heads")],
+    out: Annotated[
+        Path, typer.Option(help="folder for probes, metrics and curves; one inside it for each of several heads, or of a study")
+    ],
     head: Annotated[
         list[str] | None,
         typer.Option(
@@ -30,6 +33,10 @@ def main(
     ] = None,
     params: Annotated[
         Path | None, typer.Option(help="take heads.HEAD and probe from this file; options given here win")
+    ] = None,
+    study: Annotated[
+        str | None,
+        typer.Option(help="train all heads of studies.STUDY in params.yaml, with its parameters, in place of --head"),
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="of the aggregator, e.g. --option depth=2; may be repeated")] = None,
     preset: Annotated[
@@ -114,6 +121,15 @@ def main(
         placement=placement,
     )
     described = None if params is None else read_params(params)
+    if study is not None:
+        if described is None:
+            raise BeyondClsError(
+                f"--study {study} stands in a parameter file; name it with --params, e.g. --params params.yaml"
+            )
+        if head:
+            raise BeyondClsError(f"--study {study} and --head {head[0]} exclude each other: a study brings its own heads")
+        described = params_of_study(described, study)
+        head = list(described["heads"])
     plans, of_run = plans_and_run(head or ["abmilp"], described, here, options_of(option or []))
     if (joined is None) != (joined_test is None):
         raise BeyondClsError("--joined and --joined-test go together: feature sets of the training and of the test images")
@@ -121,7 +137,7 @@ def main(
     keep_freed_memory()
     stores, place = (FeatureStore.open(features), FeatureStore.open(test)), choose_device(device)
     subset, about = _subset(stores[0], of_run)
-    single = next(iter(plans.values())) if len(plans) == 1 else None
+    single = next(iter(plans.values())) if len(plans) == 1 and study is None else None
     with progress_bar(f"{stores[0].attributes['encoder']} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress:
         written = probe(
             *stores,

@@ -10,15 +10,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from probe.closed import CLOSED, Closed, Vectors
+from probe.closed import CLOSED, Closed, Logistic, Ridge, Vectors
+from probe.cost import Cost, cost_of, shapes_read
 from probe.grid import HeadPlan
 from probe.passes import Outcome, Passes
 from probe.saved import save_probe
 from probe.select import Selected
 
+LINEAR = (Logistic, Ridge)  # protocols whose classifier is a linear layer, as that of a head
+UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
+
 
 def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Outcome], chosen: Selected) -> dict[str, Any]:
     """Content of metrics.json of a head that was trained."""
+    cost = _cost(name, passes)
     return {
         **_common(name, plan, passes),
         **{measure: over_seeds([outcome.result[measure] for outcome in outcomes]) for measure in outcomes[0].result},
@@ -26,7 +31,8 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
         "recipe": _recipe(plan, chosen),
         "selected": chosen.to_dict(),
         "n_parameters": sum(p.numel() for p in outcomes[0].head.parameters()),
-        "notes": list(chosen.notes),
+        "cost": asdict(cost),
+        "notes": [*chosen.notes, *([UNCOUNTED] if cost.flops_per_image is None else [])],
     }
 
 
@@ -43,6 +49,7 @@ def measures_of_closed(name: str, plan: HeadPlan, protocol: Closed, passes: Pass
         **{measure: over_seeds([value]) for measure, value in result.metrics.items()},
         "seeds": [],
         "protocol": {"name": called, **vars(protocol)},
+        "cost": asdict(_cost(name, passes) if isinstance(protocol, LINEAR) else Cost(0, None, None)),
         "selected": {**result.chosen, **asdict(result.selection)},
         "notes": list(result.notes),
     }
@@ -60,6 +67,11 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
         "n_tokens": passes.n_patches if any(kind.startswith("patch") for kind in reads) else None,
         "n_classes": passes.training.store.n_classes,
     }
+
+
+def _cost(name: str, passes: Passes) -> Cost:
+    head = passes.template(name)
+    return cost_of(head, shapes_read(head, passes.training))
 
 
 def _recipe(plan: HeadPlan, chosen: Selected) -> dict[str, Any]:
@@ -105,7 +117,7 @@ def write_trained(
     if weights:
         mean = torch.stack(weights).mean(0)
         patches = mean[:, -passes.n_patches :] if passes.n_patches else mean  # [cls] comes first where it is weighted too
-        np.save(trained / "weights.npy", patches.numpy().astype(np.float16))
+        np.save(trained / "weights.npy", patches.numpy().astype(np.float32))
     with (folder / "curves.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["seed", *outcomes[0].curve[0]])
         writer.writeheader()

@@ -48,7 +48,7 @@ def probe(
     images select nothing: every seed's last epoch counts.
 
     Writes `trained/seed<S>.safetensors` and `.json` (the probe), `trained/weights.npy` (mean over seeds of the aggregator's
-    weights over the patches of the test images, [n_test, T] float16, if it has any), `curves.csv` (seed, epoch, loss, top1, …)
+    weights over the patches of the test images, [n_test, T] float32, if it has any), `curves.csv` (seed, epoch, loss, top1, …)
     and `metrics.json`: into `out` for one plan, into `out/NAME` for a mapping. What an earlier run wrote there is replaced. A
     run that was killed goes on where its last checkpoint was taken (in `.unfinished` beside `out`), when it is started again.
     Protocols without gradient steps write `metrics.json` alone, and take view 0 of the training images.

@@ -1,0 +1,226 @@
+"""`beyondcls probe --study`: heads and parameters of a study, where its results go, and what is refused."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines import cli
+from pipelines.heads import plans_and_run
+from pipelines.params import read_params
+from pipelines.studies import PLACES, params_of_study
+from probe.aggregators import make_aggregator
+from probe.recipe import PRESETS, Recipe
+from store import BeyondClsError
+from tests.features import write_features
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = """
+heads: {abmilp: {depth: 4}, knn: {aggregator: cls, protocol: {name: knn, ks: [3]}}, ridge: {aggregator: cls, protocol: ridge}}
+probe: {epochs: 9, batch_size: 32, warmup_epochs: 0, base_lr: 0.2, seeds: [0, 1, 2], base_lrs: null}
+studies:
+  pair:
+    study: variants
+    encoder: mae
+    joined: dino
+    heads: &heads
+      abmilp: {}
+      deep: {aggregator: abmilp, depth: 2, base_lr: 0.4}
+    epochs: 2
+    seeds: [3]
+  again: {study: variants, encoder: dino, joined: dino, heads: *heads, preset: adamw, epochs: 2, warmup_epochs: 0}
+  one: {heads: {cls: }, epochs: 1, views: 1}
+  foreign: {heads: {cls-attention: {of: joined}, cls: {}}, epochs: 1}
+  empty: {study: variants, encoder: mae}
+  listed: {heads: [abmilp]}
+  misspelt: {heads: {abmilp: {}}, epoch: 3}
+  option: {heads: {abmilp: {dept: 3}}}
+  aggregator: {heads: {abmlip: {}}}
+  both: {heads: {abmilp: {}}, base_lr: 0.1, base_lrs: [0.1, 0.2]}
+"""
+
+
+def plans(name, **here):
+    described = params_of_study(yaml.safe_load(FILE), name)
+    return plans_and_run(list(described["heads"]), described, here, {})
+
+
+class TestWhatAStudySays:
+    def test_its_heads_are_those_that_stand_in_it(self):
+        found, run = plans("pair")
+        assert {name: dict(plan.head.options) for name, plan in found.items()} == {"abmilp": {}, "deep": {"depth": 2}}
+        assert run == {}
+
+    def test_its_parameters_win_over_those_of_probe_a_heads_own_over_both_and_the_command_line_over_all(self):
+        found, _ = plans("pair")
+        common = {"epochs": 2, "batch_size": 32, "warmup_epochs": 0}
+        assert found["abmilp"].recipe == Recipe(**common, base_lr=0.2)
+        assert found["deep"].recipe == Recipe(**common, base_lr=0.4)
+        assert {plan.seeds for plan in found.values()} == {(3,)}
+        found, _ = plans("pair", epochs=5, base_lr=0.7)
+        assert {(plan.recipe.epochs, plan.recipe.base_lr) for plan in found.values()} == {(5, 0.7)}
+
+    def test_a_preset_replaces_the_recipe_of_probe(self):
+        found, _ = plans("again")
+        assert found["abmilp"].recipe == Recipe(**{**PRESETS["adamw"], "epochs": 2, "warmup_epochs": 0})
+        assert found["abmilp"].seeds == (0, 1, 2)
+
+    def test_parameters_of_the_run(self):
+        assert plans("one")[1] == {"views": 1}
+
+    def test_the_file_is_not_changed(self):
+        content = yaml.safe_load(FILE)
+        params_of_study(content, "pair")
+        assert content == yaml.safe_load(FILE)
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("pairs", "unknown study 'pairs'; did you mean 'pair'?"),
+            ("empty", "studies.empty has no heads, expected one or more by name, e.g. heads: {abmilp: {}}"),
+            ("listed", "studies.listed.heads in the parameter file is ['abmilp'], expected names and values"),
+            ("misspelt", "unknown parameter in studies.misspelt 'epoch'; did you mean 'epochs'?"),
+            ("option", "unknown parameter in heads.abmilp 'dept'; did you mean 'depth'?"),
+            ("both", "--base-lr 0.1 and --base-lrs 0.1,0.2 exclude each other"),
+        ],
+    )
+    def test_what_is_refused(self, name, message):
+        with pytest.raises(BeyondClsError) as caught:
+            plans(name)
+        assert message in str(caught.value)
+
+
+class TestStudiesOfTheRepository:
+    PARAMS = read_params(ROOT / "params.yaml")
+
+    @pytest.mark.parametrize("name", PARAMS["studies"])
+    def test_each_can_be_made_and_says_all_that_the_pipeline_asks(self, name):
+        study, encoders = self.PARAMS["studies"][name], self.PARAMS["encoders"]
+        assert set(PLACES) <= set(study)
+        assert {study["encoder"], study["joined"]} <= set(encoders)
+        described = params_of_study(self.PARAMS, name)
+        found, _ = plans_and_run(list(described["heads"]), described, {}, {})
+        assert len({plan.recipe for plan in found.values()}) == 1  # rows compare
+        for plan in found.values():
+            make_aggregator(plan.head.aggregator, 192, 64, **plan.head.options)
+
+    def test_no_two_write_into_one_folder(self):
+        folders = [(study["study"], study["encoder"]) for study in self.PARAMS["studies"].values()]
+        assert len(set(folders)) == len(folders)
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    pairs = (("train", 96), ("test", 40))
+    own = [write_features(folder / s, n, seed=i, crops=True).path for i, (s, n) in enumerate(pairs)]
+    other = [write_features(folder / f"other-{s}", n, seed=i, weights="v", crops=True).path for i, (s, n) in enumerate(pairs)]
+    return own, other
+
+
+@pytest.fixture
+def beyondcls(monkeypatch, capsys, sets, tmp_path):
+    """Exit status and output of `beyondcls probe`; metrics of all heads below OUT, by folder."""
+    (tmp_path / "params.yaml").write_text(FILE)
+
+    def run(*arguments, params=True, joined=None):
+        file = ("--params", tmp_path / "params.yaml") if params else ()
+        pair = ("--joined", joined[0], "--joined-test", joined[1]) if joined else ()
+        places = ("--features", sets[0][0], "--test", sets[0][1], "--out", tmp_path / "out", "--device", "cpu")
+        monkeypatch.setattr(sys, "argv", ["beyondcls", "probe", *map(str, (*places, *file, *pair, *arguments))])
+        with pytest.raises(SystemExit) as stop:
+            cli.run()
+        shown, err = capsys.readouterr()
+        written = {
+            p.parent.relative_to(tmp_path / "out").as_posix(): json.loads(p.read_text())
+            for p in sorted((tmp_path / "out").rglob("metrics.json"))
+        }
+        return int(stop.value.code or 0), " ".join((shown + err).split()), written
+
+    return run
+
+
+class TestRun:
+    def test_every_head_has_a_folder_and_all_train_in_one_pass(self, beyondcls):
+        status, shown, written = beyondcls("--study", "pair")
+        assert status == 0, shown
+        assert set(written) == {"abmilp", "deep"}
+        assert {name: m["options"] for name, m in written.items()} == {"abmilp": {}, "deep": {"depth": 2}}
+        assert {(m["recipe"]["epochs"], tuple(m["seeds"])) for m in written.values()} == {(2, (3,))}
+        assert shown.count("features in memory") == 1
+
+    def test_the_only_head_of_a_study_has_a_folder_too(self, beyondcls):
+        status, shown, written = beyondcls("--study", "one")
+        assert status == 0, shown
+        assert set(written) == {"cls"}
+
+    def test_a_head_that_reads_the_joined_set_stands_beside_one_that_does_not(self, beyondcls, sets):
+        status, shown, _ = beyondcls("--study", "foreign")
+        assert status == 1
+        assert "of a second feature set; name it with --joined" in shown
+        status, shown, written = beyondcls("--study", "foreign", joined=sets[1])
+        assert status == 0, shown
+        assert set(written) == {"cls", "cls-attention"}
+        assert written["cls-attention"]["cost"] == {
+            "parameters": 0,
+            "parameters_classifier": 8 * 3 + 3,
+            "flops_per_image": 2 * 9 * 8 + 2 * 8 * 3,
+        }
+
+    def test_a_joined_set_changes_nothing_for_heads_that_do_not_read_it(self, beyondcls, sets):
+        """The pipeline gives one to all studies: the encoder's own, where no head reads it."""
+        _, _, without = beyondcls("--study", "pair")
+        for joined in (sets[0], sets[1]):
+            status, shown, written = beyondcls("--study", "pair", joined=joined)
+            assert status == 0, shown
+            for name, metrics in written.items():
+                same = ("top1", "n_training", "n_test", "features")
+                assert {n: metrics[n] for n in same} == {n: without[name][n] for n in same}
+
+    @pytest.mark.parametrize(
+        ("arguments", "params", "message"),
+        [
+            (("--study", "pair"), False, "--study pair stands in a parameter file; name it with --params"),
+            (("--study", "pair", "--head", "cls"), True, "--study pair and --head cls exclude each other"),
+            (("--study", "pears"), True, "unknown study 'pears'; did you mean 'pair'?"),
+            (("--study", "aggregator"), True, "unknown aggregator 'abmlip'; did you mean 'abmilp'?"),
+        ],
+    )
+    def test_what_is_refused(self, arguments, params, message, beyondcls):
+        status, shown, written = beyondcls(*arguments, params=params)
+        assert (status, written) == (1, {})
+        assert f"error: {message}" in shown
+        assert "Traceback" not in shown
+
+
+class TestCost:
+    def test_of_heads_that_are_trained(self, beyondcls):
+        _, _, written = beyondcls("--study", "pair")
+        assert written["abmilp"]["cost"] == {
+            "parameters": 9,
+            "parameters_classifier": 27,
+            "flops_per_image": 4 * 9 * 8 + 2 * 8 * 3,
+        }
+        assert written["abmilp"]["n_parameters"] == 9 + 27
+        assert written["deep"]["cost"]["parameters"] == 9 + 8 * 8 + 8
+
+    @pytest.mark.parametrize(("protocol", "linear"), [("ridge", True), ("knn", False)])
+    def test_of_protocols_without_gradient_steps(self, protocol, linear, beyondcls):
+        status, shown, written = beyondcls("--head", protocol)
+        assert status == 0, shown
+        classifier, flops = (27, 2 * 8 * 3) if linear else (None, None)
+        expected = {"parameters": 0, "parameters_classifier": classifier, "flops_per_image": flops}
+        assert written["."]["cost"] == expected
+
+    def test_what_cannot_be_counted_is_said(self, beyondcls, tmp_path):
+        text = (
+            "from probe.aggregators import Aggregator, Pooled\nclass Mine(Aggregator):\n    reads = ('patch',)\n"
+            "    def forward(self, f):\n        return Pooled(f['patch'].amax(1) * float(f['patch'].sum() > 0), None)\n"
+        )
+        (tmp_path / "mine.py").write_text(text)
+        status, shown, written = beyondcls("--head", f"{tmp_path}/mine.py:Mine")
+        assert status == 0, shown
+        assert written["."]["cost"] == {"parameters": 0, "parameters_classifier": 27, "flops_per_image": None}
+        assert "note: flops_per_image is unknown: this aggregator's steps depend on values" in shown

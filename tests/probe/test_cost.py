@@ -1,0 +1,113 @@
+"""What heads cost, against closed forms: T patches of width D, H queries or attention heads, K classes."""
+
+import pytest
+import torch
+from torch import nn
+
+from probe.aggregators import AGGREGATORS, Aggregator, Pooled, make_aggregator
+from probe.cost import Cost, cost_of, shapes_read
+from probe.head import FinalNorm, Head
+from probe.sources import Source
+from store import onednn
+from tests.features import write_features
+
+T, D, K = 16, 96, 5
+SHAPES = dict.fromkeys(("patch", "patch/block1", "patch/block2"), (T, D)) | dict.fromkeys(
+    ("attention/cls", "attention/centre", "joined/attention/cls"), (3, T)
+)
+SHAPES["cls"] = (D,)
+CLASSIFIER = 2 * D * K
+
+
+def cost(name: str, **options: object) -> Cost:
+    return cost_of(Head(make_aggregator(name, D, T, **options), K), SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "parameters", "flops"),
+    [
+        ("cls", {}, 0, CLASSIFIER),
+        ("average", {}, 0, CLASSIFIER),  # a sum is no product
+        ("central", {}, 0, CLASSIFIER),
+        ("cls-average", {}, 0, 2 * CLASSIFIER),
+        ("abmilp", {}, D + 1, 2 * T * D + 2 * T * D + CLASSIFIER),
+        ("abmilp", {"depth": 2}, D * D + D + D + 1, 2 * T * D * D + 2 * T * D + 2 * T * D + CLASSIFIER),
+        ("abmilp", {"branches": 8}, 8 * (D + 1), 8 * (4 * T * D + CLASSIFIER)),
+        ("abmilp", {"branches": 8, "combine": "average"}, 8 * (D + 1), 8 * 4 * T * D + CLASSIFIER),
+        ("abmilp", {"blocks": [1, 2]}, D + 1, 2 * 4 * T * D + CLASSIFIER),
+        (
+            "sa-abmilp",
+            {},
+            4 * D * D + D + D + 1,
+            4 * 2 * T * D * D + 2 * 2 * T * T * D + 4 * T * D + CLASSIFIER,
+        ),
+        # The query goes through the keys' projection once, the pooled vectors through the values': no token does.
+        ("ap", {"heads": 1}, 2 * D * D + D, 2 * D * D + 4 * T * D + 2 * D * D + CLASSIFIER),
+        ("ap", {"heads": 12}, 2 * D * D + D, 2 * D * D + 12 * 4 * T * D + 2 * D * D + CLASSIFIER),
+        ("ep", {"queries": 16}, 16 * D + D * D, 16 * 4 * T * D + 2 * D * D + CLASSIFIER),
+        ("simpool", {}, 2 * D * D + 2 * D, 2 * D * D + 2 * D * D + 4 * T * D + CLASSIFIER),
+        ("cls-attention", {}, 0, 2 * T * D + CLASSIFIER),
+        ("cls-attention", {"of": "joined"}, 0, 2 * T * D + CLASSIFIER),
+        ("lowest-entropy-head", {}, 0, 2 * T * D + CLASSIFIER),
+        ("central-attention", {}, 0, 2 * T * D + CLASSIFIER),
+    ],
+)
+def test_closed_forms(name, options, parameters, flops):
+    found = cost(name, **options)
+    width = make_aggregator(name, D, T, **options).width
+    assert (found.parameters, found.parameters_classifier, found.flops_per_image) == (parameters, width * K + K, flops)
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_every_aggregator_is_counted(name):
+    assert cost(name).flops_per_image is not None
+
+
+@pytest.mark.parametrize(("name", "options"), [("abmilp", {"branches": 8}), ("ep", {"queries": 16}), ("ap", {"heads": 12})])
+def test_products_of_onednn_are_counted_too(name, options, monkeypatch):
+    """With so many queries, a CPU with AVX-512 leaves their products to oneDNN, which the counter does not know."""
+    monkeypatch.setattr(onednn, "is_faster", lambda: False)
+    plain = cost(name, **options)
+    monkeypatch.setattr(onednn, "is_faster", lambda: True)
+    assert cost(name, **options) == plain
+
+
+def test_the_head_stays_as_it_is():
+    head = Head(make_aggregator("abmilp", D), K, final_norm=FinalNorm(torch.ones(D), torch.zeros(D), 1e-6))
+    before = {name: value.clone() for name, value in head.state_dict().items()}
+    assert cost_of(head, SHAPES) == cost("abmilp")  # a norm is no product, and its parameters are not trained
+    assert head.training
+    assert {name: value.device.type for name, value in head.state_dict().items()} == dict.fromkeys(before, "cpu")
+    assert all(torch.equal(value, before[name]) for name, value in head.state_dict().items())
+
+
+class UntilSmall(Aggregator):
+    """What it does depends on values."""
+
+    reads = ("patch",)
+
+    def __init__(self, dim: int):
+        super().__init__(dim)
+        self.score = nn.Linear(dim, 1)
+
+    def forward(self, features):
+        x = features["patch"].mean(1)
+        while x.norm() > 1:
+            x = x / 2
+        return Pooled(x, None)
+
+
+def test_what_cannot_be_counted_is_not_made_up():
+    assert cost_of(Head(UntilSmall(D), K), SHAPES) == Cost(D + 1, D * K + K, None)
+
+
+def test_shapes_are_those_of_what_a_head_reads(tmp_path):
+    own = write_features(tmp_path / "own", 12, n_tokens=9, dim=8, blocks=(0, 1), crops=True)
+    other = write_features(tmp_path / "other", 12, n_tokens=9, dim=6, weights="v", crops=True)
+    source = Source(own, other)
+    for name, options, shapes in (
+        ("cls", {}, {"cls": (8,)}),
+        ("abmilp", {"blocks": [0, 1]}, {"patch/block0": (9, 8), "patch/block1": (9, 8)}),
+        ("cls-attention", {"of": "joined"}, {"patch": (9, 8), "joined/attention/cls": (3, 9)}),
+    ):
+        assert shapes_read(Head(make_aggregator(name, 8, **options), 3), source) == shapes
