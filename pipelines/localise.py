@@ -1,0 +1,170 @@
+"""`beyondcls localise`: how well score maps find the objects, against the boxes of a feature set (Table 8 of v2)."""
+
+import csv
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from probe.localisation import Localised
+    from probe.localisation.maps import ScoreMaps
+    from store import FeatureStore
+
+
+def main(
+    features: Annotated[Path, typer.Option(help="feature set of images with boxes")],
+    out: Annotated[Path, typer.Option(help="folder for localisation.json and localisation.csv")],
+    probes: Annotated[Path | None, typer.Option(help="PROBES/ENCODER: probes of the same encoder, in a folder a head")] = None,
+    head: Annotated[
+        list[str] | None, typer.Option(help="a folder in --probes; several times for several  [default: all with weights]")
+    ] = None,
+    size: Annotated[int, typer.Option(min=8, help="side of the frame in which boxes are compared, pixels")] = 224,
+    view: Annotated[int, typer.Option(min=0, help="which view of the images; 0 is the evaluation crop")] = 0,
+    workers: Annotated[int | None, typer.Option(min=1, help="processes  [default: one a core]")] = None,
+) -> None:
+    """Find objects by attention maps and by the weights of trained heads, and compare with boxes: MaxBoxAcc and MaxBoxAccV2.
+
+    Needs neither images nor encoder. Maps are the last block's [cls] attention (mean over attention heads, and each of them),
+    the centre patch's if it is stored, the weights over patches of each head (mean and standard deviation over its seeds), and,
+    as a baseline, a Gaussian at the centre of every image.
+
+    Writes localisation.json, and localisation.csv with a row for each map and seed; accuracies in percent.
+    """
+    from pipelines.progress import progress_bar
+    from probe.localisation import centre_map, measure, measure_one
+    from probe.localisation.truths import truths_of
+    from store import FeatureStore
+
+    store = FeatureStore.open(features)
+    truths = truths_of(store, size, view)
+    kinds = score_maps(store, truths.rows, probes, head, view)
+    n = len(truths.rows) * sum(len(kind.maps) for kind in kinds)
+    found = []
+    with applied(workers or len(os.sched_getaffinity(0))) as each, progress_bar("localise", n, "maps") as progress:
+        for kind in kinds:
+            results = [measure(maps, truths.boxes, size, each, progress) for maps in kind.maps]
+            flat = [int((maps.min((1, 2)) == maps.max((1, 2))).sum()) for maps in kind.maps]
+            found.append(described(kind.source, kind.name, results, kind.seeds, flat))
+    found.append(described("baseline", "centre", [measure_one(centre_map(size), truths.boxes, size)], (), [0]))
+    about = {
+        "encoder": store.attributes["encoder"],
+        "key": store.spec.key,
+        "data": store.spec.data,
+        "size": size,
+        "view": view,
+        **truths.counts,
+        "command": shlex.join(["beyondcls", *sys.argv[1:]]),
+        "maps": found,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "localisation.json").write_text(json.dumps(about, indent=1) + "\n")
+    write_csv(out / "localisation.csv", found)
+    for entry in found:
+        v2, v1 = (f"{entry[name]['mean']:5.1f}" for name in ("max_box_acc_v2", "max_box_acc"))
+        typer.echo(f"{entry['source']:9} {entry['name']:16} MaxBoxAccV2 {v2} %   MaxBoxAcc {v1} %")
+    if lost := truths.counts["n_images_outside"]:
+        typer.echo(f"note: the crop shows nothing of the boxes of {lost:,} images; they count as not found", err=True)
+    typer.echo(f"{out / 'localisation.json'}: {len(found)} kinds of maps, {truths.counts['n_images']:,} images")
+
+
+def score_maps(
+    store: "FeatureStore", rows: "np.ndarray", probes: Path | None, heads: Sequence[str] | None, view: int
+) -> "list[ScoreMaps]":
+    """Attention that is stored, then the heads that are asked for, or all whose weights tell patches apart.
+
+    Raises: BeyondClsError: nothing to score, a head that is not there or points nowhere, or as `probe_maps`.
+    """
+    from probe.localisation.maps import attention_maps, probe_maps
+    from store import BeyondClsError
+
+    found = attention_maps(store, rows, view)
+    if heads and probes is None:
+        raise BeyondClsError(f"--head is {heads[0]!r}, but there is no --probes PROBES/ENCODER that it could be in")
+    if probes is not None:
+        there = sorted(folder.parent.name for folder in probes.glob("*/trained"))
+        if not there:
+            raise BeyondClsError(f"there are no probes in {str(probes)!r}, expected {probes}/HEAD/trained/seed0.json")
+        for name in heads or there:
+            maps = probe_maps(store, rows, probes / name, view)
+            if maps is not None:
+                found.append(maps)
+            elif heads:
+                raise BeyondClsError(
+                    f"{probes / name} does not weight patches, or all alike, so it points nowhere; leave it out"
+                )
+            else:
+                typer.echo(f"note: {probes / name} does not weight patches, or all alike; left out", err=True)
+    if not found:
+        raise BeyondClsError(
+            f"there is nothing to score: {store.where} keeps no attention maps, and no head with weights was given; "
+            "add them by `beyondcls extract --extend --maps cls`, or name probes with --probes"
+        )
+    return found
+
+
+@contextmanager
+def applied(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """`map` over so many processes; in this one if it is one."""
+    if workers == 1:
+        yield map
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    # Spawned, as torch has threads here that a fork would not have.
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        yield pool.map
+
+
+def described(
+    source: str, name: str, results: "Sequence[Localised]", seeds: Sequence[int], n_flat: Sequence[int]
+) -> dict[str, Any]:
+    """An entry of `maps` in localisation.json. `n_flat`: of each seed, maps that are constant and point nowhere."""
+    from probe.localisation import IOUS
+    from probe.results import over_seeds
+
+    by_iou = {
+        str(iou): {
+            **over_seeds([result.by_iou[i] for result in results]),
+            "thresholds": [result.thresholds[i] for result in results],
+        }
+        for i, iou in enumerate(IOUS)
+    }
+    return {
+        "source": source,
+        "name": name,
+        "seeds": list(seeds),
+        "max_box_acc_v2": over_seeds([result.max_box_acc_v2 for result in results]),
+        "by_iou": by_iou,
+        "max_box_acc": {
+            **over_seeds([result.max_box_acc for result in results]),
+            "thresholds": [result.threshold for result in results],
+        },
+        "n_flat": list(n_flat),
+    }
+
+
+def write_csv(file: Path, found: Sequence[dict[str, Any]]) -> None:
+    """A row for each map and seed."""
+    rows = []
+    for entry in found:
+        for i, value in enumerate(entry["max_box_acc_v2"]["values"]):
+            row = {"source": entry["source"], "name": entry["name"], "seed": entry["seeds"][i] if entry["seeds"] else ""}
+            row |= {"max_box_acc_v2": value}
+            for iou, measured in entry["by_iou"].items():
+                row |= {f"at_iou_{iou}": measured["values"][i], f"threshold_{iou}": measured["thresholds"][i]}
+            measured = entry["max_box_acc"]
+            rows.append(row | {"max_box_acc": measured["values"][i], "max_box_acc_threshold": measured["thresholds"][i]})
+    with file.open("w", newline="") as target:
+        writer = csv.DictWriter(target, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

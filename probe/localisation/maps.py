@@ -1,0 +1,103 @@
+"""Score maps of a feature set: its stored attention, and the weights of trained probes on it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from probe.localisation.score_map import side_of
+from probe.saved import load_with
+from probe.sources import JOINED, Source
+from store import BeyondClsError, FeatureStore, Loader
+
+BATCH_SIZE = 256
+STORED = {"cls": "cls", "centre": "centre-patch"}  # kind of map in the store -> what it is called here
+SAME = {"encoder_weights": "weights", "architecture": "architecture", "transform": "transform"}  # of a probe -> of a spec
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreMaps:
+    """Maps of one kind, of N images: one of each seed.
+
+    Attributes:
+        source: "attention" or "probe".
+        name: "cls" (mean over attention heads), "cls-head-3" (counted from 0), "centre-patch" (mean), or a head's folder.
+        seeds: of a probe; empty for attention.
+    """
+
+    source: Literal["attention", "probe"]
+    name: str
+    maps: tuple[Float[np.ndarray, "N h w"], ...]
+    seeds: tuple[int, ...] = ()
+
+
+def attention_maps(store: FeatureStore, rows: np.ndarray, view: int = 0) -> list[ScoreMaps]:
+    """The [cls] row of the last block's attention, mean over attention heads and each of them; the centre patch's, mean.
+
+    Those that the set keeps; none if it keeps none.
+
+    Raises: BeyondClsError: patches make no square grid; StoreError: there is no such view.
+    """
+    found = []
+    for kind in (kind for kind in STORED if kind in store.spec.maps):
+        stored = store.array(f"attention/{kind}/view{view}").rows(rows)  # [N, H, T]
+        side = side_of(stored.shape[-1])
+        grids = stored.reshape(*stored.shape[:2], side, side)
+        found.append(ScoreMaps("attention", STORED[kind], (grids.mean(1, dtype=np.float32),)))
+        if kind == "cls":
+            found += [ScoreMaps("attention", f"cls-head-{head}", (grids[:, head],)) for head in range(grids.shape[1])]
+    return found
+
+
+def probe_maps(store: FeatureStore, rows: np.ndarray, folder: Path, view: int = 0) -> ScoreMaps | None:
+    """The weights of a head's probes, all seeds; None if it has none over single patches, or weights all of them alike.
+
+    Args:
+        folder: PROBES/ENCODER/HEAD, as `beyondcls probe` writes it.
+
+    Raises: BeyondClsError: no probes there, or of another encoder, or one that needs a second feature set; no square grid.
+    """
+    files = sorted((folder / "trained").glob("seed*.json"), key=lambda file: int(file.stem.removeprefix("seed")))
+    if not files:
+        raise BeyondClsError(
+            f"there are no trained probes in {str(folder)!r}, expected {folder}/trained/seed0.json; "
+            "name PROBES/ENCODER with --probes, and folders in it with --head"
+        )
+    heads, described = zip(*(load_with(file) for file in files), strict=True)
+    for file, about in zip(files, described, strict=True):
+        _check_encoder(store, file, about)
+    reads = heads[0].aggregator.reads
+    if second := [kind for kind in reads if kind.startswith(JOINED)]:
+        raise BeyondClsError(f"{folder} reads {second[0]!r}, of a second feature set, which this does not; leave that head out")
+    source = Source(store, block=described[0]["block"])
+    arrays = {kind: source.arrays(kind, (view,)) for kind in reads}
+    batches = Loader(arrays, store.labels, rows=rows, batch_size=BATCH_SIZE, shuffle=False).epoch()
+    n_patches = int(described[0]["n_patches"] or source.n_patches or 0)
+    weights: list[list[torch.Tensor]] = [[] for _ in heads]
+    with torch.inference_mode():
+        for batch in batches:
+            for head, kept in zip(heads, weights, strict=True):
+                given = head(batch)[1]
+                if given is None or not 0 < n_patches <= given.shape[1]:
+                    return None
+                kept.append(given[:, -n_patches:])  # [cls] comes first where it is weighted too
+    side = side_of(n_patches)
+    maps = tuple(torch.cat(kept).reshape(-1, side, side).numpy() for kept in weights)
+    if all((m.min((1, 2)) == m.max((1, 2))).all() for m in maps):
+        return None
+    return ScoreMaps("probe", folder.name, maps, tuple(int(about["seed"]) for about in described))
+
+
+def _check_encoder(store: FeatureStore, file: Path, about: Mapping[str, Any]) -> None:
+    """Raises: BeyondClsError: the probe was trained on features of another encoder, or does not say of which."""
+    for recorded, ours in SAME.items():
+        expected = getattr(store.spec, ours)
+        if about.get(recorded) != expected:
+            raise BeyondClsError(
+                f"{file} was trained on {about.get('encoder')!r} with {ours} {about.get(recorded)}; {store.where} is of "
+                f"{store.attributes['encoder']!r} with {expected}; name the probes of that encoder"
+            )

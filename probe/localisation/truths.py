@@ -1,0 +1,59 @@
+"""The true boxes of a feature set, as a view of its images shows them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int
+
+from probe.localisation.boxes import into_view
+from store import BeyondClsError, FeatureStore
+
+
+@dataclass(frozen=True, eq=False)
+class Truths:
+    """Boxes of the images that can be measured: those that are valid and have one.
+
+    Attributes:
+        rows: of the N images in their feature set, ascending.
+        boxes: [m, 4] of each image, in the evaluation frame. An image whose boxes all lie outside of the crop stays, without
+            any: its object is not found, or a tight crop would look better than a wide one.
+        counts: `n_images`, and what became of the others and of the boxes.
+    """
+
+    rows: Int[np.ndarray, "N"]
+    boxes: tuple[Int[np.ndarray, "m 4"], ...]
+    counts: dict[str, int]
+
+
+def truths_of(store: FeatureStore, size: int, view: int = 0) -> Truths:
+    """Boxes in a frame of `size` by `size` pixels, which the view fills.
+
+    Raises: BeyondClsError: the set has no boxes; StoreError: it has no such view.
+    """
+    if "images/boxes" not in store.attributes["arrays"]:
+        raise BeyondClsError(
+            f"{store.where} has no boxes, so there is nothing to hold its maps against; extract images with boxes: a .csv with "
+            "columns x0, y0, x1, y1, or a published data set that has them (CUB-200-2011, ImageNet-1k, COCO)"
+        )
+    corners = store.array("images/boxes").all()  # [N, M, 4]
+    there = (corners[..., 2] >= 0) & store.valid[:, None]
+    rows = np.flatnonzero(there.any(1))
+    if not len(rows):
+        raise BeyondClsError(
+            f"{store.where} has boxes, but none of a valid image; extract it again from images that can be read"
+        )
+    crops = store.array(f"images/crop/view{view}").rows(rows)
+    flips = store.array(f"images/flip/view{view}").rows(rows)
+    seen = [
+        into_view(corners[row][there[row]], crop, bool(flip), size) for row, crop, flip in zip(rows, crops, flips, strict=True)
+    ]
+    counts = {
+        "n_images": len(rows),
+        "n_images_invalid": int((~store.valid).sum()),
+        "n_images_without_box": int(store.valid.sum()) - len(rows),
+        "n_images_outside": sum(not len(s.boxes) for s in seen),
+        "n_boxes": int(there.sum()),
+        "n_boxes_outside": sum(s.n_outside for s in seen),
+        "n_boxes_cut": sum(s.n_cut for s in seen),
+    }
+    return Truths(rows, tuple(s.boxes for s in seen), counts)

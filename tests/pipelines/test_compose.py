@@ -1,0 +1,100 @@
+"""The composed set: its boxes hold the photographs, and its bytes depend on nothing but photographs and seed."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from extract.datasets import open_images
+from extract.encoders import load_encoder
+from extract.run import extract
+from pipelines.quickstart import compose
+from store import BeyondClsError, FeatureStore
+
+ROOT = Path(__file__).resolve().parents[2]
+PHOTOS = str(ROOT / "quickstart/data/test")
+
+
+def composed(out: Path, n: int = 12, seed: int = 0, **options: int) -> list[dict[str, str]]:
+    given = {"canvas": 64, "smallest": 24, "largest": 40, **options}
+    compose.main(PHOTOS, out, n, seed, **given)
+    with (out / "images.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def corners(row: dict[str, str]) -> tuple[int, ...]:
+    return tuple(int(row[name]) for name in ("x0", "y0", "x1", "y1"))
+
+
+def test_boxes_hold_the_photographs(tmp_path):
+    photos = open_images(PHOTOS)
+    by_id = {sample.id: row for row, sample in enumerate(photos.samples)}
+    sides = set()
+    for row in composed(tmp_path):
+        picture = Image.open(tmp_path / row["path"])
+        x0, y0, x1, y1 = corners(row)
+        assert picture.size == (64, 64)
+        assert 0 <= x0 < x1 <= 64
+        assert 0 <= y0 < y1 <= 64
+        assert 24 <= x1 - x0 == y1 - y0 <= 40
+        sides.add(x1 - x0)
+        number = by_id[row["id"]]
+        photo = photos.image(number).resize((x1 - x0, y1 - y0), Image.Resampling.BICUBIC)
+        assert np.array_equal(np.asarray(picture.crop((x0, y0, x1, y1))), np.asarray(photo))
+        assert row["label"] == photos.classes[photos.samples[number].label]
+    assert len(sides) > 3
+
+
+def test_a_photograph_at_its_own_size_is_pasted_pixel_by_pixel(tmp_path):
+    photos = open_images(PHOTOS)
+    by_id = {sample.id: row for row, sample in enumerate(photos.samples)}
+    for row in composed(tmp_path, 4, smallest=32, largest=32):
+        part = Image.open(tmp_path / row["path"]).crop(corners(row))
+        assert np.array_equal(np.asarray(part), np.asarray(photos.image(by_id[row["id"]])))
+
+
+def test_backgrounds_are_smooth_and_differ():
+    backgrounds = [compose.background(64, np.random.default_rng(seed)).astype(int) for seed in (0, 1)]
+    assert backgrounds[0].shape == (64, 64, 3)
+    assert np.abs(backgrounds[0] - backgrounds[1]).mean() > 10
+    for picture in backgrounds:
+        spread = (picture.max((0, 1)) - picture.min((0, 1))).max()
+        assert np.abs(np.diff(picture, axis=0)).max() < spread / 3
+        assert spread > 20
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path):
+    composed(tmp_path / "a"), composed(tmp_path / "b"), composed(tmp_path / "c", seed=1)
+    files = sorted(p.relative_to(tmp_path / "a") for p in (tmp_path / "a").rglob("*") if p.is_file())
+    assert len(files) == 13
+    assert all((tmp_path / "a" / f).read_bytes() == (tmp_path / "b" / f).read_bytes() for f in files)
+    assert (tmp_path / "a/images.csv").read_bytes() != (tmp_path / "c/images.csv").read_bytes()
+
+
+def test_fewer_images_are_the_first_of_more(tmp_path):
+    assert composed(tmp_path / "few", 5) == composed(tmp_path / "many", 12)[:5]
+
+
+def test_extraction_stores_the_boxes(tmp_path):
+    rows = composed(tmp_path / "composed", 6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        images = open_images(str(tmp_path / "composed/images.csv"))
+        extract(load_encoder("quickstart-random"), images, tmp_path / "set", statistics=())
+    store = FeatureStore.open(tmp_path / "set")
+    assert store.attributes["classes"] == sorted({row["label"] for row in rows})
+    for i, row in enumerate(rows):
+        assert store.ids[i] == row["id"]
+        assert store.boxes(i)[0].tolist() == [list(corners(row))]
+    assert (store.array("images/crop/view0").all() == [0, 0, 64, 64]).all()  # the encoder sees all of it
+
+
+def test_what_cannot_be_composed(tmp_path):
+    with pytest.raises(BeyondClsError, match=r"has 1,000 photographs, 1,001 were asked for; give a lower --n-images"):
+        composed(tmp_path, 1001)
+    with pytest.raises(BeyondClsError, match=r"24 to 80 pixels on 64, expected smallest <= largest <= canvas"):
+        composed(tmp_path, largest=80)
+    with pytest.raises(BeyondClsError, match=r"40 to 30 pixels on 64"):
+        composed(tmp_path, smallest=40, largest=30)

@@ -1,0 +1,178 @@
+"""`beyondcls localise` on a small feature set with boxes: what it writes, and what it says of bad input."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipelines.cli import app
+from pipelines.localise import described
+from probe.grid import HeadSpec
+from probe.localisation import Localised
+from probe.saved import save_probe
+from tests.pipelines.test_cli import run
+from tests.probe.localisation.features import write_boxed
+
+
+@pytest.fixture
+def localise(monkeypatch, capsys, tmp_path):
+    def call(features, *arguments, workers=1):
+        options = ("--features", features, "--out", tmp_path / "out", "--size", 64, "--workers", workers, *arguments)
+        return run(monkeypatch, capsys, "localise", *options)
+
+    return call
+
+
+def write_probes(
+    folder: Path, aggregator: str = "abmilp", seeds=(0, 1), score: float = 1.0, weights: str = "w", **options: str
+) -> Path:
+    """Heads that look where channel 0 is large, or, with a negative score, where it is not."""
+    (folder / "trained").mkdir(parents=True, exist_ok=True)
+    spec = HeadSpec(aggregator, options)
+    about = {"encoder": f"encoder-{weights}", "encoder_weights": weights, "architecture": "{}", "block": 1}
+    for seed in seeds:
+        head = spec.build(4, 16, 2, seed=seed).eval()
+        for parameter in head.aggregator.parameters():
+            torch.nn.init.zeros_(parameter)
+            if parameter.ndim == 2:
+                parameter.data[0, 0] = score
+        details = {"seed": seed, **about, "transform": {"input_size": [3, 32, 32]}}
+        save_probe(folder / f"trained/seed{seed}", head, spec, 16, details)
+    return folder
+
+
+def written(tmp_path: Path) -> dict:
+    return json.loads((tmp_path / "out/localisation.json").read_text())
+
+
+def maps(content: dict) -> dict:
+    return {(entry["source"], entry["name"]): entry for entry in content["maps"]}
+
+
+def test_finds_what_a_map_sees(localise, tmp_path):
+    store = write_boxed(tmp_path / "set", 9, maps=("cls", "centre"))
+    write_probes(tmp_path / "probes/mine/abmilp", seeds=(0, 10, 2))
+    write_probes(tmp_path / "probes/mine/away", score=-1.0)
+    write_probes(tmp_path / "probes/mine/average", "average")
+    status, out, err = localise(tmp_path / "set", "--probes", tmp_path / "probes/mine")
+    assert status == 0, err
+    assert f"{tmp_path / 'probes/mine/average'} does not weight patches, or all alike; left out" in err
+    content = written(tmp_path)
+    assert (content["encoder"], content["key"], content["size"], content["view"]) == ("encoder-w", store.spec.key, 64, 0)
+    assert content["n_images"] == content["n_boxes"] == 9
+    assert content["command"].startswith("beyondcls localise --features ")
+    found = maps(content)
+    names = [("attention", name) for name in ("cls", "cls-head-0", "cls-head-1", "centre-patch")]
+    assert list(found) == [*names, ("probe", "abmilp"), ("probe", "away"), ("baseline", "centre")]
+    sees, noise = found["attention", "cls-head-0"], found["attention", "cls-head-1"]
+    assert sees["max_box_acc_v2"] == {"mean": 100, "std": 0, "values": [100]}
+    assert sees["max_box_acc"]["mean"] == 100
+    assert set(sees["by_iou"]) == {"0.3", "0.5", "0.7"}
+    assert noise["max_box_acc"]["mean"] < 60
+    abmilp = found["probe", "abmilp"]
+    assert abmilp["seeds"] == [0, 2, 10]
+    assert abmilp["max_box_acc_v2"]["values"] == [100, 100, 100]
+    assert len(abmilp["by_iou"]["0.5"]["thresholds"]) == 3
+    assert found["probe", "away"]["max_box_acc"]["mean"] < 100
+    assert "MaxBoxAccV2 100.0 %" in out
+
+
+def test_a_row_of_the_table_for_each_map_and_seed(localise, tmp_path):
+    write_boxed(tmp_path / "set")
+    write_probes(tmp_path / "probes/mine/abmilp", seeds=(0,))
+    write_probes(tmp_path / "probes/mine/abmilp", seeds=(1,), score=-1.0)
+    assert localise(tmp_path / "set", "--probes", tmp_path / "probes/mine", "--head", "abmilp")[0] == 0
+    with (tmp_path / "out/localisation.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["source"], row["name"], row["seed"]) for row in rows] == [
+        ("attention", "cls", ""),
+        ("attention", "cls-head-0", ""),
+        ("attention", "cls-head-1", ""),
+        ("probe", "abmilp", "0"),
+        ("probe", "abmilp", "1"),
+        ("baseline", "centre", ""),
+    ]
+    abmilp = maps(written(tmp_path))["probe", "abmilp"]
+    for name, column in (("values", "at_iou_0.7"), ("thresholds", "threshold_0.7")):
+        assert [float(row[column]) for row in rows[3:5]] == abmilp["by_iou"]["0.7"][name]
+        assert rows[3][column] != rows[4][column]
+    entry = maps(written(tmp_path))["attention", "cls-head-1"]
+    assert float(rows[2]["max_box_acc_v2"]) == entry["max_box_acc_v2"]["mean"]
+    assert float(rows[2]["at_iou_0.7"]) == entry["by_iou"]["0.7"]["mean"]
+    assert float(rows[2]["threshold_0.7"]) == entry["by_iou"]["0.7"]["thresholds"][0]
+    assert float(rows[2]["max_box_acc_threshold"]) == entry["max_box_acc"]["thresholds"][0]
+
+
+def test_each_measure_has_its_own_thresholds():
+    found = Localised(50.0, (60.0, 50.0, 40.0), (0.1, 0.2, 0.3), 45.0, 0.4)
+    entry = described("probe", "abmilp", [found], (7,), [0])
+    assert [measured["thresholds"] for measured in entry["by_iou"].values()] == [[0.1], [0.2], [0.3]]
+    assert entry["max_box_acc"] == {"mean": 45, "std": 0, "values": [45], "thresholds": [0.4]}
+
+
+def test_two_processes_give_the_same(localise, tmp_path):
+    write_boxed(tmp_path / "set", 70)
+    assert localise(tmp_path / "set")[0] == 0
+    alone = written(tmp_path)["maps"]
+    assert localise(tmp_path / "set", workers=2)[0] == 0
+    assert written(tmp_path)["maps"] == alone
+
+
+def test_flat_maps_and_lost_objects_are_told(localise, tmp_path):
+    write_boxed(tmp_path / "set", boxes={0: [[0, 0, 4, 4]]}, crop=(8, 8, 32, 32), flat=(1, 3))
+    status, _, err = localise(tmp_path / "set")
+    assert status == 0
+    assert "the crop shows nothing of the boxes of 1 images; they count as not found" in err
+    assert written(tmp_path)["n_images_outside"] == 1
+    assert [entry["n_flat"] for entry in written(tmp_path)["maps"]] == [[2], [2], [2], [0]]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"with_boxes": False}, "has no boxes, so there is nothing to hold its maps against; extract images with boxes"),
+        ({"n_patches": 12}, "12 patches make no square grid, so where they lie is not known; expected a square number"),
+        ({"maps": ()}, "there is nothing to score"),
+    ],
+)
+def test_feature_sets_that_cannot_be_localised(localise, tmp_path, options, said):
+    write_boxed(tmp_path / "set", **options)
+    status, _, err = localise(tmp_path / "set")
+    assert status == 1
+    assert said in err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("probe", "arguments", "said"),
+    [
+        ({}, ("--head", "abmilp"), "there is no --probes PROBES/ENCODER that it could be in"),
+        ({}, ("--probes", "PROBES", "--head", "nonesuch"), "there are no trained probes in"),
+        ({}, ("--probes", "nowhere"), "there are no probes in 'nowhere', expected nowhere/HEAD/trained/seed0.json"),
+        ({"weights": "other"}, ("--probes", "PROBES"), "was trained on 'encoder-other' with weights other; "),
+        ({"aggregator": "average"}, ("--probes", "PROBES", "--head", "abmilp"), "does not weight patches, or all alike"),
+    ],
+)
+def test_probes_that_do_not_fit(localise, tmp_path, probe, arguments, said):
+    write_boxed(tmp_path / "set")
+    write_probes(tmp_path / "probes/abmilp", **probe)
+    status, _, err = localise(tmp_path / "set", *(tmp_path / "probes" if a == "PROBES" else a for a in arguments))
+    assert status == 1
+    assert said in err
+
+
+def test_a_head_that_needs_a_second_set_is_refused(localise, tmp_path):
+    write_boxed(tmp_path / "set")
+    write_probes(tmp_path / "probes/borrowed", "cls-attention", of="joined")
+    status, _, err = localise(tmp_path / "set", "--probes", tmp_path / "probes")
+    assert status == 1
+    assert "reads 'joined/attention/cls', of a second feature set, which this does not; leave that head out" in err
+
+
+def test_help(monkeypatch, capsys):
+    assert any(command.name == "localise" for command in app.registered_commands)
+    status, out, _ = run(monkeypatch, capsys, "localise", "--help")
+    assert status == 0
+    assert "--probes" in out
