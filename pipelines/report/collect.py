@@ -40,7 +40,7 @@ class Probe:
     head: str
     recorded_encoder: str
     options: Mapping[str, Any]
-    measures: Mapping[str, Measure]  # top1 and top5 in percent, entropy in nats
+    measures: Mapping[str, Measure]  # top1 and top5, or map (of several labels), in percent; entropy in nats
     n_training: int
     n_test: int
     n_tokens: int | None
@@ -52,6 +52,13 @@ class Probe:
     command: str  # that makes these numbers again; empty if it was not written down
     curve: Curve | None
     weights: Path | None
+    aggregator: str = ""
+    cost: Mapping[str, int | None] = field(default_factory=dict)  # parameters, parameters_classifier, flops_per_image
+
+    @property
+    def measure(self) -> str:
+        """What counts: "top1", or "map" where images have several labels."""
+        return "map" if "map" in self.measures else "top1"
 
 
 @dataclass(frozen=True)
@@ -69,11 +76,37 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class Folders:
+    """Where the stages have written, and what the report may draw from; any but `probes` may be missing."""
+
+    probes: Path = Path("probes")  # PROBES/ENCODER/HEAD
+    attention: Path = Path("attention")  # ATTENTION/ENCODER
+    studies: Path = Path("studies")  # STUDIES/STUDY/ENCODER/HEAD
+    divergence: Path = Path("divergence")  # DIVERGENCE/ENCODER
+    localisation: Path = Path("localisation")  # LOCALISATION/ENCODER
+    images: str = "quickstart/data/test"  # the test images
+    datasets: Path = Path("datasets")  # DATASETS/DATA/ENCODER/HEAD: of other images
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Test images to show with maps: those of `ids`; else `n` drawn by `seed`; else `n` in turn over classes."""
+
+    n: int = 6
+    ids: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
 class Inputs:
     """Everything that was found. `encoders` and `heads` are in the order of the page: trained encoders, then random ones."""
 
     probes: Mapping[tuple[str, str], Probe]
     attention: Mapping[str, Attention] = field(default_factory=dict)
+    studies: Mapping[str, Mapping[tuple[str, str], Probe]] = field(default_factory=dict)  # by study, then as `probes`
+    datasets: Mapping[str, Mapping[tuple[str, str], Probe]] = field(default_factory=dict)  # by data set, then as `probes`
+    folders: Folders = field(default_factory=Folders)
+    examples: Examples = field(default_factory=Examples)
 
     @property
     def encoders(self) -> list[str]:
@@ -81,8 +114,7 @@ class Inputs:
 
     @property
     def heads(self) -> list[str]:
-        found = {head for _, head in self.probes}
-        return [head for head in FIRST_HEADS if head in found] + sorted(found - set(FIRST_HEADS))
+        return in_order(head for _, head in self.probes)
 
     def of(self, encoder: str) -> list[Probe]:
         """The probes of one encoder, in the order of `heads`."""
@@ -98,28 +130,52 @@ class Inputs:
         return (alike or randoms)[0]
 
 
+def in_order(heads: Iterable[str]) -> list[str]:
+    """Each head once, in the order of the page."""
+    found = set(heads)
+    return [head for head in FIRST_HEADS if head in found] + sorted(found - set(FIRST_HEADS))
+
+
 def is_random(encoder: str) -> bool:
     """Whether its name says that it was never trained."""
     return "random" in encoder.lower()
 
 
-def collect(probes: Path, attention: Path) -> Inputs:
-    """Read both folders. What is missing under `attention` is left out; probes are required.
+def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
+    """Read what the stages wrote. Only probes are required.
 
-    Raises: BeyondClsError: no metrics under `probes`, or a file that is damaged.
+    Raises: BeyondClsError: no metrics under `folders.probes`, or a file that is damaged.
     """
-    files = sorted(probes.glob("*/*/metrics.json"))
-    if not files:
+    found = _probes(folders.probes)
+    if not found:
         raise BeyondClsError(
-            f"there are no metrics under {str(probes)!r}, expected {probes}/ENCODER/HEAD/metrics.json; "
+            f"there are no metrics under {str(folders.probes)!r}, expected {folders.probes}/ENCODER/HEAD/metrics.json; "
             "run `beyondcls probe` (or `dvc repro probe`) first, or name the folder with --probes"
         )
-    found = [_read(file, "beyondcls probe", _probe) for file in files]
-    summaries = [_read(file, "beyondcls attention", _attention) for file in sorted(attention.glob("*/summary.json"))]
-    return Inputs({(p.encoder, p.head): p for p in found}, {a.encoder: a for a in summaries})
+    if several := next((key for key, probe in found.items() if "top1" not in probe.measures), None):
+        raise BeyondClsError(
+            f"{folders.probes / several[0] / several[1]} is of images with several labels, expected one label each; "
+            "the report takes it beside others, as DATASETS/DATA/ENCODER/HEAD"
+        )
+    summaries = [read(file, "beyondcls attention", _attention) for file in sorted(folders.attention.glob("*/summary.json"))]
+    return Inputs(
+        found, {a.encoder: a for a in summaries}, _groups(folders.studies), _groups(folders.datasets), folders, examples
+    )
 
 
-def _read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
+def _groups(folder: Path) -> dict[str, dict[tuple[str, str], Probe]]:
+    """FOLDER/NAME/ENCODER/HEAD, by name, encoder and head."""
+    found = {below.name: _probes(below) for below in sorted(folder.glob("*/")) if below.is_dir()}
+    return {name: probes for name, probes in found.items() if probes}
+
+
+def _probes(folder: Path) -> dict[tuple[str, str], Probe]:
+    """FOLDER/ENCODER/HEAD, by encoder and head."""
+    found = [read(file, "beyondcls probe", _probe) for file in sorted(folder.glob("*/*/metrics.json"))]
+    return {(p.encoder, p.head): p for p in found}
+
+
+def read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
     """Raises: BeyondClsError: `build` does not find in `file`, or beside it, what the stage writes."""
     try:
         return build(file)
@@ -139,7 +195,7 @@ def _probe(file: Path) -> Probe:
         head=file.parent.name,
         recorded_encoder=str(content["encoder"]),
         options=dict(content["options"]),
-        measures={"top1": _measure(content["top1"])}
+        measures={"map" if "map" in content else "top1": _measure(content["map" if "map" in content else "top1"])}
         | {name: _measure(content[name]) for name in ("top5", "entropy") if name in content},
         n_training=int(content["n_training"]),
         n_test=int(content["n_test"]),
@@ -152,6 +208,8 @@ def _probe(file: Path) -> Probe:
         command=str(content.get("command", "")),
         curve=_curve(file.parent / "curves.csv"),
         weights=weights if weights.is_file() else None,
+        aggregator=str(content.get("aggregator", "")),
+        cost=dict(content.get("cost", {})),
     )
 
 
@@ -170,9 +228,9 @@ def _measure(content: Mapping[str, Any]) -> Measure:
 
 
 def _curve(file: Path) -> Curve | None:
-    """Mean over seeds; None where there is no such file, or nothing in it."""
+    """Mean over seeds; None where there is no such file, nothing in it, or several labels an image."""
     rows = _rows(file)
-    if not rows:
+    if not rows or "map" in rows[0]:
         return None
     epochs = sorted({int(row["epoch"]) for row in rows})
 

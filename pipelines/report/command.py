@@ -9,26 +9,47 @@ import typer
 
 def main(
     probes: Annotated[Path, typer.Option(help="folder that holds ENCODER/HEAD/metrics.json")] = Path("probes"),
+    datasets: Annotated[
+        Path,
+        typer.Option(help="folder that holds DATA/ENCODER/HEAD/metrics.json: probes on other images than those of --probes"),
+    ] = Path("datasets"),
     attention: Annotated[Path, typer.Option(help="folder that holds ENCODER/statistics.csv")] = Path("attention"),
+    studies: Annotated[Path, typer.Option(help="folder that holds STUDY/ENCODER/HEAD/metrics.json")] = Path("studies"),
+    divergence: Annotated[Path, typer.Option(help="folder that holds ENCODER, as divergence writes it")] = Path("divergence"),
+    localisation: Annotated[Path, typer.Option(help="folder that holds ENCODER, as localisation writes it")] = Path(
+        "localisation"
+    ),
     data: Annotated[str, typer.Option(help="the test images, for the overlays")] = "quickstart/data/test",
-    out: Annotated[Path, typer.Option(help="folder for index.html and table.csv")] = Path("report"),
+    out: Annotated[Path, typer.Option(help="folder for index.html, tables and figures")] = Path("report"),
     n_examples: Annotated[int, typer.Option(min=0, help="images with overlays")] = 6,
+    encoder: Annotated[list[str] | None, typer.Option(help="show this encoder; repeat it for more; all if not given")] = None,
+    image: Annotated[list[str] | None, typer.Option(help="id of an image with overlays; repeat it for more")] = None,
+    draw: Annotated[int | None, typer.Option(help="seed: draw the images with overlays at random")] = None,
 ) -> None:
     """Write a self-contained page: accuracies, attention statistics, and where the aggregators look.
 
-    Writes index.html, table.csv and table.md, and prints the accuracies.
+    Writes index.html, metrics.json, tables (.csv, .tex, .md) and figures (.svg, .png), and prints the accuracies.
     """
     from rich.console import Console
 
-    from pipelines.report.collect import collect
-    from pipelines.report.overlays import draw_overlays
-    from pipelines.report.page import render
-    from pipelines.report.tables import to_csv, to_markdown, to_terminal
+    from pipelines.report.collect import Examples, Folders, collect
+    from pipelines.report.files import write
+    from pipelines.report.formats.terminal_table import to_terminal
+    from pipelines.report.sections import sections
+    from pipelines.report.sections.accuracy import top1
+    from pipelines.report.subset import subset
+    from store import BeyondClsError
 
-    inputs = collect(probes, attention)
-    page = render(inputs, draw_overlays(inputs, data, n_examples))
-    out.mkdir(parents=True, exist_ok=True)
-    for name, content in (("table.csv", to_csv(inputs)), ("table.md", to_markdown(inputs)), ("index.html", page)):
-        (out / name).write_text(content, encoding="utf-8", newline="\n")
-    Console(width=None if sys.stdout.isatty() else 160).print(to_terminal(inputs))
+    if image and draw is not None:
+        raise BeyondClsError(
+            f"--image {image[0]} and --draw {draw} both choose the images, expected one of them; drop the other"
+        )
+    inputs = collect(
+        Folders(probes, attention, studies, divergence, localisation, data, datasets),
+        Examples(n_examples, tuple(image or ()), draw),
+    )
+    if encoder:
+        inputs = subset(inputs, encoder)
+    write(out, inputs, sections(inputs))
+    Console(width=None if sys.stdout.isatty() else 160).print(to_terminal(top1(inputs)))
     typer.echo(f"report: {out / 'index.html'}")

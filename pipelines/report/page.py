@@ -1,18 +1,21 @@
-"""The page: one HTML file that needs no network and no script."""
+"""The page: one HTML file that needs no network, and whose script only sorts tables."""
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from itertools import accumulate, groupby
+from pathlib import Path
 
 import jinja2
 
-from pipelines.report import published
-from pipelines.report.collect import Inputs
-from pipelines.report.figures import curve_figures, looks, statistics_figures
-from pipelines.report.findings import caution, findings, warnings
-from pipelines.report.overlays import Overlays
-from pipelines.report.provenance import revision, sources, trainings, versions
-from pipelines.report.tables import accuracy_rows, signed, title
+from pipelines.report.content import Cell, Column, Gallery, Row, Section
+from pipelines.report.formats import FORMATS
+from pipelines.report.sections.provenance import versions
+from pipelines.report.tables import title
 
 
-def render(inputs: Inputs, overlays: Overlays) -> str:
-    """The page as text. The template escapes every string except our own SVG and style sheet."""
+def render(sections: Sequence[Section]) -> str:
+    """The page as text. The template escapes all but our style sheet, our script, and plots, whose text matplotlib escapes."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pipelines.report", "."),
         autoescape=True,
@@ -21,21 +24,36 @@ def render(inputs: Inputs, overlays: Overlays) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"title": title, "signed": signed}
+    environment.filters |= {
+        "title": title,
+        "kind": lambda block: type(block).__name__,
+        "grouped": _grouped,
+        "group_starts": _group_starts,
+        "sort_value": _sort_value,
+    }
+    script = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
     return environment.get_template("page.html.jinja").render(
-        inputs=inputs,
-        findings=findings(inputs),
-        caution=caution(inputs),
-        warnings=warnings(inputs),
-        rows=accuracy_rows(inputs),
-        published=published,
-        statistics=statistics_figures(inputs),
-        encoder_looks=looks(inputs.encoders),
-        curves=curve_figures(inputs),
-        head_looks=looks(inputs.heads),
-        overlays=overlays,
-        trainings=trainings(inputs),
-        sources=sources(inputs),
-        versions=versions(),
-        revision=revision(),
+        sections=sections, script=script, script_hash=_hash(script), suffixes=tuple(FORMATS), version=versions()["beyondcls"]
     )
+
+
+def _hash(script: str) -> str:
+    """What the page's policy allows to run: this script and no other."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+
+
+def _grouped(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    return [(group, list(those)) for group, those in groupby(rows, lambda row: row.group)]
+
+
+def _group_starts(gallery: Gallery) -> list[int]:
+    """Columns that a named group begins with."""
+    ends = accumulate(span for _, span in gallery.groups)
+    return [end - span for (name, span), end in zip(gallery.groups, ends, strict=True) if name]
+
+
+def _sort_value(cell: Cell, column: Column) -> str:
+    """What a column is sorted by; empty for nothing."""
+    if cell.value is not None:
+        return str(cell.value)
+    return cell.text if column.kind == "text" and cell.text != "–" else ""

@@ -1,8 +1,9 @@
 import json
 from pathlib import Path
 
-from pipelines.report.collect import Inputs, collect
-from pipelines.report.findings import caution, findings, warnings
+from pipelines.report.collect import Folders, Inputs, collect
+from pipelines.report.content import Text
+from pipelines.report.sections.findings import caution, findings, section, warnings
 from tests.pipelines.report.written import write_all, write_probe
 
 
@@ -19,7 +20,7 @@ def test_says_who_is_ahead_and_where_nothing_shows(tmp_path: Path):
     heads(tmp_path, "up", 40.0, 45.0)
     heads(tmp_path, "down", 45.0, 40.0)
     heads(tmp_path, "even", 40.0, 41.0)  # spread of the difference: 0.7
-    text = told(collect(tmp_path, tmp_path / "none"))
+    text = told(collect(Folders(tmp_path, tmp_path / "none")))
     assert "−5.0 ± 0.7 points on down, +1.0 ± 0.7 points on even and +5.0 ± 0.7 points on up" in text
     assert "AbMILP is ahead by more than twice the spread over seeds on up;" in text
     assert "[cls] is ahead by more than twice the spread over seeds on down;" in text
@@ -28,7 +29,7 @@ def test_says_who_is_ahead_and_where_nothing_shows(tmp_path: Path):
 
 def test_one_seed_proves_nothing(tmp_path: Path):
     heads(tmp_path, "mae", 40.0, 60.0, seeds=(0,))
-    text = told(collect(tmp_path, tmp_path / "none"))
+    text = told(collect(Folders(tmp_path, tmp_path / "none")))
     assert "+20.0 points on mae" in text
     assert "spread over seeds is unknown" in text
     assert "ahead" not in text
@@ -36,35 +37,35 @@ def test_one_seed_proves_nothing(tmp_path: Path):
 
 def test_every_head_stands_against_the_random_twin(tmp_path: Path):
     paths = write_all(tmp_path)
-    text = told(collect(paths["probes"], paths["attention"]))
+    text = told(collect(Folders(paths["probes"], paths["attention"])))
     assert "untrained twin random" in text
     assert "mae: +12.2 ± 0.7 ([cls]), +13.5 ± 0.7 (average) and +15.0 ± 0.7 (AbMILP)" in text
 
 
 def test_says_what_cannot_be_said(tmp_path: Path):
     write_probe(tmp_path, "mae", "cls", 40.0)
-    text = told(collect(tmp_path, tmp_path / "none"))
+    text = told(collect(Folders(tmp_path, tmp_path / "none")))
     assert "cannot be compared" in text
     assert "no untrained twin" in text
 
 
 def test_caution_gives_the_error_of_the_test_images(tmp_path: Path):
     heads(tmp_path, "mae", 20.0, 50.0, n_test=100)
-    text = caution(collect(tmp_path, tmp_path / "none"))
+    text = caution(collect(Folders(tmp_path, tmp_path / "none")))
     assert "50 training and 100 test images of 3 classes, 3 seeds" in text
     assert "about 5.0 points" in text  # √(0.5 · 0.5 / 100)
 
 
 def test_warns_of_what_is_not_comparable(tmp_path: Path):
     paths = write_all(tmp_path)
-    assert warnings(collect(paths["probes"], paths["attention"])) == []
+    assert warnings(collect(Folders(paths["probes"], paths["attention"]))) == []
     file = paths["probes"] / "mae" / "cls" / "metrics.json"
     metrics = json.loads(file.read_text())
     metrics["features"]["test"] = "other"
     metrics["recipe"]["epochs"] = 3
     metrics["n_test"] = 6
     file.write_text(json.dumps(metrics))
-    found = " ".join(warnings(collect(paths["probes"], paths["attention"])))
+    found = " ".join(warnings(collect(Folders(paths["probes"], paths["attention"]))))
     assert "The heads of mae were trained or tested on different feature sets" in found
     assert "same recipe" in found
     assert "same images" in found
@@ -74,4 +75,16 @@ def test_warns_of_attention_from_another_feature_set(tmp_path: Path):
     paths = write_all(tmp_path)
     file = paths["attention"] / "mae" / "summary.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"key": "other"}))
-    assert any("attention of mae" in line for line in warnings(collect(paths["probes"], paths["attention"])))
+    assert any("attention of mae" in line for line in warnings(collect(Folders(paths["probes"], paths["attention"]))))
+
+
+def test_the_section_holds_findings_caution_and_warnings(tmp_path: Path):
+    paths = write_all(tmp_path)
+    found = section(collect(Folders(paths["probes"], paths["attention"])))
+    kinds = [block.kind for block in found.blocks if isinstance(block, Text)]
+    assert (found.anchor, kinds[-1], set(kinds[:-1])) == ("findings", "note", {"finding"})
+    file = paths["attention"] / "mae" / "summary.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"key": "other"}))
+    last = section(collect(Folders(paths["probes"], paths["attention"]))).blocks[-1]
+    assert isinstance(last, Text)
+    assert (last.kind, len(last.items)) == ("notice", 1)

@@ -1,84 +1,188 @@
+import base64
+import io
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import extract.datasets
 from extract.datasets import open_images
-from pipelines.report.collect import Inputs, collect
-from pipelines.report.overlays import Overlays, draw_overlays, first_of_classes
+from extract.datasets.image_set import ImageSet
+from extract.datasets.sample import Box, Sample
+from pipelines.report.chosen import chosen, first_of_classes
+from pipelines.report.collect import Examples, Folders, collect
+from pipelines.report.content import Gallery, Picture, Text
+from pipelines.report.sections.overlays import SIDE, section
 from store import BeyondClsError
 from tests.pipelines.report.written import write_all, write_images
 
 
-def drawn(paths: dict[str, Path], n: int = 2, data: str | None = None) -> Overlays:
-    inputs: Inputs = collect(paths["probes"], paths["attention"])
-    return draw_overlays(inputs, data or str(paths["data"]), n)
+@dataclass(frozen=True)
+class Shown:
+    """What stands in the section."""
+
+    columns: list[tuple[str, str]]  # encoder, kind
+    rows: list[tuple[Picture, ...]]
+    reasons: str
+    words: str
+
+    @property
+    def ids(self) -> list[str]:
+        return [row[0].lines[1] for row in self.rows]
+
+    def peak(self, image: str, column: int) -> str:
+        return self.rows[self.ids.index(image)][1 + column].lines[0]
 
 
-def reasons(overlays: Overlays) -> str:
-    return " ".join(overlays.left_out)
+TWO = Examples(2)
+
+
+def shown(paths: dict[str, Path], examples: Examples = TWO, data: str | None = None) -> Shown:
+    folders = Folders(paths["probes"], paths["attention"], images=data or str(paths["data"]))
+    blocks = section(collect(folders, examples)).blocks
+    texts = [block for block in blocks if isinstance(block, Text)]
+    reasons = " ".join(item for block in texts if block.kind == "notice" for item in (block.text, *block.items))
+    galleries = [block for block in blocks if isinstance(block, Gallery)]
+    words = " ".join(block.text for block in texts)
+    if not galleries:
+        return Shown([], [], reasons, words)
+    (gallery,) = galleries
+    encoders = [name for name, span in gallery.groups for _ in range(span)]
+    return Shown(list(zip(encoders, gallery.columns, strict=True))[1:], list(gallery.rows), reasons, words)
+
+
+def decoded(picture: Picture) -> np.ndarray:
+    encoded = picture.uri.removeprefix("data:image/webp;base64,")
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGB"), int)
 
 
 def test_a_column_per_map_and_a_row_per_class(tmp_path: Path):
-    overlays = drawn(write_all(tmp_path), 3)
-    assert [(c.encoder, c.kind) for c in overlays.columns] == [
-        (encoder, kind) for encoder in ("mae", "random") for kind in ("[cls] attention", "AbMILP weights")
+    found = shown(write_all(tmp_path), Examples(3))
+    assert found.columns == [(encoder, kind) for encoder in ("mae", "random") for kind in ("[cls] attention", "AbMILP weights")]
+    assert found.ids == ["000", "002", "001"]  # classes 0, 1, 2
+    assert [row[0].lines[0] for row in found.rows][1:] == ["dog", "cat"]
+    assert found.reasons == ""
+    assert (found.peak("000", 0), found.peak("000", 1)) == ("peak 3.0×", "peak 2.0×")
+    assert "000" in found.rows[0][1].alt
+    assert "The first test images of different classes." in found.words
+    assert decoded(found.rows[0][1]).shape == (SIDE, SIDE, 3)
+
+
+def test_every_head_with_weights_has_a_column_except_even_ones(tmp_path: Path):
+    paths = write_all(tmp_path)
+    even = np.full((7, 4), 0.25, np.float16)
+    (paths["probes"] / "mae" / "average" / "trained").mkdir(exist_ok=True)
+    np.save(paths["probes"] / "mae" / "average" / "trained" / "weights.npy", even)
+    shutil.copytree(paths["probes"] / "mae" / "abmilp", paths["probes"] / "mae" / "simpool")
+    found = shown(paths)
+    assert [kind for encoder, kind in found.columns if encoder == "mae"] == [
+        "[cls] attention",
+        "AbMILP weights",
+        "simpool weights",
     ]
-    assert [e.id for e in overlays.examples] == ["000", "002", "001"]  # classes 0, 1, 2
-    assert [e.label for e in overlays.examples][1:] == ["dog", "cat"]
-    assert overlays.left_out == ()
-    cls, abmilp = overlays.examples[0].overlays[:2]
-    assert (round(cls.peak, 2), round(abmilp.peak, 2)) == (3.0, 2.0)
-    assert "000" in cls.alt
-    assert cls.uri.startswith("data:image/png;base64,")
+    assert "Heads that weigh all patches alike are not drawn." in found.words
 
 
 def test_each_image_gets_its_own_row_of_the_map(tmp_path: Path):
     paths = write_all(tmp_path)
-    file = paths["attention"] / "mae" / "cls_map.npy"
     maps = np.full((7, 4), 0.25, np.float16)
     maps[2] = (0.7, 0.1, 0.1, 0.1)  # the image with id 002
-    np.save(file, maps)
-    peaks = {e.id: round(e.overlays[0].peak, 1) for e in drawn(paths, 3).examples}
-    assert peaks == {"000": 1.0, "002": 2.8, "001": 1.0}
+    np.save(paths["attention"] / "mae" / "cls_map.npy", maps)
+    found = shown(paths, Examples(3))
+    assert {image: found.peak(image, 0) for image in found.ids} == {"000": "peak 1.0×", "002": "peak 2.8×", "001": "peak 1.0×"}
+
+
+def test_images_that_are_asked_for(tmp_path: Path):
+    found = shown(write_all(tmp_path), Examples(ids=("005", "001", "005")))
+    assert found.ids == ["005", "001"]
+    assert "The test images that were asked for." in found.words
+
+
+def test_unknown_images_are_named_with_the_remedy(tmp_path: Path):
+    with pytest.raises(BeyondClsError, match=r"no image '0005' among the 7 of .*data; did you mean '00\d'\? \(--image\)"):
+        shown(write_all(tmp_path), Examples(ids=("0005",)))
+
+
+def test_images_drawn_by_a_seed(tmp_path: Path):
+    paths = write_all(tmp_path)
+    draws = [shown(paths, Examples(3, seed=seed)) for seed in (0, 0, 1, 2)]
+    assert draws[0].ids == draws[1].ids
+    assert len({tuple(draw.ids) for draw in draws}) > 1
+    assert all(len(set(draw.ids)) == 3 for draw in draws)
+    assert "drawn at random (seed 1)" in draws[2].words
+    images = open_images(str(paths["data"]))
+    assert chosen(images, Examples(99, seed=0)) == list(range(7))
+
+
+@pytest.fixture
+def boxed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """A wide black image with a box whose right half is in the centre square, and one that is beyond it."""
+    paths = write_all(tmp_path)
+    file = tmp_path / "wide.png"
+    Image.new("RGB", (40, 20)).save(file)
+    size = file.stat().st_size
+    boxes = (Box(5, 5, 15, 15), Box(35, 0, 40, 20))
+    images = ImageSet("x", [Sample(str(i), (0,), file, 0, size, boxes=boxes if i == 0 else ()) for i in range(7)], ["one"])
+    for name in ("mae", "random"):
+        summary = paths["attention"] / name / "summary.json"
+        summary.write_text(json.dumps(json.loads(summary.read_text()) | {"data": images.digest}))
+    monkeypatch.setattr(extract.datasets, "open_images", lambda _: images)
+    return paths
+
+
+def test_boxes_are_drawn_where_they_are(boxed: dict[str, Path]):
+    framed, plain = (row[0] for row in shown(boxed, Examples(2)).rows)
+    assert "boxes of objects in pixels of 128: from -32, 32 to 32, 96" in framed.alt
+    assert framed.alt.count("from") == 1
+    assert "boxes" not in plain.alt
+    assert decoded(plain).max() < 20
+    white = decoded(framed).min(-1) > 150
+    assert white[32, 5:30].all()  # upper edge
+    assert white[96, 5:30].all()  # lower edge
+    assert white[40:90, 32].all()  # right edge
+    assert not white[:, 40:].any()
+    assert not white[45:85, 8:24].any()  # within
+    assert (decoded(shown(boxed, Examples(1)).rows[0][1])[32, 5:30].min(-1) > 150).all()  # over maps too
 
 
 def test_other_images_are_never_shown(tmp_path: Path):
     paths = write_all(tmp_path)
     other = write_images(tmp_path / "other", n=8)
-    overlays = drawn(paths, data=other)
-    assert overlays.examples == ()
-    assert f"mae: its maps are of other images (data set {open_images(str(paths['data'])).digest})" in reasons(overlays)
-    assert "random: its maps are of other images" in reasons(overlays)
+    overlays = shown(paths, data=other)
+    assert overlays.rows == []
+    assert f"mae: its maps are of other images (data set {open_images(str(paths['data'])).digest})" in overlays.reasons
+    assert "random: its maps are of other images" in overlays.reasons
 
 
 def test_problems_of_the_images_leave_all_out(tmp_path: Path):
-    overlays = drawn(write_all(tmp_path), data=write_images(tmp_path / "bad", problem=True))
-    assert overlays.examples == ()
-    assert "1 problem(s)" in reasons(overlays)
-    assert "no number" in reasons(overlays)
+    overlays = shown(write_all(tmp_path), data=write_images(tmp_path / "bad", problem=True))
+    assert overlays.rows == []
+    assert "1 problem(s)" in overlays.reasons
+    assert "no number" in overlays.reasons
 
 
 def test_missing_images_leave_all_out(tmp_path: Path):
-    overlays = drawn(write_all(tmp_path), data=str(tmp_path / "gone.tar"))
-    assert overlays.examples == ()
-    assert "cannot be read" in reasons(overlays)
+    overlays = shown(write_all(tmp_path), data=str(tmp_path / "gone.tar"))
+    assert overlays.rows == []
+    assert "cannot be read" in overlays.reasons
 
 
 def test_patches_that_are_no_square(tmp_path: Path):
-    overlays = drawn(write_all(tmp_path, n_tokens=5))
-    assert overlays.examples == ()
-    assert "5 patches are no square grid" in reasons(overlays)
+    overlays = shown(write_all(tmp_path, n_tokens=5))
+    assert overlays.rows == []
+    assert "5 patches are no square grid" in overlays.reasons
 
 
 def test_maps_of_fewer_images(tmp_path: Path):
     paths = write_all(tmp_path)
     np.save(paths["attention"] / "mae" / "cls_map.npy", np.full((6, 4), 0.25))
-    overlays = drawn(paths)
-    assert [c.kind for c in overlays.columns if c.encoder == "mae"] == ["AbMILP weights"]
-    assert "expected one row for each of 7 images" in reasons(overlays)
+    overlays = shown(paths)
+    assert [kind for encoder, kind in overlays.columns if encoder == "mae"] == ["AbMILP weights"]
+    assert "expected one row for each of 7 images" in overlays.reasons
 
 
 def test_weights_of_another_feature_set(tmp_path: Path):
@@ -87,38 +191,44 @@ def test_weights_of_another_feature_set(tmp_path: Path):
     metrics = json.loads(file.read_text())
     metrics["features"]["test"] = "other"
     file.write_text(json.dumps(metrics))
-    overlays = drawn(paths)
-    assert [c.kind for c in overlays.columns if c.encoder == "mae"] == ["[cls] attention"]
-    assert "another feature set" in reasons(overlays)
+    overlays = shown(paths)
+    assert [kind for encoder, kind in overlays.columns if encoder == "mae"] == ["[cls] attention"]
+    assert "another feature set" in overlays.reasons
 
 
 def test_without_attention_nothing_ties_weights_to_images(tmp_path: Path):
     paths = write_all(tmp_path)
     shutil.rmtree(paths["attention"] / "mae")
-    overlays = drawn(paths)
-    assert {c.encoder for c in overlays.columns} == {"random"}
-    assert "mae: attention was not computed" in reasons(overlays)
+    overlays = shown(paths)
+    assert {encoder for encoder, _ in overlays.columns} == {"random"}
+    assert "mae: attention was not computed" in overlays.reasons
 
 
 def test_encoder_without_cls_and_head_without_weights(tmp_path: Path):
     paths = write_all(tmp_path)
     (paths["attention"] / "mae" / "cls_map.npy").unlink()
     (paths["probes"] / "mae" / "abmilp" / "trained" / "weights.npy").unlink()
-    overlays = drawn(paths)
-    assert {c.encoder for c in overlays.columns} == {"random"}
-    assert "mae, [cls] attention: it has no [cls] map." in overlays.left_out
-    assert "mae, AbMILP weights: there is no AbMILP head with weights." in overlays.left_out
+    overlays = shown(paths)
+    assert {encoder for encoder, _ in overlays.columns} == {"random"}
+    assert "mae, [cls] attention: it has no [cls] map." in overlays.reasons
+    assert "mae, AbMILP weights: it kept no weights." in overlays.reasons
+
+
+def test_no_head_with_weights_is_said(tmp_path: Path):
+    paths = write_all(tmp_path)
+    shutil.rmtree(paths["probes"] / "mae" / "abmilp")
+    assert "mae, weights: there is no head with weights." in shown(paths).reasons
 
 
 def test_damaged_maps_are_an_error(tmp_path: Path):
     paths = write_all(tmp_path)
     (paths["attention"] / "mae" / "cls_map.npy").write_bytes(b"no array")
     with pytest.raises(BeyondClsError, match=r"cls_map.npy is damaged .*expected an array \[N, T\]; run its stage again"):
-        drawn(paths)
+        shown(paths)
 
 
 def test_no_examples_asked(tmp_path: Path):
-    assert drawn(write_all(tmp_path), 0).left_out == ("No examples were asked for.",)
+    assert shown(write_all(tmp_path), Examples(0)).reasons == "Overlays are left out: No examples were asked for."
 
 
 def test_examples_take_turns_over_classes():

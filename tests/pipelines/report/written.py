@@ -87,6 +87,8 @@ def write_attention(root: Path, encoder: str, digest: str, n_tokens: int = N_TOK
     folder.mkdir(parents=True)
     rows = [(name, block, 0.5 + block / 4, 0.125) for name in STATISTICS for block in (0, 1)]
     _table(folder / "statistics.csv", ("statistic", "block", "mean", "std"), rows)
+    by_head = [(name, block, head, 0.5 + block / 4 - head / 8) for name in STATISTICS for block in (0, 1) for head in (0, 1, 2)]
+    _table(folder / "heads.csv", ("statistic", "block", "head", "mean"), by_head)
     maps = np.full((n_images, n_tokens), 0.25 / (n_tokens - 1), np.float16)
     maps[:, -1] = 0.75
     np.save(folder / "cls_map.npy", maps)
@@ -119,3 +121,40 @@ def _table(file: Path, names: tuple[str, ...], rows: list[tuple[object, ...]]) -
         writer = csv.writer(target)
         writer.writerow(names)
         writer.writerows(rows)
+
+
+def write_large(root: Path, n_encoders: int, n_blocks: int = 12, n_heads: int = 12, n_tokens: int = 196) -> str:
+    """Encoders with four heads each and photograph-like images; gives the name of the images."""
+    generator = np.random.default_rng(0)
+    data = root / "data"
+    data.mkdir()
+    with tarfile.open(data / "000.tar", "w") as tar:
+        for i in range(N_IMAGES):
+            picture = io.BytesIO()
+            coarse = Image.fromarray(generator.integers(0, 256, (24, 24, 3), np.uint8))
+            coarse.resize((224, 224), Image.Resampling.BICUBIC).save(picture, "PNG")
+            for name, content in ((f"{i:03d}.png", picture.getvalue()), (f"{i:03d}.cls", str(i % 3).encode())):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    (data / "classes.txt").write_text("bird\ndog\ncat\n")
+    digest = open_images(str(data)).digest
+    for n in range(n_encoders):
+        encoder = "random" if n == n_encoders - 1 else f"vit_base_patch16_224.encoder{n}"
+        folder = write_attention(root / "attention", encoder, digest, n_tokens)
+        values = generator.random((len(STATISTICS), n_blocks, n_heads))
+        rows = [
+            (STATISTICS[s], block, values[s, block].mean(), 0.1) for s in range(len(STATISTICS)) for block in range(n_blocks)
+        ]
+        _table(folder / "statistics.csv", ("statistic", "block", "mean", "std"), rows)
+        by_head = [(STATISTICS[s], block, head, value) for (s, block, head), value in np.ndenumerate(values)]
+        _table(folder / "heads.csv", ("statistic", "block", "head", "mean"), by_head)
+        maps = generator.dirichlet(np.full(n_tokens, 0.2), N_IMAGES)
+        np.save(folder / "cls_map.npy", maps)
+        for head in ("cls", "average", "abmilp", "simpool"):
+            probe = write_probe(root / "probes", encoder, head, 40 + n, n_tokens=n_tokens)
+            curve = [(0, epoch, 2 + generator.random(), 40 + generator.random()) for epoch in range(1, 91)]
+            _table(probe / "curves.csv", ("seed", "epoch", "loss", "top1"), curve)
+            if head in ("abmilp", "simpool"):
+                np.save(probe / "trained" / "weights.npy", maps[::-1])
+    return str(data)

@@ -1,4 +1,4 @@
-"""How the numbers were made: recipes, feature sets, versions."""
+"""How this was made: feature sets, recipes, versions."""
 
 import platform
 import subprocess
@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pipelines.report.collect import Inputs, Probe
+from pipelines.report.content import Block, Cell, Column, Definitions, Heading, Row, Section, Table, Text
 from pipelines.report.tables import title
 
 PACKAGES = ("beyondcls", "torch", "timm", "zarr", "numpy")
@@ -36,6 +37,39 @@ class Source:
     training: str
     test: str
     architecture: str
+
+
+def section(inputs: Inputs) -> Section:
+    """Keys of the feature sets, how heads were trained and by which commands, versions, revision."""
+    text = (
+        "Each encoder ran once over the images, frozen. Heads were trained on the stored tokens, one per seed, and measured "
+        "on the test images after the last epoch."
+    )
+    blocks: list[Block] = [Text(text), _feature_sets(inputs), Heading("Training of the heads")]
+    for training in trainings(inputs):
+        entries = [
+            ("Heads", "; ".join(training.heads)),
+            ("Recipe", training.recipe),
+            ("Seeds", training.seeds),
+            ("Selected", training.selected),
+            ("Commands", "\n".join(training.commands)),
+            ("Images", f"{training.n_training:,} training, {training.n_test:,} test, {training.n_classes:,} classes"),
+        ]
+        blocks.append(Definitions(tuple((term, told) for term, told in entries if told), code=("Commands",)))
+    entries = [*versions().items(), ("git revision", revision())]
+    return Section(
+        "provenance",
+        "How this was made",
+        (*blocks, Heading("Versions"), Definitions(tuple(entries), code=("git revision",))),
+    )
+
+
+def _feature_sets(inputs: Inputs) -> Table:
+    titles = {"encoder": "Encoder", "recorded": "Recorded as", "training": "Training key", "test": "Test key"}
+    columns = tuple(Column(name, shown, "text") for name, shown in (titles | {"architecture": "Architecture"}).items())
+    rows = [Row(tuple(Cell(text, text) for text in vars(source).values())) for source in sources(inputs)]
+    note = "Keys of what heads were trained and tested on: they hold weights, transform, blocks, dtype and images."
+    return Table("feature-sets", "Feature sets", note, columns, tuple(rows))
 
 
 def trainings(inputs: Inputs) -> list[Training]:

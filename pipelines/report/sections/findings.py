@@ -1,23 +1,24 @@
-"""What the numbers say, in sentences, whatever they say."""
+"""What this shows: what the numbers say, in sentences, whatever they say."""
 
 import math
-from dataclasses import dataclass
 
-from pipelines.report.collect import Inputs, Measure
-from pipelines.report.tables import difference, gain, points, title
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A statement, and a list that belongs to it."""
-
-    text: str
-    items: tuple[str, ...] = ()
+from pipelines.report.claim import claim
+from pipelines.report.collect import Inputs
+from pipelines.report.content import Section, Text
+from pipelines.report.tables import difference, gain, listed, title, unbroken
 
 
-def findings(inputs: Inputs) -> list[Finding]:
-    """AbMILP against [cls], and trained against random."""
-    return [_gains(inputs), *_above_random(inputs)]
+def section(inputs: Inputs) -> Section:
+    """Findings, how much they can bear, and what makes rows incomparable."""
+    found = [*findings(inputs), Text(caution(inputs), kind="note")]
+    if reasons := warnings(inputs):
+        found.append(Text("Not everything here can be compared:", tuple(reasons), "notice"))
+    return Section("findings", "What this shows", tuple(found))
+
+
+def findings(inputs: Inputs) -> list[Text]:
+    """AbMILP against [cls], the paper's claim, and trained against random."""
+    return [_gains(inputs), *claim(inputs), *_above_random(inputs)]
 
 
 def warnings(inputs: Inputs) -> list[str]:
@@ -41,45 +42,44 @@ def _protocol(inputs: Inputs, key: tuple[str, str]) -> str:
     return repr((sorted(probe.recipe.items()), probe.seeds, probe.n_training))
 
 
-def _gains(inputs: Inputs) -> Finding:
+def _gains(inputs: Inputs) -> Text:
     gains = {name: value for name in inputs.encoders if (value := gain(inputs, name)) is not None}
     if not gains:
-        return Finding("AbMILP cannot be compared with [cls]: no encoder has probes of both.")
-    told = _list([f"{_unbroken(value)} points on {name}" for name, value in gains.items()])
+        return Text("AbMILP cannot be compared with [cls]: no encoder has probes of both.", kind="finding")
+    told = listed([f"{unbroken(value)} points on {name}" for name, value in gains.items()])
     text = f"Reading the patches with AbMILP instead of reading [cls] changes top-1 accuracy by {told}."
     several = [name for name, value in gains.items() if len(value.values) > 1]
     if not several:
-        return Finding(f"{text} There was one seed, so the spread over seeds is unknown.")
+        return Text(f"{text} There was one seed, so the spread over seeds is unknown.", kind="finding")
     up, down = ([n for n in several if gains[n].mean * sign > 2 * gains[n].std] for sign in (1, -1))
     parts = []
     if up:
-        parts.append(f"AbMILP is ahead by more than twice the spread over seeds on {_list(up)}")
+        parts.append(f"AbMILP is ahead by more than twice the spread over seeds on {listed(up)}")
     if down:
-        parts.append(f"[cls] is ahead by more than twice the spread over seeds on {_list(down)}")
+        parts.append(f"[cls] is ahead by more than twice the spread over seeds on {listed(down)}")
     if rest := [name for name in several if name not in up + down]:
-        parts.append(f"no difference beyond twice the spread over seeds shows on {_list(rest)}")
+        parts.append(f"no difference beyond twice the spread over seeds shows on {listed(rest)}")
     verdict = "; ".join(parts)
-    return Finding(f"{text} {verdict[0].upper()}{verdict[1:]}.")
+    return Text(f"{text} {verdict[0].upper()}{verdict[1:]}.", kind="finding")
 
 
-def _above_random(inputs: Inputs) -> list[Finding]:
+def _above_random(inputs: Inputs) -> list[Text]:
     by_twin: dict[str, list[str]] = {}
     for encoder in inputs.encoders:
         if (twin := inputs.twin(encoder)) is None:
             continue
         apart = [
-            f"{_unbroken(value)} ({title(head)})"
+            f"{unbroken(value)} ({title(head)})"
             for head in inputs.heads
             if (value := difference(inputs.probes.get((encoder, head)), inputs.probes.get((twin, head)))) is not None
         ]
         if apart:
-            by_twin.setdefault(twin, []).append(f"{encoder}: {_list(apart)}")
+            by_twin.setdefault(twin, []).append(f"{encoder}: {listed(apart)}")
     if not by_twin:
-        return [
-            Finding("There is no untrained twin (an encoder with “random” in its name) to hold the trained encoders against.")
-        ]
+        none = "There is no untrained twin (an encoder with “random” in its name) to hold the trained encoders against."
+        return [Text(none, kind="finding")]
     text = "Against the untrained twin {}, in points of top-1 accuracy, the heads of the trained encoders stand at:"
-    return [Finding(text.format(twin), tuple(told)) for twin, told in by_twin.items()]
+    return [Text(text.format(twin), tuple(told), "finding") for twin, told in by_twin.items()]
 
 
 def caution(inputs: Inputs) -> str:
@@ -98,13 +98,3 @@ def caution(inputs: Inputs) -> str:
         f"the choice of test images alone moves a single accuracy by about {error:.1f} points (one standard error). "
         "Whether such differences hold for larger encoders and data is not shown here."
     )
-
-
-def _unbroken(value: Measure) -> str:
-    """`+2.1 ± 2.5` that no line break parts."""
-    return points(value).replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def _list(parts: list[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

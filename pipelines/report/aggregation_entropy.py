@@ -1,0 +1,80 @@
+"""How evenly an encoder gathers its patches: entropy of the attention of [cls], as in Table 3 (v2)."""
+
+import math
+
+from pipelines.report.collect import Attention, Inputs, is_random
+from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.published import table_3
+from pipelines.report.tables import NOTHING, number
+
+ENTROPY = "cls_patch_entropy"
+UNIFORM = "no [cls]: uniform"
+
+
+def over_blocks(attention: Attention) -> float | None:
+    """Entropy of the attention of [cls] to the patches, mean over blocks, heads and images, nats; None if not computed."""
+    values = attention.statistics.get(ENTROPY)
+    return sum(mean for mean, _ in values) / len(values) if values else None
+
+
+def last_block(attention: Attention) -> float | None:
+    """The same of the last block alone."""
+    values = attention.statistics.get(ENTROPY)
+    return values[-1][0] if values else None
+
+
+def limit(attention: Attention) -> float | None:
+    """ln T, nats."""
+    return math.log(attention.n_tokens) if attention.n_tokens else None
+
+
+def measured(inputs: Inputs) -> Table:
+    """A row for each encoder with attention statistics; ln T for one without [cls], as its patches are averaged."""
+    columns = (
+        Column("encoder", "Encoder", "text"),
+        Column("entropy", "Entropy"),
+        Column("last_block", "In the last block", apart=True),
+        Column("ln_T", "ln T"),
+        Column("share", "Share of ln T, %"),
+    )
+    rows = []
+    for encoder in inputs.encoders:
+        if (attention := inputs.attention.get(encoder)) is None:
+            continue
+        highest, uniform = limit(attention), _without_cls(inputs, encoder)
+        entropy = highest if uniform else over_blocks(attention)
+        share = number(100 * entropy / highest, 1) if entropy is not None and highest else NOTHING
+        name = Cell(encoder, encoder, tag=UNIFORM if uniform else "")
+        cells = (name, number(entropy), number(last_block(attention)), number(highest), share)
+        rows.append(Row(cells, muted=is_random(encoder)))
+    note = (
+        "Entropy of the attention of [cls] to the patches, nats, mean over blocks, attention heads and test images; ln T, "
+        "the highest there is, for an encoder without [cls], whose patches are averaged. Entropies are compared between "
+        "encoders of equal T only."
+    )
+    return Table("aggregation-entropy", "How evenly [cls] gathers the patches", note, columns, tuple(rows))
+
+
+def published() -> Table:
+    """Table 3 (v2) of the paper."""
+    columns = (Column("encoder", "Encoder", "text"), Column("entropy", "Entropy"), Column("ln_T", "ln T"))
+    rows = [
+        Row(
+            (
+                Cell(encoder, encoder, tag=UNIFORM if entropy is None else ""),
+                number(table_3.CEILING if entropy is None else entropy),
+                number(table_3.CEILING),
+            ),
+            family,
+        )
+        for family, encoder, entropy in table_3.TABLE_3
+    ]
+    note = f"Published: {table_3.WHAT}. Not measured here; with another number of patches only the order can be compared."
+    return Table("published-table-3", "Table 3 (v2) of the paper", note, columns, tuple(rows), table_3.SOURCE)
+
+
+def _without_cls(inputs: Inputs, encoder: str) -> bool:
+    """Statistics were computed, but none of [cls], no map of it was kept, and no head reads it."""
+    attention = inputs.attention[encoder]
+    of_cls = any(name.startswith("cls_") for name in attention.statistics)
+    return bool(attention.statistics) and not of_cls and attention.cls_map is None and (encoder, "cls") not in inputs.probes

@@ -1,0 +1,96 @@
+"""Attention statistics per block and attention head: a plot for each statistic, a heat map for each encoder in it."""
+
+import csv
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from jaxtyping import Float
+from matplotlib.figure import Figure as Plot
+
+from pipelines.report.collect import Inputs, read
+from pipelines.report.content import Figure
+from pipelines.report.drawing import STYLE, WIDTH, drawn
+from pipelines.report.tables import file_names
+
+# Statistics as extraction names them; one that is not here goes by its own name.
+NAMES = {
+    "cls_self": "Attention of [cls] to itself",
+    "cls_patch_entropy": "Entropy of the attention of [cls] to the patches",
+    "patch_self": "Attention of patches to themselves",
+    "patch_patch_entropy": "Entropy of the attention of patches to patches",
+    "cls_self_adjusted": "Attention of [cls] to itself, relative to the patches",
+    "cls_to_patches": "Attention of [cls] to a patch, mean over patches",
+    "patch_self_raw": "Attention of patches to themselves, of all tokens",
+    "patches_to_cls": "Attention of patches to [cls]",
+}
+N_COLUMNS = 3
+
+
+def head_figures(inputs: Inputs) -> tuple[Figure, ...]:
+    """A plot for each statistic that any encoder has per head; empty if there is none.
+
+    Raises: BeyondClsError: a heads.csv is damaged.
+    """
+    by_encoder = {}
+    for encoder in inputs.encoders:
+        file = inputs.folders.attention / encoder / "heads.csv"
+        if encoder in inputs.attention and file.is_file():
+            by_encoder[encoder] = read(file, "beyondcls attention", read_heads)
+    found = {name for statistics in by_encoder.values() for name in statistics}
+    ordered = [name for name in NAMES if name in found] + sorted(found - set(NAMES))
+    files = file_names("heads", ordered)
+    return tuple(
+        _figure(name, files[name], inputs, {encoder: s[name] for encoder, s in by_encoder.items() if name in s})
+        for name in ordered
+    )
+
+
+def read_heads(file: Path) -> dict[str, Float[np.ndarray, "L H"]]:
+    """Means over images by statistic.
+
+    Raises: KeyError, ValueError: it is not what the stage writes.
+    """
+    found: dict[str, dict[tuple[int, int], float]] = {}
+    with file.open(newline="", encoding="utf-8") as source:
+        for row in csv.DictReader(source):
+            found.setdefault(row["statistic"], {})[int(row["block"]), int(row["head"])] = float(row["mean"])
+    values = {}
+    for name, entries in found.items():
+        shape = tuple(max(place) + 1 for place in zip(*entries, strict=True))
+        if len(entries) != np.prod(shape) or not np.isfinite(list(entries.values())).all():
+            raise ValueError(
+                f"{name} has {len(entries)} numbers, not all finite, or not one for each of {shape} blocks and heads"
+            )
+        values[name] = np.array([entries[place] for place in sorted(entries)]).reshape(shape)
+    return values
+
+
+def _figure(name: str, file: str, inputs: Inputs, series: Mapping[str, Float[np.ndarray, "L H"]]) -> Figure:
+    low, high = min(v.min() for v in series.values()), max(v.max() for v in series.values())
+    n_rows = -(-len(series) // N_COLUMNS)
+    with matplotlib.rc_context(STYLE | {"axes.spines.top": True, "axes.spines.right": True, "font.size": 8}):
+        plot = Plot(figsize=(WIDTH[0], 0.5 + 1.75 * n_rows), layout="constrained")
+        panels = plot.subplots(n_rows, N_COLUMNS, squeeze=False).ravel()
+        for panel in panels[len(series) :]:
+            panel.remove()
+        for panel, (encoder, values) in zip(panels, series.items(), strict=False):
+            drawing = panel.imshow(values, vmin=low, vmax=high, cmap="viridis", interpolation="none", aspect="auto")
+            panel.set_title("\n".join(textwrap.wrap(encoder, 20)), fontsize=8)
+            panel.set_xticks(sorted({0, values.shape[1] - 1}))
+            panel.set_yticks(sorted({0, len(values) - 1}))
+            if panel.get_subplotspec().is_first_col():
+                panel.set_ylabel("block")
+            if panel.get_subplotspec().is_last_row():
+                panel.set_xlabel("head")
+        plot.colorbar(drawing, ax=list(panels[: len(series)]), orientation="horizontal", aspect=40, pad=0.02)
+    told = " ".join(
+        f"{encoder}: from {values.min():.2f} to {values.max():.2f} over {len(values)} blocks of {values.shape[1]} heads."
+        for encoder, values in series.items()
+    )
+    title = NAMES.get(name, name)
+    missing = [encoder for encoder in inputs.encoders if encoder not in series]
+    caption = f"Not computed: {', '.join(missing)}." if missing else ""
+    return drawn(plot, file, title, caption, f"{title}, block by head. {told}")

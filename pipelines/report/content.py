@@ -1,0 +1,168 @@
+"""What the report says, whatever it is written to: sections of text, tables, figures and pictures.
+
+Nothing here is HTML, LaTeX or Markdown: strings are plain text, and who writes them escapes them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["text", "number", "spread"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        name: in CSV; snake_case, unique in its table.
+        title: as shown.
+        kind: "text", "number", or "spread": a mean with a standard deviation, which CSV gives as NAME and NAME_std.
+        apart: a rule stands before it.
+    """
+
+    name: str
+    title: str
+    kind: Kind = "number"
+    apart: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An entry of a table.
+
+    Attributes:
+        text: as shown; "–" for nothing.
+        value: in full precision, what CSV holds and what a column is sorted by; None for nothing.
+        std: beside it, in a column of kind "spread"; None where there is one seed, or none.
+        best: set in bold: the best of what it is compared with, ties (as shown) included.
+        tag: a word that is shown beside it, such as "random twin".
+    """
+
+    text: str
+    value: float | str | None = None
+    std: float | None = None
+    best: bool = False
+    tag: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cells in the order of the columns. Rows of one `group` stand together under its name; `muted` ones stand back."""
+
+    cells: tuple[Cell, ...]
+    group: str = ""
+    muted: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, for the page and as files.
+
+    Attributes:
+        name: of its files, unique in the report; lower-case words joined by "-".
+        note: what the numbers are: measure, unit, mean and spread over what, what bold means.
+        published: where the numbers were taken from, if they are not ours; such a table is set apart on the page.
+        folded: closed on the page until it is clicked.
+    """
+
+    name: str
+    title: str
+    note: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    published: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a series is drawn: `colour` is a CSS variable of the page, `dash` a line style of matplotlib."""
+
+    name: str
+    colour: str
+    dash: str
+    marker: str
+    symbol: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot, for the page and as files.
+
+    Attributes:
+        name: of its files, unique in the report; lower-case words joined by "-".
+        svg: inline, in the page's colours; empty if there was nothing to draw, then `caption` says why.
+        files: standalone, by suffix ("svg", "png").
+        alt: says in words what the plot shows.
+    """
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+    alt: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Plots side by side that share a legend."""
+
+    figures: tuple[Figure, ...]
+    legend: tuple[Look, ...] = ()
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph, and a list that belongs to it. `kind`: "body", "note" (small), "finding" or "notice" (a warning)."""
+
+    text: str
+    items: tuple[str, ...] = ()
+    kind: Literal["body", "note", "finding", "notice"] = "body"
+
+
+@dataclass(frozen=True)
+class Heading:
+    """Parts a section."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image as a data URI, with what it shows in words, and lines below it."""
+
+    uri: str
+    alt: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Pictures in rows and columns. `groups` are names over neighbouring columns and how many each spans."""
+
+    title: str
+    groups: tuple[tuple[str, int], ...]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Picture, ...], ...]
+
+
+@dataclass(frozen=True)
+class Definitions:
+    """Terms and what each is; `code` are terms whose text is set as code."""
+
+    entries: tuple[tuple[str, str], ...]
+    code: tuple[str, ...] = ()
+
+
+Block = Text | Heading | Table | Figures | Gallery | Definitions
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the page. `anchor` is its id; lower-case words joined by "-"."""
+
+    anchor: str
+    title: str
+    blocks: tuple[Block, ...]

@@ -1,0 +1,197 @@
+"""Fig. 7: whether aggregators choose the same patches, as heat maps and as a table."""
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure as Plot
+from matplotlib.patches import Rectangle
+
+from pipelines.report.collect import FIRST_HEADS, Inputs, is_random, read
+from pipelines.report.content import Cell, Column, Figure, Figures, Row, Table, Text
+from pipelines.report.drawing import INK, STYLE, drawn
+from pipelines.report.tables import file_names, number, title
+
+LONGEST = 24  # letters of a name in a figure
+SHADE = (0.03, 0.4)  # opacity of 0 and of the highest value: numbers stay legible on it
+CELL = (0.42, 0.27)  # inches
+READING = (
+    "KL(p || q) in nats between weights, p in rows and q in columns, mean over the test images; darker is higher, on one scale "
+    "for all encoders. ∞: infinite for more than half of the images, as q gives no weight to patches that p weights; a star: "
+    "for some, which are left out of the mean."
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A row of divergence.csv: KL(p || q) in nats; `mean` and `std` are None where it is infinite for all images."""
+
+    p: str
+    q: str
+    mean: float | None
+    std: float | None
+    n_images: int
+    n_infinite: int
+
+    @property
+    def shown(self) -> str:
+        """`0.21`; `∞` where it is infinite for most images, a star where it is for some."""
+        if (value := self.typical) is None:
+            return "∞"
+        return f"{value:.2f}{'*' if self.n_infinite else ''}"
+
+    @property
+    def typical(self) -> float | None:
+        """The mean, unless it is one over less than half of the images."""
+        return None if 2 * self.n_infinite > self.n_images else self.mean
+
+
+def divergences(inputs: Inputs) -> dict[str, list[Pair]]:
+    """By encoder, those that the page knows first."""
+    files = {file.parent.name: file for file in sorted(inputs.folders.divergence.glob("*/divergence.csv"))}
+    rank = {encoder: number for number, encoder in enumerate(inputs.encoders)}
+    order = sorted(files, key=lambda name: (rank.get(name, len(rank)), is_random(name), name))
+    found = {encoder: read(files[encoder], "beyondcls divergence", _pairs) for encoder in order}
+    return {encoder: pairs for encoder, pairs in found.items() if pairs}
+
+
+def _pairs(file: Path) -> list[Pair]:
+    with file.open(newline="", encoding="utf-8") as source:
+        rows = list(csv.DictReader(source))
+    return [
+        Pair(
+            row["from"],
+            row["to"],
+            _finite(row["mean"]),
+            _finite(row["std"]),
+            int(row["n_images"]),
+            int(row["n_infinite"]),
+        )
+        for row in rows
+    ]
+
+
+def _finite(text: str) -> float | None:
+    """Nothing where all images are infinite.
+
+    Raises: ValueError: no finite number.
+    """
+    if text and not math.isfinite(float(text)):
+        raise ValueError(f"{text!r} is no finite number")
+    return float(text) if text else None
+
+
+def heads_of(pairs: list[Pair]) -> list[str]:
+    """Those of FIRST_HEADS first."""
+    names = {pair.p for pair in pairs} | {pair.q for pair in pairs}
+    return [head for head in FIRST_HEADS if head in names] + sorted(names - set(FIRST_HEADS))
+
+
+def nearest(found: Mapping[str, list[Pair]]) -> list[Text]:
+    """Which weights are most like AbMILP's on each encoder, in both directions, of those whose divergence is finite."""
+    told = []
+    for encoder, pairs in found.items():
+        to_others = {pair.q: pair.mean for pair in pairs if pair.p == "abmilp" and not pair.n_infinite}
+        from_others = {pair.p: pair.mean for pair in pairs if pair.q == "abmilp" and not pair.n_infinite}
+        sides = [_lowest("KL(AbMILP || q)", "q", to_others), _lowest("KL(p || AbMILP)", "p", from_others)]
+        if any(sides):
+            told.append(f"{encoder}: {'; '.join(side for side in sides if side)}.")
+    text = "Weights that are most like those of AbMILP, of the heads whose divergence is finite on every image:"
+    return [Text(text, tuple(told), "finding")] if told else []
+
+
+def _lowest(divergence: str, name: str, values: Mapping[str, float | None]) -> str:
+    """`KL(AbMILP || q) is lowest for q = average, 0.43 nats (of 6 heads)`."""
+    known = {head: value for head, value in values.items() if value is not None}
+    if not known:
+        return ""
+    low = min(known, key=known.__getitem__)
+    n = f"{len(known)} head{'s' * (len(known) > 1)}"
+    return f"{divergence} is lowest for {name} = {title(low)}, {known[low]:.2f} nats (of {n})"
+
+
+def heat_maps(found: Mapping[str, list[Pair]]) -> list[Figures]:
+    """A heat map for each encoder, below one another as they are wide; shades are of one scale."""
+    highest = max((pair.typical or 0.0 for pairs in found.values() for pair in pairs), default=0.0)
+    files = file_names("divergence", list(found))
+    return [Figures((_heat_map(files[encoder], encoder, pairs, highest),)) for encoder, pairs in found.items()]
+
+
+def _heat_map(file: str, encoder: str, pairs: list[Pair], highest: float) -> Figure:
+    heads, by_pair = heads_of(pairs), {(pair.p, pair.q): pair for pair in pairs}
+    names = [f"{i}  {_short(title(head))}" for i, head in enumerate(heads, 1)]
+    with matplotlib.rc_context(STYLE):
+        width = CELL[0] * len(heads) + 0.08 * max(map(len, names)) + 0.3
+        figure = Plot(figsize=(width, CELL[1] * len(heads) + 0.6), layout="constrained")
+        axes = figure.subplots()
+        for row, p in enumerate(heads):
+            for column, q in enumerate(heads):
+                pair = by_pair.get((p, q))
+                value = None if pair is None else pair.typical
+                if value is not None:
+                    opacity = SHADE[0] + (SHADE[1] - SHADE[0]) * (value / highest if highest else 0.0)
+                    axes.add_patch(Rectangle((column, row), 0.96, 0.94, facecolor=INK, alpha=opacity, linewidth=0))
+                text = "·" if p == q else "–" if pair is None else pair.shown
+                axes.text(column + 0.48, row + 0.49, text, ha="center", va="center", fontsize=7.5)
+        axes.set(xlim=(0, len(heads)), ylim=(len(heads), 0), xlabel="q: number of the row", ylabel="p")
+        axes.set_xticks([i + 0.48 for i in range(len(heads))], [str(i + 1) for i in range(len(heads))])
+        axes.set_yticks([i + 0.48 for i in range(len(heads))], names)
+        axes.xaxis.tick_top()
+        axes.xaxis.set_label_position("top")
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        return drawn(figure, file, encoder, "As Fig. 7 of the paper.", _in_words(encoder, pairs))
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+
+
+def _in_words(encoder: str, pairs: list[Pair]) -> str:
+    known = [pair for pair in pairs if pair.typical is not None]
+    text = f"Divergence between the weights of {len(heads_of(pairs))} heads of {encoder}."
+    if known:
+        low, high = (best(known, key=lambda pair: pair.typical or 0.0) for best in (min, max))
+        for word, pair in (("Lowest", low), ("Highest", high)):
+            text += f" {word}: {pair.shown} nats from {title(pair.p)} to {title(pair.q)}."
+    return f"{text} Infinite for more than half of the images: {len(pairs) - len(known)} of {len(pairs)} pairs."
+
+
+def table(found: Mapping[str, list[Pair]]) -> Table:
+    """Every pair of every encoder."""
+    columns = (
+        Column("encoder", "Encoder", "text"),
+        Column("from", "p", "text"),
+        Column("to", "q", "text"),
+        Column("kl", "KL(p || q), nats", "spread"),
+        Column("n_images", "Images", apart=True),
+        Column("n_infinite", "Of these infinite"),
+    )
+    rows = tuple(
+        Row(
+            (
+                Cell(encoder, encoder),
+                Cell(title(pair.p), pair.p),
+                Cell(title(pair.q), pair.q),
+                _mean_and_std(pair),
+                number(pair.n_images, 0),
+                number(pair.n_infinite, 0),
+            )
+        )
+        for encoder, pairs in found.items()
+        for pair in pairs
+    )
+    note = (
+        "Mean ± std over the images of which it is finite; it is infinite where q gives no weight to a patch that p weights. "
+        "Weights are means over seeds."
+    )
+    return Table("divergence", "Divergence between the weights of heads", note, columns, rows, folded=True)
+
+
+def _mean_and_std(pair: Pair) -> Cell:
+    if pair.mean is None or pair.std is None:
+        return Cell("∞")
+    return Cell(f"{pair.mean:.3f} ± {pair.std:.3f}", pair.mean, pair.std)

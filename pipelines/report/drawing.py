@@ -1,0 +1,127 @@
+"""Plots as content: inline in the page's colours, light or dark, and as files in real ones on white."""
+
+import io
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from pipelines.report import content
+from pipelines.report.collect import is_random
+from pipelines.report.content import Look
+from pipelines.report.tables import title as titled
+
+N_COLOURS = 6  # --series-0 … --series-5 of page.css; --series-random is grey
+DASHES = ("solid", "dashdot", "dotted")  # of the first, second and third round through the colours; random ones are dashed
+MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"), ("P", "✚"))
+DPI = 200  # of PNG files
+WIDTH = (4.6, 32)  # inches of a plot of the usual size, and the rem that it takes on the page at most
+
+
+@cache
+def _variables() -> dict[str, str]:
+    """Colours of the light look by the names of their variables in page.css: `series-0` is "#0072b2"."""
+    style = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
+    light = style[: style.index("@media")]
+    return {name: value.lower() for name, value in re.findall(r"--([\w-]+): (#\w{6});", light)}
+
+
+INK = _variables()["ink"]  # text and lines; the page's text colour where the plot stands in the page
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "beyondcls",
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "text.parse_math": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+}
+
+
+def looks(names: list[str]) -> dict[str, Look]:
+    """Colour, dashes and marker of each name, in order; random encoders are grey and dashed. 18 names can be told apart."""
+    found, n = {}, 0
+    for name in names:
+        if is_random(name):
+            found[name] = Look(name, "var(--series-random)", "dashed", "x", "×")
+            continue
+        turn = n // N_COLOURS
+        marker, symbol = MARKERS[(n + turn) % len(MARKERS)]
+        found[name] = Look(name, f"var(--series-{n % N_COLOURS})", DASHES[turn % len(DASHES)], marker, symbol)
+        n += 1
+    return found
+
+
+def colour(look: Look) -> str:
+    """What matplotlib draws a series with: the light look's colour. `drawn` puts the page's variable in its place."""
+    return _variables()[look.colour.removeprefix("var(--").removesuffix(")")]
+
+
+def drawn(figure: Figure, name: str, title: str, caption: str, alt: str, used: Iterable[Look] = ()) -> content.Figure:
+    """A finished plot, inline and as files. Series of `used` take the page's colours, and are the legend of the files.
+
+    Draw in `matplotlib.rc_context(STYLE)`, lines and text in INK (the default), series in `colour(look)`.
+    """
+    series = tuple(used)
+    with matplotlib.rc_context(STYLE):
+        figure.draw_without_rendering()  # lays it out, which each file would do twice again
+        figure.set_layout_engine(None)
+        inline = _inline(figure, name, series)
+        if series:
+            _legend(figure, series)
+        with matplotlib.rc_context({"svg.fonttype": "path"}):  # looks the same where the font is not
+            box = figure.get_tightbbox().padded(0.1)  # inches
+            files = {suffix: _saved(figure, suffix, facecolor="white", bbox_inches=box) for suffix in ("svg", "png")}
+    return content.Figure(name, title, caption, inline, alt, files)
+
+
+def _saved(figure: Figure, suffix: str, **options: Any) -> bytes:
+    """The file's bytes: the same for the same plot, so without a date."""
+    target = io.BytesIO()
+    nothing = ("Software",) if suffix == "png" else ("Date", "Creator", "Format", "Type")
+    figure.savefig(target, format=suffix, dpi=DPI, metadata=dict.fromkeys(nothing), **options)
+    return target.getvalue()
+
+
+def _legend(figure: Figure, used: tuple[Look, ...]) -> None:
+    """Below the plot, outside of it."""
+    handles = []
+    for look in used:
+        dash: Any = look.dash
+        handles.append(Line2D([], [], color=colour(look), linestyle=dash, marker=look.marker, label=titled(look.name)))
+    columns = max(1, min(len(handles), 60 // max(len(look.name) + 8 for look in used)))
+    figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=columns, frameon=False, handlelength=3)
+
+
+def _inline(figure: Figure, name: str, used: tuple[Look, ...]) -> str:
+    """The plot as an <svg> to stand in HTML: ids that are unique on the page, no namespaces, dates or fixed size.
+
+    matplotlib escapes the text in it.
+    """
+    text = _saved(figure, "svg", transparent=True).decode("utf-8")
+    text = text[text.index("<svg") :]
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href=", "href=")
+    text = re.sub(r' (width|height)="[\d.]+pt"', "", text, count=2)
+    referenced = set(re.findall(r"(?:url\(|href=\")#([^)\"]+)", text))
+    text = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in referenced else "", text)
+    text = re.sub(r"(url\(|href=\")#", rf"\1#{name}-", text)
+    text = re.sub(r" font-family: [^;]*;", "", re.sub(r"\n +<", "\n<", text))  # the page has its own
+    text = re.sub(r' (d|x|y)="[^"]*"', lambda m: re.sub(r"(\.\d\d)\d+", r"\1", m[0]), text)  # hundredths of a point
+    for look in used:
+        text = re.sub(f"{colour(look)}\\b", look.colour, text)
+    text = re.sub(f"{INK}\\b", "currentColor", text)
+    widest = WIDTH[1] * figure.get_figwidth() / WIDTH[0]  # letters are of one size on the page, whatever a plot's width
+    return text.replace("<svg", f'<svg aria-hidden="true" focusable="false" style="max-width: {widest:.3g}rem"', 1)

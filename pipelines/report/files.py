@@ -1,0 +1,63 @@
+"""The report's folder: the page, each table and plot as files, and the accuracies for `dvc metrics`."""
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipelines.report.collect import Inputs
+from pipelines.report.content import Figure, Figures, Section, Table
+from pipelines.report.formats import FORMATS
+from pipelines.report.page import render
+
+
+def write(out: Path, inputs: Inputs, sections: Sequence[Section]) -> None:
+    """index.html, metrics.json, tables/NAME.csv, .tex, .md and figures/NAME.svg, .png; what an earlier run left there goes."""
+    for folder in ("tables", "figures"):
+        shutil.rmtree(out / folder, ignore_errors=True)
+        (out / folder).mkdir(parents=True)
+    for table in tables(sections):
+        for suffix, to_text in FORMATS.items():
+            _text(out / "tables" / f"{table.name}.{suffix}", to_text(table))
+    for figure in figures(sections):
+        for suffix, content in figure.files.items():
+            (out / "figures" / f"{figure.name}.{suffix}").write_bytes(content)
+    _text(out / "metrics.json", json.dumps(metrics(inputs), indent=1) + "\n")
+    _text(out / "index.html", render(sections))
+
+
+def tables(sections: Sequence[Section]) -> list[Table]:
+    """All of them, in the order of the page."""
+    found = [block for block in _blocks(sections) if isinstance(block, Table)]
+    _unique([table.name for table in found])
+    return found
+
+
+def figures(sections: Sequence[Section]) -> list[Figure]:
+    """All of them, in the order of the page."""
+    found = [figure for block in _blocks(sections) if isinstance(block, Figures) for figure in block.figures]
+    _unique([figure.name for figure in found])
+    return found
+
+
+def metrics(inputs: Inputs) -> dict[str, dict[str, dict[str, float]]]:
+    """Top-1 accuracy, mean and standard deviation over seeds, percent: {encoder: {head: {top1, std}}}."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for encoder in inputs.encoders:
+        for probe in inputs.of(encoder):
+            top1 = probe.measures["top1"]
+            found.setdefault(encoder, {})[probe.head] = {"top1": top1.mean, "std": top1.std}
+    return found
+
+
+def _blocks(sections: Sequence[Section]) -> Iterator[Any]:
+    return (block for section in sections for block in section.blocks)
+
+
+def _unique(names: list[str]) -> None:
+    assert len(names) == len(set(names)), f"two of one name would be one file: {sorted(names)}"
+
+
+def _text(file: Path, content: str) -> None:
+    file.write_text(content, encoding="utf-8", newline="\n")

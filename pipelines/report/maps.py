@@ -1,0 +1,88 @@
+"""Maps over the test images: attention of [cls] and weights of heads, only where they are certainly of those images."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from pipelines.report.collect import Inputs
+from pipelines.report.tables import title
+from store import BeyondClsError
+
+if TYPE_CHECKING:
+    from extract.datasets import ImageSet
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Maps [N, T] of one encoder, one row per image; `kind` says of what: `[cls] attention`, `AbMILP weights`."""
+
+    encoder: str
+    kind: str
+    weights: Float[np.ndarray, "N T"]
+
+
+def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
+    """Those of every encoder in order, its [cls] first, then its heads; and why others are not shown.
+
+    Raises: BeyondClsError: a file of maps is damaged.
+    """
+    found: list[Maps] = []
+    left_out: list[str] = []
+    for encoder in inputs.encoders:
+        attention = inputs.attention.get(encoder)
+        if attention is None:
+            left_out.append(f"{encoder}: attention was not computed, so it is not known which images its maps are of.")
+            continue
+        if attention.data != images.digest:
+            left_out.append(
+                f"{encoder}: its maps are of other images (data set {attention.data}) than those of {images.source} "
+                f"({images.digest}); give the images that were extracted with --data."
+            )
+            continue
+        for kind, file, reason in _sources(inputs, encoder):
+            weights = None if file is None else _load(file)
+            if weights is not None:
+                reason = _unfit(weights, len(images))
+            if weights is None or reason:
+                left_out.append(f"{encoder}, {kind}: {reason}.")
+            elif file == attention.cls_map or np.ptp(weights, axis=1).any():  # not that of a plain average
+                found.append(Maps(encoder, kind, weights))
+    return found, left_out
+
+
+def _sources(inputs: Inputs, encoder: str) -> list[tuple[str, Path | None, str]]:
+    """What each map is, its file, and why there is none. Heads that pool without weights have none to miss."""
+    attention = inputs.attention[encoder]
+    sources: list[tuple[str, Path | None, str]] = [("[cls] attention", attention.cls_map, "it has no [cls] map")]
+    weighted = [probe for probe in inputs.of(encoder) if probe.weights is not None or probe.head == "abmilp"]
+    if not weighted:
+        sources.append(("weights", None, "there is no head with weights"))
+    for probe in weighted:
+        kind = f"{title(probe.head)} weights"
+        if probe.weights is None:
+            sources.append((kind, None, "it kept no weights"))
+        elif probe.features["test"] != attention.key:
+            sources.append((kind, None, "this head was tested on another feature set than the encoder's attention"))
+        else:
+            sources.append((kind, probe.weights, ""))
+    return sources
+
+
+def _load(file: Path) -> Float[np.ndarray, "N T"]:
+    try:
+        return np.load(file, allow_pickle=False, mmap_mode="r")
+    except (ValueError, OSError, EOFError) as error:
+        raise BeyondClsError(f"{file} is damaged ({error}), expected an array [N, T]; run its stage again") from error
+
+
+def _unfit(maps: np.ndarray, n_images: int) -> str:
+    """Why these maps cannot be laid over the images; empty if they can."""
+    if maps.ndim != 2 or len(maps) != n_images:
+        return f"the maps are of shape {list(maps.shape)}, expected one row for each of {n_images} images"
+    if math.isqrt(maps.shape[1]) ** 2 != maps.shape[1]:
+        return f"its {maps.shape[1]} patches are no square grid, so their places in the image are not known"
+    return ""

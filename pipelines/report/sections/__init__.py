@@ -1,0 +1,41 @@
+"""Sections of the page in their order. To add one: a file here with `section(inputs)`, and its line in SECTIONS."""
+
+from collections.abc import Callable
+
+from pipelines.report.collect import Inputs
+from pipelines.report.content import Section
+from pipelines.report.sections import (
+    accuracy,
+    cost,
+    curves,
+    datasets,
+    findings,
+    localisation,
+    open_questions,
+    overlays,
+    provenance,
+    selection,
+    statistics,
+    variants,
+)
+
+# Each gives its section; None where nothing of it was computed, and nobody would miss it.
+SECTIONS: tuple[Callable[[Inputs], Section | None], ...] = (
+    findings.section,
+    accuracy.section,
+    datasets.section,
+    statistics.section,
+    variants.section,
+    cost.section,
+    selection.section,
+    overlays.section,
+    localisation.section,
+    open_questions.section,
+    curves.section,
+    provenance.section,
+)
+
+
+def sections(inputs: Inputs) -> list[Section]:
+    """Those that have something to say."""
+    return [found for build in SECTIONS if (found := build(inputs)) is not None]

@@ -1,0 +1,106 @@
+"""What poolings cost and what they reach (Table 7 in v2 of the paper)."""
+
+import matplotlib
+from matplotlib.figure import Figure as Plot
+from matplotlib.ticker import FuncFormatter, LogLocator
+
+from pipelines.report.collect import Inputs, Probe
+from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
+from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.published import table_7
+from pipelines.report.studies import COSTS, Study, by_encoder, count, study_table
+from pipelines.report.tables import file_names, listed, number, plus_minus, title
+
+STUDY = "poolings"
+
+
+def section(inputs: Inputs) -> Section | None:
+    """The study `poolings`; without it, all heads whose cost is known. None if there are none."""
+    probes = inputs.studies.get(STUDY) or inputs.probes
+    known = {key: probe for key, probe in probes.items() if probe.cost.get("flops_per_image")}
+    if not known:
+        return None
+    said = Text(" ".join(_finding(encoder, of) for encoder, of in by_encoder(known).items()), kind="finding")
+    table = study_table("cost", "What heads cost and reach", known, note=COSTS)
+    return Section("cost", "Cost against accuracy", (said, table, figures(known), published()))
+
+
+def figures(study: Study) -> Figures:
+    """A plot for each encoder on the same axes."""
+    of, names = by_encoder(study), [probe.head for probes in by_encoder(study).values() for probe in probes]
+    by_head = looks(list(dict.fromkeys(names)))
+    files = file_names("cost", list(of))
+    plots = tuple(_figure(files[encoder], encoder, probes, by_head, study) for encoder, probes in of.items())
+    return Figures(plots, tuple(by_head.values()))
+
+
+def published() -> Table:
+    """Table 7 of v2."""
+    columns = (
+        Column("encoder", "Encoder", "text"),
+        Column("vit", "ViT", "text"),
+        Column("abmilp", "AbMILP"),
+        Column("ap_1", "AP (1 head)"),
+        Column("ap_12", "AP (12 heads)"),
+    )
+    rows = tuple(
+        Row((Cell(e.encoder, e.encoder), Cell(e.vit, e.vit), *(number(v, 1) for v in (e.abmilp, e.ap_1, e.ap_12))))
+        for e in table_7.TABLE_7
+    )
+    note = f"Published: {table_7.WHAT}. Other images, encoders and training than above."
+    return Table("published-table-7", "Table 7 of the paper (v2)", note, columns, rows, table_7.SOURCE)
+
+
+def _figure(name: str, encoder: str, probes: list[Probe], by_head: dict[str, Look], study: Study) -> Figure:
+    with matplotlib.rc_context(STYLE):
+        plot = Plot(figsize=(4.6, 2.9), layout="constrained")
+        axes = plot.subplots()
+        for probe in probes:
+            top1, flops = probe.measures["top1"], _flops(probe)
+            parameters, look = probe.cost.get("parameters") or 0, by_head[probe.head]
+            size, shade = 4 + 1.2 * len(str(parameters)), colour(look)
+            axes.errorbar([flops], [top1.mean], [top1.std], color=shade, marker=look.marker, markersize=size, linestyle="none")
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+        axes.minorticks_off()
+        flops_of_all = [_flops(p) for p in study.values()]
+        axes.set_xlim(min(flops_of_all) / 1.6, max(flops_of_all) * 1.6)
+        low = min(p.measures["top1"].mean - p.measures["top1"].std for p in study.values())
+        high = max(p.measures["top1"].mean + p.measures["top1"].std for p in study.values())
+        margin = 0.08 * (high - low) or 1.0
+        axes.set_ylim(low - margin, high + margin)
+        axes.set_xlabel("FLOPs of the head per image, logarithmic")
+        axes.set_ylabel("top-1, %")
+        axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
+    caption = (
+        "Bars: ± one standard deviation over seeds. A larger mark: more digits in the number of the aggregator’s parameters."
+    )
+    told = "; ".join(f"{title(p.head)}: {plus_minus(p.measures['top1'])} % at {_cost(p)}" for p in probes)
+    alt = f"Top-1 accuracy against FLOPs per image of the heads on {encoder}. {told}."
+    return drawn(plot, name, encoder, caption, alt, [by_head[probe.head] for probe in probes])
+
+
+def _short(value: float) -> str:
+    """`30 k`."""
+    return count(round(value)).text.replace(".00", "").replace(".0", "")
+
+
+def _flops(probe: Probe) -> int:
+    return probe.cost["flops_per_image"] or 0
+
+
+def _cost(probe: Probe) -> str:
+    return f"{count(_flops(probe)).text} FLOPs"
+
+
+def _finding(encoder: str, probes: list[Probe]) -> str:
+    """The heads that no other head beats at the same cost or less."""
+    front: list[Probe] = []
+    for probe in probes:
+        if not front or probe.measures["top1"].mean > front[-1].measures["top1"].mean:
+            if front and _flops(front[-1]) == _flops(probe):
+                front.pop()
+            front.append(probe)
+    told = listed([f"{title(p.head)} ({plus_minus(p.measures['top1'])} % at {_cost(p)})" for p in front])
+    return f"On {encoder}, no other head reaches more with as few operations as {told}."

@@ -1,0 +1,261 @@
+"""Weakly supervised localisation: where [cls] attention and the weights of heads say that the object is (Table 8 of v2)."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.report.collect import Inputs, Measure, is_random, read
+from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
+from pipelines.report.published import table_8
+from pipelines.report.tables import plus_minus, points, title
+
+ENCODER = Column("encoder", "Encoder", "text")
+MEASURES = (("max_box_acc_v2", "MaxBoxAccV2"), ("max_box_acc", "MaxBoxAcc"))
+
+
+@dataclass(frozen=True)
+class ScoreMap:
+    """What one kind of map finds, in percent of the images: each measure, and `by_iou`."""
+
+    source: str
+    name: str
+    measures: dict[str, Measure]
+    by_iou: dict[str, Measure]
+    n_flat: int
+
+    @property
+    def title(self) -> str:
+        if self.source == "probe":
+            return title(self.name)
+        if self.name.startswith("cls-head-"):
+            return f"[cls], attention head {self.name.removeprefix('cls-head-')}"
+        return {"cls": "[cls], mean", "centre-patch": "centre patch, mean", "centre": "centre baseline"}.get(
+            self.name, self.name
+        )
+
+    @property
+    def v2(self) -> Measure:
+        return self.measures["max_box_acc_v2"]
+
+
+@dataclass(frozen=True)
+class Localisation:
+    """One LOCALISATION/ENCODER/localisation.json."""
+
+    encoder: str
+    data: str
+    n_images: int
+    n_outside: int
+    size: int
+    maps: tuple[ScoreMap, ...]
+
+    def one(self, source: str, name: str) -> ScoreMap | None:
+        return next((m for m in self.maps if (m.source, m.name) == (source, name)), None)
+
+    @property
+    def best_head(self) -> ScoreMap | None:
+        """The single [cls] attention head that finds most, chosen on these images."""
+        heads = [m for m in self.maps if m.source == "attention" and m.name.startswith("cls-head-")]
+        return max(heads, key=lambda m: m.v2.mean, default=None)
+
+
+def section(inputs: Inputs) -> Section | None:
+    """Tables and what they say; None where nothing was localised.
+
+    Raises: BeyondClsError: a file is damaged.
+    """
+    files = sorted(inputs.folders.localisation.glob("*/localisation.json"))
+    if not files:
+        return None
+    found = sorted((read(file, "beyondcls localise", _localisation) for file in files), key=_order)
+    blocks: list[Block] = [
+        Text(
+            "Without any box in training: a score map is thresholded, and boxes around what is bright are compared with those "
+            "drawn around the objects (Choe et al. 2020). The threshold is the best one for the images that are measured, the "
+            "same for all of them, so even a map that knows nothing about the image scores: the centre baseline is a Gaussian "
+            "in the middle of every image."
+        ),
+        *[Text(sentence, kind="finding") for sentence in (_said(found), _against_random(found)) if sentence],
+        *[Text(warning, kind="notice") for warning in _warnings(found)],
+        _summary(found),
+        _every_map(found),
+        _published(),
+    ]
+    return Section("localisation", "Where the object is", tuple(blocks))
+
+
+def _localisation(file: Path) -> Localisation:
+    content = json.loads(file.read_text(encoding="utf-8"))
+    return Localisation(
+        encoder=file.parent.name,
+        data=str(content["data"]),
+        n_images=int(content["n_images"]),
+        n_outside=int(content["n_images_outside"]),
+        size=int(content["size"]),
+        maps=tuple(
+            ScoreMap(
+                source=str(entry["source"]),
+                name=str(entry["name"]),
+                measures={name: _measure(entry[name]) for name, _ in MEASURES},
+                by_iou={str(iou): _measure(measured) for iou, measured in entry["by_iou"].items()},
+                n_flat=max(int(n) for n in entry["n_flat"]),
+            )
+            for entry in content["maps"]
+        ),
+    )
+
+
+def _measure(content: dict[str, object]) -> Measure:
+    values = tuple(float(value) for value in content["values"])  # type: ignore[attr-defined]
+    mean, std = float(content["mean"]), float(content["std"])  # type: ignore[arg-type]
+    if not all(map(math.isfinite, (mean, std, *values))):
+        raise ValueError(f"{mean!r} ± {std!r} is no finite number")
+    return Measure(mean, std, values)
+
+
+def _order(one: Localisation) -> tuple[bool, str]:
+    return is_random(one.encoder), one.encoder
+
+
+def _warnings(found: Sequence[Localisation]) -> list[str]:
+    warnings = []
+    if len({(one.data, one.size, one.n_images) for one in found}) > 1:
+        warnings.append("Not all encoders were localised on the same images at the same size; rows are not comparable.")
+    for one in found:
+        if one.n_outside:
+            warnings.append(f"The crop of {one.encoder} shows nothing of the objects of {one.n_outside:,} images: not found.")
+        if flat := [f"{m.title} ({m.n_flat:,} images)" for m in one.maps if m.n_flat]:
+            warnings.append(f"Maps of {one.encoder} that are constant point nowhere: {', '.join(flat)}.")
+    return warnings
+
+
+def _said(found: Sequence[Localisation]) -> str:
+    """One sentence: AbMILP against the mean [cls] map, and either against the baseline."""
+    told = []
+    for one in found:
+        cls, abmilp, centre = one.one("attention", "cls"), one.one("probe", "abmilp"), one.one("baseline", "centre")
+        parts = [f"{points(_apart(abmilp, cls))} against the mean [cls] map"] if abmilp and cls else []
+        if abmilp and centre:
+            parts.append(f"{points(_apart(abmilp, centre))} against the centre baseline")
+        said = [f"AbMILP's weights stand at {' and '.join(parts)}"] if parts else []
+        if cls and centre:
+            said.append(f"the mean [cls] map at {points(_apart(cls, centre))} against that baseline")
+        if said:
+            told.append(f"on {one.encoder}, {', '.join(said)}")
+    if not told:
+        return "Neither AbMILP nor [cls] attention was localised, so they cannot be compared."
+    return f"In points of MaxBoxAccV2: {'; '.join(told)}."
+
+
+def _against_random(found: Sequence[Localisation]) -> str:
+    """The best map of each trained encoder against the best of an untrained one; empty where either is missing."""
+
+    def best(one: Localisation) -> ScoreMap:
+        return max((m for m in one.maps if m.source != "baseline"), key=lambda m: m.v2.mean)
+
+    scored = [one for one in found if any(m.source != "baseline" for m in one.maps)]
+    randoms = [one for one in scored if is_random(one.encoder)]
+    trained = [one for one in scored if not is_random(one.encoder)]
+    if not randoms or not trained:
+        return ""
+    twin = max(randoms, key=lambda one: best(one).v2.mean)
+    bar = best(twin)
+    told = [
+        f"{one.encoder} ({best(one).title}) {'stands ' if i == 0 else ''}at {points(_apart(best(one), bar))}"
+        for i, one in enumerate(trained)
+    ]
+    return (
+        f"{twin.encoder} was never trained, and its best map ({bar.title}) still finds {bar.v2.mean:.1f}: so much stands out "
+        f"in the images by itself. Against that, the best map of {', that of '.join(told)}."
+    )
+
+
+def _apart(one: ScoreMap, other: ScoreMap) -> Measure:
+    """V2 of `one` − `other`, points; the spread is that over the seeds of those that have several."""
+    a, b = one.v2, other.v2
+    return Measure(a.mean - b.mean, math.hypot(a.std, b.std), (math.nan,) * max(len(a.values), len(b.values)))
+
+
+def _summary(found: Sequence[Localisation]) -> Table:
+    heads = sorted({m.name for one in found for m in one.maps if m.source == "probe"}, key=lambda n: (n != "abmilp", n))
+    shown = [("attention", "cls", "cls"), ("best", "", "best_cls_head"), ("attention", "centre-patch", "centre_patch")]
+    shown += [("probe", head, f"head_{head}") for head in heads] + [("baseline", "centre", "centre")]
+
+    def of(one: Localisation, source: str, name: str) -> ScoreMap | None:
+        return one.best_head if source == "best" else one.one(source, name)
+
+    shown = [entry for entry in shown if any(of(one, *entry[:2]) for one in found)]
+    columns = [ENCODER]
+    for measure, words in MEASURES:
+        for i, (source, name, column) in enumerate(shown):
+            first = next(m for one in found if (m := of(one, source, name)))
+            words_of_map = "best [cls] head" if source == "best" else first.title
+            kind = "spread" if source == "probe" else "number"
+            columns.append(Column(f"{column}_{measure}", f"{words_of_map}, {words}", kind, apart=i == 0))  # type: ignore[arg-type]
+    rows = []
+    for one in found:
+        maps = [of(one, *entry[:2]) for entry in shown]
+        cells = [_name(one.encoder)]
+        for measure, _ in MEASURES:
+            cells += _cells([m.measures[measure] if m else None for m in maps])
+        rows.append(Row(tuple(cells), muted=is_random(one.encoder)))
+    n = " or ".join(f"{n:,}" for n in sorted({one.n_images for one in found}))
+    note = (
+        f"Images whose object is found, % of {n}. MaxBoxAccV2 is the mean over IoU 0.3, 0.5 and 0.7, where any contour counts; "
+        "MaxBoxAcc is at IoU 0.5 with the largest contour. Heads: mean ± standard deviation over seeds. The best [cls] head "
+        "was chosen on these images by MaxBoxAccV2, so it stands too high. Bold: the highest of a row, in either measure."
+    )
+    return Table("localisation", "Localisation by encoder and map", note, tuple(columns), tuple(rows))
+
+
+def _every_map(found: Sequence[Localisation]) -> Table:
+    ious = sorted({iou for one in found for m in one.maps for iou in m.by_iou}, key=float)
+    columns = [ENCODER, Column("map", "Map", "text"), Column("v2", "MaxBoxAccV2", "spread")]
+    columns += [Column(f"iou_{iou.replace('.', '_')}", f"IoU {iou}", "spread", apart=i == 0) for i, iou in enumerate(ious)]
+    columns.append(Column("max_box_acc", "MaxBoxAcc", "spread", apart=True))
+    rows = []
+    for one in found:
+        values = [[m.v2, *(m.by_iou.get(iou) for iou in ious), m.measures["max_box_acc"]] for m in one.maps]
+        by_column = zip(*(_cells(column) for column in zip(*values, strict=True)), strict=True)
+        for m, cells in zip(one.maps, by_column, strict=True):
+            rows.append(Row((_name(one.encoder), Cell(m.title, m.title), *cells), muted=m.source == "baseline"))
+    note = (
+        "Images whose object is found, %; each IoU at its own best threshold. Heads: mean ± standard deviation over seeds. "
+        "Bold: the highest of an encoder's maps in a column."
+    )
+    return Table("localisation-maps", "Every map, and every IoU", note, tuple(columns), tuple(rows), folded=True)
+
+
+def _published() -> Table:
+    columns = (
+        ENCODER,
+        Column("vit", "ViT", "text"),
+        Column("cls", "[cls] attention"),
+        Column("abmilp", "AbMILP"),
+    )
+    rows = []
+    for row in table_8.TABLE_8:
+        cells = _cells([Measure(value, 0.0, (value,)) for value in (row.cls, row.abmilp)])
+        rows.append(Row((Cell(row.encoder, row.encoder), Cell(row.vit, row.vit), *cells)))
+    note = (
+        f"Published: {table_8.WHAT}. Not measured here, and not comparable with the tables above in absolute terms: other "
+        "encoders, other images. Bold: the higher of a row."
+    )
+    return Table("published-table-8", "Table 8 of the paper (v2)", note, columns, tuple(rows), published=table_8.SOURCE)
+
+
+def _name(encoder: str) -> Cell:
+    return Cell(encoder, encoder, tag="random twin" if is_random(encoder) else "")
+
+
+def _cells(measures: Sequence[Measure | None]) -> list[Cell]:
+    """One a measure; the best as shown are bold."""
+    best = max((round(m.mean, 1) for m in measures if m), default=None)
+    return [
+        Cell("–")
+        if m is None
+        else Cell(plus_minus(m), m.mean, m.std if len(m.values) > 1 else None, best=round(m.mean, 1) == best)
+        for m in measures
+    ]

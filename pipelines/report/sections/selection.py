@@ -1,0 +1,186 @@
+"""Choosing patches without training: how far it gets (Table 6, v2), and whether different selections agree (Fig. 7)."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipelines.report.collect import FIRST_HEADS, Inputs, Probe, read
+from pipelines.report.content import Block, Cell, Column, Heading, Row, Section, Table, Text
+from pipelines.report.divergences import READING, divergences, heat_maps, nearest, table
+from pipelines.report.published.table_6 import SOURCE, TABLE_6, WHAT
+from pipelines.report.tables import NOTHING, difference, listed, number, plus_minus, points, spread, title
+
+STUDY = "selection"
+UNTRAINED = ("cls-attention", "lowest-entropy-head", "central-attention", "central", "norm", "pca", "k-means")
+GROUPS = ("for reference", "selected without training", "others")
+INTRODUCTION = (
+    "Of each image some patches are weighted, without labels: by attention that the encoder, or another one, has computed "
+    "anyway, by their place, or by the tokens themselves. Only the classifier on the weighted sum is trained. [cls], the "
+    "average of all patches, and AbMILP, whose weights are trained with the classifier, stand beside it."
+)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A probe of the study, or one that it is held against, and what its aggregator is."""
+
+    probe: Probe
+    aggregator: str
+
+    @property
+    def untrained(self) -> bool:
+        return self.aggregator in UNTRAINED
+
+    @property
+    def described(self) -> str:
+        """`norm, top_k 16`."""
+        return ", ".join([self.aggregator, *(f"{name} {value}" for name, value in self.probe.options.items())])
+
+
+def section(inputs: Inputs) -> Section | None:
+    """Accuracies and entropies, then divergences; None where neither was computed.
+
+    Raises: BeyondClsError: a file that is damaged.
+    """
+    selections, found = _selections(inputs), divergences(inputs)
+    blocks: list[Block] = []
+    if selections:
+        blocks += [Text(INTRODUCTION), *_findings(selections), *_notices(inputs, selections)]
+        blocks += [_accuracies(selections), _published()]
+    if found:
+        blocks += [Heading("Whether they choose the same patches"), *nearest(found), Text(READING, kind="note")]
+        blocks += [*heat_maps(found), table(found)]
+    return Section("selection", "Choosing patches without training", tuple(blocks)) if blocks else None
+
+
+def _selections(inputs: Inputs) -> dict[str, dict[str, Selection]]:
+    """By encoder and head, in the order of the page; heads of the study win over those for reference of the same name."""
+    study = inputs.studies.get(STUDY, {})
+    encoders = list(dict.fromkeys([*inputs.encoders, *sorted({encoder for encoder, _ in study})]))
+    found: dict[str, dict[str, Selection]] = {}
+    for encoder in encoders:
+        own = {h: _selection(probe, inputs.folders.studies / STUDY) for (of, h), probe in study.items() if of == encoder}
+        if own:
+            shared = [inputs.probes[encoder, head] for head in FIRST_HEADS if (encoder, head) in inputs.probes]
+            both = {probe.head: _selection(probe, inputs.folders.probes) for probe in shared} | own
+            found[encoder] = {head: both[head] for head in _in_order(both)}
+    return found
+
+
+def _selection(probe: Probe, folder: Path) -> Selection:
+    return Selection(probe, read(folder / probe.encoder / probe.head / "metrics.json", "beyondcls probe", _aggregator))
+
+
+def _aggregator(file: Path) -> str:
+    return str(json.loads(file.read_text(encoding="utf-8"))["aggregator"])
+
+
+def _key(file: Path) -> str:
+    return str(json.loads(file.read_text(encoding="utf-8"))["key"])
+
+
+def _in_order(heads: Mapping[str, object]) -> list[str]:
+    return [head for head in FIRST_HEADS if head in heads] + sorted(set(heads) - set(FIRST_HEADS))
+
+
+def _findings(selections: Mapping[str, Mapping[str, Selection]]) -> list[Text]:
+    """Which selection without training comes nearest to AbMILP on each encoder, and whether any beats it, or the average."""
+    told = [text for encoder, of in selections.items() if (text := _told(encoder, of))]
+    if not told:
+        return [Text("No encoder has both a selection without training and AbMILP to hold it against.", kind="finding")]
+    return [Text("The most accurate selection without training, held against AbMILP:", tuple(told), "finding")]
+
+
+def _told(encoder: str, of: Mapping[str, Selection]) -> str:
+    untrained = {head: s.probe for head, s in of.items() if s.untrained}
+    if not untrained or "abmilp" not in of:
+        return ""
+    best, trained = max(untrained.values(), key=lambda probe: probe.measures["top1"].mean), of["abmilp"].probe
+    reached = f"{points(difference(best, trained))} points from AbMILP ({plus_minus(best.measures['top1'])} %)"
+    parts = [f"{encoder}: {title(best.head)}, {reached}", _ahead(untrained, trained, "AbMILP")]
+    if "average" in of:
+        parts.append(_ahead(untrained, of["average"].probe, "the average patch"))
+    return "; ".join(parts) + "."
+
+
+def _ahead(untrained: Mapping[str, Probe], other: Probe, name: str) -> str:
+    """Which are ahead of `other` by more than twice the spread over seeds; where there is one seed, by anything."""
+    apart = {head: value for head, probe in untrained.items() if (value := difference(probe, other)) is not None}
+    several = all(len(value.values) > 1 for value in apart.values())
+    beyond = "by more than twice the spread over seeds" if several else "(one seed, so the spread is unknown)"
+    ahead = [title(head) for head, value in apart.items() if value.mean > 2 * value.std]
+    return f"ahead of {name} {beyond}: {listed(ahead)}" if ahead else f"none is ahead of {name} {beyond}"
+
+
+def _notices(inputs: Inputs, selections: Mapping[str, Mapping[str, Selection]]) -> list[Text]:
+    """What makes a column, or it and the divergences, incomparable."""
+    found = []
+    for encoder, of in selections.items():
+        if len({tuple(sorted(s.probe.features.items())) for s in of.values()}) > 1:
+            found.append(f"The heads of {encoder} were trained or tested on different feature sets; probe them again.")
+        if len({(repr(sorted(s.probe.recipe.items())), s.probe.seeds) for s in of.values()}) > 1:
+            found.append(f"Not all heads of {encoder} in this section were trained with the same recipe and seeds.")
+        summary = inputs.folders.divergence / encoder / "summary.json"
+        tested = {s.probe.features["test"] for s in of.values()}
+        if summary.is_file() and read(summary, "beyondcls divergence", _key) not in tested:
+            found.append(f"The divergences of {encoder} are of another feature set than its probes; compute them again.")
+    return [Text(text, kind="notice") for text in found]
+
+
+def _accuracies(selections: Mapping[str, Mapping[str, Selection]]) -> Table:
+    """A row for each head, two columns for each encoder."""
+    columns = [Column("head", "Head", "text"), Column("aggregator", "Aggregator and options", "text")]
+    for encoder, key in zip(selections, _keys(list(selections)), strict=True):
+        columns += [Column(f"top1_{key}", encoder, "spread", apart=True), Column(f"entropy_{key}", "Entropy")]
+    rows = []
+    for head in _in_order({head: None for of in selections.values() for head in of}):
+        own = [of[head] for of in selections.values() if head in of]
+        group = GROUPS[0] if head in FIRST_HEADS else GROUPS[1 if all(s.untrained for s in own) else 2]
+        cells = [Cell(title(head), head), _text("; ".join(dict.fromkeys(s.described for s in own)))]
+        for of in selections.values():
+            cells += _cells(of.get(head), max(round(s.probe.measures["top1"].mean, 1) for s in of.values()))
+        rows.append(Row(tuple(cells), group))
+    counts = sorted({s.probe.n_tokens for of in selections.values() for s in of.values() if s.probe.n_tokens})
+    uniform = listed([f"ln {n} = {math.log(n):.2f}" for n in counts]) if counts else "ln T"
+    note = (
+        "Top-1 accuracy on the test images, %, mean ± standard deviation over seeds. Entropy: of the weights, nats, mean over "
+        f"images and seeds; 0 is one patch, {uniform} the plain average. Bold: the highest mean of an encoder."
+    )
+    ordered = tuple(row for group in GROUPS for row in rows if row.group == group)
+    return Table("selection", "Accuracy and entropy, as in Table 6 (v2)", note, tuple(columns), ordered)
+
+
+def _cells(selection: Selection | None, best: float) -> list[Cell]:
+    if selection is None:
+        return [NOTHING, NOTHING]
+    top1, entropy = selection.probe.measures["top1"], selection.probe.measures.get("entropy")
+    return [spread(top1, best=round(top1.mean, 1) == best), number(entropy.mean if entropy else None)]
+
+
+def _keys(encoders: list[str]) -> list[str]:
+    """Names of columns: letters, digits and underscores, each once."""
+    plain = [re.sub(r"\W+", "_", encoder, flags=re.ASCII).strip("_").lower() for encoder in encoders]
+    return [key if plain.count(key) == 1 and key else f"{key}_{at}" for at, key in enumerate(plain)]
+
+
+def _published() -> Table:
+    columns = (
+        Column("approach", "Weights", "text"),
+        Column("aggregator", "Aggregator here", "text"),
+        Column("top1", "Top-1, %"),
+        Column("entropy", "Entropy"),
+    )
+    best = max(row.top1 for row in TABLE_6)
+    rows = []
+    for row in TABLE_6:
+        top1 = replace(number(row.top1, 1), best=row.top1 == best)
+        rows.append(Row((_text(row.approach), _text(row.aggregator), top1, number(row.entropy))))
+    note = f"Published: {WHAT}. Not measured here. Bold: the highest accuracy."
+    return Table("published-table-6", "Table 6 (v2) of the paper", note, columns, tuple(rows), SOURCE)
+
+
+def _text(text: str) -> Cell:
+    return Cell(text, text)

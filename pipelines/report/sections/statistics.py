@@ -1,0 +1,108 @@
+"""Attention statistics: per block (Fig. 3-6), per attention head, and how evenly [cls] looks (Table 3, v2)."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Plot
+from matplotlib.ticker import MaxNLocator
+
+from pipelines.report.aggregation_entropy import measured, published
+from pipelines.report.attention_heads import NAMES, head_figures
+from pipelines.report.collect import Attention, Inputs
+from pipelines.report.content import Block, Figure, Figures, Heading, Look, Section, Text
+from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.tables import file_names
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One of the four plots; `figure` is its number in the paper."""
+
+    name: str
+    figure: int
+    axis: str
+    entropy: bool
+
+
+STATISTICS = (
+    Statistic("cls_self", 3, "share of attention, 0–1", False),
+    Statistic("cls_patch_entropy", 4, "entropy, nats", True),
+    Statistic("patch_self", 5, "share of attention to patches, 0–1", False),
+    Statistic("patch_patch_entropy", 6, "entropy, nats", True),
+)
+
+
+def section(inputs: Inputs) -> Section:
+    """All encoders in each plot; a heat map for each statistic and encoder; a table of entropies."""
+    figures = tuple(_figure(inputs, statistic) for statistic in STATISTICS)
+    blocks: list[Block] = []
+    if any(figure.svg for figure in figures):
+        blocks.append(
+            Text(
+                "Mean over attention heads and test images; the band is one standard deviation over images. The dashed "
+                "horizontal line is ln T, the entropy of attention spread evenly over all T patches."
+            )
+        )
+    blocks.append(Figures(figures, tuple(looks(inputs.encoders).values()) if any(figure.svg for figure in figures) else ()))
+    if by_head := head_figures(inputs):
+        text = (
+            "Mean over test images. A row is a block, the first on top; a column is an attention head. One scale for all "
+            "encoders."
+        )
+        blocks += [Heading("Per attention head"), Text(text), Figures(by_head)]
+    if any(attention.statistics for attention in inputs.attention.values()):
+        blocks += [measured(inputs), published()]
+    return Section("attention", "Attention statistics", tuple(blocks))
+
+
+def _figure(inputs: Inputs, statistic: Statistic) -> Figure:
+    title, name = NAMES[statistic.name], file_names("statistic", [statistic.name])[statistic.name]
+    series = {n: a for n in inputs.encoders if (a := inputs.attention.get(n)) and a.statistics.get(statistic.name)}
+    missing = [n for n in inputs.encoders if n not in series]
+    if not series:
+        return Figure(name, title, "Not computed: no encoder has this statistic. Run `beyondcls attention`.", "", "")
+    by_encoder = looks(inputs.encoders)
+    with matplotlib.rc_context(STYLE):
+        plot = Plot(figsize=(4.6, 2.9), layout="constrained")
+        axes = plot.subplots()
+        for encoder, attention in series.items():
+            _line(axes, by_encoder[encoder], attention, statistic.name)
+        if statistic.entropy:
+            _ceilings(axes, {a.n_tokens for a in series.values() if a.n_tokens})
+        else:
+            axes.set_ylim(bottom=0)
+        axes.set_xlabel("block, counted from 0")
+        axes.set_ylabel(statistic.axis)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
+    told = " ".join(_told(encoder, attention.statistics[statistic.name]) for encoder, attention in series.items())
+    caption = f"As Fig. {statistic.figure} of the paper." + (f" Not computed: {', '.join(missing)}." if missing else "")
+    alt = f"{title} per block ({statistic.axis}). {told}"
+    return drawn(plot, name, title, caption, alt, [by_encoder[encoder] for encoder in series])
+
+
+def _ceilings(axes: Axes, counts: set[int]) -> None:
+    """A line at ln T for each number of patches."""
+    for n_tokens in sorted(counts):
+        limit = math.log(n_tokens)
+        axes.axhline(limit, color=INK, linewidth=0.9, linestyle=(0, (5, 3)), alpha=0.75)
+        text = f"ln {n_tokens} = {limit:.2f}"
+        axes.annotate(text, (1, limit), (0, 3), ("axes fraction", "data"), "offset points", ha="right")
+
+
+def _line(axes: Axes, look: Look, attention: Attention, name: str) -> None:
+    mean = [m for m, _ in attention.statistics[name]]
+    std = [s for _, s in attention.statistics[name]]
+    blocks = range(len(mean))
+    low, high = [m - s for m, s in zip(mean, std, strict=True)], [m + s for m, s in zip(mean, std, strict=True)]
+    dash: Any = look.dash
+    axes.fill_between(blocks, low, high, color=colour(look), alpha=0.16, linewidth=0)
+    axes.plot(blocks, mean, color=colour(look), linestyle=dash, marker=look.marker)
+
+
+def _told(name: str, values: tuple[tuple[float, float], ...]) -> str:
+    means = [mean for mean, _ in values]
+    return f"{name}: {means[0]:.2f} in the first block, {means[-1]:.2f} in the last, from {min(means):.2f} to {max(means):.2f}."

@@ -1,0 +1,107 @@
+"""Variants of AbMILP: how its scores are computed (Table 5 in v2 of the paper, Table 3 in v1)."""
+
+from functools import partial
+
+from pipelines.report.collect import Inputs, Probe
+from pipelines.report.content import Cell, Column, Row, Section, Table, Text
+from pipelines.report.published import table_5
+from pipelines.report.published.table_5 import Variant
+from pipelines.report.studies import COSTS, Study, by_encoder, study_table
+from pipelines.report.tables import NOTHING, difference, listed, number, points, title, unbroken
+
+STUDY = "variants"
+KINDS = ("abmilp", "sa-abmilp")
+ACTIVATIONS = {"relu": "ReLU", "gelu": "GELU", "tanh": "Tanh"}
+DEPTH = Column("depth", "Linear layers")
+ACTIVATION = Column("activation", "Activation", "text")
+SELF_ATTENTION = Column("self_attention", "Self-attention", "text")
+
+
+def section(inputs: Inputs) -> Section | None:
+    """None without the study `variants`."""
+    study = inputs.studies.get(STUDY)
+    if not study:
+        return None
+    said = tuple(_finding(encoder, probes) for encoder, probes in by_encoder(study).items())
+    return Section(STUDY, "Variants of AbMILP", (*said, measured(study), published(), published_v1()))
+
+
+def measured(study: Study) -> Table:
+    """Each variant, and what it gains over AbMILP with one layer."""
+    plain = {encoder: _one_layer(probes) for encoder, probes in by_encoder(study).items()}
+
+    def against(probe: Probe) -> Cell:
+        apart = difference(probe, plain[probe.encoder]) if probe is not plain[probe.encoder] else None
+        return NOTHING if apart is None else Cell(points(apart), apart.mean, apart.std if len(apart.values) > 1 else None)
+
+    before = [(column, partial(_part, i)) for i, column in enumerate((DEPTH, ACTIVATION, SELF_ATTENTION))]
+    after = [(Column("against_one_layer", "Against one layer", "spread"), against)]
+    note = f"Against one layer: points. {COSTS}"
+    return study_table("variants", "How the scores of patches are computed", study, before, after, note)
+
+
+def published() -> Table:
+    """Table 5 of v2."""
+    note = f"Published: {table_5.WHAT}. Other images, encoder and training than above."
+    return _published("published-table-5", "Table 5 of the paper (v2)", note, table_5.TABLE_5, table_5.SOURCE, 1)
+
+
+def published_v1() -> Table:
+    """Table 3 of v1."""
+    note = (
+        f"Published: {table_5.WHAT}. SA-AbMILP was trained with SGD, the others with LARS. "
+        "Other images, encoder and training than above."
+    )
+    return _published("published-table-3-v1", "Table 3 of the paper (v1)", note, table_5.TABLE_3_V1, table_5.SOURCE_V1, 2)
+
+
+def _published(name: str, heading: str, note: str, variants: tuple[Variant, ...], source: str, digits: int) -> Table:
+    columns = (DEPTH, ACTIVATION, SELF_ATTENTION, Column("top1", "Top-1, %", apart=True))
+    rows = tuple(Row((*_variant(variant), number(variant.accuracy, digits))) for variant in variants)
+    return Table(name, heading, note, columns, rows, source)
+
+
+def _variant(variant: Variant | None) -> tuple[Cell, Cell, Cell]:
+    if variant is None:
+        return NOTHING, NOTHING, NOTHING
+    depth = number(variant.depth, 0) if variant.depth else NOTHING
+    activation = Cell(variant.activation, variant.activation) if variant.activation else NOTHING
+    return depth, activation, Cell("yes", "yes") if variant.self_attention else NOTHING
+
+
+def _part(i: int, probe: Probe) -> Cell:
+    return _variant(_of(probe))[i]
+
+
+def _of(probe: Probe) -> Variant | None:
+    """None for a head of another kind, which stands in the study to be compared with."""
+    if probe.aggregator not in KINDS:
+        return None
+    depth, activation = probe.options.get("depth", 1), probe.options.get("activation", "relu")
+    shown = ACTIVATIONS.get(activation, activation) if depth > 1 else ""
+    return Variant(depth, shown, probe.measures["top1"].mean, probe.aggregator == "sa-abmilp")
+
+
+def _one_layer(probes: list[Probe]) -> Probe | None:
+    """AbMILP as the paper uses it: the first head with one layer and no self-attention."""
+    return next((p for p in probes if (v := _of(p)) and v.depth == 1 and not v.self_attention), None)
+
+
+def _finding(encoder: str, probes: list[Probe]) -> Text:
+    plain = _one_layer(probes)
+    others = [(p, v) for p in probes if p is not plain and (v := _of(p)) is not None]
+    if plain is None or not others:
+        return Text(f"On {encoder} there are not both AbMILP with one layer and another variant to compare.", kind="finding")
+    told = []
+    for attention, words in ((False, "deeper scores"), (True, "self-attention before the scores")):
+        gains = [
+            f"{unbroken(d)} ({title(p.head)})"
+            for p, v in others
+            if v.self_attention == attention and (d := difference(p, plain))
+        ]
+        if gains:
+            told.append(f"{listed(gains)} with {words}")
+    ahead = [p for p, _ in others if (d := difference(p, plain)) and len(d.values) > 1 and d.mean > 2 * d.std]
+    verdict = f"Ahead by more than twice the spread over seeds: {listed([title(p.head) for p in ahead]) if ahead else 'none'}"
+    against = f"On {encoder}, the points of top-1 accuracy gained over AbMILP with one linear layer are"
+    return Text(f"{against} {'; '.join(told)}. {verdict}.", kind="finding")

@@ -1,0 +1,86 @@
+"""What sections about studies share: probes by encoder, their table, how costs are written, how heads were trained."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from pipelines.report.collect import FIRST_HEADS, Probe, is_random
+from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.tables import NOTHING, spread, title
+
+Study = Mapping[tuple[str, str], Probe]
+Columns = Sequence[tuple[Column, Callable[[Probe], Cell]]]
+
+COSTS = (
+    "Parameters are those of the aggregator. FLOPs: floating-point operations of one image in a forward pass through "
+    "aggregator and classifier, a multiplication and an addition counting as two. Matrix products alone count (no softmax, "
+    "norm or average), as they are computed here: a learned query goes through the projection of the keys once, and the pooled "
+    "vector through that of the values, so that no token is projected."
+)
+UNITS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
+
+
+def by_encoder(study: Study) -> dict[str, list[Probe]]:
+    """Probes of each encoder: trained encoders, then random ones; heads from the cheapest on."""
+    encoders = sorted({encoder for encoder, _ in study}, key=lambda name: (is_random(name), name))
+    return {encoder: sorted((p for (of, _), p in study.items() if of == encoder), key=_price) for encoder in encoders}
+
+
+def study_table(name: str, heading: str, study: Study, before: Columns = (), after: Columns = (), note: str = "") -> Table:
+    """A row for each head, from the cheapest on; the highest mean of an encoder is marked, ties as shown too.
+
+    Args:
+        before, after: columns that stand before and after the accuracy, and what is in them.
+    """
+    fixed: Columns = (
+        (Column("parameters", "Parameters", apart=True), lambda p: count(p.cost.get("parameters"))),
+        (Column("parameters_classifier", "Of the classifier"), lambda p: count(p.cost.get("parameters_classifier"))),
+        (Column("flops_per_image", "FLOPs per image"), lambda p: count(p.cost.get("flops_per_image"))),
+    )
+    names = (Column("encoder", "Encoder", "text"), Column("head", "Head", "text"))
+    top1 = Column("top1", "Top-1, %", "spread", apart=bool(before))
+    rows = []
+    for encoder, probes in by_encoder(study).items():
+        best = max(round(probe.measures["top1"].mean, 1) for probe in probes)
+        for probe in probes:
+            reached = probe.measures["top1"]
+            cells = [Cell(encoder, encoder), Cell(title(probe.head), probe.head), *(cell(probe) for _, cell in before)]
+            cells += [spread(reached, best=round(reached.mean, 1) == best), *(cell(probe) for _, cell in (*after, *fixed))]
+            rows.append(Row(tuple(cells), muted=is_random(encoder)))
+    columns = (*names, *(column for column, _ in before), top1, *(column for column, _ in (*after, *fixed)))
+    what = "Top-1 accuracy on the test images, mean ± standard deviation over seeds; bold: the highest mean of an encoder."
+    return Table(
+        name, heading, " ".join(part for part in (what, trained_alike(study.values()), note) if part), columns, tuple(rows)
+    )
+
+
+def count(value: int | None) -> Cell:
+    """Operations or parameters, to three digits: `193`, `43.0 k`, `1.65 M`."""
+    if value is None:
+        return NOTHING
+    for unit, letter in UNITS:
+        if value >= 0.9995 * unit:
+            share = value / unit
+            return Cell(f"{share:.{2 if share < 9.995 else 1 if share < 99.95 else 0}f} {letter}", value)
+    return Cell(str(value), value)
+
+
+def trained_alike(probes: Iterable[Probe]) -> str:
+    """How the heads of a study were trained, and whether all were trained in that way."""
+    found = {repr((sorted(probe.recipe.items(), key=str), probe.seeds)): probe for probe in probes}
+    if len(found) > 1:
+        return (
+            "These heads were not all trained alike: epochs, batch size, learning rate or seeds differ, so rows do not compare."
+        )
+    probe = next(iter(found.values()), None)
+    if probe is None or not {"epochs", "optimiser", "batch_size", "base_lr"} <= set(probe.recipe):
+        return ""
+    recipe, n_seeds = probe.recipe, len(probe.seeds)
+    how = f"{recipe['optimiser']} in batches of {recipe['batch_size']}, base learning rate {recipe['base_lr']}"
+    return (
+        f"All heads were trained alike: {recipe['epochs']} epochs, {n_seeds} seed{'s' * (n_seeds != 1)}, {how}; "
+        "another rate, or more epochs, may suit one better."
+    )
+
+
+def _price(probe: Probe) -> tuple[float, float, int, str]:
+    place = FIRST_HEADS.index(probe.head) if probe.head in FIRST_HEADS else len(FIRST_HEADS)
+    return probe.cost.get("flops_per_image") or 0, probe.cost.get("parameters") or 0, place, probe.head

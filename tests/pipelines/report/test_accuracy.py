@@ -1,0 +1,128 @@
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from pipelines.report.collect import Folders, Inputs, collect
+from pipelines.report.content import Row, Table
+from pipelines.report.formats.csv_table import to_csv
+from pipelines.report.published.table_1 import TABLE_1
+from pipelines.report.sections.accuracy import every_probe, published, section, top1, top5
+from pipelines.report.tables import file_names, listed, signed
+from tests.pipelines.report.written import ACCURACY, write_all, write_probe
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Inputs:
+    paths = write_all(tmp_path)
+    return collect(Folders(paths["probes"], paths["attention"]))
+
+
+def texts(row: Row) -> list[str]:
+    return [cell.text for cell in row.cells]
+
+
+def test_rows_mark_the_best_and_give_the_gain(inputs: Inputs):
+    mae, random = top1(inputs).rows
+    assert texts(mae) == ["mae", "46.2 ± 0.5", "48.5 ± 0.5", "51.5 ± 0.5", "+5.2 ± 0.7", "1.10 ± 0.50", "1.39"]
+    assert [cell.best for cell in mae.cells] == [False, False, False, True, False, False, False]
+    assert (mae.muted, random.muted, mae.cells[0].tag, random.cells[0].tag) == (False, True, "", "random twin")
+    assert (mae.cells[4].value, mae.cells[4].std) == (5.25, math.hypot(0.5, 0.5))
+
+
+def test_columns_follow_the_heads(inputs: Inputs):
+    assert [column.title for column in top1(inputs).columns] == [
+        "Encoder", "[cls]", "average", "AbMILP", "AbMILP − [cls]", "Entropy", "ln T"
+    ]  # fmt: skip
+    names = [column.name for column in top1(inputs).columns]
+    assert len(set(names)) == len(names)
+
+
+def test_ties_as_displayed_are_both_best(tmp_path: Path):
+    write_probe(tmp_path, "mae", "cls", 40.01)
+    write_probe(tmp_path, "mae", "abmilp", 39.99)
+    (row,) = top1(collect(Folders(tmp_path, tmp_path / "none"))).rows
+    assert [cell.best for cell in row.cells[1:3]] == [True, True]
+    assert row.cells[3].text == "0.0 ± 0.7"
+
+
+def test_one_seed_has_no_spread_and_a_missing_head_a_dash(tmp_path: Path):
+    write_probe(tmp_path, "mae", "cls", 40.0, seeds=(0,))
+    write_probe(tmp_path, "other", "abmilp", 40.0)
+    mae, other = top1(collect(Folders(tmp_path, tmp_path / "none"))).rows
+    assert texts(mae) == ["mae", "40.0", "–", "–", "–", "–"]
+    assert (mae.cells[1].value, mae.cells[1].std, mae.cells[2].value) == (40.0, None, None)
+    assert texts(other)[1:4] == ["–", "40.0 ± 0.5", "–"]
+
+
+def test_top5_is_folded_and_holds_the_numbers(inputs: Inputs):
+    table = top5(inputs)
+    assert table.folded
+    assert texts(table.rows[0]) == ["mae", "86.2 ± 0.5", "88.5 ± 0.5", "91.5 ± 0.5"]
+
+
+def read(table: Table) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(to_csv(table))))
+
+
+def test_every_probe_holds_the_numbers_of_metrics_exactly(inputs: Inputs, tmp_path: Path):
+    rows = read(every_probe(inputs))
+    assert [(r["encoder"], r["head"]) for r in rows] == [(e, h) for e in ACCURACY for h in ("cls", "average", "abmilp")]
+    for row in rows:
+        metrics = json.loads((tmp_path / "probes" / row["encoder"] / row["head"] / "metrics.json").read_text())
+        for name in ("top1", "top5"):
+            assert (float(row[name]), float(row[f"{name}_std"])) == (metrics[name]["mean"], metrics[name]["std"])
+        assert int(row["n_seeds"]) == 3
+        if "entropy" in metrics:
+            assert (float(row["entropy"]), float(row["ln_T"])) == (metrics["entropy"]["mean"], math.log(4))
+        else:
+            assert (row["entropy"], row["ln_T"]) == ("", "")
+
+
+def test_what_was_selected_on_what_and_the_command_stand_beside_the_numbers(tmp_path: Path):
+    grid = {"on": "10 % of the training images, stratified", "by": "top1", "n_images": 1500, "candidates": [], "note": ""}
+    write_probe(tmp_path, "mae", "cls", 40.0, selected={"base_lr": 0.03, "weight_decay": 0.0, **grid})
+    write_probe(tmp_path, "mae", "abmilp", 41.0)
+    chosen, fixed = read(every_probe(collect(Folders(tmp_path, tmp_path / "none"))))
+    expected = "base_lr 0.03, weight_decay 0 by top1 on 10 % of the training images, stratified (1,500 images)"
+    assert (chosen["selected"], fixed["selected"]) == (expected, "nothing")
+    assert fixed["command"] == "beyondcls probe --head abmilp --out probes/<mae>"
+
+
+def test_published_gains():
+    gains = {(row.encoder, row.vit): row.gain for row in TABLE_1}
+    assert len(TABLE_1) == 13
+    assert gains["MAE", "ViT-B"] == 3.8
+    assert gains["DINO", "ViT-B"] == -1.9
+    assert gains["I-JEPA", "ViT-H"] is None
+
+
+def test_published_table_is_set_apart(inputs: Inputs):
+    table = published()
+    assert "not comparable" in table.note
+    assert "arXiv:2412.03215v1, Table 1" in table.published
+    assert [row.group for row in table.rows].count("joint embedding") == 3
+    assert ["SimMIM", "ViT-B", "51.5", "54.3", "62.8", "+11.3"] in [texts(row) for row in table.rows]
+    own = [block for block in section(inputs).blocks if isinstance(block, Table) and not block.published]
+    assert len(own) == 3
+    assert not any(cell.text == "71.6" for block in own for row in block.rows for cell in row.cells)
+
+
+@pytest.mark.parametrize(("value", "text"), [(2.14, "+2.1"), (-0.44, "−0.4"), (-0.04, "0.0"), (0.0, "0.0")])
+def test_signed(value: float, text: str):
+    assert signed(value) == text
+
+
+def test_names_of_files_differ():
+    names = ["MAE_b", "mae-b", "<b>", "b", "é"]
+    found = file_names("x", names)
+    assert list(found) == names
+    assert len(set(found.values())) == len(names)
+    assert (found["MAE_b"], found["<b>"], found["é"]) == ("x-mae-b", "x-b", "x")
+
+
+def test_listed():
+    assert [listed(list(parts)) for parts in ("a", "ab", "abc")] == ["a", "a and b", "a, b and c"]

@@ -1,0 +1,85 @@
+import json
+from pathlib import Path
+
+from pipelines.report.collect import Folders, collect
+from pipelines.report.content import Figures, Table
+from pipelines.report.published.table_7 import TABLE_7
+from pipelines.report.sections.cost import section
+from tests.pipelines.report.studied import inputs, studied
+from tests.pipelines.report.written import write_probe
+
+HEADS = (
+    studied("mae", "cls", 46.0, "cls", parameters=0, flops=3840),
+    studied("mae", "average", 51.0, "average", parameters=0, flops=3840),
+    studied("mae", "abmilp", 50.0),
+    studied("mae", "<b>ap", 54.0, "ap", parameters=73_920, flops=741_120),
+    studied("mae", "ep", 53.0, "ep", parameters=43_008, flops=1_650_432),
+)
+
+
+def test_nothing_where_no_cost_is_known(tmp_path: Path):
+    write_probe(tmp_path, "mae", "cls", 40.0)
+    assert section(collect(Folders(tmp_path, tmp_path / "none"))) is None
+    unknown = studied("mae", "mine", 50.0, flops=None)
+    assert section(inputs("poolings", unknown, main=(unknown,))) is None
+
+
+def test_costs_are_read_from_metrics(tmp_path: Path):
+    folder = write_probe(tmp_path, "mae", "abmilp", 40.0)
+    cost = {"parameters": 193, "parameters_classifier": 1930, "flops_per_image": 52_992}
+    metrics = json.loads((folder / "metrics.json").read_text())
+    (folder / "metrics.json").write_text(json.dumps(metrics | {"cost": cost}))
+    read = collect(Folders(tmp_path, tmp_path / "none"))
+    probe = read.probes["mae", "abmilp"]
+    assert (probe.aggregator, probe.cost) == ("abmilp", cost)
+    found = section(read)  # without the study, what was probed
+    assert found is not None
+    table = found.blocks[1]
+    assert isinstance(table, Table)
+    assert [cell.text for cell in table.rows[0].cells] == ["mae", "AbMILP", "40.0 ± 0.5", "193", "1.93 k", "53.0 k"]
+
+
+def test_the_study_goes_before_other_probes():
+    found = section(inputs("poolings", *HEADS, main=(studied("other", "cls", 1.0, "cls"),)))
+    assert found is not None
+    table = found.blocks[1]
+    assert isinstance(table, Table)
+    assert [row.cells[1].text for row in table.rows] == ["[cls]", "average", "AbMILP", "<b>ap", "ep"]
+    assert [row.cells[2].best for row in table.rows] == [False, False, False, True, False]
+
+
+def test_the_sentence_names_heads_that_none_beats_for_less():
+    found = section(inputs("poolings", *HEADS))
+    assert found is not None
+    assert found.blocks[0].text == (  # [cls] costs what the average costs; AbMILP reaches less, and EP costs more
+        "On mae, no other head reaches more with as few operations as average (51.0 ± 0.5 % at 3.84 k FLOPs) and "
+        "<b>ap (54.0 ± 0.5 % at 741 k FLOPs)."
+    )
+
+
+def test_figures_hold_no_name_of_a_user_and_say_what_they_show():
+    both = (*HEADS, studied("di<no>", "abmilp", 45.0))
+    found = section(inputs("poolings", *both))
+    assert found is not None
+    figures = found.blocks[2]
+    assert isinstance(figures, Figures)
+    one, other = figures.figures
+    assert (one.name, one.title, other.name, other.title) == ("cost-di-no", "di<no>", "cost-mae", "mae")
+    assert "<b>" not in other.svg
+    assert "di<no>" not in one.svg
+    assert "<b>ap: 54.0 ± 0.5 % at 741 k FLOPs" in other.alt
+    assert {look.name for look in figures.legend} == {"cls", "average", "abmilp", "<b>ap", "ep"}
+    assert all(f">{tick}</text>" in other.svg for tick in ("3 k", "10 k", "100 k", "1 M"))
+    assert other.svg.count("var(--series-") >= 5
+    assert set(other.files) == {"svg", "png"}
+
+
+def test_published_table():
+    found = section(inputs("poolings", *HEADS))
+    assert found is not None
+    table = found.blocks[3]
+    assert isinstance(table, Table)
+    assert table.published.endswith("v2, Table 7")
+    assert [cell.text for cell in table.rows[1].cells] == ["MAE", "ViT-B", "71.6", "71.4", "75.4"]
+    assert len(TABLE_7) == 7
+    assert all(row.ap_12 > max(row.abmilp, row.ap_1) for row in TABLE_7)  # as the paper says of 12 heads

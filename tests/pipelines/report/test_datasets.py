@@ -1,0 +1,103 @@
+"""The larger form of Table 1: several data sets, of one label an image or of several."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines.report.collect import Folders, Inputs, collect
+from pipelines.report.content import Table, Text
+from pipelines.report.formats import FORMATS
+from pipelines.report.sections.datasets import section
+from pipelines.report.subset import subset
+from store import BeyondClsError
+from tests.pipelines.report.written import write_probe
+
+
+def several_labels(folder: Path) -> None:
+    """Turn a probe into one that was measured by mean average precision."""
+    file = folder / "metrics.json"
+    metrics = json.loads(file.read_text())
+    metrics["map"] = metrics.pop("top1")
+    metrics.pop("top5", None)
+    file.write_text(json.dumps(metrics))
+    rows = list(csv.reader((folder / "curves.csv").read_text().splitlines())) if (folder / "curves.csv").exists() else []
+    if rows:
+        rows[0] = ["map" if name == "top1" else name for name in rows[0]]
+        (folder / "curves.csv").write_text("\n".join(map(",".join, rows)) + "\n")
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Inputs:
+    write_probe(tmp_path / "p", "mae", "cls", 40.0)
+    sets = tmp_path / "sets"
+    for encoder, cls, abmilp in (("mae", 30.0, 36.0), ("dino", 50.0, 50.5), ("random", 10.0, 12.0)):
+        write_probe(sets / "cub", encoder, "cls", cls)
+        write_probe(sets / "cub", encoder, "abmilp", abmilp)
+    for head, value in (("cls", 61.0), ("abmilp", 66.5)):
+        several_labels(write_probe(sets / "coco<b>", "mae", head, value))
+    write_probe(sets / "coco<b>", "random", "abmilp", 20.0, seeds=(0,))
+    return collect(Folders(tmp_path / "p", datasets=sets))
+
+
+def parts(inputs: Inputs) -> tuple[str, Table]:
+    found = section(inputs)
+    assert found is not None
+    said, table = found.blocks
+    assert isinstance(said, Text)
+    assert isinstance(table, Table)
+    return said.text, table
+
+
+def test_a_row_for_each_encoder_on_each_set(inputs: Inputs) -> None:
+    _, table = parts(inputs)
+    shown = [[cell.text for cell in row.cells] for row in table.rows]
+    assert [row[:3] for row in shown] == [
+        ["coco<b>", "mae", "mAP"],
+        ["coco<b>", "random", "top-1"],
+        ["cub", "dino", "top-1"],
+        ["cub", "mae", "top-1"],
+        ["cub", "random", "top-1"],
+    ]
+    assert shown[0][3:6] == ["61.0 ± 0.5", "66.5 ± 0.5", "+5.5 ± 0.7"]
+    assert shown[1][3:6] == ["–", "20.0", "–"]
+    assert [[cell.best for cell in row.cells[3:5]] for row in table.rows] == [
+        [False, True],
+        [False, True],
+        [False, True],
+        [False, True],
+        [False, True],
+    ]
+    assert [row.muted for row in table.rows] == [False, True, False, False, True]
+
+
+def test_says_where_abmilp_is_ahead(inputs: Inputs) -> None:
+    said, _ = parts(inputs)
+    assert "on mae, on 2 of 2 data sets: coco<b> and cub" in said
+    assert "on dino, on 0 of 1 data set" in said  # 0.5 points of 0.7
+    assert "random" not in said
+
+
+def test_files_hold_full_precision(inputs: Inputs) -> None:
+    _, table = parts(inputs)
+    rows = list(csv.DictReader(io.StringIO(FORMATS["csv"](table))))
+    assert float(rows[3]["abmilp"]) - float(rows[3]["cls"]) == pytest.approx(6)
+    assert rows[1]["cls"] == rows[1]["cls_std"] == rows[1]["abmilp_std"] == ""
+
+
+def test_some_encoders_alone(inputs: Inputs) -> None:
+    _, table = parts(subset(inputs, ["mae"]))
+    assert {row.cells[1].text for row in table.rows} == {"mae"}
+
+
+def test_nothing_without_other_sets(tmp_path: Path) -> None:
+    write_probe(tmp_path / "p", "mae", "cls", 40.0)
+    assert section(collect(Folders(tmp_path / "p", datasets=tmp_path / "none"))) is None
+
+
+def test_several_labels_stand_beside_others_only(tmp_path: Path) -> None:
+    several_labels(write_probe(tmp_path / "p", "mae", "cls", 40.0))
+    with pytest.raises(BeyondClsError, match=r"p/mae/cls is of images with several labels.*DATASETS/DATA/ENCODER/HEAD"):
+        collect(Folders(tmp_path / "p"))

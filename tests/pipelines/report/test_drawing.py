@@ -1,0 +1,95 @@
+import io
+import re
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure as Plot
+from PIL import Image
+
+from pipelines.report.content import Figure, Look
+from pipelines.report.drawing import DPI, INK, STYLE, colour, drawn, looks
+
+EVIL = "<script>alert(1)</script> $x$ & co"
+
+
+def plot(name: str = "a-plot", encoders: tuple[str, ...] = ("one", EVIL, "random")) -> Figure:
+    used = looks(list(encoders)).values()
+    with matplotlib.rc_context(STYLE):
+        figure = Plot(figsize=(4, 2))
+        axes = figure.subplots()
+        for i, look in enumerate(used):
+            axes.plot([0, 1], [i, i + 1], color=colour(look), linestyle=look.dash, marker=look.marker)  # type: ignore[arg-type]
+        axes.set_title(EVIL)
+    return drawn(figure, name, "Title", "Caption.", "In words.", used)
+
+
+def test_inline_svg_takes_the_pages_colours():
+    svg = plot().svg
+    for variable in ("var(--series-0)", "var(--series-1)", "var(--series-random)", "currentColor"):
+        assert variable in svg
+    assert colour(looks(["one"])["one"]) not in svg
+    assert INK not in svg
+    assert not re.search(r"#000000|stroke: black", svg)
+
+
+def test_inline_svg_stands_in_a_page_beside_others():
+    svgs = [plot("one").svg, plot("two").svg]
+    ids = [name for svg in svgs for name in re.findall(r' id="([^"]+)"', svg)]
+    assert len(ids) == len(set(ids)) > 0
+    for svg in svgs:
+        assert svg.startswith("<svg aria-hidden")
+        assert "http" not in svg
+        assert set(re.findall(r"(?:url\(|href=\")#([^)\"]+)", svg)) <= set(re.findall(r' id="([^"]+)"', svg))
+
+
+def test_text_is_escaped_and_no_formula():
+    svg = plot().svg
+    assert "<script" not in svg
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; $x$ &amp; co" in svg
+
+
+def test_files_stand_alone_in_real_colours_on_white():
+    files = plot().files
+    assert set(files) == {"svg", "png"}
+    svg = files["svg"].decode()
+    assert svg.startswith("<?xml")
+    assert "var(" not in svg
+    assert "currentColor" not in svg
+    assert colour(looks(["one"])["one"]) in svg
+    assert "<script" not in svg
+    picture = Image.open(io.BytesIO(files["png"]))
+    assert round(picture.info["dpi"][0]) == DPI
+    pixels = np.asarray(picture.convert("RGB"))
+    assert (pixels[0, 0] == 255).all()
+    blue = tuple(bytes.fromhex(colour(looks(["one"])["one"])[1:]))
+    assert (pixels == blue).all(-1).any()
+
+
+def test_files_have_the_legend_that_stands_beside_the_plot_on_the_page():
+    def height(figure: Figure) -> int:
+        return Image.open(io.BytesIO(figure.files["png"])).height
+
+    assert height(plot()) > height(plot(encoders=()))
+
+
+def test_the_same_plot_gives_the_same_bytes():
+    one, other = plot(), plot()
+    assert (one.svg, one.files) == (other.svg, other.files)
+
+
+def test_looks_differ_and_random_is_grey():
+    names = [f"encoder{i}" for i in range(18)] + ["a-random"]
+    found = looks(names)
+    assert len({(look.colour, look.dash) for look in found.values()}) == len(names)
+    assert found["a-random"].colour == "var(--series-random)"
+
+
+@pytest.mark.parametrize("name", [f"series-{i}" for i in range(6)] + ["series-random"])
+def test_every_look_has_its_colour_in_both_schemes(name: str):
+    import pipelines.report
+
+    style = (Path(pipelines.report.__file__).parent / "page.css").read_text()
+    assert style.count(f"--{name}:") == 2
+    assert re.fullmatch(r"#[0-9a-f]{6}", colour(Look("x", f"var(--{name})", "solid", "o", "●")))

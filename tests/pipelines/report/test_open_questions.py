@@ -1,0 +1,103 @@
+from pathlib import Path
+
+import pytest
+
+from pipelines.report.collect import Inputs
+from pipelines.report.content import Definitions, Figures, Heading, Table, Text
+from pipelines.report.sections.open_questions import NOT_MEASURED, QUESTIONS, section
+from tests.pipelines.report.studied import attention_of, inputs, studied
+
+BRANCHES = (
+    studied("m<i>ae", "abmilp", 50.0),
+    studied("m<i>ae", "x4", 56.0, branches=4),
+    studied("m<i>ae", "x8", 54.0, branches=8),
+    studied("dino", "abmilp", 45.0),
+)
+
+
+def answer(read: Inputs, i: int) -> str:
+    """What the section says to question `i`, without its unbreakable spaces."""
+    found = section(read)
+    assert found is not None
+    (begin,) = (n for n, b in enumerate(found.blocks) if b == Heading(QUESTIONS[i][0][0]))
+    said = found.blocks[begin + 1]
+    assert isinstance(said, Text)
+    return said.text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_nothing_without_any_of_it():
+    assert section(inputs("other", studied("mae", "abmilp", 50.0), main=(studied("mae", "abmilp", 50.0),))) is None
+
+
+def test_every_question_says_how_it_is_measured_and_what_was_not():
+    found = section(inputs("branches", *BRANCHES))
+    assert found is not None
+    commands = [block for block in found.blocks if isinstance(block, Definitions)]
+    assert len(commands) == len(QUESTIONS) == 5
+    for block in commands:
+        ((name, command),) = block.entries
+        assert block.code == (name,)
+        assert command.startswith("beyondcls probe ")
+    assert sum(block == Text(NOT_MEASURED) for block in found.blocks) == 4
+
+
+def test_branches():
+    read = inputs("branches", *BRANCHES)
+    text = (
+        "On m<i>ae, going from 1 to 8 score branches changes top-1 accuracy by +4.0 ± 0.7 points; the best number tried is 4."
+    )
+    assert answer(read, 0) == text  # of DINO there is one number of branches
+    found = section(read)
+    assert found is not None
+    ((figure,),) = (block.figures for block in found.blocks if isinstance(block, Figures))
+    assert "<i>" not in figure.svg
+    assert "m<i>ae: 50.0 ± 0.5 % with 1, 56.0 ± 0.5 % with 4, 54.0 ± 0.5 % with 8." in figure.alt
+    (table,) = (block for block in found.blocks if isinstance(block, Table))
+    assert [row.cells[2].value for row in table.rows] == [1, 1, 4, 8]
+
+
+def test_one_number_of_branches_is_no_answer():
+    assert section(inputs("branches", BRANCHES[0], BRANCHES[3])) is None
+
+
+def test_depth():
+    heads = [studied("mae", "abmilp", 50.0), studied("mae", "two", 51.0, depth=2), studied("mae", "three", 49.0, depth=3)]
+    tanh, attending = studied("mae", "tanh", 1.0, depth=2, activation="tanh"), studied("mae", "sa", 60.0, "sa-abmilp")
+    text = answer(inputs("variants", *heads, tanh, attending), 1)
+    assert "top-1 accuracy changes by +1.0 ± 0.7 points with 2 and −1.0 ± 0.7 points with 3 layers" in text
+
+
+def test_blocks():
+    heads = [
+        studied("mae", "abmilp", 50.0),
+        studied("mae", "three", 47.0, blocks=[3]),
+        studied("mae", "both", 51.5, blocks=[3, 5]),
+    ]
+    read = inputs("blocks", *heads)
+    assert "the best other choice of blocks, 3, 5, differs by +1.5 ± 0.7 points" in answer(read, 2)
+    found = section(read)
+    assert found is not None
+    (table,) = (block for block in found.blocks if isinstance(block, Table))
+    assert {row.cells[2].text for row in table.rows} == {"the probed one", "3", "3, 5"}
+    assert section(inputs("blocks", *heads[1:])) is None
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["AbMILP of the study", "AbMILP trained elsewhere"])
+def test_selection(inside):
+    untrained = [
+        studied("mae", name, top1, name, parameters=0) for name, top1 in (("pca", 48.0), ("norm", 46.0), ("cls", 60.0))
+    ]
+    abmilp = studied("mae", "abmilp", 50.0)
+    text = answer(inputs("selection", *untrained, *([abmilp] if inside else []), main=(abmilp,)), 3)
+    where = "" if inside else " (trained in another way than these)"
+    assert f"the best of 2 untrained selections, pca, stands −2.0 ± 0.7 points from AbMILP{where}." in text
+    if not inside:
+        assert section(inputs("selection", *untrained)) is None
+
+
+def test_feature_maps():
+    heads = tuple(studied(e, h, top1, h) for e in ("convnext", "mae") for h, top1 in (("abmilp", 52.0), ("average", 50.0)))
+    attention = attention_of("convnext", {}), attention_of("mae", {"cls_self": ((0.1, 0.1),)}, Path("map.npy"))
+    text = answer(inputs("other", main=heads, attention=attention), 4)
+    assert text == "On convnext, which has no attention, AbMILP stands +2.0 ± 0.7 points from the average of the feature map."
+    assert section(inputs("other", main=heads[2:], attention=attention)) is None

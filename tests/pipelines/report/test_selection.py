@@ -1,0 +1,266 @@
+"""The section on selection without training: sentences and tables from the numbers, heat maps that hold names safely."""
+
+import csv
+import html
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from pipelines.report.collect import Folders, Inputs, collect
+from pipelines.report.content import Figures, Section, Table, Text
+from pipelines.report.divergences import SHADE, Pair
+from pipelines.report.published.table_6 import TABLE_6
+from pipelines.report.sections.selection import UNTRAINED, section
+from probe.aggregators import AGGREGATORS, make_aggregator
+from store import BeyondClsError
+from tests.pipelines.report.written import write_all, write_probe
+
+PCA, NORM = 50.0, 48.0
+
+
+def write_study(root: Path, encoder: str = "mae", **top1: float) -> Path:
+    """Heads of the study by aggregator, "_" standing for "-"; each has an entropy of 1.1 nats."""
+    for name, value in top1.items():
+        folder = write_probe(root / "studies/selection", encoder, name.replace("_", "-"), value)
+        change(folder, lambda metrics: metrics.update(entropy={"mean": 1.1, "std": 0.0, "values": [1.1]}))
+    return root / "studies"
+
+
+def change(folder: Path, edit) -> None:
+    metrics = json.loads((folder / "metrics.json").read_text())
+    edit(metrics)
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+
+
+def write_divergence(root: Path, encoder: str, *rows: tuple, key: str | None = None) -> Path:
+    """Rows: from, to, mean or "", number of infinite images of 10."""
+    folder = root / "divergence" / encoder
+    folder.mkdir(parents=True)
+    with (folder / "divergence.csv").open("w", newline="") as target:
+        writer = csv.writer(target)
+        writer.writerow(("from", "to", "mean", "std", "n_images", "n_infinite"))
+        writer.writerows((p, q, mean, mean and 0.125, 10, infinite) for p, q, mean, infinite in rows)
+    (folder / "summary.json").write_text(json.dumps({"key": key or f"test-{encoder}"}))
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_all(tmp_path)
+    return tmp_path
+
+
+def inputs_of(root: Path) -> Inputs:
+    folders = {name: root / name for name in ("probes", "attention", "studies", "divergence")}
+    return collect(Folders(**folders))
+
+
+def built(root: Path) -> Section:
+    found = section(inputs_of(root))
+    assert found is not None
+    return found
+
+
+def tables(root: Path) -> dict[str, Table]:
+    return {block.name: block for block in built(root).blocks if isinstance(block, Table)}
+
+
+def said(root: Path, kind: str) -> list[str]:
+    texts = [block for block in built(root).blocks if isinstance(block, Text) and block.kind == kind]
+    return [line for text in texts for line in (text.text, *text.items)]
+
+
+def rows(table: Table) -> dict[str, list[str]]:
+    return {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in table.rows}
+
+
+def test_nothing_where_nothing_was_computed(root: Path):
+    assert section(inputs_of(root)) is None
+
+
+def test_untrained_are_those_without_parameters_that_do_not_weight_all_alike():
+    without = {name for name in AGGREGATORS if not make_aggregator(name, 96, 9).trainable}
+    assert set(UNTRAINED) == without - {"cls", "cls-average", "average"}
+
+
+class TestTable:
+    def test_selections_and_what_they_are_held_against(self, root: Path):
+        write_study(root, pca=PCA, norm=NORM)
+        write_study(root, "random", pca=35.5)
+        change(root / "studies/selection/mae/norm", lambda metrics: metrics.update(options={"top_k": 16}))
+        table = tables(root)["selection"]
+        assert [column.name for column in table.columns] == [
+            "head",
+            "aggregator",
+            "top1_mae",
+            "entropy_mae",
+            "top1_random",
+            "entropy_random",
+        ]
+        assert rows(table) == {
+            "[cls]": ["cls", "46.2 ± 0.5", "–", "34.0 ± 0.5", "–"],
+            "average": ["average", "48.5 ± 0.5", "–", "35.0 ± 0.5", "–"],
+            "AbMILP": ["abmilp, depth 1", "51.5 ± 0.5", "1.10", "36.5 ± 0.5", "1.10"],
+            "norm": ["norm, top_k 16", "48.0 ± 0.5", "1.10", "–", "–"],
+            "pca": ["pca", "50.0 ± 0.5", "1.10", "35.5 ± 0.5", "1.10"],
+        }
+        assert [row.group for row in table.rows] == ["for reference"] * 3 + ["selected without training"] * 2
+        cell = table.rows[4].cells[2]
+        assert (cell.value, cell.std, cell.best) == (50.0, 0.5, False)
+        assert [row.cells[0].text for row in table.rows if row.cells[2].best or row.cells[4].best] == ["AbMILP"]
+        assert "ln 4 = 1.39 the plain average" in table.note
+
+    def test_trained_heads_of_the_study_stand_apart_and_win_over_others_of_their_name(self, root: Path):
+        write_study(root, pca=PCA, sa_abmilp=52.0, abmilp=40.0)
+        table = tables(root)["selection"]
+        assert {row.cells[0].text: row.group for row in table.rows}["sa-abmilp"] == "others"
+        assert rows(table)["AbMILP"][1] == "40.0 ± 0.5"
+
+    def test_names_of_columns_are_each_there_once(self, root: Path):
+        for encoder in ("a-b", "a_b", "ü"):
+            write_study(root, encoder, pca=PCA)
+        names = [column.name for column in tables(root)["selection"].columns]
+        assert len(set(names)) == len(names) == 2 + 2 * 3
+        assert all(name.isascii() and name.isidentifier() for name in names)
+
+    def test_published(self, root: Path):
+        write_study(root, pca=PCA)
+        table = tables(root)["published-table-6"]
+        assert "2412.03215v2, Table 6" in table.published
+        assert rows(table)["average DINO [cls] token attention"] == ["cls-attention, of joined", "70.9", "4.89"]
+        assert [row.cells[0].text for row in table.rows if row.cells[2].best] == ["AbMILP"]
+        assert {row.aggregator.partition(",")[0] for row in TABLE_6} < set(AGGREGATORS)
+
+
+class TestFindings:
+    def test_what_comes_nearest(self, root: Path):
+        write_study(root, pca=PCA, norm=NORM)
+        (line,) = said(root, "finding")[1:]
+        assert line.startswith(
+            "mae: pca, −1.5 ± 0.7 points from AbMILP (50.0 ± 0.5 %); none is ahead of AbMILP by more than twice"
+        )
+        assert line.endswith("ahead of the average patch by more than twice the spread over seeds: pca.")
+
+    @pytest.mark.parametrize(("pca", "ahead"), [(52.8, False), (53.0, True)])  # 51.5, and twice 0.5 √2 more: 52.91
+    def test_what_beats_it(self, pca: float, ahead: bool, root: Path):
+        write_study(root, pca=pca, norm=NORM)
+        expected = "ahead of AbMILP by more than twice the spread over seeds: pca;"
+        assert (expected in said(root, "finding")[1]) == ahead
+
+    def test_with_one_seed(self, root: Path):
+        write_study(root, norm=NORM)
+        write_probe(root / "studies/selection", "mae", "pca", 52.0, seeds=(0,))
+        line = said(root, "finding")[1]
+        assert "mae: pca, +0.5 points from AbMILP (52.0 %); ahead of AbMILP (one seed, so the spread is unknown): pca" in line
+
+    def test_nothing_to_compare(self, root: Path):
+        write_study(root, "other", pca=PCA)
+        assert said(root, "finding") == ["No encoder has both a selection without training and AbMILP to hold it against."]
+
+
+class TestNotices:
+    def test_none_where_all_is_alike(self, root: Path):
+        write_study(root, pca=PCA)
+        write_divergence(root, "mae", ("pca", "abmilp", 0.5, 0))
+        assert said(root, "notice") == []
+
+    def test_other_features_recipes_and_divergences(self, root: Path):
+        write_study(root, pca=PCA)
+        write_divergence(root, "mae", ("pca", "abmilp", 0.5, 0), key="else")
+        changes = {"features": {"training": "a", "test": "b"}, "recipe": {"epochs": 90}}
+        change(root / "studies/selection/mae/pca", lambda metrics: metrics.update(changes))
+        features, recipe, divergences = said(root, "notice")
+        assert features == "The heads of mae were trained or tested on different feature sets; probe them again."
+        assert recipe == "Not all heads of mae in this section were trained with the same recipe and seeds."
+        assert divergences == "The divergences of mae are of another feature set than its probes; compute them again."
+
+
+class TestDivergences:
+    ROWS = (
+        ("average", "abmilp", 0.5, 0),
+        ("abmilp", "average", 0.25, 0),
+        ("abmilp", "pca", "", 10),
+        ("pca", "abmilp", 0.75, 0),
+        ("average", "pca", 2.0, 6),
+        ("pca", "average", 1.0, 2),
+    )
+
+    def figure(self, root: Path):
+        return [figure for block in built(root).blocks if isinstance(block, Figures) for figure in block.figures]
+
+    def test_both_directions_and_what_is_infinite(self, root: Path):
+        write_divergence(root, "mae", *self.ROWS)
+        (figure,) = self.figure(root)
+        svg = ElementTree.fromstring(figure.svg)
+        texts = [text for element in svg.iter() if (text := "".join(element.itertext()).strip()) and element.tag == "text"]
+        # ticks of q, p, then cells row by row
+        assert texts[:4] == ["1", "2", "3", "q: number of the row"]
+        assert [t for t in texts if t[0].isdigit() and " " in t] == ["1  average", "2  AbMILP", "3  pca"]
+        assert [t for t in texts if "." in t or t in "∞·–"] == ["·", "0.50", "∞", "0.25", "·", "∞", "1.00*", "0.75", "·"]
+        assert set(figure.files) == {"svg", "png"}
+        assert "Lowest: 0.25 nats from AbMILP to average. Highest: 1.00* nats from pca to average" in figure.alt
+        assert figure.alt.endswith("Infinite for more than half of the images: 2 of 6 pairs.")
+
+    def test_darker_is_higher_on_one_scale(self, root: Path):
+        write_divergence(root, "mae", ("a", "b", 0.0, 0), ("b", "a", 1.0, 0))
+        write_divergence(root, "random", ("a", "b", 2.0, 0), ("b", "a", 1.0, 0))
+        shades = [
+            [float(s.partition(";")[0].partition('"')[0]) for s in f.svg.split("opacity: ")[1:]] for f in self.figure(root)
+        ]
+        (lowest, middle), (highest, same) = shades
+        assert SHADE[0] == lowest < middle == same < highest == SHADE[1]
+
+    def test_nearest_to_abmilp(self, root: Path):
+        infinite_for_some = (("abmilp", "some", 0.01, 1), ("some", "abmilp", 0.01, 1))
+        write_divergence(root, "mae", *self.ROWS, *infinite_for_some)
+        assert said(root, "finding")[-1] == (
+            "mae: KL(AbMILP || q) is lowest for q = average, 0.25 nats (of 1 head); "
+            "KL(p || AbMILP) is lowest for p = average, 0.50 nats (of 2 heads)."
+        )
+
+    def test_without_abmilp_nothing_is_said(self, root: Path):
+        write_divergence(root, "mae", ("a", "b", 1.0, 0), ("b", "a", 1.0, 0))
+        assert said(root, "finding") == []
+
+    def test_table_holds_every_pair(self, root: Path):
+        write_divergence(root, "mae", *self.ROWS)
+        write_divergence(root, "not-probed", ("a", "b", 1.0, 0))
+        table = tables(root)["divergence"]
+        assert [[cell.text for cell in row.cells] for row in table.rows][2:5] == [
+            ["mae", "AbMILP", "pca", "∞", "10", "10"],
+            ["mae", "pca", "AbMILP", "0.750 ± 0.125", "10", "0"],
+            ["mae", "average", "pca", "2.000 ± 0.125", "10", "6"],
+        ]
+        assert [row.cells[0].text for row in table.rows] == ["mae"] * 6 + ["not-probed"]
+        assert table.rows[2].cells[3].value is None
+        assert table.rows[3].cells[1].value == "pca"
+
+    def test_names_are_escaped_and_shortened(self, root: Path):
+        name = "<img src=x onerror=alert(1)> & more of it"
+        write_divergence(root, "mae", (name, "abmilp", 1.0, 0), ("abmilp", name, 1.0, 0))
+        (figure,) = self.figure(root)
+        assert "<img" not in figure.svg
+        ElementTree.fromstring(figure.svg)
+        assert "1  AbMILP" in figure.svg
+        assert f"2  {html.escape(name[:23])}…" in figure.svg
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("from,to\na,b\n", "divergence.csv or a table beside it has no 'mean'; run `beyondcls divergence`"),
+            ("from,to,mean,std,n_images,n_infinite\na,b,nan,0,1,0\n", "is damaged .*'nan' is no finite number"),
+            ("from,to,mean,std,n_images,n_infinite\na,b,1,0,x,0\n", "is damaged"),
+        ],
+    )
+    def test_damaged(self, text: str, message: str, root: Path):
+        (write_divergence(root, "mae") / "divergence.csv").write_text(text)
+        with pytest.raises(BeyondClsError, match=message):
+            built(root)
+
+    @pytest.mark.parametrize(
+        ("mean", "n_infinite", "shown"), [(0.5, 0, "0.50"), (0.5, 5, "0.50*"), (0.5, 6, "∞"), (None, 10, "∞")]
+    )
+    def test_a_mean_over_less_than_half_is_none(self, mean: float | None, n_infinite: int, shown: str):
+        assert Pair("a", "b", mean, mean, 10, n_infinite).shown == shown

@@ -1,0 +1,133 @@
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.report.aggregation_entropy import UNIFORM
+from pipelines.report.attention_heads import head_figures, read_heads
+from pipelines.report.collect import Folders, Inputs, collect
+from pipelines.report.content import Figure, Figures, Table
+from pipelines.report.published.table_3 import TABLE_3
+from pipelines.report.sections.statistics import section
+from store import BeyondClsError
+from tests.pipelines.report.written import STATISTICS, write_all, write_attention
+
+
+def inputs_of(paths: dict[str, Path]) -> Inputs:
+    return collect(Folders(paths["probes"], paths["attention"]))
+
+
+def plots(inputs: Inputs) -> tuple[Figure, ...]:
+    """Fig. 3-6."""
+    return next(block for block in section(inputs).blocks if isinstance(block, Figures)).figures
+
+
+def tables(inputs: Inputs) -> dict[str, Table]:
+    return {block.name: block for block in section(inputs).blocks if isinstance(block, Table)}
+
+
+def rows(table: Table) -> dict[str, list[str]]:
+    return {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in table.rows}
+
+
+def test_four_plots_with_units_and_all_encoders(tmp_path: Path):
+    figures = plots(inputs_of(write_all(tmp_path)))
+    assert [figure.caption for figure in figures] == [f"As Fig. {n} of the paper." for n in (3, 4, 5, 6)]
+    for figure, entropy in zip(figures, (False, True, False, True), strict=True):
+        assert ("entropy, nats" in figure.svg) is entropy
+        assert ("ln 4 = 1.39" in figure.svg) is entropy
+        assert "var(--series-0)" in figure.svg
+        assert "var(--series-random)" in figure.svg
+        assert "mae: 0.50 in the first block, 0.75 in the last" in figure.alt
+        assert set(figure.files) == {"svg", "png"}
+
+
+def test_missing_attention_is_named(tmp_path: Path):
+    paths = write_all(tmp_path)
+    shutil.rmtree(paths["attention"] / "random")
+    figure = plots(inputs_of(paths))[0]
+    assert figure.caption.endswith("Not computed: random.")
+    assert "var(--series-random)" not in figure.svg
+    shutil.rmtree(paths["attention"])
+    found = section(inputs_of(paths))
+    (block,) = found.blocks
+    assert isinstance(block, Figures)
+    assert [figure.svg for figure in block.figures] == [""] * 4
+    assert all("Not computed: no encoder has this statistic." in figure.caption for figure in block.figures)
+
+
+def test_a_heat_map_of_blocks_by_heads_for_each_statistic(tmp_path: Path):
+    paths = write_all(tmp_path)
+    figures = head_figures(inputs_of(paths))
+    assert [figure.name for figure in figures] == [
+        f"heads-{name.replace('_', '-')}" for name in sorted(STATISTICS, key=STATISTICS.index)
+    ]
+    for figure in figures:
+        assert figure.svg.count("<image") == 3  # two encoders, and the scale
+        assert "mae: from 0.25 to 0.75 over 2 blocks of 3 heads." in figure.alt
+    (paths["attention"] / "random" / "heads.csv").unlink()
+    assert head_figures(inputs_of(paths))[0].caption == "Not computed: random."
+
+
+def test_heads_lie_where_the_table_says(tmp_path: Path):
+    write_attention(tmp_path, "mae", "d")
+    values = read_heads(tmp_path / "mae" / "heads.csv")
+    assert np.array_equal(values["cls_self"], [[0.5, 0.375, 0.25], [0.75, 0.625, 0.5]])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "statistic,block,head,mean\nx,0,0,1\nx,1,1,1\n",
+        "statistic,block,head,mean\nx,0,0,nan\n",
+        "statistic,block,mean\nx,0,1\n",
+    ],
+)
+def test_damaged_heads_are_named_with_the_remedy(tmp_path: Path, text: str):
+    paths = write_all(tmp_path)
+    (paths["attention"] / "mae" / "heads.csv").write_text(text)
+    with pytest.raises(BeyondClsError, match=r"mae/heads\.csv.*`beyondcls attention`"):
+        head_figures(inputs_of(paths))
+
+
+def test_entropies_are_means_over_blocks_beside_ln_t(tmp_path: Path):
+    found = rows(tables(inputs_of(write_all(tmp_path)))["aggregation-entropy"])
+    share = f"{100 * 0.625 / math.log(4):.1f}"
+    assert found == {"mae": ["0.62", "0.75", "1.39", share], "random": ["0.62", "0.75", "1.39", share]}
+
+
+def test_an_encoder_without_cls_gathers_evenly(tmp_path: Path):
+    paths = write_all(tmp_path)
+    (paths["attention"] / "mae" / "cls_map.npy").unlink()
+    file = paths["attention"] / "mae" / "statistics.csv"
+    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if not line.startswith("cls_")))
+    kept = tables(inputs_of(paths))["aggregation-entropy"].rows[0].cells
+    assert (kept[0].tag, kept[1].text) == ("", "–")  # a [cls] head was probed: it has one, whose statistics are missing
+    shutil.rmtree(paths["probes"] / "mae" / "cls")
+    uniform = tables(inputs_of(paths))["aggregation-entropy"].rows[0].cells
+    assert (uniform[0].tag, uniform[1].text, uniform[1].value) == (UNIFORM, "1.39", math.log(4))
+
+
+def test_the_published_table_is_marked_and_as_printed(tmp_path: Path):
+    table = tables(inputs_of(write_all(tmp_path)))["published-table-3"]
+    assert "arXiv:2412.03215v2, Table 3" in table.published
+    assert {name: values[0] for name, values in rows(table).items()} == {
+        "MAE": "5.03",
+        "SimMIM": "4.96",
+        "BEiT-v2": "4.89",
+        "I-JEPA": "5.28",
+        "CAPI": "5.28",
+        "DINO": "4.70",
+    }
+    assert len(TABLE_3) == 6
+
+
+def test_names_of_encoders_are_escaped_in_plots(tmp_path: Path):
+    paths = write_all(tmp_path)
+    digest = json.loads((paths["attention"] / "mae" / "summary.json").read_text())["data"]
+    write_attention(paths["attention"], "<script>x<", digest)
+    assert all("<script" not in figure.svg for figure in head_figures(inputs_of(paths)))
+    assert "&lt;script&gt;x&lt;" in head_figures(inputs_of(paths))[0].svg
