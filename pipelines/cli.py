@@ -1,10 +1,10 @@
-"""The command line: `beyondcls extract | plan | probe | predict | attention | report | encoders | store`."""
+"""The command line, `beyondcls`: a command for each stage, and tools."""
 
 import sys
 
 import typer
 
-from pipelines import attention, encoders, extract, plan, predict, probe, store
+from pipelines import attention, divergence, encoders, extract, localise, plan, predict, probe, store
 from pipelines.report import command as report
 
 app = typer.Typer(
@@ -18,6 +18,8 @@ app.command("plan")(plan.main)
 app.command("probe")(probe.main)
 app.command("predict")(predict.main)
 app.command("attention")(attention.main)
+app.command("divergence")(divergence.main)
+app.command("localise")(localise.main)
 app.command("report")(report.main)
 app.command("encoders")(encoders.main)
 app.add_typer(store.app, name="store")
@@ -25,7 +27,7 @@ app.add_typer(store.app, name="store")
 
 # What a command may need beyond the plain installation, and the extra that brings it.
 EXTRAS = {"timm": "extract", "torchvision": "extract", "webdataset": "extract", "PIL": "extract", "h5py": "exchange"}
-EXTRAS |= {"sklearn": "probe", "matplotlib": "probe", "jinja2": "probe"}
+EXTRAS |= {"sklearn": "probe", "matplotlib": "probe", "jinja2": "probe", "cv2": "probe"}
 
 
 def run() -> None:

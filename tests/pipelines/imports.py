@@ -7,18 +7,32 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # What the `main` of each stage imports when it runs.
+EXTRACT = [
+    "pipelines.extract",
+    "pipelines.device",
+    "pipelines.progress",
+    "extract.datasets",
+    "extract.encoders",
+    "extract.run",
+]
+PROBE = ["pipelines.probe", "pipelines.device", "pipelines.progress", "probe.run", "probe.train"]
 STAGES = {
-    "extract": [
-        "pipelines.extract",
-        "pipelines.device",
-        "pipelines.progress",
-        "extract.datasets",
-        "extract.encoders",
-        "extract.run",
-    ],
-    "probe": ["pipelines.probe", "pipelines.device", "pipelines.progress", "probe.run", "probe.train"],
+    "extract": EXTRACT,
+    "compose": ["pipelines.quickstart.compose"],
+    "extract-composed": EXTRACT,
+    "probe": PROBE,
+    "study": PROBE,
     "attention": ["pipelines.attention", "store", "store.codecs"],
-    "report": ["pipelines.report.command", "pipelines.report.page", "pipelines.report.overlays", "extract.datasets"],
+    "divergence": ["pipelines.divergence", "probe.divergence", "probe.metrics"],
+    "localise": [
+        "pipelines.localise",
+        "pipelines.progress",
+        "probe.localisation",
+        "probe.localisation.maps",
+        "probe.localisation.truths",
+        "probe.results",
+    ],
+    "report": ["pipelines.report.command", "pipelines.report.files", "pipelines.report.sections", "extract.datasets"],
 }
 
 SHOW = """

@@ -17,14 +17,19 @@ from tests.pipelines.imports import ROOT, STAGES, imported
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_code_dependencies_are_the_files_that_a_stage_imports(stage):
-    deps = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["deps"]
+    described = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]
+    deps = described.get("do", described)["deps"]
     listed = [d for d in deps if d.endswith((".py", ".jinja", ".css", ".js"))]
     expected = sorted(imported(STAGES[stage]))
     if stage == "report":
         expected = sorted(
             [
                 *expected,
-                *(p.relative_to(ROOT).as_posix() for e in ("jinja", "css") for p in (ROOT / "pipelines/report").glob(f"*.{e}")),
+                *(
+                    p.relative_to(ROOT).as_posix()
+                    for e in ("jinja", "css", "js")
+                    for p in (ROOT / "pipelines/report").glob(f"*.{e}")
+                ),
             ]
         )
     assert sorted(listed) == expected, "deps of this stage should be:\n" + "\n".join(f"      - {name}" for name in expected)
@@ -67,8 +72,18 @@ def project(tmp_path_factory) -> Path:
     def shrink(params):
         params["data"] = "data"
         params["encoders"] = {"quickstart-random": params["encoders"]["quickstart-random"]}
-        params["heads"] = {name: params["heads"][name] for name in ("cls", "average")}
+        params["heads"] = {name: params["heads"][name] for name in ("cls", "abmilp")}
         params["probe"] |= {"epochs": 2, "warmup_epochs": 0, "batch_size": 32}
+        params["studies"] = {
+            "chosen": {
+                "study": "selection",
+                "encoder": "quickstart-random",
+                "joined": "quickstart-random",
+                "heads": {"k-means": {}, "norm": {}},
+            }
+        }
+        params["divergence"] = ["quickstart-random"]
+        params["compose"]["n_images"] = 8
 
     edit(folder, shrink)
     run(folder, "git", "init", "-q")
@@ -82,23 +97,35 @@ def test_only_what_an_edit_touches_runs_again(project):
         "extract@quickstart-random-train",
         "extract@quickstart-random-test",
         "probe@quickstart-random-cls",
-        "probe@quickstart-random-average",
+        "probe@quickstart-random-abmilp",
+        "study@chosen",
         "attention@quickstart-random",
+        "divergence@quickstart-random",
+        "compose",
+        "extract-composed@quickstart-random",
+        "localise@quickstart-random",
         "report",
     }
     assert repro(project) == everything
     assert (project / "report/index.html").exists()
     assert repro(project) == set()
 
-    edit(project, lambda params: params["heads"]["average"].update(base_lr=0.05))
-    assert repro(project) == {"probe@quickstart-random-average", "report"}
+    edit(project, lambda params: params["heads"]["cls"].update(base_lr=0.05))
+    assert repro(project) == {"probe@quickstart-random-cls", "divergence@quickstart-random", "report"}
 
     edit(project, lambda params: params["heads"].update(deep={"aggregator": "abmilp", "depth": 2}))
-    assert repro(project) == {"probe@quickstart-random-deep", "report"}
+    assert repro(project) == {
+        "probe@quickstart-random-deep",
+        "divergence@quickstart-random",
+        "report",
+    }
     assert repro(project) == set()
 
+    edit(project, lambda params: params["studies"]["chosen"]["heads"].update(pca={}))
+    assert repro(project) == {"study@chosen", "divergence@quickstart-random", "report"}
+
     metrics = run(project, sys.executable, "-m", "dvc", "metrics", "show", "--md")
-    for head in ("cls", "average", "deep"):
+    for head in ("cls", "abmilp", "deep"):
         assert f"probes/quickstart-random/{head}/metrics.json" in metrics
     run(project, sys.executable, "-m", "dvc", "plots", "show", "-o", "plots")
     assert "Top-1 accuracy" in (project / "plots/index.html").read_text()

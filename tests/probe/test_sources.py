@@ -101,7 +101,7 @@ class TestJoined:
         weights = [np.load(tmp_path / f"{name}/trained/weights.npy") for name in ("one", "other")]
         np.testing.assert_array_equal(*weights)
         rows = same[1].array("attention/cls/view0").all().astype(np.float32).mean(1)
-        np.testing.assert_allclose(weights[0], rows / rows.sum(1, keepdims=True), atol=1e-3)
+        np.testing.assert_allclose(weights[0], rows / rows.sum(1, keepdims=True), atol=1e-6)
 
     def test_pooling_does_not_matter(self, pairs, tmp_path, monkeypatch):
         own = pairs[0]
