@@ -3,7 +3,7 @@
 import math
 import re
 
-from pipelines.report.collect import Inputs, Measure, Probe
+from pipelines.report.collect import Inputs, Measure, Probe, is_random
 from pipelines.report.content import Cell
 
 TITLES = {"cls": "[cls]", "average": "average", "abmilp": "AbMILP"}
@@ -75,6 +75,16 @@ def spread(measure: Measure | None, digits: int = 1, best: bool = False) -> Cell
     if measure is None:
         return NOTHING
     return Cell(plus_minus(measure, digits), measure.mean, measure.std if len(measure.values) > 1 else None, best)
+
+
+def change(difference: Measure | None) -> Cell:
+    """A difference in points, with its sign."""
+    return NOTHING if difference is None else Cell(points(difference), difference.mean, spread(difference).std)
+
+
+def named(encoder: str) -> Cell:
+    """An encoder, tagged if it was never trained."""
+    return Cell(encoder, encoder, tag="random twin" if is_random(encoder) else "")
 
 
 def number(value: float | None, digits: int = 2) -> Cell:

@@ -3,10 +3,9 @@
 from pipelines.report.collect import Inputs, Measure, is_random
 from pipelines.report.content import Cell, Column, Row, Section, Table
 from pipelines.report.published import table_1
-from pipelines.report.tables import NOTHING, ceiling, gain, number, points, signed, spread, title
+from pipelines.report.tables import NOTHING, ceiling, change, gain, named, number, signed, spread, title
 
 ENCODER = Column("encoder", "Encoder", "text")
-TWIN = "random twin"
 
 
 def section(inputs: Inputs) -> Section:
@@ -29,8 +28,8 @@ def top1(inputs: Inputs) -> Table:
         cells = [spread(m, best=m is not None and round(m.mean, 1) == best) for m in _over_heads(inputs, encoder, "top1")]
         abmilp, difference = inputs.probes.get((encoder, "abmilp")), gain(inputs, encoder)
         entropy = spread(abmilp.measures.get("entropy") if abmilp else None, 2)
-        apart = (_difference(difference), entropy, number(ceiling(abmilp)))
-        rows.append(Row((_name(encoder), *cells, *apart), muted=is_random(encoder)))
+        apart = (change(difference), entropy, number(ceiling(abmilp)))
+        rows.append(Row((named(encoder), *cells, *apart), muted=is_random(encoder)))
     note = (
         "Top-1 accuracy on the test images, %, mean ± standard deviation over seeds. Bold: the highest mean of a row. "
         "AbMILP − [cls]: points; the ± of a difference is the root of the summed variances of its two heads over seeds. "
@@ -43,7 +42,7 @@ def top5(inputs: Inputs) -> Table:
     """The same of top-5 accuracy."""
     columns = (ENCODER, *(Column(head, title(head), "spread") for head in inputs.heads))
     rows = [
-        Row((_name(encoder), *map(spread, _over_heads(inputs, encoder, "top5"))), muted=is_random(encoder))
+        Row((named(encoder), *map(spread, _over_heads(inputs, encoder, "top5"))), muted=is_random(encoder))
         for encoder in _probed(inputs)
     ]
     note = "Top-5 accuracy on the test images, %, mean ± standard deviation over seeds."
@@ -68,7 +67,7 @@ def every_probe(inputs: Inputs) -> Table:
         for probe in inputs.of(encoder):
             entropy = probe.measures.get("entropy")
             measures = (spread(probe.measures["top1"], 2), spread(probe.measures.get("top5"), 2), spread(entropy, 2))
-            names = (_name(encoder), Cell(title(probe.head), probe.head))
+            names = (named(encoder), Cell(title(probe.head), probe.head))
             limit = number(ceiling(probe)) if entropy else NOTHING
             made = (Cell(probe.selected, probe.selected), Cell(probe.command, probe.command) if probe.command else NOTHING)
             rows.append(Row((*names, *measures, limit, number(len(probe.seeds), 0), *made), muted=is_random(encoder)))
@@ -113,11 +112,3 @@ def _probed(inputs: Inputs) -> list[str]:
 def _over_heads(inputs: Inputs, encoder: str, name: str) -> list[Measure | None]:
     probes = [inputs.probes.get((encoder, head)) for head in inputs.heads]
     return [None if probe is None else probe.measures.get(name) for probe in probes]
-
-
-def _name(encoder: str) -> Cell:
-    return Cell(encoder, encoder, tag=TWIN if is_random(encoder) else "")
-
-
-def _difference(measure: Measure | None) -> Cell:
-    return NOTHING if measure is None else Cell(points(measure), measure.mean, spread(measure).std)

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 
 from pipelines.report.collect import Inputs, Measure, Probe, in_order, is_random
 from pipelines.report.content import Cell, Column, Row, Section, Table, Text
-from pipelines.report.tables import difference, listed, points, spread, title
+from pipelines.report.tables import change, difference, listed, named, number, spread, title
 
 Probes = Mapping[tuple[str, str], Probe]
 MEASURES = {"top1": "top-1", "map": "mAP"}
-TWIN = "random twin"
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -49,17 +48,16 @@ def _row(name: str, encoder: str, probes: Probes, heads: list[str]) -> Row:
         spread(_measure(found[head]), best=round(_measure(found[head]).mean, 1) == best) if head in found else spread(None)
         for head in heads
     ]
-    gain = difference(found.get("abmilp"), found.get("cls"))
     measure = MEASURES[any_of.measure]
     return Row(
         (
             Cell(name, name),
-            Cell(encoder, encoder, tag=TWIN if is_random(encoder) else ""),
+            named(encoder),
             Cell(measure, measure),
             *cells,
-            Cell("–") if gain is None else Cell(points(gain), gain.mean, gain.std if len(gain.values) > 1 else None),
-            Cell(f"{any_of.n_training:,}", any_of.n_training),
-            Cell(f"{any_of.n_test:,}", any_of.n_test),
+            change(difference(found.get("abmilp"), found.get("cls"))),
+            number(any_of.n_training, 0),
+            number(any_of.n_test, 0),
         ),
         muted=is_random(encoder),
     )

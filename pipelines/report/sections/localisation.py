@@ -9,7 +9,7 @@ from pathlib import Path
 from pipelines.report.collect import Inputs, Measure, is_random, read
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
 from pipelines.report.published import table_8
-from pipelines.report.tables import plus_minus, points, title
+from pipelines.report.tables import named, points, spread, title
 
 ENCODER = Column("encoder", "Encoder", "text")
 MEASURES = (("max_box_acc_v2", "MaxBoxAccV2"), ("max_box_acc", "MaxBoxAcc"))
@@ -197,7 +197,7 @@ def _summary(found: Sequence[Localisation]) -> Table:
     rows = []
     for one in found:
         maps = [of(one, *entry[:2]) for entry in shown]
-        cells = [_name(one.encoder)]
+        cells = [named(one.encoder)]
         for measure, _ in MEASURES:
             cells += _cells([m.measures[measure] if m else None for m in maps])
         rows.append(Row(tuple(cells), muted=is_random(one.encoder)))
@@ -220,7 +220,7 @@ def _every_map(found: Sequence[Localisation]) -> Table:
         values = [[m.v2, *(m.by_iou.get(iou) for iou in ious), m.measures["max_box_acc"]] for m in one.maps]
         by_column = zip(*(_cells(column) for column in zip(*values, strict=True)), strict=True)
         for m, cells in zip(one.maps, by_column, strict=True):
-            rows.append(Row((_name(one.encoder), Cell(m.title, m.title), *cells), muted=m.source == "baseline"))
+            rows.append(Row((named(one.encoder), Cell(m.title, m.title), *cells), muted=m.source == "baseline"))
     note = (
         "Images whose object is found, %; each IoU at its own best threshold. Heads: mean ± standard deviation over seeds. "
         "Bold: the highest of an encoder's maps in a column."
@@ -246,16 +246,7 @@ def _published() -> Table:
     return Table("published-table-8", "Table 8 of the paper (v2)", note, columns, tuple(rows), published=table_8.SOURCE)
 
 
-def _name(encoder: str) -> Cell:
-    return Cell(encoder, encoder, tag="random twin" if is_random(encoder) else "")
-
-
 def _cells(measures: Sequence[Measure | None]) -> list[Cell]:
     """One a measure; the best as shown are bold."""
     best = max((round(m.mean, 1) for m in measures if m), default=None)
-    return [
-        Cell("–")
-        if m is None
-        else Cell(plus_minus(m), m.mean, m.std if len(m.values) > 1 else None, best=round(m.mean, 1) == best)
-        for m in measures
-    ]
+    return [spread(m, best=m is not None and round(m.mean, 1) == best) for m in measures]

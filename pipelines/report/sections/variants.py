@@ -7,7 +7,7 @@ from pipelines.report.content import Cell, Column, Row, Section, Table, Text
 from pipelines.report.published import table_5
 from pipelines.report.published.table_5 import Variant
 from pipelines.report.studies import COSTS, Study, by_encoder, study_table
-from pipelines.report.tables import NOTHING, difference, listed, number, points, title, unbroken
+from pipelines.report.tables import NOTHING, change, difference, listed, number, title, unbroken
 
 STUDY = "variants"
 KINDS = ("abmilp", "sa-abmilp")
@@ -31,8 +31,7 @@ def measured(study: Study) -> Table:
     plain = {encoder: _one_layer(probes) for encoder, probes in by_encoder(study).items()}
 
     def against(probe: Probe) -> Cell:
-        apart = difference(probe, plain[probe.encoder]) if probe is not plain[probe.encoder] else None
-        return NOTHING if apart is None else Cell(points(apart), apart.mean, apart.std if len(apart.values) > 1 else None)
+        return NOTHING if probe is plain[probe.encoder] else change(difference(probe, plain[probe.encoder]))
 
     before = [(column, partial(_part, i)) for i, column in enumerate((DEPTH, ACTIVATION, SELF_ATTENTION))]
     after = [(Column("against_one_layer", "Against one layer", "spread"), against)]
