@@ -1,5 +1,6 @@
 """Several processes that write one feature set: same bytes as one, whoever is killed, however many there are."""
 
+import os
 import random
 import signal
 import subprocess
@@ -18,18 +19,24 @@ from tests.extract.tiny import tiny_encoder
 N = 200
 ROOT = Path(__file__).parents[2]
 TASK = """
-import sys
+import os, signal, sys
 from pathlib import Path
 import torch
 from extract.datasets import open_images
 from extract.run import extract
 from tests.extract.tiny import tiny_encoder
 torch.set_num_threads(1)
-tars, out, task, n = sys.argv[1:]
+tars, out, task, n, pauses = sys.argv[1:]
 encoder, images = tiny_encoder(), open_images(tars)
 print("begins", flush=True)
+def progress(n_images):
+    global pauses
+    if pauses:
+        pauses = ""
+        os.kill(os.getpid(), signal.SIGSTOP)
 store = extract(
-    encoder, images, Path(out), shard_rows=32, batch_size=16, workers=1, task_id=int(task), n_tasks=int(n), views=2
+    encoder, images, Path(out), shard_rows=32, batch_size=16, workers=1, task_id=int(task), n_tasks=int(n), views=2,
+    progress=progress,
 )
 print("done" if store is None else "published")
 """
@@ -59,9 +66,9 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
 
 
-def start(tars: Path, out: Path, task: int, n: int) -> subprocess.Popen[str]:
-    """A task that has begun to extract."""
-    command = [sys.executable, "-c", TASK, str(tars), str(out), str(task), str(n)]
+def start(tars: Path, out: Path, task: int, n: int, pauses: bool = False) -> subprocess.Popen[str]:
+    """A task that has begun to extract; one that `pauses` stops itself (SIGSTOP) as soon as it may write."""
+    command = [sys.executable, "-c", TASK, str(tars), str(out), str(task), str(n), "pauses" if pauses else ""]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None
     assert process.stdout.readline() == "begins\n", process.communicate()[1]
@@ -103,20 +110,16 @@ def test_kills_and_other_numbers_of_tasks(tars: Path, whole: dict[str, bytes], t
 def test_one_that_does_not_share_is_refused_and_refuses(images: ImageSet, tars: Path, tmp_path: Path) -> None:
     encoder = tiny_encoder()
     given = {"shard_rows": 32, "batch_size": 16, "views": 2}
-    task = start(tars, tmp_path / "f", 0, 2)
-    wait_for_lock(tmp_path / ".staging", task)
-    task.send_signal(signal.SIGSTOP)
+    task = start(tars, tmp_path / "f", 0, 2, pauses=True)
+    stopped = os.waitid(os.P_PID, task.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    assert stopped is not None
+    assert stopped.si_code == os.CLD_STOPPED
     try:
         with pytest.raises(StoreError, match=r"f is being written by process \d+ on"):
             extract(encoder, images, tmp_path / "f", **given)  # type: ignore[arg-type]
     finally:
         task.send_signal(signal.SIGCONT)
     assert finished(task) == "published"
-
-
-def wait_for_lock(folder: Path, task: subprocess.Popen[str]) -> None:
-    while not any(folder.glob("*.lock")) and task.poll() is None:
-        time.sleep(0.002)
 
 
 @pytest.mark.parametrize(("task", "n"), [(2, 2), (-1, 2), (1, 1)])
