@@ -1,14 +1,14 @@
 """What storing tokens in fewer bits costs in accuracy: the quickstart's heads from features in float16 and in another dtype.
 
-    python -m benchmarks.dtypes [--quick] [--dtype int8] [--epochs 40] [--data quickstart/data]
+    python -m benchmarks.dtypes CIFAR10 [--dtype int8] [--epochs 40]
+    python -m benchmarks.dtypes --quick
 
-Each quickstart encoder is extracted in both dtypes, and [cls], the average patch and AbMILP are trained from each, 3 seeds, the
-same order and initialisation, as params.yaml says. Prints top-1 in percent, and ends with one line of JSON: the largest
-difference of the means in points, `int8_vs_float16_points`. Of the quickstart's 1,000 test images a single one is 0.1 points,
-and which of the doubtful ones a head gets right changes with any rounding; all of CIFAR-10's 10,000 say more:
-
-    python -m pipelines.quickstart.cut CIFAR10.npz --out DIR --test 1000    # the same training images
-    python -m benchmarks.dtypes --data DIR
+CIFAR10 is a folder where torchvision keeps (or may download) CIFAR-10, or an .npz with arrays x, y, xt, yt. Each quickstart
+encoder is extracted in both dtypes; [cls], the average patch and AbMILP are trained from each on the quickstart's 5,000
+training images, 3 seeds, the same order and initialisation, as params.yaml says, and measured on all 10,000 test images: of the
+quickstart's 1,000 a single one is 0.1 points, and which of the doubtful ones a head gets right changes with any rounding.
+Prints top-1 in percent, and ends with one line of JSON: the largest difference of the means in points,
+`int8_vs_float16_points`.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from benchmarks.timing import ROOT
 from extract.datasets import ImageSet, open_images
 from extract.encoders import load_encoder
 from extract.run import extract
+from pipelines.quickstart import cut
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe
@@ -38,26 +39,38 @@ def main() -> None:
     )
     parser.add_argument("--dtype", default="int8")
     parser.add_argument("--epochs", type=int, help="of params.yaml by default")
-    parser.add_argument("--data", type=Path, default=ROOT / "quickstart/data", help="folder that holds train/ and test/")
+    parser.add_argument("cifar10", type=Path, nargs="?", help="CIFAR-10, for all its test images; --quick needs none")
     given = parser.parse_args()
+    if given.cifar10 is None and not given.quick:
+        parser.error("where is CIFAR-10? Give a folder for torchvision, which downloads it, or an .npz; or --quick")
     keep_freed_memory()
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
     training = {name: value for name, value in params["probe"].items() if name != "seeds"}
     if given.epochs or given.quick:
         training |= {"epochs": given.epochs or 3, "warmup_epochs": 1}
     plans = {name: HeadPlan(HeadSpec(name), Recipe(**training), tuple(params["probe"]["seeds"])) for name in HEADS}
-    sets = [open_images(str(given.data / split)) for split in ("train", "test")]
-    if given.quick:
-        sets = [ImageSet(s.source, s.samples[:n], s.classes) for s, n in zip(sets, (300, 100), strict=True)]
     largest = 0.0
-    for name in list(params["encoders"])[: 1 if given.quick else None]:
-        reached = {dtype: accuracies(name, sets, dtype, plans) for dtype in ("float16", given.dtype)}
-        for head in HEADS:
-            (one, spread), (other, other_spread) = (reached[dtype][head] for dtype in reached)
-            largest = max(largest, abs(other - one))
-            both = f"float16 {one:.2f} ± {spread:.2f}, {given.dtype} {other:.2f} ± {other_spread:.2f}"
-            print(f"{name} {head}: {both}: {other - one:+.2f}")
+    with tempfile.TemporaryDirectory() as scratch:
+        sets = images(given.cifar10, Path(scratch)) if given.cifar10 else few_images()
+        for name in list(params["encoders"])[: 1 if given.quick else None]:
+            reached = {dtype: accuracies(name, sets, dtype, plans) for dtype in ("float16", given.dtype)}
+            for head in HEADS:
+                (one, spread), (other, other_spread) = (reached[dtype][head] for dtype in reached)
+                largest = max(largest, abs(other - one))
+                both = f"float16 {one:.2f} ± {spread:.2f}, {given.dtype} {other:.2f} ± {other_spread:.2f}"
+                print(f"{name} {head}: {both}: {other - one:+.2f}", flush=True)
     print(json.dumps({f"{given.dtype}_vs_float16_points": round(largest, 2)}))
+
+
+def images(cifar10: Path, scratch: Path) -> list[ImageSet]:
+    """The quickstart's training images, and all test images."""
+    cut.main(cifar10, scratch, test=1000)  # of each class
+    return [open_images(str(scratch / split)) for split in ("train", "test")]
+
+
+def few_images() -> list[ImageSet]:
+    sets = [open_images(str(ROOT / "quickstart/data" / split)) for split in ("train", "test")]
+    return [ImageSet(s.source, s.samples[:n], s.classes) for s, n in zip(sets, (300, 100), strict=True)]
 
 
 def accuracies(name: str, sets: list[ImageSet], dtype: str, plans: dict[str, HeadPlan]) -> dict[str, tuple[float, float]]:
