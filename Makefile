@@ -28,4 +28,4 @@ check: $(READY) ## Formatter, linter, type checker, tests
 	PATH="$(BIN):$$PATH" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 clean: ## Remove what the pipeline made
-	rm -rf features probes attention report
+	rm -rf features receipts probes attention studies divergence localisation composed report

@@ -25,7 +25,7 @@ def tokens() -> Rows:
     from extract.encoders import load_encoder
 
     encoder = load_encoder("quickstart-mae")
-    images = open_images(str(ROOT / "quickstart/data/test"))
+    images = open_images(str(ROOT / "quickstart/data/cifar10/test"))
     blocks = range(encoder.n_blocks)
     parts = []
     with torch.inference_mode():

@@ -69,7 +69,7 @@ def images(cifar10: Path, scratch: Path) -> list[ImageSet]:
 
 
 def few_images() -> list[ImageSet]:
-    sets = [open_images(str(ROOT / "quickstart/data" / split)) for split in ("train", "test")]
+    sets = [open_images(str(ROOT / "quickstart/data/cifar10" / split)) for split in ("train", "test")]
     return [ImageSet(s.source, s.samples[:n], s.classes) for s, n in zip(sets, (300, 100), strict=True)]
 
 

@@ -70,7 +70,7 @@ def disturbed(out: Path, split: str, kills: int, quiet: float, chance: random.Ra
 def start(out: Path, split: str, task: int, n: int) -> subprocess.Popen[bytes]:
     command = [
         *(sys.executable, "-c", "from pipelines.cli import app; app()", "extract", "--encoder", "quickstart-mae"),
-        *("--data", f"quickstart/data/{split}", "--out", str(out), "--shard-rows", "64", "--device", "cpu"),
+        *("--data", f"quickstart/data/cifar10/{split}", "--out", str(out), "--shard-rows", "64", "--device", "cpu"),
         *("--task-id", str(task), "--n-tasks", str(n), "--batch-size", "64"),
     ]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Beside what a recipe has, parameters that one head may change, and those of a whole run.
 OF_A_HEAD = ("preset", "seeds", "base_lrs", "weight_decays", "normalisation", "final_norm", "protocol")
+# Sections of params.yaml with heads by name, and what `dvc repro` takes them to read: [cls], patch tokens, or both.
+SECTIONS = ("cls_heads", "heads", "own_heads")
 # Of these, one excludes the other.
 ALTERNATIVES = (("base_lr", "base_lrs"), ("weight_decay", "weight_decays"), ("k_shot", "percent"))
 TYPES: dict[str, tuple[tuple[type, ...], str]] = {
@@ -48,6 +50,7 @@ def plans_and_run(
     from probe.aggregators import is_own
     from store import BeyondClsError
 
+    heads = heads_of(params or {})
     if twice := next((name for name in names if list(names).count(name) > 1), None):
         raise BeyondClsError(f"--head {twice} was given twice; under a name of its own in params.yaml a head may be repeated")
     common = section(params or {}, "probe")
@@ -55,8 +58,8 @@ def plans_and_run(
     layers_of_run, plans = [common], {}
     for name in names:
         # An aggregator where there is no file, and one's own, need no entry.
-        entered = params is not None and (not is_own(name) or name in section(params, "heads"))
-        entry = section(params or {}, "heads", name) if entered else {}
+        entered = params is not None and (not is_own(name) or name in heads)
+        entry = section({"heads": heads}, "heads", name) if entered else {}
         of_run = {parameter: entry.pop(parameter) for parameter in OF_A_RUN if parameter in entry}
         if of_run and len(names) > 1:
             raise BeyondClsError(
@@ -70,6 +73,29 @@ def plans_and_run(
     run = layered(*layers_of_run, here)
     _check_types("", run, OF_A_RUN)
     return plans, {name: run[name] for name in OF_A_RUN if run.get(name) is not None}
+
+
+def heads_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """What the parameter file says of heads, by name, from all sections that hold some.
+
+    Raises: BeyondClsError: two sections have heads of one name, or one's own stands in a file that `dvc repro` does not watch.
+    """
+    from store import BeyondClsError
+
+    heads: dict[str, Any] = {}
+    for name in SECTIONS:
+        found = section(params, name)
+        if twice := next((head for head in found if head in heads), None):
+            raise BeyondClsError(f"head {twice!r} stands in {name} and in another section; give one of the two another name")
+        heads |= found
+    for name in section(params, "own_heads"):
+        aggregator = str(section(params, "own_heads", name).get("aggregator"))
+        if aggregator.rpartition(":")[0] != (file := f"heads/{name}.py"):
+            raise BeyondClsError(
+                f"own_heads.{name} in the parameter file has aggregator {aggregator!r}, expected {file}:CLASS, "
+                "for that is the file that `dvc repro` watches"
+            )
+    return heads
 
 
 def of_a_command() -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.heads import layered, of_a_command
+from pipelines.heads import SECTIONS, layered, of_a_command
 from pipelines.params import check_names, mapping, section
 
 # What results are of, and where they go: `dvc.yaml` reads these, and tells `beyondcls probe` by --features, --joined and --out.
@@ -27,4 +27,5 @@ def params_of_study(params: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not heads:
         raise BeyondClsError(f"studies.{name} has no heads, expected one or more by name, e.g. heads: {{abmilp: {{}}}}")
     own = {parameter: value for parameter, value in study.items() if parameter in of_a_run}
-    return {**params, "heads": heads, "probe": layered(section(params, "probe"), own)}
+    others = {name: value for name, value in params.items() if name not in SECTIONS}
+    return {**others, "heads": heads, "probe": layered(section(params, "probe"), own)}

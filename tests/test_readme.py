@@ -50,7 +50,7 @@ def quickstart(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for split, n in (("train", 96), ("test", 32)):
-            data = open_images(f"quickstart/data/{split}")
+            data = open_images(f"quickstart/data/cifar10/{split}")
             for name, row in (("cat", 3), ("dog", 5)):
                 data.image(row).save(f"photos/{name}.png")
             some = ImageSet(split, data.samples[:n], data.classes)

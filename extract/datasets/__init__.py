@@ -42,17 +42,28 @@ def open_images(source: str, form: str | None = None, classes: Path | None = Non
             .csv, or the folder of a published data set. A pipe's command is run: see `webdataset_tars`.
         form: a name in DATASETS.
         classes: file of class names, one a line; published data sets have their own.
-        split: of a published data set.
+        split: of a published data set; of other folders, the folder of that name in it, such as train.
 
     Raises:
         DataError: unknown form or split, nothing there, or no images.
     """
+    if split is not None and _is_folder_of_splits(source, split, form):
+        source, split = str(Path(source) / split), None
     form = _seen(source) if form is None else form
     if form not in DATASETS:
         raise DataError(unknown("form of data set", form, DATASETS))
     if classes is not None and not classes.is_file():
         raise DataError(f"there is no file of class names {str(classes)!r}")
     return DATASETS[form].images(form, source, classes, split)
+
+
+def _is_folder_of_splits(source: str, split: str, form: str | None) -> bool:
+    """Whether the images of a split simply lie in a folder of that name."""
+    folder = Path(source)
+    if "://" in source or not folder.is_dir() or not (folder / split).is_dir():
+        return False
+    published = [of for of in DATASETS.values() if isinstance(of, Published)]
+    return not isinstance(DATASETS.get(form or ""), Published) and not any(of.recognises(folder) for of in published)
 
 
 def _seen(source: str) -> str:

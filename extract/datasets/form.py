@@ -7,6 +7,9 @@ from pathlib import Path
 from extract.datasets.image_set import ImageSet
 from extract.datasets.sample import DataError
 
+# What a pipeline asks for, and what some publishers call it: where the labels of test images are a secret, all measure on val.
+ALSO = {"train": ("trainval", "train2017"), "test": ("val", "val2017")}
+
 
 @dataclass(frozen=True)
 class Plain:
@@ -17,7 +20,10 @@ class Plain:
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
         """Raises: DataError: a split was asked for, or as `open`."""
         if split is not None:
-            raise DataError(f"form {name} has no splits, so no {split!r}; leave out --split and name the data of one split")
+            raise DataError(
+                f"form {name} has no splits, and there is no folder {split!r} in {source!r}; leave out --split, and name the data "
+                "of one split"
+            )
         return self.open(source, classes)
 
 
@@ -41,6 +47,8 @@ class Published:
             raise DataError(f"there is no folder {source!r}; expected that of {name}, with {' or '.join(self.signs)}")
         if not self.recognises(Path(source)):
             raise DataError(f"{source} does not look like {name}; expected a folder with {' or '.join(self.signs)}")
+        if split not in self.splits:
+            split = next((also for also in ALSO.get(split or "", ()) if also in self.splits), split)
         if split not in self.splits:
             asked = "there is no split" if split is None else f"there is no split {split!r}"
             raise DataError(f"{asked} of {name}; give --split {' or '.join(self.splits)}")

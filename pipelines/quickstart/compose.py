@@ -1,6 +1,6 @@
 """Compose images whose boxes are known: photographs pasted at random places on larger pictures without an object.
 
-    python -m pipelines.quickstart.compose --data quickstart/data/test --out quickstart/composed
+    python -m pipelines.quickstart.compose --data quickstart/data/cifar10 --split test --out quickstart/composed
 
 gives OUT/images/*.png and OUT/images.csv (id, path, label, x0, y0, x1, y1), which is what `beyondcls extract --data` takes. The
 same photographs and seed give the same bytes.
@@ -56,6 +56,7 @@ def main(
     out: Annotated[Path, typer.Option(help="folder for images.csv and images/")],
     n_images: Annotated[int, typer.Option(min=1, help="photographs, drawn without replacement")] = 1000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    split: Annotated[str | None, typer.Option(help="of the photographs, as `beyondcls extract --split` takes it")] = None,
     canvas: Annotated[int, typer.Option(min=1, help="side of the pictures, pixels")] = 64,
     smallest: Annotated[int, typer.Option(min=1, help="side of a photograph on it, at least")] = 24,
     largest: Annotated[int, typer.Option(min=1, help="and at most")] = 40,
@@ -65,7 +66,7 @@ def main(
         raise BeyondClsError(
             f"photographs of {smallest} to {largest} pixels on {canvas}, expected smallest <= largest <= canvas"
         )
-    photos = open_images(data)
+    photos = open_images(data, split=split)
     if n_images > len(photos):
         raise BeyondClsError(f"{data} has {len(photos):,} photographs, {n_images:,} were asked for; give a lower --n-images")
     (out / "images").mkdir(parents=True, exist_ok=True)

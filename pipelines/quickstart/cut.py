@@ -1,6 +1,6 @@
 """Cut the quickstart's data out of CIFAR-10: a balanced subset as PNG files in WebDataset tars.
 
-    python -m pipelines.quickstart.cut CIFAR10.npz --out quickstart/data
+    python -m pipelines.quickstart.cut CIFAR10.npz --out quickstart/data/cifar10
 
 gives 500 training and 100 test images of each class, drawn with a seed, in shuffled order; ids name the position in CIFAR-10.
 The same input gives the same bytes.
@@ -33,7 +33,7 @@ def png(image: np.ndarray) -> bytes:
 
 def main(
     data: Annotated[Path, typer.Argument(help="CIFAR-10 as .npz (x, y, xt, yt), or a folder for torchvision")],
-    out: Annotated[Path, typer.Option(help="folder for the tars")] = Path("quickstart/data"),
+    out: Annotated[Path, typer.Option(help="folder for the tars")] = Path("quickstart/data/cifar10"),
     train: Annotated[int, typer.Option(min=1, help="training images per class")] = 500,
     test: Annotated[int, typer.Option(min=1, help="test images per class")] = 100,
     per_tar: Annotated[int, typer.Option(min=1)] = 1000,

@@ -84,8 +84,9 @@ class Folders:
     studies: Path = Path("studies")  # STUDIES/STUDY/ENCODER/HEAD
     divergence: Path = Path("divergence")  # DIVERGENCE/ENCODER
     localisation: Path = Path("localisation")  # LOCALISATION/ENCODER
-    images: str = "quickstart/data/test"  # the test images
-    datasets: Path = Path("datasets")  # DATASETS/DATA/ENCODER/HEAD: of other images
+    images: str = "quickstart/data/cifar10/test"  # the test images
+    split: str | None = None  # of these
+    datasets: Path = Path("datasets")  # DATASETS/DATA/ENCODER/HEAD: of any images, those of `probes` among them
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,15 @@ def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
         )
     summaries = [read(file, "beyondcls attention", _attention) for file in sorted(folders.attention.glob("*/summary.json"))]
     return Inputs(
-        found, {a.encoder: a for a in summaries}, _groups(folders.studies), _groups(folders.datasets), folders, examples
+        found, {a.encoder: a for a in summaries}, _groups(folders.studies), _datasets(folders), folders, examples
     )
+
+
+def _datasets(folders: Folders) -> dict[str, dict[tuple[str, str], Probe]]:
+    """Probes by data set; none if these are only those that `folders.probes` holds."""
+    found = _groups(folders.datasets)
+    main = folders.probes.resolve()
+    return {} if all((folders.datasets / name).resolve() == main for name in found) else found
 
 
 def _groups(folder: Path) -> dict[str, dict[tuple[str, str], Probe]]:

@@ -11,7 +11,7 @@ def main(
     probes: Annotated[Path, typer.Option(help="folder that holds ENCODER/HEAD/metrics.json")] = Path("probes"),
     datasets: Annotated[
         Path,
-        typer.Option(help="folder that holds DATA/ENCODER/HEAD/metrics.json: probes on other images than those of --probes"),
+        typer.Option(help="folder that holds DATA/ENCODER/HEAD/metrics.json: probes on several data sets, to be compared"),
     ] = Path("datasets"),
     attention: Annotated[Path, typer.Option(help="folder that holds ENCODER/statistics.csv")] = Path("attention"),
     studies: Annotated[Path, typer.Option(help="folder that holds STUDY/ENCODER/HEAD/metrics.json")] = Path("studies"),
@@ -19,7 +19,8 @@ def main(
     localisation: Annotated[Path, typer.Option(help="folder that holds ENCODER, as localisation writes it")] = Path(
         "localisation"
     ),
-    data: Annotated[str, typer.Option(help="the test images, for the overlays")] = "quickstart/data/test",
+    data: Annotated[str, typer.Option(help="the test images, for the overlays")] = "quickstart/data/cifar10/test",
+    split: Annotated[str | None, typer.Option(help="of these, as `beyondcls extract --split` takes it")] = None,
     out: Annotated[Path, typer.Option(help="folder for index.html, tables and figures")] = Path("report"),
     n_examples: Annotated[int, typer.Option(min=0, help="images with overlays")] = 6,
     encoder: Annotated[list[str] | None, typer.Option(help="show this encoder; repeat it for more; all if not given")] = None,
@@ -45,7 +46,7 @@ def main(
             f"--image {image[0]} and --draw {draw} both choose the images, expected one of them; drop the other"
         )
     inputs = collect(
-        Folders(probes, attention, studies, divergence, localisation, data, datasets),
+        Folders(probes, attention, studies, divergence, localisation, data, split, datasets),
         Examples(n_examples, tuple(image or ()), draw),
     )
     if encoder:

@@ -12,7 +12,7 @@ from pipelines import cli
 from tests.features import write_features
 
 ROOT = Path(__file__).resolve().parents[2]
-TEST_TAR = ROOT / "quickstart/data/test"
+TEST_TAR = ROOT / "quickstart/data/cifar10/test"
 
 
 def run(monkeypatch, capsys, *arguments: object) -> tuple[int, str, str]:
@@ -196,7 +196,7 @@ def test_quickstart_data_is_balanced_and_whole():
     from extract.datasets import open_images
 
     for split, per_class in (("train", 500), ("test", 100)):
-        images = open_images(str(ROOT / "quickstart/data" / split))
+        images = open_images(str(ROOT / "quickstart/data/cifar10" / split))
         assert images.all_problems() == []
         assert np.bincount([s.label for s in images.samples]).tolist() == [per_class] * 10
         assert len(images.classes) == 10

@@ -14,7 +14,7 @@ from pipelines.quickstart import compose
 from store import BeyondClsError, FeatureStore
 
 ROOT = Path(__file__).resolve().parents[2]
-PHOTOS = str(ROOT / "quickstart/data/test")
+PHOTOS = str(ROOT / "quickstart/data/cifar10/test")
 
 
 def composed(out: Path, n: int = 12, seed: int = 0, **options: int) -> list[dict[str, str]]:

@@ -62,17 +62,18 @@ def project(tmp_path_factory) -> Path:
     for name in ("dvc.yaml", "params.yaml", ".gitignore"):
         shutil.copy(ROOT / name, folder)
     for split, n in (("train", 64), ("test", 32)):
-        source = open_images(str(ROOT / "quickstart/data" / split))
-        (folder / "data" / split).mkdir(parents=True)
-        with TarWriter(str(folder / "data" / split / "000.tar")) as tar:
+        source = open_images(str(ROOT / "quickstart/data/cifar10" / split))
+        (folder / "data/few" / split).mkdir(parents=True)
+        with TarWriter(str(folder / "data/few" / split / "000.tar")) as tar:
             for sample in source.samples[:n]:
                 tar.write({"__key__": sample.id, "png": sample.read(), "cls": sample.label})
-        shutil.copy(ROOT / "quickstart/data" / split / "classes.txt", folder / "data" / split)
+        shutil.copy(ROOT / "quickstart/data/cifar10" / split / "classes.txt", folder / "data/few" / split)
 
     def shrink(params):
         params["data"] = "data"
         params["encoders"] = {"quickstart-random": params["encoders"]["quickstart-random"]}
-        params["heads"] = {name: params["heads"][name] for name in ("cls", "abmilp")}
+        params["datasets"] = ["few"]
+        params["heads"] = {"abmilp": params["heads"]["abmilp"]}
         params["probe"] |= {"epochs": 2, "warmup_epochs": 0, "batch_size": 32}
         params["studies"] = {
             "chosen": {
@@ -94,12 +95,12 @@ def project(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_only_what_an_edit_touches_runs_again(project):
     everything = {
-        "extract@quickstart-random-train",
-        "extract@quickstart-random-test",
-        "probe@quickstart-random-cls",
-        "probe@quickstart-random-abmilp",
+        "extract@quickstart-random-few-train",
+        "extract@quickstart-random-few-test",
+        "probe-cls@quickstart-random-few-cls",
+        "probe@quickstart-random-few-abmilp",
         "study@chosen",
-        "attention@quickstart-random",
+        "attention@quickstart-random-few",
         "divergence@quickstart-random",
         "compose",
         "extract-composed@quickstart-random",
@@ -110,12 +111,12 @@ def test_only_what_an_edit_touches_runs_again(project):
     assert (project / "report/index.html").exists()
     assert repro(project) == set()
 
-    edit(project, lambda params: params["heads"]["cls"].update(base_lr=0.05))
-    assert repro(project) == {"probe@quickstart-random-cls", "divergence@quickstart-random", "report"}
+    edit(project, lambda params: params["cls_heads"]["cls"].update(base_lr=0.05))
+    assert repro(project) == {"probe-cls@quickstart-random-few-cls", "divergence@quickstart-random", "report"}
 
     edit(project, lambda params: params["heads"].update(deep={"aggregator": "abmilp", "depth": 2}))
     assert repro(project) == {
-        "probe@quickstart-random-deep",
+        "probe@quickstart-random-few-deep",
         "divergence@quickstart-random",
         "report",
     }
@@ -126,6 +127,6 @@ def test_only_what_an_edit_touches_runs_again(project):
 
     metrics = run(project, sys.executable, "-m", "dvc", "metrics", "show", "--md")
     for head in ("cls", "abmilp", "deep"):
-        assert f"probes/quickstart-random/{head}/metrics.json" in metrics
+        assert f"probes/few/quickstart-random/{head}/metrics.json" in metrics
     run(project, sys.executable, "-m", "dvc", "plots", "show", "-o", "plots")
     assert "Top-1 accuracy" in (project / "plots/index.html").read_text()

@@ -61,7 +61,7 @@ def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
     except ModuleNotFoundError as error:
         return None, [f"Images cannot be read: {error}; install beyondcls[extract]."]
     try:
-        images = open_images(data)
+        images = open_images(data, split=inputs.folders.split)
         if problems := images.all_problems():
             return None, [
                 f"{data} has {len(problems)} problem(s), so it is not certain which map is of which image: {problems[0]}"

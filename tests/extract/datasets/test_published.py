@@ -360,8 +360,26 @@ def test_two_data_sets_in_one_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", [name for name, form in DATASETS.items() if not isinstance(form, Published)])
 def test_forms_without_splits_refuse_one(form: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=f"form {form} has no splits, so no 'test'; leave out --split"):
+    with pytest.raises(DataError, match=f"form {form} has no splits, and there is no folder 'test' in .*; leave out --split"):
         open_images(str(tmp_path), form, split="test")
+
+
+@pytest.mark.parametrize(("name", "split", "meant"), [("coco", "test", "val2017"), ("pets", "train", "trainval")])
+def test_splits_that_publishers_call_otherwise(name: str, split: str, meant: str, tmp_path: Path) -> None:
+    write, written, expected, _ = SETS[name]
+    assert written == meant
+    assert told(open_images(str(write(tmp_path)), split=split)) == expected
+
+
+@pytest.mark.parametrize("form", [None, "folder"])
+def test_a_folder_of_splits(form: str | None, tmp_path: Path) -> None:
+    for split, name in (("train", "a"), ("test", "b")):
+        write_file(tmp_path / split / "cat" / f"{name}.png", picture(0))
+    images = open_images(str(tmp_path), form, split="test")
+    assert [sample.id for sample in images.samples] == ["cat/b"]
+    assert images.digest == open_images(str(tmp_path / "test")).digest
+    with pytest.raises(DataError, match=f"there is no folder 'dev' in '{tmp_path}'"):
+        open_images(str(tmp_path), form, split="dev")
 
 
 def test_nus_wide_without_images(tmp_path: Path) -> None:
