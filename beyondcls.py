@@ -2,10 +2,10 @@
 
 The public names, imported when they are first used: probing needs no timm, extraction no scikit-learn.
 
-    store = beyondcls.open_store("features/quickstart-mae-test")
+    store = beyondcls.open_store("features/quickstart-mae-cifar10-test")
     patch = store.tokens("patch").rows([0, 1, 2])            # [3, 64, 192] float16
-    head = beyondcls.load_probe("probes/quickstart-mae/abmilp/trained/seed0")
-    model = beyondcls.online("quickstart-mae", "probes/quickstart-mae/abmilp/trained/seed0")  # images to logits
+    head = beyondcls.load_probe("probes/cifar10/quickstart-mae/abmilp/trained/seed0")
+    model = beyondcls.online("quickstart-mae", "probes/cifar10/quickstart-mae/abmilp/trained/seed0")  # images to logits
 """
 
 from importlib import import_module

@@ -231,7 +231,9 @@ def table1_vs_recompute(device: torch.device, n_training: int, n_test: int, epoc
     torch.manual_seed(0)
     model: Any = timm.create_model("vit_small_patch14_dinov2", img_size=112, num_classes=0)
     encoder = Encoder("benchmark", model.eval().requires_grad_(False).to(device), {"img_size": 112})
-    sets = [first(open_images(str(ROOT / f"quickstart/data/cifar10/{s}")), n) for s, n in (("train", n_training), ("test", n_test))]
+    sets = [
+        first(open_images(str(ROOT / f"quickstart/data/cifar10/{s}")), n) for s, n in (("train", n_training), ("test", n_test))
+    ]
     recipe = Recipe(epochs=epochs, batch_size=BATCH, warmup_epochs=min(10, epochs - 1))
     plans = {name: HeadPlan(HeadSpec(name), recipe) for name in AGGREGATORS}
     with tempfile.TemporaryDirectory() as scratch:

@@ -36,7 +36,7 @@ def online(
 ) -> "Online":
     """A probe on its encoder, as a module from images to logits: what the probe makes of stored features, without the store.
 
-        model = online("quickstart-mae", "probes/quickstart-mae/abmilp/trained/seed0")
+        model = online("quickstart-mae", "probes/cifar10/quickstart-mae/abmilp/trained/seed0")
         logits, maps = model(*model.prepare(["cat.jpg", "dog.jpg"]))  # [2, K], [2, h, w]
 
     Args:

@@ -21,6 +21,7 @@ from store import FeatureStore
 from tests.pipelines.test_cli import run
 
 ROOT = Path(__file__).resolve().parents[1]
+GEM = "probes/cifar10/quickstart-mae/gem"
 README = (ROOT / "README.md").read_text()
 COMMANDS = [line.split("#")[0].strip() for line in README.splitlines() if line.startswith("beyondcls ")]
 
@@ -54,10 +55,10 @@ def quickstart(tmp_path_factory) -> Path:
             for name, row in (("cat", 3), ("dog", 5)):
                 data.image(row).save(f"photos/{name}.png")
             some = ImageSet(split, data.samples[:n], data.classes)
-            extract(load_encoder("quickstart-mae"), some, folder / f"features/quickstart-mae-{split}", statistics=())
-        sets = [FeatureStore.open(f"features/quickstart-mae-{split}") for split in ("train", "test")]
+            extract(load_encoder("quickstart-mae"), some, folder / f"features/quickstart-mae-cifar10-{split}", statistics=())
+        sets = [FeatureStore.open(f"features/quickstart-mae-cifar10-{split}") for split in ("train", "test")]
         plan = HeadPlan(recipe=Recipe(epochs=1, warmup_epochs=0), seeds=(0,))
-        probe(sets[0], sets[1], folder / "probes/quickstart-mae/abmilp", plan)
+        probe(sets[0], sets[1], folder / "probes/cifar10/quickstart-mae/abmilp", plan)
     return folder
 
 
@@ -65,7 +66,7 @@ def test_python_runs(quickstart, monkeypatch):
     monkeypatch.chdir(quickstart)
     done: dict[str, dict] = {}
     for text in blocks("python"):
-        if not text.startswith("# my_pool.py"):
+        if not text.startswith("# heads/gem.py"):
             exec(text, done.setdefault(text, {}))
     reading, using, training = done.values()
     assert reading["patch"].shape == (3, 64, 192)
@@ -89,24 +90,25 @@ def test_prediction_runs(quickstart, monkeypatch, capsys):
 
 def test_the_aggregator_trains_and_predicts(quickstart, monkeypatch, capsys):
     monkeypatch.chdir(quickstart)
-    Path("my_pool.py").write_text(block("python", "# my_pool.py"))
+    Path("heads").mkdir()
+    Path("heads/gem.py").write_text(block("python", "# heads/gem.py"))
     entry = yaml.safe_load(block("yaml", "gem:"))
     Path("params.yaml").write_text(yaml.safe_dump(entry | {"probe": {"epochs": 2, "warmup_epochs": 0, "seeds": [0, 1]}}))
-    status, out, err = run(monkeypatch, capsys, *command("--head gem"))
+    by_name = [*command("--option p=4.0"), "--params", "params.yaml", "--head", "gem"]
+    for option in ("--option", "p=4.0", "--head", "heads/gem.py:GeM"):
+        by_name.remove(option)
+    status, out, err = run(monkeypatch, capsys, *[a.replace("probes/gem", GEM) for a in by_name])
     assert status == 0, err
-    trained = load_file("probes/gem/trained/seed0.safetensors")["aggregator.p"].item()
+    trained = load_file(f"{GEM}/trained/seed0.safetensors")["aggregator.p"].item()
     assert trained == pytest.approx(4.0, abs=1)
     assert trained != 4.0
     status, out, err = run(monkeypatch, capsys, *command("--own"))
     assert status == 0, err
     assert out.count(" % ") == 10
-    option = re.search(r"Without params.yaml: `(.*?)`", README)
-    assert option is not None
-    arguments = [a for a in command("--head gem") if a not in ("--params", "params.yaml", "--head", "gem", "probes/gem")]
-    arguments += ["probes/again", *shlex.split(option[1]), "--epochs", "2", "--warmup-epochs", "0", "--seeds", "0,1"]
+    arguments = [*command("--option p=4.0"), "--epochs", "2", "--warmup-epochs", "0", "--seeds", "0,1"]
     status, out, err = run(monkeypatch, capsys, *arguments)
     assert status == 0, err
-    assert load_file("probes/again/trained/seed0.safetensors")["aggregator.p"].item() == trained
+    assert load_file("probes/gem/trained/seed0.safetensors")["aggregator.p"].item() == trained
 
 
 def test_there_are_commands():

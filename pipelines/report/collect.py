@@ -159,9 +159,7 @@ def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
             "the report takes it beside others, as DATASETS/DATA/ENCODER/HEAD"
         )
     summaries = [read(file, "beyondcls attention", _attention) for file in sorted(folders.attention.glob("*/summary.json"))]
-    return Inputs(
-        found, {a.encoder: a for a in summaries}, _groups(folders.studies), _datasets(folders), folders, examples
-    )
+    return Inputs(found, {a.encoder: a for a in summaries}, _groups(folders.studies), _datasets(folders), folders, examples)
 
 
 def _datasets(folders: Folders) -> dict[str, dict[tuple[str, str], Probe]]:
