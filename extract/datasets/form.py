@@ -21,8 +21,8 @@ class Plain:
         """Raises: DataError: a split was asked for, or as `open`."""
         if split is not None:
             raise DataError(
-                f"form {name} has no splits, and there is no folder {split!r} in {source!r}; leave out --split, and name the data "
-                "of one split"
+                f"form {name} has no splits, and there is no folder {split!r} in {source!r}; leave out --split, "
+                "and name the data of one split"
             )
         return self.open(source, classes)
 
