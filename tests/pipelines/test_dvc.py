@@ -132,7 +132,7 @@ def test_only_what_an_edit_touches_runs_again(project):
     edit(project, lambda params: params.update(yaml.safe_load(block("yaml", "gem:"))))
     of_the_new_head = {"probe-own@quickstart-random-few-gem", "divergence@quickstart-random", "report"}
     assert repro(project) == of_the_new_head
-    assert "gem" in (project / "report/tables/top1.csv").read_text()
+    assert "gem" in (project / "report/tables/accuracy.csv").read_text()
     with (project / "heads/gem.py").open("a") as file:
         file.write("\nBETTER = True\n")
     assert repro(project) == of_the_new_head
