@@ -5,6 +5,7 @@ import sys
 import typer
 
 from pipelines import attention, divergence, encoders, extract, localise, plan, predict, probe, store
+from pipelines.doctor import command as doctor
 from pipelines.report import command as report
 
 app = typer.Typer(
@@ -22,11 +23,20 @@ app.command("divergence")(divergence.main)
 app.command("localise")(localise.main)
 app.command("report")(report.main)
 app.command("encoders")(encoders.main)
+app.command("doctor")(doctor.main)
 app.add_typer(store.app, name="store")
 
 
 # What a command may need beyond the plain installation, and the extra that brings it.
-EXTRAS = {"timm": "extract", "torchvision": "extract", "webdataset": "extract", "PIL": "extract", "h5py": "exchange"}
+EXTRAS = {
+    "timm": "extract",
+    "torchvision": "extract",
+    "webdataset": "extract",
+    "scipy": "extract",
+    "PIL": "extract",
+    "h5py": "exchange",
+    "s3fs": "s3",
+}
 EXTRAS |= {"sklearn": "probe", "matplotlib": "probe", "jinja2": "probe", "cv2": "probe"}
 
 

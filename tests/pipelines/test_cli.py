@@ -32,7 +32,19 @@ def beyondcls(monkeypatch, capsys):
 def test_help_lists_every_command(beyondcls):
     status, out, _ = beyondcls("--help")
     assert status == 0
-    commands = ("extract", "plan", "probe", "predict", "attention", "divergence", "localise", "report", "store", "encoders")
+    commands = (
+        "extract",
+        "plan",
+        "probe",
+        "predict",
+        "attention",
+        "divergence",
+        "localise",
+        "report",
+        "store",
+        "encoders",
+        "doctor",
+    )
     for command in commands:
         assert command in out
 

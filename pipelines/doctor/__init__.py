@@ -1,0 +1,48 @@
+"""`beyondcls doctor`: checks by name, in the order in which they are shown.
+
+To add one: a file here with `check(here)`, which gives a Finding of the check's name, or None where its question does not
+arise; and its line in CHECKS.
+"""
+
+from collections.abc import Callable
+
+from pipelines.doctor import (
+    cpu,
+    disk,
+    disk_cache,
+    dvc,
+    dvc_cache,
+    dvc_remote,
+    extras,
+    file_system,
+    gpu,
+    hub,
+    memory,
+    parameters,
+    shared_memory,
+    store_root,
+    versions,
+    weights,
+)
+from pipelines.doctor.finding import Finding
+from pipelines.doctor.here import Here
+
+CHECKS: dict[str, Callable[[Here], Finding | None]] = {
+    "versions": versions.check,
+    "extras": extras.check,
+    "gpu": gpu.check,
+    "cpu": cpu.check,
+    "memory": memory.check,
+    "shared memory": shared_memory.check,
+    "disk": disk.check,
+    "file system": file_system.check,
+    "dvc": dvc.check,
+    "dvc cache": dvc_cache.check,
+    "dvc remote": dvc_remote.check,
+    "params.yaml": parameters.check,
+    "store.root": store_root.check,
+    "store.cache": disk_cache.check,
+    "hub": hub.check,
+    "official weights": weights.check,
+}
+NETWORK = ("store.root", "hub", "official weights")  # asked first, all at once

@@ -1,0 +1,27 @@
+"""Where DVC pushes features to, so that other machines need not extract them again."""
+
+from pipelines.doctor.finding import Finding
+from pipelines.doctor.here import Here
+
+
+def check(here: Here) -> Finding | None:
+    """A project without a remote stays on its machine; a default that is not defined is a problem."""
+    if here.project is None:
+        return None
+    settings = here.project.settings
+    urls = {
+        n.split(".", 1)[1].removesuffix(".url"): u
+        for n, u in settings.items()
+        if n.startswith("remote.") and n.endswith(".url")
+    }
+    default = settings.get("core.remote")
+    if default is not None and default not in urls:
+        found = f"the default remote {default!r} is not defined; defined: {', '.join(urls) or 'none'}"
+        return Finding("dvc remote", "problem", found, f"dvc remote add {default} URL, or dvc remote default NAME")
+    if not urls:
+        remedy = "to probe on another machine: dvc remote add -d NAME URL, then dvc push here and dvc pull there"
+        return Finding("dvc remote", "note", "none: features stay on this machine", remedy)
+    shown = ", ".join(f"{name}{' (default)' if name == default else ''} {url}" for name, url in urls.items())
+    if default is None:
+        return Finding("dvc remote", "note", f"{shown}; none is the default", f"dvc remote default {next(iter(urls))}")
+    return Finding("dvc remote", "ok", shown)

@@ -1,0 +1,39 @@
+"""Which parts of the program are installed here."""
+
+from pipelines.doctor.finding import Finding
+from pipelines.doctor.here import Here
+from pipelines.doctor.needed import OURS, extras, is_met, requirements, version
+
+# What cannot be done without an extra.
+NEEDED_FOR = {
+    "extract": "extract features, and predict from images",
+    "probe": "draw the report, localise objects, and use the protocol logistic",
+    "exchange": "export and import HDF5",
+    "s3": "read and write s3:// addresses",
+    "dev": "run the pipeline with DVC, and change and test beyondcls",
+}
+
+
+def check(here: Here) -> Finding | None:
+    """A missing extra is a note: not every machine does everything. A version outside of the requirements is a problem."""
+    if version(OURS) is None:
+        return None
+    complete, lacking, wrong, remedies = [], [], [], []
+    for extra in extras():
+        needed = requirements(extra)
+        missing = [r.name for r in needed if version(r.name) is None]
+        unfit = [r for r in needed if version(r.name) is not None and not is_met(r)]
+        if missing:
+            lacking.append(f"{extra} (no {', '.join(missing)})")
+        elif not unfit:
+            complete.append(extra)
+        wrong += [f"{r.name} is {version(r.name)}, {extra} expects {r.specifier}" for r in unfit]
+        if missing or unfit:
+            remedies.append(f"to {NEEDED_FOR.get(extra, f'use {extra}')}: pip install '{OURS}[{extra}]'")
+    parts = [
+        f"complete: {', '.join(complete)}" if complete else "",
+        f"not here: {', '.join(lacking)}" if lacking else "",
+        *dict.fromkeys(wrong),
+    ]
+    state = "problem" if wrong else "note" if lacking else "ok"
+    return Finding("extras", state, "; ".join(filter(None, parts)), "\n".join(remedies))  # type: ignore[arg-type]

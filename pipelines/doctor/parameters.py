@@ -1,0 +1,109 @@
+"""params.yaml: whether the other commands will understand it."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pipelines.doctor.finding import Finding
+from pipelines.doctor.here import PARAMS, Here
+from pipelines.heads import SECTIONS as OF_HEADS
+from pipelines.heads import heads_of, plans_and_run
+from pipelines.params import check_names, mapping, section
+from store.errors import BeyondClsError, unknown
+
+OTHERS = ("data", "datasets", "store", "encoders", "extract", "probe", "studies", "divergence", "compose")
+SECTIONS = (*OTHERS, *OF_HEADS)
+
+
+def check(here: Here) -> Finding:
+    """What a command would refuse is a problem; a section that none reads is a note, for it may be your own."""
+    params = here.params  # what cannot be read is raised
+    if params is None:
+        return Finding("params.yaml", "ok", "none in this folder; the commands take options instead")
+    problems: list[str] = []
+    notes: list[str] = []
+    with_timm = find_spec("timm") is not None
+    encoders, heads, studies = (
+        _names(entries, problems)
+        for entries in (lambda: section(params, "encoders"), lambda: heads_of(params), lambda: section(params, "studies"))
+    )
+    checks: list[Callable[[], object]] = [lambda: _store(params)]
+    if with_timm:
+        checks += [lambda name=name: _encoder(here, name) for name in encoders]  # type: ignore[misc]
+    elif encoders:
+        notes.append("encoders were not looked at: timm is not installed")
+    checks += [lambda name=name: _head(here.folder, name, params) for name in heads]  # type: ignore[misc]
+    checks += [lambda name=name: _study(here.folder, name, params) for name in studies]  # type: ignore[misc]
+    for one in checks:
+        try:
+            one()
+        except BeyondClsError as error:
+            problems.append(str(error))
+    notes += [unknown("section", name, SECTIONS) for name in params if name not in SECTIONS]
+    found = f"encoders: {len(encoders)}, heads: {len(heads)}, studies: {len(studies)}"
+    if problems:
+        return Finding("params.yaml", "problem", f"{found}; mistakes: {len(problems)}", "\n".join([*problems, *notes]))
+    return Finding("params.yaml", "note" if notes else "ok", found, "\n".join(notes))
+
+
+def _names(entries: Callable[[], dict[str, Any]], problems: list[str]) -> list[str]:
+    """Names in a section; none if it cannot be read."""
+    try:
+        return [str(entry) for entry in entries()]
+    except BeyondClsError as error:
+        problems.append(str(error))
+        return []
+
+
+def _store(params: dict[str, Any]) -> None:
+    store = section(params, "store")
+    check_names("store", store, ["root", "cache"])
+    check_names("store.cache", mapping("store.cache", store.get("cache")), ["folder", "gb"])
+
+
+def _encoder(here: Here, name: str) -> None:
+    """Raises: BeyondClsError: parameters that nothing reads, a checkpoint that is not there, or no such encoder."""
+    from extract.encoders import ENCODERS, load_encoder, timm_names
+    from extract.run import extract
+    from pipelines.extraction import from_params
+
+    loading, _ = from_params(here.folder / PARAMS, name, load_encoder, extract)
+    checkpoint = loading.get("checkpoint")
+    if checkpoint is not None and not (here.folder / str(checkpoint)).is_file():
+        raise BeyondClsError(f"checkpoint of encoder {name!r} is {checkpoint!r}, which is no file here; correct it, or pull it")
+    model = str(loading.get("model") or name)
+    if model not in ENCODERS and model.partition(".")[0] not in timm_names():
+        # Names of no ViT, and of unusual ones: building it says which. Nothing is fetched.
+        load_encoder(name, random_seed=0, model=loading.get("model"), arguments=loading.get("arguments"))
+
+
+def _head(folder: Path, name: str, params: dict[str, Any]) -> None:
+    """Raises: BeyondClsError: options that nothing reads, an unknown aggregator, or a file of yours that is not there."""
+    from probe.aggregators import AGGREGATORS, is_own
+
+    plans, _ = plans_and_run([name], params, {}, {})
+    for plan in plans.values():
+        aggregator = plan.head.aggregator
+        if is_own(aggregator):
+            file = folder / aggregator.rpartition(":")[0]  # is not run
+            if not file.is_file():
+                raise BeyondClsError(f"aggregator of head {name!r} is {aggregator!r}, but there is no file {file}; correct it")
+        elif aggregator not in AGGREGATORS:
+            raise BeyondClsError(unknown(f"aggregator of head {name!r}", aggregator, AGGREGATORS))
+
+
+def _study(folder: Path, name: str, params: dict[str, Any]) -> None:
+    """Raises: BeyondClsError: it, or one of its heads, would be refused."""
+    from pipelines.studies import params_of_study
+
+    study = section(params, "studies", name)
+    for place in ("encoder", "joined"):
+        if place in study and study[place] not in (encoders := section(params, "encoders")):
+            raise BeyondClsError(unknown(f"{place} of study {name!r}", str(study[place]), encoders, "Add it to encoders"))
+    of_study = params_of_study(params, name)
+    for head in of_study["heads"]:
+        try:
+            _head(folder, head, of_study)
+        except BeyondClsError as error:
+            raise BeyondClsError(f"study {name!r}: {error}") from error

@@ -1,0 +1,89 @@
+"""The folder or bucket that machines share (`store.root` of params.yaml): whether it can be read and written to."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from pipelines.doctor.deadline import SECONDS, within
+from pipelines.doctor.file_system import PREFIX
+from pipelines.doctor.finding import Finding
+from pipelines.doctor.here import Here, existing, is_address, local_folder
+
+CHECK = "correct it in params.yaml, or check the network and your credentials"
+
+
+def check(here: Here) -> Finding | None:
+    """Listed, and if it is a folder, written to; nothing is left there."""
+    root = here.store_root
+    if root is None:
+        return None
+    if not is_address(root):
+        folder = local_folder(root, here.folder)
+        try:
+            return within(SECONDS, lambda: _folder(folder))
+        except TimeoutError as error:
+            return Finding("store.root", "problem", f"{folder}: {error}", "mount it again: its server is away")
+    if here.offline:
+        return Finding("store.root", "note", f"{root} was not looked at", "leave out --offline")
+    return _remote(root)
+
+
+def _folder(folder: Path) -> Finding:
+    if folder.exists() and not folder.is_dir():
+        return Finding("store.root", "problem", f"{folder} is no folder", "name a folder under store.root in params.yaml")
+    if not folder.exists():
+        found = f"there is no folder {folder} yet"
+        if os.access(existing(folder), os.W_OK):
+            return Finding(
+                "store.root", "note", found, "mount it, if it is another machine's; else the first extraction makes it"
+            )
+        return Finding("store.root", "problem", f"{found}, and you may not make it", "mount or make it, or name another")
+    try:
+        with os.scandir(folder) as listed:
+            n = sum(1 for _ in listed)
+    except OSError as error:
+        return Finding("store.root", "problem", f"{folder} cannot be read ({error.strerror})", "ask its owner for access")
+    try:
+        with tempfile.TemporaryDirectory(prefix=PREFIX, dir=folder):
+            pass
+    except OSError as error:
+        found = f"{folder} (entries: {n:,}) cannot be written to ({error.strerror})"
+        return Finding("store.root", "note", found, "probing works; to extract, ask its owner for access")
+    return Finding("store.root", "ok", f"{folder} (entries: {n:,}) can be read and written to")
+
+
+def _remote(root: str) -> Finding:
+    import fsspec  # type: ignore[import-untyped]
+
+    protocol = root.partition("://")[0]
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        remedy = "pip install 'beyondcls[s3]'" if protocol == "s3" else str(error)
+        return Finding("store.root", "problem", f"{root} needs a package that is not installed here", remedy)
+    except ValueError:
+        known = "a folder, s3://bucket/folder, or another protocol of fsspec"
+        return Finding(
+            "store.root", "problem", f"{root} has an unknown protocol, expected {known}", "correct it in params.yaml"
+        )
+
+    def names(address: str) -> list[str]:
+        file_system, path = fsspec.core.url_to_fs(address)
+        return file_system.ls(path, detail=False)
+
+    bucket = "/".join(root.split("/")[:3])
+    try:
+        return Finding("store.root", "ok", f"{root} can be listed (entries: {len(within(SECONDS, lambda: names(root))):,})")
+    except FileNotFoundError:
+        pass
+    except TimeoutError as error:
+        return Finding("store.root", "problem", f"{root}: {error}", CHECK)
+    except Exception as error:  # each service has its own errors
+        return Finding("store.root", "problem", f"{root} cannot be listed: {type(error).__name__}: {error}", CHECK)
+    try:
+        within(SECONDS / 2, lambda: names(bucket))
+    except FileNotFoundError:
+        return Finding("store.root", "problem", f"{root} cannot be listed: there is no {bucket}", f"make it; or {CHECK}")
+    except Exception:  # some may list only what lies below
+        return Finding("store.root", "note", f"{root}: nothing there, and {bucket} cannot be listed", CHECK)
+    return Finding("store.root", "ok", f"{root}: nothing there yet")

@@ -1,0 +1,1 @@
+"""The checks of `beyondcls doctor`, each in each state."""

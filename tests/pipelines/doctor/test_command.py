@@ -1,0 +1,179 @@
+"""The command: what it prints, and its exit status."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pipelines import doctor
+from pipelines.doctor import CHECKS, NETWORK
+from pipelines.doctor.command import run
+from pipelines.doctor.finding import Finding
+from pipelines.doctor.here import Here
+from store.errors import BeyondClsError
+from tests.pipelines.test_cli import run as run_command
+
+ROOT = Path(__file__).parents[3]
+OK = Finding("a", "ok", "all [fine]")
+NOTE = Finding("b", "note", "not quite", "pip install 'beyondcls[extract]'\nor leave it")
+PROBLEM = Finding("c", "problem", "broken", "mend it")
+
+
+def tell(monkeypatch, *findings):
+    monkeypatch.setattr(doctor, "CHECKS", {f.name: (lambda here, f=f: f) for f in findings})
+
+
+@pytest.fixture
+def beyondcls(monkeypatch, capsys):
+    return lambda *arguments: run_command(monkeypatch, capsys, *arguments)
+
+
+def test_lines_remedies_and_status(beyondcls, monkeypatch):
+    tell(monkeypatch, OK, NOTE)
+    status, out, _ = beyondcls("doctor")
+    assert status == 0
+    assert out.splitlines() == [
+        "✓ a  all [fine]",
+        "! b  note: not quite",
+        "    → pip install 'beyondcls[extract]'",
+        "    → or leave it",
+        "1 ok, 1 note, 0 problems",
+    ]
+    tell(monkeypatch, OK, NOTE, PROBLEM)
+    status, out, _ = beyondcls("doctor")
+    assert status == 1
+    assert "✗ c  problem: broken\n    → mend it" in out
+
+
+def test_json(beyondcls, monkeypatch):
+    tell(monkeypatch, OK, PROBLEM)
+    status, out, _ = beyondcls("doctor", "--json")
+    assert status == 1
+    assert json.loads(out) == [
+        {"name": "a", "state": "ok", "found": "all [fine]", "remedy": ""},
+        {"name": "c", "state": "problem", "found": "broken", "remedy": "mend it"},
+    ]
+
+
+def failing(error):
+    def check(here):
+        raise error
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("error", "found", "remedy"),
+    [
+        (BeyondClsError("x is 3, expected 4"), "x is 3, expected 4", ""),
+        (ModuleNotFoundError("No module", name="torch"), "not checked: torch is not installed", "pip install torch"),
+        (
+            KeyError("at https://u:hunter2@h"),
+            "the check itself failed: KeyError: 'at https://***@h'",
+            "please report this line",
+        ),
+    ],
+)
+def test_a_check_that_fails_is_a_problem(error, found, remedy):
+    for network in ((), ("x",)):
+        (finding,) = run({"x": failing(error)}, Here(), network)
+        assert finding == Finding("x", "problem", found, remedy)
+
+
+def test_checks_without_a_question_have_no_line():
+    assert list(run({"x": lambda here: None, "a": lambda here: OK}, Here(), ("x",))) == [OK]
+
+
+def test_network_is_asked_all_at_once_and_shown_in_order():
+    together = threading.Barrier(2, timeout=20)  # broken, if one were asked after the other
+
+    def check(name):
+        def ask(here):
+            together.wait()
+            return Finding(name, "ok", "")
+
+        return ask
+
+    checks = {"a": lambda here: OK, "x": check("x"), "y": check("y")}
+    assert [f.name + f.state for f in run(checks, Here(), ("x", "y", "z"))] == ["aok", "xok", "yok"]
+
+
+def test_every_check_here(tmp_path, monkeypatch):
+    """Names agree with the registry; nothing is left in the folder; nothing fails by itself."""
+    monkeypatch.setattr("pipelines.doctor.hub.reached", lambda address: "not asked")
+    monkeypatch.setattr("pipelines.doctor.weights.reached", lambda address: "not asked")
+    (tmp_path / "params.yaml").write_text("store: {root: common, cache: {folder: near, gb: 1}}")
+    findings = list(run(CHECKS, Here(tmp_path), NETWORK))
+    assert {f.name for f in findings} == CHECKS.keys() - {"dvc cache", "dvc remote"}
+    assert [f for f in findings if "check itself failed" in f.found] == []
+    assert [p.name for p in tmp_path.iterdir()] == ["params.yaml"]
+
+
+def test_a_new_machine(tmp_path):
+    """Outside of any project, without timm, DVC and a network: notes, and no traceback."""
+    script = (
+        "import sys\n"
+        "from importlib import metadata, util\n"
+        "version, find_spec = metadata.version, util.find_spec\n"
+        "away = ('timm', 'torchvision', 'webdataset', 'dvc')\n"
+        "def absent(name):\n"
+        "    if name in away: raise metadata.PackageNotFoundError(name)\n"
+        "    return version(name)\n"
+        "metadata.version = absent\n"
+        "sys.modules |= dict.fromkeys(away)\n"
+        "sys.argv = ['beyondcls', 'doctor', '--offline', '--json']\n"
+        "from pipelines.cli import run\n"
+        "run()\n"
+    )
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/nowhere", "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stderr == ""
+    found = {f["name"]: f for f in json.loads(done.stdout)}
+    assert "extract (no timm, torchvision, webdataset)" in found["extras"]["found"]
+    assert found["dvc"]["state"] == "note"
+    assert not {"hub", "official weights", "store.root"} & found.keys()
+    assert done.returncode == int(any(f["state"] == "problem" for f in found.values()))
+
+
+def test_a_silent_network_takes_five_seconds_at_most(tmp_path):
+    """The hub, published weights and an object store that never answer, all at once."""
+    import socket
+
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(50)
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        (tmp_path / "params.yaml").write_text("store: {root: 's3://bucket/folder'}")
+        script = (
+            "import time\n"
+            "from pathlib import Path\n"
+            "from pipelines.doctor import CHECKS, NETWORK, weights\n"
+            "from pipelines.doctor.command import run\n"
+            "from pipelines.doctor.here import Here\n"
+            f"weights.SERVER = {address!r}\n"
+            "began = time.monotonic()\n"
+            "findings = list(run({n: CHECKS[n] for n in NETWORK}, Here(Path()), NETWORK))\n"
+            "print(time.monotonic() - began)\n"
+            "print([f.state for f in findings])\n"
+        )
+        environment = {"PYTHONPATH": str(ROOT), "HF_ENDPOINT": address, "AWS_ENDPOINT_URL": address, "HOME": str(tmp_path)}
+        environment |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_DEFAULT_REGION": "us-east-1"}
+        began = time.monotonic()
+        done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    seconds, states = done.stdout.splitlines()
+    assert states == "['problem', 'note', 'note']"
+    assert float(seconds) < 7  # five, and what importing packages takes
+    assert time.monotonic() - began < 30
+    assert "Traceback" not in done.stderr
+
+
+def test_importing_the_command_is_cheap():
+    script = (
+        "import sys, pipelines.doctor, pipelines.doctor.command; print({'torch', 'zarr', 'timm', 'fsspec'} & set(sys.modules))"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "set()"

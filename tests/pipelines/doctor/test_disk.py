@@ -1,0 +1,116 @@
+"""Room on disks, and the disk cache."""
+
+import os
+import shutil
+from collections import namedtuple
+from types import SimpleNamespace
+
+import pytest
+
+from pipelines.doctor import disk, disk_cache
+from pipelines.doctor.here import Here
+from tests.features import write_features
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def room(monkeypatch):
+    """Sets bytes free, bytes in all, and the files that may still be made."""
+
+    def make(free, total, files=(900, 1000)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(total, total - free, free))
+        monkeypatch.setattr(os, "statvfs", lambda folder: SimpleNamespace(f_favail=files[0], f_files=files[1]))
+
+    return make
+
+
+def test_here(tmp_path):
+    finding = disk.check(Here(tmp_path))
+    assert finding.found.endswith("no feature sets here yet")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "state"),
+    [
+        (500e9, 1e12, "ok"),
+        (40e9, 1e12, "note"),  # 4 %, but enough for another set
+        (0.9e9, 10e9, "problem"),
+    ],
+)
+def test_room(tmp_path, room, free, total, state):
+    room(free, total)
+    write_features(tmp_path / "features/set")
+    finding = disk.check(Here(tmp_path))
+    assert finding.state == state
+    assert bool(finding.remedy) == (state != "ok")
+    assert "the feature sets here take" in finding.found
+    assert "no feature sets" not in finding.found
+
+
+@pytest.mark.parametrize(("total", "state"), [(10e9, "note"), (1e12, "problem")])
+def test_less_room_than_feature_sets_take(tmp_path, room, monkeypatch, total, state):
+    room(2e9, total)
+    write_features(tmp_path / "features/set")
+    monkeypatch.setattr("pipelines.store.find.nbytes_of", lambda folder: 3e9)
+    finding = disk.check(Here(tmp_path))
+    assert finding.state == state
+    assert "take 3 GB" in finding.found
+    assert "beyondcls store rm" in finding.remedy
+
+
+@pytest.mark.parametrize(("files", "state"), [((5, 1000), "problem"), ((0, 0), "ok")])
+def test_number_of_files(tmp_path, room, files, state):
+    room(500e9, 1e12, files)
+    finding = disk.check(Here(tmp_path))
+    assert finding.state == state
+    assert ("5 of 1,000 files" in finding.found) == (state == "problem")
+
+
+def test_each_disk_is_named(tmp_path, room, monkeypatch):
+    room(500e9, 1e12)
+    (tmp_path / "common").mkdir()
+    (tmp_path / "params.yaml").write_text("store: {root: common, cache: {folder: near, gb: 50}}")
+    here = Here(tmp_path)
+    assert disk.check(here).found.startswith("500 GB free (50%)")  # all on one
+    monkeypatch.setattr(disk, "disks", lambda here: [["features", "store.cache"], ["store.root"]])
+    assert disk.check(here).found.startswith("features, store.cache: 500 GB free (50%); store.root: 500 GB free")
+    assert disk.places(here)["store.root"] == tmp_path / "common"
+    assert disk.places(here)["store.cache"] == tmp_path / "near"
+
+
+def test_two_disks(tmp_path):
+    if not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is one file system only")
+    (tmp_path / "params.yaml").write_text("store: {root: /dev/shm/beyondcls-none}")
+    assert disk.disks(Here(tmp_path)) == [["features"], ["store.root"]]
+
+
+class TestDiskCache:
+    def test_none(self, tmp_path):
+        assert disk_cache.check(Here(tmp_path)) is None
+        (tmp_path / "params.yaml").write_text("store: {root: null, cache: {folder: near, gb: 50}}")
+        assert disk_cache.check(Here(tmp_path)) is None
+
+    @pytest.mark.parametrize(("free", "state"), [(49.5e9, "note"), (60e9, "ok")])
+    def test_room(self, tmp_path, room, free, state):
+        room(free, 1e12)
+        (tmp_path / "params.yaml").write_text("store: {root: 's3://bucket', cache: {folder: near, gb: 50}}")
+        finding = disk_cache.check(Here(tmp_path))
+        assert finding.state == state
+        assert "0 B of 50 GB" in finding.found
+        assert ("store.cache.gb" in finding.remedy) == (state == "note")
+
+    def test_what_it_holds_is_room_for_it(self, tmp_path, room):
+        room(1000, 1e12)
+        (tmp_path / "params.yaml").write_text("store: {root: 's3://bucket', cache: {folder: near, gb: 0.0000015}}")
+        (tmp_path / "near").mkdir()
+        (tmp_path / "near/file").write_bytes(bytes(600))
+        assert disk_cache.check(Here(tmp_path)).state == "ok"
+
+    def test_not_ours(self, tmp_path, room, monkeypatch):
+        room(60e9, 1e12)
+        (tmp_path / "params.yaml").write_text("store: {root: 's3://bucket', cache: {folder: near, gb: 50}}")
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
+        assert disk_cache.check(Here(tmp_path)).state == "problem"

@@ -1,0 +1,135 @@
+"""Where weights come from: a server of our own stands in for the hub."""
+
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from pipelines.doctor import hub, weights
+from pipelines.doctor.here import Here
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_ENDPOINT", "HF_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def server():
+    """Address of a server whose answer is its status."""
+    made = []
+
+    def make(status):
+        class Handler(BaseHTTPRequestHandler):
+            def do_HEAD(self):
+                asked.append(self.path)
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, *arguments):
+                pass
+
+        asked = []
+        made.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=made[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{made[-1].server_port}", asked
+
+    yield make
+    for one in made:
+        one.shutdown()
+        one.server_close()
+
+
+@pytest.mark.parametrize("status", [200, 403, 503])
+def test_an_answer_is_enough(server, monkeypatch, status):
+    address, asked = server(status)
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    finding = hub.check(Here())
+    assert finding.state == "ok"
+    assert asked == ["/"] or asked == [""]
+
+
+def test_nobody_there(monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
+        monkeypatch.setenv("HF_HOME", "/data/hf")
+        finding = hub.check(Here())
+    assert finding.state == "note"
+    assert "cannot be reached: [Errno 111] Connection refused" in finding.found
+    assert "copy /data/hf (HF_HOME)" in finding.remedy
+    assert "--checkpoint FILE" in finding.remedy
+
+
+def test_no_answer_in_time(monkeypatch):
+    monkeypatch.setattr(hub, "SECONDS", 0.2)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        began = time.monotonic()
+        finding = hub.check(Here())
+        assert time.monotonic() - began < 5
+    assert finding.state == "note"
+    assert "cannot be reached" in finding.found
+
+
+def test_proxy(server, monkeypatch):
+    address, asked = server(200)
+    monkeypatch.setenv("http_proxy", address)
+    monkeypatch.setenv("HF_ENDPOINT", "http://hub.invalid")
+    assert hub.check(Here()).state == "ok"
+    assert asked == ["http://hub.invalid/"] or asked == ["http://hub.invalid"]
+    address, _ = server(407)
+    monkeypatch.setenv("http_proxy", address.replace("//", "//me:hunter2@"))
+    finding = hub.check(Here())
+    assert finding.state == "note"
+    assert "the proxy wants a password" in finding.found
+
+
+def test_proxy_is_named_when_it_may_be_at_fault(monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:hunter2@proxy.invalid:1")
+    monkeypatch.setattr(hub, "reached", lambda address: "no route")
+    finding = hub.check(Here())
+    assert "the environment names a proxy" in finding.remedy
+    assert "hunter2" not in finding.found + finding.remedy
+
+
+def test_certificates(monkeypatch):
+    monkeypatch.setattr(hub, "reached", lambda address: "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed")
+    assert "SSL_CERT_FILE" in hub.check(Here()).remedy
+
+
+def test_address_that_is_none(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "hub")
+    assert "cannot be reached: unknown url type: 'hub'" in hub.check(Here()).found
+
+
+@pytest.mark.parametrize("value", ["1", "TRUE"])
+def test_offline_by_the_environment(monkeypatch, value):
+    monkeypatch.setenv("HF_HUB_OFFLINE", value)
+    monkeypatch.setattr(hub, "reached", lambda address: pytest.fail("asked"))
+    finding = hub.check(Here())
+    assert finding.state == "note"
+    assert finding.found == f"HF_HUB_OFFLINE={value}: timm takes weights from ~/.cache/huggingface only"
+
+
+def test_official_weights(server, monkeypatch):
+    monkeypatch.setattr(weights, "SERVER", server(403)[0])
+    assert weights.check(Here()).state == "ok"
+    monkeypatch.setattr(weights, "SERVER", "http://127.0.0.1:1")
+    finding = weights.check(Here())
+    assert finding.state == "note"
+    assert "--checkpoint FILE" in finding.remedy
+
+
+def test_left_out_offline(monkeypatch):
+    monkeypatch.setattr(hub, "reached", lambda address: pytest.fail("asked"))
+    assert hub.check(Here(offline=True)) is None
+    assert weights.check(Here(offline=True)) is None

@@ -1,0 +1,91 @@
+"""params.yaml, as the other commands read it."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.doctor import parameters
+from pipelines.doctor.here import Here
+from pipelines.params import read_params
+from store.errors import BeyondClsError
+
+ROOT = Path(__file__).parents[3]
+
+
+def check(folder, text):
+    (folder / "params.yaml").write_text(text)
+    return parameters.check(Here(folder))
+
+
+def test_none(tmp_path):
+    finding = parameters.check(Here(tmp_path))
+    assert (finding.state, finding.remedy) == ("ok", "")
+
+
+def test_that_of_the_repository():
+    finding = parameters.check(Here(ROOT))
+    assert (finding.state, finding.remedy) == ("ok", "")
+    params = read_params(ROOT / "params.yaml")
+    n_heads = sum(len(params[name]) for name in ("cls_heads", "heads", "own_heads"))
+    assert finding.found == f"encoders: {len(params['encoders'])}, heads: {n_heads}, studies: {len(params['studies'])}"
+
+
+@pytest.mark.parametrize(("text", "says"), [("a: [1", "is not YAML"), ("[1]", "expected sections")])
+def test_unreadable(tmp_path, text, says):
+    with pytest.raises(BeyondClsError, match=says):
+        check(tmp_path, text)
+
+
+def test_section_that_nothing_reads(tmp_path):
+    finding = check(tmp_path, "encoder: {a: {}}")
+    assert finding.state == "note"
+    assert "unknown section 'encoder'; did you mean 'encoders'?" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("encoders: {mae-b17: {}}", "unknown encoder 'mae-b17'"),
+        ("encoders: {mine: {model: resnet18}}", "mine is no ViT"),
+        ("encoders: {mine: {model: mae-b16, checkpoint: none.pt}}", "'none.pt', which is no file here"),
+        ("encoders: {mae-b16: {weight: 3}}", "did you mean 'weights'?"),
+        ("encoders: [mae-b16]", "expected names and values"),
+        ("encoders: {mae-b16: {}}\nextract: {block: 3}", "did you mean 'blocks'?"),
+        ("heads: {a: {aggregator: abmlip}}", "unknown aggregator of head 'a' 'abmlip'; did you mean 'abmilp'?"),
+        ("heads: {abmilp: {dept: 2}}", "did you mean 'depth'?"),
+        ("heads: {abmilp: {}}\nprobe: {epoch: 3}", "did you mean 'epochs'?"),
+        ("heads: {gem: {aggregator: 'my_pool.py:GeM'}}", "there is no file"),
+        ("own_heads: {gem: {aggregator: 'my_pool.py:GeM'}}", "expected heads/gem.py:CLASS"),
+        ("heads: {a: {}}\ncls_heads: {a: {}}", "'a' stands in heads and in another section"),
+        (
+            "encoders: {mae-b16: {}}\nstudies: {s: {study: poolings, encoder: mea, heads: {cls: {}}}}",
+            "unknown encoder of study 's'",
+        ),
+        ("studies: {s: {study: poolings}}", "has no heads"),
+        ("studies: {s: {study: poolings, heads: {a: {aggregator: abmlip}}}}", "study 's': unknown aggregator"),
+        ("store: {rot: x}", "did you mean 'root'?"),
+        ("store: {cache: {size: 3}}", "unknown parameter in store.cache 'size'"),
+    ],
+)
+def test_mistakes(tmp_path, text, says):
+    finding = check(tmp_path, text)
+    assert finding.state == "problem"
+    assert says in finding.remedy
+    assert finding.found.endswith("; mistakes: 1")
+
+
+def test_own_head_is_looked_for_and_not_run(tmp_path):
+    (tmp_path / "my_pool.py").write_text("raise SystemExit('run')")
+    assert check(tmp_path, "heads: {gem: {aggregator: 'my_pool.py:GeM', p: 4.0}}").state == "ok"
+
+
+def test_encoders_of_timm_need_no_weights(tmp_path):
+    known = "encoders: {vit_tiny_patch16_224.augreg_in21k: {}, mine: {model: flexivit_small}}"  # the latter has to be built
+    assert check(tmp_path, known).state == "ok"
+
+
+def test_without_timm(tmp_path, monkeypatch):
+    monkeypatch.setattr(parameters, "find_spec", lambda name: None)
+    finding = check(tmp_path, "encoders: {mae-b17: {}}")
+    assert finding.state == "note"
+    assert "timm is not installed" in finding.remedy
