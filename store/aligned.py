@@ -2,6 +2,7 @@
 
 import math
 import mmap
+import threading
 from contextlib import suppress
 
 import numpy as np
@@ -9,6 +10,8 @@ from numpy.typing import DTypeLike
 
 ALIGNMENT = 4096  # of addresses, offsets and lengths that bypass the page cache; suits every disk in use
 HUGE_PAGE = 2 << 20
+
+_local = threading.local()
 
 
 def aligned_memory(nbytes: int) -> memoryview:
@@ -18,6 +21,14 @@ def aligned_memory(nbytes: int) -> memoryview:
         with suppress(OSError):  # a kernel built without them
             memory.madvise(mmap.MADV_HUGEPAGE)  # touched for the first time, and pinned by the disk, 512 pages at once
     return memoryview(memory)
+
+
+def scratch(nbytes: int, what: str = "rows") -> memoryview:
+    """Memory of this thread for some purpose, with arbitrary content, used again."""
+    if len(memory := getattr(_local, what, memoryview(b""))) < nbytes:
+        memory = aligned_memory(nbytes)
+        setattr(_local, what, memory)
+    return memory
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:

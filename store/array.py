@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import xxhash
 
-from store.aligned import ALIGNMENT, aligned_memory
+from store.aligned import ALIGNMENT, aligned_memory, scratch
 from store.errors import StoreError
-from store.folder import Folder, ShardFile
+from store.folder import PIECE_NBYTES, Folder, ShardFile
 from store.layout import ATTRIBUTE, DIGEST_NBYTES, SCALE, ArrayLayout
+from store.parallel import each
 
 if TYPE_CHECKING:
     from store.codecs import Codec
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Verify = Literal["first", "always", "never"]
 PLAIN = (None, "float16", "float32")  # codecs that need no decoding, and so no torch, whose import takes seconds
 VERIFY = ("first", "always", "never")
-PIECE_NBYTES = 1 << 20  # read at once: enough for a disk to be at full speed, little enough to stay in the processor's cache
+BLOCK_ROWS = 32  # neighbours that a shuffled epoch keeps together when it reads a disk, at most
 OPEN_SHARDS = 64  # kept open, of each array
 
 
@@ -69,11 +70,12 @@ class ArrayReader:
         self._lock = Lock()
         self._open: OrderedDict[tuple[int, bool | None], ShardFile] = OrderedDict()
         self._digests: dict[int, bytes] = {}
+        self._touched: dict[int, Lock] = {}  # held while the tail of a shard is read
         self._seen: dict[int, bytearray] = {}  # 1 for each digest of a shard that was compared
 
     def __getstate__(self) -> dict[str, Any]:
         """Without open files: a reader can be sent to another process, which checks for itself."""
-        return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_open", "_digests", "_seen")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_open", "_touched", "_digests", "_seen")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -140,12 +142,18 @@ class ArrayReader:
         flat = out.reshape(len(wanted), -1).view(np.uint8) if len(wanted) else out
         order = np.argsort(wanted, kind="stable")
         ordered = wanted[order]
-        scratch = aligned_memory(self.scratch_nbytes(max(1, min(len(wanted), self.piece_rows))))
-        for start, stop in self.runs(ordered):
+        needed = self.scratch_nbytes(self.piece_rows)
+
+        def read(run: tuple[int, int]) -> None:
+            start, stop = run
             first = int(ordered[start])
-            read = np.frombuffer(self.fetch(first, int(ordered[stop - 1]) + 1, scratch), np.uint8)
-            rows = read.reshape(-1, self.layout.row_nbytes)
+            found = np.frombuffer(self.fetch(first, int(ordered[stop - 1]) + 1, scratch(needed)), np.uint8)
+            rows = found.reshape(-1, self.layout.row_nbytes)
             flat[order[start:stop]] = rows if len(rows) == stop - start else rows[ordered[start:stop] - first]
+
+        runs = list(self.runs(ordered))
+        for _ in each(read, runs, min(self.folder.requests, len(runs))):
+            pass
         return out
 
     def _checked(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -160,21 +168,38 @@ class ArrayReader:
 
     @property
     def piece_rows(self) -> int:
-        """Rows that are read at once: about a MiB, whole digests."""
+        """Rows that are read at once: whole digests, about a MiB from a disk, more over a network."""
+        return self._rows_of(self.folder.piece_nbytes)
+
+    @property
+    def block_rows(self) -> int:
+        """Neighbours that a shuffled epoch keeps together by default."""
+        if self.folder.block_nbytes is None:
+            return min(self._rows_of(PIECE_NBYTES), BLOCK_ROWS)
+        return self._rows_of(self.folder.block_nbytes)
+
+    def _rows_of(self, nbytes: int) -> int:
         checked = self.layout.checked_rows
-        return max(1, PIECE_NBYTES // (checked * self.layout.row_nbytes)) * checked
+        return max(1, nbytes // (checked * self.layout.row_nbytes)) * checked
 
     def scratch_nbytes(self, n_rows: int) -> int:
         """Memory that `fetch` needs for this many neighbouring rows."""
         return (n_rows + 2 * self.layout.checked_rows) * self.layout.row_nbytes + 2 * ALIGNMENT
 
     def runs(self, ordered: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Ranges of `ordered` (ascending rows) to read at once: neighbours in one shard, at most `piece_rows` rows."""
+        """Ranges of `ordered` (ascending rows) to read at once: neighbours in one shard, at most `piece_rows` rows.
+
+        Where each read is a request, rows count as neighbours if their digests are: what lies between is read anyway, to be
+        compared. Such a range has no row twice.
+        """
         if not len(ordered):
             return
         piece, shard_rows = self.piece_rows, self.layout.shard_rows
         within = ordered % shard_rows // piece + ordered // shard_rows * (shard_rows // piece + 1)
-        ends = np.flatnonzero((np.diff(ordered) > 1) | (np.diff(within) != 0)) + 1
+        apart = np.diff(ordered) > 1
+        if self.folder.requests > 1:
+            apart = (np.diff(ordered // self.layout.checked_rows) > 1) | (np.diff(ordered) == 0)
+        ends = np.flatnonzero(apart | (np.diff(within) != 0)) + 1
         yield from pairwise([0, *ends.tolist(), len(ordered)])
 
     def fetch(self, start: int, stop: int, scratch: memoryview, direct: bool | None = False) -> memoryview:
@@ -189,7 +214,7 @@ class ArrayReader:
         end = max(last, (unchecked[-1] + 1) * checked) if unchecked else last
         read = file.read(begin * nbytes, (end - begin) * nbytes, scratch)
         if len(read) != (end - begin) * nbytes:
-            raise StoreError(f"{self._path(shard)} ended while it was read; pull or extract it again")
+            raise self._ended(shard)
         for piece in unchecked:
             at = (piece * checked - begin) * nbytes
             self._compare(shard, piece, xxhash.xxh3_128_digest(read[at : at + checked * nbytes]), self._digests[shard])
@@ -225,6 +250,9 @@ class ArrayReader:
         pieces, seen = range(first // checked, -(-last // checked)), self._seen_of(shard, file)
         return shard, first, last, file, pieces if self.verify == "always" else [i for i in pieces if not seen[i]]
 
+    def _ended(self, shard: int) -> StoreError:
+        return StoreError(f"{self._path(shard)} ended while it was read; pull or extract it again")
+
     def _compare(self, shard: int, piece: int, digest: bytes, digests: bytes) -> None:
         if digest != digests[DIGEST_NBYTES * piece : DIGEST_NBYTES * (piece + 1)]:
             raise self._damaged(shard, piece)
@@ -243,8 +271,12 @@ class ArrayReader:
     def _seen_of(self, shard: int, file: ShardFile) -> bytearray:
         """Which pieces of a shard were compared; its tail is, when it is first touched."""
         if (seen := self._seen.get(shard)) is None:
-            self._digests[shard] = self._tail(shard, file)
-            seen = self._seen.setdefault(shard, bytearray(self.layout.n_digests(shard)))
+            with self._lock:
+                touched = self._touched.setdefault(shard, Lock())
+            with touched:  # threads that come at once wait for the first one: a tail is read once
+                if (seen := self._seen.get(shard)) is None:
+                    self._digests[shard] = self._tail(shard, file)
+                    seen = self._seen[shard] = bytearray(self.layout.n_digests(shard))
         return seen
 
     def _tail(self, shard: int, file: ShardFile) -> bytes:
@@ -273,11 +305,15 @@ class ArrayReader:
             raise StoreError(problem)
         layout, file = self.layout, self.folder.open(self.layout.file(shard))
         digests = self._tail(shard, file)
-        step = layout.checked_rows * layout.row_nbytes
-        scratch = aligned_memory(step + 2 * ALIGNMENT)
-        for i in range(layout.n_digests(shard)):
-            read = file.read(i * step, step, scratch)
-            self._compare(shard, i, xxhash.xxh3_128_digest(read), digests)
+        step, piece = layout.checked_rows * layout.row_nbytes, self.piece_rows * layout.row_nbytes
+        memory = scratch(piece + 2 * ALIGNMENT)
+        for begin in range(0, data_nbytes := layout.data_nbytes(shard), piece):
+            nbytes = min(piece, data_nbytes - begin)
+            read = file.read(begin, nbytes, memory)
+            if len(read) != nbytes:
+                raise self._ended(shard)
+            for at in range(0, nbytes, step):
+                self._compare(shard, (begin + at) // step, xxhash.xxh3_128_digest(read[at : at + step]), digests)
 
     def _path(self, shard: int) -> str:
         return self.folder.path(self.layout.file(shard))

@@ -4,13 +4,15 @@ import ctypes
 import mmap
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
 from store.aligned import ALIGNMENT
 from store.errors import StoreError
+
+PIECE_NBYTES = 1 << 20  # enough for a disk to be at full speed, little enough to stay in the processor's cache
 
 
 class ShardFile(ABC):
@@ -29,7 +31,17 @@ class ShardFile(ABC):
 
 
 class Folder(ABC):
-    """A feature set's files by their path inside it."""
+    """A feature set's files by their path inside it, and how they want to be read.
+
+    Attributes:
+        piece_nbytes: at most read at once.
+        requests: how many reads at a time; more than one where each waits for a network.
+        block_nbytes: neighbours that a shuffled epoch keeps together; None: as few as make a disk fast.
+    """
+
+    piece_nbytes = PIECE_NBYTES
+    requests = 1
+    block_nbytes: int | None = None
 
     @abstractmethod
     def path(self, name: str) -> str:
@@ -38,6 +50,9 @@ class Folder(ABC):
     @abstractmethod
     def content(self, name: str) -> bytes | None:
         """All of a small file; None if there is none."""
+
+    def expect(self, names: Iterable[str]) -> None:  # noqa: B027, a disk needs no warning
+        """Small files whose content will be asked for soon."""
 
     @abstractmethod
     def size(self, name: str) -> int | None:
@@ -63,7 +78,11 @@ def open_folder(path: str | os.PathLike[str] | Folder) -> Folder:
     if isinstance(path, Folder):
         return path
     text = os.fspath(path)
-    return Remote(text) if "://" in text and not text.startswith("file://") else Local(Path(text.removeprefix("file://")))
+    if "://" not in text or text.startswith("file://"):
+        return Local(Path(text.removeprefix("file://")))
+    from store.remote import Remote
+
+    return Remote(text)
 
 
 class Local(Folder):
@@ -86,12 +105,12 @@ class Local(Folder):
 
     def open(self, name: str, direct: bool | None = False) -> ShardFile:
         try:
-            return _LocalShard(self.folder / name, direct)
+            return LocalShard(self.folder / name, direct)
         except OSError as error:
             raise StoreError(f"{self.path(name)} cannot be opened ({error.strerror}); pull or extract it again") from error
 
 
-class _LocalShard(ShardFile):
+class LocalShard(ShardFile):
     def __init__(self, path: Path, direct: bool | None):
         self._path, self._descriptor = path, -1
         self._descriptor = os.open(path, os.O_RDONLY)
@@ -150,56 +169,3 @@ def _in_page_cache(descriptor: int) -> bool:
         failed = libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), ctypes.c_void_p(pages.ctypes.data))
         del view
     return not failed and bool((pages & 1).mean() > 0.9)
-
-
-class Remote(Folder):
-    """Through fsspec. Listed once: a feature set does not change under its readers."""
-
-    def __init__(self, url: str):
-        import fsspec  # type: ignore[import-untyped]
-
-        self.url = url.rstrip("/")
-        try:
-            self._fs, self._root = fsspec.core.url_to_fs(self.url)
-            listed = self._fs.find(self._root, detail=True)
-        except FileNotFoundError:
-            listed = {}
-        except (ImportError, ValueError) as error:
-            raise StoreError(f"{url} cannot be opened: {error}") from error
-        except Exception as error:  # each service has its own errors
-            raise StoreError(f"{url} cannot be listed: {error}; check the address, the network and your credentials") from error
-        self._root = self._root.rstrip("/")
-        prefix = len(self._root.lstrip("/")) + 1
-        self._sizes = {name.lstrip("/")[prefix:]: entry["size"] for name, entry in listed.items()}
-
-    def path(self, name: str) -> str:
-        return f"{self.url}/{name}" if name else self.url
-
-    def content(self, name: str) -> bytes | None:
-        return self.range(name, 0, self._sizes[name]) if name in self._sizes else None
-
-    def size(self, name: str) -> int | None:
-        return self._sizes.get(name)
-
-    def has_folder(self, name: str) -> bool:
-        return any(other.startswith(f"{name}/") for other in self._sizes)
-
-    def open(self, name: str, direct: bool | None = False) -> ShardFile:
-        if name not in self._sizes:
-            raise StoreError(f"{self.path(name)} cannot be opened (it is missing); push or extract it again")
-        return _RemoteShard(self, name)
-
-    def range(self, name: str, start: int, stop: int) -> bytes:
-        """Raises: StoreError: the service does not give these bytes."""
-        try:
-            return self._fs.cat_file(f"{self._root}/{name}", start=start, end=stop) if stop > start else b""
-        except Exception as error:  # each service has its own errors
-            raise StoreError(f"{self.path(name)} cannot be read: {error}") from error
-
-
-class _RemoteShard(ShardFile):
-    def __init__(self, folder: Remote, name: str):
-        self._folder, self._name = folder, name
-
-    def read(self, offset: int, nbytes: int, scratch: memoryview) -> memoryview:
-        return memoryview(self._folder.range(self._name, offset, offset + nbytes))

@@ -15,12 +15,14 @@ from store.array import ArrayReader
 from store.buffers import Pool
 from store.decode import SCALE, decoded, parts_of
 from store.errors import StoreError
-from store.folder import Local
 from store.gpu import on_gpu
 from store.order import Order, random_views, shuffle_quality
 from store.placement import Placement, place
 from store.resident import Resident
 from store.stream import WINDOWS, Stream
+
+BUFFER_NBYTES = 256 << 20  # for streaming
+BUFFER_BLOCKS = 128  # at least, so that a window mixes blocks from many places
 
 
 @dataclass
@@ -52,8 +54,10 @@ class Loader:
         device: where batches are wanted.
         placement: "device", "memory", "stream", or "auto": the first that fits. `reason` says what was chosen and why.
         dtype: of floating arrays in a batch; None leaves them as their codec gives them (float16 for float16).
-        block_rows: neighbours that stay together when streaming; by default as many as make a MiB.
-        buffer_nbytes: memory for streaming. A third of it is the window in which rows are mixed, a batch at least.
+        block_rows: neighbours that stay together when streaming; by default as many as make a MiB, or 8 MiB where each
+            block is a request to an object store. Equal blocks and buffers give equal epochs, wherever the set lies.
+        buffer_nbytes: memory for streaming, 256 MiB by default, and 1 GiB where blocks are 8 MiB. A third of it is the window
+            in which rows are mixed, a batch at least.
         shards_at_once: shards that are mixed when streaming; all by default.
         threads: that read.
         direct: bypass the page cache; by default for files that are not in it.
@@ -80,7 +84,7 @@ class Loader:
         joined: Mapping[str, np.ndarray] | None = None,
         dtype: torch.dtype | None = torch.float32,
         block_rows: int | None = None,
-        buffer_nbytes: int = 256 << 20,
+        buffer_nbytes: int | None = None,
         shards_at_once: int | None = None,
         threads: int | None = None,
         direct: bool | None = None,
@@ -102,15 +106,17 @@ class Loader:
         streamed = [self.arrays[name] for name, where in self.places.items() if where == "stream"]
         widest = max(streamed or self.arrays.values(), key=lambda array: array.nbytes)
         self.placement = self.places[next(name for name, array in self.arrays.items() if array is widest)]
-        remote = any(not isinstance(array.folder, Local) for array in streamed)
-        self.threads = threads or (16 if remote else min(8, max(4, (os.cpu_count() or 2) // 2)))
+        requests = max(array.folder.requests for views in self._views.values() for array in views)
+        self.threads = threads or (requests if requests > 1 else min(8, max(4, (os.cpu_count() or 2) // 2)))
+        if buffer_nbytes is None:
+            buffer_nbytes = max(BUFFER_NBYTES, BUFFER_BLOCKS * (widest.folder.block_nbytes or 0))
         batch_nbytes = sum(part.layout.row_nbytes for array in streamed for part in (array, array.scale) if part) * batch_size
         window = buffer_nbytes // WINDOWS // max(1, batch_nbytes) if streamed and shuffle else 1
         self.order = Order(
             self.rows,
             widest.layout.shard_rows,
             # Fully shuffled where rows need not be read one behind the other.
-            (block_rows or min(widest.piece_rows, 32)) if streamed else 1,
+            (block_rows or widest.block_rows) if streamed else 1,
             max(1, window) * batch_size if streamed else max(1, len(self.rows)),
             shuffle,
             shards_at_once if streamed else None,

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import zarr
     from torch import Tensor
 
+    from store.cache import DiskCache
+
 
 class FeatureStore:
     """One feature set on disk: the features of one encoder for one data set.
@@ -40,7 +42,13 @@ class FeatureStore:
         self.arrays: dict[str, ArrayReader] = {}
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], key: str | None = None, verify: Verify = "first") -> "FeatureStore":
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        key: str | None = None,
+        verify: Verify = "first",
+        cache: "DiskCache | None" = None,
+    ) -> "FeatureStore":
         """Open and check a feature set.
 
         Args:
@@ -48,6 +56,7 @@ class FeatureStore:
             key: the key it must have; any by default.
             verify: compare rows with their digest when this process first reads them ("first"), each time ("always") or
                 "never".
+            cache: keeps on this machine's disk what is read from an object store; of no use for a local folder.
 
         Raises:
             StoreError: not a feature set, another key or format version, edited metadata, missing or cut shards.
@@ -55,9 +64,12 @@ class FeatureStore:
         if verify not in VERIFY:
             raise StoreError(unknown("verify", verify, VERIFY))
         store = cls.describe(path, key, verify)
-        for name in store.attributes["arrays"]:
-            if store.folder.has_folder(_kind(name)):
-                store.add(name)
+        if cache is not None and not isinstance(store.folder, Local):
+            store.folder = cache.over(store.folder, store.spec.key, store.attributes["digest"])
+        there = [name for name in store.attributes["arrays"] if store.folder.has_folder(_kind(name))]
+        store.expect(there)
+        for name in there:
+            store.add(name)
         for array in store.arrays.values():
             scale = array.scale.layout if array.scale is not None else None
             if array.scale_shape != (scale and (scale.shape, scale.dtype)):
@@ -89,6 +101,11 @@ class FeatureStore:
                 "extract it again or name the right folder"
             )
         return cls(folder, spec, attributes, verify)
+
+    def expect(self, names: Sequence[str]) -> None:
+        """Arrays that will be added: their descriptions can be fetched at once."""
+        parts = [name.split("/") for name in names]
+        self.folder.expect({f"{'/'.join(p[:i])}/zarr.json" for p in parts for i in range(1, len(p) + 1)})
 
     def add(self, name: str) -> ArrayReader:
         """Open one of the arrays that the description names.

@@ -13,7 +13,7 @@ from store.buffers import Pool
 from store.decode import Key
 from store.scatter import scatters
 
-UPLOAD_NBYTES = 64 << 20  # read before it is copied to the device
+UPLOAD_NBYTES = 64 << 20  # read before it is copied to the device, at least
 
 
 class Resident:
@@ -48,7 +48,7 @@ class Resident:
             for key, views in parts.items():
                 nbytes, wanted = views[0].layout.row_nbytes, rows_in[key[0]][rows] if key[0] in rows_in else rows
                 values = torch.empty(len(views), len(rows), nbytes, dtype=torch.uint8, device=device)
-                step = max(1, len(rows) if device.type == "cpu" else UPLOAD_NBYTES // nbytes)
+                step = max(1, len(rows) if device.type == "cpu" else _upload_nbytes(views, threads) // nbytes)
                 for part, kept in zip(views, values, strict=True):
                     for start in range(0, len(rows), step):
                         chosen = wanted[start : start + step]
@@ -72,3 +72,8 @@ class Resident:
             out = self._pool.take(len(index) * values.shape[1]).view(len(index), values.shape[1])
             taken[key] = torch.index_select(values, 0, index, out=out)
         return taken
+
+
+def _upload_nbytes(views: Sequence[ArrayReader], threads: int) -> int:
+    """Read before it is copied to the device: enough to keep all threads busy."""
+    return max(UPLOAD_NBYTES, 2 * threads * max(view.folder.piece_nbytes for view in views))

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from store.aligned import aligned_memory
+from store.aligned import scratch
 from store.array import ArrayReader
 
 LONG_ROW = 1 << 14  # bytes
-RUNS = 12  # runs of neighbouring rows that one thread reads before it takes the next job: handing over has its price
-
-_local = threading.local()
+RUNS = 12  # runs that a thread reads from a disk before it takes the next job: handing over has its price
 
 
 @dataclass(frozen=True)
@@ -29,14 +27,14 @@ class Scatter:
     stop: threading.Event
 
     def __call__(self) -> None:
-        scratch = _scratch(self.array.scratch_nbytes(self.array.piece_rows))
+        memory = scratch(self.array.scratch_nbytes(self.array.piece_rows))
         for start, stop in self.runs:
             if self.stop.is_set():
                 return
             first, last = int(self.rows[start]), int(self.rows[stop - 1])
             if self._at_once(start, stop, first, last):
                 continue
-            read = np.frombuffer(self.array.fetch(first, last + 1, scratch, self.direct), np.uint8)
+            read = np.frombuffer(self.array.fetch(first, last + 1, memory, self.direct), np.uint8)
             found = read.reshape(-1, self.array.layout.row_nbytes)
             self.target[self.places[start:stop]] = found if len(found) == stop - start else found[self.rows[start:stop] - first]
 
@@ -69,12 +67,6 @@ def scatters(
             places = places[view[places] == number]
         ordered = rows[places]
         runs = list(array.runs(ordered))
-        for at in range(0, len(runs), RUNS):
-            yield Scatter(array, flat, ordered, places, runs[at : at + RUNS], direct, stop)
-
-
-def _scratch(nbytes: int) -> memoryview:
-    """Memory of this thread, used again."""
-    if len(getattr(_local, "scratch", b"")) < nbytes:
-        _local.scratch = aligned_memory(nbytes)
-    return _local.scratch
+        step = RUNS if array.folder.requests == 1 else 1
+        for at in range(0, len(runs), step):
+            yield Scatter(array, flat, ordered, places, runs[at : at + step], direct, stop)

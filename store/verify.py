@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 
 from store.errors import StoreError
+from store.parallel import each
 from store.reader import FeatureStore
 
 
@@ -15,17 +16,22 @@ def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]
     Raises: StoreError: the group's own zarr.json is missing or damaged.
     """
     store = FeatureStore.describe(path)
-    for name in store.attributes["arrays"]:
-        if not store.folder.has_folder(name.split("/")[0]):
-            continue  # a copy may lack whole kinds
+    there = [name for name in store.attributes["arrays"] if store.folder.has_folder(name.split("/")[0])]  # kinds may lack
+    store.expect(there)
+    shards: list[tuple[str, int, str | None]] = []
+    for name in there:
         try:
-            array = store.add(name)
+            shards += [(name, shard, None) for shard in range(store.add(name).layout.n_shards)]
         except StoreError as error:
-            yield name, -1, str(error)
-            continue
-        for shard in range(array.layout.n_shards):
+            shards.append((name, -1, str(error)))
+
+    def checked(which: tuple[str, int, str | None]) -> tuple[str, int, str | None]:
+        name, shard, problem = which
+        if problem is None:
             try:
-                array.check(shard)
-                yield name, shard, None
+                store.arrays[name].check(shard)
             except StoreError as error:
-                yield name, shard, str(error)
+                problem = str(error)
+        return name, shard, problem
+
+    yield from each(checked, shards, store.folder.requests)

@@ -14,7 +14,8 @@ import pytest
 
 from store import FeatureStore, Loader, StoreError, verify
 from store.aligned import ALIGNMENT, aligned_memory
-from store.folder import Local, Remote, open_folder
+from store.folder import Local, open_folder
+from store.remote import Remote
 from tests.store.conftest import SPEC, N, files, same
 
 

@@ -1,0 +1,233 @@
+"""A feature set in an object store: epochs from it and from the disk cache against raw GETs, fsspec's caches and zarr-python.
+
+    python -m benchmarks.remote [--quick] [--gb 1] [--rounds 5] [--latency 0.02] [--scratch FOLDER]
+
+Writes tokens in a ViT-B's shape [n, 196, 768] float16 and puts them on moto's S3 server, on this machine, in a process of its
+own, which answers each request --latency seconds later than it could. All readers have 16 connections. Rounds are interleaved;
+each ratio is the median over rounds of (seconds of the peer / seconds of ours): the share of its speed, for a raw reader.
+
+- `s3_epoch_vs_raw_gets`, `s3_epoch_vs_whole_gets`: a shuffled epoch, digests compared, against GETs of the same sizes and of
+  whole shards, of which nothing is made. `s3_epoch_vs_zarr_python`: against blocks of 32 rows in random order.
+- `cached_epoch_vs_local_disk`, `cached_epoch_vs_s3`, `cached_epoch_vs_blockcache`, `cached_epoch_vs_filecache`: the second
+  epoch, files out of the page cache, likewise of each peer. `first_cached_epoch_vs_s3`: the epoch that fills the cache.
+- `bytes_s3_epoch`, `bytes_first_cached_epoch`, `bytes_cached_epoch`: what the server gave, divided by the arrays' bytes.
+
+Moto works in Python and copies the whole object for each range of it: on few cores it is the server that limits, more so the
+larger the shards are; the ratios to raw GETs hold all the same. The last line is JSON.
+"""
+
+import argparse
+import gc
+import json
+import multiprocessing
+import os
+import shutil
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import fsspec  # type: ignore[import-untyped]
+import numpy as np
+
+from benchmarks import data
+from benchmarks.readers import BLOCK, blocks
+from benchmarks.timing import forget
+from store import FeatureStore, Loader
+from store.cache import DiskCache
+from store.remote import PIECE_NBYTES, REQUESTS
+
+URL = "s3://benchmark/set"
+BATCH = 256
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="Needs five times --gb of disk and of memory.")
+    parser.add_argument("--quick", action="store_true", help="0.15 GB, one round: under a minute, and no evidence")
+    parser.add_argument("--gb", type=float, default=1.0, help="size of the set, GB")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--latency", type=float, default=0.02, help="seconds that each answer waits")
+    parser.add_argument("--scratch", type=Path, help="folder on the disk in question; a temporary one by default")
+    given = parser.parse_args()
+    size, rounds = (0.15, 1) if given.quick else (given.gb, given.rounds)
+    folder = Path(tempfile.mkdtemp(prefix="beyondcls-benchmark-", dir=given.scratch))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    spawn = multiprocessing.get_context("spawn")
+    given_nbytes = spawn.Value("q", 0)
+    server = spawn.Process(target=serve, args=(port, given.latency, given_nbytes), daemon=True)
+    server.start()
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
+    os.environ.update(keys, AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}")
+    try:
+        wait_for(port)
+        ratios = run(folder, int(size * 1e9), rounds, given_nbytes)
+    finally:
+        server.terminate()
+        shutil.rmtree(folder)
+    print(json.dumps({name: round(value, 3) for name, value in ratios.items()}))
+
+
+def serve(port: int, latency: float, given: Any) -> None:
+    """Moto's S3 server; `given` counts the bytes of answers to GETs."""
+    import logging
+
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import run_simple
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    moto = DomainDispatcherApplication(create_backend_app)
+
+    def counted(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        answer = list(moto(environ, start_response))
+        if environ["REQUEST_METHOD"] == "GET":
+            time.sleep(latency)
+            with given.get_lock():
+                given.value += sum(map(len, answer))
+        return answer
+
+    run_simple("127.0.0.1", port, counted, threaded=True)
+
+
+def wait_for(port: int) -> None:
+    for _ in range(600):
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise RuntimeError("moto's server does not start; is moto[server] installed?")
+
+
+def run(folder: Path, nbytes: int, rounds: int, given: Any) -> dict[str, float]:
+    n = data.rows_for(nbytes)
+    store = data.write_store(folder / "set", data.tokens(), n, min(64, max(32, n // 8 // 32 * 32)))
+    array = store.array(data.NAME)
+    shards = {array.layout.file(i): array.layout.nbytes(i) for i in range(array.layout.n_shards)}
+    fs = fsspec.filesystem("s3", config_kwargs={"max_pool_connections": REQUESTS})
+    fs.mkdir("benchmark")
+    for file in sorted((folder / "set").rglob("*")):
+        if file.is_file():
+            fs.pipe(f"{URL}/{file.relative_to(folder / 'set')}", file.read_bytes())
+    print(f"{n} rows, {array.nbytes / 1e9:.2f} GB, {len(shards)} shards of {array.layout.nbytes(0) / 1e6:.0f} MB")
+    readers = Readers(folder, fs, shards, n)
+    names = ["whole_gets", "raw_gets", "zarr_python", "s3", "first_cached", "cached", "local_disk", "blockcache", "filecache"]
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    served: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds + (rounds > 1)):  # in the first of several, memory is touched for the first time
+        readers.number = number
+        for name in names if number % 2 == 0 else [*names[3::-1], *names[4:]]:
+            before, took = given.value, getattr(readers, name)()
+            seconds[name].append(took)
+            served[name].append((given.value - before) / array.nbytes)
+    timed = {name: every[rounds > 1 :] for name, every in seconds.items()}
+    for name, every in timed.items():
+        rates = [array.nbytes / one / 1e9 for one in every]
+        gave = statistics.median(served[name])
+        print(f"{name:13} {statistics.median(rates):5.2f} GB/s ({min(rates):.2f} to {max(rates):.2f}), server gave {gave:.3f}")
+    over: Callable[[str, str], float] = lambda ours, peer: statistics.median(  # noqa: E731
+        theirs / own for own, theirs in zip(timed[ours], timed[peer], strict=True)
+    )
+    return {
+        **{f"s3_epoch_vs_{peer}": over("s3", peer) for peer in ("raw_gets", "whole_gets", "zarr_python")},
+        "first_cached_epoch_vs_s3": over("first_cached", "s3"),
+        **{f"cached_epoch_vs_{peer}": over("cached", peer) for peer in ("local_disk", "s3", "blockcache", "filecache")},
+        **{f"bytes_{name}_epoch": statistics.median(served[name]) for name in ("s3", "first_cached", "cached")},
+    }
+
+
+class Readers:
+    """One epoch each, in seconds."""
+
+    def __init__(self, folder: Path, fs: Any, shards: dict[str, int], n: int):
+        self.folder, self.fs, self.shards, self.n, self.number = folder, fs, shards, n, 0
+
+    def whole_gets(self) -> float:
+        return self._gets([(name, 0, nbytes) for name, nbytes in self.shards.items()])
+
+    def raw_gets(self) -> float:
+        sizes = self.shards.items()
+        every = [(name, at, min(at + PIECE_NBYTES, size)) for name, size in sizes for at in range(0, size, PIECE_NBYTES)]
+        return self._gets([every[i] for i in np.random.default_rng(self.number).permutation(len(every))])
+
+    def _gets(self, ranges: list[tuple[str, int, int]]) -> float:
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            began = time.perf_counter()
+            list(pool.map(lambda r: len(self.fs.cat_file(f"{URL}/{r[0]}", start=r[1], end=r[2])), ranges))
+            return time.perf_counter() - began
+
+    def zarr_python(self) -> float:
+        import zarr
+
+        array = zarr.open_array(f"{URL}/{data.NAME}", mode="r")
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            began = time.perf_counter()
+            list(pool.map(lambda start: np.asarray(array[start : start + BLOCK]).nbytes, blocks(self.n)))
+            return time.perf_counter() - began
+
+    def s3(self) -> float:
+        return self._epoch(FeatureStore.open(URL))
+
+    def first_cached(self) -> float:
+        shutil.rmtree(self.folder / "cache", ignore_errors=True)
+        self.cached_store = FeatureStore.open(URL, cache=DiskCache(self.folder / "cache", 1 << 50))
+        return self._epoch(self.cached_store)
+
+    def cached(self) -> float:
+        """Of another process, which has compared nothing yet, but for the descriptions."""
+        store = FeatureStore.open(URL, cache=DiskCache(self.folder / "cache", 1 << 50))
+        forget(self.folder / "cache")
+        return self._epoch(store)
+
+    def local_disk(self) -> float:
+        store = FeatureStore.open(self.folder / "set")
+        forget(self.folder / "set")
+        return self._epoch(store)
+
+    def _epoch(self, store: FeatureStore) -> float:
+        labels = np.zeros(len(store), np.int64)
+        loader = Loader({"patch": store.array(data.NAME)}, labels, batch_size=BATCH, placement="stream", dtype=None)
+        began = time.perf_counter()
+        for _ in loader.epoch(self.number):
+            pass
+        return time.perf_counter() - began
+
+    def blockcache(self) -> float:
+        return self._second("blockcache", self.folder / "blocks")
+
+    def filecache(self) -> float:
+        return self._second("filecache", self.folder / "files")
+
+    def _second(self, protocol: str, kept: Path) -> float:
+        """MiB-long blocks in random order, of files that fsspec has on the disk; nothing is made of them."""
+        ranges = [(name, at) for name, size in self.shards.items() for at in range(0, size, 1 << 20)]
+        order = np.random.default_rng(self.number).permutation(len(ranges)).tolist()
+
+        def read(turn: list[int]) -> float:
+            fs = fsspec.filesystem(protocol, fs=self.fs, cache_storage=str(kept))
+            files = {name: fs.open(f"{URL}/{name}", block_size=PIECE_NBYTES) for name in self.shards}
+            began = time.perf_counter()
+            for name, at in (ranges[i] for i in turn):
+                files[name].seek(at)
+                files[name].read(1 << 20)
+            took = time.perf_counter() - began
+            for file in files.values():
+                file.close()
+            fs.save_cache()
+            return took
+
+        if not kept.exists():
+            read(sorted(order))
+        fsspec.AbstractFileSystem.clear_instance_cache()
+        gc.collect()  # what is mapped into memory cannot leave the page cache
+        forget(kept)
+        return read(order)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""How many bytes the sets in a cache's folder have: counted for all threads and processes that use it, and bounded."""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PARTIAL = ".partial"
+TOUCH_S = 60  # a set's last use is written down about as often
+
+
+class Ledger:
+    """Of the files in FOLDER/SET/. All but `locked` is called under its lock.
+
+    Args:
+        folder: is made if need be, and what killed processes left in it is removed.
+        nbytes: that all files together may have.
+
+    Raises: OSError: the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, nbytes: int):
+        self.folder, self.nbytes = folder, nbytes
+        folder.mkdir(parents=True, exist_ok=True)
+        with self.locked():
+            self._write(self._counted())
+            self.make_room(0)
+
+    def reserve(self, partial: Path, nbytes: int) -> int | None:
+        """A descriptor of a new file, which has its size already and is locked; None if it is not to be had.
+
+        Its bytes are counted from now on.
+        """
+        if partial.exists() and _unlocked(partial):  # of a process that was killed
+            self.remove(partial)
+        if partial.exists() or not self.make_room(nbytes):
+            return None
+        self._write(self.used() + nbytes)
+        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, nbytes)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Alone among all threads and processes; ends with its process, however that ends."""
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def used(self) -> int:
+        try:
+            return int((self.folder / "used").read_text())
+        except (OSError, ValueError):  # of a power cut
+            return self._counted()
+
+    def _write(self, nbytes: int) -> None:
+        (self.folder / "used").write_text(str(nbytes))
+
+    def _counted(self) -> int:
+        """Bytes of all blocks; what killed processes left is removed."""
+        total = 0
+        for name in self._sets():
+            for entry in list(os.scandir(self.folder / name)):
+                path = Path(entry.path)
+                if path.name.endswith(PARTIAL) and _unlocked(path):
+                    path.unlink()
+                elif path.name != Hold.NAME:
+                    total += entry.stat().st_size
+        return total
+
+    def _sets(self) -> list[str]:
+        """Names of the sets here, those used longest ago first."""
+        used: dict[str, float] = {}
+        for entry in os.scandir(self.folder):
+            if entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError):
+                    used[entry.name] = (Path(entry.path) / Hold.NAME).stat().st_mtime
+        return sorted(used, key=lambda name: used[name])
+
+    def make_room(self, nbytes: int) -> bool:
+        """Whether there is room, once sets that nobody uses have made some."""
+        if (used := self.used()) + nbytes <= self.nbytes:
+            return True
+        for name in self._sets():
+            folder = self.folder / name
+            if not _unlocked(folder / Hold.NAME):
+                continue
+            for entry in os.scandir(folder):
+                if used + nbytes <= self.nbytes:
+                    return True
+                if entry.name != Hold.NAME:
+                    size = entry.stat().st_size
+                    os.unlink(entry.path)
+                    used -= size
+                    self._write(used)
+            if len(os.listdir(folder)) == 1:
+                (folder / Hold.NAME).unlink()
+                folder.rmdir()
+        return used + nbytes <= self.nbytes
+
+    def remove(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            used, size = self.used(), path.stat().st_size
+            path.unlink()
+            self._write(used - size)
+
+
+class Hold:
+    """A set that is in use, while this object and its process are there."""
+
+    NAME = "in-use"
+
+    def __init__(self, folder: Path):
+        self._descriptor = -1
+        folder.mkdir(exist_ok=True)
+        self._descriptor = os.open(folder / self.NAME, os.O_RDWR | os.O_CREAT, 0o666)
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        self._touched = 0.0
+        self.touch()
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter ends
+        if self._descriptor >= 0:
+            close(self._descriptor)
+
+    def touch(self) -> None:
+        """Write down that it is used now."""
+        if time.monotonic() - self._touched > TOUCH_S or not self._touched:
+            self._touched = time.monotonic()
+            with contextlib.suppress(OSError):
+                os.utime(self._descriptor)
+
+
+def _unlocked(path: Path) -> bool:
+    """Whether no process holds a file; looked at under the cache's lock, or it could be taken meanwhile."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,23 @@
+"""Several requests at a time, where each of them waits for a network."""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def each(work: Callable[[Item], Result], items: Iterable[Item], requests: int) -> Iterator[Result]:
+    """`work` of each item, in their order; by that many threads, or in this one.
+
+    Raises: what `work` raises; what was not begun by then is left undone.
+    """
+    if requests <= 1:
+        yield from map(work, items)
+        return
+    pool = ThreadPoolExecutor(requests, "beyondcls-requests")
+    try:
+        yield from pool.map(work, items)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

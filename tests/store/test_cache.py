@@ -1,0 +1,399 @@
+"""The disk cache: each byte comes once, the bound holds, and nothing but what was written is ever served."""
+
+import errno
+import fcntl
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from store import ArrayLayout, FeatureStore, Loader, StoreError
+from store.cache import DIGEST_NBYTES, DiskCache
+from store.ledger import PARTIAL
+from tests.store.conftest import flip, same, values, write
+from tests.store.service import Service
+
+WIDE = "patch/block5/view0"
+BLOCK, PIECE = 1 << 16, 1 << 14
+FILE = BLOCK + 5 * DIGEST_NBYTES  # four pieces
+N, SHARD = 300, 96  # four shards, the last one short
+ARRAYS = [
+    ArrayLayout("images/label", (N,), "int64", ("image",), SHARD),
+    ArrayLayout(WIDE, (N, 3, 555), "float16", ("image", "patch", "channel"), SHARD, codec="float16"),  # 3,330 bytes a row
+]
+PLENTY = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("store.cached.BLOCK_NBYTES", BLOCK)
+    monkeypatch.setattr("store.cache.PIECE_NBYTES", PIECE)
+    Service.reset()
+    yield
+    Service.reset()
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three sets of a MB each."""
+    folder = tmp_path_factory.mktemp("sets")
+    for i in range(3):
+        write(folder / str(i), ARRAYS, values(ARRAYS, i), data=str(i))
+    return [folder / str(i) for i in range(3)]
+
+
+def opened(path: Path, cache: DiskCache, **options: Any) -> FeatureStore:
+    return FeatureStore.open(f"service://{path}", cache=cache, **options)
+
+
+def blocks(folder: Path) -> list[Path]:
+    return sorted(f for f in folder.glob("*/*") if f.name != "in-use")
+
+
+def used(folder: Path) -> int:
+    """Bytes of all files in the cache's sets, at one moment: under its lock, or what is moved would be seen twice."""
+    with (folder / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return sum(f.stat().st_size for f in folder.glob("*/*"))
+
+
+def of_shards(path: Path) -> int:
+    """Bytes of the shards of the two arrays that are read here."""
+    return sum(f.stat().st_size for name in ("images", "patch") for f in path.glob(f"{name}/**/c/**/*") if f.is_file())
+
+
+def expected(path: Path) -> np.ndarray:
+    return FeatureStore.open(path).tokens("patch").all()
+
+
+@pytest.mark.parametrize("direct", [False, True, None])
+def test_each_byte_is_asked_for_once(sets: list[Path], tmp_path: Path, direct: bool | None) -> None:
+    store = opened(sets[0], cache := DiskCache(tmp_path / "cache", PLENTY))
+    labels, wanted = store.labels, expected(sets[0])
+    options: dict[str, Any] = {"block_rows": 3, "batch_size": 32, "dtype": None, "direct": direct}
+    loader = Loader({"x": store.tokens("patch")}, labels, placement="stream", buffer_nbytes=1 << 18, **options)
+    for epoch in range(3):
+        for batch in loader.epoch(epoch):
+            assert same(batch["x"].numpy(), wanted[batch["row"].numpy()])
+        assert Service.nbytes() == of_shards(sets[0])  # after the first epoch, not one more
+    digests = used(cache.folder) - of_shards(sets[0])
+    assert 0 < digests <= 5 * DIGEST_NBYTES * len(blocks(cache.folder))
+    again = opened(sets[0], DiskCache(tmp_path / "cache", PLENTY), verify="never")
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        rows = generator.integers(0, N, 9)
+        assert same(again.tokens("patch").rows(rows), wanted[rows])
+    assert Service.nbytes() == of_shards(sets[0])
+
+
+def test_epochs_are_those_of_a_local_set(sets: list[Path], tmp_path: Path) -> None:
+    """By default, too: the order does not depend on where a set lies."""
+    cached = opened(sets[0], DiskCache(tmp_path, PLENTY))
+    loaders = [
+        Loader({"x": store.tokens("patch")}, store.labels, batch_size=20, placement="stream", dtype=None)
+        for store in (FeatureStore.open(sets[0]), cached)
+    ]
+    for local, other in zip(*(loader.epoch(5) for loader in loaders), strict=True):
+        assert all(same(local[name].numpy(), other[name].numpy()) for name in local)
+
+
+def test_a_set_larger_than_the_cache(sets: list[Path], tmp_path: Path) -> None:
+    """What is kept stays; the rest is read past it, and no byte more than that."""
+    bound = 8 * FILE + 5000
+    store = opened(sets[0], cache := DiskCache(tmp_path, bound))
+    array, wanted, served = store.tokens("patch"), expected(sets[0]), []
+    for _ in range(3):
+        before = Service.nbytes()
+        assert same(array.all(), wanted)
+        served.append(Service.nbytes() - before)
+        assert used(cache.folder) <= bound
+    assert served[1] == served[2] <= array.nbytes - 6 * BLOCK
+    assert used(cache.folder) > 7 * BLOCK
+
+
+def test_a_set_that_nobody_uses_makes_room(sets: list[Path], tmp_path: Path) -> None:
+    bound = int(2.5 * of_shards(sets[0]))
+    cache, kept = DiskCache(tmp_path, bound), {}
+    for i in (0, 1):
+        store = opened(sets[i], cache)
+        assert same(store.tokens("patch").all(), expected(sets[i]))
+        kept[i] = store.folder.name  # type: ignore[attr-defined]
+        os.utime(tmp_path / kept[i] / "in-use", (i, i))
+        del store
+    in_use = opened(sets[1], cache)  # used longest ago, but now again
+    os.utime(tmp_path / kept[1] / "in-use", (-5, -5))
+    had = len(blocks(tmp_path / kept[1] / ".."))
+    opened(sets[2], cache).tokens("patch").all()
+    assert used(tmp_path) <= bound
+    assert had == len(blocks(tmp_path / kept[1] / "..")) or used(tmp_path / kept[0] / "..") <= bound
+    Service.reset()
+    assert same(in_use.tokens("patch").all(), expected(sets[1]))
+    assert same(opened(sets[2], cache).tokens("patch").all(), expected(sets[2]))
+    assert Service.nbytes() == 0  # both are here still
+    opened(sets[0], cache).tokens("patch").all()
+    assert Service.nbytes() > 0
+
+
+def test_what_is_in_use_stays(sets: list[Path], tmp_path: Path) -> None:
+    """Also what a process has open that reads nothing just now."""
+    cache = DiskCache(tmp_path, int(1.2 * of_shards(sets[0])))
+    first = opened(sets[0], cache)
+    first.tokens("patch").all()
+    opened(sets[1], cache).tokens("patch").all()
+    Service.reset()
+    first.tokens("patch").all()
+    assert Service.nbytes() == 0
+
+
+def test_the_bound_holds_at_all_times(sets: list[Path], tmp_path: Path) -> None:
+    bound, most, stop = 9 * BLOCK, 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not stop.is_set():
+            most = max(most, used(tmp_path))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        for i in (0, 1, 2, 0):
+            opened(sets[i], DiskCache(tmp_path, bound)).tokens("patch").all()
+    finally:
+        stop.set()
+        watcher.join()
+    assert 7 * BLOCK < most <= bound
+
+
+def test_a_smaller_bound_than_last_time(sets: list[Path], tmp_path: Path) -> None:
+    opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch").all()
+    DiskCache(tmp_path, 3 * BLOCK)
+    assert 0 < used(tmp_path) <= 3 * BLOCK
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "longer", "empty", "digest", "last", "gone"])
+def test_a_damaged_block_is_fetched_again(sets: list[Path], tmp_path: Path, damage: str) -> None:
+    """Even if nothing is compared with the set's own digests."""
+    opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch").all()
+    (block, *_) = [b for b in blocks(tmp_path) if b.stat().st_size == FILE]
+    content = block.read_bytes()
+    if damage in ("flipped", "digest", "last"):
+        flip(block, {"flipped": BLOCK // 2, "digest": BLOCK + 3, "last": -1}[damage])
+    else:
+        block.write_bytes({"cut": content[:-9], "longer": content + b"x", "empty": b"", "gone": b""}[damage])
+    if damage == "gone":
+        block.unlink()
+    Service.reset()
+    array = opened(sets[0], DiskCache(tmp_path, PLENTY), verify="never").tokens("patch")
+    for _ in range(2):
+        assert same(array.all(), expected(sets[0]))
+    assert Service.nbytes() == BLOCK
+    assert block.read_bytes() == content
+
+
+def test_a_block_that_goes_while_it_is_used(sets: list[Path], tmp_path: Path) -> None:
+    array = opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch")
+    array.all()
+    for block in blocks(tmp_path):
+        block.unlink()
+    assert same(array.all(), expected(sets[0]))
+
+
+def test_another_set_at_the_same_place(sets: list[Path], tmp_path: Path) -> None:
+    here, cache = tmp_path / "set", DiskCache(tmp_path / "cache", PLENTY)
+    for path in sets:
+        shutil.rmtree(here, ignore_errors=True)
+        shutil.copytree(path, here)
+        assert same(opened(here, cache).tokens("patch").all(), expected(path))
+    moved = shutil.copytree(here, tmp_path / "moved")  # and the same set at another place
+    Service.reset()
+    assert same(opened(moved, cache).tokens("patch").all(), expected(path))
+    assert Service.nbytes() == 0
+
+
+def test_names_stay_inside(sets: list[Path], tmp_path: Path) -> None:
+    opened(sets[0], DiskCache(tmp_path / "cache", PLENTY)).tokens("patch").all()
+    for file in (tmp_path / "cache").rglob("*"):
+        assert all(set(part) <= set("0123456789abcdef-") for part in file.parts[-1:] if part not in ("lock", "used", "in-use"))
+    cached = DiskCache(tmp_path / "cache", PLENTY).over(FeatureStore.open(f"service://{sets[0]}").folder, "../../x", "/etc")
+    assert not set(cached.name) - set("0123456789abcdef")  # type: ignore[attr-defined]
+
+
+def test_a_local_set_has_no_use_for_it(sets: list[Path], tmp_path: Path) -> None:
+    FeatureStore.open(sets[0], cache=DiskCache(tmp_path, PLENTY)).tokens("patch").all()
+    assert not blocks(tmp_path)
+
+
+def test_threads_share_a_block(sets: list[Path], tmp_path: Path) -> None:
+    Service.delay = 0.05
+    array = opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch")
+    Service.reset()
+    Service.delay = 0.05
+    threads = [threading.Thread(target=array.rows, args=([i],)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(Service.data()) == len(set(Service.data())) <= 3  # the first block or two, and the tail's
+
+
+def test_a_lost_connection(sets: list[Path], tmp_path: Path) -> None:
+    array = opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch")
+    Service.answer = staticmethod(lambda _, data: data[:-1])
+    with pytest.raises(StoreError, match=r"c/\d/0/0 gave \d+ bytes, expected"):
+        array.all()
+    assert not blocks(tmp_path)
+    assert (tmp_path / "used").read_text() == "0"
+    Service.reset()
+    assert same(array.all(), expected(sets[0]))
+
+
+@pytest.mark.parametrize("nbytes", [0, -5])
+def test_no_bytes(tmp_path: Path, nbytes: int) -> None:
+    with pytest.raises(StoreError, match=f"a disk cache of {nbytes} bytes is asked for, expected more than 0"):
+        DiskCache(tmp_path, nbytes)
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"file cannot be used as a disk cache \(File exists\); give another folder"):
+        DiskCache(tmp_path / "file", 5)
+
+
+def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Any, *_: Any) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr("store.cache.os.open", refused)  # root may write everywhere
+    with pytest.raises(StoreError, match=r"cannot be used as a disk cache \(Permission denied\)"):
+        DiskCache(tmp_path, 5)
+
+
+def test_a_full_disk(sets: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said once, and reading goes on."""
+    cache, write_, n = DiskCache(tmp_path, PLENTY), os.write, 0
+
+    def full(descriptor: int, data: Any) -> int:
+        nonlocal n
+        n += 1
+        if n > 5:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write_(descriptor, data[:1000])
+
+    array = opened(sets[0], cache).tokens("patch")
+    monkeypatch.setattr("store.cache.os.write", full)
+    with pytest.warns(RuntimeWarning, match=r"keeps nothing more \(No space left on device\); reading goes on") as said:
+        read = [array.all() for _ in range(2)]
+    assert len(said) == 1
+    assert all(same(one, expected(sets[0])) for one in read)
+    assert not list(tmp_path.glob(f"*/*{PARTIAL}"))
+    assert used(tmp_path) == int((tmp_path / "used").read_text())
+
+
+CHILD = f"""
+import os, sys, time
+from pathlib import Path
+import store.cached
+from store.cache import DiskCache
+from store.reader import FeatureStore
+import tests.store.service
+store.cached.BLOCK_NBYTES, store.cache.PIECE_NBYTES = {BLOCK}, {PIECE}
+path, bound = sys.argv[1], int(sys.argv[3])
+array = FeatureStore.open("service://" + path, cache=DiskCache(Path(sys.argv[2]), bound), verify="never").tokens("patch")
+"""
+READS = """
+expected = FeatureStore.open(path).tokens("patch").all().tobytes()
+for _ in range(3):
+    assert array.all().tobytes() == expected
+"""
+HANGS = """
+write, n = os.write, int(sys.argv[4])
+def slow(descriptor, data):
+    global n
+    n -= 1
+    if n < 0:
+        write(descriptor, data[: len(data) // 2])
+        write(1, b"written\\n")
+        time.sleep(60)
+    return write(descriptor, data)
+os.write = slow
+array.all()
+"""
+
+
+def _child(what: str, *arguments: object) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-c", CHILD + what, *map(str, arguments)], stdout=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("bound", [PLENTY, 9 * BLOCK])
+def test_several_processes(sets: list[Path], tmp_path: Path, bound: int) -> None:
+    DiskCache(tmp_path, bound)
+    children, most = [_child(READS, sets[i], tmp_path, bound) for i in (0, 0, 1)], 0
+    while any(child.poll() is None for child in children):
+        most = max(most, used(tmp_path))
+    assert [child.communicate()[0] or child.returncode for child in children] == [0, 0, 0]
+    assert BLOCK < most <= bound
+    assert used(tmp_path) == int((tmp_path / "used").read_text())
+    if bound == PLENTY:
+        Service.reset()
+        opened(sets[0], DiskCache(tmp_path, bound), verify="never").tokens("patch").all()
+        assert Service.nbytes() == 0
+
+
+@pytest.mark.parametrize("n", [0, 5, 20])
+def test_killed_while_it_writes(sets: list[Path], tmp_path: Path, n: int) -> None:
+    child = _child(HANGS, sets[0], tmp_path, PLENTY, n)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"written\n"
+    running = DiskCache(tmp_path, PLENTY)  # of a process that is there meanwhile: halves are not its to remove
+    assert list(tmp_path.glob(f"*/*{PARTIAL}"))
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert same(opened(sets[0], running, verify="never").tokens("patch").all(), expected(sets[0]))
+    assert used(tmp_path) == int((tmp_path / "used").read_text())
+    DiskCache(tmp_path, PLENTY)
+    assert not list(tmp_path.glob(f"*/*{PARTIAL}"))
+    assert same(opened(sets[0], running, verify="never").tokens("patch").all(), expected(sets[0]))
+
+
+def test_sent_to_another_process(sets: list[Path], tmp_path: Path) -> None:
+    array = opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch")
+    array.all()
+    again = pickle.loads(pickle.dumps(array))
+    Service.reset()
+    assert same(again.all(), expected(sets[0]))
+    assert Service.nbytes() == 0
+
+
+def test_the_count_is_lost(sets: list[Path], tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path, 9 * BLOCK)
+    array = opened(sets[0], cache).tokens("patch")
+    array.rows([0])
+    block = blocks(tmp_path)[0]
+    (tmp_path / "used").write_text("")
+    cache._drop(block)
+    assert used(tmp_path) == int((tmp_path / "used").read_text())
+    (tmp_path / "used").write_text("")
+    array.all()
+    assert used(tmp_path) == int((tmp_path / "used").read_text()) <= 9 * BLOCK
+
+
+def test_a_set_read_for_long_was_used_lately(sets: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch")
+    (mark,) = tmp_path.glob("*/in-use")
+    os.utime(mark, (5, 5))
+    array.all()
+    assert mark.stat().st_mtime == 5  # not at each read
+    monkeypatch.setattr("store.ledger.TOUCH_S", -1)
+    array.all()
+    assert mark.stat().st_mtime > time.time() - 60

@@ -1,0 +1,257 @@
+"""Reading from an object store: the same values, few and long requests, several at a time, and no data but all of it."""
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from store import ArrayLayout, FeatureStore, Loader, StoreError, verify
+from store.remote import PIECE_NBYTES, REQUESTS, Remote
+from tests.store.conftest import SPEC, N, same, values, write
+from tests.store.service import Service
+
+WIDE = "patch/block5/view0"
+ROW = 1 << 15  # bytes of a row: a digest for two
+WIDE_N, WIDE_SHARD = 2000, 640  # shards of 20 MiB, the last one short
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    Service.reset()
+    yield
+    Service.reset()
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Enough bytes for several requests: 65 MB."""
+    out = tmp_path_factory.mktemp("wide") / "one"
+    arrays = [
+        ArrayLayout("images/label", (WIDE_N,), "int64", ("image",), WIDE_SHARD),
+        ArrayLayout(WIDE, (WIDE_N, 16, ROW // 32), "float16", ("image", "patch", "channel"), WIDE_SHARD, codec="float16"),
+    ]
+    write(out, arrays, values(arrays))
+    return out
+
+
+def _nbytes(array: Any) -> int:
+    """Of all its shards, but for the padding of the last one."""
+    layout = array.layout
+    return sum(layout.nbytes(shard) for shard in range(layout.n_shards))
+
+
+def test_all_rows_of_all_arrays(written: Path, contents: dict[str, np.ndarray]) -> None:
+    store = FeatureStore.open(f"service://{written}", key=SPEC.key)
+    rows = np.random.default_rng(0).integers(0, N, 200)  # with repeats
+    for name, got in store.rows(rows).items():
+        assert same(got, contents[name][rows]), name
+
+
+@pytest.mark.parametrize("rows", [[3], [1, 30], [0, 0, 1], [5, 5, 7, 9], [63, 64], [149, 2, 2, 4], range(0, N, 7), []])
+def test_some_rows(written: Path, contents: dict[str, np.ndarray], rows: list[int]) -> None:
+    for verified in ("first", "never", "always"):
+        array = FeatureStore.open(f"service://{written}", verify=verified).tokens("patch")  # type: ignore[arg-type]
+        for _ in range(2):  # compared, and compared already
+            assert same(array.rows(np.array(rows, int)), contents[WIDE][np.array(rows, int)])
+
+
+def test_everything_is_asked_for_once_in_long_pieces(wide: Path) -> None:
+    array = FeatureStore.open(f"service://{wide}").tokens("patch")
+    expected = FeatureStore.open(wide).tokens("patch").all()
+    Service.reset()
+    assert same(array.all(), expected)
+    assert Service.nbytes() <= _nbytes(array)
+    tails = array.layout.n_shards
+    assert len(Service.data()) == tails + sum(-(-array.layout.data_nbytes(i) // PIECE_NBYTES) for i in range(tails))
+    assert max(stop - start for _, start, stop in Service.data()) == PIECE_NBYTES
+
+
+def test_a_row_costs_no_more_than_its_digest_and_the_tail(wide: Path) -> None:
+    array = FeatureStore.open(f"service://{wide}").tokens("patch")
+    Service.reset()
+    array.rows([700])
+    tail = array.layout.nbytes(1) - array.layout.data_nbytes(1)
+    assert sorted(stop - start for _, start, stop in Service.data()) == [tail, array.layout.checked_rows * ROW]
+
+
+def test_rows_that_share_a_digest_are_one_request(written: Path) -> None:
+    array = FeatureStore.open(f"service://{written}").tokens("patch")
+    assert array.layout.checked_rows == 32
+    Service.reset()
+    array.rows([0, 5, 9, 31, 40])
+    assert len(Service.data()) == 2  # and the tail
+    Service.reset()
+    array.rows([0, 100])
+    assert len(Service.data()) == 3
+
+
+def test_requests_wait_together(wide: Path) -> None:
+    array = FeatureStore.open(f"service://{wide}").tokens("patch")
+    Service.delay = 0.1
+    began = time.perf_counter()
+    array.all()
+    assert 5 <= Service.most <= REQUESTS
+    assert time.perf_counter() - began < 0.1 * len(Service.data())
+
+
+def test_a_store_is_opened_in_a_few_rounds(written: Path) -> None:
+    Service.delay = 0.05
+    FeatureStore.open(f"service://{written}")
+    assert len(Service.asked) == len(set(Service.asked)) > 20
+    assert 10 <= Service.most <= REQUESTS
+
+
+def test_verify_reads_everything_once(wide: Path, written: Path) -> None:
+    for path in (wide, written):
+        Service.reset()
+        Service.delay = 0.02
+        assert list(verify(f"service://{path}")) == list(verify(path))
+        assert Service.nbytes() == sum(f.stat().st_size for f in path.rglob("*") if f.is_file() and f.name != "zarr.json")
+        assert len(Service.data()) == len(set(Service.data()))
+        assert Service.most > 3
+
+
+def test_verify_says_where(wide: Path) -> None:
+    Service.answer = staticmethod(lambda path, data: b"\1" + data[1:] if path.endswith(f"{WIDE}/c/1/0/0") else data)
+    found = [(name, shard) for name, shard, problem in verify(f"service://{wide}") if problem]
+    assert found == [(WIDE, 1)]
+
+
+@pytest.mark.parametrize("placement", ["stream", "memory"])
+def test_epochs_are_those_of_a_local_set(wide: Path, placement: Any) -> None:
+    epochs = []
+    for where in (str(wide), f"service://{wide}"):
+        store = FeatureStore.open(where)
+        options: dict[str, Any] = {"block_rows": 8, "buffer_nbytes": 12 << 20, "batch_size": 64, "dtype": None}
+        loader = Loader({"x": store.tokens("patch")}, store.labels, placement=placement, **options)
+        epochs.append(list(loader.epoch(3)))
+    for local, remote in zip(*epochs, strict=True):
+        assert all(same(local[name].numpy(), remote[name].numpy()) for name in local)
+
+
+@pytest.mark.parametrize("placement", ["stream", "memory"])
+def test_an_epoch_asks_for_long_pieces_once(wide: Path, placement: Any) -> None:
+    store = FeatureStore.open(f"service://{wide}")
+    array, labels = store.tokens("patch"), store.labels
+    Service.reset()
+    Service.delay = 0.05
+    loader = Loader({"x": array}, labels, placement=placement, dtype=None, batch_size=128)
+    rows = np.concatenate([batch["row"].numpy() for batch in loader.epoch(1)])
+    assert np.sort(rows).tolist() == list(range(WIDE_N))
+    assert Service.nbytes() <= _nbytes(array)
+    assert len(Service.data()) <= array.layout.n_shards * (2 + WIDE_SHARD * ROW // PIECE_NBYTES)
+    assert 5 <= Service.most <= REQUESTS
+    assert loader.shuffle_quality(1)["displacement"] > 0.5
+
+
+def test_a_short_answer(wide: Path) -> None:
+    array = FeatureStore.open(f"service://{wide}", verify="never").tokens("patch")
+    Service.answer = staticmethod(lambda _, data: data[:-1])
+    with pytest.raises(
+        StoreError, match=rf"{WIDE}/c/0/0/0 gave {2 * ROW - 1} bytes, expected {2 * ROW} \(from byte {ROW} on\)"
+    ):
+        array.rows([1, 2])
+    Service.answer = staticmethod(lambda _, data: b"")
+    with pytest.raises(StoreError, match="gave 0 bytes"):
+        array.rows([1])
+
+
+def test_a_server_that_ignores_ranges(wide: Path) -> None:
+    array = FeatureStore.open(f"service://{wide}", verify="never").tokens("patch")
+    Service.answer = staticmethod(lambda path, _: Path(path).read_bytes())
+    with pytest.raises(StoreError, match=f"bytes, expected {ROW} "):
+        array.rows([0])
+
+
+@pytest.mark.parametrize("error", [ConnectionError("reset by peer"), TimeoutError(), PermissionError("403")])
+@pytest.mark.parametrize("placement", ["stream", "memory"])
+def test_a_lost_connection(wide: Path, placement: Any, error: Exception) -> None:
+    """Ends the epoch at once, with what it was."""
+    store = FeatureStore.open(f"service://{wide}")
+    labels = store.labels
+
+    def answer(path: str, data: bytes) -> bytes:
+        if path.endswith("c/2/0/0"):
+            raise error
+        return data
+
+    Service.answer = staticmethod(answer)
+    reason = str(error) or type(error).__name__
+    with pytest.raises(StoreError, match=f"{WIDE}/c/2/0/0 cannot be read: {reason}; check the network"):
+        for _ in Loader({"x": store.tokens("patch")}, labels, placement=placement).epoch():
+            pass
+    with pytest.raises(StoreError, match=f"cannot be read: {reason}"):
+        store.tokens("patch").all()
+
+
+def test_a_reader_is_sent_to_another_process(wide: Path) -> None:
+    array = FeatureStore.open(f"service://{wide}").tokens("patch")
+    array.rows([0])
+    script = (
+        "import pickle, sys, tests.store.service, xxhash; "
+        "print(xxhash.xxh3_128_hexdigest(pickle.load(sys.stdin.buffer).rows(range(9)).tobytes()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], input=pickle.dumps(array), capture_output=True, check=True)
+    import xxhash
+
+    assert done.stdout.decode().strip() == xxhash.xxh3_128_hexdigest(array.rows(range(9)).tobytes())
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """The address of moto's server."""
+    pytest.importorskip("moto.server", reason="needs moto[server]")
+    pytest.importorskip("s3fs", reason="needs s3fs")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(300):
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_s3(s3: str, written: Path, contents: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+    import fsspec  # type: ignore[import-untyped]
+
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": s3}
+    for name, value in keys.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"read_timeout": 7}})
+    fs = fsspec.filesystem("s3")
+    fs.mkdir("bucket")
+    for file in written.rglob("*"):
+        if file.is_file():
+            fs.pipe(f"bucket/sets/one/{file.relative_to(written)}", file.read_bytes())
+    store = FeatureStore.open("s3://bucket/sets/one", key=SPEC.key)
+    assert isinstance(store.folder, Remote)
+    assert store.folder._fs.config_kwargs == {"max_pool_connections": REQUESTS, "read_timeout": 7}
+    rows = np.random.default_rng(0).permutation(N)
+    for name, got in store.rows(rows).items():
+        assert same(got, contents[name][rows])
+    for batch in Loader({"x": store.tokens("patch")}, store.labels, placement="stream", dtype=None).epoch():
+        assert same(batch["x"].numpy(), contents[WIDE][batch["row"].numpy()])
+    assert all(problem is None for _, _, problem in verify("s3://bucket/sets/one"))
+    half = os.urandom(fs.size(f"bucket/sets/one/{WIDE}/c/0/0/0") // 2)
+    fs.pipe(f"bucket/sets/one/{WIDE}/c/0/0/0", half)
+    with pytest.raises(StoreError, match=f"s3://bucket/sets/one/{WIDE}/c/0/0/0 (gave|cannot be read)"):
+        store.folder.open(f"{WIDE}/c/0/0/0").read(len(half) - 10, 20, memoryview(b""))
+    with pytest.raises(StoreError, match=f"{WIDE}/c/0/0/0 has {len(half)} bytes, expected"):
+        FeatureStore.open("s3://bucket/sets/one")
