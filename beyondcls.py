@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from extract.encoders import ENCODERS, load_encoder
     from extract.run import extract
     from pipelines.online import online
+    from pipelines.places import open_features
     from probe.aggregators import AGGREGATORS, AbMILP, Aggregator, Average, Cls, Pooled
     from probe.closed import CLOSED, make_closed
     from probe.grid import HeadPlan, HeadSpec
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from probe.saved import load_probe
     from probe.subsets import hold_out, k_shot, percentage
     from store import BeyondClsError, FeatureStore, Loader, open_store, read_ids, rows_of_ids
+    from store.pull import pull
+    from store.receipt import Receipt
+    from store.upload import upload
 
 _HOME = {
     "AGGREGATORS": "probe.aggregators",
@@ -41,6 +45,7 @@ _HOME = {
     "Loader": "store",
     "PRESETS": "probe.recipe",
     "Pooled": "probe.aggregators",
+    "Receipt": "store.receipt",
     "Recipe": "probe.recipe",
     "extract": "extract.run",
     "hold_out": "probe.subsets",
@@ -50,13 +55,16 @@ _HOME = {
     "make_closed": "probe.closed",
     "make_recipe": "probe.recipe",
     "online": "pipelines.online",
+    "open_features": "pipelines.places",
     "open_images": "extract.datasets",
     "open_store": "store",
     "percentage": "probe.subsets",
     "probe": "probe.run",
+    "pull": "store.pull",
     "read_ids": "store",
     "rows_of_ids": "store",
     "softmax_pool": "probe.pooling",
+    "upload": "store.upload",
 }
 
 __all__ = [
@@ -74,6 +82,7 @@ __all__ = [
     "HeadSpec",
     "Loader",
     "Pooled",
+    "Receipt",
     "Recipe",
     "extract",
     "hold_out",
@@ -83,13 +92,16 @@ __all__ = [
     "make_closed",
     "make_recipe",
     "online",
+    "open_features",
     "open_images",
     "open_store",
     "percentage",
     "probe",
+    "pull",
     "read_ids",
     "rows_of_ids",
     "softmax_pool",
+    "upload",
 ]
 
 

@@ -25,7 +25,7 @@ Existing = Literal["refuse", "extend", "repair"]
 def extract(
     encoder: Encoder,
     images: ImageSet,
-    out: Path,
+    out: Path | Callable[[str], Path | FeatureStore],
     *,
     blocks: Sequence[int] | None = None,
     statistics: Sequence[str] | None = None,
@@ -48,7 +48,8 @@ def extract(
     Args:
         encoder: frozen.
         images: in fixed order; row i of the store is image i.
-        out: folder of the feature set; if it already holds this very one, nothing is done.
+        out: folder of the feature set; if it already holds this very one, nothing is done. Or a function that gives it for the
+            key of the set, or the set itself, if it is anywhere already.
         blocks: whose tokens to keep; negative ones count from the end. By default the one at which the encoder is read.
         statistics: attention statistics, of every block; all that the encoder can have by default.
         maps: keep the last block's attention maps, where there are any.
@@ -94,7 +95,8 @@ def extract(
     report = progress or (lambda n: None)
     base: FeatureStore | None = None
     skip: list[tuple[str, int]] = []
-    if existing == "extend" and (out / "zarr.json").exists():
+    assert isinstance(out, Path) or existing == "refuse", "a key is known only after what is to be extended or mended"
+    if existing == "extend" and isinstance(out, Path) and (out / "zarr.json").exists():
         base = FeatureStore.open(out)
         kept = tuple(sorted({*kept, *base.spec.blocks}))
         chosen = tuple(name for name in encoder.statistics if name in {*chosen, *base.spec.statistics})
@@ -115,6 +117,12 @@ def extract(
     )
     if base is not None:
         check_extension(base, spec, images)
+    if not isinstance(out, Path):
+        place = out(spec.key)
+        if isinstance(place, FeatureStore):
+            report(len(images))
+            return place
+        out = place
     if existing != "repair" and (out / "zarr.json").exists():
         store = base if base is not None else FeatureStore.open(out)
         if store.spec.key == spec.key:

@@ -6,10 +6,13 @@ from typing import Annotated
 
 import typer
 
+from pipelines.places import open_features
+
 
 def main(
-    features: Annotated[Path, typer.Option(help="feature set")],
+    features: Annotated[str, typer.Option(help="feature set: its folder, receipt, or address")],
     out: Annotated[Path, typer.Option(help="folder for tables and maps")],
+    params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
 ) -> None:
     """Average the stored attention statistics over images (Fig. 3-6), and keep the [cls] maps of the last block.
 
@@ -21,9 +24,7 @@ def main(
 
     import numpy as np
 
-    from store import FeatureStore
-
-    store = FeatureStore.open(features)
+    store = open_features(features, params)
     out.mkdir(parents=True, exist_ok=True)
     rows = np.flatnonzero(store.valid)
     per_block, per_head = [], []

@@ -8,6 +8,8 @@ import typer
 
 from pipelines import extraction as of
 from pipelines.params import given
+from pipelines.places import Places
+from pipelines.publish import destination, publish, refuse_changes
 
 TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
@@ -17,6 +19,7 @@ def main(
     data: of.Data,
     out: of.Out,
     params: of.Params = None,
+    receipt: of.Receipt = None,
     checkpoint: Annotated[Path | None, typer.Option(help="local weights (.safetensors or torch), loaded strictly")] = None,
     model: of.Model = None,
     random_seed: Annotated[int | None, typer.Option(help="random weights from this seed: the untrained twin")] = None,
@@ -58,6 +61,9 @@ def main(
     An interrupted run goes on where it stopped when the same command is given again. Several processes share the work with
     --task-id and --n-tasks (a job array, a plain loop), or under torchrun; the last to finish puts the set in its place.
     `beyondcls plan` says beforehand how long it takes and how much it writes.
+
+    If the parameter file has a store.root, the set goes there, as NAME-KEY; --out gets a stub, and receipts/NAME.json says what
+    the set must be. A set that is there already is not extracted again.
     """
     from extract.datasets import open_images
     from extract.encoders import load_encoder
@@ -66,6 +72,7 @@ def main(
     from pipelines.progress import progress_bar
     from store import BeyondClsError
     from store.allocator import keep_freed_memory
+    from store.stub import is_stub
 
     loading, options = of.from_params(params, encoder, load_encoder, extract)
     loading |= given(checkpoint=checkpoint, model=model, random_seed=random_seed, weights=weights)
@@ -84,6 +91,13 @@ def main(
     if extend and repair:
         raise BeyondClsError("--extend and --repair exclude each other: repair first, then extend")
     options["existing"] = "extend" if extend else "repair" if repair else "refuse"
+    places = Places.of(params)
+    if places.root is not None and (extend or repair):
+        refuse_changes(places, out, "--extend" if extend else "--repair")
+        places = Places()  # the set that is here is changed, and stays here
+    if places.root is None and is_stub(out):
+        raise BeyondClsError(f"{out} is a stub: its arrays are at a store.root; name that with --params, or remove {out} first")
+    target = out if places.root is None else destination(places, out)
     # Under torchrun each process is a task, with a GPU of its own.
     rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
     options |= {"task_id": rank if task_id is None else task_id, "n_tasks": world if n_tasks is None else n_tasks}
@@ -96,12 +110,18 @@ def main(
     typer.echo(f"{encoder}: {len(images):,} images of {data} on {place}")
     with progress_bar(encoder, len(images), "images") as progress:
         warn = lambda message: typer.echo(message, err=True)  # noqa: E731
-        store = extract(frozen, images, out, **options, device=place, on_error=on_error, progress=progress, warn=warn)  # type: ignore[arg-type]
+        store = extract(frozen, images, target, **options, device=place, on_error=on_error, progress=progress, warn=warn)  # type: ignore[arg-type]
     if store is None:
         typer.echo(f"{out}: this task has nothing left to do; the set appears when the tasks that still run have finished")
         return
+    if places.root is not None or receipt is not None:
+        store = publish(store, places, out, receipt)
+        if store is None:
+            typer.echo(f"{out}: another task puts it in its place")
+            return
     invalid = store.attributes["invalid"]
     for note in invalid[:10]:
         typer.echo(f"invalid row {note['row']}: {note['problem']}")
     lost = f", {len(invalid)} of them invalid (listed in zarr.json)" if invalid else ""
-    typer.echo(f"{out}: {len(store):,} images{lost}, {', '.join(store.kinds)}, key {store.spec.key}")
+    where = "" if places.root is None else f" at {store.where}"
+    typer.echo(f"{out}: {len(store):,} images{lost}, {', '.join(store.kinds)}, key {store.spec.key}{where}")

@@ -20,7 +20,13 @@ Data = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Option(help="folder of the feature set")]
-Params = Annotated[Path | None, typer.Option(help="take encoders.NAME and extract from this file; options given here win")]
+Params = Annotated[
+    Path | None, typer.Option(help="take encoders.NAME, extract and store from this file; options given here win")
+]
+Receipt = Annotated[
+    Path | None,
+    typer.Option(help="file for its receipt  [default: none; with store.root receipts/NAME.json]"),
+]
 Model = Annotated[str | None, typer.Option(help="timm architecture, if --encoder is a name of your own")]
 Form = Annotated[str | None, typer.Option(help="tars, folder, csv, imagenet, …; seen from the data by default")]
 Split = Annotated[str | None, typer.Option(help="split of a published data set, e.g. train")]

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipelines.places import open_features
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def main(
-    features: Annotated[Path, typer.Option(help="feature set of images with boxes")],
+    features: Annotated[str, typer.Option(help="feature set of images with boxes: its folder, receipt, or address")],
     out: Annotated[Path, typer.Option(help="folder for localisation.json and localisation.csv")],
     probes: Annotated[Path | None, typer.Option(help="PROBES/ENCODER: probes of the same encoder, in a folder a head")] = None,
     head: Annotated[
@@ -30,6 +32,7 @@ def main(
     size: Annotated[int, typer.Option(min=8, help="side of the frame in which boxes are compared, pixels")] = 224,
     view: Annotated[int, typer.Option(min=0, help="which view of the images; 0 is the evaluation crop")] = 0,
     workers: Annotated[int | None, typer.Option(min=1, help="processes  [default: one a core]")] = None,
+    params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
 ) -> None:
     """Find objects by attention maps and by the weights of trained heads, and compare with boxes: MaxBoxAcc and MaxBoxAccV2.
 
@@ -42,9 +45,8 @@ def main(
     from pipelines.progress import progress_bar
     from probe.localisation import centre_map, measure, measure_one
     from probe.localisation.truths import truths_of
-    from store import FeatureStore
 
-    store = FeatureStore.open(features)
+    store = open_features(features, params)
     truths = truths_of(store, size, view)
     kinds = score_maps(store, truths.rows, probes, head, view)
     n = len(truths.rows) * sum(len(kind.maps) for kind in kinds)

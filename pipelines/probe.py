@@ -11,6 +11,7 @@ import typer
 
 from pipelines.heads import options_of, plans_and_run
 from pipelines.params import given, integers, numbers, read_params
+from pipelines.places import open_features
 from pipelines.studies import params_of_study
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def main(
-    features: Annotated[Path, typer.Option(help="feature set of the training images")],
-    test: Annotated[Path, typer.Option(help="feature set of the test images, of the same encoder")],
+    features: Annotated[str, typer.Option(help="feature set of the training images: its folder, receipt, or address")],
+    test: Annotated[str, typer.Option(help="feature set of the test images, of the same encoder")],
     out: Annotated[
         Path, typer.Option(help="folder for probes, metrics and curves; one inside it for each of several heads, or of a study")
     ],
@@ -32,7 +33,7 @@ def main(
         ),
     ] = None,
     params: Annotated[
-        Path | None, typer.Option(help="take heads.HEAD and probe from this file; options given here win")
+        Path | None, typer.Option(help="take heads.HEAD, probe and store from this file; options given here win")
     ] = None,
     study: Annotated[
         str | None,
@@ -69,9 +70,9 @@ def main(
         str | None, typer.Option(help="logistic, knn or ridge instead of gradient steps, for aggregators without parameters")
     ] = None,
     joined: Annotated[
-        Path | None, typer.Option(help="second feature set of the training images, for heads that read joined/…")
+        str | None, typer.Option(help="second feature set of the training images, for heads that read joined/…")
     ] = None,
-    joined_test: Annotated[Path | None, typer.Option(help="likewise of the test images")] = None,
+    joined_test: Annotated[str | None, typer.Option(help="likewise of the test images")] = None,
     block: Annotated[int | None, typer.Option(help="whose tokens to read  [default: the deepest stored]")] = None,
     views: Annotated[
         int | None, typer.Option(min=1, help="of the training images that are shown  [default: all stored]")
@@ -92,7 +93,7 @@ def main(
     from pipelines.device import choose_device
     from pipelines.progress import progress_bar
     from probe.run import n_epochs, probe
-    from store import BeyondClsError, FeatureStore
+    from store import BeyondClsError
     from store.allocator import keep_freed_memory
 
     here = given(
@@ -133,9 +134,11 @@ def main(
     plans, of_run = plans_and_run(head or ["abmilp"], described, here, options_of(option or []))
     if (joined is None) != (joined_test is None):
         raise BeyondClsError("--joined and --joined-test go together: feature sets of the training and of the test images")
-    pair = None if joined is None or joined_test is None else (FeatureStore.open(joined), FeatureStore.open(joined_test))
+    pair = None
+    if joined is not None and joined_test is not None:
+        pair = open_features(joined, params), open_features(joined_test, params)
     keep_freed_memory()
-    stores, place = (FeatureStore.open(features), FeatureStore.open(test)), choose_device(device)
+    stores, place = (open_features(features, params), open_features(test, params)), choose_device(device)
     subset, about = _subset(stores[0], of_run)
     single = next(iter(plans.values())) if len(plans) == 1 and study is None else None
     with progress_bar(f"{stores[0].attributes['encoder']} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from store.copies import copies_at
 from store.errors import StoreError
 from store.journal import JOURNAL, read_records
 from store.layout import ATTRIBUTE, GROUP, KINDS
@@ -39,6 +40,20 @@ def feature_sets(root: Path) -> Iterator[Path]:
             below.clear()
             yield Path(folder)
         below[:] = sorted(name for name in below if not name.startswith("."))
+
+
+def sets_at(root: str) -> Iterator[tuple[str, int]]:
+    """Addresses of the feature sets in a folder of an object store, unfinished uploads among them, and their bytes; sorted.
+
+    Raises: StoreError: it cannot be listed.
+    """
+    sets: dict[str, int] = {}
+    for name, nbytes in copies_at(root).sizes().items():
+        if "/" in name:
+            first = name.split("/")[0]
+            sets[first] = sets.get(first, 0) + nbytes
+    for name in sorted(sets):
+        yield f"{root.rstrip('/')}/{name}", sets[name]
 
 
 def nbytes_of(folder: Path) -> int:

@@ -10,29 +10,34 @@ if TYPE_CHECKING:
     from store import ArrayReader, FeatureStore
 
 FeatureSet = Annotated[str, typer.Argument(help="folder of a feature set, or its address (s3://…)")]
+Params = Annotated[Path | None, typer.Option(help="parameter file with store.root, where the arrays of a stub are")]
 
 
-def ls(root: Annotated[Path, typer.Argument(help="folder to look through")] = Path("features")) -> None:
-    """List the feature sets below a folder, damaged and unfinished ones among them."""
-    from pipelines.store.find import feature_sets, nbytes_of, staged_below
+def ls(root: Annotated[str, typer.Argument(help="folder to look through, or an address (s3://…)")] = "features") -> None:
+    """List the feature sets below a folder, or in one of an object store; damaged, unfinished ones and stubs among them."""
+    from pipelines.publish import SCRATCH
+    from pipelines.store.find import feature_sets, nbytes_of, sets_at, staged_below
     from pipelines.store.table import size, table
     from store import FeatureStore, StoreError
+    from store.copies import is_remote
+    from store.stub import is_stub
 
-    if not root.is_dir():
+    remote = is_remote(root)
+    if not remote and not Path(root).is_dir():
         raise StoreError(f"there is no folder {root}; name one that holds feature sets")
     rows = [["feature set", "encoder", "images", "kinds", "dtype", "bytes", "key"]]
     problems = []
-    for path in feature_sets(root):
-        nbytes = size(nbytes_of(path))
+    for path, nbytes in sets_at(root) if remote else ((str(p), nbytes_of(p)) for p in feature_sets(Path(root))):
+        stub = not remote and is_stub(Path(path))
         try:
-            store = FeatureStore.open(path)
+            store = FeatureStore.describe(path) if stub else FeatureStore.open(path)
         except StoreError as error:
             problems.append(f"damaged: {error}")
-            rows.append([str(path), "damaged", "", "", "", nbytes, ""])
+            rows.append([path, "damaged", "", "", "", size(nbytes), ""])
             continue
-        kinds = ",".join(kind for kind in store.kinds if kind not in ("images", "norm"))
+        kinds = "stub" if stub else ",".join(kind for kind in store.kinds if kind not in ("images", "norm"))
         described = [str(store.attributes["encoder"]), f"{len(store):,}", kinds, store.spec.dtype]
-        rows.append([str(path), *described, nbytes, store.spec.key[:8]])
+        rows.append([path, *described, size(nbytes), store.spec.key[:8]])
     if len(rows) > 1:
         for line in table(rows, right=(2, 5)):
             typer.echo(line)
@@ -40,17 +45,22 @@ def ls(root: Annotated[Path, typer.Argument(help="folder to look through")] = Pa
         typer.echo(f"no feature sets below {root}")
     for problem in problems:
         typer.echo(problem)
-    for staged in staged_below(root):
+    if remote:
+        return
+    for scratch in sorted(path for path in Path(root).rglob(f"{SCRATCH}/*") if path.is_dir() and not path.name.startswith(".")):
+        remedy = "give its command again, or remove that folder"
+        typer.echo(f"not uploaded yet: {scratch} ({size(nbytes_of(scratch))}); {remedy}")
+    for staged in staged_below(Path(root)):
         remedy = f"give its command again, or: beyondcls store rm --staging {shlex.quote(str(staged.folder))}"
         typer.echo(f"unfinished: {staged.folder} ({size(nbytes_of(staged.folder))}): {staged.state()}; {remedy}")
 
 
-def info(path: FeatureSet) -> None:
+def info(path: FeatureSet, params: Params = None) -> None:
     """Print key, encoder, arrays, shapes and bytes."""
+    from pipelines.places import open_features
     from pipelines.store.table import size, table
-    from store import FeatureStore
 
-    store = FeatureStore.open(path)
+    store = open_features(path, params)
     total = sum(_nbytes(store, array) for array in store.arrays.values()) + _groups_nbytes(store)
     invalid, problems = len(store.attributes["invalid"]), len(store.attributes.get("problems") or ())
     typer.echo(f"{path}: {store.attributes['encoder']}, {len(store):,} images, key {store.spec.key}")
@@ -69,13 +79,13 @@ def info(path: FeatureSet) -> None:
         typer.echo(line)
 
 
-def du(path: FeatureSet) -> None:
+def du(path: FeatureSet, params: Params = None) -> None:
     """Print the bytes of each array, largest first: values, scales, and what digests, indices and descriptions add."""
+    from pipelines.places import open_features
     from pipelines.store.table import size, table
-    from store import FeatureStore
     from store.layout import SCALE
 
-    store = FeatureStore.open(path)
+    store = open_features(path, params)
     parts: list[tuple[str, list[int]]] = []  # bytes of values, scales, all that is neither, and their sum
     for array in store.arrays.values():
         if array.name.endswith(SCALE) and array.name.removesuffix(SCALE) in store.arrays:

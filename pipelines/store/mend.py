@@ -23,10 +23,14 @@ def verify(path: FeatureSet) -> None:
 def _damaged(path: str) -> list[str]:
     """What is wrong with a feature set, a message for each shard."""
     from pipelines.progress import progress_bar
-    from store import FeatureStore
+    from store import FeatureStore, StoreError
     from store import verify as check
+    from store.folder import Local
+    from store.stub import is_stub
 
     store = FeatureStore.describe(path)
+    if isinstance(store.folder, Local) and is_stub(store.path):
+        raise StoreError(f"{path} is a stub: its arrays are at store.root; give ROOT/{store.path.name}-{store.spec.key}")
     here = [name for name in store.attributes["arrays"] if store.folder.has_folder(name.split("/")[0])]
     bad: list[str] = []
     with progress_bar(f"verify {path}", len(here), "arrays") as progress:

@@ -16,7 +16,10 @@ from store import ArrayLayout, FeatureSpec, FeatureStore, FeatureWriter
 from store.codecs import CODECS, SCALE
 from store.journal import JOURNAL
 from store.layout import ATTRIBUTE, CHECKED_NBYTES, CHUNK_ROWS, GROUP, KINDS, groups_of, shard_rows_of
+from store.pull import PULLED
+from store.receipt import ArrayReceipt, Receipt
 from store.spec import FORMAT_VERSION
+from store.stub import is_stub, write_stub
 from tests.store.conftest import CONSTANTS, SPEC, files, layouts, same, unit_of
 
 ROOT = Path(__file__).parents[2]
@@ -200,6 +203,55 @@ def test_journal(tmp_path: Path, contents: dict[str, np.ndarray]) -> None:
     for name in lines[1]["shards"][0]:
         assert re.search(rf"\b{name}\b", meaning), name
     assert lines[0]["arrays"]["images/size"] == [[150, 2], "int32", 64, None]
+
+
+def test_receipt(written: Path) -> None:
+    of_set, of_array = _tables("Receipts")
+    file = json.loads(Receipt.of(store := FeatureStore.open(written)).to_json())
+    assert {row["Field"] for row in of_set} == set(file)
+    assert _fields(of_set) == [f.name for f in fields(Receipt)]
+    assert [row["Field"] for row in of_set if not _fits(file[row["Field"]], row["Type"])] == []
+    assert file["format_version"] == int({row["Field"]: row["Meaning"] for row in of_set}["format_version"])
+    assert file["digest"] == xxhash.xxh3_128_hexdigest((written / "zarr.json").read_bytes())
+    assert set(file["arrays"]) == set(store.arrays)
+    named = re.findall(r"\b(nbytes|xxh3_128)\b", {row["Field"]: row["Meaning"] for row in of_array}["shards"])
+    for name, found in file["arrays"].items():
+        assert _fields(of_array) == [f.name for f in fields(ArrayReceipt)]
+        assert set(_fields(of_array)) == set(found)
+        assert [row["Field"] for row in of_array if not _fits(found[row["Field"]], row["Type"])] == []
+        meta = json.loads((written / name / "zarr.json").read_text())
+        assert found["shape"] == meta["shape"]
+        assert found["dtype"] == meta["attributes"][ATTRIBUTE].get("codec", meta["data_type"])
+        assert found["shards"] == [{n: shard[n] for n in named} for shard in meta["attributes"][ATTRIBUTE]["shards"]]
+        assert found["nbytes"] == sum(
+            f.stat().st_size for f in (written / name).rglob("*") if f.is_file() and f.name != "zarr.json"
+        )
+    canonical = json.dumps(file, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    assert Receipt.of(store).to_json() == canonical
+
+
+def test_stub(written: Path, tmp_path: Path) -> None:
+    """To the byte the group's zarr.json, and an empty folder for each kind; any other file makes it none."""
+    stub = tmp_path / "one"
+    write_stub(stub, (written / "zarr.json").read_bytes())
+    assert files(stub) == {"zarr.json": (written / "zarr.json").read_bytes()}
+    assert {f.name for f in stub.iterdir() if f.is_dir()} == set(KINDS)
+    assert is_stub(stub)
+    (stub / "patch" / "zarr.json").write_bytes(GROUP)
+    assert not is_stub(stub)
+    assert not is_stub(written)
+
+
+def test_where_copies_lie() -> None:
+    """Names that the text gives. The order of writing is tested where copies are."""
+    (section,) = re.findall(r"^## Shared roots and stubs\n(.*?)(?=^## )", TEXT, flags=re.M | re.S)
+    assert f"`{PULLED}/NAME-KEY`" in section
+    (scratch,) = re.findall(r"what is to be sent in `(.*?)/NAME-KEY`", section)
+    publish = ast.parse((ROOT / "pipelines/publish.py").read_text())
+    (stated,) = (
+        ast.literal_eval(n.value) for n in publish.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "SCRATCH"
+    )
+    assert stated == scratch
 
 
 def _arithmetic(n: int, s: int, c: int, b: int, i: int, q: int) -> dict[str, Any]:

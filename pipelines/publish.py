@@ -1,0 +1,112 @@
+"""Where an extraction goes if feature sets have a shared root, and what is left in its place: a stub and a receipt."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import typer
+
+from pipelines.places import Places, receipt_of
+from store import FeatureStore, StoreError
+from store.copies import is_remote
+from store.folder import Local, open_folder
+from store.lock import BusyError, Lock
+from store.receipt import Receipt
+from store.stub import holds_only, is_stub, write_stub
+from store.upload import upload
+
+SCRATCH = ".upload"  # beside the sets: DVC empties the folders of a stage's outs before it runs the stage again
+
+
+def destination(places: Places, out: Path) -> Callable[[str], Path | FeatureStore]:
+    """For `extract`: where the set of a key is to be written; or the set, if it is at the root already.
+
+    The root itself if that is a folder; else a folder of this machine, from which it is uploaded.
+
+    Raises: StoreError: `out` holds more than a stub; or the root cannot be reached.
+    """
+    if not is_stub(out) and not holds_only(out):
+        raise StoreError(
+            f"{out} holds files, but feature sets go to {places.root} (store.root), and only stubs stay here; put it there "
+            f"with `beyondcls store push {out}`, or remove it first"
+        )
+
+    def of(key: str) -> Path | FeatureStore:
+        address = places.address(out.name, key)
+        remote = is_remote(address)
+        if open_folder(address).content("zarr.json") is not None:
+            try:
+                there = FeatureStore.open(address, key)
+                Receipt.of(there)  # of all arrays, or none
+                return there
+            except StoreError as error:
+                if not remote:
+                    raise StoreError(f"{error}; mend it: beyondcls store repair {address}") from error
+                typer.echo(f"note: {error}\nit is extracted again, and what is missing there is sent", err=True)
+        return scratch_of(out, key) if remote else Path(address)
+
+    return of
+
+
+def scratch_of(out: Path, key: str) -> Path:
+    """Folder of a set until it is uploaded."""
+    return out.parent / SCRATCH / f"{out.name}-{key}"
+
+
+def refuse_changes(places: Places, out: Path, how: str) -> None:
+    """Raises: StoreError: a set at the root is to be changed, which receipts name; or there is none here."""
+    if is_stub(out) or holds_only(out):
+        raise StoreError(
+            f"{how} changes a feature set in {out}, but its arrays are at {places.root} (store.root), where sets stay as they "
+            f"are: fetch it first (beyondcls store pull {out} --params FILE), give this command again, and put the result "
+            f"there with `beyondcls store push {out} --params FILE`"
+        )
+
+
+def publish(store: FeatureStore, places: Places, out: Path, receipt: Path | None) -> FeatureStore | None:
+    """Upload a finished set if the root is an object store; leave stub and receipt. All of it can be done again.
+
+    Returns: the set at its place; None if another task is doing this.
+    """
+    key = store.spec.key
+    scratch, address = scratch_of(out, key), places.root and places.address(out.name, key)
+    try:
+        lock = Lock(scratch.with_name(f"{scratch.name}.lock"), str(out))
+    except BusyError:
+        return None
+    try:
+        if address is not None:
+            if isinstance(store.folder, Local) and is_remote(address):
+                if scratch.is_dir():
+                    send(store, address)
+                    _remove(scratch)
+                store = FeatureStore.open(address, key)  # also where another task has sent it in the meantime
+            receipt = receipt or receipt_of(out)
+        if receipt is not None:
+            Receipt.of(store).write(receipt)
+        if address is not None:
+            write_stub(out, store.folder.content("zarr.json") or b"")
+        return store
+    finally:
+        lock.release()
+        if scratch.parent.is_dir() and not any(scratch.parent.iterdir()):
+            scratch.parent.rmdir()
+
+
+def send(store: FeatureStore, address: str) -> None:
+    """Upload with a progress bar."""
+    from pipelines.progress import progress_bar
+
+    nbytes = Receipt.of(store).nbytes
+    typer.echo(f"sending {nbytes / 1e9:.3g} GB to {address}")
+    with progress_bar("upload", nbytes, "bytes") as progress:
+        upload(store, address, progress)
+
+
+def _remove(folder: Path) -> None:
+    """At one stroke: whoever looks finds all of it, or nothing."""
+    gone = folder.with_name(f"{folder.name}.removed")
+    shutil.rmtree(gone, ignore_errors=True)
+    os.rename(folder, gone)
+    shutil.rmtree(gone)

@@ -1,0 +1,82 @@
+"""`beyondcls store pull | push`: feature sets from the root that machines share, and to it."""
+
+import re
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Params = Annotated[Path | None, typer.Option(help="parameter file with store.root")]
+
+
+def pull(
+    feature_set: Annotated[str, typer.Argument(metavar="SET", help="NAME, features/NAME, receipts/NAME.json, or an address")],
+    params: Params = None,
+    to: Annotated[Path | None, typer.Option(help="folder for it  [default: features/NAME]")] = None,
+    kinds: Annotated[str | None, typer.Option(help="only these, e.g. images,cls  [default: all]")] = None,
+) -> None:
+    """Fetch a feature set from store.root, or some kinds of its arrays, to a local folder, every row checked.
+
+    What is there is not fetched again. In a project of DVC give --to another folder, or let store.cache keep what was read: DVC
+    takes arrays in the place of stubs for a change.
+    """
+    from pipelines.places import FEATURES, Places, named
+    from pipelines.progress import progress_bar
+    from pipelines.store.table import size
+    from store import FeatureStore, StoreError
+    from store.copies import is_remote
+    from store.pull import checked_kinds
+    from store.pull import pull as fetch
+    from store.receipt import Receipt
+
+    places = Places.of(params)
+    at_root = re.fullmatch(r".*?([^/]+)-[0-9a-f]{32}/*", feature_set)  # ROOT/NAME-KEY, the root being a folder
+    if is_remote(feature_set) or (at_root and Path(feature_set, "zarr.json").is_file()):
+        address, receipt = feature_set.rstrip("/"), None
+        folder = Path(FEATURES) / (at_root[1] if at_root else address.rsplit("/", 1)[-1])
+    else:
+        bare = "/" not in feature_set and not feature_set.endswith(".json") and not Path(feature_set).exists()
+        folder, file = named(f"{FEATURES}/{feature_set}" if bare else feature_set)
+        if places.root is None:
+            raise StoreError(f"there is no store.root to fetch {feature_set} from; give --params FILE with it, or an address")
+        receipt = Receipt.read(file) if file.is_file() or not (folder / "zarr.json").is_file() else None
+        key = receipt.key if receipt is not None else FeatureStore.describe(folder).spec.key
+        address = places.address(folder.name, key)
+    folder = to or folder
+    source = FeatureStore.open(address)
+    if receipt is not None:
+        receipt.check(source)
+    chosen = None if kinds is None else [kind.strip() for kind in kinds.split(",")]
+    wanted = checked_kinds(source, chosen)
+    arrays = (array for name, array in source.arrays.items() if name.split("/")[0] in wanted)
+    nbytes = sum(shard["nbytes"] for array in arrays for shard in array.shards)
+    began = time.perf_counter()
+    with progress_bar("pull", nbytes, "bytes") as progress:
+        store = fetch(address, folder, chosen, progress)
+    seconds = time.perf_counter() - began
+    typer.echo(f"{folder}: {', '.join(store.kinds)} of {len(store):,} images; {size(nbytes)} in {seconds:.1f} s from {address}")
+
+
+def push(
+    path: Annotated[Path, typer.Argument(metavar="SET", help="folder of a feature set, all of whose arrays are in it")],
+    params: Params = None,
+    receipt: Annotated[Path | None, typer.Option(help="file for its receipt  [default: receipts/NAME.json]")] = None,
+) -> None:
+    """Copy a feature set to store.root, every row checked, and write its receipt. The folder stays as it is.
+
+    An extraction of the same set then finds it there, and leaves a stub.
+    """
+    from pipelines.places import Places, receipt_of
+    from pipelines.publish import send
+    from store import FeatureStore, StoreError
+    from store.receipt import Receipt
+
+    places = Places.of(params)
+    if places.root is None:
+        raise StoreError(f"there is no store.root to copy {path} to; give --params FILE with it")
+    store = FeatureStore.open(path)
+    address, file = places.address(path.name, store.spec.key), receipt or receipt_of(path)
+    send(store, address)
+    Receipt.of(store).write(file)
+    typer.echo(f"{address}: {len(store):,} images, {', '.join(store.kinds)}; receipt in {file}")

@@ -1,0 +1,421 @@
+"""Feature sets at a root that machines share: extracted, sent, probed and fetched through the command line."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extract.datasets import open_images
+from extract.encoders import load_encoder
+from extract.run import extract
+from pipelines import cli
+from store import FeatureStore
+from store.layout import KINDS
+from store.lock import Lock
+from store.receipt import Receipt
+from store.stub import is_stub, write_stub
+from store.upload import upload
+from tests.extract.pictures import samples, write_tar
+
+ROOT = Path(__file__).resolve().parents[2]
+N = 70
+ENCODER = "{model: vit_tiny_patch16_224, arguments: {img_size: 32, patch_size: 8, embed_dim: 32, depth: 2, num_heads: 2}, "
+ENCODER += "random_seed: 0}"
+SETS = {"train": N, "test": 40}
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The address of an S3 server with a bucket."""
+    moto = pytest.importorskip("moto.server", reason="moto[server] is not installed: no S3 server to test with")
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        running = moto.ThreadedMotoServer(port=0, verbose=False)
+        running.start()
+        _, port = running.get_host_and_port()
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir("sets")
+        yield "s3://sets"
+        s3fs.S3FileSystem.clear_instance_cache()
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory) -> Path:
+    """The data, and the sets as they are without a root."""
+    folder = tmp_path_factory.mktemp("local")
+    for split, n in SETS.items():
+        write_tar(folder / "data" / split / "0.tar", samples(n))
+        (folder / "data" / split / "classes.txt").write_text("cat\ndog\nowl\nnewt\n")
+        encoder = load_encoder(
+            "tiny",
+            model="vit_tiny_patch16_224",
+            arguments={"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2},
+            random_seed=0,
+        )
+        extract(encoder, open_images(str(folder / "data" / split)), folder / f"features/tiny-{split}", shard_rows=32)
+    return folder
+
+
+@pytest.fixture(params=["s3", "folder"])
+def root(request, tmp_path) -> str:
+    if request.param == "folder":
+        return str(tmp_path / "shared")
+    return f"{request.getfixturevalue('server')}/{tmp_path.name}"
+
+
+@pytest.fixture
+def project(root, local, tmp_path, monkeypatch) -> Path:
+    """A folder with parameters that name the root."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    write_params(folder, root)
+    os.symlink(local / "data", folder / "data")
+    return folder
+
+
+def write_params(folder: Path, root: str | None) -> None:
+    values = {"root": root, "cache": None}
+    (folder / "params.yaml").write_text(
+        f"encoders: {{tiny: {ENCODER}}}\nextract: {{shard_rows: 32}}\nstore: {json.dumps(values)}\n"
+        "probe: {epochs: 2, batch_size: 32, warmup_epochs: 0, seeds: [0]}\nheads: {abmilp: {}, cls: {}}\n"
+    )
+
+
+@pytest.fixture
+def beyondcls(monkeypatch, capsys):
+    """Exit status and what was said, line breaks of no meaning removed."""
+
+    def run(*arguments: object) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["beyondcls", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.run()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), " ".join((out + err).split())
+
+    return run
+
+
+def extraction(split: str = "train", *more: object) -> tuple[object, ...]:
+    places = ("--data", f"data/{split}", "--out", f"features/tiny-{split}")
+    return ("extract", "--params", "params.yaml", "--encoder", "tiny", *places, "--device", "cpu", *more)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {f.relative_to(folder).as_posix(): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+def at(address: str) -> tuple[Any, str]:
+    import fsspec
+
+    fs, path = fsspec.core.url_to_fs(address)
+    fs.invalidate_cache()
+    return fs, path
+
+
+def content(address: str) -> dict[str, bytes]:
+    fs, path = at(address)
+    return {name[len(path.rstrip("/")) + 1 :]: fs.cat_file(name) for name in fs.find(path)}
+
+
+def address_of(root: str, split: str, local: Path) -> str:
+    return f"{root}/tiny-{split}-{FeatureStore.open(local / f'features/tiny-{split}').spec.key}"
+
+
+@pytest.fixture
+def extracted(project, root, local) -> dict[str, str]:
+    """Both sets at the root, stubs and receipts here; the addresses."""
+    for split in SETS:
+        whole = FeatureStore.open(local / f"features/tiny-{split}")
+        upload(whole, address_of(root, split, local))
+        Receipt.of(whole).write(project / f"receipts/tiny-{split}.json")
+        write_stub(project / f"features/tiny-{split}", (whole.path / "zarr.json").read_bytes())
+    return {split: address_of(root, split, local) for split in SETS}
+
+
+def test_extraction(project, root, local, beyondcls):
+    address, whole, stub = address_of(root, "test", local), local / "features/tiny-test", project / "features/tiny-test"
+    status, said = beyondcls(*extraction("test"))
+    assert status == 0, said
+    assert f"at {address}" in said
+    assert content(address) == files(whole)
+    assert files(stub) == {"zarr.json": (whole / "zarr.json").read_bytes()}
+    assert {p.name for p in stub.iterdir()} == {"zarr.json", *KINDS}
+    receipt = Receipt.read(project / "receipts/tiny-test.json")
+    assert receipt.to_json() == Receipt.of(FeatureStore.open(whole)).to_json()
+    assert {p.name for p in (project / "features").iterdir()} == {"tiny-test"}, "nothing else is left here"
+
+
+def test_probes_are_the_same_to_the_last_bit(extracted, project, local, beyondcls):
+    def probe(out: str, train: object, test: object) -> dict[str, bytes]:
+        places = ("--features", train, "--test", test, "--out", out, "--head", "abmilp", "--head", "cls")
+        status, said = beyondcls("probe", *places, "--params", "params.yaml", "--device", "cpu")
+        assert status == 0, said
+        return {name: data for name, data in files(project / out).items() if name.endswith((".safetensors", ".npy", ".csv"))}
+
+    expected = probe("a", local / "features/tiny-train", local / "features/tiny-test")
+    assert any(name.endswith(".safetensors") for name in expected)
+    assert probe("b", "features/tiny-train", "features/tiny-test") == expected
+    assert probe("c", "receipts/tiny-train.json", extracted["test"]) == expected
+
+
+def test_attention_is_the_same(extracted, project, local, beyondcls):
+    for out, path in (("a", local / "features/tiny-test"), ("b", "features/tiny-test")):
+        status, said = beyondcls("attention", "--features", path, "--out", out, "--params", "params.yaml")
+        assert status == 0, said
+    assert files(project / "a") == files(project / "b")
+
+
+def test_a_set_that_is_there_is_not_extracted_again(extracted, project, beyondcls, monkeypatch):
+    """As when DVC has emptied the outs."""
+    before = files(project / "features"), files(project / "receipts")
+    shutil.rmtree("features")
+    shutil.rmtree("receipts")
+    monkeypatch.setattr("extract.run.FeatureWriter", None)
+    for split in SETS:
+        assert beyondcls(*extraction(split))[0] == 0
+    assert (files(project / "features"), files(project / "receipts")) == before
+
+
+def test_a_receipt_elsewhere_and_without_a_root(project, local, beyondcls):
+    write_params(project, None)
+    status, said = beyondcls(*extraction("test", "--receipt", "elsewhere/r.json"))
+    assert status == 0, said
+    assert files(project / "features/tiny-test") == files(local / "features/tiny-test")
+    assert Receipt.read("elsewhere/r.json") == Receipt.of(FeatureStore.open("features/tiny-test"))
+    assert not (project / "receipts").exists()
+    assert [p.name for p in (project / "features").iterdir()] == ["tiny-test"]
+
+
+def test_a_deleted_and_a_cut_object(extracted, project, beyondcls):
+    fs, path = at(extracted["train"])
+    name = "patch/block1/view0/c/1/0/0"
+    whole = fs.cat_file(f"{path}/{name}")
+    fs.pipe_file(f"{path}/{name}", whole[:1000])
+    probe = ("probe", "--features", "features/tiny-train", "--test", "features/tiny-test", "--out", "out")
+    status, said = beyondcls(*probe, "--params", "params.yaml")
+    assert status == 1
+    assert f"{extracted['train']}/{name} has 1000 bytes, expected {len(whole)}" in said
+    fs.rm(f"{path}/{name}")
+    status, said = beyondcls(*probe, "--params", "params.yaml")
+    assert status == 1
+    assert f"{extracted['train']}/{name} is missing (rows 32 to 63" in said
+    status, said = beyondcls(*extraction("train"))
+    if extracted["train"].startswith("s3://"):  # what is missing is extracted and sent again
+        assert status == 0, said
+        assert f"{name} is missing" in said
+    else:
+        assert status == 1
+        assert f"mend it: beyondcls store repair {extracted['train']}" in said
+        repair = ("store", "repair", extracted["train"], "--data", "data/train", "--params", "params.yaml", "--encoder", "tiny")
+        status, said = beyondcls(*repair, "--device", "cpu")
+        assert status == 0, said
+    assert fs.cat_file(f"{path}/{name}") == whole
+    assert beyondcls(*probe, "--params", "params.yaml")[0] == 0
+
+
+def test_another_set_at_the_address(extracted, project, local, beyondcls):
+    fs, path = at(extracted["train"])
+    fs.rm(path, recursive=True)
+    upload(FeatureStore.open(local / "features/tiny-test"), extracted["train"])
+    probe = ("probe", "--features", "features/tiny-train", "--test", "features/tiny-test", "--out", "out")
+    status, said = beyondcls(*probe, "--params", "params.yaml")
+    assert status == 1
+    assert f"{extracted['train']} has key {extracted['test'][-32:]}, expected {extracted['train'][-32:]}" in said
+
+
+class TestFetching:
+    def test_pull(self, extracted, project, local, beyondcls):
+        status, said = beyondcls("store", "pull", "tiny-train", "--params", "params.yaml", "--kinds", "images,cls")
+        assert status == 0, said
+        assert f"features/tiny-train: cls, images of {N} images; " in said
+        assert f"s from {extracted['train']}" in said
+        assert FeatureStore.open("features/tiny-train").kinds == ["cls", "images"]
+        status, said = beyondcls("store", "pull", "receipts/tiny-train.json", "--params", "params.yaml")
+        assert status == 0, said
+        assert files(project / "features/tiny-train") == files(local / "features/tiny-train")
+        status, said = beyondcls("store", "pull", extracted["test"], "--to", "there")
+        assert status == 0, said
+        assert files(project / "there") == files(local / "features/tiny-test")
+        shutil.rmtree("features/tiny-test")
+        assert beyondcls("store", "pull", extracted["test"])[0] == 0
+        assert files(project / "features/tiny-test") == files(local / "features/tiny-test")
+
+    def test_errors(self, extracted, project, beyondcls):
+        status, said = beyondcls("store", "pull", "tiny-train")
+        assert status == 1
+        assert "there is no store.root to fetch tiny-train from; give --params FILE with it, or an address" in said
+        status, said = beyondcls("store", "pull", "tiny-tarin", "--params", "params.yaml")
+        assert status == 1
+        assert "there is no receipt 'receipts/tiny-tarin.json'" in said
+        status, said = beyondcls("store", "pull", "tiny-train", "--params", "params.yaml", "--kinds", "clss")
+        assert status == 1
+        assert "unknown kind of arrays 'clss'; did you mean 'cls'?" in said
+
+    def test_push(self, project, root, local, beyondcls):
+        shutil.copytree(local / "features", "features")
+        status, said = beyondcls("store", "push", "features/tiny-test", "--params", "params.yaml")
+        assert status == 0, said
+        assert content(address_of(root, "test", local)) == files(local / "features/tiny-test")
+        assert Receipt.read("receipts/tiny-test.json") == Receipt.of(FeatureStore.open("features/tiny-test"))
+        assert not is_stub(project / "features/tiny-test")
+        status, said = beyondcls("store", "push", "features/tiny-test")
+        assert status == 1
+        assert "there is no store.root to copy features/tiny-test to; give --params FILE with it" in said
+
+
+class TestLooking:
+    def test_ls(self, extracted, project, root, beyondcls):
+        status, said = beyondcls("store", "ls", "features")
+        assert status == 0, said
+        assert f"features/tiny-train tiny {N} stub float16" in said
+        fs, path = at(f"{root}/half-{'0' * 32}/images/label/c/0")
+        if "://" in root:
+            fs.pipe_file(path, b"x")
+        status, said = beyondcls("store", "ls", root)
+        assert status == 0, said
+        assert f"{extracted['train']} tiny {N} attention,cls,patch,statistics float16" in said
+        if "://" in root:
+            assert f"damaged: {root}/half-{'0' * 32} is not a feature set: it has no zarr.json" in said
+
+    def test_info_du_and_verify_of_a_stub(self, extracted, project, beyondcls):
+        for command in ("info", "du"):
+            status, said = beyondcls("store", command, "features/tiny-train", "--params", "params.yaml")
+            assert status == 0, said
+            assert "patch/block1/view0" in said
+        status, said = beyondcls("store", "info", "features/tiny-train")
+        assert status == 1
+        assert "no store.root was given" in said
+        status, said = beyondcls("store", "verify", "features/tiny-train")
+        assert status == 1
+        assert "features/tiny-train is a stub: its arrays are at store.root; give ROOT/tiny-train-" in said
+        assert beyondcls("store", "verify", extracted["train"])[0] == 0
+
+
+class TestChanging:
+    @pytest.mark.parametrize("how", ["--extend", "--repair"])
+    def test_what_is_at_the_root_stays_as_it_is(self, how, extracted, project, root, beyondcls):
+        status, said = beyondcls(*extraction("train", how))
+        assert status == 1
+        assert f"{how} changes a feature set in features/tiny-train, but its arrays are at {root} (store.root)" in said
+        assert "beyondcls store pull features/tiny-train --params FILE" in said
+
+    def test_fetched_extended_and_sent(self, extracted, project, root, beyondcls):
+        assert beyondcls("store", "pull", "tiny-train", "--params", "params.yaml")[0] == 0
+        status, said = beyondcls(*extraction("train", "--extend", "--blocks", "0"))
+        assert status == 0, said
+        extended = FeatureStore.open("features/tiny-train")
+        assert extended.spec.blocks == (0, 1)
+        assert beyondcls("store", "push", "features/tiny-train", "--params", "params.yaml")[0] == 0
+        assert content(f"{root}/tiny-train-{extended.spec.key}") == files(project / "features/tiny-train")
+        assert content(extracted["train"]), "the old one can still be read"
+
+    def test_a_set_that_is_here_is_not_thrown_away(self, project, local, beyondcls):
+        shutil.copytree(local / "features", "features")
+        status, said = beyondcls(*extraction("train"))
+        assert status == 1
+        assert "features/tiny-train holds files, but feature sets go to" in said
+        assert "beyondcls store push features/tiny-train" in said
+        assert files(project / "features/tiny-train") == files(local / "features/tiny-train")
+
+
+def test_a_stub_without_its_root(extracted, project, beyondcls):
+    write_params(project, None)
+    status, said = beyondcls(*extraction("train"))
+    assert status == 1
+    assert "features/tiny-train is a stub: its arrays are at a store.root; name that with --params, or remove" in said
+
+
+def test_half_of_a_stub(project, root, local, beyondcls):
+    """As a kill may leave it."""
+    (project / "features/tiny-test/patch").mkdir(parents=True)
+    (project / "features/tiny-test/zarr.json.partial").write_text("{")
+    status, said = beyondcls(*extraction("test"))
+    assert status == 0, said
+    assert is_stub(project / "features/tiny-test")
+
+
+def test_one_task_publishes(project, root, local, beyondcls):
+    key = FeatureStore.open(local / "features/tiny-test").spec.key
+    lock = Lock(project / f"features/.upload/tiny-test-{key}.lock", "features/tiny-test")
+    status, said = beyondcls(*extraction("test"))
+    lock.release()
+    assert status == 0, said
+    assert "features/tiny-test: another task puts it in its place" in said
+    assert not (project / "features/tiny-test").exists()
+    assert not (project / "receipts").exists()
+    assert beyondcls(*extraction("test"))[0] == 0
+    assert is_stub(project / "features/tiny-test")
+    assert content(address_of(root, "test", local)) == files(local / "features/tiny-test")
+
+
+KILLED = """
+import os, signal, sys
+from store import copies
+real, left = copies._ObjectStore.put, [int(sys.argv.pop(1))]
+def put(self, *given):
+    left[0] -= 1
+    if left[0] < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(self, *given)
+copies._ObjectStore.put = put
+from pipelines import cli
+cli.run()
+"""
+
+
+@pytest.mark.slow
+def test_killed_during_the_upload(server, project, root, local, beyondcls):
+    n = 9  # files that are sent before it
+    if "://" not in root:
+        pytest.skip("a folder is written without an upload")
+    command = [sys.executable, "-c", KILLED, str(n), *map(str, extraction("train"))]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    killed = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    address = address_of(root, "train", local)
+    assert len(content(address)) <= n
+    assert "zarr.json" not in content(address)
+    assert not (project / "features/tiny-train").exists()
+    status, said = beyondcls("store", "ls", "features")
+    assert "not uploaded yet: features/.upload/tiny-train-" in said
+    status, said = beyondcls(*extraction("train"))
+    assert status == 0, said
+    assert content(address) == files(local / "features/tiny-train")
+    assert {p.name for p in (project / "features").iterdir()} == {"tiny-train"}
+
+
+@pytest.mark.slow
+def test_several_tasks(project, root, local, server):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pipelines.cli", *map(str, extraction("train"))]
+    tasks = []
+    for i in range(2):
+        tasks.append(
+            subprocess.Popen(
+                [*command, "--task-id", str(i), "--n-tasks", "2"],
+                cwd=project,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+        time.sleep(0.2)
+    said = [task.communicate(timeout=180)[0] for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0], said
+    assert content(address_of(root, "train", local)) == files(local / "features/tiny-train")
+    assert is_stub(project / "features/tiny-train")
+    assert Receipt.read(project / "receipts/tiny-train.json") == Receipt.of(FeatureStore.open(local / "features/tiny-train"))

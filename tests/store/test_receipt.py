@@ -1,0 +1,222 @@
+"""Receipts: the same bytes for the same set anywhere, and an error for every set that is not the very one."""
+
+import json
+import shutil
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fsspec  # type: ignore[import-untyped]
+import pytest
+import xxhash
+
+from store import FeatureStore, StoreError
+from store.array import ArrayReader
+from store.receipt import Receipt
+from tests.store.conftest import SPEC, N, flip, layouts, values, write
+
+
+@pytest.fixture
+def receipt(written: Path) -> Receipt:
+    return Receipt.of(FeatureStore.open(written))
+
+
+def remote_copy(of: Path) -> tuple[str, Any, str]:
+    """A copy in memory: its address, file system and root."""
+    url = f"memory://{uuid.uuid4().hex}/one"
+    fs, root = fsspec.core.url_to_fs(url)
+    fs.put(str(of), root, recursive=True)
+    return url, fs, root
+
+
+def test_what_it_says(receipt: Receipt, written: Path) -> None:
+    assert (receipt.key, receipt.encoder, receipt.n_images) == (SPEC.key, "vit", N)
+    assert receipt.digest == xxhash.xxh3_128_hexdigest((written / "zarr.json").read_bytes())
+    files = {f.relative_to(written).as_posix(): f.stat().st_size for f in written.rglob("*") if f.is_file()}
+    shards = {name: nbytes for name, nbytes in files.items() if "/c/" in name}
+    assert receipt.nbytes == sum(shards.values())
+    patch = receipt.arrays["patch/block5/view0"]
+    assert (patch.shape, patch.dtype) == ((N, 3, 5), "float16")
+    assert [shard.nbytes for shard in patch.shards] == [shards[f"patch/block5/view0/c/{i}/0/0"] for i in range(3)]
+    assert len({shard.xxh3_128 for shard in patch.shards}) == 3
+
+
+def test_the_same_set_has_the_same_receipt_anywhere(receipt: Receipt, written: Path, tmp_path: Path) -> None:
+    url, _, _ = remote_copy(written)
+    moved = shutil.copytree(written, tmp_path / "elsewhere" / "other-name")
+    for where in (url, moved):
+        assert Receipt.of(FeatureStore.open(where)).to_json() == receipt.to_json()
+    assert b"/work" not in receipt.to_json()
+    assert str(written).encode() not in receipt.to_json()
+
+
+def test_written_and_read(receipt: Receipt, tmp_path: Path) -> None:
+    file = tmp_path / "receipts" / "one.json"
+    receipt.write(file)
+    assert Receipt.read(file) == receipt
+    assert file.read_bytes() == receipt.to_json()
+    assert [f.name for f in file.parent.iterdir()] == ["one.json"]
+    canonical = json.dumps(json.loads(file.read_bytes()), sort_keys=True, separators=(",", ":")) + "\n"
+    assert file.read_text() == canonical
+
+
+def test_no_shard_is_read(receipt: Receipt, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a shard was read")
+
+    for method in ("fetch", "fetch_into", "_file", "_tail"):
+        monkeypatch.setattr(ArrayReader, method, refuse)
+    store = FeatureStore.open(written)
+    assert Receipt.of(store) == receipt
+    receipt.check(store, whole=True)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+class TestCheck:
+    @pytest.fixture
+    def copy(self, path: Path, remote: bool) -> tuple[str, Any, str]:
+        if remote:
+            return remote_copy(path)
+        return str(path), fsspec.filesystem("file"), str(path)
+
+    def test_the_very_one(self, copy: Any, receipt: Receipt) -> None:
+        receipt.check(FeatureStore.open(copy[0]), whole=True)
+
+    def test_kinds_that_are_not_in_a_copy(self, copy: Any, receipt: Receipt) -> None:
+        url, fs, root = copy
+        fs.rm(f"{root}/patch", recursive=True)
+        store = FeatureStore.open(url)
+        receipt.check(store)
+        with pytest.raises(StoreError, match=r"patch/block3/view0 is missing \(2 of 13 arrays are\)"):
+            receipt.check(store, whole=True)
+        with pytest.raises(StoreError, match="the whole feature set is needed here"):
+            Receipt.of(store)
+
+    def test_a_shard_that_was_deleted_or_cut_after_opening_was_listed(self, copy: Any, receipt: Receipt) -> None:
+        url, fs, root = copy
+        name = "patch/block5/view0/c/1/0/0"
+        fs.pipe_file(f"{root}/{name}", fs.cat_file(f"{root}/{name}")[:-1])
+        store = FeatureStore.describe(url)
+        store.add("patch/block5/view0")
+        with pytest.raises(StoreError, match=rf"{name} has [\d,]+ bytes, its receipt says [\d,]+; extract it again, fetch it"):
+            receipt.check(store)
+        fs.rm(f"{root}/{name}")
+        store = FeatureStore.describe(url)
+        store.add("patch/block5/view0")
+        with pytest.raises(StoreError, match=f"{name} is missing; extract it again, fetch it with `beyondcls store pull`"):
+            receipt.check(store)
+
+
+def test_another_set(receipt: Receipt, tmp_path: Path) -> None:
+    arrays = layouts()
+    write(tmp_path / "other", arrays, values(arrays), weights="2" * 32)
+    with pytest.raises(StoreError, match=rf"other has key \w+, its receipt {SPEC.key}: it is another feature set"):
+        receipt.check(FeatureStore.open(tmp_path / "other"))
+
+
+def test_the_same_key_but_other_bytes(receipt: Receipt, tmp_path: Path) -> None:
+    """As another machine may compute them."""
+    arrays = layouts()
+    write(tmp_path / "other", arrays, values(arrays, seed=1))
+    with pytest.raises(StoreError, match=r"but its zarr\.json is another: the features were computed again"):
+        receipt.check(FeatureStore.open(tmp_path / "other"))
+
+
+def test_a_receipt_that_does_not_fit_its_own_digest(receipt: Receipt, written: Path) -> None:
+    """As somebody may have edited it."""
+    store, name = FeatureStore.open(written), "cls/block5/view0"
+    array = receipt.arrays[name]
+
+    def edited(**changes: Any) -> Receipt:
+        return replace(receipt, arrays={**receipt.arrays, name: replace(array, **changes)})
+
+    without = replace(receipt, arrays={n: a for n, a in receipt.arrays.items() if n != name})
+    shards = (replace(array.shards[0], xxh3_128="0" * 32), *array.shards[1:])
+    for wrong, message in (
+        (without, "cls/block5/view0 is not in the receipt"),
+        (edited(shape=(N, 6)), r"is \[150, 5\] float16, its receipt says \[150, 6\] float16"),
+        (edited(dtype="int8"), r"is \[150, 5\] float16, its receipt says \[150, 5\] int8"),
+        (edited(shards=array.shards[1:]), "has 3 shards, its receipt 2"),
+        (edited(shards=shards), "cls/block5/view0/c/0/0 is not the shard of the receipt: another digest or size"),
+    ):
+        with pytest.raises(StoreError, match=message):
+            wrong.check(store)
+
+
+def _set(content: dict[str, Any], path: str, value: Any) -> Any:
+    *names, last = path.split(".")
+    at: Any = content
+    for name in names:
+        at = at[int(name)] if isinstance(at, list) else at[name]
+    at[int(last) if isinstance(at, list) else last] = value
+    return content
+
+
+ONE = "arrays.cls/block5/view0"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("format_version", 3, "format version 3, this program reads 2"),
+        ("format_version", True, "format_version is 'True', expected int"),
+        ("key", "../../etc", "key is '../../etc', expected 32 hexadecimal digits"),
+        ("key", 5, "key is '5', expected str"),
+        ("digest", "F" * 32, "expected 32 hexadecimal digits"),
+        ("encoder", None, "encoder is 'None', expected str"),
+        ("n_images", -1, "n_images is '-1', expected int"),
+        ("n_images", True, "n_images is 'True', expected int"),
+        ("n_images", 1.5, r"n_images is '1\.5', expected int"),
+        ("arrays", [], r"arrays is '\[\]', expected dict"),
+        ("arrays", {"../x": {}}, r"'\.\./x' is no name of an array"),
+        ("arrays", {"/etc/x": {}}, "'/etc/x' is no name of an array"),
+        ("more", 1, r"missing \[\], unknown \['more'\]"),
+        (ONE, [], "list where an object is expected"),
+        (f"{ONE}.more", 1, r"unknown \['more'\]"),
+        (f"{ONE}.shape", "12", "shape is '12', expected list"),
+        (f"{ONE}.shape", [1, "2"], "shape is '2', expected int"),
+        (f"{ONE}.dtype", 1, "dtype is '1', expected str"),
+        (f"{ONE}.nbytes", 1, r"nbytes of cls/block5/view0 is 1, its shards have \d+"),
+        (f"{ONE}.shards", {}, r"shards is '{}', expected list"),
+        (f"{ONE}.shards.0", 1, "int where an object is expected"),
+        (f"{ONE}.shards.0.nbytes", "9", "nbytes is '9', expected int"),
+        (f"{ONE}.shards.0.xxh3_128", "0", "xxh3_128 is '0', expected 32 hexadecimal digits"),
+    ],
+)
+def test_files_that_are_no_receipts(path: str, value: Any, message: str, receipt: Receipt, tmp_path: Path) -> None:
+    file = tmp_path / "one.json"
+    file.write_text(json.dumps(_set(json.loads(receipt.to_json()), path, value)))
+    with pytest.raises(StoreError, match=message) as raised:
+        Receipt.read(file)
+    assert str(raised.value).startswith(f"{file} is no receipt of a feature set (")
+    assert str(raised.value).endswith("get the receipt again, or extract again")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000, b"null", b"[]", b'"text"', b"{}"])
+def test_files_that_are_anything(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_bytes(content)
+    with pytest.raises(StoreError, match=r"one\.json is no.*get the receipt again, or extract again"):
+        Receipt.read(tmp_path / "one.json")
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no receipt .*one\.json.*dvc pull"):
+        Receipt.read(tmp_path / "one.json")
+
+
+def test_every_field_missing(receipt: Receipt, tmp_path: Path) -> None:
+    content = json.loads(receipt.to_json())
+    for name in content:
+        (tmp_path / "one.json").write_text(json.dumps({n: v for n, v in content.items() if n != name}))
+        with pytest.raises(StoreError, match=name):
+            Receipt.read(tmp_path / "one.json")
+
+
+def test_rows_are_checked_anyway(receipt: Receipt, path: Path) -> None:
+    """A flipped bit does not show in a listing; it does when the row is read."""
+    flip(path / "images/label/c/0", 3)
+    store = FeatureStore.open(path)
+    receipt.check(store, whole=True)
+    with pytest.raises(StoreError, match=r"images/label/c/0 is damaged \(rows 0 to 31\)"):
+        _ = store.labels

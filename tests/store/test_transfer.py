@@ -1,0 +1,384 @@
+"""Copies of feature sets: the same bytes, whatever was interrupted, and no damaged or foreign byte."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections import namedtuple
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import fsspec  # type: ignore[import-untyped]
+import pytest
+
+from store import FeatureStore, StoreError, copies, transfer
+from store.pull import PULLED, pull
+from store.receipt import Receipt
+from store.stub import is_stub, write_stub
+from store.upload import upload
+from tests.store.conftest import files, flip, layouts, values, write
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["memory", "folder"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"memory://{uuid.uuid4().hex}/sets/one" if request.param == "memory" else str(tmp_path / "shared" / "one")
+
+
+def at(address: str) -> tuple[Any, str]:
+    return fsspec.core.url_to_fs(address)
+
+
+def content(address: str) -> dict[str, bytes]:
+    """All files that are there."""
+    fs, root = at(address)
+    return {name[len(root.rstrip("/")) + 1 :]: fs.cat_file(name) for name in fs.find(root)}
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that are written to a shared place, in order."""
+    names: list[str] = []
+    for kind in (copies._Folder, copies._ObjectStore):
+
+        def put(self: Any, name: str, parts: Iterable[bytes], nbytes: int, real: Any = kind.put) -> None:
+            real(self, name, parts, nbytes)
+            names.append(name)
+
+        monkeypatch.setattr(kind, "put", put)
+    return names
+
+
+def stop_after(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the upload of any shard after the first n fail."""
+    done: list[str] = []
+    for kind in (copies._Folder, copies._ObjectStore):
+
+        def put(self: Any, name: str, parts: Iterable[bytes], nbytes: int, real: Any = kind.put) -> None:
+            if len(done) >= n:
+                raise StoreError("the network is gone")
+            real(self, name, parts, nbytes)
+            done.append(name)
+
+        monkeypatch.setattr(kind, "put", put)
+    monkeypatch.setattr("store.upload.AT_ONCE", 1)
+
+
+class TestUpload:
+    def test_the_same_bytes(self, address: str, written: Path, sent: list[str]) -> None:
+        told: list[int] = []
+        upload(FeatureStore.open(written), address, told.append)
+        assert content(address) == files(written)
+        assert sent[-1] == "zarr.json"
+        assert max(i for i, name in enumerate(sent) if "/c/" in name) < min(
+            i for i, name in enumerate(sent) if name.endswith("zarr.json")
+        )
+        receipt = Receipt.of(FeatureStore.open(written))
+        assert sum(told) == receipt.nbytes
+        receipt.check(FeatureStore.open(address), whole=True)
+
+    def test_a_second_time_nothing_is_sent(self, address: str, written: Path, sent: list[str]) -> None:
+        upload(FeatureStore.open(written), address)
+        sent.clear()
+        upload(FeatureStore.open(written), address)
+        assert sent == []
+
+    @pytest.mark.parametrize("n", [0, 1, 7])
+    def test_interrupted(self, n: int, address: str, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = FeatureStore.open(written)
+        with monkeypatch.context() as patch:
+            stop_after(n, patch)
+            with pytest.raises(StoreError, match="the network is gone"):
+                upload(store, address)
+        assert len(content(address)) == n
+        with pytest.raises(StoreError, match=r"is not a feature set: it has no zarr\.json"):
+            FeatureStore.open(address)
+        before = set(content(address))
+        with monkeypatch.context() as patch:
+            again: list[str] = []
+            real = transfer.pieces
+            patch.setattr("store.upload.pieces", lambda a, i: again.append(a.layout.file(i)) or real(a, i))  # type: ignore[func-returns-value]
+            upload(store, address)
+        assert not before & set(again), "what is there is not sent again"
+        assert content(address) == files(written)
+
+    def test_what_another_upload_has_left_does_not_count(
+        self, address: str, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The same key, shapes and sizes, but other bytes, as another machine may compute them."""
+        arrays = layouts()
+        write(tmp_path / "other", arrays, values(arrays, seed=1))
+        with monkeypatch.context() as patch:
+            stop_after(20, patch)
+            with pytest.raises(StoreError):
+                upload(FeatureStore.open(tmp_path / "other"), address)
+        left, ours = content(address), files(written)
+        assert len(left) == 20
+        assert sum(left[name] != ours[name] for name in left) > 10
+        upload(FeatureStore.open(written), address)
+        assert content(address) == ours
+
+    def test_a_finished_set_of_other_bytes_is_left_alone(self, address: str, written: Path, tmp_path: Path) -> None:
+        arrays = layouts()
+        write(tmp_path / "other", arrays, values(arrays, seed=1))
+        upload(FeatureStore.open(tmp_path / "other"), address)
+        with pytest.raises(StoreError, match="holds another feature set, or one that was changed; remove it, or choose"):
+            upload(FeatureStore.open(written), address)
+        assert content(address) == files(tmp_path / "other")
+
+    def test_files_of_none(self, address: str, written: Path) -> None:
+        fs, root = at(address)
+        fs.makedirs(f"{root}/patch/block5/view0/c/17/0", exist_ok=True)
+        fs.pipe_file(f"{root}/patch/block5/view0/c/17/0/0", b"x")
+        with pytest.raises(StoreError, match="holds 1 files that do not belong to this set, first patch/block5/view0/c/17/0/0"):
+            upload(FeatureStore.open(written), address)
+
+    def test_damaged_and_deleted_shards_of_a_finished_copy(self, address: str, written: Path, sent: list[str]) -> None:
+        store = FeatureStore.open(written)
+        upload(store, address)
+        fs, root = at(address)
+        gone, cut = "patch/block5/view0/c/1/0/0", "cls/block5/view0/c/0/0"
+        fs.rm(f"{root}/{gone}")
+        fs.pipe_file(f"{root}/{cut}", b"x")
+        sent.clear()
+        upload(store, address)
+        assert sorted(sent) == [cut, gone]
+        assert content(address) == files(written)
+
+    @pytest.mark.parametrize(("place", "what"), [(3, "rows 0 to 31"), (-10, "its tail")])
+    def test_a_damaged_local_shard_is_not_sent(self, place: int, what: str, address: str, path: Path) -> None:
+        flip(path / "images/label/c/0", place)
+        with pytest.raises(StoreError, match=rf"images/label/c/0 is damaged \({what}\)"):
+            upload(FeatureStore.open(path), address)
+        assert not {"images/label/c/0", "zarr.json"} & set(content(address))
+
+    def test_a_copy_that_lacks_kinds(self, address: str, path: Path) -> None:
+        shutil.rmtree(path / "patch")
+        with pytest.raises(StoreError, match=r"patch/block3/view0 is missing.*the whole feature set is needed here"):
+            upload(FeatureStore.open(path), address)
+        assert content(address) == {}
+
+    def test_a_service_that_loses_what_it_took(self, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        address = f"memory://{uuid.uuid4().hex}/one"
+        real = copies._ObjectStore.put
+
+        def put(self: Any, name: str, parts: Iterable[bytes], nbytes: int) -> None:
+            if name != "norm/bias/c/0":
+                real(self, name, parts, nbytes)
+
+        monkeypatch.setattr(copies._ObjectStore, "put", put)
+        with pytest.raises(StoreError, match="norm/bias/c/0 has no bytes after it was sent, expected"):
+            upload(FeatureStore.open(written), address)
+        assert "zarr.json" not in content(address)
+
+    def test_a_place_where_nobody_may_write(self, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(StoreError, match=r"cannot be written.*it goes on where it was"):
+            upload(FeatureStore.open(written), str(tmp_path / "file" / "one"))
+
+        def refuse(*_: object, **__: object) -> None:
+            raise PermissionError("403 Forbidden")
+
+        monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.pipe_file", refuse)
+        with pytest.raises(StoreError, match="cannot be written: 403 Forbidden; check the network, your credentials"):
+            upload(FeatureStore.open(written), "memory://nobody/one")
+
+    def test_an_unknown_protocol(self, written: Path) -> None:
+        with pytest.raises(StoreError, match="nonsense://b/one cannot be opened: Protocol not known"):
+            upload(FeatureStore.open(written), "nonsense://b/one")
+
+    def test_killed(self, written: Path, tmp_path: Path) -> None:
+        script = """
+import os, signal, sys
+from store import FeatureStore, copies, upload
+real, n = copies._Folder.put, [0]
+def put(self, *given):
+    n[0] += 1
+    if n[0] > 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(self, *given)
+copies._Folder.put = put
+upload.upload(FeatureStore.open(sys.argv[1]), sys.argv[2])
+"""
+        killed = subprocess.run([sys.executable, "-c", script, str(written), str(tmp_path / "one")], cwd=ROOT)
+        assert killed.returncode == -signal.SIGKILL
+        left = content(str(tmp_path / "one"))
+        assert 0 < len(left) < len(files(written))
+        upload(FeatureStore.open(written), str(tmp_path / "one"))
+        assert files(tmp_path / "one") == files(written)
+
+
+@pytest.fixture
+def shared(address: str, written: Path) -> str:
+    upload(FeatureStore.open(written), address)
+    return address
+
+
+class TestPull:
+    def test_the_same_bytes(self, shared: str, written: Path, tmp_path: Path) -> None:
+        told: list[int] = []
+        store = pull(shared, tmp_path / "features" / "one", progress=told.append)
+        assert files(tmp_path / "features" / "one") == files(written)
+        assert sum(told) == Receipt.of(store).nbytes
+        assert [p.name for p in (tmp_path / "features").iterdir()] == ["one"], "nothing is left behind"
+
+    def test_some_kinds_then_others(self, shared: str, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        out = tmp_path / "features" / "one"
+        store = pull(shared, out, ["cls", "images"])
+        assert store.kinds == ["cls", "images"]
+        assert not (out / "patch").exists()
+        fetched: list[str] = []
+        real = transfer.pieces
+        monkeypatch.setattr("store.pull.pieces", lambda a, i: fetched.append(a.name) or real(a, i))  # type: ignore[func-returns-value]
+        told: list[int] = []
+        pull(shared, out, ["cls", "patch"], told.append)
+        assert set(fetched) == {"patch/block3/view0", "patch/block5/view0"}
+        assert sum(told) == sum(shard["nbytes"] for n, a in store.arrays.items() if n[:3] == "cls" for shard in a.shards) + sum(
+            shard["nbytes"] for n, a in FeatureStore.open(out).arrays.items() if n[:5] == "patch" for shard in a.shards
+        )
+        pull(shared, out)
+        assert files(out) == files(written)
+
+    def test_into_a_stub(self, shared: str, written: Path, tmp_path: Path) -> None:
+        out = tmp_path / "features" / "one"
+        write_stub(out, (written / "zarr.json").read_bytes())
+        assert is_stub(out)
+        assert pull(shared, out, ["cls", "images"]).kinds == ["cls", "images"]
+        assert not is_stub(out)
+        pull(shared, out)
+        assert files(out) == files(written)
+
+    @pytest.mark.parametrize("stub", [False, True])
+    def test_killed_anywhere(self, stub: bool, written: Path, tmp_path: Path) -> None:
+        """After every so many files and renames; a folder is never taken for a set that it is not."""
+        script = """
+import os, signal, sys
+from pathlib import Path
+from store import pull
+left = [int(sys.argv[3])]
+for name, of in (("write_file", pull), ("rename", os), ("rmtree", pull.shutil)):
+    def counted(*given, real=getattr(of, name), **options):
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*given, **options)
+    setattr(of, name, counted)
+pull.pull(sys.argv[1], Path(sys.argv[2]))
+"""
+        whole, out = files(written), tmp_path / "features" / "one"
+        if stub:
+            write_stub(out, whole["zarr.json"])
+        for n in (0, 3, 20, 29, 40, 60, 61, 63, 66, 1000):
+            status = subprocess.run([sys.executable, "-c", script, str(written), str(out), str(n)], cwd=ROOT).returncode
+            assert status in (0, -signal.SIGKILL)
+            if (out / "zarr.json").exists() and not is_stub(out):
+                for kind in (p for p in out.iterdir() if (p / "zarr.json").exists()):
+                    assert {f: c for f, c in files(out).items() if f.startswith(kind.name)} == {
+                        f: c for f, c in whole.items() if f.startswith(kind.name)
+                    }
+        assert status == 0
+        assert files(out) == whole
+        assert [p.name for p in out.parent.iterdir()] == ["one"]
+
+    def test_what_an_interrupted_fetch_of_other_bytes_has_left(self, shared: str, written: Path, tmp_path: Path) -> None:
+        out, key = tmp_path / "features" / "one", FeatureStore.open(written).spec.key
+        arrays = layouts()
+        write(tmp_path / "other", arrays, values(arrays, seed=1))
+        shutil.copytree(tmp_path / "other", out.parent / PULLED / f"one-{key}")
+        pull(shared, out)
+        assert files(out) == files(written)
+
+    def test_kinds_that_an_interrupted_fetch_has_begun_and_nobody_wants_any_more(
+        self, shared: str, written: Path, tmp_path: Path
+    ) -> None:
+        out, key = tmp_path / "features" / "one", FeatureStore.open(written).spec.key
+        shutil.copytree(written / "patch/block5", out.parent / PULLED / f"one-{key}" / "patch/block5")
+        assert pull(shared, out, ["cls"]).kinds == ["cls"]
+        assert {p.name for p in out.iterdir()} == {"zarr.json", "cls"}
+
+    def test_a_damaged_copy_is_mended(self, shared: str, written: Path, path: Path) -> None:
+        (path / "patch/block5/view0/c/1/0/0").unlink()
+        (path / "cls/block5/view0/c/0/0").write_bytes(b"x")
+        pull(shared, path)
+        assert files(path) == files(written)
+
+    def test_damage_at_the_source(self, shared: str, tmp_path: Path) -> None:
+        fs, root = at(shared)
+        data = bytearray(fs.cat_file(f"{root}/images/label/c/0"))
+        data[5] ^= 1
+        fs.pipe_file(f"{root}/images/label/c/0", bytes(data))
+        with pytest.raises(StoreError, match=r"images/label/c/0 is damaged \(rows 0 to 31\)"):
+            pull(shared, tmp_path / "one")
+        assert not (tmp_path / "one").exists()
+
+    def test_a_missing_shard_at_the_source(self, shared: str, tmp_path: Path) -> None:
+        fs, root = at(shared)
+        fs.rm(f"{root}/patch/block5/view0/c/1/0/0")
+        with pytest.raises(StoreError, match="patch/block5/view0/c/1/0/0 is missing"):
+            pull(shared, tmp_path / "one")
+
+    def test_a_missing_kind_at_the_source(self, shared: str, tmp_path: Path) -> None:
+        fs, root = at(shared)
+        fs.rm(f"{root}/patch", recursive=True)
+        with pytest.raises(StoreError, match="patch/block3/view0 is missing; extract it again, or name another root"):
+            pull(shared, tmp_path / "one")
+        assert pull(shared, tmp_path / "one", ["cls"]).kinds == ["cls"]
+
+    def test_kinds_that_there_are_not(self, shared: str, tmp_path: Path) -> None:
+        with pytest.raises(StoreError, match="unknown kind of arrays 'patches'; did you mean 'patch'"):
+            pull(shared, tmp_path / "one", ["patches"])
+        write(tmp_path / "lean", [a for a in layouts() if a.name == "images/label"], values(layouts()))
+        with pytest.raises(StoreError, match="lean has no registers: its encoder has none, or it was extracted without"):
+            pull(str(tmp_path / "lean"), tmp_path / "one", ["registers"])
+
+    def test_another_set_in_the_folder(self, shared: str, tmp_path: Path) -> None:
+        arrays = layouts()
+        write(tmp_path / "one", arrays, values(arrays, seed=1))
+        with pytest.raises(StoreError, match=r"one holds another feature set than .*remove it first: beyondcls store rm"):
+            pull(shared, tmp_path / "one")
+
+    def test_other_files_in_the_folder(self, shared: str, tmp_path: Path) -> None:
+        (tmp_path / "one").mkdir()
+        (tmp_path / "one" / "thesis.tex").write_text("mine")
+        with pytest.raises(StoreError, match="one already holds files that are no feature set; name another folder with --to"):
+            pull(shared, tmp_path / "one")
+        assert (tmp_path / "one" / "thesis.tex").read_text() == "mine"
+
+    def test_too_little_space(self, shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        usage = namedtuple("usage", "total used free")
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 1000))
+        with pytest.raises(StoreError, match=r"GB are to be fetched to .*, 1e-06 GB are free there; free some, fetch fewer"):
+            pull(shared, tmp_path / "one")
+
+    def test_two_at_a_time(self, shared: str, tmp_path: Path) -> None:
+        from store.lock import Lock
+
+        key = FeatureStore.open(shared).spec.key
+        lock = Lock(tmp_path / PULLED / f"one-{key}.lock", "one")
+        with pytest.raises(StoreError, match="one is being written by process"):
+            pull(shared, tmp_path / "one")
+        lock.release()
+        pull(shared, tmp_path / "one")
+
+
+def test_large_shards_go_in_pieces(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "PIECE_NBYTES", 100)
+    upload(FeatureStore.open(written), str(tmp_path / "up"))
+    pull(str(tmp_path / "up"), tmp_path / "down")
+    assert files(tmp_path / "down") == files(written)
+
+
+def test_the_first_failure_stops_the_others() -> None:
+    done: list[int] = []
+
+    def do(i: int) -> None:
+        done.append(i)
+        if i == 2:
+            raise StoreError("two")
+
+    with pytest.raises(StoreError, match="two"):
+        transfer.each_of(do, range(1000), 1)
+    assert len(done) < 1000
