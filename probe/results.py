@@ -64,9 +64,14 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
         "n_training": len(passes.training.rows),
         "n_test": len(passes.test.rows),
         "n_views": len(passes.views),
-        "n_tokens": passes.n_patches if any(kind.startswith("patch") for kind in reads) else None,
+        "n_tokens": _n_patches(passes, reads),
         "n_classes": passes.training.store.n_classes,
     }
+
+
+def _n_patches(passes: Passes, reads: Sequence[str]) -> int | None:
+    """T; None for a head that reads no patch tokens, whether they lie here or not."""
+    return passes.n_patches if any(kind.startswith("patch") for kind in reads) else None
 
 
 def _cost(name: str, passes: Passes) -> Cost:
@@ -112,7 +117,8 @@ def write_trained(
     }
     for outcome in outcomes:
         details = {"seed": outcome.member.seed, "result": outcome.result, **of_all}
-        save_probe(trained / f"seed{outcome.member.seed}", outcome.head, plan.head, passes.n_patches, details)
+        n_patches = _n_patches(passes, outcome.head.aggregator.reads)
+        save_probe(trained / f"seed{outcome.member.seed}", outcome.head, plan.head, n_patches, details)
     weights = [outcome.weights for outcome in outcomes if outcome.weights is not None]
     if weights:
         mean = torch.stack(weights).mean(0)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from store.errors import StoreError, unknown
 from store.folder import open_folder
 from store.layout import GROUP, KINDS, groups_of
 from store.lock import Lock
+from store.parallel import each
 from store.reader import FeatureStore
 from store.stub import holds_only
-from store.transfer import each_of, is_there, pieces
+from store.transfer import AT_ONCE, is_there, pieces
 
 PULLED = ".pull"  # folder beside the sets, for what is being fetched
 
@@ -130,7 +132,7 @@ def _fetch(arrays: Sequence[ArrayReader], staging: Path, progress: Progress) -> 
                 "command again: it goes on where it was"
             ) from error
 
-    each_of(fetch, todo)
+    deque(each(fetch, todo, AT_ONCE), maxlen=0)
 
 
 def _describe(staging: Path, kinds: Sequence[str], source: FeatureStore) -> None:

@@ -1,8 +1,6 @@
 """Shards on their way from one place to another: in pieces that are checked, several files at a time, none of them twice."""
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import TypeVar
+from collections.abc import Iterator
 
 import xxhash
 
@@ -13,8 +11,6 @@ from store.folder import Folder
 
 PIECE_NBYTES = 16 << 20  # read at once: a request of an object store costs as much as some MB
 AT_ONCE = 8  # files; one connection does not fill a network
-
-T = TypeVar("T")
 
 
 def pieces(array: ArrayReader, shard: int) -> Iterator[memoryview | bytes]:
@@ -49,14 +45,3 @@ def is_there(folder: Folder, array: ArrayReader, shard: int) -> bool:
     if folder.size(array.layout.file(shard)) != array.layout.nbytes(shard):
         return False
     return xxhash.xxh3_128_hexdigest(_tail(folder, array, shard)) == array.shards[shard]["xxh3_128"]
-
-
-def each_of(do: Callable[[T], None], items: Iterable[T], at_once: int = AT_ONCE) -> None:
-    """Do something with each of many items, some at a time; the first that fails stops the others."""
-    threads = ThreadPoolExecutor(at_once, "beyondcls-transfer")
-    try:
-        done, _ = wait([threads.submit(do, item) for item in items], return_when=FIRST_EXCEPTION)
-        for future in done:
-            future.result()
-    finally:
-        threads.shutdown(cancel_futures=True)

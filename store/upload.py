@@ -1,5 +1,6 @@
 """Copying a finished feature set to a shared folder or an object store."""
 
+from collections import deque
 from collections.abc import Callable
 
 from store.array import ArrayReader
@@ -7,9 +8,10 @@ from store.copies import copies_at
 from store.errors import StoreError
 from store.folder import open_folder
 from store.layout import GROUP, groups_of
+from store.parallel import each
 from store.reader import FeatureStore
 from store.receipt import Receipt
-from store.transfer import AT_ONCE, each_of, is_there, pieces
+from store.transfer import AT_ONCE, is_there, pieces
 
 MEMORY = 1 << 30  # that shards on their way to an object store may take
 
@@ -50,8 +52,9 @@ def upload(store: FeatureStore, address: str, progress: Callable[[int], None] | 
             progress(array.layout.nbytes(shard))
 
     largest = max(array.layout.nbytes(shard) for array, shard in shards)
-    each_of(send, shards, max(1, min(AT_ONCE, MEMORY // largest)))
-    each_of(lambda name: copies.put(name, [small[name]], len(small[name])), [n for n in small if there.content(n) != small[n]])
+    deque(each(send, shards, max(1, min(AT_ONCE, MEMORY // largest))), maxlen=0)
+    differing = [name for name in small if there.content(name) != small[name]]
+    deque(each(lambda name: copies.put(name, [small[name]], len(small[name])), differing, AT_ONCE), maxlen=0)
     sizes = copies.sizes()
     if wrong := sorted(name for name, nbytes in expected.items() if sizes.get(name) != nbytes):
         raise StoreError(

@@ -4,16 +4,19 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections import namedtuple
 from collections.abc import Iterable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
 import pytest
 
 from store import FeatureStore, StoreError, copies, transfer
+from store.parallel import each
 from store.pull import PULLED, pull
 from store.receipt import Receipt
 from store.stub import is_stub, write_stub
@@ -371,14 +374,20 @@ def test_large_shards_go_in_pieces(written: Path, tmp_path: Path, monkeypatch: p
     assert files(tmp_path / "down") == files(written)
 
 
-def test_the_first_failure_stops_the_others() -> None:
+@pytest.mark.parametrize("requests", [1, 3])
+def test_the_first_failure_stops_the_others(requests: int) -> None:
     done: list[int] = []
+    failed = Event()
 
     def do(i: int) -> None:
         done.append(i)
         if i == 2:
+            failed.set()
             raise StoreError("two")
+        if i > 2:
+            failed.wait()
+            time.sleep(0.01)
 
     with pytest.raises(StoreError, match="two"):
-        transfer.each_of(do, range(1000), 1)
+        list(each(do, range(1000), requests))
     assert len(done) < 1000

@@ -1,0 +1,204 @@
+"""What each kind of edit costs, observed: which stages `dvc repro` runs, and what another machine fetches.
+
+    python -m tests.machines.edits    # prints the table of README
+
+Everything is run by DVC: each edit is made in a clone with all stages of dvc.yaml, and `dvc repro` says what it runs. Only
+what a stage computes is stood in for, by a digest of what it is given (stand_in.py), so that an edit takes seconds; that the
+real commands behave so is held by test_two_machines.py and tests/pipelines/test_dvc.py. What another machine fetches is
+observed over a remote for those edits that are marked so, one of each kind; for the others it is what the probe depends on.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.machines import pipeline
+from tests.machines import project as of
+from tests.machines.machine import DATA, Machine
+from tests.machines.objects import Locked, kind_of
+from tests.machines.remotes import Folder
+
+BEGIN, END = "<!-- edits -->", "<!-- end of edits -->"
+# What README calls what stages do.
+CALLED = {
+    "extract": "extraction",
+    "compose": "composition",
+    "extract-composed": "extraction",
+    "probe-cls": "probes",
+    "probe": "probes",
+    "probe-own": "probes",
+    "study": "studies",
+    "attention": "attention statistics",
+    "divergence": "divergences",
+    "localise": "localisation",
+    "report": "report",
+}
+
+
+KINDS = ("receipts", "zarr.json", "images", "cls", "patch", "registers", "statistics", "attention", "norm")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One kind of edit.
+
+    Attributes:
+        name: as README calls it.
+        change: makes it in a clone.
+        probe: the stage that another machine then wants.
+        extracts: it changes feature sets, so that the other machine has to wait for the one that has the images.
+        elsewhere: whether the other machine is observed.
+    """
+
+    name: str
+    change: Callable[[Path], object]
+    probe: str
+    extracts: bool = False
+    elsewhere: bool = False
+
+
+def of_params(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
+    return lambda repo: of.edit(repo, change)
+
+
+def of_head(group: str, name: str) -> Callable[[Path], object]:
+    return of_params(lambda params: params[group][name].update(base_lr=1))
+
+
+def more_images(repo: Path) -> None:
+    (repo / DATA / of.DATASET / "train/001.tar").write_text("more photographs\n")
+
+
+def another_data_set(repo: Path) -> None:
+    shutil.copytree(repo / DATA / of.DATASET, repo / DATA / "another")
+    of.edit(repo, lambda p: p["datasets"].append("another"))
+
+
+def edited_file(repo: Path) -> None:
+    (repo / "heads/mine.py").write_text("# a better head\n")
+
+
+ABMILP = of.probe_stage("abmilp")
+EDITS = (
+    Edit("nothing", lambda repo: None, ABMILP, elsewhere=True),
+    Edit("a parameter of a head that reads [cls]", of_head("cls_heads", "cls"), of.probe_stage("cls"), elsewhere=True),
+    Edit(
+        "a parameter of a head that reads patch tokens", of_head("heads", "average"), of.probe_stage("average"), elsewhere=True
+    ),
+    Edit("a parameter of `abmilp`", of_head("heads", "abmilp"), ABMILP),
+    Edit("a new head under `heads`", of_params(lambda p: p["heads"].update(new={})), of.probe_stage("new")),
+    Edit("the file of a head of your own", edited_file, of.probe_stage("mine"), elsewhere=True),
+    Edit("a head of a study", of_params(lambda p: p["studies"]["selection"]["heads"].update(pca={})), ABMILP),
+    Edit("`probe`: epochs, seeds, …", of_params(lambda p: p["probe"].update(epochs=3)), ABMILP),
+    Edit(
+        "the weights of an encoder",
+        of_params(lambda p: p["encoders"][of.MAE].update(weights="0")),
+        ABMILP,
+        extracts=True,
+        elsewhere=True,
+    ),
+    Edit("a new encoder under `encoders`", of_params(lambda p: p["encoders"].update(new={})), of.probe_stage("abmilp", "new")),
+    Edit("`extract`: views, blocks, dtype, …", of_params(lambda p: p["extract"].update(views=2)), ABMILP),
+    Edit("images added to a data set, or changed", more_images, ABMILP),
+    Edit("a new data set under `datasets`", another_data_set, ABMILP.replace(of.DATASET, "another")),
+)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What an edit leads to.
+
+    Attributes:
+        ran: stages that `dvc repro` ran where the images are.
+        known: stages that there are then.
+        fetched: kinds of arrays that another machine fetches to train the head.
+    """
+
+    ran: frozenset[str]
+    known: frozenset[str]
+    fetched: frozenset[str]
+
+
+class Bench:
+    """A finished pipeline, copied for each edit."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.n = folder, 0
+        self.origin = of.origin(folder, pipeline.without_computing)
+        self.first = of.machine_a(folder / "a", self.origin)
+        self.remote = Folder(folder / "remote")
+        self.remote.add_to(self.first)
+        assert self.first.repro()
+        self.first.dvc("push")
+        self.first.commit("Done")
+
+    def edited(self, edit: Edit) -> Observed:
+        self.n += 1
+        folder = self.folder / f"edit{self.n}"
+        machine = self.first.copy(folder / "a")
+        edit.change(machine.repo)
+        ran = machine.repro()
+        locked = Locked.of(machine.repo)
+        kinds = {kind_of(path) for below in ("features", "receipts") for path in locked.deps(edit.probe, below)}
+        if edit.elsewhere:
+            assert self.elsewhere(edit, machine, folder) == (kinds if ran else set())
+        return Observed(frozenset(ran), frozenset(locked.stages), frozenset(kinds if edit.probe in ran else ()))
+
+    def elsewhere(self, edit: Edit, machine: Machine, folder: Path) -> set[str]:
+        """Kinds of what a machine without images fetches, to train the head where it is edited.
+
+        What changes features is edited, extracted and pushed by the first machine; the other one then edits a head.
+        """
+        if edit.extracts:
+            machine.dvc("push")
+            machine.commit("Extracted")
+        second = of.machine_b(folder / "b", machine.repo)
+        self.remote.add_to(second)
+        if edit.extracts:
+            of.edit(second.repo, lambda p: p["heads"]["abmilp"].update(depth=3))
+        else:
+            edit.change(second.repo)
+        trained = second.repro("--pull", "--allow-missing", edit.probe)
+        assert trained <= {edit.probe}
+        return fetched(Locked.of(machine.repo), second.cached(), trained)
+
+
+def fetched(locked: Locked, there: dict[str, int], trained: set[str]) -> set[str]:
+    """Kinds of those objects in the cache of a machine that had nothing which are not what it trained itself."""
+    outs = {path: md5 for stage in locked.stages if stage not in trained for path, md5 in locked.outs(stage).items()}
+    return {kind_of(path) for path, md5 in outs.items() if md5 in there}
+
+
+def in_words(ran: frozenset[str], known: frozenset[str]) -> str:
+    """`its probes; all divergences; the report`."""
+    if not ran or ran == known:
+        return "everything" if ran else "nothing"
+    said: dict[str, list[str]] = {"its": [], "all": [], "the": []}
+    for called in dict.fromkeys(CALLED.values()):
+        names = tuple(f"{stage}@" for stage, name in CALLED.items() if name == called)
+        these = {stage for stage in known if f"{stage}@".startswith(names)}
+        if some := these & ran:
+            said["the" if len(these) == 1 else "all" if some == these else "its"].append(called)
+    return "; ".join(f"{which} {', '.join(called)}" for which, called in said.items() if called)
+
+
+def table(observed: dict[str, Observed]) -> str:
+    lines = ["| Edit | What `dvc repro` runs | What another machine fetches to train a head then |", "|---|---|---|"]
+    for edit in EDITS:
+        seen = observed[edit.name]
+        kinds = ", ".join(f"`{kind}`" for kind in sorted(seen.fetched, key=KINDS.index)) or "nothing"
+        lines.append(f"| {edit.name} | {in_words(seen.ran, seen.known)} | {kinds} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+        print(table({edit.name: bench.edited(edit) for edit in EDITS}))
+
+
+if __name__ == "__main__":
+    main()

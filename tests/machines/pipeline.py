@@ -1,0 +1,49 @@
+"""The pipeline of dvc.yaml with nothing to compute: its stages, dependencies and outs, and a stand-in for each command."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.machines import project as of
+from tests.machines.machine import DATA
+
+HERE = Path(__file__).parent
+
+
+def without_computing(tree: Path) -> None:
+    """Change a working tree so."""
+    of.leave_out_code(tree)
+    shutil.copy(HERE / "stand_in.py", tree)
+    described = yaml.safe_load((tree / "dvc.yaml").read_text())
+    for stage in described["stages"].values():
+        body = stage.get("do", stage)
+        outs = [path for part in ("outs", "metrics", "plots") for path in map(path_of, body.get(part, ()))]
+        given = {"params": body.get("params", ()), "deps": body["deps"], "outs": outs}
+        body["cmd"] = " ".join(["python stand_in.py", *(f"--{name} {' '.join(values)}" for name, values in given.items())])
+    (tree / "dvc.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
+    for split in of.SPLITS:
+        folder = tree / DATA / of.DATASET / split
+        shutil.rmtree(folder)
+        folder.mkdir()
+        (folder / "000.tar").write_text(f"photographs of {split}\n")
+    (tree / "heads").mkdir()
+    (tree / "heads/mine.py").write_text("# a head of one's own\n")
+    of.edit(tree, shrink)
+
+
+def path_of(out: str | dict[str, Any]) -> str:
+    return out if isinstance(out, str) else next(iter(out))
+
+
+def shrink(params: dict[str, Any]) -> None:
+    """Two encoders, a study of each, a head of each kind, divergences of one."""
+    of.shrink(params)
+    params["heads"]["average"] = {"aggregator": "average"}
+    params["own_heads"] = {"mine": {"aggregator": "heads/mine.py:Mine"}}
+    params["studies"] = {
+        study: {"study": study, "encoder": name, "joined": name, "heads": {"norm": {}}}
+        for study, name in (("selection", of.MAE), ("variants", of.RANDOM))
+    }
+    params["divergence"] = [of.MAE]

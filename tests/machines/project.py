@@ -1,0 +1,125 @@
+"""A small project on two machines: some of the quickstart's images, two encoders, heads that read [cls] or patch tokens."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.machines.machine import DATA, ENCODERS, IMAGE_PACKAGES, Machine, git
+
+ROOT = Path(__file__).resolve().parents[2]
+SPLITS = ("train", "test")
+MAE, RANDOM = "quickstart-mae", "quickstart-random"
+DATASET = "cifar10"
+GROUPS = {"cls": "probe-cls", "mine": "probe-own"}  # stages of heads that do not read patch tokens alone
+
+
+def extract_stage(encoder: str, split: str) -> str:
+    return f"extract@{encoder}-{DATASET}-{split}"
+
+
+def feature_folder(encoder: str, split: str) -> str:
+    return f"features/{encoder}-{DATASET}-{split}"
+
+
+def probe_stage(head: str, encoder: str = MAE) -> str:
+    """Stages are named after what a head reads; see params.yaml."""
+    return f"{GROUPS.get(head, 'probe')}@{encoder}-{DATASET}-{head}"
+
+
+def probe_folder(head: str, encoder: str = MAE) -> str:
+    return f"probes/{DATASET}/{encoder}/{head}"
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change params.yaml."""
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    change(params)
+    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+
+
+def shrink(params: dict[str, Any]) -> None:
+    params["encoders"] = {name: params["encoders"][name] for name in (MAE, RANDOM)}
+    params["cls_heads"], params["heads"] = (
+        {name: params[group][name]} for group, name in (("cls_heads", "cls"), ("heads", "abmilp"))
+    )
+    params["probe"] |= {"seeds": [0, 1], "epochs": 2, "warmup_epochs": 0, "batch_size": 32}
+    params["extract"]["shard_rows"] = 32
+    params["studies"], params["divergence"] = {}, []
+
+
+def keep_stages(folder: Path, kept: Sequence[str]) -> None:
+    """Leave only these stages in dvc.yaml."""
+    described = yaml.safe_load((folder / "dvc.yaml").read_text())
+    described["stages"] = {name: stage for name, stage in described["stages"].items() if name in kept}
+    (folder / "dvc.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
+
+
+def leave_out_code(folder: Path) -> None:
+    """Leave out dependencies on the project's files: DVC parses dvc.lock about five times for each array that it pulls."""
+    described = yaml.safe_load((folder / "dvc.yaml").read_text())
+    for stage in described["stages"].values():
+        body = stage.get("do", stage)
+        body["deps"] = [dep for dep in body["deps"] if not (folder / dep).is_file()]
+    (folder / "dvc.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
+
+
+def small_origin(folder: Path, stages: Sequence[str], n_train: int = 96, n_test: int = 32) -> Path:
+    """A bare repository with the working tree as it is now, but for few images and these stages."""
+
+    def small(tree: Path) -> None:
+        for split, n in zip(SPLITS, (n_train, n_test), strict=True):
+            few_images(tree / DATA / DATASET / split, n)
+        edit(tree, shrink)
+        keep_stages(tree, stages)
+        leave_out_code(tree)
+
+    return origin(folder, small)
+
+
+def origin(folder: Path, change: Callable[[Path], object] | None = None) -> Path:
+    """A bare repository with the working tree as it is now, changed by `change`."""
+    tree = folder / "tree"
+    for name in git(ROOT, "ls-files", "-co", "--exclude-standard").splitlines():
+        if (ROOT / name).is_file() and not name.startswith(("tests/", "benchmarks/", "docs/")):
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tree / name)
+    if change:
+        change(tree)
+    git(tree, "init", "-q", "-b", "main")
+    git(tree, "add", "--all")
+    git(tree, "commit", "-q", "-m", "Working tree under test")
+    bare = folder / "origin.git"
+    git(folder, "clone", "-q", "--bare", str(tree), str(bare))
+    return bare
+
+
+def few_images(folder: Path, n: int) -> None:
+    """Keep the first `n` images of a folder of tars, in one tar."""
+    from webdataset import TarWriter
+
+    from extract.datasets import open_images
+
+    samples = open_images(str(folder)).samples[:n]
+    with TarWriter(str(folder / "few.tar")) as tar:
+        for sample in samples:
+            tar.write({"__key__": sample.id, "png": sample.read(), "cls": sample.label})
+    for file in folder.glob("0*.tar"):
+        file.unlink()
+    (folder / "few.tar").rename(folder / "000.tar")
+
+
+def machine_a(folder: Path, bare: Path) -> Machine:
+    """Extracts: has images, encoders and all packages."""
+    return Machine.cloned(folder, bare)
+
+
+def machine_b(folder: Path, bare: Path) -> Machine:
+    """Probes: has neither images nor encoders nor what reads them."""
+    return Machine.cloned(folder, bare, without=IMAGE_PACKAGES, lacks=(DATA, ENCODERS))
+
+
+def extracted() -> list[str]:
+    return [extract_stage(encoder, split) for encoder in (MAE, RANDOM) for split in SPLITS]

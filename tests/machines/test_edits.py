@@ -1,0 +1,34 @@
+"""README's table of what an edit costs is what DVC does."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.machines.edits import BEGIN, EDITS, END, Bench, Observed, table
+from tests.machines.project import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory) -> dict[str, Observed]:
+    bench = Bench(tmp_path_factory.mktemp("edits"))
+    return {edit.name: bench.edited(edit) for edit in EDITS}
+
+
+def test_readme_says_what_was_observed(observed):
+    text = Path(ROOT / "README.md").read_text()
+    said = text.partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]
+    assert said == table(observed), f"README should hold, between {BEGIN} and {END}:\n{table(observed)}"
+
+
+def test_nothing_edited_runs_nothing(observed):
+    assert not observed["nothing"].ran
+    assert not observed["nothing"].fetched
+
+
+def test_only_what_changes_features_extracts(observed):
+    extracting = {
+        edit.name for edit in EDITS if any(stage.startswith(("extract@", "extract-")) for stage in observed[edit.name].ran)
+    }
+    assert extracting == {edit.name for edit in EDITS[EDITS.index(next(e for e in EDITS if e.extracts)) :]}

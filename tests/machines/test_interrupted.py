@@ -1,0 +1,104 @@
+"""Extraction under `dvc repro` that is killed goes on where it was, and shows how far it is."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.machines import project as of
+from tests.machines.machine import Machine
+
+pytestmark = pytest.mark.slow
+
+STAGE, FEATURES = of.extract_stage(of.MAE, "train"), of.feature_folder(of.MAE, "train")
+N_UNITS = 24
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory) -> Machine:
+    """Its extraction writes 24 shards of 32 images, one forward pass each."""
+    folder = tmp_path_factory.mktemp("machine")
+    machine = of.machine_a(folder / "a", of.small_origin(folder, ("extract",), n_train=32 * N_UNITS))
+    of.edit(machine.repo, lambda params: params["extract"].update(batch_size=32, workers=1))
+    return machine
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name != ".gitignore"}
+
+
+def start(machine: Machine, **places: int) -> subprocess.Popen[bytes]:
+    """`dvc repro` of the stage, in a process group of its own."""
+    command = [str(machine.python), "-m", "dvc", "repro", STAGE]
+    return subprocess.Popen(command, cwd=machine.repo, env=machine.environment, start_new_session=True, **places)
+
+
+def journalled(machine: Machine) -> set[int]:
+    """Units that the journal of the staged set holds; none before there is one."""
+    journals = list(machine.repo.glob("features/.staging/*/journal"))
+    return {int(unit) for journal in journals for unit in re.findall(rb'"unit": (\d+)', journal.read_bytes())}
+
+
+def written(folder: Path) -> dict[tuple[str, int], int]:
+    """When the shards below a folder were written, in nanoseconds, by array and unit."""
+    shards = {}
+    for file in folder.rglob("*"):
+        found = re.fullmatch(r"(.*)/c/(\d+)(?:/0)*", str(file.relative_to(folder)))
+        if found and file.is_file():  # a kill may leave parts of files, too
+            shards[found[1], int(found[2])] = file.stat().st_mtime_ns
+    return shards
+
+
+def test_killed_on_the_way_it_computes_no_unit_twice(machine):
+    killed = start(machine, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    began = time.monotonic()
+    while len(journalled(machine)) < N_UNITS // 4:
+        assert killed.poll() is None, "the stage ended before it was killed"
+        assert time.monotonic() - began < 120
+        time.sleep(0.005)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    done = journalled(machine)
+    assert len(done) < N_UNITS
+    assert not (machine.repo / FEATURES / "zarr.json").exists()
+    (staged,) = machine.repo.glob("features/.staging/*/journal")
+    before = written(staged.parent)
+
+    assert machine.repro(STAGE) == {STAGE}
+    after = written(machine.repo / FEATURES)
+    assert {unit for _, unit in after} == set(range(N_UNITS))
+    kept = {shard for shard, when in after.items() if before.get(shard) == when and not shard[0].startswith("norm")}
+    assert {unit for _, unit in kept} == done
+    assert len(kept) * N_UNITS == len([name for name, _ in after if not name.startswith("norm")]) * len(done)
+
+    resumed = content(machine.repo / FEATURES)
+    assert machine.repro("--force", STAGE) == {STAGE}
+    assert content(machine.repo / FEATURES) == resumed
+    assert not written(machine.repo / FEATURES).items() & {shard: after[shard] for shard in kept}.items()
+
+
+def test_a_terminal_shows_progress(machine):
+    of.edit(machine.repo, lambda params: params["extract"].update(batch_size=16))
+    leader, follower = pty.openpty()
+    shown = b""
+    running = start(machine, stdin=follower, stdout=follower, stderr=follower)
+    os.close(follower)
+    while True:
+        try:
+            shown += (piece := os.read(leader, 4096))
+        except OSError:  # nobody writes any more
+            break
+        if not piece:
+            break
+    os.close(leader)
+    assert running.wait() == 0, shown.decode()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    counts = [int(n) for n in re.findall(rf"(\d+)/{32 * N_UNITS}\b", text)]
+    assert counts[-1] == 32 * N_UNITS
+    assert len(set(counts)) > 2, "the bar did not move"
+    assert "images/s" in text
