@@ -40,7 +40,7 @@ class World:
         if changes:
             copy = self.folder / "changed"
             about = json.loads(path.with_suffix(".json").read_text()) | changes
-            about = {field: value for field, value in about.items() if value is not None}
+            about = {field: value for field, value in about.items() if field not in changes or value is not None}
             copy.with_suffix(".json").write_text(json.dumps(about))
             copy.with_suffix(".safetensors").write_bytes(path.with_suffix(".safetensors").read_bytes())
             return copy

@@ -377,10 +377,9 @@ cli.run()
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("root", ["s3"], indirect=True)  # a folder is written without an upload
 def test_killed_during_the_upload(server, project, root, local, beyondcls):
     n = 9  # files that are sent before it
-    if "://" not in root:
-        pytest.skip("a folder is written without an upload")
     command = [sys.executable, "-c", KILLED, str(n), *map(str, extraction("train"))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     killed = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)

@@ -130,7 +130,7 @@ def boxed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     for name in ("mae", "random"):
         summary = paths["attention"] / name / "summary.json"
         summary.write_text(json.dumps(json.loads(summary.read_text()) | {"data": images.digest}))
-    monkeypatch.setattr(extract.datasets, "open_images", lambda _: images)
+    monkeypatch.setattr(extract.datasets, "open_images", lambda *_, **__: images)
     return paths
 
 
