@@ -1,13 +1,17 @@
 """A feature set in an object store: epochs from it and from the disk cache against raw GETs, fsspec's caches and zarr-python.
 
-    python -m benchmarks.remote [--quick] [--gb 1] [--rounds 5] [--latency 0.02] [--scratch FOLDER]
+    python -m benchmarks.remote [--quick] [--gb 1] [--rounds 5] [--latency 0.02] [--endpoint URL] [--scratch FOLDER]
 
 Writes tokens in a ViT-B's shape [n, 196, 768] float16 and puts them on moto's S3 server, on this machine, in a process of its
-own, which answers each request --latency seconds later than it could. All readers have 16 connections. Rounds are interleaved;
-each ratio is the median over rounds of (seconds of the peer / seconds of ours): the share of its speed, for a raw reader.
+own, which answers each request --latency seconds later than it could; or, with --endpoint, on a service that runs already, in
+its bucket `benchmark` (keys from the environment), whose bytes nobody counts. All readers have 16 connections. Rounds are
+interleaved; each ratio is the median over rounds of (seconds of the peer / seconds of ours): for a raw reader, the share of
+its speed.
 
-- `s3_epoch_vs_raw_gets`, `s3_epoch_vs_whole_gets`: a shuffled epoch, digests compared, against GETs of the same sizes and of
-  whole shards, of which nothing is made. `s3_epoch_vs_zarr_python`: against blocks of 32 rows in random order.
+- `s3_epoch_vs_raw_gets`, `s3_epoch_vs_whole_gets`: a shuffled epoch of a loader that has done one before, against GETs of the
+  same sizes and of whole shards, of which nothing is made. `s3_epoch_vs_zarr_python`: against blocks of 32 rows in random
+  order. `s3_first_epoch_vs_…`: likewise a loader's first epoch, in which all digests are compared and its memory is touched
+  for the first time.
 - `cached_epoch_vs_local_disk`, `cached_epoch_vs_s3`, `cached_epoch_vs_blockcache`, `cached_epoch_vs_filecache`: the second
   epoch, files out of the page cache, likewise of each peer. `first_cached_epoch_vs_s3`: the epoch that fills the cache.
 - `bytes_s3_epoch`, `bytes_first_cached_epoch`, `bytes_cached_epoch`: what the server gave, divided by the arrays' bytes.
@@ -51,6 +55,7 @@ def main() -> None:
     parser.add_argument("--gb", type=float, default=1.0, help="size of the set, GB")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--latency", type=float, default=0.02, help="seconds that each answer waits")
+    parser.add_argument("--endpoint", help="of a service to take in place of moto's, e.g. http://127.0.0.1:9000")
     parser.add_argument("--scratch", type=Path, help="folder on the disk in question; a temporary one by default")
     given = parser.parse_args()
     size, rounds = (0.15, 1) if given.quick else (given.gb, given.rounds)
@@ -61,15 +66,19 @@ def main() -> None:
     spawn = multiprocessing.get_context("spawn")
     given_nbytes = spawn.Value("q", 0)
     server = spawn.Process(target=serve, args=(port, given.latency, given_nbytes), daemon=True)
-    server.start()
-    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
-    os.environ.update(keys, AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}")
+    os.environ["AWS_ENDPOINT_URL"] = given.endpoint or f"http://127.0.0.1:{port}"
     try:
-        wait_for(port)
+        if not given.endpoint:
+            os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
+            server.start()
+            wait_for(port)
         ratios = run(folder, int(size * 1e9), rounds, given_nbytes)
     finally:
-        server.terminate()
+        if server.pid is not None:
+            server.terminate()
         shutil.rmtree(folder)
+    if given.endpoint:
+        ratios = {name: value for name, value in ratios.items() if not name.startswith("bytes_")}
     print(json.dumps({name: round(value, 3) for name, value in ratios.items()}))
 
 
@@ -110,18 +119,19 @@ def run(folder: Path, nbytes: int, rounds: int, given: Any) -> dict[str, float]:
     array = store.array(data.NAME)
     shards = {array.layout.file(i): array.layout.nbytes(i) for i in range(array.layout.n_shards)}
     fs = fsspec.filesystem("s3", config_kwargs={"max_pool_connections": REQUESTS})
-    fs.mkdir("benchmark")
+    fs.mkdirs("benchmark", exist_ok=True)
     for file in sorted((folder / "set").rglob("*")):
         if file.is_file():
             fs.pipe(f"{URL}/{file.relative_to(folder / 'set')}", file.read_bytes())
     print(f"{n} rows, {array.nbytes / 1e9:.2f} GB, {len(shards)} shards of {array.layout.nbytes(0) / 1e6:.0f} MB")
     readers = Readers(folder, fs, shards, n)
-    names = ["whole_gets", "raw_gets", "zarr_python", "s3", "first_cached", "cached", "local_disk", "blockcache", "filecache"]
+    names = ["whole_gets", "raw_gets", "zarr_python", "s3_first", "s3"]
+    names += ["first_cached", "cached", "local_disk", "blockcache", "filecache"]
     seconds: dict[str, list[float]] = {name: [] for name in names}
     served: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds + (rounds > 1)):  # in the first of several, memory is touched for the first time
         readers.number = number
-        for name in names if number % 2 == 0 else [*names[3::-1], *names[4:]]:
+        for name in names if number % 2 == 0 else [*names[2::-1], *names[3:]]:
             before, took = given.value, getattr(readers, name)()
             seconds[name].append(took)
             served[name].append((given.value - before) / array.nbytes)
@@ -134,7 +144,11 @@ def run(folder: Path, nbytes: int, rounds: int, given: Any) -> dict[str, float]:
         theirs / own for own, theirs in zip(timed[ours], timed[peer], strict=True)
     )
     return {
-        **{f"s3_epoch_vs_{peer}": over("s3", peer) for peer in ("raw_gets", "whole_gets", "zarr_python")},
+        **{
+            f"{ours}_epoch_vs_{peer}": over(ours, peer)
+            for ours in ("s3", "s3_first")
+            for peer in ("raw_gets", "whole_gets", "zarr_python")
+        },
         "first_cached_epoch_vs_s3": over("first_cached", "s3"),
         **{f"cached_epoch_vs_{peer}": over("cached", peer) for peer in ("local_disk", "s3", "blockcache", "filecache")},
         **{f"bytes_{name}_epoch": statistics.median(served[name]) for name in ("s3", "first_cached", "cached")},
@@ -170,28 +184,35 @@ class Readers:
             list(pool.map(lambda start: np.asarray(array[start : start + BLOCK]).nbytes, blocks(self.n)))
             return time.perf_counter() - began
 
+    def s3_first(self) -> float:
+        self.loader = self._loader(FeatureStore.open(URL))
+        return self._epoch(self.loader)
+
     def s3(self) -> float:
-        return self._epoch(FeatureStore.open(URL))
+        """After `s3_first`."""
+        return self._epoch(self.loader)
 
     def first_cached(self) -> float:
         shutil.rmtree(self.folder / "cache", ignore_errors=True)
         self.cached_store = FeatureStore.open(URL, cache=DiskCache(self.folder / "cache", 1 << 50))
-        return self._epoch(self.cached_store)
+        return self._epoch(self._loader(self.cached_store))
 
     def cached(self) -> float:
         """Of another process, which has compared nothing yet, but for the descriptions."""
         store = FeatureStore.open(URL, cache=DiskCache(self.folder / "cache", 1 << 50))
         forget(self.folder / "cache")
-        return self._epoch(store)
+        return self._epoch(self._loader(store))
 
     def local_disk(self) -> float:
         store = FeatureStore.open(self.folder / "set")
         forget(self.folder / "set")
-        return self._epoch(store)
+        return self._epoch(self._loader(store))
 
-    def _epoch(self, store: FeatureStore) -> float:
+    def _loader(self, store: FeatureStore) -> Loader:
         labels = np.zeros(len(store), np.int64)
-        loader = Loader({"patch": store.array(data.NAME)}, labels, batch_size=BATCH, placement="stream", dtype=None)
+        return Loader({"patch": store.array(data.NAME)}, labels, batch_size=BATCH, placement="stream", dtype=None)
+
+    def _epoch(self, loader: Loader) -> float:
         began = time.perf_counter()
         for _ in loader.epoch(self.number):
             pass
