@@ -56,10 +56,8 @@ def written(folder: Path) -> dict[tuple[str, int], int]:
 
 def test_killed_on_the_way_it_computes_no_unit_twice(machine):
     killed = start(machine, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    began = time.monotonic()
     while len(journalled(machine)) < N_UNITS // 4:
         assert killed.poll() is None, "the stage ended before it was killed"
-        assert time.monotonic() - began < 120
         time.sleep(0.005)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -424,11 +423,9 @@ def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_bytes(stop_at, set
         process.send_signal(signal.SIGKILL)
     assert not out.exists()
     assert list((tmp_path / "probes/.unfinished").iterdir())
-    began = time.monotonic()
     status, shown, _ = beyondcls(*grid, "--batch-size", "32", out=out)
     assert status == 0, shown
     assert "going on after" in shown
-    assert time.monotonic() - began < 60
     assert sorted(p.name for p in (tmp_path / "probes").iterdir()) == ["killed"]  # .unfinished is gone
     whole = tmp_path / "probes/whole"
     status, shown, _ = beyondcls(*grid, "--batch-size", "32", out=whole)

@@ -96,10 +96,8 @@ def test_rows_that_share_a_digest_are_one_request(written: Path) -> None:
 def test_requests_wait_together(wide: Path) -> None:
     array = FeatureStore.open(f"service://{wide}").tokens("patch")
     Service.delay = 0.1
-    began = time.perf_counter()
     array.all()
     assert 5 <= Service.most <= REQUESTS
-    assert time.perf_counter() - began < 0.1 * len(Service.data())
 
 
 def test_a_store_is_opened_in_a_few_rounds(written: Path) -> None:

@@ -1,7 +1,6 @@
 """What never answers is not waited for."""
 
 import threading
-import time
 
 import pytest
 
@@ -16,8 +15,6 @@ def test_answers_and_errors_come_through():
 
 def test_it_gives_up():
     never = threading.Event()
-    began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"no answer within 0\.1 s"):
         within(0.1, never.wait)
-    assert time.monotonic() - began < 5
     never.set()

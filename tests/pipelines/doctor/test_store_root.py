@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 
 import fsspec
 import pytest
@@ -138,12 +137,10 @@ class TestAddress:
         never = threading.Event()
         service(lambda path: never.wait())
         monkeypatch.setattr(store_root, "SECONDS", 0.1)
-        began = time.monotonic()
         finding = check(tmp_path, "doctored://bucket/folder")
         never.set()
         assert finding.state == "problem"
         assert "no answer within 0.1 s" in finding.found
-        assert time.monotonic() - began < 5
 
     def test_offline(self, tmp_path, service):
         service(lambda path: pytest.fail("asked"))
