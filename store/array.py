@@ -1,6 +1,5 @@
 """One array of a feature set, read row by row from its shard files (docs/store-format.md)."""
 
-import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -275,14 +274,16 @@ class ArrayReader:
                 touched = self._touched.setdefault(shard, Lock())
             with touched:  # threads that come at once wait for the first one: a tail is read once
                 if (seen := self._seen.get(shard)) is None:
-                    self._digests[shard] = self._tail(shard, file)
+                    self._digests[shard] = self.tail(shard, file)
                     seen = self._seen[shard] = bytearray(self.layout.n_digests(shard))
         return seen
 
-    def _tail(self, shard: int, file: ShardFile) -> bytes:
-        """The digests in a shard's tail, compared with what zarr.json says of it."""
-        begin, nbytes = self.layout.data_nbytes(shard), self.layout.nbytes(shard)
-        tail = bytes(file.read(begin, nbytes - begin, aligned_memory(nbytes - begin + 2 * ALIGNMENT)))
+    def tail(self, shard: int, file: ShardFile) -> bytes:
+        """A shard's digests and index, compared with what zarr.json says of them.
+
+        Raises: StoreError: they are damaged.
+        """
+        tail = read_tail(file, self.layout, shard)
         if xxhash.xxh3_128_hexdigest(tail) != self.shards[shard]["xxh3_128"]:
             raise self._damaged(shard)
         return tail
@@ -304,7 +305,7 @@ class ArrayReader:
         if problem := self.problem(shard):
             raise StoreError(problem)
         layout, file = self.layout, self.folder.open(self.layout.file(shard))
-        digests = self._tail(shard, file)
+        digests = self.tail(shard, file)
         step, piece = layout.checked_rows * layout.row_nbytes, self.piece_rows * layout.row_nbytes
         memory = scratch(piece + 2 * ALIGNMENT)
         for begin in range(0, data_nbytes := layout.data_nbytes(shard), piece):
@@ -329,7 +330,7 @@ class ArrayReader:
             return file
 
 
-def read_tail(descriptor: int, layout: ArrayLayout, shard: int) -> bytes:
+def read_tail(file: ShardFile, layout: ArrayLayout, shard: int) -> bytes:
     """The tail of a shard file: its digests and its index."""
-    begin = layout.data_nbytes(shard)
-    return os.pread(descriptor, layout.nbytes(shard) - begin, begin)
+    begin, nbytes = layout.data_nbytes(shard), layout.nbytes(shard)
+    return bytes(file.read(begin, nbytes - begin, aligned_memory(nbytes - begin + 2 * ALIGNMENT)))

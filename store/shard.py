@@ -10,6 +10,7 @@ import xxhash
 
 from store.array import read_tail
 from store.disk import DIRECT_NBYTES, write_file
+from store.folder import Local
 from store.layout import ArrayLayout, count_nonfinite
 
 
@@ -59,8 +60,7 @@ def record_of(layout: ArrayLayout, shard: int, rows: np.ndarray, tail: bytes) ->
 
 def is_whole(folder: Path, layout: ArrayLayout, shard: int, record: Mapping[str, Any]) -> bool:
     """Whether a shard file is there with the size and the tail that its record says."""
-    file = folder / layout.file(shard)
-    if not file.is_file() or file.stat().st_size != layout.nbytes(shard):
+    there, name = Local(folder), layout.file(shard)
+    if there.size(name) != layout.nbytes(shard):
         return False
-    with file.open("rb") as source:
-        return xxhash.xxh3_128_hexdigest(read_tail(source.fileno(), layout, shard)) == record["xxh3_128"]
+    return xxhash.xxh3_128_hexdigest(read_tail(there.open(name), layout, shard)) == record["xxh3_128"]

@@ -33,6 +33,11 @@ def probe_folder(head: str, encoder: str = MAE) -> str:
     return f"probes/{DATASET}/{encoder}/{head}"
 
 
+def content(folder: Path) -> dict[str, bytes]:
+    """All files below a folder, but for what DVC keeps there."""
+    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name != ".gitignore"}
+
+
 def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change params.yaml."""
     params = yaml.safe_load((folder / "params.yaml").read_text())

@@ -28,10 +28,6 @@ def machine(tmp_path_factory) -> Machine:
     return machine
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name != ".gitignore"}
-
-
 def start(machine: Machine, **places: int) -> subprocess.Popen[bytes]:
     """`dvc repro` of the stage, in a process group of its own."""
     command = [str(machine.python), "-m", "dvc", "repro", STAGE]
@@ -74,9 +70,9 @@ def test_killed_on_the_way_it_computes_no_unit_twice(machine):
     assert {unit for _, unit in kept} == done
     assert len(kept) * N_UNITS == len([name for name, _ in after if not name.startswith("norm")]) * len(done)
 
-    resumed = content(machine.repo / FEATURES)
+    resumed = of.content(machine.repo / FEATURES)
     assert machine.repro("--force", STAGE) == {STAGE}
-    assert content(machine.repo / FEATURES) == resumed
+    assert of.content(machine.repo / FEATURES) == resumed
     assert not written(machine.repo / FEATURES).items() & {shard: after[shard] for shard in kept}.items()
 
 

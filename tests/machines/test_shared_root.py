@@ -22,12 +22,7 @@ def change(machine: Machine) -> None:
 
 
 def results(machine: Machine) -> dict[str, bytes]:
-    folder = machine.repo / of.probe_folder("abmilp")
-    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name != ".gitignore"}
-
-
-def below(folder: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name != ".gitignore"}
+    return of.content(machine.repo / of.probe_folder("abmilp"))
 
 
 def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
@@ -38,7 +33,7 @@ def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
     sets = {path.name.rpartition("-")[0]: path for path in root.iterdir()}
     assert sets.keys() == {Path(of.feature_folder(of.MAE, split)).name for split in of.SPLITS}
     for name, path in sets.items():
-        assert below(first.repo / "features" / name) == {"zarr.json": (path / "zarr.json").read_bytes()}
+        assert of.content(first.repo / "features" / name) == {"zarr.json": (path / "zarr.json").read_bytes()}
         assert (first.repo / f"receipts/{name}.json").read_bytes() == Receipt.of(FeatureStore.open(path)).to_json()
     assert without.repro(STAGE) == {*EXTRACTED, STAGE}
     assert results(first) == results(without), "where arrays lie makes no difference"
@@ -74,4 +69,4 @@ def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
     assert f"{shard} is missing" in second.run(*repro, fails=True)
     shard.write_bytes(whole)
     assert STAGE in second.repro(*options)
-    assert below(second.repo / "features").keys() == {f"{name}/zarr.json" for name in sets}
+    assert of.content(second.repo / "features").keys() == {f"{name}/zarr.json" for name in sets}

@@ -26,8 +26,7 @@ def change(machine: Machine, head: str) -> None:
 
 def results(machine: Machine, head: str) -> dict[str, bytes]:
     """What a probe left: its metrics, curves, and trained heads."""
-    folder = machine.repo / of.probe_folder(head)
-    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name != ".gitignore"}
+    return of.content(machine.repo / of.probe_folder(head))
 
 
 @dataclass

@@ -68,11 +68,16 @@ def local(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(params=["s3", "folder"])
+@pytest.fixture
 def root(request, tmp_path) -> str:
-    if request.param == "folder":
+    """A folder, or a folder of the object store's bucket."""
+    if getattr(request, "param", "folder") == "folder":
         return str(tmp_path / "shared")
     return f"{request.getfixturevalue('server')}/{tmp_path.name}"
+
+
+folder_and_s3 = pytest.mark.parametrize("root", ["folder", "s3"], indirect=True)
+only_s3 = pytest.mark.parametrize("root", ["s3"], indirect=True)
 
 
 @pytest.fixture
@@ -145,6 +150,7 @@ def extracted(project, root, local) -> dict[str, str]:
     return {split: address_of(root, split, local) for split in SETS}
 
 
+@folder_and_s3
 def test_extraction(project, root, local, beyondcls):
     address, whole, stub = address_of(root, "test", local), local / "features/tiny-test", project / "features/tiny-test"
     status, said = beyondcls(*extraction("test"))
@@ -158,6 +164,7 @@ def test_extraction(project, root, local, beyondcls):
     assert {p.name for p in (project / "features").iterdir()} == {"tiny-test"}, "nothing else is left here"
 
 
+@folder_and_s3
 def test_probes_are_the_same_to_the_last_bit(extracted, project, local, beyondcls):
     def probe(out: str, train: object, test: object) -> dict[str, bytes]:
         places = ("--features", train, "--test", test, "--out", out, "--head", "abmilp", "--head", "cls")
@@ -178,6 +185,7 @@ def test_attention_is_the_same(extracted, project, local, beyondcls):
     assert files(project / "a") == files(project / "b")
 
 
+@folder_and_s3
 def test_a_set_that_is_there_is_not_extracted_again(extracted, project, beyondcls, monkeypatch):
     """As when DVC has emptied the outs."""
     before = files(project / "features"), files(project / "receipts")
@@ -199,6 +207,7 @@ def test_a_receipt_elsewhere_and_without_a_root(project, local, beyondcls):
     assert [p.name for p in (project / "features").iterdir()] == ["tiny-test"]
 
 
+@folder_and_s3
 def test_a_deleted_and_a_cut_object(extracted, project, beyondcls):
     fs, path = at(extracted["train"])
     name = "patch/block1/view0/c/1/0/0"
@@ -237,6 +246,7 @@ def test_another_set_at_the_address(extracted, project, local, beyondcls):
 
 
 class TestFetching:
+    @folder_and_s3
     def test_pull(self, extracted, project, local, beyondcls):
         status, said = beyondcls("store", "pull", "tiny-train", "--params", "params.yaml", "--kinds", "images,cls")
         assert status == 0, said
@@ -264,6 +274,7 @@ class TestFetching:
         assert status == 1
         assert "unknown kind of arrays 'clss'; did you mean 'cls'?" in said
 
+    @folder_and_s3
     def test_push(self, project, root, local, beyondcls):
         shutil.copytree(local / "features", "features")
         status, said = beyondcls("store", "push", "features/tiny-test", "--params", "params.yaml")
@@ -277,6 +288,7 @@ class TestFetching:
 
 
 class TestLooking:
+    @folder_and_s3
     def test_ls(self, extracted, project, root, beyondcls):
         status, said = beyondcls("store", "ls", "features")
         assert status == 0, said
@@ -312,6 +324,7 @@ class TestChanging:
         assert f"{how} changes a feature set in features/tiny-train, but its arrays are at {root} (store.root)" in said
         assert "beyondcls store pull features/tiny-train --params FILE" in said
 
+    @folder_and_s3
     def test_fetched_extended_and_sent(self, extracted, project, root, beyondcls):
         assert beyondcls("store", "pull", "tiny-train", "--params", "params.yaml")[0] == 0
         status, said = beyondcls(*extraction("train", "--extend", "--blocks", "0"))
@@ -377,7 +390,7 @@ cli.run()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("root", ["s3"], indirect=True)  # a folder is written without an upload
+@only_s3  # a folder is written without an upload
 def test_killed_during_the_upload(server, project, root, local, beyondcls):
     n = 9  # files that are sent before it
     command = [sys.executable, "-c", KILLED, str(n), *map(str, extraction("train"))]
@@ -397,6 +410,7 @@ def test_killed_during_the_upload(server, project, root, local, beyondcls):
 
 
 @pytest.mark.slow
+@folder_and_s3
 def test_several_tasks(project, root, local, server):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pipelines.cli", *map(str, extraction("train"))]
