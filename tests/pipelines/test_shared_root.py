@@ -235,6 +235,7 @@ def test_a_deleted_and_a_cut_object(extracted, project, beyondcls):
     assert beyondcls(*probe, "--params", "params.yaml")[0] == 0
 
 
+@folder_and_s3
 def test_another_set_at_the_address(extracted, project, local, beyondcls):
     fs, path = at(extracted["train"])
     fs.rm(path, recursive=True)
@@ -360,6 +361,7 @@ def test_half_of_a_stub(project, root, local, beyondcls):
     assert is_stub(project / "features/tiny-test")
 
 
+@folder_and_s3
 def test_one_task_publishes(project, root, local, beyondcls):
     key = FeatureStore.open(local / "features/tiny-test").spec.key
     lock = Lock(project / f"features/.upload/tiny-test-{key}.lock", "features/tiny-test")
