@@ -27,7 +27,7 @@ def _trained(objective: str) -> Pretrained:
 
 ENCODERS = {
     "quickstart-mae": _trained("mae"),
-    "quickstart-dino": _trained("dino"),
+    "quickstart-mocov3": _trained("mocov3"),
     # The untrained twin.
     "quickstart-random": Pretrained("quickstart-vit", "random", "MIT", make=small_vit, transform=CIFAR10, seed=0),
 }

@@ -1,13 +1,17 @@
 """The full CIFAR-10 (60,000 photographs of 32 x 32 pixels, 10 classes) as arrays."""
 
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def load(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+Splits: TypeAlias = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def load(path: Path) -> Splits:
     """`{"train": (images, labels), "test": (images, labels)}`: images [n, 32, 32, 3] uint8, labels [n] int64.
 
     `path` is an .npz with arrays `x`, `y`, `xt`, `yt`, or a folder where torchvision keeps (or may download) CIFAR-10.

@@ -221,7 +221,7 @@ def test_pinned_weights_are_those_in_the_repository(monkeypatch):
 
     monkeypatch.chdir(ROOT)
     encoders = read_params(Path("params.yaml"))["encoders"]
-    assert {"quickstart-mae", "quickstart-dino"} <= encoders.keys()
+    assert {"quickstart-mae", "quickstart-mocov3"} <= encoders.keys()
     for name, options in encoders.items():
         assert "weights" in options, name
         assert load_encoder(name, **options).weights == options["weights"]

@@ -2,18 +2,27 @@
 
 import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import typer
 from safetensors.torch import load_file
 
+from extract.encoders import load_encoder
 from extract.encoders.quickstart import CIFAR10
-from pipelines.quickstart import cut, pretrain
+from pipelines.quickstart import pretrain
+from pipelines.quickstart.accuracy import PROTOCOLS, accuracy, pooled
 from pipelines.quickstart.augment import colour_jitter, random_resized_crop
-from pipelines.quickstart.dino import DINO, sinkhorn
+from pipelines.quickstart.card import card
 from pipelines.quickstart.mae import MAE
-from pipelines.quickstart.vit import encode, random_tokens, small_vit
+from pipelines.quickstart.mocov3 import MoCoV3
+from pipelines.quickstart.vit import encode, normalise, random_tokens, small_vit
+from store import BeyondClsError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -90,81 +99,139 @@ def test_a_perfect_decoder_has_no_mae_loss(generator):
     assert model.loss(flat, generator, 0).item() == pytest.approx(0, abs=1e-6)
 
 
-def test_sinkhorn_balances():
-    q = sinkhorn(torch.randn(64, 8, generator=torch.Generator().manual_seed(0)), iterations=50)
-    torch.testing.assert_close(q.sum(1), torch.ones(64))
-    torch.testing.assert_close(q.sum(0), torch.full((8,), 8.0), atol=1e-2, rtol=0)
-    torch.testing.assert_close(sinkhorn(torch.zeros(4, 2)), torch.full((4, 2), 0.5))
-
-
-def test_dino_starts_near_chance_and_moves_only_the_student(generator):
-    model = DINO(small_vit(0), n_prototypes=16, student_tokens=8, teacher_tokens=8)
-    loss = model.loss(torch.rand(8, 3, 32, 32), generator, 0)
-    assert loss.item() == pytest.approx(math.log(16), rel=0.3)
+def test_mocov3_starts_at_chance_and_leaves_keys_and_patch_embedding_alone(generator):
+    model = MoCoV3(small_vit(0), query_tokens=8, key_tokens=8, hidden=64)
+    loss = model.loss(torch.rand(32, 3, 32, 32), generator, 0)
+    assert loss.item() == pytest.approx(4 * 0.2 * math.log(32), rel=0.4)
     loss.backward()
-    assert all(p.grad is None for p in model.teacher.parameters())
-    assert model.student["vit"].cls_token.grad is not None
+    assert all(p.grad is None for p in model.key.parameters())
+    assert all(p.grad is None for p in model.encoder.patch_embed.parameters())
+    assert all(p.grad is not None for n, p in model.encoder.named_parameters() if not n.startswith("patch_embed"))
+    assert all(p.grad is not None for p in model.prediction.parameters())
 
 
-def test_dino_teacher_is_the_moving_average():
-    model = DINO(small_vit(0), n_prototypes=16, teacher_momentum=0.9)
+def test_mocov3_finds_the_own_key():
+    model = MoCoV3(small_vit(0), hidden=8, temperature=0.5)
+    queries = torch.eye(4)
+    expected = -2 * 0.5 * math.log(math.exp(2) / (math.exp(2) + 3))
+    assert model.contrast(3 * queries, 5 * queries).item() == pytest.approx(expected)
+    assert model.contrast(queries, queries.roll(1, 0)).item() > 1
+
+
+def test_mocov3_contrasts_each_query_with_keys_of_the_other_crop(generator, monkeypatch):
+    model = MoCoV3(small_vit(0), query_tokens=None, key_tokens=None, hidden=8)
+    seen, real = [], model.project
+
+    def project(branch, crops, kept, generator):
+        seen.append((branch is model.key, crops))
+        return real(branch, crops, kept, generator)
+
+    pairs = []
+    monkeypatch.setattr(model, "project", project)
+    monkeypatch.setattr(model, "prediction", torch.nn.Identity())
+    monkeypatch.setattr(model, "contrast", lambda q, k: pairs.append((q, k)) or q.sum())
+    model.loss(torch.rand(8, 3, 32, 32), generator, 0)
+    (_, one), (_, other) = ((is_key, crops) for is_key, crops in seen if is_key)
+    for (queries, keys), (query_crop, key_crop) in zip(pairs, ((one, other), (other, one)), strict=True):
+        torch.testing.assert_close(queries, real(model.query, query_crop, None, generator), atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(keys, real(model.key, key_crop, None, generator), atol=1e-4, rtol=1e-3)
+
+
+def test_mocov3_keys_come_from_the_moving_average():
+    model = MoCoV3(small_vit(0), momentum=0.9, hidden=8)
     with torch.no_grad():
-        model.student["vit"].cls_token.add_(1)
-    before = model.teacher["vit"].cls_token.clone()
+        model.encoder.cls_token.add_(1)
+    before = model.key["vit"].cls_token.clone()
     model.after_step(0)
-    torch.testing.assert_close(model.teacher["vit"].cls_token, before + 0.1)
+    torch.testing.assert_close(model.key["vit"].cls_token, before + 0.1)
     model.after_step(1)  # at the end of the run it stands still
-    torch.testing.assert_close(model.teacher["vit"].cls_token, before + 0.1)
+    torch.testing.assert_close(model.key["vit"].cls_token, before + 0.1)
 
 
-@pytest.mark.parametrize("objective", ["mae", "dino"])
+def train(objective: str, cifar: Path, out: Path, *options: str) -> None:
+    """The command, in this process; options that are given again count last."""
+    few = ["--epochs", "2", "--batch", "40", "--warmup", "0.1", "--query-tokens", "8", "--key-tokens", "8", "--follow", "2"]
+    arguments = [objective, str(cifar), "--out", str(out), *few, "--threads", "1", "--device", "cpu", *options]
+    application = typer.Typer()
+    application.command()(pretrain.main)
+    typer.main.get_command(application).main(arguments, standalone_mode=False)
+
+
+@pytest.mark.parametrize("objective", ["mae", "mocov3"])
 def test_a_stopped_run_goes_on_to_the_same_weights(objective, cifar, tmp_path, monkeypatch):
-    options = {"epochs": 2, "batch": 40, "threads": 1, "device": "cpu", "student_tokens": 8, "teacher_tokens": 8}
-
-    def train(out):
-        pretrain.main(
-            objective, cifar, out=out, base_lr=1e-3, weight_decay=0.05, warmup=0.1, seed=0, note="", checkpoint=None, **options
-        )
-
-    train(tmp_path / "whole")
+    train(objective, cifar, tmp_path / "whole", "--note", "By night.")
     real, calls = pretrain.OBJECTIVES[objective].loss, []
 
     def stops(self, *arguments):
         calls.append(1)
         if len(calls) == 6:
-            raise KeyboardInterrupt
+            raise ConnectionAbortedError
         return real(self, *arguments)
 
     monkeypatch.setattr(pretrain.OBJECTIVES[objective], "loss", stops)
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "stopped")
-    train(tmp_path / "stopped")
+    with pytest.raises(ConnectionAbortedError):
+        train(objective, cifar, tmp_path / "stopped")
+    train(objective, cifar, tmp_path / "stopped")
     whole, stopped = (load_file(tmp_path / n / f"{objective}.safetensors") for n in ("whole", "stopped"))
     assert whole.keys() == stopped.keys()
     assert all(torch.equal(whole[k], stopped[k]) for k in whole)
     assert {v.dtype for v in whole.values()} == {torch.float16}
     facts = json.loads((tmp_path / "whole" / f"{objective}.json").read_text())
-    assert [c["epoch"] for c in facts["curve"]] == [1, 2]
-    assert set(facts["knn"]) == {objective, "random twin"}
-    assert "k-NN accuracy" in (tmp_path / "whole" / f"{objective}.md").read_text()
+    assert [("knn" in c, c["epoch"]) for c in facts["curve"]] == [(False, 1), (True, 2)]
+    assert facts["recipe"]["epochs"] == 2
+    assert ("momentum" in facts["recipe"]) == (objective == "mocov3")
+    assert set(facts["accuracy"]) == {objective, "random twin"}
+    assert all(found[protocol].keys() == {"cls", "average"} for found in facts["accuracy"].values() for protocol in found)
+    text = (tmp_path / "whole" / f"{objective}.md").read_text()
+    assert facts["weights"] in text
+    assert "By night." in text
+    assert f"| {facts['accuracy']['random twin']['linear']['cls']:.1f} |" in text
 
 
-def test_cut_is_balanced_and_reproducible(cifar, tmp_path):
-    for out in ("a", "b"):
-        cut.main(cifar, out=tmp_path / out, train=4, test=2, per_tar=25, seed=0)
-    files = sorted(p.relative_to(tmp_path / "a").as_posix() for p in (tmp_path / "a").rglob("*") if p.is_file())
-    assert files == ["test/000.tar", "test/classes.txt", "train/000.tar", "train/001.tar", "train/classes.txt"]
-    assert all((tmp_path / "a" / f).read_bytes() == (tmp_path / "b" / f).read_bytes() for f in files)
-    from extract.datasets import open_images
-
-    images = open_images(str(tmp_path / "a/train"))
-    assert np.bincount([s.label for s in images.samples]).tolist() == [4] * 10
-    with np.load(cifar) as data:
-        number = int(images.samples[0].id.rsplit("-", 1)[1])
-        assert np.array_equal(np.asarray(images.image(0)), data["x"][number])
+@pytest.mark.parametrize("objective", ["mae", "mocov3"])
+def test_the_digest_of_a_card_is_that_of_its_weights(objective):
+    facts = json.loads((ROOT / f"quickstart/encoders/{objective}.json").read_text())
+    assert (
+        load_encoder(f"quickstart-{objective}", checkpoint=ROOT / f"quickstart/encoders/{objective}.safetensors").weights
+        == facts["weights"]
+    )
+    assert (ROOT / f"quickstart/encoders/{objective}.md").read_text() == card(objective, facts)
 
 
-def test_learning_rate_by_hand():
-    assert pretrain.learning_rate(0.025, 1.0, epochs=1, warmup=0.05) == pytest.approx(0.5)
-    assert pretrain.learning_rate(0.05, 1.0, epochs=1, warmup=0.05) == pytest.approx(1)
-    assert pretrain.learning_rate(1, 1.0, epochs=1, warmup=0.05) == pytest.approx(0)
+def test_a_checkpoint_of_another_recipe_is_refused(cifar, tmp_path):
+    train("mae", cifar, tmp_path)
+    with pytest.raises(BeyondClsError, match=r"left by a run with base_lr 0\.001, this one has base_lr 0\.1; give the same"):
+        train("mae", cifar, tmp_path, "--base-lr", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("objective", "options", "message"),
+    [
+        ("dino", (), "unknown objective 'dino'"),
+        ("mae", ("--batch", "161"), "--batch is 161, expected at most 160"),
+        ("mae", ("--base-lr", "1e30"), "in epoch 1, expected a finite number; lower --base-lr"),
+    ],
+)
+def test_what_cannot_be_trained_is_said(objective, options, message, cifar, tmp_path):
+    with pytest.raises(BeyondClsError, match=re.escape(message)):
+        train(objective, cifar, tmp_path, *options)
+
+
+def test_accuracy_is_of_the_classes_that_the_vectors_tell(cifar):
+    labels = np.arange(100) % 10
+    one_hot = torch.nn.functional.one_hot(torch.from_numpy(labels)).float()
+    vectors = {"cls": torch.zeros(100, 10) + 1e-3 * torch.arange(100)[:, None], "average": one_hot}
+    for protocol in PROTOCOLS:
+        found = accuracy(vectors, labels, vectors, labels, protocol)
+        assert found["average"] == 100
+        assert found["cls"] < 30
+
+
+def test_pooled_is_cls_and_the_average_patch_of_the_whole_image():
+    vit = small_vit(0)
+    images = torch.randint(0, 256, (5, 3, 32, 32), dtype=torch.uint8)
+    found = pooled(vit, images, batch=2)
+    assert vit.training
+    tokens = vit.eval().forward_features(normalise(images.float() / 255))
+    torch.testing.assert_close(found["cls"], tokens[:, 0])
+    torch.testing.assert_close(found["average"], tokens[:, 1:].mean(1))

@@ -103,7 +103,7 @@ def test_one_kind_alone_is_told_without_an_order(tmp_path: Path):
         ("quickstart-mae", MASKED),
         ("vit_base_patch16_224.mae", MASKED),
         ("beitv2-b16", MASKED),
-        ("quickstart-dino", JOINT),
+        ("quickstart-mocov3", JOINT),
         ("moco-v3-b16", JOINT),
         ("ibot-b16", JOINT),
         ("mae-ft-b16", None),

@@ -1,0 +1,52 @@
+"""How much of the classes a small ViT's [cls] and average patch token tell: k nearest neighbours and a linear classifier."""
+
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+
+from pipelines.quickstart.cifar10 import CLASSES
+from pipelines.quickstart.vit import encode, normalise
+from probe.closed import Closed, Logistic, Neighbours, Vectors
+
+Images: TypeAlias = UInt8[Tensor, "n 3 32 32"]
+Pooled: TypeAlias = dict[str, Float[Tensor, "n D"]]  # by pooling
+
+PROTOCOLS: dict[str, Closed] = {
+    "knn": Neighbours(ks=(20,)),
+    "linear": Logistic(cs=(1e-3, 1e-2, 1e-1, 1.0, 10.0)),
+}
+
+
+@torch.no_grad()
+def pooled(vit: VisionTransformer, images: Images, batch: int = 100) -> Pooled:
+    """[cls] and the average patch token after the final norm, float32, on the CPU; uncropped images, all of their tokens."""
+    training = vit.training
+    vit.eval()
+    tokens = [encode(vit, normalise(part.float() / 255)) for part in images.split(batch)]
+    vit.train(training)
+    return {
+        "cls": torch.cat([t[:, 0].cpu() for t in tokens]),
+        "average": torch.cat([t[:, 1:].mean(1).cpu() for t in tokens]),
+    }
+
+
+def accuracy(
+    training: Pooled, training_labels: np.ndarray, test: Pooled, test_labels: np.ndarray, protocol: str
+) -> dict[str, float]:
+    """Percent of test images whose class is found, by pooling.
+
+    Args:
+        protocol: "knn" (20 weighted neighbours by cosine, as DINO's) or "linear" (logistic regression on standardised vectors,
+            its penalty selected on a tenth of the training images).
+    """
+
+    def found(pooling: str) -> float:
+        learnt = Vectors(training[pooling], torch.from_numpy(training_labels), len(CLASSES))
+        asked = Vectors(test[pooling], torch.from_numpy(test_labels), len(CLASSES))
+        return round(PROTOCOLS[protocol].fit(learnt, asked).metrics["top1"], 2)
+
+    return {pooling: found(pooling) for pooling in training}
