@@ -4,7 +4,8 @@ from pipelines.report.aggregation_entropy import last_block, limit, over_blocks
 from pipelines.report.collect import Attention, Inputs, Measure
 from pipelines.report.content import Text
 from pipelines.report.families import JOINT, MASKED, family
-from pipelines.report.tables import gain, listed, unbroken
+from pipelines.report.lead import gains, lead
+from pipelines.report.tables import listed, unbroken
 
 HOLDS, FAILS = "holds", "does not hold"
 
@@ -15,8 +16,8 @@ def claim(inputs: Inputs) -> list[Text]:
 
 
 def _gains(inputs: Inputs) -> list[Text]:
-    known = {name: value for name in inputs.encoders if family(name) and (value := gain(inputs, name)) is not None}
-    groups = {kind: {name: value for name, value in known.items() if family(name) == kind} for kind in (MASKED, JOINT)}
+    groups = gains(inputs.probes)
+    known = {name: value for found in groups.values() for name, value in found.items()}
     if not known:
         return []
     text = (
@@ -36,9 +37,9 @@ def _gains(inputs: Inputs) -> list[Text]:
             even = [name for name, value in groups[JOINT].items() if not _ahead(value)]
             parts.append(_judged("the second half" if parts else "The second half", even, groups[JOINT]))
         verdict = "; ".join(parts) + " (ahead means by more than twice the spread over seeds)"
-    if groups[MASKED] and groups[JOINT]:
-        more = min(v.mean for v in groups[MASKED].values()) > max(v.mean for v in groups[JOINT].values())
-        verdict += f". AbMILP gains {'more' if more else 'not more'} on {MASKED} than on {JOINT}"
+    if least := lead(inputs.probes):
+        more = "more" if least.points.mean > 0 else "not more"
+        verdict += f". AbMILP gains {more} on {MASKED} than on {JOINT}: {least.told()}"
     return [Text(f"{text} {verdict}. AbMILP − [cls], points:", tuple(items), "finding")]
 
 

@@ -86,7 +86,7 @@ class Folders:
     localisation: Path = Path("localisation")  # LOCALISATION/ENCODER
     images: str = "quickstart/data/cifar10/test"  # the test images
     split: str | None = None  # of these
-    datasets: Path = Path("datasets")  # DATASETS/DATA/ENCODER/HEAD: of any images, those of `probes` among them
+    datasets: tuple[Path, ...] = (Path("datasets"),)  # DATASETS/DATA/ENCODER/HEAD: of any images, those of `probes` among them
 
 
 @dataclass(frozen=True)
@@ -164,9 +164,18 @@ def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
 
 def _datasets(folders: Folders) -> dict[str, dict[tuple[str, str], Probe]]:
     """Probes by data set; none if these are only those that `folders.probes` holds."""
-    found = _groups(folders.datasets)
+    found: dict[str, dict[tuple[str, str], Probe]] = {}
+    places: dict[str, Path] = {}
+    for folder in folders.datasets:
+        for name, probes in _groups(folder).items():
+            if name in places:
+                raise BeyondClsError(
+                    f"the data set {name!r} is in {places[name]} and in {folder / name}, expected each in one folder of "
+                    "--datasets; rename one of them"
+                )
+            found[name], places[name] = probes, folder / name
     main = folders.probes.resolve()
-    return {} if all((folders.datasets / name).resolve() == main for name in found) else found
+    return {} if all(place.resolve() == main for place in places.values()) else found
 
 
 def _groups(folder: Path) -> dict[str, dict[tuple[str, str], Probe]]:

@@ -10,9 +10,11 @@ import typer
 def main(
     probes: Annotated[Path, typer.Option(help="folder that holds ENCODER/HEAD/metrics.json")] = Path("probes"),
     datasets: Annotated[
-        Path,
-        typer.Option(help="folder that holds DATA/ENCODER/HEAD/metrics.json: probes on several data sets, to be compared"),
-    ] = Path("datasets"),
+        list[Path],
+        typer.Option(
+            help="folder that holds DATA/ENCODER/HEAD/metrics.json: probes on several data sets to compare; repeat it for more"
+        ),
+    ] = [Path("datasets")],  # noqa: B006
     attention: Annotated[Path, typer.Option(help="folder that holds ENCODER/statistics.csv")] = Path("attention"),
     studies: Annotated[Path, typer.Option(help="folder that holds STUDY/ENCODER/HEAD/metrics.json")] = Path("studies"),
     divergence: Annotated[Path, typer.Option(help="folder that holds ENCODER, as divergence writes it")] = Path("divergence"),
@@ -46,7 +48,7 @@ def main(
             f"--image {image[0]} and --draw {draw} both choose the images, expected one of them; drop the other"
         )
     inputs = collect(
-        Folders(probes, attention, studies, divergence, localisation, data, split, datasets),
+        Folders(probes, attention, studies, divergence, localisation, data, split, tuple(datasets)),
         Examples(n_examples, tuple(image or ()), draw),
     )
     if encoder:

@@ -1,25 +1,38 @@
 """The larger form of Table 1: encoder by head on several sets of images."""
 
-from collections.abc import Mapping
-
 from pipelines.report.collect import Inputs, Measure, Probe, in_order, is_random
 from pipelines.report.content import Cell, Column, Row, Section, Table, Text
-from pipelines.report.tables import change, difference, listed, named, number, spread, title
+from pipelines.report.families import JOINT, MASKED
+from pipelines.report.lead import Probes, lead
+from pipelines.report.tables import change, difference, file_names, listed, named, number, spread, title
 
-Probes = Mapping[tuple[str, str], Probe]
 MEASURES = {"top1": "top-1", "map": "mAP"}
+NOTE = (
+    "Top-1 accuracy, or mean average precision where images have several labels, on the test images of each set, %, mean ± "
+    "standard deviation over seeds."
+)
+SPREAD = "The ± of a difference is the root of the summed variances of its two heads over seeds."
 
 
 def section(inputs: Inputs) -> Section | None:
-    """A table over all data sets, and where AbMILP is ahead of [cls]; None if there are no other data sets."""
+    """A table over all data sets, the other heads of each, and where AbMILP is ahead of [cls]; None without other data sets."""
     if not inputs.datasets:
         return None
-    return Section("datasets", "Across data sets", (Text(_ahead(inputs), kind="finding"), table(inputs)))
+    shared = _shared(inputs)
+    others = [by_head(name, probes) for name, probes in inputs.datasets.items() if {head for _, head in probes} - set(shared)]
+    return Section("datasets", "Across data sets", (_said(inputs), table(inputs), *others))
+
+
+def _shared(inputs: Inputs) -> list[str]:
+    """Heads of at least two data sets; all of them where there is one set, or none are shared."""
+    heads = [{head for _, head in probes} for probes in inputs.datasets.values()]
+    found = in_order(head for some in heads for head in some)
+    return [head for head in found if sum(head in some for some in heads) > 1] or found
 
 
 def table(inputs: Inputs) -> Table:
-    """A row for each encoder on each data set, a column for each head."""
-    heads = in_order(head for probes in inputs.datasets.values() for _, head in probes)
+    """A row for each encoder on each data set, a column for each head that several sets have."""
+    heads = _shared(inputs)
     columns = (
         Column("dataset", "Data set", "text"),
         Column("encoder", "Encoder", "text"),
@@ -30,14 +43,34 @@ def table(inputs: Inputs) -> Table:
         Column("n_test", "Test images"),
     )
     rows = tuple(
-        _row(name, encoder, probes, heads) for name, probes in inputs.datasets.items() for encoder in _encoders(probes)
+        _row(name, encoder, probes, heads)
+        for name, probes in inputs.datasets.items()
+        for encoder in _encoders(probes)
+        if any((encoder, head) in probes for head in heads)
     )
-    note = (
-        "Top-1 accuracy, or mean average precision where images have several labels, on the test images of each set, %, mean ± "
-        "standard deviation over seeds. Bold: the highest mean of a row. The ± of a difference is the root of the summed "
-        "variances of its two heads over seeds."
+    return Table("datasets", "Encoder by head by data set", f"{NOTE} Bold: the highest mean of a row. {SPREAD}", columns, rows)
+
+
+def by_head(name: str, probes: Probes) -> Table:
+    """All heads of one data set: a row for each head, a column for each encoder."""
+    encoders = _encoders(probes)
+    best = {e: max(round(_measure(p).mean, 1) for (of, _), p in probes.items() if of == e) for e in encoders}
+    rows = []
+    for head in in_order(head for _, head in probes):
+        found = [probes.get((encoder, head)) for encoder in encoders]
+        cells = [
+            spread(None) if probe is None else spread(_measure(probe), best=round(_measure(probe).mean, 1) == best[encoder])
+            for encoder, probe in zip(encoders, found, strict=True)
+        ]
+        parameters = {probe.cost.get("parameters") for probe in found if probe is not None} - {None}
+        rows.append(Row((Cell(title(head), head), *cells, number(max(parameters, default=None), 0))))
+    columns = (
+        Column("head", "Head", "text"),
+        *(Column(encoder, encoder, "spread") for encoder in encoders),
+        Column("parameters", "Parameters", apart=True),
     )
-    return Table("datasets", "Encoder by head by data set", note, columns, rows)
+    (file,) = file_names("heads-of", [name]).values()
+    return Table(file, f"All heads on {name}", f"{NOTE} Bold: the highest mean of an encoder.", columns, tuple(rows))
 
 
 def _row(name: str, encoder: str, probes: Probes, heads: list[str]) -> Row:
@@ -61,6 +94,14 @@ def _row(name: str, encoder: str, probes: Probes, heads: list[str]) -> Row:
         ),
         muted=is_random(encoder),
     )
+
+
+def _said(inputs: Inputs) -> Text:
+    """Where AbMILP is ahead of [cls], and how much more it gains on masked encoders."""
+    leads = {name: found for name, probes in inputs.datasets.items() if (found := lead(probes))}
+    items = tuple(f"{name}: AbMILP gains {found.told()}" for name, found in leads.items())
+    more = f" How much more it gains on {MASKED} than on {JOINT}:" if items else ""
+    return Text(_ahead(inputs) + more, items, "finding")
 
 
 def _ahead(inputs: Inputs) -> str:

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from pipelines.report.aggregation_entropy import measured, published
 from pipelines.report.attention_heads import NAMES, head_figures
+from pipelines.report.block_statistics import by_block
 from pipelines.report.collect import Attention, Inputs
 from pipelines.report.content import Block, Figure, Figures, Heading, Look, Section, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
@@ -54,8 +55,12 @@ def section(inputs: Inputs) -> Section:
         )
         blocks += [Heading("Per attention head"), Text(text), Figures(by_head)]
     if any(attention.statistics for attention in inputs.attention.values()):
-        blocks += [measured(inputs), published()]
+        blocks += [measured(inputs), published(), by_block(_in_order(inputs))]
     return Section("attention", "Attention statistics", tuple(blocks))
+
+
+def _in_order(inputs: Inputs) -> dict[str, Attention]:
+    return {name: inputs.attention[name] for name in inputs.encoders if name in inputs.attention}
 
 
 def _figure(inputs: Inputs, statistic: Statistic) -> Figure:

@@ -7,6 +7,7 @@ from pipelines.report.claim import claim
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Text
 from pipelines.report.families import JOINT, MASKED, family
+from pipelines.report.lead import lead
 from tests.pipelines.report.written import write_attention, write_probe
 
 
@@ -34,11 +35,24 @@ def told(found: list[Text]) -> str:
 @pytest.mark.parametrize(
     ("masked", "joint", "expected"),
     [
-        ((40, 45), (45, 44), ("The first half holds on mae-b16; the second half holds on dino-b16", "gains more on")),
+        (
+            (40, 45),
+            (45, 44),
+            (
+                "The first half holds on mae-b16; the second half holds on dino-b16",
+                "gains more on",
+                "+6.0 ± 1.0 points on mae-b16 than on dino-b16, 6.0 standard deviations",
+            ),
+        ),
         (
             (40, 40.5),
             (40, 45),
-            ("The first half does not hold on mae-b16; the second half does not hold on dino-b16", "not more on"),
+            (
+                "The first half does not hold on mae-b16; the second half does not hold on dino-b16",
+                "not more on",
+                "−4.5 ± 1.0",
+                "−4.5 standard deviations",
+            ),
         ),
         ((40, 45), (40, 42), ("The first half holds on mae-b16; the second half does not hold on dino-b16", "gains more on")),
     ],
@@ -59,6 +73,26 @@ def test_one_seed_and_one_kind_are_said(tmp_path: Path):
     assert "one seed, so neither half can be judged" in text
     assert "joint embedding: no such encoder here" in text
     assert "gains" not in text
+
+
+def test_the_least_lead_of_several_encoders_counts(tmp_path: Path):
+    for encoder, abmilp in (("mae", 45), ("simmim", 43), ("dino", 41), ("mocov3", 40)):
+        heads(tmp_path, encoder, 40, abmilp)
+    found = lead(inputs_of(tmp_path).probes)
+    assert found is not None
+    assert (found.masked, found.joint) == ("simmim", "dino")
+    assert found.points.mean == pytest.approx(2)
+    assert found.points.std == pytest.approx(1)  # of four heads with 0.5 each
+    assert found.deviations == pytest.approx(2)
+
+
+def test_one_seed_has_no_deviations(tmp_path: Path):
+    heads(tmp_path, "mae", 40, 45, seeds=(0,))
+    heads(tmp_path, "dino", 40, 41)
+    found = lead(inputs_of(tmp_path).probes)
+    assert found is not None
+    assert found.deviations is None
+    assert found.told() == "+4.0 points on mae than on dino"
 
 
 def test_nothing_is_claimed_of_unknown_encoders(tmp_path: Path):

@@ -39,7 +39,7 @@ def inputs(tmp_path: Path) -> Inputs:
     for head, value in (("cls", 61.0), ("abmilp", 66.5)):
         several_labels(write_probe(sets / "coco<b>", "mae", head, value))
     write_probe(sets / "coco<b>", "random", "abmilp", 20.0, seeds=(0,))
-    return collect(Folders(tmp_path / "p", datasets=sets))
+    return collect(Folders(tmp_path / "p", datasets=(sets,)))
 
 
 def parts(inputs: Inputs) -> tuple[str, Table]:
@@ -94,7 +94,48 @@ def test_some_encoders_alone(inputs: Inputs) -> None:
 
 def test_nothing_without_other_sets(tmp_path: Path) -> None:
     write_probe(tmp_path / "p", "mae", "cls", 40.0)
-    assert section(collect(Folders(tmp_path / "p", datasets=tmp_path / "none"))) is None
+    assert section(collect(Folders(tmp_path / "p", datasets=(tmp_path / "none",)))) is None
+
+
+def test_says_how_much_more_abmilp_gains_on_the_masked_encoder(inputs: Inputs) -> None:
+    found = section(inputs)
+    assert found is not None
+    said = found.blocks[0]
+    assert isinstance(said, Text)
+    (item,) = said.items  # the other set has no joint-embedding encoder
+    assert item.replace("\xa0", " ") == "cub: AbMILP gains +5.5 ± 1.0 points on mae than on dino, 5.5 standard deviations"
+
+
+def test_heads_that_one_set_alone_has_stand_in_a_table_of_their_own(tmp_path: Path) -> None:
+    write_probe(tmp_path / "p", "mae", "cls", 40.0)
+    for name, heads in (("few", ("cls", "abmilp")), ("many", ("cls", "abmilp", "ep", "simpool"))):
+        for encoder in ("mae", "random"):
+            for n, head in enumerate(heads):
+                write_probe(tmp_path / "sets" / name, encoder, head, 30.0 + n)
+    write_probe(tmp_path / "sets" / "many", "alone", "ep", 20.0)
+    found = section(collect(Folders(tmp_path / "p", datasets=(tmp_path / "sets",))))
+    assert found is not None
+    _, table, heads_of = found.blocks
+    assert isinstance(table, Table)
+    assert isinstance(heads_of, Table)
+    assert [column.name for column in table.columns][3:5] == ["cls", "abmilp"]
+    assert "alone" not in {row.cells[1].text for row in table.rows}
+    assert heads_of.title == "All heads on many"
+    assert [column.name for column in heads_of.columns] == ["head", "alone", "mae", "random", "parameters"]
+    shown = [[cell.text for cell in row.cells[:4]] for row in heads_of.rows]
+    assert shown[0] == ["[cls]", "–", "30.0 ± 0.5", "30.0 ± 0.5"]
+    assert shown[2] == ["ep", "20.0 ± 0.5", "32.0 ± 0.5", "32.0 ± 0.5"]
+    assert [[cell.best for cell in row.cells[1:4]] for row in heads_of.rows][2:] == [[True, False, False], [False, True, True]]
+
+
+def test_sets_of_several_folders_stand_side_by_side(tmp_path: Path) -> None:
+    write_probe(tmp_path / "probes/cifar10", "mae", "cls", 40.0)
+    write_probe(tmp_path / "kept/cifar10-60000", "mae", "cls", 45.0)
+    folders = Folders(tmp_path / "probes/cifar10", datasets=(tmp_path / "probes", tmp_path / "kept"))
+    assert list(collect(folders).datasets) == ["cifar10", "cifar10-60000"]
+    write_probe(tmp_path / "kept/cifar10", "mae", "cls", 45.0)
+    with pytest.raises(BeyondClsError, match=r"'cifar10' is in .*probes/cifar10 and in .*kept/cifar10, .* rename one of them"):
+        collect(folders)
 
 
 def test_several_labels_stand_beside_others_only(tmp_path: Path) -> None:

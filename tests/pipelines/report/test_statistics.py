@@ -99,6 +99,17 @@ def test_entropies_are_means_over_blocks_beside_ln_t(tmp_path: Path):
     assert found == {"mae": ["0.62", "0.75", "1.39", share], "random": ["0.62", "0.75", "1.39", share]}
 
 
+def test_statistics_of_each_block_are_a_table(tmp_path: Path):
+    table = tables(inputs_of(write_all(tmp_path)))["attention-by-block"]
+    assert [column.name for column in table.columns][2:] == sorted(STATISTICS, key=STATISTICS.index)
+    assert [[cell.text for cell in row.cells[:3]] for row in table.rows] == [
+        ["mae", "0", "0.50 ± 0.12"],
+        ["mae", "1", "0.75 ± 0.12"],
+        ["random", "0", "0.50 ± 0.12"],
+        ["random", "1", "0.75 ± 0.12"],
+    ]
+
+
 def test_an_encoder_without_cls_gathers_evenly(tmp_path: Path):
     paths = write_all(tmp_path)
     (paths["attention"] / "mae" / "cls_map.npy").unlink()
