@@ -1,10 +1,10 @@
-# Both commands make their own virtual environment in .venv and install the project there.
+# All commands make their own virtual environment in .venv and install the project there.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(abspath $(VENV))/bin
 READY := $(VENV)/.ready
 
-.PHONY: repro test check clean help
+.PHONY: quick repro test check clean help
 
 help: ## Show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -14,6 +14,11 @@ $(READY): setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $(READY)
+
+quick: $(READY) ## The table, attention statistics and overlays on the quickstart data, without studies
+	PATH="$(BIN):$$PATH" dvc repro extract probe-cls probe attention
+	$(BIN)/beyondcls report --probes probes/cifar10 --attention attention/cifar10 --data quickstart/data/cifar10 --split test
+	@echo "open report/index.html"
 
 repro: $(READY) ## Run the whole pipeline on the quickstart data; prints the table and where the page is
 	PATH="$(BIN):$$PATH" dvc repro

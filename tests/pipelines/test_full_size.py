@@ -1,0 +1,88 @@
+"""What is kept of a run over all of CIFAR-10, and that its parameters are of today's program."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.heads import plans_and_run
+from pipelines.quickstart.full_size import DATA, MAIN_HEADS, keep, kept, main, main_table
+from pipelines.studies import params_of_study
+from probe.aggregators import AGGREGATORS
+from store import BeyondClsError
+from tests.pipelines.report.written import write_attention, write_probe
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Three encoders with the main heads, and one more head on one of them."""
+    for encoder, cls, abmilp in (("mae", 50.0, 57.0), ("mocov3", 60.0, 60.5), ("random", 34.0, 36.0)):
+        for head, top1 in zip(MAIN_HEADS, (cls, cls + 1, abmilp), strict=True):
+            write_probe(tmp_path / "run/probes" / DATA, encoder, head, top1)
+        write_attention(tmp_path / "run/attention" / DATA, encoder, "d")
+    write_probe(tmp_path / "run/studies/aggregators", "mae", "ep", 56.0)
+    return tmp_path / "run"
+
+
+def test_metrics_and_statistics_are_kept_and_nothing_else(run: Path, tmp_path: Path) -> None:
+    main(run, tmp_path / "out")
+    found = {p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    heads = [f"probes/{DATA}/{e}/{h}/metrics.json" for e in ("mae", "mocov3", "random") for h in MAIN_HEADS]
+    attention = [
+        f"attention/{DATA}/{e}/{f}"
+        for e in ("mae", "mocov3", "random")
+        for f in ("heads.csv", "statistics.csv", "summary.json")
+    ]
+    assert found == {*heads, f"probes/{DATA}/mae/ep/metrics.json", *attention, "tables.md"}
+    text = (tmp_path / "out/tables.md").read_text()
+    assert "+6.5 ± 1.0 points on mae than on mocov3, 6.5 standard deviations" in text
+    assert "| AbMILP | **57.0 ± 0.5** | 60.5 ± 0.5 | **36.0 ± 0.5** |" in text
+    assert "| ep | 56.0 ± 0.5 | – | – |" in text
+    assert "| mocov3 | 1 | 0.75 ± 0.12 |" in text
+
+
+def test_the_main_table_has_the_main_heads(run: Path, tmp_path: Path) -> None:
+    keep(run, tmp_path / "out")
+    table = main_table(kept(tmp_path / "out"))
+    assert [column.name for column in table.columns][:5] == ["encoder", *MAIN_HEADS, "abmilp_minus_cls"]
+    assert [cell.text for cell in table.rows[0].cells][:5] == ["mae", "50.0 ± 0.5", "51.0 ± 0.5", "57.0 ± 0.5", "+7.0 ± 0.7"]
+
+
+def test_what_is_gone_is_not_kept(run: Path, tmp_path: Path) -> None:
+    keep(run, tmp_path / "out")
+    shutil.rmtree(run / "studies")
+    keep(run, tmp_path / "out")
+    assert "ep" not in kept(tmp_path / "out").heads
+
+
+def test_two_of_one_name_are_refused(run: Path, tmp_path: Path) -> None:
+    write_probe(run / "studies/other", "mae", "abmilp", 56.0)
+    with pytest.raises(BeyondClsError, match=r"abmilp on mae is in .* and in .*, expected it once; rename one head"):
+        keep(run, tmp_path / "out")
+
+
+def test_nothing_measured_is_an_error_and_leaves_what_was_kept(run: Path, tmp_path: Path) -> None:
+    keep(run, tmp_path / "out")
+    with pytest.raises(
+        BeyondClsError, match=rf"no metrics under .*empty/probes/{DATA}, expected what `dvc repro probe` writes"
+    ):
+        keep(tmp_path / "empty", tmp_path / "out")
+    assert len(kept(tmp_path / "out").probes) == 10
+
+
+def test_the_parameters_are_of_the_encoders_that_are_here_and_cover_all_aggregators() -> None:
+    params = yaml.safe_load((ROOT / "quickstart/full/params.yaml").read_text())
+    assert params["encoders"] == yaml.safe_load((ROOT / "params.yaml").read_text())["encoders"]
+    assert params["datasets"] == [DATA]
+    main_plans, _ = plans_and_run([*params["cls_heads"], *params["heads"]], params, {}, {})
+    assert set(main_plans) == set(MAIN_HEADS)
+    recipes = {json.dumps([plan.recipe.epochs, plan.recipe.batch_size, plan.recipe.momentum]) for plan in main_plans.values()}
+    assert recipes == {"[90, 1024, 0.0]"}
+    for study in params["studies"]:
+        plans, _ = plans_and_run(list(params["studies"][study]["heads"]), params_of_study(params, study), {}, {})
+        assert {plan.head.aggregator for plan in (*plans.values(), *main_plans.values())} == set(AGGREGATORS)
+        assert all(plan.seeds == (0, 1, 2) for plan in plans.values())
