@@ -1,6 +1,6 @@
 """One shard file: written with its digests, described, and told from half of one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import xxhash
 
 from store.array import read_tail
 from store.disk import DIRECT_NBYTES, write_file
-from store.folder import Local
+from store.folder import Folder
 from store.layout import ArrayLayout, count_nonfinite
 
 
@@ -58,9 +58,9 @@ def record_of(layout: ArrayLayout, shard: int, rows: np.ndarray, tail: bytes) ->
     }
 
 
-def is_whole(folder: Path, layout: ArrayLayout, shard: int, record: Mapping[str, Any]) -> bool:
-    """Whether a shard file is there with the size and the tail that its record says."""
-    there, name = Local(folder), layout.file(shard)
-    if there.size(name) != layout.nbytes(shard):
+def is_whole(folder: Folder, layout: ArrayLayout, shard: int, digest: str) -> bool:
+    """Whether a folder has a shard file of the right size, and the digests at its end have this digest (XXH3, 128 bits)."""
+    name = layout.file(shard)
+    if folder.size(name) != layout.nbytes(shard):
         return False
-    return xxhash.xxh3_128_hexdigest(read_tail(there.open(name), layout, shard)) == record["xxh3_128"]
+    return xxhash.xxh3_128_hexdigest(read_tail(folder.open(name), layout, shard)) == digest

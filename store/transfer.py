@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
-import xxhash
-
 from store.aligned import aligned_memory
-from store.array import ArrayReader, read_tail
+from store.array import ArrayReader
 from store.folder import Folder
+from store.shard import is_whole
 
 PIECE_NBYTES = 16 << 20  # read at once: a request of an object store costs as much as some MB
 AT_ONCE = 8  # files; one connection does not fill a network
@@ -30,7 +29,4 @@ def pieces(array: ArrayReader, shard: int) -> Iterator[memoryview | bytes]:
 
 def is_there(folder: Folder, array: ArrayReader, shard: int) -> bool:
     """Whether a folder has a shard already: files appear whole, and the digests at its end are those of our rows."""
-    name = array.layout.file(shard)
-    if folder.size(name) != array.layout.nbytes(shard):
-        return False
-    return xxhash.xxh3_128_hexdigest(read_tail(folder.open(name), array.layout, shard)) == array.shards[shard]["xxh3_128"]
+    return is_whole(folder, array.layout, shard, array.shards[shard]["xxh3_128"])

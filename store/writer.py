@@ -14,6 +14,7 @@ import xxhash
 
 from store.disk import DIRECT_NBYTES, NO_SPACE, exchange, link, sync_folder, write_file
 from store.errors import StoreError
+from store.folder import Local
 from store.journal import JOURNAL, add_record, own_journal, read_records, write_records
 from store.layout import ATTRIBUTE, GROUP, ArrayLayout, groups_of
 from store.lock import BusyError, Lock
@@ -203,7 +204,8 @@ class FeatureWriter:
             if type(unit) is not int or not all(start <= row < stop for row in notes):
                 raise ValueError(f"rows {sorted(notes)} in unit {unit!r}")
             done = self._done[unit]
-            done |= {name: shard for name, shard in shards.items() if is_whole(self.staging, self.layouts[name], unit, shard)}
+            there = Local(self.staging)
+            done |= {n: s for n, s in shards.items() if is_whole(there, self.layouts[n], unit, s["xxh3_128"])}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(
                 f"{self.staging / JOURNAL} is not a journal of this writer ({error!r}); remove {self.staging} to start again"

@@ -15,6 +15,7 @@ from store import FeatureStore, StoreError, verify
 from store.codecs import CODECS
 from tests.extract.pictures import picture, samples, write_tar
 from tests.extract.tiny import tiny_encoder
+from tests.folders import files
 
 N = 70  # 32 + 32 + 6 rows
 Run = Callable[..., FeatureStore]
@@ -59,10 +60,6 @@ def run(encoder: Counting, images: ImageSet) -> Run:
         return extract(encoder, images, out, **given)
 
     return run
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
 
 
 def shards(folder: Path) -> dict[str, tuple[int, int]]:

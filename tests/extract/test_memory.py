@@ -12,6 +12,7 @@ from extract.run import extract
 from store import BeyondClsError
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
+from tests.folders import files
 
 N = 40
 
@@ -34,10 +35,6 @@ class Narrow(Encoder):
         if len(images) > self.room:
             raise self.error(self.text)
         return super().__call__(images, *arguments, **named)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
 
 
 @pytest.mark.parametrize(

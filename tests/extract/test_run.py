@@ -18,6 +18,7 @@ from extract.units import Units
 from store import BeyondClsError, FeatureStore, StoreError, verify
 from tests.extract.pictures import picture, samples, write_file, write_tar
 from tests.extract.tiny import sharpen, tiny_encoder
+from tests.folders import files
 
 N = 70  # 32 + 32 + 6 rows
 
@@ -53,10 +54,6 @@ def run(encoder: Encoder, images: ImageSet) -> Callable[..., FeatureStore]:
 @pytest.fixture(scope="module")
 def store(run: Callable[..., FeatureStore], tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
     return run(tmp_path_factory.mktemp("whole") / "features", blocks=(0, -1))
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
 
 
 def with_bad(folder: Path) -> ImageSet:

@@ -25,6 +25,7 @@ import torch
 from extract.datasets import open_images
 from extract.run import extract
 from tests.extract.tiny import tiny_encoder
+from tests.folders import files
 torch.set_num_threads(1)
 tars, out, task, n, pauses = sys.argv[1:]
 encoder, images = tiny_encoder(), open_images(tars)
@@ -60,10 +61,6 @@ def whole(tars: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, byt
     out = tmp_path_factory.mktemp("whole") / "f"
     assert finished(start(tars, out, 0, 1)) == "published"
     return files(out)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
 
 
 def start(tars: Path, out: Path, task: int, n: int, pauses: bool = False) -> subprocess.Popen[str]:

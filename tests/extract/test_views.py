@@ -16,6 +16,7 @@ from extract.views import Crop, Views, random_crop
 from store import BeyondClsError, FeatureStore
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
+from tests.folders import files
 
 CONFIG = {
     "input_size": (3, 28, 28),
@@ -121,10 +122,6 @@ class Counting(Encoder):
     def __call__(self, images: torch.Tensor, *arguments: object, **named: object) -> object:
         self.seen += len(images)
         return super().__call__(images, *arguments, **named)  # type: ignore[arg-type]
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
 
 
 def test_views_are_added_to_those_that_are_there(images: ImageSet, tmp_path: Path) -> None:

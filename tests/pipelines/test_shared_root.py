@@ -23,6 +23,7 @@ from store.receipt import Receipt
 from store.stub import is_stub, write_stub
 from store.upload import upload
 from tests.extract.pictures import samples, write_tar
+from tests.folders import files
 
 ROOT = Path(__file__).resolve().parents[2]
 N = 70
@@ -116,10 +117,6 @@ def beyondcls(monkeypatch, capsys):
 def extraction(split: str = "train", *more: object) -> tuple[object, ...]:
     places = ("--data", f"data/{split}", "--out", f"features/tiny-{split}")
     return ("extract", "--params", "params.yaml", "--encoder", "tiny", *places, "--device", "cpu", *more)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {f.relative_to(folder).as_posix(): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
 
 
 def at(address: str) -> tuple[Any, str]:

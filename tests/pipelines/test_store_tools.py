@@ -20,8 +20,9 @@ from store import FeatureStore, FeatureWriter
 from store.journal import add_record
 from store.lock import Lock
 from tests.features import write_features
+from tests.folders import files
 from tests.pipelines.test_cli import ROOT, TEST_TAR, run
-from tests.store.conftest import files, flip, layouts, values, write
+from tests.store.conftest import flip, layouts, values, write
 
 Run = Callable[..., tuple[int, str, str]]
 PATCH = "patch/block1/view0"

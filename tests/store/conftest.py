@@ -87,10 +87,6 @@ def write(path: Path, arrays: list[ArrayLayout], contents: Mapping[str, np.ndarr
     return spec
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
 def edit(path: Path, change: Callable[[dict[str, Any]], Any], name: str = "", vouch: bool = False) -> None:
     """Change a zarr.json. The group's own digest is made right again; with `vouch`, its digest of an array's file too."""
     file = path / name / "zarr.json"

@@ -12,7 +12,8 @@ import torch
 
 from store import ArrayLayout, FeatureStore, Loader, StoreError, verify
 from store.codecs import get_codec
-from tests.store.conftest import CONSTANTS, files, values, write
+from tests.folders import files
+from tests.store.conftest import CONSTANTS, values, write
 
 N, SHARD = 90, 64
 PARTS, EACH = 10, 100

@@ -20,7 +20,8 @@ from store.pull import PULLED
 from store.receipt import ArrayReceipt, Receipt
 from store.spec import FORMAT_VERSION
 from store.stub import is_stub, write_stub
-from tests.store.conftest import CONSTANTS, SPEC, files, layouts, same, unit_of
+from tests.folders import files
+from tests.store.conftest import CONSTANTS, SPEC, layouts, same, unit_of
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/store-format.md").read_text()

@@ -27,7 +27,8 @@ from store.exchange.exchange import chosen_arrays
 from store.exchange.webdataset import WebDataset
 from store.layout import ATTRIBUTE
 from store.reader import with_digest
-from tests.store.conftest import ATTRIBUTES, CONSTANTS, INVALID, SPEC, files, flip, same, values
+from tests.folders import files
+from tests.store.conftest import ATTRIBUTES, CONSTANTS, INVALID, SPEC, flip, same, values
 
 N, SHARD = 70, 32  # three shards, the last one short
 PATCH, BYTES = "patch/block5/view0", "images/id"

@@ -11,7 +11,8 @@ import pytest
 from store import FeatureStore, StoreError, verify
 from store.disk import exchange
 from store.journal import JOURNAL
-from tests.store.conftest import ATTRIBUTES, files, flip
+from tests.folders import files
+from tests.store.conftest import ATTRIBUTES, flip
 from tests.store.tiny import SHARD, Tiny, notes
 
 OLD = Tiny(70, (3,))

@@ -16,7 +16,8 @@ from store import FeatureStore, Loader, StoreError, verify
 from store.aligned import ALIGNMENT, aligned_memory
 from store.folder import Local, open_folder
 from store.remote import Remote
-from tests.store.conftest import SPEC, N, files, same
+from tests.folders import files
+from tests.store.conftest import SPEC, N, same
 
 
 @pytest.fixture

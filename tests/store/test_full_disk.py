@@ -11,7 +11,8 @@ import pytest
 
 from store import FeatureStore, StoreError
 from store.disk import PARTIAL
-from tests.store.conftest import ATTRIBUTES, files
+from tests.folders import files
+from tests.store.conftest import ATTRIBUTES
 from tests.store.tiny import Tiny
 
 TINY = Tiny(90, (3, 5))

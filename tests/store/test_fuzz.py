@@ -19,7 +19,8 @@ import xxhash
 from store import ArrayLayout, FeatureSpec, FeatureStore, Loader, StoreError, verify
 from store.codecs import get_codec
 from store.journal import JOURNAL
-from tests.store.conftest import ATTRIBUTES, CONSTANTS, edit, files, layouts, put, values, write
+from tests.folders import files
+from tests.store.conftest import ATTRIBUTES, CONSTANTS, edit, layouts, put, values, write
 from tests.store.tiny import Tiny
 
 PARTS, EACH = 2, 125

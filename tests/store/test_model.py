@@ -15,7 +15,8 @@ from store import FeatureStore, FeatureWriter, verify
 from store.disk import PARTIAL
 from store.journal import JOURNAL
 from store.repair import salvage
-from tests.store.conftest import ATTRIBUTES, files, flip
+from tests.folders import files
+from tests.store.conftest import ATTRIBUTES, flip
 from tests.store.tiny import MAX, Tiny, notes
 
 

@@ -18,7 +18,7 @@ from store.disk import exchange
 from store.errors import StoreError
 from store.journal import JOURNAL, read_records
 from store.writer import discard_staging
-from tests.store.conftest import files
+from tests.folders import files
 from tests.store.tiny import Tiny
 
 LARGER = Tiny(200, (3, 5, 7))

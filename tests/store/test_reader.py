@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from store import ArrayLayout, FeatureStore, Loader, StoreError, verify
 from store.array import Verify
-from tests.store.conftest import CONSTANTS, SHARD, SPEC, N, T, edit, files, flip, layouts, put, same, values, write
+from tests.folders import files
+from tests.store.conftest import CONSTANTS, SHARD, SPEC, N, T, edit, flip, layouts, put, same, values, write
 
 Contents = dict[str, np.ndarray]
 

@@ -11,7 +11,8 @@ import pytest
 
 from store import ArrayLayout, FeatureStore, StoreError
 from store.repair import salvage
-from tests.store.conftest import ATTRIBUTES, edit, files, flip, shard_bytes
+from tests.folders import files
+from tests.store.conftest import ATTRIBUTES, edit, flip, shard_bytes
 from tests.store.tiny import SHARD, Tiny
 
 TINY = Tiny(90, (3, 5))

@@ -10,7 +10,8 @@ import pytest
 from store import FeatureStore, FeatureWriter, StoreError, verify
 from store.journal import JOURNAL, journals, read_records
 from store.lock import BusyError, Lock, holder
-from tests.store.conftest import ATTRIBUTES, files
+from tests.folders import files
+from tests.store.conftest import ATTRIBUTES
 from tests.store.tiny import Tiny
 
 TINY = Tiny(n=100)  # 32 + 32 + 32 + 4 rows

@@ -21,7 +21,8 @@ from store.pull import PULLED, pull
 from store.receipt import Receipt
 from store.stub import is_stub, write_stub
 from store.upload import upload
-from tests.store.conftest import files, flip, layouts, values, write
+from tests.folders import files
+from tests.store.conftest import flip, layouts, values, write
 
 ROOT = Path(__file__).parents[2]
 

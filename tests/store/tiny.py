@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from store import ArrayLayout, FeatureSpec, FeatureStore, FeatureWriter
-from tests.store.conftest import ATTRIBUTES, SPEC, files
+from tests.folders import files
+from tests.store.conftest import ATTRIBUTES, SPEC
 
 SHARD = 32
 INVALID = (3, 35, 45)  # rows

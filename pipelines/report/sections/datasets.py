@@ -62,7 +62,7 @@ def by_head(name: str, probes: Probes) -> Table:
             spread(None) if probe is None else spread(_measure(probe), best=round(_measure(probe).mean, 1) == best[encoder])
             for encoder, probe in zip(encoders, found, strict=True)
         ]
-        parameters = {probe.cost.get("parameters") for probe in found if probe is not None} - {None}
+        parameters = [n for probe in found if probe is not None and (n := probe.cost.get("parameters")) is not None]
         rows.append(Row((Cell(title(head), head), *cells, number(max(parameters, default=None), 0))))
     columns = (
         Column("head", "Head", "text"),
