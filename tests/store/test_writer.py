@@ -10,13 +10,13 @@ import zarr
 
 from store import ArrayLayout, FeatureStore, FeatureWriter, StoreError
 from store.journal import JOURNAL
+from tests.folders import files
 from tests.store.conftest import (
     ATTRIBUTES,
     CONSTANTS,
     INVALID,
     SHARD,
     SPEC,
-    files,
     layouts,
     notes_of,
     same,
