@@ -17,7 +17,7 @@ Pooled: TypeAlias = dict[str, Float[Tensor, "n D"]]  # by pooling
 
 PROTOCOLS: dict[str, Closed] = {
     "knn": Neighbours(ks=(20,)),
-    "linear": Logistic(cs=(1e-3, 1e-2, 1e-1, 1.0, 10.0)),
+    "linear": Logistic(cs=(1e-2, 1e-1, 1.0), max_iter=300, tol=1e-4),
 }
 
 
