@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.machines import project as of
-from tests.machines.machine import DATA, Machine, git
+from tests.machines.machine import DATA, ENCODERS, Machine, git
 from tests.machines.objects import Locked, kind_of
 from tests.machines.remotes import REMOTES, Remote, lacking
 
@@ -132,7 +132,7 @@ def test_the_second_machine_cannot_extract(first, tmp_path):
     for package in ("timm", "torchvision", "webdataset"):
         machine.run(machine.python, "-c", f"import {package}", fails=True)
         machine.run(machine.python, "-c", f"from importlib.metadata import version; version('{package}')", fails=True)
-    assert not (machine.repo / "quickstart").exists()
+    assert not any((machine.repo / place).exists() for place in (DATA, ENCODERS))
     images = first.machine.repo / DATA / of.DATASET / "test"
     command = ("beyondcls", "extract", "--params", "params.yaml", "--encoder", of.MAE, "--data", images, "--out", "features/x")
     assert "pip install 'beyondcls[extract]'" in machine.run(*command, fails=True)
