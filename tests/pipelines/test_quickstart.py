@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from extract.encoders import load_encoder
 from extract.encoders.quickstart import CIFAR10
-from pipelines.quickstart import pretrain
+from pipelines.quickstart import cut, pretrain
 from pipelines.quickstart.accuracy import PROTOCOLS, accuracy, pooled
 from pipelines.quickstart.augment import colour_jitter, random_resized_crop
 from pipelines.quickstart.card import card
@@ -188,13 +188,32 @@ def test_a_stopped_run_goes_on_to_the_same_weights(objective, cifar, tmp_path, m
     assert f"| {facts['accuracy']['random twin']['linear']['cls']:.1f} |" in text
 
 
+def test_cut_is_balanced_and_reproducible(cifar, tmp_path):
+    for out in ("a", "b"):
+        cut.main(cifar, out=tmp_path / out, train=4, test=2, per_tar=25, seed=0)
+    files = sorted(p.relative_to(tmp_path / "a").as_posix() for p in (tmp_path / "a").rglob("*") if p.is_file())
+    assert files == ["test/000.tar", "test/classes.txt", "train/000.tar", "train/001.tar", "train/classes.txt"]
+    assert all((tmp_path / "a" / f).read_bytes() == (tmp_path / "b" / f).read_bytes() for f in files)
+    from extract.datasets import open_images
+
+    images = open_images(str(tmp_path / "a/train"))
+    assert np.bincount([s.label for s in images.samples]).tolist() == [4] * 10
+    with np.load(cifar) as data:
+        number = int(images.samples[0].id.rsplit("-", 1)[1])
+        assert np.array_equal(np.asarray(images.image(0)), data["x"][number])
+
+
+def test_learning_rate_by_hand():
+    assert pretrain.learning_rate(0.025, 1.0, epochs=1, warmup=0.05) == pytest.approx(0.5)
+    assert pretrain.learning_rate(0.05, 1.0, epochs=1, warmup=0.05) == pytest.approx(1)
+    assert pretrain.learning_rate(1, 1.0, epochs=1, warmup=0.05) == pytest.approx(0)
+
+
 @pytest.mark.parametrize("objective", ["mae", "mocov3"])
 def test_the_digest_of_a_card_is_that_of_its_weights(objective):
     facts = json.loads((ROOT / f"quickstart/encoders/{objective}.json").read_text())
-    assert (
-        load_encoder(f"quickstart-{objective}", checkpoint=ROOT / f"quickstart/encoders/{objective}.safetensors").weights
-        == facts["weights"]
-    )
+    checkpoint = ROOT / f"quickstart/encoders/{objective}.safetensors"
+    assert load_encoder(f"quickstart-{objective}", checkpoint=checkpoint).weights == facts["weights"]
     assert (ROOT / f"quickstart/encoders/{objective}.md").read_text() == card(objective, facts)
 
 
