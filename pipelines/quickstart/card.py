@@ -48,9 +48,17 @@ def write_card(out: Path, name: str, vit: VisionTransformer, facts: dict[str, An
     (out / f"{name}.md").write_text(card(name, facts))
 
 
+def _cycles(epochs: list[int]) -> str:
+    """`half a cosine of 9 epochs, then another of 16`."""
+    first, *others = epochs
+    return f"half a cosine of {first} epochs" + "".join(f", then another of {n}" for n in others)
+
+
 def card(name: str, facts: dict[str, Any]) -> str:
     """The card in Markdown; the loss curve is in the .json whole, here by the epochs that were measured."""
-    recipe = ", ".join(f"{k} {v}" for k, v in facts["recipe"].items())
+    epochs, *recipe = facts["recipe"].items()
+    options = [("epochs", cycle) for cycle in epochs[1]] + recipe
+    command = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in options)
     shape, other = facts["architecture"], COMPARABLE[name]
     note = f" {facts['note']}" if facts["note"] else ""
     rows = "\n".join(
@@ -72,7 +80,8 @@ patches of {shape["patch_size"]} on {shape["img_size"]} x {shape["img_size"]} pi
 
 - Weights: `{name}.safetensors`, float16, {facts["weights"]}.
 - Data: {facts["data"]}.
-- Recipe: {recipe}; AdamW, cosine schedule. `python -m pipelines.quickstart.pretrain {name}` is the whole of it.
+- Recipe: AdamW; of the learning rate, {_cycles(epochs[1])}; the whole of it is
+  `python -m pipelines.quickstart.pretrain {name} CIFAR10.npz {command}`.
 - Time and hardware: {facts["seconds"]:,} s on {facts["hardware"]}.{note}
 - What it is for: showing the pipeline at work on real photographs in minutes. It is a short run of a small model, far below
   what the objective reaches with its published budget; say nothing about the objective at large from it.

@@ -83,7 +83,7 @@ class MoCoV3(nn.Module):
 
     @torch.no_grad()
     def after_step(self, progress: float) -> None:
-        """Move the encoder of keys; its momentum rises to 1 by half a cosine over the run (`progress` 0...1)."""
+        """Move the encoder of keys; its momentum rises to 1 by half a cosine while `progress` goes from 0 to 1."""
         momentum = 1 - (1 - self.momentum) * (math.cos(math.pi * progress) + 1) / 2
         for theirs, ours in zip(self.key.parameters(), self.query.parameters(), strict=True):
             theirs.lerp_(ours, 1 - momentum)

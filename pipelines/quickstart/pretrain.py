@@ -3,14 +3,15 @@
     python -m pipelines.quickstart.pretrain mae CIFAR10.npz --epochs 16 --out quickstart/encoders
 
 writes `mae.safetensors` (float16), `mae.json` (recipe, loss curve, accuracies) and `mae.md`, the card to read. A run
-that was stopped goes on from its checkpoint when the same command is given again. Augmentation, forward pass and optimiser
-run on one device without a data loader, so a GPU is kept busy by a few lines.
+that was stopped goes on from its checkpoint when the same command is given again; a run that has ended is trained further by
+the same command with one more `--epochs`. Augmentation, forward pass and optimiser run on one device without a data loader,
+so a GPU is kept busy by a few lines.
 """
 
 import json
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,9 +39,9 @@ OBJECTIVES = {"mae": MAE, "mocov3": MoCoV3}
 class Run:
     """A model, its optimiser, and how far they got.
 
-    `recipe`: epochs, batch, base_lr (the peak learning rate of AdamW), weight_decay (of matrices), warmup (share of the run in
-    which the learning rate rises) and seed. The same recipe on the same images and hardware gives the same weights, whether the
-    run was stopped or not.
+    `recipe`: epochs (of each cycle of the learning rate: a warm restart between two, arXiv 1608.03983), batch, base_lr (the peak
+    learning rate of AdamW), weight_decay (of matrices), warmup (share of a cycle in which the learning rate rises) and seed. The
+    same recipe on the same images and hardware gives the same weights, whether the run was stopped or not.
     """
 
     def __init__(self, model: MAE | MoCoV3, recipe: Mapping[str, Any]):
@@ -57,11 +58,11 @@ class Run:
     def epoch(self, images: Tensor) -> None:
         """One pass over `images` [n, 3, 32, 32] uint8, in an order of its own; the last incomplete batch is left out."""
         start, total, done = time.perf_counter(), 0.0, len(self.curve)
-        epochs, batch = self.recipe["epochs"], self.recipe["batch"]
+        batch = self.recipe["batch"]
         steps = len(images) // batch
         order = torch.randperm(len(images), generator=self.generator)
-        for step in tqdm(range(steps), desc=f"epoch {done + 1}/{epochs}", mininterval=10):
-            progress = (done + step / steps) / epochs
+        for step in tqdm(range(steps), desc=f"epoch {done + 1}/{sum(self.recipe['epochs'])}", mininterval=10):
+            progress = cycle_progress(done + step / steps, self.recipe["epochs"])
             chosen = images[order[step * batch : (step + 1) * batch].to(images.device)]
             total += self.step(chosen.float() / 255, progress)
         self.seconds += time.perf_counter() - start
@@ -93,9 +94,11 @@ class Run:
         partial.replace(file)
 
     def resume(self, file: Path) -> None:
-        """Raises: BeyondClsError: `file` was left by a run of another recipe."""
+        """From a run of the same recipe, or of one with fewer cycles. Raises: BeyondClsError: the recipes differ otherwise."""
         state = torch.load(file, weights_only=True)
-        other = {name: value for name, value in state["recipe"].items() if self.recipe.get(name) != value}
+        cycles = len(state["recipe"]["epochs"])
+        shortened = self.recipe | {"epochs": self.recipe["epochs"][:cycles]}
+        other = {name: value for name, value in state["recipe"].items() if shortened.get(name) != value}
         if other:
             ours = {name: self.recipe.get(name) for name in other}
             raise BeyondClsError(
@@ -106,6 +109,15 @@ class Run:
         self.optimiser.load_state_dict(state["optimiser"])
         self.generator.set_state(state["generator"])
         self.seconds, self.curve = state["seconds"], state["curve"]
+
+
+def cycle_progress(epoch: float, cycles: Sequence[int]) -> float:
+    """How far (0...1) a fractional `epoch` of the whole run lies in its cycle; `cycles` are their lengths in epochs."""
+    for cycle in cycles[:-1]:
+        if epoch < cycle:
+            return epoch / cycle
+        epoch -= cycle
+    return epoch / cycles[-1]
 
 
 def _listed(options: Mapping[str, Any]) -> str:
@@ -146,15 +158,17 @@ def main(
     objective: Annotated[str, typer.Argument(help="mae or mocov3")],
     data: Annotated[Path, typer.Argument(help="CIFAR-10 as .npz (x, y, xt, yt), or a folder for torchvision")],
     out: Annotated[Path, typer.Option(help="folder for weights and card")] = Path("quickstart/encoders"),
-    epochs: Annotated[int, typer.Option(min=1)] = 16,
+    epochs: Annotated[
+        list[int], typer.Option(min=1, help="given again: another cycle of the learning rate, from its peak to zero")
+    ] = [16],  # noqa: B006 (typer copies it)
     batch: Annotated[int, typer.Option(min=1, help="images a step")] = 256,
     base_lr: Annotated[float, typer.Option(help="peak learning rate of AdamW")] = 1e-3,
     weight_decay: Annotated[float, typer.Option(min=0)] = 0.05,
-    warmup: Annotated[float, typer.Option(help="share of the run with rising learning rate")] = 0.05,
+    warmup: Annotated[float, typer.Option(help="share of a cycle with rising learning rate")] = 0.05,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     query_tokens: Annotated[int, typer.Option(min=1, max=64, help="mocov3: patches of a query, of 64")] = 16,
     key_tokens: Annotated[int, typer.Option(min=1, max=64, help="mocov3: patches of a key, of 64")] = 16,
-    momentum: Annotated[float, typer.Option(min=0, max=1, help="mocov3: of the encoder of keys, when the run begins")] = 0.95,
+    momentum: Annotated[float, typer.Option(min=0, max=1, help="mocov3: of the encoder of keys, when a cycle begins")] = 0.95,
     follow: Annotated[
         int, typer.Option(min=1, help="epochs from one k-NN accuracy on held-out training images to the next")
     ] = 2,
@@ -186,7 +200,7 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     if saved.exists():
         run.resume(saved)
-    while len(run.curve) < epochs:
+    while len(run.curve) < sum(epochs):
         run.epoch(images)
         if len(run.curve) % follow == 0:
             run.curve[-1]["knn"] = held_out(model.encoder, images, labels)

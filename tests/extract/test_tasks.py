@@ -15,6 +15,7 @@ from extract.run import extract
 from store import BeyondClsError, FeatureStore, StoreError
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
+from tests.folders import files
 
 N = 200
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,6 @@ import torch
 from extract.datasets import open_images
 from extract.run import extract
 from tests.extract.tiny import tiny_encoder
-from tests.folders import files
 torch.set_num_threads(1)
 tars, out, task, n, pauses = sys.argv[1:]
 encoder, images = tiny_encoder(), open_images(tars)
