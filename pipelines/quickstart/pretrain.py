@@ -30,6 +30,7 @@ from pipelines.quickstart.mocov3 import MoCoV3
 from pipelines.quickstart.vit import small_vit
 from probe.optim import learning_rate
 from store import BeyondClsError
+from store.allocator import keep_freed_memory
 from store.errors import unknown
 
 LABELLED = 10_000  # a fifth of them: the check takes a minute or two on a CPU
@@ -39,9 +40,9 @@ OBJECTIVES = {"mae": MAE, "mocov3": MoCoV3}
 class Run:
     """A model, its optimiser, and how far they got.
 
-    `recipe`: epochs (of each cycle of the learning rate: a warm restart between two, arXiv 1608.03983), batch, base_lr (the peak
-    learning rate of AdamW), weight_decay (of matrices), warmup (share of a cycle in which the learning rate rises) and seed. The
-    same recipe on the same images and hardware gives the same weights, whether the run was stopped or not.
+    `recipe`: epochs (of each cycle of the learning rate: a warm restart between two, arXiv 1608.03983), batch, base_lr (the
+    peak learning rate of AdamW), weight_decay (of matrices), warmup (share of a cycle in which the learning rate rises) and
+    seed. The same recipe on the same images and hardware gives the same weights, whether the run was stopped or not.
     """
 
     def __init__(self, model: MAE | MoCoV3, recipe: Mapping[str, Any]):
@@ -182,6 +183,7 @@ def main(
     """Pretrain a small ViT by masked autoencoding (mae) or by contrast (mocov3)."""
     if objective not in OBJECTIVES:
         raise BeyondClsError(unknown("objective", objective, OBJECTIVES))
+    keep_freed_memory()
     if threads:
         torch.set_num_threads(threads)
     place = torch.device(device)

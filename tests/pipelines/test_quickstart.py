@@ -148,9 +148,21 @@ def test_mocov3_keys_come_from_the_moving_average():
     torch.testing.assert_close(model.key["vit"].cls_token, before + 0.1)
 
 
-def train(objective: str, cifar: Path, out: Path, *options: str) -> None:
+def train(objective: str, cifar: Path, out: Path, *options: str, epochs: tuple[int, ...] = (2,)) -> None:
     """The command, in this process; options that are given again count last."""
-    few = ["--epochs", "2", "--batch", "40", "--warmup", "0.1", "--query-tokens", "8", "--key-tokens", "8", "--follow", "2"]
+    few = [
+        *(word for n in epochs for word in ("--epochs", str(n))),
+        "--batch",
+        "40",
+        "--warmup",
+        "0.1",
+        "--query-tokens",
+        "8",
+        "--key-tokens",
+        "8",
+        "--follow",
+        "2",
+    ]
     arguments = [objective, str(cifar), "--out", str(out), *few, "--threads", "1", "--device", "cpu", *options]
     application = typer.Typer()
     application.command()(pretrain.main)
@@ -178,7 +190,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(objective, cifar, tmp_path, m
     assert {v.dtype for v in whole.values()} == {torch.float16}
     facts = json.loads((tmp_path / "whole" / f"{objective}.json").read_text())
     assert [("knn" in c, c["epoch"]) for c in facts["curve"]] == [(False, 1), (True, 2)]
-    assert facts["recipe"]["epochs"] == 2
+    assert facts["recipe"]["epochs"] == [2]
     assert ("momentum" in facts["recipe"]) == (objective == "mocov3")
     assert set(facts["accuracy"]) == {objective, "random twin"}
     assert all(found[protocol].keys() == {"cls", "average"} for found in facts["accuracy"].values() for protocol in found)
@@ -186,6 +198,28 @@ def test_a_stopped_run_goes_on_to_the_same_weights(objective, cifar, tmp_path, m
     assert facts["weights"] in text
     assert "By night." in text
     assert f"| {facts['accuracy']['random twin']['linear']['cls']:.1f} |" in text
+
+
+def test_a_run_that_has_ended_is_trained_further(cifar, tmp_path):
+    """To the weights of a run that had both cycles from the beginning, and was stopped in none of them."""
+    train("mae", cifar, tmp_path / "further")
+    first = load_file(tmp_path / "further/mae.safetensors")
+    train("mae", cifar, tmp_path / "further", epochs=(2, 1))
+    train("mae", cifar, tmp_path / "once", epochs=(2, 1))
+    further, once = (load_file(tmp_path / n / "mae.safetensors") for n in ("further", "once"))
+    assert all(torch.equal(further[k], once[k]) for k in once)
+    assert any(not torch.equal(further[k], first[k]) for k in once)
+    facts = json.loads((tmp_path / "further/mae.json").read_text())
+    assert [c["epoch"] for c in facts["curve"]] == [1, 2, 3]
+    text = (tmp_path / "further/mae.md").read_text()
+    assert "half a cosine of 2 epochs, then another of 1" in text
+    assert "pretrain mae CIFAR10.npz --epochs 2 --epochs 1 --batch 40 --base-lr 0.001" in text
+
+
+def test_cycle_progress_by_hand():
+    assert pretrain.cycle_progress(1, [4]) == 0.25
+    assert [pretrain.cycle_progress(epoch, [4, 2]) for epoch in (0, 3, 4, 5)] == [0, 0.75, 0, 0.5]
+    assert pretrain.cycle_progress(6.5, [4, 2, 1]) == 0.5
 
 
 def test_cut_is_balanced_and_reproducible(cifar, tmp_path):
@@ -221,6 +255,8 @@ def test_a_checkpoint_of_another_recipe_is_refused(cifar, tmp_path):
     train("mae", cifar, tmp_path)
     with pytest.raises(BeyondClsError, match=r"left by a run with base_lr 0\.001, this one has base_lr 0\.1; give the same"):
         train("mae", cifar, tmp_path, "--base-lr", "0.1")
+    with pytest.raises(BeyondClsError, match=r"left by a run with epochs \[2\], this one has epochs \[1\]; give the same"):
+        train("mae", cifar, tmp_path, epochs=(1,))
 
 
 @pytest.mark.parametrize(
