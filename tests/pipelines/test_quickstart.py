@@ -169,9 +169,16 @@ def train(objective: str, cifar: Path, out: Path, *options: str, epochs: tuple[i
     typer.main.get_command(application).main(arguments, standalone_mode=False)
 
 
+@pytest.fixture
+def unmeasured(monkeypatch):
+    """The end of a run without accuracies, which take longer here than the run."""
+    return lambda: monkeypatch.setattr(pretrain, "accuracies", lambda *arguments: {})
+
+
 @pytest.mark.parametrize("objective", ["mae", "mocov3"])
-def test_a_stopped_run_goes_on_to_the_same_weights(objective, cifar, tmp_path, monkeypatch):
+def test_a_stopped_run_goes_on_to_the_same_weights(objective, cifar, tmp_path, monkeypatch, unmeasured):
     train(objective, cifar, tmp_path / "whole", "--note", "By night.")
+    unmeasured()
     real, calls = pretrain.OBJECTIVES[objective].loss, []
 
     def stops(self, *arguments):
@@ -200,8 +207,9 @@ def test_a_stopped_run_goes_on_to_the_same_weights(objective, cifar, tmp_path, m
     assert f"| {facts['accuracy']['random twin']['linear']['cls']:.1f} |" in text
 
 
-def test_a_run_that_has_ended_is_trained_further(cifar, tmp_path):
+def test_a_run_that_has_ended_is_trained_further(cifar, tmp_path, unmeasured):
     """To the weights of a run that had both cycles from the beginning, and was stopped in none of them."""
+    unmeasured()
     train("mae", cifar, tmp_path / "further")
     first = load_file(tmp_path / "further/mae.safetensors")
     train("mae", cifar, tmp_path / "further", epochs=(2, 1))
@@ -251,7 +259,8 @@ def test_the_digest_of_a_card_is_that_of_its_weights(objective):
     assert (ROOT / f"quickstart/encoders/{objective}.md").read_text() == card(objective, facts)
 
 
-def test_a_checkpoint_of_another_recipe_is_refused(cifar, tmp_path):
+def test_a_checkpoint_of_another_recipe_is_refused(cifar, tmp_path, unmeasured):
+    unmeasured()
     train("mae", cifar, tmp_path)
     with pytest.raises(BeyondClsError, match=r"left by a run with base_lr 0\.001, this one has base_lr 0\.1; give the same"):
         train("mae", cifar, tmp_path, "--base-lr", "0.1")
