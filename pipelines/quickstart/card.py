@@ -10,6 +10,7 @@ from timm.models.vision_transformer import VisionTransformer
 
 from extract.encoders.quickstart import ARCHITECTURE
 from extract.encoders.weights import weights_digest
+from pipelines.quickstart.accuracy import LABELLED
 from pipelines.quickstart.vit import small_vit
 
 OBJECTIVE = {
@@ -56,8 +57,8 @@ def _cycles(epochs: list[int]) -> str:
 
 def card(name: str, facts: dict[str, Any]) -> str:
     """The card in Markdown; the loss curve is in the .json whole, here by the epochs that were measured."""
-    epochs, *recipe = facts["recipe"].items()
-    options = [("epochs", cycle) for cycle in epochs[1]] + recipe
+    epochs = facts["recipe"]["epochs"]
+    options = [("epochs", n) for n in epochs] + [(k, v) for k, v in facts["recipe"].items() if k != "epochs"]
     command = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in options)
     shape, other = facts["architecture"], COMPARABLE[name]
     note = f" {facts['note']}" if facts["note"] else ""
@@ -80,14 +81,14 @@ patches of {shape["patch_size"]} on {shape["img_size"]} x {shape["img_size"]} pi
 
 - Weights: `{name}.safetensors`, float16, {facts["weights"]}.
 - Data: {facts["data"]}.
-- Recipe: AdamW; of the learning rate, {_cycles(epochs[1])}; the whole of it is
+- Recipe: AdamW; of the learning rate, {_cycles(epochs)}; the whole of it is
   `python -m pipelines.quickstart.pretrain {name} CIFAR10.npz {command}`.
 - Time and hardware: {facts["seconds"]:,} s on {facts["hardware"]}.{note}
 - What it is for: showing the pipeline at work on real photographs in minutes. It is a short run of a small model, far below
   what the objective reaches with its published budget; say nothing about the objective at large from it.
 
 Percent of CIFAR-10's 10,000 test images that are classified correctly from the frozen encoder, with the labels of the first
-10,000 training images; the random twin has the same architecture and was never trained:
+{LABELLED:,} training images; the random twin has the same architecture and was never trained:
 
 | protocol | encoder | [cls] | average patch |
 |---|---|---|---|

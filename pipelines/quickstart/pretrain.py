@@ -23,7 +23,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pipelines.quickstart import cifar10
-from pipelines.quickstart.accuracy import PROTOCOLS, accuracy, pooled
+from pipelines.quickstart.accuracy import LABELLED, PROTOCOLS, accuracy, pooled
 from pipelines.quickstart.card import write_card
 from pipelines.quickstart.mae import MAE
 from pipelines.quickstart.mocov3 import MoCoV3
@@ -33,7 +33,6 @@ from store import BeyondClsError
 from store.allocator import keep_freed_memory
 from store.errors import unknown
 
-LABELLED = 10_000  # a fifth of them: the check takes a minute or two on a CPU
 OBJECTIVES = {"mae": MAE, "mocov3": MoCoV3}
 
 
