@@ -17,7 +17,7 @@ $(READY): setup.cfg pyproject.toml
 
 quick: $(READY) ## The table, attention statistics and overlays on the quickstart data, without studies
 	PATH="$(BIN):$$PATH" dvc repro extract probe-cls probe attention
-	$(BIN)/beyondcls report --probes probes/cifar10 --attention attention/cifar10 --data quickstart/data/cifar10 --split test
+	$(BIN)/beyondcls report --probes probes/cifar10 --datasets probes --datasets quickstart/full/probes --attention attention/cifar10 --data quickstart/data/cifar10 --split test
 	@echo "open report/index.html"
 
 repro: $(READY) ## Run the whole pipeline on the quickstart data; prints the table and where the page is
@@ -30,7 +30,7 @@ check: $(READY) ## Formatter, linter, type checker, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	PATH="$(BIN):$$PATH" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	PATH="$(BIN):$$PATH" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 clean: ## Remove what the pipeline made
 	rm -rf features receipts probes attention studies divergence localisation composed report

@@ -1,4 +1,4 @@
-"""Order of the tests."""
+"""Order of the tests; `--no-loadscope-reorder` keeps it where several processes share them."""
 
 import pytest
 

@@ -12,7 +12,7 @@ from pipelines.heads import heads_of, plans_and_run
 from pipelines.params import check_names, mapping, section
 from store.errors import BeyondClsError, unknown
 
-OTHERS = ("data", "datasets", "store", "encoders", "extract", "probe", "studies", "divergence", "compose")
+OTHERS = ("data", "datasets", "store", "encoders", "extract", "probe", "studies", "divergence", "compose", "other_probes")
 SECTIONS = (*OTHERS, *OF_HEADS)
 
 

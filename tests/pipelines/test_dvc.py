@@ -13,6 +13,7 @@ from webdataset import TarWriter
 
 from extract.datasets import open_images
 from tests.pipelines.imports import ROOT, STAGES, imported
+from tests.pipelines.report.written import write_probe
 from tests.test_readme import block
 
 
@@ -86,7 +87,9 @@ def project(tmp_path_factory) -> Path:
         }
         params["divergence"] = ["quickstart-random"]
         params["compose"]["n_images"] = 8
+        params["other_probes"] = "other"
 
+    write_probe(folder / "other/elsewhere", "quickstart-mae", "abmilp", 51.5)
     edit(folder, shrink)
     run(folder, "git", "init", "-q")
     run(folder, sys.executable, "-m", "dvc", "init", "-q")
@@ -111,6 +114,7 @@ def test_the_whole_pipeline_and_a_new_head(project):
     }
     assert repro(project) == everything
     assert (project / "report/index.html").exists()
+    assert "elsewhere,quickstart-mae" in (project / "report/tables/datasets.csv").read_text()
     assert repro(project) == set()
 
     # README's own aggregator.
