@@ -70,7 +70,7 @@ def main_table(inputs: Inputs) -> Table:
 def tables(inputs: Inputs) -> str:
     """In Markdown: accuracies, how much more AbMILP gains on the masked encoder, all heads, attention statistics by block."""
     found = lead(inputs.probes)
-    said = f"AbMILP − \\[cls\\] is {found.told()}.\n".replace("\N{NO-BREAK SPACE}", " ") if found else ""
+    said = f"AbMILP gains over \\[cls\\] {found.told()}.\n".replace("\N{NO-BREAK SPACE}", " ") if found else ""
     shown = [main_table(inputs), by_head(DATA, inputs.probes), by_block(inputs.attention)]
     return "\n".join(["# Measured on all 60,000 images of CIFAR-10\n", said, *map(to_markdown, shown)])
 

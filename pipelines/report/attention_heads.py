@@ -25,6 +25,8 @@ NAMES = {
     "cls_to_patches": "Attention of [cls] to a patch, mean over patches",
     "patch_self_raw": "Attention of patches to themselves, of all tokens",
     "patches_to_cls": "Attention of patches to [cls]",
+    "cls_norm_ratio": "Norm of what attention adds to [cls], relative to [cls]",
+    "patch_norm_ratio": "Norm of what attention adds to patches, relative to them",
 }
 N_COLUMNS = 3
 

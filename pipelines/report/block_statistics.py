@@ -33,4 +33,9 @@ def _cell(values: tuple[tuple[float, float], ...], block: int) -> Cell:
     if block >= len(values):
         return NOTHING
     mean, std = values[block]
-    return Cell(f"{mean:.2f} ± {std:.2f}", mean, std)
+    return Cell(f"{_written(mean)} ± {_written(std)}", mean, std)
+
+
+def _written(value: float) -> str:
+    """Three decimals; ratios without bound that one image carries far away, as a power of ten."""
+    return f"{value:.3f}" if abs(value) < 1000 else f"{value:.1e}"

@@ -29,9 +29,9 @@ class Lead:
         return self.points.mean / self.points.std if len(self.points.values) > 1 and self.points.std > 0 else None
 
     def told(self) -> str:
-        """`+5.3 ± 0.4 points on mae than on mocov3, 13.2 standard deviations`."""
+        """`+5.3 ± 0.4 points more on mae than on mocov3, 13.2 standard deviations`."""
         apart = "" if self.deviations is None else f", {self.deviations:.1f} standard deviations".replace("-", "−")
-        return f"{unbroken(self.points)} points on {self.masked} than on {self.joint}{apart}"
+        return f"{unbroken(self.points)} points more on {self.masked} than on {self.joint}{apart}"
 
 
 def gains(probes: Probes) -> dict[str, dict[str, Measure]]:

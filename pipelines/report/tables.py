@@ -21,7 +21,12 @@ def plus_minus(measure: Measure | None, digits: int = 1) -> str:
         return "–"
     if len(measure.values) < 2:
         return f"{measure.mean:.{digits}f}"
-    return f"{measure.mean:.{digits}f} ± {measure.std:.{digits}f}"
+    return f"{measure.mean:.{digits}f} ± {_deviation(measure.std, digits)}"
+
+
+def _deviation(std: float, digits: int = 1) -> str:
+    """With one digit more where it would be written as none."""
+    return f"{std:.{digits + (std > 0 and round(std, digits) == 0)}f}"
 
 
 def signed(value: float) -> str:
@@ -35,7 +40,7 @@ def points(difference: Measure | None) -> str:
     if difference is None:
         return "–"
     text = signed(difference.mean)
-    return text if len(difference.values) < 2 else f"{text} ± {difference.std:.1f}"
+    return text if len(difference.values) < 2 else f"{text} ± {_deviation(difference.std)}"
 
 
 def unbroken(value: Measure) -> str:

@@ -39,10 +39,10 @@ def test_metrics_and_statistics_are_kept_and_nothing_else(run: Path, tmp_path: P
     ]
     assert found == {*heads, f"probes/{DATA}/mae/ep/metrics.json", *attention, "tables.md"}
     text = (tmp_path / "out/tables.md").read_text()
-    assert "+6.5 ± 1.0 points on mae than on mocov3, 6.5 standard deviations" in text
+    assert "+6.5 ± 1.0 points more on mae than on mocov3, 6.5 standard deviations" in text
     assert "| AbMILP | **57.0 ± 0.5** | 60.5 ± 0.5 | **36.0 ± 0.5** |" in text
     assert "| ep | 56.0 ± 0.5 | – | – |" in text
-    assert "| mocov3 | 1 | 0.75 ± 0.12 |" in text
+    assert "| mocov3 | 1 | 0.750 ± 0.125 |" in text
 
 
 def test_the_main_table_has_the_main_heads(run: Path, tmp_path: Path) -> None:

@@ -70,7 +70,22 @@ def by_head(name: str, probes: Probes) -> Table:
         Column("parameters", "Parameters", apart=True),
     )
     (file,) = file_names("heads-of", [name]).values()
-    return Table(file, f"All heads on {name}", f"{NOTE} Bold: the highest mean of an encoder.", columns, tuple(rows))
+    note = f"{NOTE} Bold: the highest mean of an encoder.{_epochs(probes)}"
+    return Table(file, f"All heads on {name}", note, columns, tuple(rows))
+
+
+def _epochs(probes: Probes) -> str:
+    """How long heads were trained; by name those that were trained for another number of epochs than most."""
+    of_heads: dict[int, dict[str, None]] = {}
+    for head in in_order(head for _, head in probes):
+        for probe in (probe for (_, other), probe in probes.items() if other == head):
+            if epochs := probe.recipe.get("epochs"):
+                of_heads.setdefault(int(epochs), {})[title(head)] = None
+    if not of_heads:
+        return ""
+    most = max(of_heads, key=lambda epochs: len(of_heads[epochs]))
+    others = [f"{listed(list(heads))} for {epochs}" for epochs, heads in of_heads.items() if epochs != most]
+    return f" Trained for {most} epochs{', but ' if others else ''}{listed(others) if others else ''}."
 
 
 def _row(name: str, encoder: str, probes: Probes, heads: list[str]) -> Row:

@@ -41,7 +41,7 @@ def told(found: list[Text]) -> str:
             (
                 "The first half holds on mae-b16; the second half holds on dino-b16",
                 "gains more on",
-                "+6.0 ± 1.0 points on mae-b16 than on dino-b16, 6.0 standard deviations",
+                "+6.0 ± 1.0 points more on mae-b16 than on dino-b16, 6.0 standard deviations",
             ),
         ),
         (
@@ -92,7 +92,7 @@ def test_one_seed_has_no_deviations(tmp_path: Path):
     found = lead(inputs_of(tmp_path).probes)
     assert found is not None
     assert found.deviations is None
-    assert found.told() == "+4.0 points on mae than on dino"
+    assert found.told() == "+4.0 points more on mae than on dino"
 
 
 def test_nothing_is_claimed_of_unknown_encoders(tmp_path: Path):

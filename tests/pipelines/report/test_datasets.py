@@ -10,7 +10,7 @@ import pytest
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Table, Text
 from pipelines.report.formats import FORMATS
-from pipelines.report.sections.datasets import section
+from pipelines.report.sections.datasets import by_head, section
 from pipelines.report.subset import subset
 from store import BeyondClsError
 from tests.pipelines.report.written import write_probe
@@ -103,7 +103,7 @@ def test_says_how_much_more_abmilp_gains_on_the_masked_encoder(inputs: Inputs) -
     said = found.blocks[0]
     assert isinstance(said, Text)
     (item,) = said.items  # the other set has no joint-embedding encoder
-    assert item.replace("\xa0", " ") == "cub: AbMILP gains +5.5 ± 1.0 points on mae than on dino, 5.5 standard deviations"
+    assert item.replace("\xa0", " ") == "cub: AbMILP gains +5.5 ± 1.0 points more on mae than on dino, 5.5 standard deviations"
 
 
 def test_heads_that_one_set_alone_has_stand_in_a_table_of_their_own(tmp_path: Path) -> None:
@@ -142,3 +142,15 @@ def test_several_labels_stand_beside_others_only(tmp_path: Path) -> None:
     several_labels(write_probe(tmp_path / "p", "mae", "cls", 40.0))
     with pytest.raises(BeyondClsError, match=r"p/mae/cls is of images with several labels.*DATASETS/DATA/ENCODER/HEAD"):
         collect(Folders(tmp_path / "p"))
+
+
+def test_says_which_heads_were_trained_for_how_long(tmp_path: Path) -> None:
+    for head in ("cls", "abmilp", "ep"):
+        write_probe(tmp_path / "sets/many", "mae", head, 40.0)
+    table = by_head("many", collect(Folders(tmp_path / "sets/many")).probes)
+    assert table.note.endswith("of an encoder. Trained for 2 epochs.")
+    for head, epochs in (("sa-abmilp", 1), ("simpool", 3), ("v-jepa", 3)):
+        file = write_probe(tmp_path / "sets/many", "mae", head, 40.0) / "metrics.json"
+        file.write_text(file.read_text().replace('"epochs": 2', f'"epochs": {epochs}'))
+    table = by_head("many", collect(Folders(tmp_path / "sets/many")).probes)
+    assert table.note.endswith("Trained for 2 epochs, but sa-abmilp for 1 and simpool and v-jepa for 3.")

@@ -103,10 +103,10 @@ def test_statistics_of_each_block_are_a_table(tmp_path: Path):
     table = tables(inputs_of(write_all(tmp_path)))["attention-by-block"]
     assert [column.name for column in table.columns][2:] == sorted(STATISTICS, key=STATISTICS.index)
     assert [[cell.text for cell in row.cells[:3]] for row in table.rows] == [
-        ["mae", "0", "0.50 ± 0.12"],
-        ["mae", "1", "0.75 ± 0.12"],
-        ["random", "0", "0.50 ± 0.12"],
-        ["random", "1", "0.75 ± 0.12"],
+        ["mae", "0", "0.500 ± 0.125"],
+        ["mae", "1", "0.750 ± 0.125"],
+        ["random", "0", "0.500 ± 0.125"],
+        ["random", "1", "0.750 ± 0.125"],
     ]
 
 
@@ -142,3 +142,13 @@ def test_names_of_encoders_are_escaped_in_plots(tmp_path: Path):
     write_attention(paths["attention"], "<script>x<", digest)
     assert all("<script" not in figure.svg for figure in head_figures(inputs_of(paths)))
     assert "&lt;script&gt;x&lt;" in head_figures(inputs_of(paths))[0].svg
+
+
+def test_ratios_without_bound_are_written_as_powers_of_ten(tmp_path: Path):
+    paths = write_all(tmp_path)
+    file = paths["attention"] / "mae" / "statistics.csv"
+    header, first, *others = file.read_text().splitlines()
+    names, values = header.split(","), first.split(",")
+    values[names.index("mean")], values[names.index("std")] = "889185.66", "8.6e7"
+    file.write_text("\n".join([header, ",".join(values), *others]))
+    assert tables(inputs_of(paths))["attention-by-block"].rows[0].cells[2].text == "8.9e+05 ± 8.6e+07"
