@@ -8,13 +8,17 @@ import pytest
 import yaml
 
 from pipelines.heads import plans_and_run
-from pipelines.quickstart.full_size import DATA, MAIN_HEADS, keep, kept, main, main_table
+from pipelines.quickstart.full_size import DATA, MAIN_HEADS, keep, kept, main, main_table, tables
+from pipelines.report.collect import Inputs
+from pipelines.report.lead import lead
+from pipelines.report.tables import difference, plus_minus
 from pipelines.studies import params_of_study
 from probe.aggregators import AGGREGATORS
 from store import BeyondClsError
 from tests.pipelines.report.written import write_attention, write_probe
 
 ROOT = Path(__file__).resolve().parents[2]
+FULL = ROOT / "quickstart/full"
 
 
 @pytest.fixture
@@ -75,7 +79,7 @@ def test_nothing_measured_is_an_error_and_leaves_what_was_kept(run: Path, tmp_pa
 
 
 def test_the_parameters_are_of_the_encoders_that_are_here_and_cover_all_aggregators() -> None:
-    params = yaml.safe_load((ROOT / "quickstart/full/params.yaml").read_text())
+    params = yaml.safe_load((FULL / "params.yaml").read_text())
     assert params["encoders"] == yaml.safe_load((ROOT / "params.yaml").read_text())["encoders"]
     assert params["datasets"] == [DATA]
     main_plans, _ = plans_and_run([*params["cls_heads"], *params["heads"]], params, {}, {})
@@ -88,4 +92,55 @@ def test_the_parameters_are_of_the_encoders_that_are_here_and_cover_all_aggregat
         assert all(plan.seeds == (0, 1, 2) for plan in plans.values())
         of_studies.setdefault(params["studies"][study]["encoder"], set()).update(p.head.aggregator for p in plans.values())
     in_main = {plan.head.aggregator for plan in main_plans.values()}
-    assert of_studies == {encoder: set(AGGREGATORS) - in_main for encoder in ("quickstart-mae", "quickstart-mocov3")}
+    assert of_studies["quickstart-random"] < of_studies["quickstart-mae"]
+    assert of_studies["quickstart-mae"] == of_studies["quickstart-mocov3"] == set(AGGREGATORS) - in_main
+
+
+@pytest.fixture(scope="module")
+def measured() -> Inputs:
+    return kept(FULL)
+
+
+def test_what_is_kept_is_of_all_images_and_three_seeds(measured: Inputs) -> None:
+    params = yaml.safe_load((FULL / "params.yaml").read_text())
+    main_heads = [*params["cls_heads"], *params["heads"]]
+    of_main = {(encoder, head) for encoder in params["encoders"] for head in main_heads}
+    of_studies = {(study["encoder"], head) for study in params["studies"].values() for head in study["heads"]}
+    assert of_main <= set(measured.probes) <= of_main | of_studies
+    assert {(p.n_training, p.n_test, p.seeds, p.recipe["batch_size"]) for p in measured.probes.values()} == {
+        (50_000, 10_000, (0, 1, 2), 1024)
+    }
+    assert {(a.n_images, a.encoder in params["encoders"]) for a in measured.attention.values()} == {(10_000, True)}
+
+
+def test_abmilp_gains_more_on_the_masked_encoder_by_more_than_three_standard_deviations(measured: Inputs) -> None:
+    found = lead(measured.probes)
+    assert found is not None
+    assert (found.masked, found.joint) == ("quickstart-mae", "quickstart-mocov3")
+    assert found.deviations is not None
+    assert found.deviations > 3
+
+
+def test_the_tables_are_of_what_is_kept(measured: Inputs) -> None:
+    assert (FULL / "tables.md").read_text() == tables(measured), "python -m pipelines.quickstart.full_size writes them"
+
+
+def test_readme_says_what_is_kept(measured: Inputs) -> None:
+    readme = (ROOT / "README.md").read_text().split("<!-- all of CIFAR-10 -->")[1]
+    for encoder, called in (
+        ("quickstart-mae", "masked autoencoding"),
+        ("quickstart-mocov3", "contrast"),
+        ("quickstart-random", "random twin"),
+    ):
+        (line,) = (line for line in readme.splitlines() if line.startswith(f"| {called} |"))
+        cells = [cell.strip(" *") for cell in line.strip("|").split("|")][1:]
+        heads = ("cls", "average", "cls-average", "abmilp")
+        assert cells[:4] == [plus_minus(measured.probes[encoder, head].measures["top1"], 2) for head in heads]
+        gain = difference(measured.probes[encoder, "abmilp"], measured.probes[encoder, "cls"])
+        assert gain is not None
+        assert cells[4] == f"{gain.mean:+.1f}"
+        best = max(heads, key=lambda head: measured.probes[encoder, head].measures["top1"].mean)
+        assert f"**{cells[heads.index(best)]}**" in line
+    found = lead(measured.probes)
+    assert found is not None
+    assert f"AbMILP gains {found.points.mean:.1f} ± {found.points.std:.1f} points more on the masked model" in readme
