@@ -11,7 +11,7 @@ from pipelines.heads import plans_and_run
 from pipelines.quickstart.full_size import DATA, MAIN_HEADS, keep, kept, main, main_table, tables
 from pipelines.report.collect import Inputs
 from pipelines.report.lead import lead
-from pipelines.report.tables import difference, plus_minus
+from pipelines.report.tables import difference, plus_minus, signed
 from pipelines.studies import params_of_study
 from probe.aggregators import AGGREGATORS
 from store import BeyondClsError
@@ -138,7 +138,7 @@ def test_readme_says_what_is_kept(measured: Inputs) -> None:
         assert cells[:4] == [plus_minus(measured.probes[encoder, head].measures["top1"], 2) for head in heads]
         gain = difference(measured.probes[encoder, "abmilp"], measured.probes[encoder, "cls"])
         assert gain is not None
-        assert cells[4] == f"{gain.mean:+.1f}"
+        assert cells[4] == signed(gain.mean)
         best = max(heads, key=lambda head: measured.probes[encoder, head].measures["top1"].mean)
         assert f"**{cells[heads.index(best)]}**" in line
     found = lead(measured.probes)

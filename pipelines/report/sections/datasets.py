@@ -76,15 +76,14 @@ def by_head(name: str, probes: Probes) -> Table:
 
 def _epochs(probes: Probes) -> str:
     """How long heads were trained; by name those that were trained for another number of epochs than most."""
-    of_heads: dict[int, dict[str, None]] = {}
-    for head in in_order(head for _, head in probes):
-        for probe in (probe for (_, other), probe in probes.items() if other == head):
-            if epochs := probe.recipe.get("epochs"):
-                of_heads.setdefault(int(epochs), {})[title(head)] = None
+    of_heads: dict[int, set[str]] = {}
+    for (_, head), probe in probes.items():
+        if epochs := probe.recipe.get("epochs"):
+            of_heads.setdefault(int(epochs), set()).add(head)
     if not of_heads:
         return ""
-    most = max(of_heads, key=lambda epochs: len(of_heads[epochs]))
-    others = [f"{listed(list(heads))} for {epochs}" for epochs, heads in of_heads.items() if epochs != most]
+    most = max(of_heads, key=lambda n: (len(of_heads[n]), n))
+    others = [f"{listed(list(map(title, in_order(heads))))} for {n}" for n, heads in sorted(of_heads.items()) if n != most]
     return f" Trained for {most} epochs{', but ' if others else ''}{listed(others) if others else ''}."
 
 
