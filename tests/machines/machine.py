@@ -12,6 +12,7 @@ from pathlib import Path
 
 IMAGE_PACKAGES = ("timm", "torchvision", "webdataset")  # what extraction needs and probing must not
 DATA, ENCODERS = "quickstart/data", "quickstart/encoders"
+QUICK_DVC = Path(__file__).with_name("quick_dvc.py")
 SCRIPT = "#!{python}\nimport sys\nfrom pipelines.cli import run\nsys.exit(run())\n"
 
 
@@ -84,8 +85,11 @@ class Machine:
         assert (done.returncode != 0) == fails, f"{' '.join(map(str, command))}: exit code {done.returncode}\n{shown}"
         return shown
 
-    def dvc(self, *arguments: str) -> str:
-        return self.run(self.python, "-m", "dvc", *arguments)
+    def dvc(self, *arguments: str, fails: bool = False) -> str:
+        return self.run(*self.dvc_command(*arguments), fails=fails)
+
+    def dvc_command(self, *arguments: str) -> list[str]:
+        return [str(self.python), "-P", str(QUICK_DVC), *arguments]
 
     def repro(self, *arguments: str) -> set[str]:
         """Stages that `dvc repro` ran."""

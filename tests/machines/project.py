@@ -67,7 +67,7 @@ def leave_out_code(folder: Path) -> None:
     described = yaml.safe_load((folder / "dvc.yaml").read_text())
     for stage in described["stages"].values():
         body = stage.get("do", stage)
-        body["deps"] = [dep for dep in body["deps"] if not (folder / dep).is_file()]
+        body["deps"] = [dep for dep in body["deps"] if not (ROOT / dep).is_file()]
     (folder / "dvc.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
 
 

@@ -30,8 +30,9 @@ def machine(tmp_path_factory) -> Machine:
 
 def start(machine: Machine, **places: int) -> subprocess.Popen[bytes]:
     """`dvc repro` of the stage, in a process group of its own."""
-    command = [str(machine.python), "-m", "dvc", "repro", STAGE]
-    return subprocess.Popen(command, cwd=machine.repo, env=machine.environment, start_new_session=True, **places)
+    return subprocess.Popen(
+        machine.dvc_command("repro", STAGE), cwd=machine.repo, env=machine.environment, start_new_session=True, **places
+    )
 
 
 def journalled(machine: Machine) -> set[int]:

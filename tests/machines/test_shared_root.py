@@ -62,11 +62,10 @@ def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
     shard = next(path for path in sorted(train.glob("patch/block5/view0/c/**/*")) if path.is_file())
     whole = shard.read_bytes()
     options = ("--pull", "--allow-missing", STAGE)
-    repro = (second.python, "-m", "dvc", "repro", *options)
     shard.write_bytes(whole[:-1])
-    assert f"{shard} has {len(whole) - 1} bytes, expected {len(whole)}" in second.run(*repro, fails=True)
+    assert f"{shard} has {len(whole) - 1} bytes, expected {len(whole)}" in second.dvc("repro", *options, fails=True)
     shard.unlink()
-    assert f"{shard} is missing" in second.run(*repro, fails=True)
+    assert f"{shard} is missing" in second.dvc("repro", *options, fails=True)
     shard.write_bytes(whole)
     assert STAGE in second.repro(*options)
     assert of.content(second.repo / "features").keys() == {f"{name}/zarr.json" for name in sets}

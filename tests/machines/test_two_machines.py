@@ -137,5 +137,5 @@ def test_the_second_machine_cannot_extract(first, tmp_path):
     command = ("beyondcls", "extract", "--params", "params.yaml", "--encoder", of.MAE, "--data", images, "--out", "features/x")
     assert "pip install 'beyondcls[extract]'" in machine.run(*command, fails=True)
     of.edit(machine.repo, lambda params: params["extract"].update(views=2))
-    shown = machine.run(machine.python, "-m", "dvc", "repro", "--allow-missing", of.probe_stage("cls"), fails=True)
+    shown = machine.dvc("repro", "--allow-missing", of.probe_stage("cls"), fails=True)
     assert "failed to reproduce 'extract@" in shown  # never trained on features that are older than their description

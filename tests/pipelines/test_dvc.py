@@ -12,6 +12,8 @@ import yaml
 from webdataset import TarWriter
 
 from extract.datasets import open_images
+from tests.machines.machine import QUICK_DVC
+from tests.machines.project import leave_out_code
 from tests.pipelines.imports import ROOT, STAGES, imported
 from tests.pipelines.report.written import write_probe
 from tests.test_readme import block
@@ -46,7 +48,7 @@ def run(folder: Path, *command: str) -> str:
 
 def repro(folder: Path) -> set[str]:
     """Stages that `dvc repro` ran."""
-    return set(re.findall(r"Running stage '([^']+)'", run(folder, sys.executable, "-m", "dvc", "repro")))
+    return set(re.findall(r"Running stage '([^']+)'", run(folder, sys.executable, "-P", str(QUICK_DVC), "repro")))
 
 
 def edit(folder: Path, change) -> None:
@@ -59,8 +61,6 @@ def edit(folder: Path, change) -> None:
 def project(tmp_path_factory) -> Path:
     """The pipeline over 96 of the quickstart's images and the random encoder alone."""
     folder = tmp_path_factory.mktemp("project")
-    for name in ("store", "extract", "probe", "pipelines"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("dvc.yaml", "params.yaml", ".gitignore"):
         shutil.copy(ROOT / name, folder)
     for split, n in (("train", 64), ("test", 32)):
@@ -91,6 +91,7 @@ def project(tmp_path_factory) -> Path:
 
     write_probe(folder / "other/elsewhere", "quickstart-mae", "abmilp", 51.5)
     edit(folder, shrink)
+    leave_out_code(folder)
     run(folder, "git", "init", "-q")
     run(folder, sys.executable, "-m", "dvc", "init", "-q")
     return folder

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from math import log
 from pathlib import Path
 
 import pytest
@@ -101,12 +102,12 @@ def measured() -> Inputs:
     return kept(FULL)
 
 
-def test_what_is_kept_is_of_all_images_and_three_seeds(measured: Inputs) -> None:
+def test_what_is_kept_is_of_all_heads_and_images_and_three_seeds(measured: Inputs) -> None:
     params = yaml.safe_load((FULL / "params.yaml").read_text())
     main_heads = [*params["cls_heads"], *params["heads"]]
     of_main = {(encoder, head) for encoder in params["encoders"] for head in main_heads}
     of_studies = {(study["encoder"], head) for study in params["studies"].values() for head in study["heads"]}
-    assert of_main <= set(measured.probes) <= of_main | of_studies
+    assert set(measured.probes) == of_main | of_studies
     assert {(p.n_training, p.n_test, p.seeds, p.recipe["batch_size"]) for p in measured.probes.values()} == {
         (50_000, 10_000, (0, 1, 2), 1024)
     }
@@ -141,6 +142,42 @@ def test_readme_says_what_is_kept(measured: Inputs) -> None:
         assert cells[4] == signed(gain.mean)
         best = max(heads, key=lambda head: measured.probes[encoder, head].measures["top1"].mean)
         assert f"**{cells[heads.index(best)]}**" in line
+
+
+def test_readme_tells_what_was_measured(measured: Inputs) -> None:
+    """Figures in its text; those of its table are above."""
+    mae, mocov3, random = "quickstart-mae", "quickstart-mocov3", "quickstart-random"
+
+    def top1(encoder: str, head: str) -> float:
+        return measured.probes[encoder, head].measures["top1"].mean
+
+    def last(encoder: str, statistic: str) -> float:
+        return measured.attention[encoder].statistics[statistic][-1][0]
+
+    def seconds(name: str) -> str:
+        return f"{json.loads((ROOT / f'quickstart/encoders/{name}.json').read_text())['seconds']:,} s"
+
+    patches, others, cls = (
+        [last(e, name) for e in (mae, mocov3)] for name in ("patch_self", "patch_patch_entropy", "cls_patch_entropy")
+    )
+    kept_by_cls = [round(100 * mean) for mean, _ in measured.attention[mae].statistics["cls_self"]]
+    average = top1(mocov3, "average") - top1(mocov3, "cls")
     found = lead(measured.probes)
     assert found is not None
-    assert f"AbMILP gains {found.points.mean:.1f} ± {found.points.std:.1f} points more on the masked model" in readme
+    text = " ".join((ROOT / "README.md").read_text().split("<!-- all of CIFAR-10 -->")[1].split("\n## ")[0].split())
+    for said in (
+        f"AbMILP gains {found.points.mean:.1f} ± {found.points.std:.1f} points more on the masked model",
+        f"attend to themselves more ({patches[0]:.2f} against {patches[1]:.2f} of",
+        f"more selectively ({others[0]:.1f} against {others[1]:.1f} nats",
+        f"more evenly ({cls[0]:.1f} against {cls[1]:.1f} nats of at most {log(64):.1f},",
+        f"one head is near AbMILP ({top1(mae, 'ap-1'):.1f}, and {top1(mocov3, 'ap-1'):.1f} on the contrasted model)",
+        f"with twelve far ahead ({top1(mae, 'ap-12'):.1f} and {top1(mocov3, 'ap-12'):.1f}, Table 7)",
+        f"keeps {min(kept_by_cls)} to {max(kept_by_cls)} % of its attention for itself",
+        f"(average: {signed(average)})",
+        f"the central patches alone do no worse ({top1(random, 'central'):.1f})",
+        f"{seconds('mae')} ([MAE]",
+        f"{seconds('mocov3')} ([MoCo v3]",
+    ):
+        assert said in text
+    of_the_image = ("central-attention", "cls-attention", "joined-attention", "lowest-entropy-head", "k-means", "norm", "pca")
+    assert all(top1(encoder, head) < top1(encoder, "abmilp") for encoder in (mae, mocov3) for head in of_the_image)
