@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ from pipelines.studies import params_of_study
 if TYPE_CHECKING:
     import numpy as np
 
+    from probe.grid import HeadPlan
     from store import FeatureStore
 
 
@@ -80,6 +81,13 @@ def main(
     k_shot: Annotated[int | None, typer.Option(help="train on so many images of each class")] = None,
     percent: Annotated[float | None, typer.Option(help="train on so many percent of the images, stratified")] = None,
     subset_seed: Annotated[int | None, typer.Option(help="of --k-shot and --percent  [default: 0]")] = None,
+    skip_absent: Annotated[
+        bool,
+        typer.Option(
+            "--skip-absent",
+            help="where the encoder has none of the tokens that a head reads ([cls] of I-JEPA), write that, and go on",
+        ),
+    ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
     placement: Annotated[
         str | None, typer.Option(help="of the features: device, memory, stream, or auto: the first that fits  [default: auto]")
@@ -140,7 +148,12 @@ def main(
     keep_freed_memory()
     stores, place = (open_features(features, params), open_features(test, params)), choose_device(device)
     subset, about = _subset(stores[0], of_run)
-    single = next(iter(plans.values())) if len(plans) == 1 and study is None else None
+    alone = len(plans) == 1 and study is None
+    if skip_absent:
+        plans = _present(plans, stores, pair, lambda name: out if alone else out / name)
+        if not plans:
+            return
+    single = next(iter(plans.values())) if alone else None
     with progress_bar(f"{stores[0].attributes['encoder']} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress:
         written = probe(
             *stores,
@@ -158,6 +171,22 @@ def main(
         typer.echo(f"{out if single else out / name}: {_summary(measures)}")
         for note in measures["notes"]:
             typer.echo(f"  note: {note}")
+
+
+def _present(
+    plans: "Mapping[str, HeadPlan]",
+    stores: "tuple[FeatureStore, FeatureStore]",
+    joined: "tuple[FeatureStore, FeatureStore] | None",
+    place: Callable[[str], Path],
+) -> "dict[str, HeadPlan]":
+    """Heads whose tokens there are; of each of the others it is written down, and said, that there are none."""
+    from probe.absent import absent, write_absent
+
+    missing = absent(plans, stores[0], joined and joined[0])
+    for name, kinds in missing.items() if _is_first() else ():
+        write_absent(place(name), plans[name], kinds, *stores)
+        typer.echo(f"{place(name)}: not trained, {stores[0].attributes['encoder']} has no {' and no '.join(kinds)} tokens")
+    return {name: plan for name, plan in plans.items() if name not in missing}
 
 
 def _is_first() -> bool:

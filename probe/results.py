@@ -90,11 +90,15 @@ def over_seeds(values: Sequence[float]) -> dict[str, Any]:
 
 
 def write_measures(folder: Path, measures: Mapping[str, Any]) -> None:
-    """Write metrics.json, and remove what an earlier run has left beside it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write metrics.json, and remove what an earlier run has left beside it.
+
+    A stage of dvc.yaml has `trained` and `curves.csv`, too: where nothing is trained by steps, they are empty.
+    """
+    (folder / "trained").mkdir(parents=True, exist_ok=True)
     left = [*folder.glob("trained/seed*.json"), *folder.glob("trained/seed*.safetensors"), folder / "trained/weights.npy"]
-    for file in (*left, folder / "curves.csv"):
+    for file in left:
         file.unlink(missing_ok=True)
+    (folder / "curves.csv").write_text("seed,epoch\n")
     (folder / "metrics.json").write_text(json.dumps(measures, indent=1) + "\n")
 
 
@@ -108,7 +112,6 @@ def write_trained(
 ) -> None:
     """Write the probes, their weights on the test images, and their curves."""
     trained, store = folder / "trained", passes.training.store
-    trained.mkdir(parents=True, exist_ok=True)
     of_all = {
         "recipe": _recipe(plan, chosen),
         **about,

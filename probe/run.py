@@ -51,7 +51,7 @@ def probe(
     weights over the patches of the test images, [n_test, T] float32, if it has any), `curves.csv` (seed, epoch, loss, top1, …)
     and `metrics.json`: into `out` for one plan, into `out/NAME` for a mapping. What an earlier run wrote there is replaced. A
     run that was killed goes on where its last checkpoint was taken (in `.unfinished` beside `out`), when it is started again.
-    Protocols without gradient steps write `metrics.json` alone, and take view 0 of the training images.
+    Protocols without gradient steps leave `trained` and `curves.csv` empty, and take view 0 of the training images.
 
     Args:
         training, test: feature sets of one encoder.

@@ -168,6 +168,11 @@ class FeatureStore:
         """Kinds of arrays that are in this copy: patch, cls, statistics, …"""
         return sorted({_kind(name) for name in self.arrays})
 
+    @property
+    def extracted_kinds(self) -> list[str]:
+        """Kinds of arrays that were extracted, whether in this copy or not: `cls`, `images`, `patch`, …"""
+        return sorted({_kind(name) for name in self.attributes["arrays"]})
+
     def array(self, name: str) -> ArrayReader:
         """An array by its full name.
 
@@ -186,9 +191,8 @@ class FeatureStore:
                 f"{self.where} has no array {name!r}; it has: {', '.join(written)}. Extract with that block or view"
             )
         described = {"cls": "[cls] tokens", "patch": "patch tokens"}.get(kind, repr(kind))
-        kinds = sorted({_kind(n) for n in self.attributes["arrays"]})
         raise StoreError(
-            f"{self.where} has no {described} (it has: {', '.join(kinds)}); "
+            f"{self.where} has no {described} (it has: {', '.join(self.extracted_kinds)}); "
             "choose an aggregator that reads something else, or extract with an encoder that has them"
         )
 

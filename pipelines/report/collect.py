@@ -185,9 +185,9 @@ def _groups(folder: Path) -> dict[str, dict[tuple[str, str], Probe]]:
 
 
 def _probes(folder: Path) -> dict[tuple[str, str], Probe]:
-    """FOLDER/ENCODER/HEAD, by encoder and head."""
+    """FOLDER/ENCODER/HEAD, by encoder and head; without heads whose tokens an encoder has none of."""
     found = [read(file, "beyondcls probe", _probe) for file in sorted(folder.glob("*/*/metrics.json"))]
-    return {(p.encoder, p.head): p for p in found}
+    return {(p.encoder, p.head): p for p in found if p is not None}
 
 
 def read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
@@ -202,8 +202,10 @@ def read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
         ) from error
 
 
-def _probe(file: Path) -> Probe:
+def _probe(file: Path) -> Probe | None:
     content = json.loads(file.read_text(encoding="utf-8"))
+    if "absent" in content:
+        return None
     weights = file.parent / "trained" / "weights.npy"
     return Probe(
         encoder=file.parent.parent.name,

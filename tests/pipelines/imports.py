@@ -15,7 +15,7 @@ EXTRACT = [
     "extract.encoders",
     "extract.run",
 ]
-PROBE = ["pipelines.probe", "pipelines.device", "pipelines.progress", "probe.run", "probe.train"]
+PROBE = ["pipelines.probe", "pipelines.device", "pipelines.progress", "probe.absent", "probe.run", "probe.train"]
 STAGES = {
     "extract": EXTRACT,
     "compose": ["pipelines.quickstart.compose"],

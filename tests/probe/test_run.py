@@ -84,7 +84,8 @@ class TestWhatIsWritten:
         heads["nearest"] = HeadPlan(HeadSpec("average"), closed=make_closed("knn", ks=(1, 5)))
         written = probe(*sets, tmp_path / "out", heads)
         assert list(written) == ["one", "cls", "nearest"]
-        assert files(tmp_path / "out/nearest") == ["metrics.json"]
+        assert files(tmp_path / "out/nearest") == ["curves.csv", "metrics.json"]
+        assert not list((tmp_path / "out/nearest/trained").iterdir())
         assert "trained/weights.npy" not in files(tmp_path / "out/cls")
         assert len(list(csv.DictReader((tmp_path / "out/cls/curves.csv").open()))) == 2
         for name, metrics in written.items():
@@ -102,7 +103,8 @@ class TestWhatIsWritten:
         trained = ["trained/seed0.json", "trained/seed0.safetensors"]
         assert files(tmp_path / "out") == ["curves.csv", "metrics.json", "own.txt", *trained]
         probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), closed=make_closed("ridge")))
-        assert files(tmp_path / "out") == ["metrics.json", "own.txt"]
+        assert files(tmp_path / "out") == ["curves.csv", "metrics.json", "own.txt"]
+        assert not list(csv.DictReader((tmp_path / "out/curves.csv").open()))
 
     def test_weights_of_patches_alone_where_cls_is_weighted_too(self, sets, tmp_path):
         probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("abmilp", {"tokens": "all"}), RECIPE, seeds=(0,)))

@@ -1,0 +1,38 @@
+"""Heads that read tokens which an encoder has none of, such as [cls] of I-JEPA."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from probe.grid import HeadPlan
+from probe.results import write_measures
+from probe.sources import JOINED, TOKENS, Source
+from store import FeatureStore
+
+
+def absent(heads: Mapping[str, HeadPlan], training: FeatureStore, joined: FeatureStore | None = None) -> dict[str, list[str]]:
+    """Kinds of tokens that heads read and the encoder has none of, by head; heads that can be trained are left out.
+
+    Blocks, views and attention maps that were not extracted are another matter: they can be, and `probe` says how.
+
+    Raises: BeyondClsError: unknown aggregator or options.
+    """
+    source = Source(training)
+    found = {}
+    for name, plan in heads.items():
+        reads = plan.head.build(source.dim, source.n_patches, training.n_classes).aggregator.reads
+        if missing := [kind for kind in reads if _is_absent(kind, training, joined)]:
+            found[name] = missing
+    return found
+
+
+def _is_absent(kind: str, training: FeatureStore, joined: FeatureStore | None) -> bool:
+    store = joined if kind.startswith(JOINED) else training
+    of = kind.removeprefix(JOINED).split("/")[0]
+    return store is not None and of in TOKENS and of not in store.extracted_kinds
+
+
+def write_absent(folder: Path, plan: HeadPlan, missing: list[str], training: FeatureStore, test: FeatureStore) -> None:
+    """Write into metrics.json that there was nothing to measure; what an earlier run wrote into `folder` is removed."""
+    features = {"training": training.spec.key, "test": test.spec.key}
+    encoder = training.attributes["encoder"]
+    write_measures(folder, {"encoder": encoder, **plan.head.to_dict(), "features": features, "absent": missing})
