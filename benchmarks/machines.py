@@ -48,7 +48,7 @@ def run(folder: Path, remote: Remote, quick: bool) -> dict[str, float]:
     bare = of.small_origin(folder, ("extract", "probe", "probe-cls")) if quick else of.origin(folder)
     first = of.machine_a(folder / "a", bare)
     remote.add_to(first)
-    extraction, _ = timed(first.repro, *EXTRACT)
+    extraction, _ = timed(first.repro, *EXTRACT, *sorted(of.CODE))
     training, _ = timed(first.repro, "--single-item", of.probe_stage("abmilp"))
     pushing, _ = timed(first.dvc, "push")
     first.commit("Extracted")

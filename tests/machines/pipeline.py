@@ -14,11 +14,13 @@ HERE = Path(__file__).parent
 
 def without_computing(tree: Path) -> None:
     """Change a working tree so."""
-    of.leave_out_code(tree)
     shutil.copy(HERE / "stand_in.py", tree)
     described = yaml.safe_load((tree / "dvc.yaml").read_text())
+    # No edit of code is observed here, so its digests are left out, and what depends on them.
+    described["stages"] = {name: stage for name, stage in described["stages"].items() if not name.startswith("code-")}
     for stage in described["stages"].values():
         body = stage.get("do", stage)
+        body["deps"] = [dep for dep in body["deps"] if not dep.startswith("code/")]
         outs = [path for part in ("outs", "metrics", "plots") for path in map(path_of, body.get(part, ()))]
         given = {"params": body.get("params", ()), "deps": body["deps"], "outs": outs}
         body["cmd"] = " ".join(["python stand_in.py", *(f"--{name} {' '.join(values)}" for name, values in given.items())])

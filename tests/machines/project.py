@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SPLITS = ("train", "test")
 MAE, RANDOM = "quickstart-mae", "quickstart-random"
 DATASET = "cifar10"
+CODE = {"code-extract", "code-probe"}  # stages
 GROUPS = {"cls": "probe-cls", "mine": "probe-own"}  # stages of heads that do not read patch tokens alone
 
 
@@ -56,18 +57,13 @@ def shrink(params: dict[str, Any]) -> None:
 
 
 def keep_stages(folder: Path, kept: Sequence[str]) -> None:
-    """Leave only these stages in dvc.yaml."""
+    """Leave only these stages in dvc.yaml, and those that digest their code."""
     described = yaml.safe_load((folder / "dvc.yaml").read_text())
-    described["stages"] = {name: stage for name, stage in described["stages"].items() if name in kept}
-    (folder / "dvc.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
-
-
-def leave_out_code(folder: Path) -> None:
-    """Leave out dependencies on the project's files: DVC parses dvc.lock about five times for each array that it pulls."""
-    described = yaml.safe_load((folder / "dvc.yaml").read_text())
-    for stage in described["stages"].values():
-        body = stage.get("do", stage)
-        body["deps"] = [dep for dep in body["deps"] if not (ROOT / dep).is_file()]
+    stages = described["stages"]
+    deps = {dep for name in kept for dep in stages[name]["deps"]}
+    described["stages"] = {
+        name: stage for name, stage in stages.items() if name in kept or (name.startswith("code-") and deps & {*stage["outs"]})
+    }
     (folder / "dvc.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
 
 
@@ -79,7 +75,6 @@ def small_origin(folder: Path, stages: Sequence[str], n_train: int = 96, n_test:
             few_images(tree / DATA / DATASET / split, n)
         edit(tree, shrink)
         keep_stages(tree, stages)
-        leave_out_code(tree)
 
     return origin(folder, small)
 

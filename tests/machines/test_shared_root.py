@@ -29,13 +29,13 @@ def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
     bare, root = of.small_origin(tmp_path, ("extract", "probe")), tmp_path / "root"
     first, without = of.machine_a(tmp_path / "a", bare), of.machine_a(tmp_path / "w", bare)
     of.edit(first.repo, lambda params: params["store"].update(root=str(root)))
-    assert first.repro(STAGE) == {*EXTRACTED, STAGE}
+    assert first.repro(STAGE) == {*EXTRACTED, STAGE} | of.CODE
     sets = {path.name.rpartition("-")[0]: path for path in root.iterdir()}
     assert sets.keys() == {Path(of.feature_folder(of.MAE, split)).name for split in of.SPLITS}
     for name, path in sets.items():
         assert of.content(first.repo / "features" / name) == {"zarr.json": (path / "zarr.json").read_bytes()}
         assert (first.repo / f"receipts/{name}.json").read_bytes() == Receipt.of(FeatureStore.open(path)).to_json()
-    assert without.repro(STAGE) == {*EXTRACTED, STAGE}
+    assert without.repro(STAGE) == {*EXTRACTED, STAGE} | of.CODE
     assert results(first) == results(without), "where arrays lie makes no difference"
 
     remote = Folder(tmp_path / "remote")
@@ -53,7 +53,8 @@ def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
     locked = Locked.of(second.repo)
     own = locked.objects(locked.outs(STAGE))
     fetched = {md5: n for md5, n in second.cached().items() if md5 not in own}
-    assert fetched == locked.objects(locked.deps(STAGE, "receipts") | locked.deps(STAGE, "features"))
+    deps = [locked.deps(STAGE, below) for below in ("code", "receipts", "features")]
+    assert fetched == locked.objects(dict(pair for some in deps for pair in some.items()))
     assert sum(fetched.values()) < 0.1 * sum(Receipt.of(FeatureStore.open(path)).nbytes for path in sets.values())
 
     # What is at the root is held against its receipt.

@@ -45,7 +45,7 @@ def first(tmp_path_factory) -> First:
     bare = of.small_origin(folder, ("extract", "probe", "probe-cls"))
     machine = of.machine_a(folder / "a", bare)
     stages = {*of.extracted(), *map(of.probe_stage, HEADS)}
-    assert machine.repro(*sorted(stages)) == stages
+    assert machine.repro(*sorted(stages)) == stages | of.CODE
     machine.commit("Extracted and probed")
     git(machine.repo, "push", "-q", "origin", "HEAD:main")
     locked = Locked.of(machine.repo)
@@ -122,7 +122,8 @@ def test_a_changed_probe_fetches_what_it_reads_and_comes_out_the_same(first, sec
     change(second.machine, head)
     ran, fetched = second.transferred("--pull", "--allow-missing", stage)
     assert ran == {stage}
-    expected = first.locked.objects(reads | first.locked.deps(stage, "receipts"))
+    small = first.locked.deps(stage, "receipts") | first.locked.deps(stage, "code")
+    expected = first.locked.objects(reads | small)
     assert fetched == {md5: n for md5, n in expected.items() if md5 not in before}
     assert results(second.machine, head) == first.edited[head]
 

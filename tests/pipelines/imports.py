@@ -6,27 +6,28 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What the `main` of each stage imports when it runs.
-EXTRACT = [
-    "pipelines.extract",
-    "pipelines.device",
-    "pipelines.progress",
-    "extract.datasets",
-    "extract.encoders",
-    "extract.run",
-]
-PROBE = ["pipelines.probe", "pipelines.device", "pipelines.progress", "probe.absent", "probe.run", "probe.train"]
+# What the `main` of stages imports when they run, by the stage of dvc.yaml that lists it.
 STAGES = {
-    "extract": EXTRACT,
-    "compose": ["pipelines.quickstart.compose"],
-    "extract-composed": EXTRACT,
-    "probe-cls": PROBE,
-    "probe": PROBE,
-    "probe-own": PROBE,
-    "study": PROBE,
-    "attention": ["pipelines.attention", "store", "store.codecs"],
-    "divergence": ["pipelines.divergence", "probe.divergence", "probe.metrics"],
-    "localise": [
+    "code-extract": [
+        "pipelines.extract",
+        "pipelines.device",
+        "pipelines.progress",
+        "extract.datasets",
+        "extract.encoders",
+        "extract.run",
+    ],
+    "code-compose": ["pipelines.quickstart.compose"],
+    "code-probe": [
+        "pipelines.probe",
+        "pipelines.device",
+        "pipelines.progress",
+        "probe.absent",
+        "probe.run",
+        "probe.train",
+    ],
+    "code-attention": ["pipelines.attention", "store", "store.codecs"],
+    "code-divergence": ["pipelines.divergence", "probe.divergence", "probe.metrics"],
+    "code-localise": [
         "pipelines.localise",
         "pipelines.progress",
         "probe.localisation",
@@ -34,7 +35,7 @@ STAGES = {
         "probe.localisation.truths",
         "probe.results",
     ],
-    "report": ["pipelines.report.command", "pipelines.report.files", "pipelines.report.sections", "extract.datasets"],
+    "code-report": ["pipelines.report.command", "pipelines.report.files", "pipelines.report.sections", "extract.datasets"],
 }
 
 SHOW = """

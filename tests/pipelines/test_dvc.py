@@ -1,10 +1,12 @@
 """The pipeline: its dependencies, and that it runs."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -12,31 +14,54 @@ import yaml
 from webdataset import TarWriter
 
 from extract.datasets import open_images
+from pipelines.code import main as digest
+from store import BeyondClsError
 from tests.machines.machine import QUICK_DVC
-from tests.machines.project import leave_out_code
 from tests.pipelines.imports import ROOT, STAGES, imported
 from tests.pipelines.report.written import write_probe
 from tests.test_readme import block
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_code_dependencies_are_the_files_that_a_stage_imports(stage):
-    described = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]
-    deps = described.get("do", described)["deps"]
-    listed = [d for d in deps if d.endswith((".py", ".jinja", ".css", ".js")) and not d.startswith("heads/")]
+def test_code_dependencies_are_the_files_that_stages_import(stage):
+    listed = described()[stage]["deps"]
     expected = sorted(imported(STAGES[stage]))
-    if stage == "report":
-        expected = sorted(
-            [
-                *expected,
-                *(
-                    p.relative_to(ROOT).as_posix()
-                    for e in ("jinja", "css", "js")
-                    for p in (ROOT / "pipelines/report").glob(f"*.{e}")
-                ),
-            ]
-        )
+    if stage == "code-report":
+        of_the_page = (p for kind in ("jinja", "css", "js") for p in (ROOT / "pipelines/report").glob(f"*.{kind}"))
+        expected = sorted([*expected, *(p.relative_to(ROOT).as_posix() for p in of_the_page)])
     assert sorted(listed) == expected, "deps of this stage should be:\n" + "\n".join(f"      - {name}" for name in expected)
+
+
+def test_every_stage_depends_on_the_digest_of_its_code():
+    for name, stage in described().items():
+        body = stage.get("do", stage)
+        if name in STAGES:
+            out = f"code/{name.removeprefix('code-')}.json"
+            assert (body["outs"], body["cmd"]) == ([out], f"python -m pipelines.code {name} --out {out}")
+        else:
+            program, *rest = body["cmd"].split()
+            command = rest[0] if program == "beyondcls" else rest[1].rpartition(".")[2]  # python -m
+            assert [dep for dep in body["deps"] if dep.startswith("code/")] == [f"code/{command}.json"]
+
+
+def test_a_digest_is_of_each_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("dvc.yaml").write_text("stages: {code-a: {deps: [a.py, b.py]}, other: {deps: [c]}}")
+    Path("a.py").write_text("a = 1\n")
+    Path("b.py").write_text("")
+    digest("code-a", Path("code/a.json"))
+    before = json.loads(Path("code/a.json").read_text())
+    assert before == {"a.py": sha256(b"a = 1\n").hexdigest(), "b.py": sha256(b"").hexdigest()}
+    Path("b.py").write_text("b = 1\n")
+    digest("code-a", Path("code/a.json"))
+    after = json.loads(Path("code/a.json").read_text())
+    assert [name for name in before if before[name] != after[name]] == ["b.py"]
+    with pytest.raises(BeyondClsError, match=r"dvc\.yaml has no stage 'code-b', expected one of code-a, other"):
+        digest("code-b", Path("code/b.json"))
+
+
+def described() -> dict:
+    return yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 
 
 def run(folder: Path, *command: str) -> str:
@@ -61,6 +86,8 @@ def edit(folder: Path, change) -> None:
 def project(tmp_path_factory) -> Path:
     """The pipeline over 96 of the quickstart's images and the random encoder alone."""
     folder = tmp_path_factory.mktemp("project")
+    for name in ("store", "extract", "probe", "pipelines"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("dvc.yaml", "params.yaml", ".gitignore"):
         shutil.copy(ROOT / name, folder)
     for split, n in (("train", 64), ("test", 32)):
@@ -91,7 +118,6 @@ def project(tmp_path_factory) -> Path:
 
     write_probe(folder / "other/elsewhere", "quickstart-mae", "abmilp", 51.5)
     edit(folder, shrink)
-    leave_out_code(folder)
     run(folder, "git", "init", "-q")
     run(folder, sys.executable, "-m", "dvc", "init", "-q")
     return folder
@@ -101,6 +127,7 @@ def project(tmp_path_factory) -> Path:
 def test_the_whole_pipeline_and_a_new_head(project):
     """Other edits: tests/machines/test_edits.py."""
     everything = {
+        *STAGES,
         "extract@quickstart-random-few-train",
         "extract@quickstart-random-few-test",
         "probe-cls@quickstart-random-few-cls",
@@ -128,6 +155,9 @@ def test_the_whole_pipeline_and_a_new_head(project):
     file = project / "heads/gem.py"
     file.write_text(f"{file.read_text()}\n\nUNUSED = True\n")
     assert repro(project) == {"probe-own@quickstart-random-few-gem"}, "which comes to the same, so nothing follows"
+    code = project / "pipelines/divergence.py"
+    code.write_text(f"{code.read_text()}\n\nUNUSED = True\n")
+    assert repro(project) == {"code-divergence", "divergence@quickstart-random"}
     assert repro(project) == set()
 
     metrics = run(project, sys.executable, "-m", "dvc", "metrics", "show", "--md")
