@@ -72,7 +72,7 @@ def test_killed_on_the_way_it_computes_no_unit_twice(machine):
     assert len(kept) * N_UNITS == len([name for name, _ in after if not name.startswith("norm")]) * len(done)
 
     resumed = of.content(machine.repo / FEATURES)
-    assert machine.repro("--force", STAGE) == {STAGE}
+    assert machine.repro("--force", "--single-item", STAGE) == {STAGE}
     assert of.content(machine.repo / FEATURES) == resumed
     assert not written(machine.repo / FEATURES).items() & {shard: after[shard] for shard in kept}.items()
 
