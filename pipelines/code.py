@@ -18,12 +18,12 @@ from store import BeyondClsError
 
 
 def main(
-    stage: Annotated[str, typer.Argument(help="of dvc.yaml: the code are its dependencies")],
+    stage: Annotated[str, typer.Argument(help="of dvc.yaml; its dependencies are the code")],
     out: Annotated[Path, typer.Option(help="file to write")],
 ) -> None:
     """Write the SHA-256 of each file that a stage depends on, as JSON.
 
-    Raises: BeyondClsError: there is no such stage, or no such file.
+    Raises: BeyondClsError: there is no such stage.
     """
     stages = yaml.safe_load(Path("dvc.yaml").read_text(encoding="utf-8"))["stages"]
     if stage not in stages:
