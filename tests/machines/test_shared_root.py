@@ -53,8 +53,8 @@ def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
     locked = Locked.of(second.repo)
     own = locked.objects(locked.outs(STAGE))
     fetched = {md5: n for md5, n in second.cached().items() if md5 not in own}
-    deps = [locked.deps(STAGE, below) for below in ("code", "receipts", "features")]
-    assert fetched == locked.objects(dict(pair for some in deps for pair in some.items()))
+    reads = locked.deps(STAGE, "code") | locked.deps(STAGE, "receipts") | locked.deps(STAGE, "features")
+    assert fetched == locked.objects(reads)
     assert sum(fetched.values()) < 0.1 * sum(Receipt.of(FeatureStore.open(path)).nbytes for path in sets.values())
 
     # What is at the root is held against its receipt.
