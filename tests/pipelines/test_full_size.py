@@ -164,9 +164,11 @@ def test_readme_tells_what_was_measured(measured: Inputs) -> None:
     average = top1(mocov3, "average") - top1(mocov3, "cls")
     found = lead(measured.probes)
     assert found is not None
+    assert found.deviations is not None
     text = " ".join((ROOT / "README.md").read_text().split("<!-- all of CIFAR-10 -->")[1].split("\n## ")[0].split())
     for said in (
-        f"AbMILP gains {found.points.mean:.1f} ± {found.points.std:.1f} points more on the masked model",
+        f"AbMILP gains {found.points.mean:.1f} ± {found.points.std:.1f} points more on the masked model: "
+        f"{int(found.deviations)} times the spread over seeds",
         f"attend to themselves more ({patches[0]:.2f} against {patches[1]:.2f} of",
         f"more selectively ({others[0]:.1f} against {others[1]:.1f} nats",
         f"more evenly ({cls[0]:.1f} against {cls[1]:.1f} nats of at most {log(64):.1f},",
@@ -175,8 +177,8 @@ def test_readme_tells_what_was_measured(measured: Inputs) -> None:
         f"keeps {min(kept_by_cls)} to {max(kept_by_cls)} % of its attention for itself",
         f"(average: {signed(average)})",
         f"the central patches alone do no worse ({top1(random, 'central'):.1f})",
-        f"{seconds('mae')} ([MAE]",
-        f"{seconds('mocov3')} ([MoCo v3]",
+        f"{seconds('mae')} ([MAE](quickstart/encoders/mae.md))",
+        f"{seconds('mocov3')} ([MoCo v3](quickstart/encoders/mocov3.md))",
     ):
         assert said in text
     of_the_image = ("central-attention", "cls-attention", "joined-attention", "lowest-entropy-head", "k-means", "norm", "pca")
