@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probe.aggregators import is_own
@@ -41,6 +41,8 @@ class Outcome:
         curve: one entry per epoch: epoch, loss, and measures of the test images if they were measured then.
         result: measures of the images it was judged by, after the last epoch.
         weights: over the tokens of those images ([cls] before the patches), if they were kept and there are any.
+        correct: whether its highest logit is the class of each test image, in the order of their rows; None where images have
+            several labels, or those it was judged by are of the training set.
     """
 
     member: Member
@@ -48,6 +50,7 @@ class Outcome:
     curve: list[dict[str, float]]
     result: dict[str, float]
     weights: Float[Tensor, "N T"] | None = None
+    correct: Bool[Tensor, "N"] | None = None
 
 
 @dataclass
@@ -186,7 +189,7 @@ class Passes:
         self, families: list[Family], judge: Loader | PooledImages, norm: FinalNorm | None, judge_by: Source
     ) -> list[Outcome]:
         outcomes, final = [], judge_by is self.test
-        measured = evaluate([f.stack for f in families], judge, norm, keep_weights=final) if families else []
+        measured = evaluate([f.stack for f in families], judge, norm, keep_images=final) if families else []
         for family, of in zip(families, measured, strict=True):
             weights, name = of.weights, family.names[0].head
             if final and self._by_vectors(name) and (fixed := self._pooled[name][1].weights) is not None:
@@ -194,8 +197,8 @@ class Passes:
                 for measures in (*of.measures, *(entry for curve in family.curves for entry in curve)):
                     measures["entropy"] = entropy  # of nothing that is trained
             for m, member in enumerate(family.names):
-                own = None if weights is None else weights[m]
-                outcomes.append(Outcome(member, family.stack.head(m), family.curves[m], of.measures[m], own))
+                kept = (None if values is None else values[m] for values in (weights, of.correct))
+                outcomes.append(Outcome(member, family.stack.head(m), family.curves[m], of.measures[m], *kept))
         return outcomes
 
     def _family(self, name: str, members: list[Member]) -> Family:

@@ -15,7 +15,7 @@ from probe.grid import HeadPlan, Member
 from probe.passes import Outcome, Passes
 from probe.ranks import ranks
 from probe.recipe import Recipe
-from probe.results import measures_of, measures_of_closed, write_measures, write_trained
+from probe.results import measures_of, measures_of_closed, write_correct, write_measures, write_trained
 from probe.select import Selected, select
 from probe.sources import Source, check_pair
 from store import BeyondClsError, FeatureStore, StoreError
@@ -48,10 +48,12 @@ def probe(
     images select nothing: every seed's last epoch counts.
 
     Writes `trained/seed<S>.safetensors` and `.json` (the probe), `trained/weights.npy` (mean over seeds of the aggregator's
-    weights over the patches of the test images, [n_test, T] float32, if it has any), `curves.csv` (seed, epoch, loss, top1, …)
-    and `metrics.json`: into `out` for one plan, into `out/NAME` for a mapping. What an earlier run wrote there is replaced. A
-    run that was killed goes on where its last checkpoint was taken (in `.unfinished` beside `out`), when it is started again.
-    Protocols without gradient steps leave `trained` and `curves.csv` empty, and take view 0 of the training images.
+    weights over the patches of the test images, [n_test, T] float32, if it has any), `trained/correct.npz` (`correct`, bool
+    [n_seeds, n_test]: which test images each seed is right about, with one label an image), `curves.csv` (seed, epoch, loss,
+    top1, …) and `metrics.json`: into `out` for one plan, into `out/NAME` for a mapping. What an earlier run wrote there is
+    replaced. A run that was killed goes on where its last checkpoint was taken (in `.unfinished` beside `out`), when it is
+    started again. Protocols without gradient steps leave `curves.csv` empty and write no probe, and take view 0 of the training
+    images.
 
     Args:
         training, test: feature sets of one encoder.
@@ -102,16 +104,20 @@ def probe(
             chosen = select(own, passes, recipe, held_out) if recipe else {}
             outcomes = _train(own, passes, recipe, chosen) if recipe else {}
             for name, plan in own.items():
+                correct = None
                 if plan.closed is None:
                     measures = measures_of(name, plan, passes, outcomes[name], chosen[name]) | about
                 else:
-                    measures = measures_of_closed(name, plan, plan.closed, passes) | about
+                    measures, correct = measures_of_closed(name, plan, plan.closed, passes)
+                    measures |= about
                 written[name] = json.loads(json.dumps(measures))
                 if rank == 0:
                     folder = out / name if isinstance(heads, Mapping) else out
                     write_measures(folder, measures)
                     if plan.closed is None:
                         write_trained(folder, plan, passes, outcomes[name], chosen[name], about)
+                    elif correct is not None:
+                        write_correct(folder, correct)
         if rank == 0:
             _remove(unfinished)
     return {name: written[name] for name in plans}

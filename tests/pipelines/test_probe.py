@@ -432,7 +432,7 @@ def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_bytes(stop_at, set
     assert status == 0, shown
     assert "going on after" not in shown
     files = sorted(p.relative_to(whole) for p in whole.rglob("*") if p.is_file())
-    assert len(files) == 2 * (4 + 2) + 1
+    assert len(files) == 2 * (5 + 2) + 1
     for file in files:
-        if file.suffix in (".safetensors", ".npy", ".csv"):
+        if file.suffix in (".safetensors", ".npy", ".npz", ".csv"):
             assert (out / file).read_bytes() == (whole / file).read_bytes(), file

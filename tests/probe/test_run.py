@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import xxhash
 
 from probe.aggregators import AGGREGATORS
 from probe.closed import make_closed
@@ -51,7 +52,7 @@ class TestWhatIsWritten:
         written = probe(*sets, tmp_path / "out", PLAN, notes={"command": "beyondcls probe"})
         assert list(written) == ["out"]
         metrics = written["out"]
-        trained = ["seed0.json", "seed0.safetensors", "seed3.json", "seed3.safetensors", "weights.npy"]
+        trained = ["correct.npz", "seed0.json", "seed0.safetensors", "seed3.json", "seed3.safetensors", "weights.npy"]
         assert files(tmp_path) == [f"out/{f}" for f in ("curves.csv", "metrics.json", *(f"trained/{name}" for name in trained))]
         assert json.loads((tmp_path / "out/metrics.json").read_text()) == metrics
         for measure in ("top1", "top5", "entropy"):
@@ -84,8 +85,11 @@ class TestWhatIsWritten:
         heads["nearest"] = HeadPlan(HeadSpec("average"), closed=make_closed("knn", ks=(1, 5)))
         written = probe(*sets, tmp_path / "out", heads)
         assert list(written) == ["one", "cls", "nearest"]
-        assert files(tmp_path / "out/nearest") == ["curves.csv", "metrics.json"]
-        assert not list((tmp_path / "out/nearest/trained").iterdir())
+        assert files(tmp_path / "out/nearest") == ["curves.csv", "metrics.json", "trained/correct.npz"]
+        for name, metrics in written.items():
+            correct = right(tmp_path / "out" / name)
+            assert correct.shape == (max(1, len(metrics["seeds"])), 68)
+            assert (100 * correct.mean(1)).tolist() == pytest.approx(metrics["top1"]["values"])
         assert "trained/weights.npy" not in files(tmp_path / "out/cls")
         assert len(list(csv.DictReader((tmp_path / "out/cls/curves.csv").open()))) == 2
         for name, metrics in written.items():
@@ -100,11 +104,26 @@ class TestWhatIsWritten:
         probe(*sets, tmp_path / "out", PLAN)
         (tmp_path / "out/own.txt").write_text("of the user")
         probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), RECIPE, seeds=(0,)))
-        trained = ["trained/seed0.json", "trained/seed0.safetensors"]
+        trained = ["trained/correct.npz", "trained/seed0.json", "trained/seed0.safetensors"]
         assert files(tmp_path / "out") == ["curves.csv", "metrics.json", "own.txt", *trained]
         probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), closed=make_closed("ridge")))
-        assert files(tmp_path / "out") == ["curves.csv", "metrics.json", "own.txt"]
+        assert files(tmp_path / "out") == ["curves.csv", "metrics.json", "own.txt", "trained/correct.npz"]
+        assert right(tmp_path / "out").shape == (1, 68)
         assert not list(csv.DictReader((tmp_path / "out/curves.csv").open()))
+
+    def test_two_probes_are_of_the_same_images_or_say_that_they_are_not(self, sets, tmp_path):
+        """Only then can they be compared image by image."""
+        same, order = write_features(tmp_path / "same", 70, seed=1, invalid=(5, 6)), [*range(10, 70), *range(10)]
+        others = [write_features(tmp_path / "all", 70, seed=1), write_features(tmp_path / "moved", 70, seed=1, order=order)]
+        plan, digests = HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=[1])), []
+        for number, test in enumerate((sets[1], same, *others)):
+            digests.append(probe(sets[0], test, tmp_path / str(number), plan)[str(number)]["test_images"])
+        assert (
+            digests[0]
+            == digests[1]
+            == xxhash.xxh3_128_hexdigest("\n".join(f"{i:06d}" for i in range(70) if i not in (5, 6)).encode())
+        )
+        assert len(set(digests)) == 3
 
     def test_weights_of_patches_alone_where_cls_is_weighted_too(self, sets, tmp_path):
         probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("abmilp", {"tokens": "all"}), RECIPE, seeds=(0,)))
@@ -124,6 +143,14 @@ class TestWhatIsWritten:
         done = []
         probe(*sets, tmp_path / "out", plans, progress=done.append)
         assert sum(done) == n_epochs(plans.values()) == 3 * 2 * (3 + 1) + 3 * 2
+
+
+def right(folder):
+    """Which test images each seed is right about."""
+    with np.load(folder / "trained/correct.npz", allow_pickle=False) as file:
+        assert list(file) == ["correct"]
+        assert file["correct"].dtype == bool
+        return file["correct"]
 
 
 def logits_of(stem, test, kinds, joined=None):
@@ -186,8 +213,9 @@ def test_a_saved_probe_gives_the_logits_and_weights_that_were_measured(name, ric
     (_, test), (_, joined) = rich
     reads = HEADS[name].build(12, 9, 3, fake_norm()).aggregator.reads
     logits, weights = logits_of(out / name / "trained/seed0", test, reads, joined)
-    right = logits.argmax(1) == test.labels[test.labelled]
-    assert 100 * right.mean() == pytest.approx(written[name]["top1"]["mean"])
+    correct = logits.argmax(1) == test.labels[test.labelled]
+    assert 100 * correct.mean() == pytest.approx(written[name]["top1"]["mean"])
+    assert right(out / name).tolist() == [correct.tolist()]
     file = out / name / "trained/weights.npy"
     assert file.exists() == (weights is not None) == ("entropy" in written[name])
     if weights is not None:
@@ -268,6 +296,7 @@ class TestSeveralLabelsAnImage:
             assert metrics["selected"]["by"] == "map"
             assert metrics["n_classes"] == 4
         assert written["abmilp"]["selected"]["base_lr"] == 2.0
+        assert not list((tmp_path / "out").glob("*/trained/correct.npz"))
         assert written["abmilp"]["selected"]["on"] == "10 % of the training images, at random"
         assert written["abmilp"]["map"]["mean"] > 60
         logits, _ = logits_of(tmp_path / "out/abmilp/trained/seed0", sets[1], ("patch",))
@@ -364,8 +393,8 @@ class TestSubsetsAndBlocks:
             assert scores[0]["top1"] != scores[1]["top1"]
             assert scores[1]["top1"] == scores[2]["top1"]
             logits, _ = logits_of(tmp_path / f"{aggregator}0/trained/seed0", rich[0][1], (reads,))
-            right = logits.argmax(1) == rich[0][1].labels[rich[0][1].labelled]
-            assert 100 * right.mean() == pytest.approx(scores[0]["top1"]["mean"])
+            correct = logits.argmax(1) == rich[0][1].labels[rich[0][1].labelled]
+            assert 100 * correct.mean() == pytest.approx(scores[0]["top1"]["mean"])
 
 
 class TestBadInput:
