@@ -42,7 +42,11 @@ def main(
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="of the aggregator, e.g. --option depth=2; may be repeated")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="mae-lars, mae-lars-large, small-sgd or adamw; replaces the recipe in params.yaml")
+        str | None,
+        typer.Option(
+            help="the paper's mae-lars, mae-lars-large, small-sgd; or adamw, which is not the paper's. Replaces the recipe in "
+            "params.yaml"
+        ),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="with commas  [default: 0,1,2]")] = None,
     base_lrs: Annotated[
@@ -63,9 +67,17 @@ def main(
     order: Annotated[
         str | None, typer.Option(help="of the images: shared by all seeds, or own, one pass for each  [default: shared]")
     ] = None,
+    drop_last: Annotated[
+        bool | None,
+        typer.Option("--drop-last/--no-drop-last", help="leave out the rest of an epoch that makes no whole batch"),
+    ] = None,
     normalisation: Annotated[str | None, typer.Option(help="before the classifier: batch or none  [default: batch]")] = None,
     final_norm: Annotated[
         bool | None, typer.Option("--final-norm/--no-final-norm", help="apply the encoder's last LayerNorm to the tokens first")
+    ] = None,
+    init: Annotated[
+        str | None,
+        typer.Option(help="start of the classifier: normal, N(0, 0.01²), or uniform, as torch's  [default: normal]"),
     ] = None,
     protocol: Annotated[
         str | None, typer.Option(help="logistic, knn or ridge instead of gradient steps, for aggregators without parameters")
@@ -115,8 +127,10 @@ def main(
         weight_decay=weight_decay,
         warmup_epochs=warmup_epochs,
         order=order,
+        drop_last=drop_last,
         normalisation=normalisation,
         final_norm=final_norm,
+        init=init,
         protocol=protocol,
         seeds=None if seeds is None else integers("--seeds", seeds),
         base_lrs=None if base_lrs is None else numbers("--base-lrs", base_lrs),

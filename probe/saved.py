@@ -1,6 +1,7 @@
 """Trained heads on disk: parameters as safetensors, everything else as JSON beside them. Loading never runs code."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,10 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
             raise BeyondClsError(
                 f"{description} has format version {version}, expected {FORMAT_VERSION}; train the probe again"
             )
+        # How it started does not matter any more, and older descriptions do not say it.
         spec = HeadSpec(*(described[name] for name in ("aggregator", "options", "normalisation", "final_norm")))
         if is_own(spec.aggregator):
-            spec = HeadSpec(_named_by_user(spec.aggregator, own, stem), spec.options, spec.normalisation, spec.final_norm)
+            spec = replace(spec, aggregator=_named_by_user(spec.aggregator, own, stem))
         dim, n_classes, n_patches = int(described["dim"]), int(described["n_classes"]), described["n_patches"]
         norm = None
         if spec.final_norm:

@@ -88,7 +88,13 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
     def test_nothing_given_is_the_default(self, tmp_path):
         default, run = plan(tmp_path=tmp_path)
         assert (default.recipe, default.seeds, default.base_lrs, default.closed, run) == (Recipe(), (0, 1, 2), (), None, {})
-        assert default.head.to_dict() == {"aggregator": "abmilp", "options": {}, "normalisation": "batch", "final_norm": False}
+        assert default.head.to_dict() == {
+            "aggregator": "abmilp",
+            "options": {},
+            "normalisation": "batch",
+            "final_norm": False,
+            "init": "normal",
+        }
 
     def test_a_head_wins_over_probe_and_the_command_line_over_both(self, tmp_path):
         mine = self.plan("mine", tmp_path)
@@ -97,6 +103,7 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
             "options": {"depth": 2},
             "normalisation": "none",
             "final_norm": False,
+            "init": "normal",
         }
         expected = Recipe(epochs=7, batch_size=64, base_lr=0.2, momentum=0.5, warmup_epochs=1)
         assert (mine.recipe, mine.seeds, mine.weight_decays) == (expected, (5,), (0, 0.1))
@@ -124,6 +131,17 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
         text = "heads: {cls: {epochs: 12}}\nprobe: {preset: adamw, base_lr: 0.5}"
         common = self.plan("cls", tmp_path, text)
         assert common.recipe == Recipe(**{**PRESETS["adamw"], "epochs": 12, "base_lr": 0.5})
+
+    def test_a_preset_says_where_the_classifier_starts(self, tmp_path):
+        def init(text, **here):
+            return self.plan("cls", tmp_path, f"heads: {{cls: {text}}}\nprobe: {{init: uniform}}", **here).head.init
+
+        assert init("{}") == "uniform"
+        assert init("{preset: adamw}") == "normal"  # that of `probe` does not leak into it
+        assert init("{preset: small-sgd, init: normal}") == "normal"
+        assert init("{init: normal}", preset="mae-lars", drop_last=False) == "uniform"
+        assert init("{preset: mae-lars}", init="normal") == "normal"
+        assert not self.plan("preset", tmp_path, preset="small-sgd", drop_last=False).recipe.drop_last
 
     def test_rows_at_once_of_a_preset_can_be_taken_back(self, tmp_path):
         text = "heads: {cls: {preset: mae-lars, rows_at_once: null, batch_size: 512}}"
@@ -286,6 +304,7 @@ class TestBadInput:
             (("--optimiser", "sdg"), "unknown optimiser 'sdg'; did you mean 'sgd'?"),
             (("--protocol", "lojistic"), "unknown protocol 'lojistic'; did you mean 'logistic'?"),
             (("--protocol", "knn"), "aggregator 'abmilp' has parameters to train"),
+            (("--init", "unifrom"), "unknown init 'unifrom'; did you mean 'uniform'?"),
             (("--order", "owns"), "unknown order 'owns'; did you mean 'own'?"),
             (("--seeds", "a"), "--seeds is 'a', expected integers with commas"),
             (("--seeds", "1,1"), "seeds are [1, 1], expected every value once"),

@@ -62,7 +62,14 @@ class TestWhatIsWritten:
             assert metrics[measure]["std"] == pytest.approx(np.std(values, ddof=1))
         counts = {"n_training": 128, "n_test": 68, "n_views": 1, "n_tokens": 9, "n_classes": 3, "n_parameters": 9 + 27}
         assert {name: metrics[name] for name in counts} == counts
-        said = {"encoder": "encoder-w", "aggregator": "abmilp", "options": {}, "normalisation": "batch", "final_norm": False}
+        said = {
+            "encoder": "encoder-w",
+            "aggregator": "abmilp",
+            "options": {},
+            "normalisation": "batch",
+            "final_norm": False,
+            "init": "normal",
+        }
         said |= {"block": 1, "seeds": [0, 3], "notes": [], "command": "beyondcls probe"}
         assert {name: metrics[name] for name in said} == said
         assert metrics["features"] == {"training": sets[0].spec.key, "test": sets[1].spec.key}

@@ -56,6 +56,16 @@ def test_both_files_or_their_stem(saved):
     assert isinstance(load_probe(str(saved)), torch.nn.Module)
 
 
+def test_one_that_does_not_say_where_its_classifier_started(saved):
+    description = saved.with_name("probe.v1.json")
+    described = json.loads(description.read_text())
+    assert described.pop("init") == "normal"
+    description.write_text(json.dumps(described))
+    assert torch.equal(
+        load_probe(saved).classifier.weight, HeadSpec(options={"depth": 2}).build(8, 9, 3, seed=3).classifier.weight
+    )
+
+
 def test_the_final_norm_comes_along(tmp_path):
     norm, spec = FinalNorm(torch.rand(8), torch.rand(8), 0.5), HeadSpec("cls", final_norm=True)
     head = spec.build(8, None, 3, norm).eval()

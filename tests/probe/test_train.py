@@ -77,6 +77,8 @@ def plain_training(head, member, images, recipe):
     module = PlainHead(head).train()
     optimiser = PlainOptimiser(module, recipe.optimiser, recipe.momentum, member.weight_decay)
     losses, n_steps = [], math.ceil(images.n_rows / recipe.batch_size)
+    if recipe.drop_last and images.n_rows >= recipe.batch_size:
+        n_steps = images.n_rows // recipe.batch_size
     for epoch in range(recipe.epochs):
         total, seen = 0.0, 0
         micro = list(images.epoch(epoch_seed(0, epoch)))
@@ -102,15 +104,16 @@ def plain_training(head, member, images, recipe):
     return module.eval(), losses
 
 
-# The rest of an epoch: a short batch; one image, which is no batch; a short batch after one that is whole, then one image.
-CUTS = [(50, 16, 8), (49, 16, 16), (49, 32, 8)]
+# The rest of an epoch: a short batch; one image, which is no batch; a short batch after one that is whole, then one image;
+# a rest that is dropped; fewer images than a batch, which are not.
+CUTS = [(50, 16, 8, False), (49, 16, 16, False), (49, 32, 8, False), (45, 16, 8, True), (21, 32, 8, True)]
 
 
-@pytest.mark.parametrize(("n", "batch_size", "at_once"), CUTS, ids=str)
+@pytest.mark.parametrize(("n", "batch_size", "at_once", "drop_last"), CUTS, ids=str)
 @pytest.mark.parametrize(("rule", "lr"), [("lars", 60.0), ("sgd", 1.0), ("adamw", 0.05)])
 @pytest.mark.parametrize("aggregator", ["abmilp", "cls"])
-def test_hundred_steps_as_the_plain_implementation(aggregator, rule, lr, n, batch_size, at_once):
-    recipe = Recipe(-(-100 // -(-n // batch_size)), batch_size, at_once, rule, 1.0, 0.9, 0.0, 3)
+def test_hundred_steps_as_the_plain_implementation(aggregator, rule, lr, n, batch_size, at_once, drop_last):
+    recipe = Recipe(-(-100 // -(-n // batch_size)), batch_size, at_once, rule, 1.0, 0.9, 0.0, 3, drop_last=drop_last)
     one, images, spec = member(1, lr, 0.01, aggregator), Images(n, at_once), HeadSpec(aggregator)
     reference, losses = plain_training(spec.build(D, T, K, seed=1), one, images, recipe)
     [ours] = trained([family([one], spec)], recipe, images)
@@ -357,6 +360,14 @@ def test_one_class_has_no_loss():
 
 
 class TestPieces:
+    @pytest.mark.parametrize(("n", "computed"), [(2, 2), (31, 31), (32, 32), (33, 32), (63, 32), (64, 64), (97, 96)])
+    def test_drop_the_rest_of_an_epoch_but_never_all_of_it(self, n, computed):
+        whole, dropped = (pieces(n, Recipe(2, 32, 8, warmup_epochs=0, drop_last=drop)) for drop in (False, True))
+        assert [p.rows for p in dropped] == [p.rows for p in whole]  # what a loader hands out is the same
+        assert sum(p.rows for p in dropped if not p.skip) == computed
+        assert {p.n_steps for p in dropped} == {max(1, n // 32)}
+        assert sum(p.ends_step for p in dropped) == max(1, n // 32)
+
     @pytest.mark.parametrize("n", [2, 31, 32, 33, 40, 41, 64, 65, 97])
     def test_cover_every_image_once(self, n):
         plan = pieces(n, Recipe(2, 32, 8, warmup_epochs=0))
