@@ -27,6 +27,7 @@ TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 OF_A_RUN = {
     "block": "int",
     "views": "int",
+    "mix_evaluation_view": "bool",
     "held_out": "float",
     "k_shot": "int",
     "percent": "float",

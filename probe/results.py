@@ -16,6 +16,7 @@ from probe.closed import CLOSED, Closed, Logistic, Ridge, Vectors
 from probe.cost import Cost, cost_of, shapes_read
 from probe.grid import HeadPlan
 from probe.metrics import top_k_hits
+from probe.notes import augmentation, notes_on_training
 from probe.passes import Outcome, Passes
 from probe.saved import save_probe
 from probe.select import Selected
@@ -27,16 +28,18 @@ UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on value
 
 def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Outcome], chosen: Selected) -> dict[str, Any]:
     """Content of metrics.json of a head that was trained."""
-    cost = _cost(name, passes)
+    cost, ends = _cost(name, passes), [outcome.curve[-1] for outcome in outcomes]
+    notes = notes_on_training(plan.recipe, len(passes.training.rows), len(plan.seeds), passes.views)
     return {
         **_common(name, plan, passes),
         **{measure: over_seeds([outcome.result[measure] for outcome in outcomes]) for measure in outcomes[0].result},
+        **{measure: over_seeds([end[measure] for end in ends]) for measure in ends[0] if measure.startswith("train_")},
         "seeds": list(plan.seeds),
         "recipe": _recipe(plan, chosen),
         "selected": chosen.to_dict(),
         "n_parameters": sum(p.numel() for p in outcomes[0].head.parameters()),
         "cost": asdict(cost),
-        "notes": [*chosen.notes, *([UNCOUNTED] if cost.flops_per_image is None else [])],
+        "notes": [*chosen.notes, *notes, *([UNCOUNTED] if cost.flops_per_image is None else [])],
     }
 
 
@@ -77,6 +80,7 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
         "n_test": len(passes.test.rows),
         "test_images": _digest_of_images(passes.test),
         "n_views": len(passes.views),
+        "augmentation": augmentation(passes.views),
         "n_tokens": _n_patches(passes, reads),
         "n_classes": passes.training.store.n_classes,
     }

@@ -158,7 +158,7 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
     def test_of_the_whole_run(self, tmp_path):
         assert plan(self.FILE, "small", tmp_path=tmp_path)[1] == {"views": 1, "k_shot": 2}
         assert plan(self.FILE, "small", tmp_path=tmp_path)[0].recipe.base_lr == 0.1  # null says nothing
-        here = {"views": 2, "percent": 5.0, "placement": "stream"}
+        here = {"views": 2, "mix_evaluation_view": True, "percent": 5.0, "placement": "stream"}
         assert plan(self.FILE, "small", tmp_path=tmp_path, **here)[1] == here
         text = "heads: {cls: {views: 1}}\nprobe: {views: 3, block: 4, held_out: 0.2}"
         assert plan(text, "cls", tmp_path=tmp_path)[1] == {"views": 1, "block": 4, "held_out": 0.2}
@@ -204,9 +204,12 @@ class TestRun:
             metrics = json.loads((tmp_path / "out" / name / "metrics.json").read_text())
             assert f"{tmp_path}/out/{name}: top-1 {metrics['top1']['mean']:.2f} ± 0.00 % over 1 seed, 69 test images" in shown
             assert metrics["selected"]["n_images"] == 12
-            (note,) = metrics["notes"]
-            assert f"note: {note}" in shown
-        assert "features read once for cls, average: 309 vectors of each in memory" in shown
+            edge, unaugmented = metrics["notes"]
+            assert f"note: {edge}" in shown
+            assert unaugmented.startswith("no augmentation: every epoch shows the same random crop of each image")
+        assert shown.count(unaugmented) == shown.count(f"note on all: {unaugmented}") == 1
+        assert "69 test images, trained on 1 random crop of each image" in shown
+        assert "features read once for cls, average: 189 vectors of each in memory" in shown
 
     def test_heads_of_a_file(self, beyondcls, params, tmp_path):
         a, b = (

@@ -70,15 +70,23 @@ class TestWhatIsWritten:
             "final_norm": False,
             "init": "normal",
         }
-        said |= {"block": 1, "seeds": [0, 3], "notes": [], "command": "beyondcls probe"}
+        said |= {
+            "block": 1,
+            "seeds": [0, 3],
+            "notes": ["no augmentation", "all 2 seeds see the same order of images"],
+            "command": "beyondcls probe",
+        }
+        notes = said.pop("notes")
         assert {name: metrics[name] for name in said} == said
+        assert [note.split(":")[0] for note in metrics["notes"]] == notes
         assert metrics["features"] == {"training": sets[0].spec.key, "test": sets[1].spec.key}
         assert metrics["recipe"] == {**vars(RECIPE)}
         assert metrics["selected"]["on"] == "nothing"
         rows = list(csv.DictReader((tmp_path / "out/curves.csv").open()))
         assert [(r["seed"], r["epoch"]) for r in rows] == [(s, e) for s in "03" for e in "123"]
-        assert set(rows[0]) == {"seed", "epoch", "loss", "top1", "top5", "entropy"}
-        assert [float(rows[i]["top1"]) for i in (2, 5)] == metrics["top1"]["values"]
+        assert set(rows[0]) == {"seed", "epoch", "loss", "train_top1", "top1", "top5", "entropy"}
+        for measure in ("top1", "train_top1"):
+            assert [float(rows[i][measure]) for i in (2, 5)] == metrics[measure]["values"]
         weights = np.load(tmp_path / "out/trained/weights.npy")
         assert weights.shape == (68, 9)
         assert weights.dtype == np.float32
@@ -357,6 +365,78 @@ class TestProtocolsWithoutSteps:
         monkeypatch.setattr("probe.passes.fits", lambda *_: False)
         with pytest.raises(BeyondClsError, match="memory does not suffice for the vectors of 128 images; use a subset"):
             probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), closed=make_closed("knn")))
+
+
+class TestAugmentation:
+    @pytest.mark.parametrize(
+        ("stored", "options", "shown", "note"),
+        [
+            (3, {}, (2, False), None),
+            (3, {"mix_evaluation_view": True}, (2, True), None),
+            (3, {"views": 2}, (1, False), "no augmentation: every epoch shows the same random crop of each image"),
+            (3, {"views": 1}, (0, True), "no augmentation: every epoch shows the evaluation crop of each image"),
+            (1, {"mix_evaluation_view": True}, (0, True), "no augmentation: every epoch shows the evaluation crop"),
+        ],
+        ids=str,
+    )
+    def test_crops_alone_where_there_are_any_and_what_there_is_is_said(self, stored, options, shown, note, tmp_path):
+        train, test = write_features(tmp_path / "a", views=stored), write_features(tmp_path / "b", seed=1)
+        heads = {
+            "cls": HeadPlan(HeadSpec("cls"), RECIPE, seeds=(0, 1)),
+            "knn": HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=[1])),
+        }
+        written = probe(train, test, tmp_path / "out", heads, **options)
+        assert written["cls"]["augmentation"] == dict(zip(("n_crops", "evaluation_view"), shown, strict=True))
+        assert written["cls"]["n_views"] == sum(shown)
+        assert [n.startswith(note) for n in written["cls"]["notes"] if "augmentation" in n] == ([] if note is None else [True])
+        assert written["knn"]["augmentation"] == {"n_crops": 0, "evaluation_view": True}
+        crops = "order of images and crops:" if sum(shown) > 1 else "order of images:"
+        assert any(f"all 2 seeds see the same {crops}" in n for n in written["cls"]["notes"])
+
+    def test_what_is_learnt_from_crops_is_not_of_view_0(self, tmp_path):
+        """View 0 holds the class, crops are noise: what learns from crops alone cannot know it."""
+        train, test = (
+            write_features(tmp_path / "a", 300, views=2, signal=12.0),
+            write_features(tmp_path / "b", 300, seed=1, signal=12.0),
+        )
+        plan = HeadPlan(HeadSpec("cls"), replace(RECIPE, epochs=10), seeds=(0,))
+        reached = [
+            probe(train, test, tmp_path / str(number), plan, **options)[str(number)]
+            for number, options in enumerate(({}, {"mix_evaluation_view": True}, {"views": 1}))
+        ]
+        assert reached[0]["top1"]["mean"] < 60 < 95 < reached[2]["top1"]["mean"]
+        assert reached[0]["train_top1"]["mean"] < reached[1]["train_top1"]["mean"] < reached[2]["train_top1"]["mean"]
+
+
+class TestSteps:
+    @pytest.mark.parametrize(
+        ("changed", "notes"),
+        [
+            (
+                {"batch_size": 512, "drop_last": True},
+                [
+                    "batch_size 512, but 128 training images: a step has 128, where the official code, which drops it, would "
+                    "train on nothing, and base_lr is still scaled by 512/256 = 2"
+                ],
+            ),
+            (
+                {"batch_size": 160},
+                ["batch_size 160, but 128 training images: a step has 128, and base_lr is still scaled by 160/256 = 0.625"],
+            ),
+            (
+                {"batch_size": 50, "drop_last": True},
+                ["drop_last: 28 of 128 training images are left out of each epoch, others in each"],
+            ),
+            ({"batch_size": 64, "drop_last": True}, []),
+            ({"batch_size": 50}, []),
+        ],
+        ids=str,
+    )
+    def test_what_a_step_really_is(self, changed, notes, sets, tmp_path):
+        plan = HeadPlan(HeadSpec("cls"), replace(RECIPE, order="own", **changed), seeds=(0, 1))
+        metrics = probe(*sets, tmp_path / "out", plan)["out"]
+        assert [note for note in metrics["notes"] if "augmentation" not in note] == notes
+        assert metrics["recipe"]["drop_last"] == changed.get("drop_last", False)
 
 
 class TestSubsetsAndBlocks:
