@@ -99,8 +99,8 @@ def test_what_fails_is_named(tmp_path: Path) -> None:
     assert said(tmp_path) == {
         "Not as the paper says": "AbMILP is ahead of [cls] on dino, too; AbMILP is not clearly ahead of [cls] on mae; "
         "over [cls] AbMILP gains less on mae than on dino, −4.5 ± 1.0 points and −7.5 ± 1.6 percentage points of the errors; "
-        "over the average patch AbMILP gains less on mae than on dino, −4.5 ± 1.0 points and −7.5 ± 1.6 percentage points of the "
-        "errors"
+        "over the average patch AbMILP gains less on mae than on dino, −4.5 ± 1.0 points and −7.5 ± 1.6 percentage points of "
+        "the errors"
     }
 
 
