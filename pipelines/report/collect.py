@@ -54,6 +54,8 @@ class Probe:
     weights: Path | None
     aggregator: str = ""
     cost: Mapping[str, int | None] = field(default_factory=dict)  # parameters, parameters_classifier, flops_per_image
+    correct: Path | None = None  # correct.npz: which test images each seed classifies correctly, bool [n_seeds, n_test]
+    test_images: str | None = None  # digest of the ids of these images; None in metrics of earlier versions
 
     @property
     def measure(self) -> str:
@@ -228,7 +230,7 @@ def _probe(file: Path) -> Probe | None:
     content = json.loads(file.read_text(encoding="utf-8"))
     if "absent" in content:
         return None
-    weights = file.parent / "trained" / "weights.npy"
+    weights, correct = (file.parent / "trained" / name for name in ("weights.npy", "correct.npz"))
     return Probe(
         encoder=file.parent.parent.name,
         head=file.parent.name,
@@ -249,6 +251,8 @@ def _probe(file: Path) -> Probe | None:
         weights=weights if weights.is_file() else None,
         aggregator=str(content.get("aggregator", "")),
         cost=dict(content.get("cost", {})),
+        correct=correct if correct.is_file() else None,
+        test_images=str(content["test_images"]) if "test_images" in content else None,
     )
 
 

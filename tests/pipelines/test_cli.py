@@ -36,6 +36,7 @@ def test_help_lists_every_command(beyondcls):
         "extract",
         "plan",
         "probe",
+        "transfer",
         "predict",
         "attention",
         "divergence",
