@@ -397,7 +397,7 @@ class TestAugmentation:
         """View 0 holds the class, crops are noise: what learns from crops alone cannot know it."""
         train, test = (
             write_features(tmp_path / "a", 300, views=2, signal=12.0),
-            write_features(tmp_path / "b", 300, seed=1, signal=12.0),
+            write_features(tmp_path / "b", seed=1, signal=12.0),
         )
         plan = HeadPlan(HeadSpec("cls"), replace(RECIPE, epochs=10), seeds=(0,))
         reached = [
