@@ -73,6 +73,7 @@ class Attention:
     architecture: Mapping[str, Any]
     statistics: Mapping[str, tuple[tuple[float, float], ...]]
     cls_map: Path | None
+    crops: Path | None = None  # [N, 4] of what its maps show
 
 
 @dataclass(frozen=True)
@@ -270,6 +271,7 @@ def _attention(file: Path) -> Attention:
         architecture=dict(content["architecture"]),
         statistics=_statistics(_rows(file.parent / "statistics.csv")),
         cls_map=cls_map if cls_map.is_file() else None,
+        crops=crops if (crops := file.parent / "crops.npy").is_file() else None,
     )
 
 
