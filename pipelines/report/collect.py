@@ -88,6 +88,8 @@ class Folders:
     images: str = "quickstart/data/cifar10/test"  # the test images
     split: str | None = None  # of these
     datasets: tuple[Path, ...] = (Path("datasets"),)  # DATASETS/DATA/ENCODER/HEAD: of any images, those of `probes` among them
+    localised: str | None = None  # the images of `localisation`; those of `images` if not given
+    localised_split: str | None = None  # of these
 
 
 @dataclass(frozen=True)

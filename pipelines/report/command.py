@@ -23,6 +23,10 @@ def main(
     ),
     data: Annotated[str, typer.Option(help="the test images, for the overlays")] = "quickstart/data/cifar10/test",
     split: Annotated[str | None, typer.Option(help="of these, as `beyondcls extract --split` takes it")] = None,
+    localised: Annotated[
+        str | None, typer.Option(help="the images that were localised, to draw boxes over  [default: those of --data]")
+    ] = None,
+    localised_split: Annotated[str | None, typer.Option(help="of these")] = None,
     out: Annotated[Path, typer.Option(help="folder for index.html, tables and figures")] = Path("report"),
     n_examples: Annotated[int, typer.Option(min=0, help="images with overlays")] = 6,
     encoder: Annotated[list[str] | None, typer.Option(help="show this encoder; repeat it for more; all if not given")] = None,
@@ -48,7 +52,7 @@ def main(
             f"--image {image[0]} and --draw {draw} both choose the images, expected one of them; drop the other"
         )
     inputs = collect(
-        Folders(probes, attention, studies, divergence, localisation, data, split, tuple(datasets)),
+        Folders(probes, attention, studies, divergence, localisation, data, split, tuple(datasets), localised, localised_split),
         Examples(n_examples, tuple(image or ()), draw),
     )
     if encoder:

@@ -79,7 +79,7 @@ def uri(picture: UInt8[np.ndarray, "H W 3"], outlines: Iterable[Outline] = ()) -
             corners = (x0 - around, y0 - around, x1 + around, y1 + around)
             _rectangle(draw, corners, colour, outline.width + 2 * around, outline.dashed)
     target = io.BytesIO()
-    image.save(target, format="WEBP", quality=QUALITY, method=6)
+    image.save(target, format="WEBP", quality=QUALITY, method=6, use_sharp_yuv=True)
     return "data:image/webp;base64," + base64.b64encode(target.getvalue()).decode("ascii")
 
 
