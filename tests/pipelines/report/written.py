@@ -81,8 +81,21 @@ def write_probe(
     return folder
 
 
-def write_attention(root: Path, encoder: str, digest: str, n_tokens: int = N_TOKENS, n_images: int = N_IMAGES) -> Path:
-    """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch."""
+def write_correct(folder: Path, correct: np.ndarray, images: str | None = "images") -> Path:
+    """Say of a probe that `write_probe` wrote which test images each seed classifies correctly: bool [S, N]."""
+    np.savez_compressed(folder / "trained" / "correct.npz", correct=correct)
+    metrics = json.loads((folder / "metrics.json").read_text())
+    values = 100 * correct.mean(1)
+    measured = {"mean": values.mean(), "std": values.std(ddof=1) if len(values) > 1 else 0.0, "values": values.tolist()}
+    metrics |= {"n_test": correct.shape[1], "seeds": list(range(len(correct))), "top1": measured}
+    (folder / "metrics.json").write_text(json.dumps(metrics | ({} if images is None else {"test_images": images})))
+    return folder
+
+
+def write_attention(
+    root: Path, encoder: str, digest: str, n_tokens: int = N_TOKENS, n_images: int = N_IMAGES, side: int = 8
+) -> Path:
+    """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch of images that are `side` pixels wide and high."""
     folder = root / encoder
     folder.mkdir(parents=True)
     rows = [(name, block, 0.5 + block / 4, 0.125) for name in STATISTICS for block in (0, 1)]
@@ -92,6 +105,7 @@ def write_attention(root: Path, encoder: str, digest: str, n_tokens: int = N_TOK
     maps = np.full((n_images, n_tokens), 0.25 / (n_tokens - 1), np.float16)
     maps[:, -1] = 0.75
     np.save(folder / "cls_map.npy", maps)
+    np.save(folder / "crops.npy", np.tile(np.array([0, 0, side, side], np.float32), (n_images, 1)))
     summary = {
         "encoder": encoder,
         "key": f"test-{encoder}",
@@ -141,7 +155,7 @@ def write_large(root: Path, n_encoders: int, n_blocks: int = 12, n_heads: int = 
     digest = open_images(str(data)).digest
     for n in range(n_encoders):
         encoder = "random" if n == n_encoders - 1 else f"vit_base_patch16_224.encoder{n}"
-        folder = write_attention(root / "attention", encoder, digest, n_tokens)
+        folder = write_attention(root / "attention", encoder, digest, n_tokens, side=224)
         values = generator.random((len(STATISTICS), n_blocks, n_heads))
         rows = [
             (STATISTICS[s], block, values[s, block].mean(), 0.1) for s in range(len(STATISTICS)) for block in range(n_blocks)
