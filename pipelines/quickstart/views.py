@@ -3,9 +3,9 @@
     python -m pipelines.quickstart.views --features FOLDER --out quickstart/studies/views
 
 Of each encoder in params.yaml it extracts 2,000 of the quickstart's training images with 16 crops into FOLDER, unless they are
-there, and trains [cls], average and AbMILP as `probe` in params.yaml says: from the evaluation crop alone, from 1, 2, 4, 8 and 16
-stored crops, and with the encoder in the loop, which shows in every epoch a crop of each image that was never shown before. All
-are measured on the evaluation crops of the test images. Writes OUT/ENCODER/HEAD-CROPS/metrics.json, which the report draws.
+there, and trains [cls], average and AbMILP as `probe` in params.yaml says: from the evaluation crop alone, from 1, 2, 4, 8 and
+16 stored crops, and with the encoder in the loop, which shows in every epoch a crop of each image that was never shown before.
+All are measured on the evaluation crops of the test images. Writes OUT/ENCODER/HEAD-CROPS/metrics.json, which the report draws.
 """
 
 import json
@@ -100,7 +100,7 @@ def keep(folder: Path, measures: Mapping[str, Any], crops: int | str) -> None:
     """Write metrics.json, with how many crops there were and the command that measures it again."""
     folder.mkdir(parents=True, exist_ok=True)
     command = shlex.join(["python", "-m", "pipelines.quickstart.views", *sys.argv[1:]])
-    kept = {**measures, "crops": crops, "command": command}
+    kept = {**measures, "augmentation": {"n_crops": crops, "evaluation_view": False}, "command": command}
     (folder / "metrics.json").write_text(json.dumps(kept, indent=1) + "\n")
 
 

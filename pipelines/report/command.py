@@ -26,7 +26,9 @@ def main(
         ),
     ] = None,
     attention: Annotated[Path | None, typer.Option(help="folder that holds ENCODER/statistics.csv")] = None,
-    studies: Annotated[Path | None, typer.Option(help="folder that holds STUDY/ENCODER/HEAD/metrics.json")] = None,
+    studies: Annotated[
+        list[Path] | None, typer.Option(help="folder that holds STUDY/ENCODER/HEAD/metrics.json; repeat it for more")
+    ] = None,
     divergence: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as divergence writes it")] = None,
     localisation: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as localisation writes it")] = None,
     data: Annotated[str | None, typer.Option(help="the test images, for the overlays")] = None,
@@ -69,9 +71,8 @@ def main(
             f"--probes {probes} and --dataset {dataset} both choose the probes, expected one of them; drop the other"
         )
     folders = project(Path(), dataset) if probes is None else Folders(probes)
-    named = given(attention=attention, studies=studies, divergence=divergence, localisation=localisation)
-    if datasets is not None:
-        named["datasets"] = tuple(datasets)
+    named = given(attention=attention, divergence=divergence, localisation=localisation)
+    named |= {name: tuple(folders) for name, folders in given(studies=studies, datasets=datasets).items()}
     if data is not None:
         named |= {"images": data, "split": split}
     elif split is not None:

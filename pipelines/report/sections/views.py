@@ -25,8 +25,9 @@ def section(inputs: Inputs) -> Section | None:
         return None
     said = Text(" ".join(_finding(encoder, _series(of)) for encoder, of in by_encoder(study).items()), kind="finding")
     about = Text(
-        "The paper trains on a new random crop of each image in every epoch. A feature set holds the evaluation crop and as many "
-        "random ones as were extracted (`--views`); an epoch shows one of these. All are measured on the evaluation crop."
+        "The paper trains on a new random crop of each image in every epoch. A feature set holds the evaluation crop and as "
+        "many random ones as were extracted (--views counts both); an epoch shows one of these. All heads are measured on the "
+        "evaluation crop."
     )
     return Section("views", "Stored crops against fresh ones", (about, said, figures(study), table(study)))
 

@@ -112,7 +112,7 @@ def test_the_layout(tmp_path: Path):
     assert project(folder) == Folders(
         folder / "probes/two",
         folder / "attention/two",
-        folder / "studies",
+        (folder / "studies",),
         folder / "divergence",
         folder / "localisation",
         str(folder / "images/two"),

@@ -54,7 +54,7 @@ def root(tmp_path: Path) -> Path:
 
 def inputs_of(root: Path) -> Inputs:
     folders = {name: root / name for name in ("probes", "attention", "studies", "divergence")}
-    return collect(Folders(**folders))
+    return collect(Folders(**folders | {"studies": (folders["studies"],)}))
 
 
 def built(root: Path) -> Section:
