@@ -81,6 +81,7 @@ class Attention:
     statistics: Mapping[str, tuple[tuple[float, float], ...]]
     cls_map: Path | None
     heads: Path | None = None
+    crops: Path | None = None  # [N, 4] of what its maps show
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ class Folders:
         images: the test images, a folder or an address.
         split: of these.
         datasets: DATASETS/DATA/ENCODER/HEAD: of any images, those of `probes` among them.
+        localised: the images of `localisation`; those of `images` if not given.
+        localised_split: of these.
     """
 
     probes: Path | None = None
@@ -106,6 +109,8 @@ class Folders:
     images: str | None = None
     split: str | None = None
     datasets: tuple[Path, ...] = ()
+    localised: str | None = None
+    localised_split: str | None = None
 
 
 @dataclass(frozen=True)
@@ -297,6 +302,7 @@ def _attention(file: Path) -> Attention:
         statistics=_statistics(_rows(file.parent / "statistics.csv")),
         cls_map=cls_map if cls_map.is_file() else None,
         heads=heads if heads.is_file() else None,
+        crops=crops if (crops := file.parent / "crops.npy").is_file() else None,
     )
 
 

@@ -31,6 +31,10 @@ def main(
     localisation: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as localisation writes it")] = None,
     data: Annotated[str | None, typer.Option(help="the test images, for the overlays")] = None,
     split: Annotated[str | None, typer.Option(help="of these, as `beyondcls extract --split` takes it")] = None,
+    localised: Annotated[
+        str | None, typer.Option(help="the images that were localised, to draw boxes over  [default: those of --data]")
+    ] = None,
+    localised_split: Annotated[str | None, typer.Option(help="of these")] = None,
     out: Annotated[Path, typer.Option(help="folder for index.html, tables and figures")] = Path("report"),
     n_examples: Annotated[int, typer.Option(min=0, help="images with overlays")] = 6,
     encoder: Annotated[list[str] | None, typer.Option(help="show this encoder; repeat it for more; all if not given")] = None,
@@ -72,6 +76,8 @@ def main(
         named |= {"images": data, "split": split}
     elif split is not None:
         named["split"] = split
+    if localised is not None:
+        named |= {"localised": localised, "localised_split": localised_split}
     inputs = collect(replace(folders, **named), Examples(n_examples, tuple(image or ()), draw))
     if encoder:
         inputs = subset(inputs, encoder)

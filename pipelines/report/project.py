@@ -8,6 +8,7 @@ from pipelines.report.collect import Folders
 from store import BeyondClsError
 
 PARAMS = "params.yaml"
+COMPOSED = "composed/images.csv"  # what `dvc repro` localises
 
 
 def project(folder: Path, dataset: str | None = None) -> Folders:
@@ -37,6 +38,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         images=_images(folder, params, main),
         split="test",
         datasets=compared,
+        localised=str(composed) if (composed := folder / COMPOSED).is_file() else None,
     )
 
 
