@@ -38,7 +38,9 @@ def main(
     ] = None,
     study: Annotated[
         str | None,
-        typer.Option(help="train all heads of studies.STUDY in params.yaml, with its parameters, in place of --head"),
+        typer.Option(
+            help="train all heads of STUDY (studies, block_studies in params.yaml), with its parameters, in place of --head"
+        ),
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="of the aggregator, e.g. --option depth=2; may be repeated")] = None,
     preset: Annotated[

@@ -53,7 +53,7 @@ def shrink(params: dict[str, Any]) -> None:
     )
     params["probe"] |= {"seeds": [0, 1], "epochs": 2, "warmup_epochs": 0, "batch_size": 32}
     params["extract"]["shard_rows"] = 32
-    params["studies"], params["divergence"] = {}, []
+    params["studies"], params["block_studies"], params["divergence"] = {}, {}, []
 
 
 def keep_stages(folder: Path, kept: Sequence[str]) -> None:
