@@ -12,12 +12,13 @@ from pipelines.places import open_features
 def main(
     features: Annotated[str, typer.Option(help="feature set: its folder, receipt, or address")],
     out: Annotated[Path, typer.Option(help="folder for tables and maps")],
+    block: Annotated[int | None, typer.Option(help="of the maps  [default: the deepest that is stored]")] = None,
     params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
 ) -> None:
-    """Average the stored attention statistics over images (Fig. 3-6), and keep the [cls] maps of the last block.
+    """Average the stored attention statistics over images (Fig. 3-6), and keep the [cls] maps of a block.
 
     Writes statistics.csv (block, statistic, mean and std over images of the mean over heads), heads.csv (mean over images per
-    block and head), cls_map.npy ([N, T] float16: last block's [cls] attention, mean over heads, renormalised over patches; only
+    block and head), cls_map.npy ([N, T] float16: a block's [cls] attention, mean over heads, renormalised over patches; only
     for encoders with [cls]) and summary.json.
     """
     import csv
@@ -43,16 +44,17 @@ def main(
             writer.writeheader()
             writer.writerows(table)
     n_tokens = store.tokens("patch").shape[1] if "patch" in store.kinds else None
-    if "cls" in store.spec.maps:
-        maps = store.array("attention/cls/view0").rows(rows).astype(np.float32).mean(1)  # [N, T], averaged over heads
+    if store.map_blocks("cls"):
+        maps = store.attention("cls", block).rows(rows).astype(np.float32).mean(1)  # [N, T], averaged over heads
         np.save(out / "cls_map.npy", (maps / maps.sum(-1, keepdims=True)).astype(np.float16))
-        n_tokens = maps.shape[-1]
+        n_tokens, block = maps.shape[-1], store.map_block("cls") if block is None else block
     summary = {
         "encoder": store.attributes["encoder"],
         "key": store.spec.key,
         "data": store.spec.data,
         "n_images": len(rows),
         "n_tokens": n_tokens,
+        "block": block,  # of the maps
         "classes": store.attributes["classes"],
         "architecture": json.loads(store.spec.architecture),
     }

@@ -10,7 +10,7 @@ from store import BeyondClsError
 
 
 class StoredAttention(Weighted):
-    """Base: a row of the last block's attention over the patches, of all heads, becomes one weight per patch.
+    """Base: a row of the probed block's attention over the patches, of all heads, becomes one weight per patch.
 
     An image of which no head gives any mass to patches has no weights: they are NaN.
 

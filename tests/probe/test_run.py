@@ -410,7 +410,9 @@ class TestBadInput:
 
     def test_the_test_set_lacks_it(self, sets, tmp_path):
         pair = [write_features(tmp_path / name, maps=maps) for name, maps in (("a", ("cls", "centre")), ("b", ("cls",)))]
-        with pytest.raises(StoreError, match=r"b has no array 'attention/centre/view0'; it has: attention/cls/view0"):
+        with pytest.raises(
+            StoreError, match=r"b has no array 'attention/centre/block1/view0'; it has: attention/cls/block1/view0"
+        ):
             probe(*pair, tmp_path / "out", HeadPlan(HeadSpec("central-attention"), RECIPE))
 
     def test_block_that_is_not_stored(self, sets, tmp_path):

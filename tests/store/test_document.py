@@ -20,6 +20,7 @@ from store.pull import PULLED
 from store.receipt import ArrayReceipt, Receipt
 from store.spec import FORMAT_VERSION
 from store.stub import is_stub, write_stub
+from tests.features import write_features
 from tests.folders import files
 from tests.store.conftest import CONSTANTS, SPEC, layouts, same, unit_of
 
@@ -116,7 +117,7 @@ def test_array_attributes(written: Path) -> None:
 
 def test_names_and_shapes(written: Path) -> None:
     """Every array of the table is in the test set, and the other way round; kinds are those of the code."""
-    (table,) = _tables("Folder")
+    table, _ = _tables("Folder")
     store = FeatureStore.open(written)
     n, t, d = store.tokens("patch").shape
     sizes = {"N": n, "T": t, "D": d, "W": 9, "R": 2, "L": 6, "H": 2, "2": 2}
@@ -135,6 +136,17 @@ def test_names_and_shapes(written: Path) -> None:
     assert list(dict.fromkeys(row["Array"].split("/")[0] for row in table)) == list(KINDS)
     assert all((written / group / "zarr.json").read_bytes() == GROUP for group in groups_of(list(store.arrays)))
     assert set(KINDS) < set(groups_of(list(store.arrays)))
+
+
+def test_names_of_maps_in_older_sets(tmp_path: Path) -> None:
+    table = {row["In older sets"]: row["Stands for"].split(" with ")[0] for row in _tables("Folder")[1]}
+    older, newer = (
+        write_features(tmp_path / name, maps=("cls", "centre"), older=name == "older") for name in ("older", "newer")
+    )
+    for row in ("cls", "centre"):
+        names = {name: name.format(B=older.n_blocks - 1, V=0) for pair in table.items() for name in pair if row in name}
+        assert [older.attention(row).name, newer.attention(row).name] == list(names.values())
+    assert (older.spec.maps, newer.spec.maps) == (("cls", "centre"), ("cls/block1", "centre/block1"))
 
 
 def test_extraction_names_dimensions_and_dtypes_as_the_table() -> None:
