@@ -287,7 +287,7 @@ class TestRefused:
         [
             ({"encoder": tiny_encoder(1)}, "weights, architecture"),
             ({"dtype": "float32"}, "dtype"),
-            ({"blocks": (0,)}, "blocks"),
+            ({"blocks": (0,)}, "blocks, maps"),
             ({"statistics": (), "maps": False}, "statistics, maps"),
         ],
         ids=["encoder", "dtype", "blocks", "statistics"],
