@@ -134,12 +134,12 @@ def extract(
         check_extension(base, spec, images)
     keys = [spec.key, *([older.key] if (older := unnumbered(spec, last)) else [])]  # the same under older names will do
     if not isinstance(out, Path):
-        places = [out(key) for key in keys]
-        if there := [place for place in places if isinstance(place, FeatureStore)]:
-            report(len(images))
-            return there[0]
+        for place in (places := [out(key) for key in keys]):
+            if isinstance(place, FeatureStore):
+                report(len(images))
+                return place
+        assert isinstance(places[0], Path)
         out = places[0]
-        assert isinstance(out, Path)
     if existing != "repair" and (out / "zarr.json").exists():
         store = base if base is not None else FeatureStore.open(out)
         if store.spec.key in keys:

@@ -32,11 +32,11 @@ def main(
     for name in store.spec.statistics:
         values = store.array(f"statistics/{name}/view0").rows(rows).astype(np.float64)  # [N, L, H], or [N, L] per block
         over_heads = values.mean(2) if values.ndim == 3 else values
-        for block, (mean, std) in enumerate(zip(over_heads.mean(0), over_heads.std(0), strict=True)):
-            per_block.append({"statistic": name, "block": block, "mean": mean, "std": std})
+        for index, (mean, std) in enumerate(zip(over_heads.mean(0), over_heads.std(0), strict=True)):
+            per_block.append({"statistic": name, "block": index, "mean": mean, "std": std})
         per_head += [
-            {"statistic": name, "block": block, "head": head, "mean": mean}
-            for (block, head), mean in (np.ndenumerate(values.mean(0)) if values.ndim == 3 else ())
+            {"statistic": name, "block": index, "head": head, "mean": mean}
+            for (index, head), mean in (np.ndenumerate(values.mean(0)) if values.ndim == 3 else ())
         ]
     for file, table in (("statistics.csv", per_block), ("heads.csv", per_head)):
         with (out / file).open("w", newline="") as target:
@@ -45,9 +45,10 @@ def main(
             writer.writerows(table)
     n_tokens = store.tokens("patch").shape[1] if "patch" in store.kinds else None
     if store.map_blocks("cls"):
+        block = store.map_block("cls") if block is None else block
         maps = store.attention("cls", block).rows(rows).astype(np.float32).mean(1)  # [N, T], averaged over heads
         np.save(out / "cls_map.npy", (maps / maps.sum(-1, keepdims=True)).astype(np.float16))
-        n_tokens, block = maps.shape[-1], store.map_block("cls") if block is None else block
+        n_tokens = maps.shape[-1]
     summary = {
         "encoder": store.attributes["encoder"],
         "key": store.spec.key,

@@ -133,7 +133,7 @@ def logits_of(stem, test, kinds, joined=None):
     features = {}
     for kind in kinds:
         store, name = (joined, kind.removeprefix("joined/")) if kind.startswith("joined/") else (test, kind)
-        if name in ("patch", "cls", "registers"):
+        if name in ("patch", "cls", "registers", "attention/cls", "attention/centre"):
             name = f"{name}/block{described['block']}"
         features[kind] = torch.from_numpy(store.array(f"{name}/view0").rows(rows)).float()
     with torch.no_grad():
@@ -395,8 +395,8 @@ class TestBadInput:
         ("aggregator", "options", "message"),
         [
             ("cls", {}, r"has no \[cls\] tokens .*choose an aggregator that reads something else"),
-            ("cls-attention", {}, "has no 'attention'"),
-            ("central-attention", {}, "has no 'attention'"),
+            ("cls-attention", {}, "has no attention maps"),
+            ("central-attention", {}, "has no attention maps"),
             ("abmilp", {"blocks": [1, 4]}, "no array 'patch/block4/view0'; it has: patch/block1/view0"),
             ("cls-attention", {"of": "joined"}, "reads 'joined/attention/cls', of a second feature set; name it with --joined"),
         ],
