@@ -20,7 +20,7 @@ from probe.recipe import Recipe
 from probe.run import probe
 from store import BeyondClsError
 from tests.extract.pictures import picture, samples, write_tar
-from tests.pipelines.test_cli import ROOT, run
+from tests.pipelines.test_cli import run
 
 OWN = """
 import beyondcls
@@ -35,7 +35,6 @@ ENCODER = ("--encoder", "quickstart-random")
 
 @pytest.fixture
 def beyondcls(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
     return lambda *arguments: run(monkeypatch, capsys, *arguments)
 
 
