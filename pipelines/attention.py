@@ -12,12 +12,13 @@ from pipelines.places import open_features
 def main(
     features: Annotated[str, typer.Option(help="feature set: its folder, receipt, or address")],
     out: Annotated[Path, typer.Option(help="folder for tables and maps")],
+    block: Annotated[int | None, typer.Option(help="of the maps  [default: the deepest that is stored]")] = None,
     params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
 ) -> None:
-    """Average the stored attention statistics over images (Fig. 3-6), and keep the [cls] maps of the last block.
+    """Average the stored attention statistics over images (Fig. 3-6), and keep the [cls] maps of a block.
 
     Writes statistics.csv (block, statistic, mean and std over images of the mean over heads), heads.csv (mean over images per
-    block and head), cls_map.npy ([N, T] float16: last block's [cls] attention, mean over heads, renormalised over patches; only
+    block and head), cls_map.npy ([N, T] float16: a block's [cls] attention, mean over heads, renormalised over patches; only
     for encoders with [cls]), crops.npy ([N, 4] float32: x0, y0, x1, y1 of what the encoder saw, in pixels of the original) and
     summary.json.
     """
@@ -32,11 +33,11 @@ def main(
     for name in store.spec.statistics:
         values = store.array(f"statistics/{name}/view0").rows(rows).astype(np.float64)  # [N, L, H], or [N, L] per block
         over_heads = values.mean(2) if values.ndim == 3 else values
-        for block, (mean, std) in enumerate(zip(over_heads.mean(0), over_heads.std(0), strict=True)):
-            per_block.append({"statistic": name, "block": block, "mean": mean, "std": std})
+        for index, (mean, std) in enumerate(zip(over_heads.mean(0), over_heads.std(0), strict=True)):
+            per_block.append({"statistic": name, "block": index, "mean": mean, "std": std})
         per_head += [
-            {"statistic": name, "block": block, "head": head, "mean": mean}
-            for (block, head), mean in (np.ndenumerate(values.mean(0)) if values.ndim == 3 else ())
+            {"statistic": name, "block": index, "head": head, "mean": mean}
+            for (index, head), mean in (np.ndenumerate(values.mean(0)) if values.ndim == 3 else ())
         ]
     for file, table in (("statistics.csv", per_block), ("heads.csv", per_head)):
         with (out / file).open("w", newline="") as target:
@@ -44,8 +45,9 @@ def main(
             writer.writeheader()
             writer.writerows(table)
     n_tokens = store.tokens("patch").shape[1] if "patch" in store.kinds else None
-    if "cls" in store.spec.maps:
-        maps = store.array("attention/cls/view0").rows(rows).astype(np.float32).mean(1)  # [N, T], averaged over heads
+    if store.map_blocks("cls"):
+        block = store.map_block("cls") if block is None else block
+        maps = store.attention("cls", block).rows(rows).astype(np.float32).mean(1)  # [N, T], averaged over heads
         np.save(out / "cls_map.npy", (maps / maps.sum(-1, keepdims=True)).astype(np.float16))
         n_tokens = maps.shape[-1]
     np.save(out / "crops.npy", store.array("images/crop/view0").rows(rows))
@@ -55,6 +57,7 @@ def main(
         "data": store.spec.data,
         "n_images": len(rows),
         "n_tokens": n_tokens,
+        "block": block,  # of the maps
         "classes": store.attributes["classes"],
         "architecture": json.loads(store.spec.architecture),
     }

@@ -23,6 +23,9 @@ def main(pattern: Annotated[str, typer.Argument(help="part of a name")] = "") ->
             rows.append((name, *counts, of.tokens, "yes" if of.attends else "no", entry.licence, entry.weights))
     if len(rows) > 1:
         typer.echo("\n".join(table(rows, right=(1, 2, 3, 4))))
+    for name, entry in ENCODERS.items():
+        if pattern in name and entry.note:
+            typer.echo(f"{name}: {entry.note}")
     for name in timm_names(pretrained=True):
         if pattern in name:
             typer.echo(name)

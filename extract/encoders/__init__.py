@@ -142,9 +142,9 @@ def _assumed(encoder: Encoder, entry: Pretrained, given: Mapping[str, Any]) -> s
 
 def _of_registry(encoder: Encoder, name: str | None, given: Mapping[str, Any]) -> str:
     """In which values an encoder of the registry that has the weights of timm's `name` differs; nothing if none does."""
-    if name is None or name in ENCODERS:
+    config = None if name is None or name in ENCODERS else timm.get_pretrained_cfg(name)
+    if config is None:
         return ""
-    config = timm.get_pretrained_cfg(name)
     places = (f"timm/{config.architecture}.{config.tag}", config.url)
     for other, entry in ENCODERS.items():
         if entry.weights in places:

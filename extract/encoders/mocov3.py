@@ -18,6 +18,8 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _mocov3(model: str, size: str, **arguments: Any) -> Pretrained:
+    # As the paper's code sees every encoder. MoCo v3's own linear evaluation resizes bilinearly (torchvision's default) instead
+    # of bicubically, to the same 256 pixels: --interpolation bilinear.
     weights = f"https://dl.fbaipublicfiles.com/moco-v3/vit-{size}-300ep/vit-{size}-300ep.pth.tar"
     return Pretrained(model, weights, "CC-BY-NC-4.0", arguments, convert=convert, transform=IMAGENET)
 

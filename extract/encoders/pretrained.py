@@ -48,6 +48,7 @@ class Pretrained:
         block: whose tokens are read unless the user says otherwise; counted from 0, negative from the end.
         digest: SHA-256 of the published file, hexadecimal, where known.
         seed: random weights from this seed, instead of published ones.
+        note: what a user should know, for `beyondcls encoders`.
     """
 
     model: str
@@ -61,6 +62,7 @@ class Pretrained:
     block: int = -1
     digest: str | None = None
     seed: int | None = None
+    note: str = ""
 
     def load(
         self, checkpoint: str | Path | None = None, random_seed: int | None = None, arguments: Mapping[str, Any] | None = None

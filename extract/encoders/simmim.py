@@ -1,6 +1,7 @@
 """SimMIM (Xie et al. 2022, arXiv 2111.09886): a ViT that reconstructs the pixels of masked patches with one linear layer."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -29,9 +30,12 @@ def _simmim(weights: str, pooling: str, block: int) -> Pretrained:
 
 
 DRIVE = "https://drive.google.com/file/d"
+EIGHTH = "read at block 8 of 0 to 11: the paper's 8-th block, counted from 0 as in its code; counted from 1 it is --blocks 7"
 ENCODERS = {
-    # Its ninth block represents more than its last, which serves the reconstruction.
-    "simmim-b16": _simmim(f"{DRIVE}/1dJn6GYkwMIcoP3zqOEyW1_iQfpBi8UOw", "token", 8),
+    # A middle block represents more than the last, which serves the reconstruction. The paper reads "the 8-th ViT block, as
+    # recommended by the authors" (footnote 5 of v1), without saying whether blocks count from 0 or from 1. Its code stops
+    # behind the block whose index, counted from 0, is `return_block`; 8 there is the ninth block, which is what is read here.
+    "simmim-b16": replace(_simmim(f"{DRIVE}/1dJn6GYkwMIcoP3zqOEyW1_iQfpBi8UOw", "token", 8), note=EIGHTH),
     # Averages patch tokens, then normalises: there is no norm before pooling.
     "simmim-ft-b16": _simmim(f"{DRIVE}/1fKgDYd0tRgyHyTnyB1CleYxjo0Gn5tEB", "avg", -1),
 }

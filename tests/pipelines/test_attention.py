@@ -11,9 +11,10 @@ from extract.datasets import open_images
 from extract.encoders import Encoder
 from extract.run import extract
 from pipelines.attention import main
-from store import FeatureStore
+from store import FeatureStore, StoreError
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import sharpen, tiny_encoder
+from tests.features import as_older, write_features
 
 N_IMAGES, N_BLOCKS, N_HEADS = 9, 2, 2
 
@@ -61,7 +62,7 @@ def test_mean_over_heads_and_then_over_images(written: tuple[FeatureStore, Path]
 def test_entropy_is_of_each_head_and_not_of_their_average(written: tuple[FeatureStore, Path]) -> None:
     store, out = written
     good = np.array([row for row in range(N_IMAGES) if row != 5])
-    maps = store.array("attention/cls/view0").rows(good).astype(np.float64)  # [N, H, T], of the last block
+    maps = store.array("attention/cls/block1/view0").rows(good).astype(np.float64)  # [N, H, T], of the last block
     (row,) = (r for r in table(out / "statistics.csv") if (r["statistic"], r["block"]) == ("cls_patch_entropy", "1"))
     of_each, of_average = entropy(maps).mean(), entropy(maps.mean(1)).mean()
     assert float(row["mean"]) == pytest.approx(of_each, abs=2e-3)  # maps are float16
@@ -93,3 +94,18 @@ def test_maps_and_summary(written: tuple[FeatureStore, Path]) -> None:
     np.testing.assert_array_equal(crops, store.array("images/crop/view0").all()[store.valid])
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["key"], summary["n_images"], summary["n_tokens"]) == (store.spec.key, N_IMAGES - 1, 16)
+    assert summary["block"] == 1
+
+
+def test_maps_of_a_block(tmp_path: Path) -> None:
+    """By default of the deepest, which is all that older sets have."""
+    store = write_features(tmp_path / "set", blocks=(0, 1))
+    as_older(store, tmp_path / "older")
+    for name, given, block in (("set", 0, 0), ("set", None, 1), ("older", None, 1), ("older", 1, 1)):
+        main(tmp_path / name, tmp_path / "out", given)
+        maps = np.load(tmp_path / "out/cls_map.npy", allow_pickle=False)
+        rows = store.array(f"attention/cls/block{block}/view0").all().astype(np.float64).mean(1)
+        np.testing.assert_allclose(maps, rows / rows.sum(-1, keepdims=True), rtol=2e-3)
+        assert json.loads((tmp_path / "out/summary.json").read_text())["block"] == block
+    with pytest.raises(StoreError, match="keeps the attention map 'cls' of block 1, not of block 0"):
+        main(tmp_path / "older", tmp_path / "out", 0)

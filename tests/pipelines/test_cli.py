@@ -4,11 +4,13 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 from pipelines import cli
+from store.errors import BeyondClsWarning
 from tests.features import write_features
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,6 +236,22 @@ def test_encoders_are_listed_with_size_tokens_licence_and_source(beyondcls):
     assert "16 registers + 256" in row
     assert "Apache-2.0" in row
     assert row.endswith("https://dl.fbaipublicfiles.com/capi/capi_vitl14_p205.pth")
+    _, out, _ = beyondcls("encoders", "simmim-b16")
+    assert "simmim-b16: read at block 8 of 0 to 11: the paper's 8-th block, counted from 0" in out.splitlines()[-1]
+
+
+def test_our_warnings_are_notes(monkeypatch, capsys):
+    def app():
+        warnings.warn("what was assumed", BeyondClsWarning, stacklevel=1)
+        warnings.warn("another", UserWarning, stacklevel=1)
+
+    others = []
+    monkeypatch.setattr(cli, "app", app)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: others.append(str(message))
+        cli.run()
+    assert capsys.readouterr() == ("", "note: what was assumed\n")
+    assert others == ["another"]
 
 
 def test_tasks_share_an_extraction(beyondcls, tmp_path, monkeypatch):

@@ -175,7 +175,7 @@ def logits_of(stem, test, kinds, joined=None):
     features = {}
     for kind in kinds:
         store, name = (joined, kind.removeprefix("joined/")) if kind.startswith("joined/") else (test, kind)
-        if name in ("patch", "cls", "registers"):
+        if name in ("patch", "cls", "registers", "attention/cls", "attention/centre"):
             name = f"{name}/block{described['block']}"
         features[kind] = torch.from_numpy(store.array(f"{name}/view0").rows(rows)).float()
     with torch.no_grad():
@@ -514,8 +514,8 @@ class TestBadInput:
         ("aggregator", "options", "message"),
         [
             ("cls", {}, r"has no \[cls\] tokens .*choose an aggregator that reads something else"),
-            ("cls-attention", {}, "has no 'attention'"),
-            ("central-attention", {}, "has no 'attention'"),
+            ("cls-attention", {}, "has no attention maps"),
+            ("central-attention", {}, "has no attention maps"),
             ("abmilp", {"blocks": [1, 4]}, "no array 'patch/block4/view0'; it has: patch/block1/view0"),
             ("cls-attention", {"of": "joined"}, "reads 'joined/attention/cls', of a second feature set; name it with --joined"),
         ],
@@ -529,7 +529,9 @@ class TestBadInput:
 
     def test_the_test_set_lacks_it(self, sets, tmp_path):
         pair = [write_features(tmp_path / name, maps=maps) for name, maps in (("a", ("cls", "centre")), ("b", ("cls",)))]
-        with pytest.raises(StoreError, match=r"b has no array 'attention/centre/view0'; it has: attention/cls/view0"):
+        with pytest.raises(
+            StoreError, match=r"b has no array 'attention/centre/block1/view0'; it has: attention/cls/block1/view0"
+        ):
             probe(*pair, tmp_path / "out", HeadPlan(HeadSpec("central-attention"), RECIPE))
 
     def test_block_that_is_not_stored(self, sets, tmp_path):

@@ -43,7 +43,7 @@ def test_known_sizes(name: str, millions: float, tokens: str, block: int) -> Non
 @pytest.mark.parametrize("name", SMALL)
 def test_listed_is_what_is_loaded(name: str) -> None:
     encoder, of = load_encoder(name, random_seed=0), listing_of(ENCODERS[name])
-    encoded = encoder(torch.zeros(1, *encoder.config["input_size"]), [of.block], encoder.statistics, maps=True)
+    encoded = encoder(torch.zeros(1, *encoder.config["input_size"]), [of.block], encoder.statistics, maps=[of.block])
     assert encoder.block == of.block
     assert encoded.patch[of.block].shape == (1, of.n_patches, of.width)
     assert bool(encoded.cls) == of.has_cls
