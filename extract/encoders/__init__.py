@@ -76,8 +76,8 @@ def load_encoder(
             f"{name} was given a checkpoint ({checkpoint}) and a random seed ({random_seed}); give one of them"
         )
     entry = _entry(model or name)
-    vit, described = entry.load(checkpoint, random_seed, arguments)
-    encoder = Encoder(name, vit, described, entry.transform, entry.block)
+    loaded = entry.load(checkpoint, random_seed, arguments)
+    encoder = Encoder(name, loaded.model, loaded.architecture, entry.transform, entry.block, loaded.assumed, loaded.cls_caution)
     if weights is not None and weights != encoder.weights:
         raise BeyondClsError(
             f"the weights of {name} have digest {encoder.weights}, expected {weights}; "

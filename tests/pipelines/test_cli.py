@@ -239,6 +239,13 @@ def test_encoders_are_listed_with_size_tokens_licence_and_source(beyondcls):
     assert row.endswith("https://dl.fbaipublicfiles.com/capi/capi_vitl14_p205.pth")
 
 
+def test_encoders_whose_cls_was_not_fine_tuned_are_listed_with_a_note(beyondcls):
+    _, out, _ = beyondcls("encoders", "ft-b16")
+    assert out.splitlines()[-1].startswith(
+        "note: mae-ft-b16, simmim-ft-b16: fine-tuned through the average of its patch tokens"
+    )
+
+
 def test_tasks_share_an_extraction(beyondcls, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     made = extract_some(tmp_path)

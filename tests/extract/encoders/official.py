@@ -76,11 +76,11 @@ def loaded(name: str, content: Any, folder: Path, **arguments: Any) -> Encoder:
     return load_encoder(name, checkpoint=folder / "checkpoint.pth", arguments=arguments)
 
 
-def shapes_of(name: str) -> dict[str, tuple[int, ...]]:
+def shapes_of(name: str, **arguments: Any) -> dict[str, tuple[int, ...]]:
     """What the model of a registered name expects, at full size; no memory is taken."""
     entry = ENCODERS[name]
     with torch.device("meta"):
-        model = entry.make(entry.model, **entry.arguments)
+        model = entry.make(entry.model, **{**entry.arguments, **arguments})
     return {name: tuple(value.shape) for name, value in model.state_dict().items()}
 
 

@@ -66,8 +66,14 @@ def test_a_fine_tuned_model_is_refused(tmp_path: Path) -> None:
     state = official(768, 12, 1, shared=False)
     tuned = {f"fc_{name}" if name.startswith("norm.") else name: value for name, value in state.items()}
     tuned |= random_state({"head.weight": (1000, 768), "head.bias": (1000,)})
-    with pytest.raises(BeyondClsError, match=r"missing: norm\.bias, norm\.weight; unexpected: fc_norm\.bias, fc_norm\.weight"):
+    with pytest.raises(BeyondClsError, match=r"it has a classifier \(head\.weight, head\.bias\), so it was trained on labels"):
         loaded("beitv2-b16", {"model": tuned}, tmp_path, depth=1)
+
+
+def test_the_first_beit_is_refused(tmp_path: Path) -> None:
+    first = official(768, 12, 1) | random_state({"mask_token": (1, 1, 768), "lm_head.weight": (8, 768), "lm_head.bias": (8,)})
+    with pytest.raises(BeyondClsError, match=r"`lm_head\.\*` without `cls_pt_layers\.\*`, so it is of the first BEiT"):
+        loaded("beitv2-b16", {"model": first}, tmp_path, depth=1)
 
 
 def test_positions_of_another_resolution(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_numbers_of_numpy_are_no_objects(tmp_path: Path) -> None:
     """A number of numpy may be any object, whose unpickling would run its code."""
     content = full_checkpoint(official(384), official(384))
     content["optimizer"]["param_groups"][0]["lr"] = OfAnyKind()
-    with pytest.raises(BeyondClsError, match=r"holds more than tensors and is not loaded"):
+    with pytest.raises(BeyondClsError, match=r"holds more than tensors, a \S*ObjectDType, and is not loaded"):
         loaded("dino-s16", content, tmp_path, depth=DEPTH)
 
 
@@ -109,6 +109,13 @@ def test_no_teacher(tmp_path: Path) -> None:
     content = full_checkpoint(official(384), official(384))
     del content["teacher"]
     with pytest.raises(BeyondClsError, match=r"no dictionary of tensors at the top, in 'teacher'; it holds student, optimizer"):
+        loaded("dino-s16", content, tmp_path, depth=DEPTH)
+
+
+def test_full_checkpoint_of_ibot(tmp_path: Path) -> None:
+    content = full_checkpoint(official(384), official(384))
+    content["ibot_loss"] = content.pop("dino_loss")
+    with pytest.raises(BeyondClsError, match=r"it holds `ibot_loss`, which iBOT writes and DINO does not; load it as ibot-s16"):
         loaded("dino-s16", content, tmp_path, depth=DEPTH)
 
 

@@ -1,6 +1,7 @@
 """SimMIM: the official checkpoints of pretraining and of fine-tuning."""
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -93,8 +94,19 @@ def test_settings_of_yacs_beside_the_weights(tmp_path: Path, monkeypatch: pytest
 
 
 def test_fine_tuned_weights_are_not_pretrained_ones(tmp_path: Path) -> None:
-    with pytest.raises(BeyondClsError, match=r"missing: norm\.bias, norm\.weight; unexpected: fc_norm\.bias, fc_norm\.weight"):
+    with pytest.raises(
+        BeyondClsError, match=r"has a classifier \(head\.weight, head\.bias\), .* with --model beit_base_patch16"
+    ):
         loaded("simmim-b16", {"model": fine_tuned(1)}, tmp_path, depth=1)
+    headless = {name: value for name, value in fine_tuned(1).items() if not name.startswith("head.")}
+    with pytest.raises(BeyondClsError, match=r"missing: norm\.bias, norm\.weight; unexpected: fc_norm\.bias, fc_norm\.weight"):
+        loaded("simmim-b16", {"model": headless}, tmp_path, depth=1)
+
+
+def test_beit_after_fine_tuning(tmp_path: Path) -> None:
+    """Its tensors have the same names; what lies beside them differs."""
+    with pytest.raises(BeyondClsError, match=r"it holds `args`, which BEiT's training script writes .* with --model beit_base"):
+        loaded("simmim-ft-b16", {"model": fine_tuned(1), "args": Namespace()}, tmp_path, depth=1)
 
 
 def test_another_order_of_positions(tmp_path: Path) -> None:
