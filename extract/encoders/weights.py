@@ -83,8 +83,8 @@ def _refusal(path: Path, message: str) -> str:
     kind = re.search(r"(?:GLOBAL|but got) (?:<class ')?([\w.]+)", message)
     if "Unsupported operand" in message:
         return (
-            f"{path} is not a readable checkpoint: torch.save did not write it; is it a plain pickle, a page of a web server, or "
-            "a .safetensors file by another name?"
+            f"{path} is not a readable checkpoint: torch.save did not write it; is it a plain pickle, a page of a web server, "
+            "or a .safetensors file by another name?"
         )
     if "TorchScript" in message:
         what = "is a TorchScript archive, which holds code,"
