@@ -24,6 +24,12 @@ def main(
     model: of.Model = None,
     random_seed: Annotated[int | None, typer.Option(help="random weights from this seed: the untrained twin")] = None,
     weights: Annotated[str | None, typer.Option(help="digest that the weights must have")] = None,
+    mean: of.Mean = None,
+    std: of.Std = None,
+    crop_pct: of.CropPct = None,
+    crop_mode: of.CropMode = None,
+    interpolation: of.Interpolation = None,
+    input_size: of.InputSize = None,
     form: of.Form = None,
     split: of.Split = None,
     classes: of.Classes = None,
@@ -76,6 +82,9 @@ def main(
 
     loading, options = of.from_params(params, encoder, load_encoder, extract)
     loading |= given(checkpoint=checkpoint, model=model, random_seed=random_seed, weights=weights)
+    loading |= of.as_transform(
+        mean, std, crop_pct=crop_pct, crop_mode=crop_mode, interpolation=interpolation, input_size=input_size
+    )
     options |= of.as_arguments(
         blocks,
         statistics,
@@ -108,8 +117,8 @@ def main(
     if place.type == "cpu":
         keep_freed_memory()
     typer.echo(f"{encoder}: {len(images):,} images of {data} on {place}")
-    for note in filter(None, (frozen.assumed, frozen.cls_caution)):
-        typer.echo(f"note: {encoder}: {note}", err=True)
+    if frozen.cls_caution:
+        typer.echo(f"note: {encoder}: {frozen.cls_caution}", err=True)
     with progress_bar(encoder, len(images), "images") as progress:
         warn = lambda message: typer.echo(message, err=True)  # noqa: E731
         store = extract(frozen, images, target, **options, device=place, on_error=on_error, progress=progress, warn=warn)  # type: ignore[arg-type]

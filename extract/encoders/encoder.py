@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, Attention, TokenLayout, watched
 from extract.encoders.weights import weights_digest
 from extract.linear import FastLinear
+from extract.transform import TRANSFORM
 from extract.views import Views
 from store import BeyondClsError, onednn
 from store.errors import unknown
 
 AMP = {"bf16": "bfloat16", "fp16": "float16"}
-TRANSFORM = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
 
 
 @dataclass
@@ -45,7 +45,6 @@ class Encoder:
         architecture: its name and arguments; part of the key.
         transform: what differs from what timm knows of the model's input.
         block: whose tokens to keep unless told otherwise.
-        assumed: what its checkpoint did not say and was taken for granted; empty if nothing.
         cls_caution: what to know before its [cls] is probed; empty if nothing.
     """
 
@@ -56,7 +55,6 @@ class Encoder:
         architecture: Mapping[str, Any],
         transform: Mapping[str, Any] | None = None,
         block: int = -1,
-        assumed: str = "",
         cls_caution: str = "",
     ):
         for attribute in ("blocks", "num_prefix_tokens", "forward_features"):
@@ -75,7 +73,7 @@ class Encoder:
         self.config = input_of(model, transform or {})
         self.views = Views(self.config)
         self.transform = self.views.evaluation
-        self.assumed, self.cls_caution = assumed, cls_caution
+        self.cls_caution = cls_caution
         self.amp: str | None = None
         self._forward: Callable[[Tensor], Tensor] = model.forward_features  # type: ignore[assignment]
         self._memory_format = torch.contiguous_format

@@ -1,7 +1,9 @@
 """Accuracy: encoder by head as in Table 1, and the published table beside it."""
 
+from pipelines.report import gains
+from pipelines.report.claim import lead_of
 from pipelines.report.collect import Inputs, Measure, is_random
-from pipelines.report.content import Cell, Column, Row, Section, Table
+from pipelines.report.content import Cell, Column, Row, Section, Table, Text
 from pipelines.report.published import table_1
 from pipelines.report.tables import NOTHING, ceiling, change, gain, named, number, signed, spread, title
 
@@ -9,8 +11,32 @@ ENCODER = Column("encoder", "Encoder", "text")
 
 
 def section(inputs: Inputs) -> Section:
-    """Top-1 and top-5 accuracy, every number of every probe, and the published Table 1."""
-    return Section("accuracy", "Accuracy", (top1(inputs), top5(inputs), every_probe(inputs), published()))
+    """Top-1 accuracy, what AbMILP gains, top-5 accuracy, every number of every probe, and the published Table 1."""
+    gained = gains_table(inputs)
+    blocks = (
+        top1(inputs),
+        *cautions(inputs),
+        *((gained,) if gained else ()),
+        top5(inputs),
+        every_probe(inputs),
+        published(),
+    )
+    return Section("accuracy", "Accuracy", blocks)
+
+
+def cautions(inputs: Inputs) -> tuple[Text, ...]:
+    """What to know of [cls] of encoders that were probed through it, a notice each; none where there is nothing."""
+    encoders: dict[str, dict[str, None]] = {}
+    for encoder in _probed(inputs):
+        for caution in (caution for probe in inputs.of(encoder) for caution in probe.cautions):
+            encoders.setdefault(caution, {})[encoder] = None
+    return tuple(Text(f"{', '.join(names)}, {caution}", kind="notice") for caution, names in encoders.items())
+
+
+def gains_table(inputs: Inputs) -> Table | None:
+    """What AbMILP gains on each encoder, and how much more on the masked one; None where nothing can be compared."""
+    found = lead_of(inputs)
+    return gains.table(inputs.probes, found.contrasts if found else ())
 
 
 def top1(inputs: Inputs) -> Table:

@@ -56,6 +56,8 @@ def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
     data = inputs.folders.images
     if inputs.examples.n == 0 and not inputs.examples.ids:
         return None, ["No examples were asked for."]
+    if data is None:
+        return None, ["No images were named; name those that were extracted with --data (and --split)."]
     try:
         from extract.datasets import DataError, open_images
     except ModuleNotFoundError as error:
