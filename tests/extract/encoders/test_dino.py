@@ -123,9 +123,3 @@ def test_of_another_patch_size(tmp_path: Path) -> None:
     message = r"other shape: patch_embed\.proj\.weight \[384, 3, 8, 8\] for \[384, 3, 16, 16\], pos_embed \[1, 785, 384\] for"
     with pytest.raises(BeyondClsError, match=message):
         loaded("dino-s16", official(384, patch=8), tmp_path, depth=DEPTH)
-
-
-def test_transform_is_that_of_the_official_code() -> None:
-    described = load_encoder("dino-s8", random_seed=0, arguments={"depth": 1}).described_transform
-    assert (described["crop_pct"], described["interpolation"]) == (0.875, "bicubic")
-    assert described["mean"] == [0.485, 0.456, 0.406]

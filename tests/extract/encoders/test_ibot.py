@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from extract.encoders import load_encoder
 from store import BeyondClsError
 from tests.extract.encoders.official import (
     assert_equal,
@@ -100,9 +99,3 @@ def test_swin(tmp_path: Path) -> None:
         BeyondClsError, match=r"missing: .*unexpected: layers\.0\.blocks\.0\.norm1\.weight; other shape: patch_"
     ):
         loaded("ibot-s16", {"state_dict": state}, tmp_path, depth=DEPTH)
-
-
-def test_transform_is_that_of_the_official_code() -> None:
-    described = load_encoder("ibot-s16", random_seed=0, arguments={"depth": 1}).described_transform
-    assert (described["crop_pct"], described["interpolation"]) == (0.875, "bicubic")
-    assert described["mean"] == [0.485, 0.456, 0.406]

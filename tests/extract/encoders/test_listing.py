@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from extract.encoders import ENCODERS, load_encoder
+from extract.encoders.encoder import input_of
 from extract.encoders.listing import listing_of
 
 LISTINGS = {name: listing_of(entry) for name, entry in ENCODERS.items()}  # once: it takes a second for large encoders
@@ -45,6 +46,24 @@ def test_known_sizes(name: str, millions: float, tokens: str, block: int) -> Non
     of = LISTINGS[name]
     assert of.n_parameters / 1e6 == pytest.approx(millions, abs=0.05)
     assert (of.tokens, of.block) == (tokens, block)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_transform_is_that_of_the_official_code(name: str) -> None:
+    """ImageNet's constants but for three families. timm's BEiT has 0.5, BEiT v2 not (--imagenet_default_mean_and_std)."""
+    entry = ENCODERS[name]
+    shallow = {"convnext": {"depths": (1, 1, 1, 1)}, "mixer": {}}.get(name.split("-")[0], {"depth": 1})
+    with torch.device("meta"):
+        seen = input_of(entry.make(entry.model, **{**entry.arguments, **shallow}), entry.transform)
+    mean, std = {
+        "quickstart": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        "augreg": ((0.5,) * 3, (0.5,) * 3),
+        "mixer": ((0.5,) * 3, (0.5,) * 3),
+    }.get(name.split("-")[0], ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    side = 32 if name.startswith("quickstart") else 448 if name.endswith("448") else 224
+    assert (seen["mean"], seen["std"], seen["input_size"]) == (mean, std, (3, side, side))
+    share = 1.0 if name.startswith("quickstart") else 0.875
+    assert (seen["crop_pct"], seen["crop_mode"], seen["interpolation"]) == (share, "center", "bicubic")
 
 
 @pytest.mark.parametrize("name", SMALL)

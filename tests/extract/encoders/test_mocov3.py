@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from extract.encoders import load_encoder
 from store import BeyondClsError
 from tests.extract.encoders.official import (
     Shapes,
@@ -109,9 +108,3 @@ def test_resnet(tmp_path: Path) -> None:
     network = random_state({"conv1.weight": (64, 3, 7, 7), "fc.0.weight": (64, 2048)})
     with pytest.raises(BeyondClsError, match=r"missing: .*unexpected: conv1\.weight, fc\.0\.weight$"):
         loaded("mocov3-s16", official(network, network), tmp_path, depth=DEPTH)
-
-
-def test_transform_is_that_of_the_project() -> None:
-    described = load_encoder("mocov3-s16", random_seed=0, arguments={"depth": 1}).described_transform
-    assert (described["crop_pct"], described["interpolation"]) == (0.875, "bicubic")
-    assert described["mean"] == [0.485, 0.456, 0.406]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from extract.encoders import load_encoder
 from store import BeyondClsError
 from tests.extract.encoders.beit import SHARED, beit_reference, beit_shapes, with_indices
-from tests.extract.encoders.official import assert_equal, double, loaded, random_state, shapes_of
+from tests.extract.encoders.official import assert_equal, double, loaded, random_images, random_state, shapes_of
 
 WIDTH, HEADS, DEPTH = 768, 12, 2
 DECODER = {"encoder.mask_token": (1, 1, WIDTH), "decoder.0.weight": (768, WIDTH, 1, 1), "decoder.0.bias": (768,)}
@@ -36,10 +36,6 @@ def fine_tuned(depth: int = DEPTH) -> dict[str, Tensor]:
     return with_indices(random_state({**fine_tuned_shapes(depth), **head}))
 
 
-def image() -> Tensor:
-    return torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(1))
-
-
 def test_names_and_shapes_at_full_size() -> None:
     assert shapes_of("simmim-b16") == beit_shapes(WIDTH, 12, HEADS, shared=False)
     assert shapes_of("simmim-ft-b16") == fine_tuned_shapes(12)
@@ -48,13 +44,13 @@ def test_names_and_shapes_at_full_size() -> None:
 def test_equals_plain_torch(tmp_path: Path) -> None:
     state = pretrained()
     encoder = loaded("simmim-b16", {"model": state}, tmp_path, depth=DEPTH)
-    assert_equal(encoder, image(), beit_reference(double(state), image().double(), HEADS, "encoder."))
+    assert_equal(encoder, random_images(), beit_reference(double(state), random_images().double(), HEADS, "encoder."))
 
 
 def test_fine_tuned_equals_plain_torch(tmp_path: Path) -> None:
     state = fine_tuned()
     encoder = loaded("simmim-ft-b16", {"model": state}, tmp_path, depth=DEPTH)
-    assert_equal(encoder, image(), beit_reference(double(state), image().double(), HEADS))
+    assert_equal(encoder, random_images(), beit_reference(double(state), random_images().double(), HEADS))
     assert encoder.norm() == ({}, None)
 
 
