@@ -54,6 +54,7 @@ class Probe:
     curve: Curve | None
     weights: Path | None
     aggregator: str = ""
+    crops: int | str | None = None  # random ones of each training image that were shown, or "fresh"; None in older files
     cost: Mapping[str, int | None] = field(default_factory=dict)  # parameters, parameters_classifier, flops_per_image
     cautions: tuple[str, ...] = ()  # what to know of [cls] of the encoder, if the head reads it
     correct: Path | None = None  # correct.npz: which test images each seed classifies correctly, bool [n_seeds, n_test]
@@ -83,6 +84,7 @@ class Attention:
     statistics: Mapping[str, tuple[tuple[float, float], ...]]
     cls_map: Path | None
     heads: Path | None = None
+    crops: Path | None = None  # [N, 4] of what its maps show
 
 
 @dataclass(frozen=True)
@@ -92,22 +94,26 @@ class Folders:
     Attributes:
         probes: PROBES/ENCODER/HEAD; required. Any of the others may be missing.
         attention: ATTENTION/ENCODER.
-        studies: STUDIES/STUDY/ENCODER/HEAD.
+        studies: STUDIES/STUDY/ENCODER/HEAD, each study in one of them.
         divergence: DIVERGENCE/ENCODER.
         localisation: LOCALISATION/ENCODER.
         images: the test images, a folder or an address.
         split: of these.
         datasets: DATASETS/DATA/ENCODER/HEAD: of any images, those of `probes` among them.
+        localised: the images of `localisation`; those of `images` if not given.
+        localised_split: of these.
     """
 
     probes: Path | None = None
     attention: Path | None = None
-    studies: Path | None = None
+    studies: tuple[Path, ...] = ()
     divergence: Path | None = None
     localisation: Path | None = None
     images: str | None = None
     split: str | None = None
     datasets: tuple[Path, ...] = ()
+    localised: str | None = None
+    localised_split: str | None = None
 
 
 @dataclass(frozen=True)
@@ -180,23 +186,35 @@ def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
             "the report takes it beside others, as DATASETS/DATA/ENCODER/HEAD; name the main ones with --dataset or --probes"
         )
     summaries = [read(file, "beyondcls attention", _attention) for file in files_in(folders.attention, "*/summary.json")]
-    return Inputs(found, {a.encoder: a for a in summaries}, _groups(folders.studies), _datasets(folders), folders, examples)
+    return Inputs(
+        found, {a.encoder: a for a in summaries}, _each_once(folders.studies, "study"), _datasets(folders), folders, examples
+    )
 
 
 def _datasets(folders: Folders) -> dict[str, dict[tuple[str, str], Probe]]:
     """Probes by data set; none if these are only those that `folders.probes` holds."""
+    found = _each_once(folders.datasets, "data set")
+    main = folders.probes and folders.probes.resolve()
+    places = [folder / name for folder in folders.datasets for name in found if (folder / name).is_dir()]
+    return {} if all(place.resolve() == main for place in places) else found
+
+
+def _each_once(folders: Iterable[Path], kind: str) -> dict[str, dict[tuple[str, str], Probe]]:
+    """FOLDER/NAME/ENCODER/HEAD of several folders, by name, encoder and head.
+
+    Raises: BeyondClsError: two folders have one name; `kind` says of what.
+    """
     found: dict[str, dict[tuple[str, str], Probe]] = {}
     places: dict[str, Path] = {}
-    for folder in folders.datasets:
+    for folder in folders:
         for name, probes in _groups(folder).items():
             if name in places:
                 raise BeyondClsError(
-                    f"the data set {name!r} is in {places[name]} and in {folder / name}, expected each in one folder of "
-                    "--datasets; rename one of them"
+                    f"the {kind} {name!r} is in {places[name]} and in {folder / name}, expected each in one folder; "
+                    "rename one of them"
                 )
             found[name], places[name] = probes, folder / name
-    main = folders.probes and folders.probes.resolve()
-    return {} if all(place.resolve() == main for place in places.values()) else found
+    return found
 
 
 def _groups(folder: Path | None) -> dict[str, dict[tuple[str, str], Probe]]:
@@ -252,6 +270,7 @@ def _probe(file: Path) -> Probe | None:
         curve=_curve(file.parent / "curves.csv"),
         weights=weights if weights.is_file() else None,
         aggregator=str(content.get("aggregator", "")),
+        crops=content.get("augmentation", {}).get("n_crops"),
         cost=dict(content.get("cost", {})),
         cautions=tuple(note for note in content.get("notes", ()) if note.startswith(ABOUT_CLS)),
         correct=correct if correct.is_file() else None,
@@ -300,6 +319,7 @@ def _attention(file: Path) -> Attention:
         statistics=_statistics(_rows(file.parent / "statistics.csv")),
         cls_map=cls_map if cls_map.is_file() else None,
         heads=heads if heads.is_file() else None,
+        crops=crops if (crops := file.parent / "crops.npy").is_file() else None,
     )
 
 
