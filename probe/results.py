@@ -23,6 +23,7 @@ from probe.select import Selected
 from probe.sources import Source
 
 LINEAR = (Logistic, Ridge)  # protocols whose classifier is a linear layer, as that of a head
+ABOUT_CLS = "[cls]: "  # what notes on [cls] of the encoder begin with; the report shows them below its table
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
 
 
@@ -39,7 +40,7 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
         "selected": chosen.to_dict(),
         "n_parameters": sum(p.numel() for p in outcomes[0].head.parameters()),
         "cost": asdict(cost),
-        "notes": [*chosen.notes, *notes, *([UNCOUNTED] if cost.flops_per_image is None else [])],
+        "notes": [*chosen.notes, *notes, *([UNCOUNTED] if cost.flops_per_image is None else []), *_cautions(name, passes)],
     }
 
 
@@ -65,7 +66,7 @@ def measures_of_closed(
         "protocol": {"name": called, **vars(protocol)},
         "cost": asdict(_cost(name, passes) if isinstance(protocol, LINEAR) else Cost(0, None, None)),
         "selected": {**result.chosen, **asdict(result.selection)},
-        "notes": list(result.notes),
+        "notes": [*result.notes, *_cautions(name, passes)],
     }
     return measures, correct
 
@@ -84,6 +85,13 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
         "n_tokens": _n_patches(passes, reads),
         "n_classes": passes.training.store.n_classes,
     }
+
+
+def _cautions(name: str, passes: Passes) -> list[str]:
+    """What extraction wrote down about [cls] of the encoder, for a head that reads it."""
+    caution = passes.training.store.attributes.get("cls_caution")
+    reads_cls = any(kind.split("/")[0] == "cls" for kind in passes.template(name).aggregator.reads)  # of any block
+    return [f"{ABOUT_CLS}{caution}"] if caution and reads_cls else []
 
 
 def _digest_of_images(source: Source) -> str:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from store import BeyondClsError
 
 FIRST_HEADS = ("cls", "average", "abmilp")  # others follow alphabetically
+ABOUT_CLS = "[cls]: "  # what `probe.results` begins notes on [cls] of the encoder with
 T = TypeVar("T")
 
 
@@ -55,6 +56,7 @@ class Probe:
     aggregator: str = ""
     crops: int | str | None = None  # random ones of each training image that were shown, or "fresh"; None in older files
     cost: Mapping[str, int | None] = field(default_factory=dict)  # parameters, parameters_classifier, flops_per_image
+    cautions: tuple[str, ...] = ()  # what to know of [cls] of the encoder, if the head reads it
     correct: Path | None = None  # correct.npz: which test images each seed classifies correctly, bool [n_seeds, n_test]
     test_images: str | None = None  # digest of the ids of these images; None in metrics of earlier versions
 
@@ -270,6 +272,7 @@ def _probe(file: Path) -> Probe | None:
         aggregator=str(content.get("aggregator", "")),
         crops=content.get("augmentation", {}).get("n_crops"),
         cost=dict(content.get("cost", {})),
+        cautions=tuple(note for note in content.get("notes", ()) if note.startswith(ABOUT_CLS)),
         correct=correct if correct.is_file() else None,
         test_images=str(content["test_images"]) if "test_images" in content else None,
     )

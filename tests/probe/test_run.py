@@ -115,6 +115,14 @@ class TestWhatIsWritten:
         alone = probe(*sets, tmp_path / "alone", PLAN)["alone"]
         assert alone["top1"] == written["one"]["top1"]
 
+    def test_caution_of_the_encoder_is_noted_by_heads_that_read_cls(self, sets, tmp_path, monkeypatch):
+        monkeypatch.setitem(sets[0].attributes, "cls_caution", "not fine-tuned")
+        heads = {"cls": HeadPlan(HeadSpec("cls"), RECIPE), "average": HeadPlan(HeadSpec("average"), RECIPE)}
+        heads |= {"knn": HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=(1, 5)))}
+        written = probe(*sets, tmp_path / "out", heads)
+        noted = {name for name, metrics in written.items() if "[cls]: not fine-tuned" in metrics["notes"]}
+        assert noted == {"cls", "knn"}
+
     def test_an_earlier_run_leaves_nothing_behind(self, sets, tmp_path):
         probe(*sets, tmp_path / "out", PLAN)
         (tmp_path / "out/own.txt").write_text("of the user")

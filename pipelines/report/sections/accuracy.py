@@ -3,7 +3,7 @@
 from pipelines.report import gains
 from pipelines.report.claim import lead_of
 from pipelines.report.collect import Inputs, Measure, is_random
-from pipelines.report.content import Cell, Column, Row, Section, Table
+from pipelines.report.content import Cell, Column, Row, Section, Table, Text
 from pipelines.report.published import table_1
 from pipelines.report.tables import NOTHING, ceiling, change, gain, named, number, signed, spread, title
 
@@ -13,8 +13,24 @@ ENCODER = Column("encoder", "Encoder", "text")
 def section(inputs: Inputs) -> Section:
     """Top-1 accuracy, what AbMILP gains, top-5 accuracy, every number of every probe, and the published Table 1."""
     gained = gains_table(inputs)
-    blocks = (top1(inputs), *((gained,) if gained else ()), top5(inputs), every_probe(inputs), published())
+    blocks = (
+        top1(inputs),
+        *cautions(inputs),
+        *((gained,) if gained else ()),
+        top5(inputs),
+        every_probe(inputs),
+        published(),
+    )
     return Section("accuracy", "Accuracy", blocks)
+
+
+def cautions(inputs: Inputs) -> tuple[Text, ...]:
+    """What to know of [cls] of encoders that were probed through it, a notice each; none where there is nothing."""
+    encoders: dict[str, dict[str, None]] = {}
+    for encoder in _probed(inputs):
+        for caution in (caution for probe in inputs.of(encoder) for caution in probe.cautions):
+            encoders.setdefault(caution, {})[encoder] = None
+    return tuple(Text(f"{', '.join(names)}, {caution}", kind="notice") for caution, names in encoders.items())
 
 
 def gains_table(inputs: Inputs) -> Table | None:

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from pipelines.report.collect import Folders, Inputs, collect
-from pipelines.report.content import Row, Table
+from pipelines.report.content import Row, Table, Text
 from pipelines.report.formats.csv_table import to_csv
 from pipelines.report.published.table_1 import TABLE_1
 from pipelines.report.sections.accuracy import every_probe, published, section, top1, top5
 from pipelines.report.tables import file_names, listed, signed
+from probe.results import ABOUT_CLS
 from tests.pipelines.report.written import ACCURACY, write_all, write_probe
 
 
@@ -90,6 +91,18 @@ def test_what_was_selected_on_what_and_the_command_stand_beside_the_numbers(tmp_
     expected = "base_lr 0.03, weight_decay 0 by top1 on 10 % of the training images, stratified (1,500 images)"
     assert (chosen["selected"], fixed["selected"]) == (expected, "nothing")
     assert fixed["command"] == "beyondcls probe --head abmilp --out probes/<mae>"
+
+
+def test_cautions_on_cls_are_below_the_table(tmp_path: Path):
+    for encoder in ("mae-ft", "simmim-ft", "mae"):
+        for head in ("average", "cls", "abmilp"):
+            file = write_probe(tmp_path, encoder, head, 40.0) / "metrics.json"
+            notes = ["other"] + ([f"{ABOUT_CLS}not fine-tuned through it"] if encoder != "mae" and head != "average" else [])
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"notes": notes}))
+    accuracy = section(collect(Folders(tmp_path, tmp_path / "none")))
+    (notice,) = [block for block in accuracy.blocks if isinstance(block, Text)]
+    assert (notice.text, notice.kind) == ("mae-ft, simmim-ft, [cls]: not fine-tuned through it", "notice")
+    assert accuracy.blocks.index(notice) == 1
 
 
 def test_published_gains():

@@ -66,7 +66,7 @@ def write_boxed(
         arrays["images/boxes"] = (stored, ("image", "box", "corner"))
         arrays["images/box_label"] = (np.where(stored[..., 2] >= 0, 0, -1).astype(np.int64), ("image", "box"))
     layouts = [ArrayLayout(name, values.shape, values.dtype.name, dims, 64) for name, (values, dims) in arrays.items()]
-    seen, stored = transform or {"input_size": [3, 32, 32]}, tuple(f"{kind}/block1" for kind in maps)
-    spec = FeatureSpec(weights, "{}", seen, "data", n, (1,), (), stored, 1)
+    seen, kinds = transform or {"input_size": [3, 32, 32]}, tuple(f"{kind}/block1" for kind in maps)
+    spec = FeatureSpec(weights, "{}", seen, "data", n, (1,), (), kinds, 1)
     attributes = {"encoder": f"encoder-{weights}", "norm_eps": None, "problems": [], "classes": None}
     return write_arrays(path, spec, layouts, {name: values for name, (values, _) in arrays.items()}, attributes)
