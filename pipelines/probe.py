@@ -165,6 +165,7 @@ def main(
             progress=progress,
             say=typer.echo if _is_first() else None,
             notes={"command": shlex.join(["beyondcls", *sys.argv[1:]]), **about},
+            timed=True,
             **of_run,
         )
     for name, measures in written.items() if _is_first() else ():

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from probe.closed import CLOSED, Closed, Logistic, Ridge, Vectors
-from probe.cost import Cost, cost_of, shapes_read
+from probe.cost import Cost, bytes_read, cost_of, shapes_read
 from probe.grid import HeadPlan
 from probe.passes import Outcome, Passes
 from probe.saved import save_probe
@@ -42,14 +42,14 @@ def measures_of_closed(name: str, plan: HeadPlan, protocol: Closed, passes: Pass
     for source, pooled in zip((passes.training, passes.test), passes.vectors(name), strict=True):
         labels = torch.from_numpy(source.store.labels[source.rows])
         sides.append(Vectors(pooled.vectors[0].cpu(), labels, source.store.n_classes))
-    result = protocol.fit(*sides)
+    result, cost = protocol.fit(*sides), _cost(name, passes)
     called = next((known for known, kind in CLOSED.items() if type(protocol) is kind), type(protocol).__name__)
     return {
         **_common(name, plan, passes),
         **{measure: over_seeds([value]) for measure, value in result.metrics.items()},
         "seeds": [],
         "protocol": {"name": called, **vars(protocol)},
-        "cost": asdict(_cost(name, passes) if isinstance(protocol, LINEAR) else Cost(0, None, None)),
+        "cost": asdict(cost if isinstance(protocol, LINEAR) else Cost(0, None, None, cost.bytes_per_image)),
         "selected": {**result.chosen, **asdict(result.selection)},
         "notes": list(result.notes),
     }
@@ -76,7 +76,7 @@ def _n_patches(passes: Passes, reads: Sequence[str]) -> int | None:
 
 def _cost(name: str, passes: Passes) -> Cost:
     head = passes.template(name)
-    return cost_of(head, shapes_read(head, passes.training))
+    return cost_of(head, shapes_read(head, passes.training), bytes_read(head, passes.training))
 
 
 def _recipe(plan: HeadPlan, chosen: Selected) -> dict[str, Any]:
