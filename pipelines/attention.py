@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipelines.places import open_features
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float
 
 
 def main(
@@ -16,13 +20,16 @@ def main(
 ) -> None:
     """Average the stored attention statistics over images (Fig. 3-6), and keep the [cls] maps of the last block.
 
-    Writes statistics.csv (block, statistic, mean and std over images of the mean over heads), heads.csv (mean over images per
-    block and head), cls_map.npy ([N, T] float16: last block's [cls] attention, mean over heads, renormalised over patches; only
-    for encoders with [cls]) and summary.json.
+    Writes statistics.csv (block, statistic, and over images of the mean over heads: mean, std, median and quartiles), heads.csv
+    (mean and median over images per block and head), cls_map.npy ([N, T] float16: last block's [cls] attention, mean over
+    heads, renormalised over patches; only for encoders with [cls]) and summary.json, which names the statistics without bound,
+    of which medians tell more.
     """
     import csv
 
     import numpy as np
+
+    from extract.attention import UNBOUNDED
 
     store = open_features(features, params)
     out.mkdir(parents=True, exist_ok=True)
@@ -31,10 +38,12 @@ def main(
     for name in store.spec.statistics:
         values = store.array(f"statistics/{name}/view0").rows(rows).astype(np.float64)  # [N, L, H], or [N, L] per block
         over_heads = values.mean(2) if values.ndim == 3 else values
-        for block, (mean, std) in enumerate(zip(over_heads.mean(0), over_heads.std(0), strict=True)):
-            per_block.append({"statistic": name, "block": block, "mean": mean, "std": std})
+        measured = {"mean": over_heads.mean(0), "std": over_heads.std(0), **_quartiles(over_heads)}  # [L] each
+        for block in range(over_heads.shape[1]):
+            per_block.append({"statistic": name, "block": block, **{what: of[block] for what, of in measured.items()}})
+        medians = np.median(values, 0)  # [L, H]
         per_head += [
-            {"statistic": name, "block": block, "head": head, "mean": mean}
+            {"statistic": name, "block": block, "head": head, "mean": mean, "median": medians[block, head]}
             for (block, head), mean in (np.ndenumerate(values.mean(0)) if values.ndim == 3 else ())
         ]
     for file, table in (("statistics.csv", per_block), ("heads.csv", per_head)):
@@ -55,6 +64,15 @@ def main(
         "n_tokens": n_tokens,
         "classes": store.attributes["classes"],
         "architecture": json.loads(store.spec.architecture),
+        "unbounded": [name for name in store.spec.statistics if name in UNBOUNDED],
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     typer.echo(f"{out}: {len(store.spec.statistics)} statistics of {len(rows):,} images")
+
+
+def _quartiles(values: "Float[np.ndarray, 'N L']") -> "dict[str, Float[np.ndarray, 'L']]":
+    """Over images."""
+    import numpy as np
+
+    names = ("lower_quartile", "median", "upper_quartile")
+    return dict(zip(names, np.quantile(values, (0.25, 0.5, 0.75), axis=0), strict=True))

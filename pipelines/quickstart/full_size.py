@@ -48,7 +48,9 @@ def keep(folder: Path, out: Path) -> None:
     for (encoder, head), file in found.items():
         place = out / "probes" / DATA / encoder / head
         place.mkdir(parents=True)
-        shutil.copyfile(file, place / "metrics.json")
+        for name in ("metrics.json", "timing.json"):  # the latter lies on the machine that measured it alone
+            if (file.parent / name).is_file():
+                shutil.copyfile(file.parent / name, place / name)
     for measured in sorted(folder.glob(f"attention/{DATA}/*/")):
         place = out / "attention" / DATA / measured.name
         place.mkdir(parents=True)

@@ -20,6 +20,7 @@ from tests.pipelines.report.written import write_attention, write_probe
 
 ROOT = Path(__file__).resolve().parents[2]
 FULL = ROOT / "quickstart/full"
+TIMING = {"ms_per_image": 0.5, "n_images": 64, "device": "cpu", "threads": 1}
 
 
 @pytest.fixture
@@ -34,7 +35,9 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_metrics_and_statistics_are_kept_and_nothing_else(run: Path, tmp_path: Path) -> None:
+    (run / "studies/aggregators/mae/ep/timing.json").write_text(json.dumps(TIMING))
     main(run, tmp_path / "out")
+    assert kept(tmp_path / "out").probes["mae", "ep"].timing == TIMING
     found = {p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file()}
     heads = [f"probes/{DATA}/{e}/{h}/metrics.json" for e in ("mae", "mocov3", "random") for h in MAIN_HEADS]
     attention = [
@@ -42,7 +45,7 @@ def test_metrics_and_statistics_are_kept_and_nothing_else(run: Path, tmp_path: P
         for e in ("mae", "mocov3", "random")
         for f in ("heads.csv", "statistics.csv", "summary.json")
     ]
-    assert found == {*heads, f"probes/{DATA}/mae/ep/metrics.json", *attention, "tables.md"}
+    assert found == {*heads, *(f"probes/{DATA}/mae/ep/{name}.json" for name in ("metrics", "timing")), *attention, "tables.md"}
     text = (tmp_path / "out/tables.md").read_text()
     assert "+6.5 ± 1.0 points more on mae than on mocov3, 6.5 standard deviations" in text
     assert "| AbMILP | **57.0 ± 0.5** | 60.5 ± 0.5 | **36.0 ± 0.5** |" in text
