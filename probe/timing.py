@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+import xxhash
 from jaxtyping import Shaped
 from torch import Tensor
 
@@ -68,5 +69,9 @@ def _wait(device: torch.device) -> None:
 
 
 def write_timing(folder: Path, timing: Timing) -> None:
-    """Write timing.json into the folder of a head."""
-    (folder / FILE).write_text(json.dumps(asdict(timing), indent=1) + "\n")
+    """Write timing.json into the folder of a head, with the digest of the metrics.json that lies there.
+
+    DVC may bring other metrics back without a run; then the time is not theirs.
+    """
+    digest = xxhash.xxh3_128_hexdigest((folder / "metrics.json").read_bytes())
+    (folder / FILE).write_text(json.dumps(asdict(timing) | {"metrics": digest}, indent=1) + "\n")

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import xxhash
+
 from store import BeyondClsError
 
 FIRST_HEADS = ("cls", "average", "abmilp")  # others follow alphabetically
@@ -256,16 +258,22 @@ def _probe(file: Path) -> Probe | None:
         weights=weights if weights.is_file() else None,
         aggregator=str(content.get("aggregator", "")),
         cost=dict(content.get("cost", {})),
-        timing=_timing(file.parent / "timing.json"),
+        timing=_timing(file),
         notes=tuple(str(note) for note in content.get("notes", ())),
     )
 
 
-def _timing(file: Path) -> dict[str, Any]:
-    """Raises: KeyError, ValueError: there is such a file, and something else in it."""
+def _timing(metrics: Path) -> dict[str, Any]:
+    """What timing.json beside `metrics` says; nothing if there is none, or if it is of other metrics, of another run.
+
+    Raises: KeyError, ValueError: there is such a file, and something else in it.
+    """
+    file = metrics.with_name("timing.json")
     if not file.is_file():
         return {}
     content = json.loads(file.read_text(encoding="utf-8"))
+    if content["metrics"] != xxhash.xxh3_128_hexdigest(metrics.read_bytes()):
+        return {}
     about = {"device": str(content["device"]), "threads": int(content["threads"]), "n_images": int(content["n_images"])}
     return {"ms_per_image": _finite(content["ms_per_image"]), **about}
 

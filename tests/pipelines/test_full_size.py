@@ -15,12 +15,12 @@ from pipelines.report.lead import lead
 from pipelines.report.tables import difference, plus_minus, signed
 from pipelines.studies import params_of_study
 from probe.aggregators import AGGREGATORS
+from probe.timing import Timing, write_timing
 from store import BeyondClsError
 from tests.pipelines.report.written import write_attention, write_probe
 
 ROOT = Path(__file__).resolve().parents[2]
 FULL = ROOT / "quickstart/full"
-TIMING = {"ms_per_image": 0.5, "n_images": 64, "device": "cpu", "threads": 1}
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_metrics_and_statistics_are_kept_and_nothing_else(run: Path, tmp_path: Path) -> None:
-    (run / "studies/aggregators/mae/ep/timing.json").write_text(json.dumps(TIMING))
+    write_timing(run / "studies/aggregators/mae/ep", Timing(0.5, 64, "cpu", 1))
     main(run, tmp_path / "out")
-    assert kept(tmp_path / "out").probes["mae", "ep"].timing == TIMING
+    assert kept(tmp_path / "out").probes["mae", "ep"].timing["ms_per_image"] == 0.5
     found = {p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file()}
     heads = [f"probes/{DATA}/{e}/{h}/metrics.json" for e in ("mae", "mocov3", "random") for h in MAIN_HEADS]
     attention = [

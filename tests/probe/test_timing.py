@@ -14,7 +14,8 @@ from probe.head import Head
 from probe.recipe import Recipe
 from probe.run import probe
 from probe.sources import Source
-from probe.timing import fastest, time_head
+from probe.timing import FILE, fastest, time_head
+from tests.decoys import ROOT
 from tests.features import write_features
 
 CPU = torch.device("cpu")
@@ -57,7 +58,8 @@ def test_it_is_of_the_forward_pass_and_leaves_the_head_as_it_is(sets):
 def test_it_stands_beside_the_metrics_and_not_in_them(sets, tmp_path):
     timed = probe(*sets, tmp_path / "out", PLANS, timed=True)
     written = json.loads((tmp_path / "out/abmilp/timing.json").read_text())
-    assert set(written) == {"ms_per_image", "n_images", "device", "threads"}
+    assert set(written) == {"ms_per_image", "n_images", "device", "threads", "metrics"}
+    assert FILE in (ROOT / ".dvcignore").read_text().splitlines()  # DVC compares outputs, and what stages depend on, bit by bit
     assert probe(*sets, tmp_path / "out", PLANS) == timed
     assert not (tmp_path / "out/abmilp/timing.json").exists()  # it was of the earlier run
     assert timed["abmilp"]["cost"]["bytes_per_image"] == 9 * 8 * 2

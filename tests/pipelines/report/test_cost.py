@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +8,7 @@ from pipelines.report.collect import Folders, collect
 from pipelines.report.content import Figures, Table
 from pipelines.report.published.table_7 import TABLE_7
 from pipelines.report.sections.cost import section
+from probe.timing import Timing, write_timing
 from store import BeyondClsError
 from tests.pipelines.report.studied import inputs, studied
 from tests.pipelines.report.written import write_probe
@@ -58,15 +59,22 @@ def test_stored_bytes_and_measured_time_stand_beside_where_they_are_known():
     assert "over 64 images in memory" in table.note
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "damaged"), ('{"device": "cpu", "threads": 1}', "has no 'n_images'")])
+@pytest.mark.parametrize(("text", "message"), [("{", "damaged"), ('{"device": "cpu", "threads": 1}', "has no 'metrics'")])
 def test_a_damaged_timing_is_named_with_the_remedy(tmp_path: Path, text: str, message: str):
     folder = write_probe(tmp_path, "mae", "abmilp", 40.0)
     (folder / "timing.json").write_text(text)
     with pytest.raises(BeyondClsError, match=rf"metrics.json or a table beside it .*{message}.*`beyondcls probe`"):
         collect(Folders(tmp_path))
-    timing = {"ms_per_image": 0.5, "n_images": 64, "device": "cpu", "threads": 1}
-    (folder / "timing.json").write_text(json.dumps(timing))
-    assert collect(Folders(tmp_path)).probes["mae", "abmilp"].timing == timing
+
+
+def test_a_time_is_that_of_the_metrics_beside_it(tmp_path: Path):
+    folder = write_probe(tmp_path, "mae", "abmilp", 40.0)
+    timing = Timing(0.5, 64, "cpu", 1)
+    write_timing(folder, timing)
+    assert collect(Folders(tmp_path)).probes["mae", "abmilp"].timing == asdict(timing)
+    metrics = (folder / "metrics.json").read_text()
+    (folder / "metrics.json").write_text(metrics.replace("40.0", "41.0"))  # DVC brought those of an earlier run back
+    assert collect(Folders(tmp_path)).probes["mae", "abmilp"].timing == {}
 
 
 def test_the_study_goes_before_other_probes():
