@@ -199,6 +199,7 @@ def main(
             progress=progress,
             say=typer.echo if _is_first() else None,
             notes={"command": shlex.join(["beyondcls", *sys.argv[1:]]), **about},
+            timed=True,
             **of_run,
         )
     if _is_first():

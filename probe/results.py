@@ -13,7 +13,7 @@ import xxhash
 from jaxtyping import Bool
 
 from probe.closed import CLOSED, Closed, Logistic, Ridge, Vectors
-from probe.cost import Cost, cost_of, shapes_read
+from probe.cost import Cost, bytes_read, cost_of, shapes_read
 from probe.grid import HeadPlan
 from probe.metrics import top_k_hits
 from probe.notes import augmentation, notes_on_training
@@ -55,7 +55,7 @@ def measures_of_closed(
     for source, pooled in zip((passes.training, passes.test), passes.vectors(name), strict=True):
         labels = torch.from_numpy(source.store.labels[source.rows])
         sides.append(Vectors(pooled.vectors[0].cpu(), labels, source.store.n_classes))
-    result = protocol.fit(*sides)
+    result, cost = protocol.fit(*sides), _cost(name, passes)
     test = sides[1]
     correct = None if test.multilabel else top_k_hits(result.scores.cpu(), test.labels).numpy()[None]
     called = next((known for known, kind in CLOSED.items() if type(protocol) is kind), type(protocol).__name__)
@@ -64,7 +64,7 @@ def measures_of_closed(
         **{measure: over_seeds([value]) for measure, value in result.metrics.items()},
         "seeds": [],
         "protocol": {"name": called, **vars(protocol)},
-        "cost": asdict(_cost(name, passes) if isinstance(protocol, LINEAR) else Cost(0, None, None)),
+        "cost": asdict(cost if isinstance(protocol, LINEAR) else Cost(0, None, None, cost.bytes_per_image)),
         "selected": {**result.chosen, **asdict(result.selection)},
         "notes": [*result.notes, *_cautions(name, passes)],
     }
@@ -107,7 +107,7 @@ def _n_patches(passes: Passes, reads: Sequence[str]) -> int | None:
 
 def _cost(name: str, passes: Passes) -> Cost:
     head = passes.template(name)
-    return cost_of(head, shapes_read(head, passes.training))
+    return cost_of(head, shapes_read(head, passes.training), bytes_read(head, passes.training))
 
 
 def _recipe(plan: HeadPlan, chosen: Selected) -> dict[str, Any]:

@@ -35,8 +35,9 @@ def probe_folder(head: str, encoder: str = MAE) -> str:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All files below a folder, but for what DVC keeps there."""
-    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name != ".gitignore"}
+    """All files below a folder, but for what DVC keeps there, and what it does not see."""
+    unseen = (".gitignore", "timing.json")
+    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name not in unseen}
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:

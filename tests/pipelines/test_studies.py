@@ -185,6 +185,7 @@ class TestRun:
             "parameters": 0,
             "parameters_classifier": 8 * 3 + 3,
             "flops_per_image": 2 * 9 * 8 + 2 * 8 * 3,
+            "bytes_per_image": 2 * (9 * 8 + 3 * 9),
         }
 
     def test_a_joined_set_changes_nothing_for_heads_that_do_not_read_it(self, beyondcls, sets):
@@ -220,6 +221,7 @@ class TestCost:
             "parameters": 9,
             "parameters_classifier": 27,
             "flops_per_image": 4 * 9 * 8 + 2 * 8 * 3,
+            "bytes_per_image": 2 * 9 * 8,
         }
         assert written["abmilp"]["n_parameters"] == 9 + 27
         assert written["deep"]["cost"]["parameters"] == 9 + 8 * 8 + 8
@@ -230,7 +232,7 @@ class TestCost:
         assert status == 0, shown
         classifier, flops = (27, 2 * 8 * 3) if linear else (None, None)
         expected = {"parameters": 0, "parameters_classifier": classifier, "flops_per_image": flops}
-        assert written["."]["cost"] == expected
+        assert written["."]["cost"] == expected | {"bytes_per_image": 2 * 8}
 
     def test_what_cannot_be_counted_is_said(self, beyondcls, tmp_path):
         text = (
@@ -240,5 +242,6 @@ class TestCost:
         (tmp_path / "mine.py").write_text(text)
         status, shown, written = beyondcls("--head", f"{tmp_path}/mine.py:Mine")
         assert status == 0, shown
-        assert written["."]["cost"] == {"parameters": 0, "parameters_classifier": 27, "flops_per_image": None}
+        expected = {"parameters": 0, "parameters_classifier": 27, "flops_per_image": None, "bytes_per_image": 2 * 9 * 8}
+        assert written["."]["cost"] == expected
         assert "note: flops_per_image is unknown: this aggregator's steps depend on values" in shown
