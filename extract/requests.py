@@ -6,6 +6,7 @@ from typing import Literal
 from extract.attention import PER_BLOCK, STATISTICS
 from extract.datasets import DataError, ImageSet
 from extract.encoders import Encoder
+from extract.transform import as_options, differing
 from store import BeyondClsError, FeatureSpec, FeatureStore, StoreError
 from store.errors import unknown
 from store.spec import EXTENDABLE_FIELDS
@@ -15,15 +16,22 @@ OnError = Literal["raise", "record"]
 
 def check_extension(base: FeatureStore, spec: FeatureSpec, images: ImageSet) -> None:
     """Raises: StoreError: `base` is of another encoder, or not of the first of these images."""
-    if differ := [name for name in base.spec.differences(spec) if name not in EXTENDABLE_FIELDS]:
+    if differ := base.spec.explained(spec, EXTENDABLE_FIELDS):
         raise StoreError(
-            f"{base.path} cannot be extended: {', '.join(differ)} differ; give another --out, or the options it was made with"
+            f"{base.path} cannot be extended: {differ} differ; "
+            f"give another --out, or the options it was made with{transform_options(base.spec, spec)}"
         )
     if len(base) > len(images) or base.spec.data != images.digest_of(len(base)):
         raise StoreError(
             f"{base.path} cannot be extended: its {len(base)} images are not the first of the {len(images)} "
             f"in {images.source}; new images must come after those that are there"
         )
+
+
+def transform_options(there: FeatureSpec, asked: FeatureSpec) -> str:
+    """Options that give the transform of a feature set that is there, where another one is asked for: ` (--crop-pct 0.9)`."""
+    names = differing(there.transform, asked.transform)
+    return f" ({as_options(there.transform, names)})" if names else ""
 
 
 def id_width_of(images: ImageSet, base: FeatureStore | None) -> int:

@@ -11,7 +11,15 @@ import torch
 from extract.datasets import ImageSet
 from extract.encoders import Encoder
 from extract.layouts import layouts_of
-from extract.requests import OnError, check_extension, checked_blocks, checked_data, checked_statistics, id_width_of
+from extract.requests import (
+    OnError,
+    check_extension,
+    checked_blocks,
+    checked_data,
+    checked_statistics,
+    id_width_of,
+    transform_options,
+)
 from extract.units import Unit, Units
 from store import BeyondClsError, FeatureSpec, FeatureStore, FeatureWriter, StoreError
 from store.codecs import get_codec
@@ -132,9 +140,11 @@ def extract(
         if base is None:
             differ = store.spec.differences(spec)
             extend = ", or add to it with --extend" if set(differ) <= set(EXTENDABLE_FIELDS) else ""
+            options = transform_options(store.spec, spec)
+            same = f", or the options it was made with{options}" if options else ""
             raise StoreError(
                 f"{out} holds a feature set with key {store.spec.key}, this one has {spec.key} "
-                f"({', '.join(differ)} differ); give another --out, or remove it first{extend}"
+                f"({store.spec.explained(spec)} differ); give another --out, or remove it first{extend}{same}"
             )
     id_width = id_width_of(images, base)
     if existing == "repair":

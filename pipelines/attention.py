@@ -18,7 +18,8 @@ def main(
 
     Writes statistics.csv (block, statistic, mean and std over images of the mean over heads), heads.csv (mean over images per
     block and head), cls_map.npy ([N, T] float16: last block's [cls] attention, mean over heads, renormalised over patches; only
-    for encoders with [cls]) and summary.json.
+    for encoders with [cls]), crops.npy ([N, 4] float32: x0, y0, x1, y1 of what the encoder saw, in pixels of the original) and
+    summary.json.
     """
     import csv
 
@@ -47,6 +48,7 @@ def main(
         maps = store.array("attention/cls/view0").rows(rows).astype(np.float32).mean(1)  # [N, T], averaged over heads
         np.save(out / "cls_map.npy", (maps / maps.sum(-1, keepdims=True)).astype(np.float16))
         n_tokens = maps.shape[-1]
+    np.save(out / "crops.npy", store.array("images/crop/view0").rows(rows))
     summary = {
         "encoder": store.attributes["encoder"],
         "key": store.spec.key,

@@ -1,6 +1,9 @@
 """The command line, `beyondcls`: a command for each stage, and tools."""
 
 import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
 
 import typer
 
@@ -45,6 +48,7 @@ def run() -> None:
     """Entry point: what a user can cause is one message and exit status 1, not a traceback."""
     from store.errors import BeyondClsError
 
+    warnings.showwarning = as_note(warnings.showwarning)
     try:
         app()
     except BeyondClsError as error:
@@ -58,6 +62,19 @@ def run() -> None:
         return
     print(f"error: {message}", file=sys.stderr)
     sys.exit(1)
+
+
+def as_note(show: Callable[..., Any]) -> Callable[..., Any]:
+    """`warnings.showwarning` that shows our own as a line, and others as `show` does."""
+    from store.errors import BeyondClsWarning
+
+    def shown(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
+        if issubclass(category, BeyondClsWarning):
+            print(f"note: {message}", file=sys.stderr)
+        else:
+            show(message, category, *where, **options)
+
+    return shown
 
 
 if __name__ == "__main__":

@@ -24,6 +24,12 @@ def main(
     model: of.Model = None,
     random_seed: Annotated[int | None, typer.Option(help="random weights from this seed: the untrained twin")] = None,
     weights: Annotated[str | None, typer.Option(help="digest that the weights must have")] = None,
+    mean: of.Mean = None,
+    std: of.Std = None,
+    crop_pct: of.CropPct = None,
+    crop_mode: of.CropMode = None,
+    interpolation: of.Interpolation = None,
+    input_size: of.InputSize = None,
     form: of.Form = None,
     split: of.Split = None,
     classes: of.Classes = None,
@@ -76,6 +82,9 @@ def main(
 
     loading, options = of.from_params(params, encoder, load_encoder, extract)
     loading |= given(checkpoint=checkpoint, model=model, random_seed=random_seed, weights=weights)
+    loading |= of.as_transform(
+        mean, std, crop_pct=crop_pct, crop_mode=crop_mode, interpolation=interpolation, input_size=input_size
+    )
     options |= of.as_arguments(
         blocks,
         statistics,

@@ -1,4 +1,4 @@
-"""Options that `beyondcls extract` and `beyondcls plan` share, and what they mean together."""
+"""Options that `beyondcls extract`, `plan` and `predict` share, and what they mean together."""
 
 import inspect
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.params import check_names, given, integers, read_params, section
+from pipelines.params import check_names, given, integers, numbers, read_params, section
 
 RUN = ("device", "existing", "task_id", "n_tasks", "progress", "warn")  # belong to a run, not to params.yaml
 
@@ -31,12 +31,26 @@ Model = Annotated[str | None, typer.Option(help="timm architecture, if --encoder
 Form = Annotated[str | None, typer.Option(help="tars, folder, csv, imagenet, …; seen from the data by default")]
 Split = Annotated[str | None, typer.Option(help="split of a published data set, e.g. train")]
 Classes = Annotated[Path | None, typer.Option(help="file of class names, one a line; classes.txt beside tars by default")]
+Mean = Annotated[
+    str | None, typer.Option(help="of red, green and blue, pixels being 0 to 1, e.g. 0.5,0.5,0.5  [default: the encoder's own]")
+]
+Std = Annotated[str | None, typer.Option(help="what they are divided by, e.g. 0.5,0.5,0.5  [default: the encoder's own]")]
+CropPct = Annotated[
+    float | None,
+    typer.Option(help="share of the resized image's side that is kept  [default: the encoder's own, mostly 0.875]"),
+]
+CropMode = Annotated[
+    str | None,
+    typer.Option(help="center, squash (whole image to a square, with --crop-pct 1), border  [default: the encoder's own]"),
+]
+Interpolation = Annotated[str | None, typer.Option(help="bicubic, bilinear, …  [default: the encoder's own]")]
+InputSize = Annotated[int | None, typer.Option(help="side of the square input in pixels  [default: the encoder's own]")]
 Blocks = Annotated[
     str | None,
     typer.Option(help="blocks whose tokens are kept, e.g. 3,-1; negative from the end  [default: as the encoder is read]"),
 ]
 Statistics = Annotated[str | None, typer.Option(help="attention statistics: all, none, or names with commas  [default: all]")]
-Maps = Annotated[bool | None, typer.Option(help="keep the last block's attention maps  [default: maps]")]
+Maps = Annotated[bool | None, typer.Option(help="keep attention maps of these blocks  [default: maps]")]
 NViews = Annotated[
     int | None, typer.Option(min=1, help="of each image: the evaluation crop, and random crops beside it  [default: 1]")
 ]
@@ -65,6 +79,15 @@ def from_params(params: Path | None, encoder: str, load: Callable[..., Any], run
     check_names(f"encoders.{encoder}", loading, list(inspect.signature(load).parameters))
     check_names("extract", options, [n for n in inspect.signature(run).parameters if n not in RUN])
     return loading, options
+
+
+def as_transform(mean: str | None, std: str | None, **values: Any) -> dict[str, Any]:
+    """Arguments of `load_encoder` from the options that say what the encoder sees.
+
+    Raises: BeyondClsError: means or deviations are no numbers.
+    """
+    colours = {name: text if text is None else numbers(f"--{name}", text) for name, text in (("mean", mean), ("std", std))}
+    return given(**colours, **values)
 
 
 def as_arguments(blocks: str | None, statistics: str | None, **values: Any) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """`beyondcls plan`: what an extraction costs in bytes and hours, and when it pays for itself."""
 
 import shutil
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipelines import extraction as of
+from pipelines.params import given
 from pipelines.store.table import size
 
 if TYPE_CHECKING:
@@ -18,6 +19,12 @@ def main(
     out: of.Out,
     params: of.Params = None,
     model: of.Model = None,
+    mean: of.Mean = None,
+    std: of.Std = None,
+    crop_pct: of.CropPct = None,
+    crop_mode: of.CropMode = None,
+    interpolation: of.Interpolation = None,
+    input_size: of.InputSize = None,
     form: of.Form = None,
     split: of.Split = None,
     classes: of.Classes = None,
@@ -60,9 +67,12 @@ def main(
         shard_rows=shard_rows,
         workers=workers,
     )
-    architecture: dict[str, Any] = {"model": model or loading.get("model"), "arguments": loading.get("arguments")}
+    loading |= given(model=model) | of.as_transform(
+        mean, std, crop_pct=crop_pct, crop_mode=crop_mode, interpolation=interpolation, input_size=input_size
+    )
+    unweighted = {name: value for name, value in loading.items() if name not in ("checkpoint", "random_seed", "weights")}
     images = open_images(data, form, classes, split)
-    frozen = load_encoder(encoder, random_seed=0, **architecture)
+    frozen = load_encoder(encoder, random_seed=0, **unweighted)
     place = choose_device(device)
     frozen.run_with(amp=amp, channels_last=channels_last, compile=compile)
     if place.type == "cpu":

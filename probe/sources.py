@@ -158,11 +158,11 @@ def check_pair(training: FeatureStore, test: FeatureStore) -> None:
 
     Raises: StoreError: of two encoders (or transforms, dtypes), or with other classes.
     """
-    if differ := [name for name in training.spec.differences(test.spec) if name not in EXTENDABLE_FIELDS]:
+    if differ := training.spec.explained(test.spec, EXTENDABLE_FIELDS):
         raise StoreError(
             f"{training.where} ({training.attributes['encoder']}, key {training.spec.key}) and {test.where} "
             f"({test.attributes['encoder']}, key {test.spec.key}) are of two encoders or extractions: "
-            f"{', '.join(differ)} differ"
+            f"{differ} differ"
         )
     for store in (training, test):
         if not store.labelled.any():

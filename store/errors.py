@@ -12,6 +12,10 @@ class StoreError(BeyondClsError):
     """A feature store is missing, incomplete, damaged, or not the one that was asked for."""
 
 
+class BeyondClsWarning(UserWarning):
+    """What a user should know; the command line prints it as a note."""
+
+
 def unknown(what: str, value: str, known: Iterable[str], remedy: str = "") -> str:
     """Message for a name that is in no registry: `unknown aggregator 'abmlip'; did you mean 'abmilp'? known: …`."""
     names = sorted(known)

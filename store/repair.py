@@ -46,7 +46,7 @@ def salvage(
     if store.spec.key != spec.key:
         raise StoreError(
             f"{path} has key {store.spec.key}, but these options give {spec.key} "
-            f"({', '.join(store.spec.differences(spec))} differ); repair it with what it was made with"
+            f"({store.spec.explained(spec)} differ); repair it with what it was made with"
         )
     layouts = list(layouts_of(_shard_rows(folder)))
     if lost:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -50,6 +50,17 @@ class FeatureSpec:
         ours, theirs = self.to_dict(), other.to_dict()
         return [name for name in ours if ours[name] != theirs[name]]
 
+    def explained(self, other: "FeatureSpec", without: Sequence[str] = ()) -> str:
+        """The same in words, of the transform with the values: `dtype, transform (crop_pct 0.9 and 0.875)`."""
+        names = []
+        for name in (n for n in self.differences(other) if n not in without):
+            if name == "transform":
+                ours, theirs = self.to_dict()[name], other.to_dict()[name]
+                apart = [n for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)]
+                name += f" ({'; '.join(f'{n} {_text(ours.get(n))} and {_text(theirs.get(n))}' for n in apart)})"
+            names.append(name)
+        return ", ".join(names)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` reads them back."""
         return json.loads(json.dumps(asdict(self)))
@@ -65,6 +76,10 @@ class FeatureSpec:
             )
         tuples = {name: tuple(values[name]) for name in ("blocks", "statistics", "maps")}
         return cls(**{**values, **tuples})
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _digest(content: Any) -> str:

@@ -1,6 +1,8 @@
 """Encoders by name: the registry, and any model with tokens that timm knows."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,10 @@ from extract.encoders import (
     supervised,
 )
 from extract.encoders.encoder import Encoded, Encoder
-from extract.encoders.pretrained import Pretrained
+from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.transform import as_options, checked_transform, differing, in_words, resize_input
 from store import BeyondClsError
-from store.errors import unknown
+from store.errors import BeyondClsWarning, unknown
 
 ENCODERS: dict[str, Pretrained] = {
     **quickstart.ENCODERS,
@@ -56,42 +59,104 @@ def load_encoder(
     model: str | None = None,
     arguments: Mapping[str, Any] | None = None,
     weights: str | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    crop_pct: float | None = None,
+    crop_mode: str | None = None,
+    interpolation: str | None = None,
+    input_size: int | None = None,
 ) -> Encoder:
     """A frozen encoder.
+
+    What it sees of an image is what its entry in the registry says, or timm of weights that it publishes, or ImageNet's
+    constants for a checkpoint of one's own; each of the last six arguments takes the place of one of these values.
 
     Args:
         name: of the registry, of timm, or any name if `model` is given.
         checkpoint: local weights instead of the ones the name stands for.
         random_seed: random weights from this seed instead.
         model: name of the registry or of timm that says what the encoder is; `name` by default.
-        arguments: of the architecture, for `timm.create_model` (img_size, …).
+        arguments: of the architecture, for `timm.create_model` (img_size, …): as the weights have it.
         weights: digest that the loaded weights must have; any by default.
+        mean, std: of red, green and blue, on the scale on which pixels are 0 to 1.
+        crop_pct: share of the resized image's side that is kept: 0.875 keeps the central 224 of 256 pixels.
+        crop_mode: "center" resizes the shorter side and cuts the longer one, "squash" resizes both alike to a square (with a
+            `crop_pct` of 1 the whole image), "border" resizes the longer side and pads the shorter one with the mean.
+        interpolation: "bicubic", "bilinear", …
+        input_size: side of the square input, in pixels; positions that the model has learnt are interpolated.
 
     Raises:
         BeyondClsError: unknown name (with the nearest one), missing or unfitting checkpoint, another digest,
-            or options that contradict each other.
+            options that contradict each other, or a value of the transform that is none.
+
+    Warns: BeyondClsWarning: the transform of a checkpoint is assumed, or the registry has another one for these weights.
     """
     if checkpoint is not None and random_seed is not None:
         raise BeyondClsError(
             f"{name} was given a checkpoint ({checkpoint}) and a random seed ({random_seed}); give one of them"
         )
-    entry = _entry(model or name)
+    given = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
+    transform = checked_transform(given)
+    entry = _entry(model or name, checkpoint is not None)
     vit, described = entry.load(checkpoint, random_seed, arguments)
-    encoder = Encoder(name, vit, described, entry.transform, entry.block)
+    if input_size is not None:
+        if resize_input(name, vit, input_size):
+            described["img_size"] = input_size
+        transform["input_size"] = (3, input_size, input_size)
+    encoder = Encoder(name, vit, described, {**entry.transform, **transform}, entry.block)
     if weights is not None and weights != encoder.weights:
         raise BeyondClsError(
             f"the weights of {name} have digest {encoder.weights}, expected {weights}; "
             "if the new weights are meant, put their digest into params.yaml (encoders) or --weights"
         )
+    published = None if checkpoint is not None or random_seed is not None else model or name
+    if note := _assumed(encoder, entry, transform) if checkpoint is not None else _of_registry(encoder, published, transform):
+        warnings.warn(note, BeyondClsWarning, stacklevel=2)
     return encoder
 
 
-def _entry(name: str) -> Pretrained:
+def _entry(name: str, is_own: bool = False) -> Pretrained:
+    """What is known of a name; `is_own`: its weights are a file of the user's.
+
+    A checkpoint of one's own shares nothing but its shape with what timm published for that architecture, unless a tag
+    (`vit_base_patch16_224.mae`) says which of timm's it is.
+    """
     if name in ENCODERS:
         return ENCODERS[name]
     if not timm.is_model(name):
         raise BeyondClsError(unknown("encoder", name, [*ENCODERS, *timm_names()], "Names of timm's ViTs count too"))
-    return Pretrained(name, f"timm/{name}", "see timm")
+    entry = Pretrained(name, f"timm/{name}", "see timm")
+    return replace(entry, transform=IMAGENET) if is_own and "." not in name else entry
+
+
+def _assumed(encoder: Encoder, entry: Pretrained, given: Mapping[str, Any]) -> str:
+    """What was assumed of the transform of a checkpoint; nothing if its entry says it, or all of it was given."""
+    names = [name for name in entry.transform if name not in given]
+    if entry in ENCODERS.values() or not names:
+        return ""
+    return (
+        f"assumed for the checkpoint of {encoder.name}, as of ImageNet: {in_words(encoder.described_transform, names)}; "
+        f"if it was trained otherwise, give --{' --'.join(names).replace('_', '-')} (in params.yaml mean: [0.5, 0.5, 0.5], …)"
+    )
+
+
+def _of_registry(encoder: Encoder, name: str | None, given: Mapping[str, Any]) -> str:
+    """In which values an encoder of the registry that has the weights of timm's `name` differs; nothing if none does."""
+    if name is None or name in ENCODERS:
+        return ""
+    config = timm.get_pretrained_cfg(name)
+    places = (f"timm/{config.architecture}.{config.tag}", config.url)
+    for other, entry in ENCODERS.items():
+        if entry.weights in places:
+            theirs, side = dict(entry.transform), entry.arguments.get("img_size")
+            theirs |= {"input_size": (3, side, side)} if side else {}
+            ours = encoder.described_transform
+            if names := [n for n in differing(ours, theirs) if n not in given]:
+                return (
+                    f"{name} has the weights of {other}, but timm's transform: {in_words(ours, names, theirs)}; "
+                    f"to compare with the paper, give --encoder {other} or {as_options(theirs, names)}"
+                )
+    return ""
 
 
 def timm_names(pretrained: bool = False) -> list[str]:

@@ -99,6 +99,10 @@ class Capi(nn.Module):
         self.blocks = nn.ModuleList(Block(dim, n_heads) for _ in range(depth))
         self.norm = nn.RMSNorm(dim, EPS, elementwise_affine=False)
 
+    def set_input_size(self, img_size: tuple[int, int]) -> None:
+        """Images of another size, which rotated positions take as they are."""
+        self.patch_embed.img_size = img_size
+
     def forward_features(self, images: Float[Tensor, "B 3 S S"]) -> Float[Tensor, "B N D"]:
         maps = self.patch_embed(images)  # [B, D, h, w]
         h, w = maps.shape[-2:]

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, Attention, TokenLayout, watched
 from extract.encoders.weights import weights_digest
 from extract.linear import FastLinear
+from extract.transform import TRANSFORM
 from extract.views import Views
 from store import BeyondClsError, onednn
 from store.errors import unknown
 
 AMP = {"bf16": "bfloat16", "fp16": "float16"}
-TRANSFORM = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
 
 
 @dataclass

@@ -12,7 +12,19 @@ from pipelines.heads import heads_of, plans_and_run
 from pipelines.params import check_names, mapping, section
 from store.errors import BeyondClsError, unknown
 
-OTHERS = ("data", "datasets", "store", "encoders", "extract", "probe", "studies", "divergence", "compose", "other_probes")
+OTHERS = (
+    "data",
+    "datasets",
+    "store",
+    "encoders",
+    "extract",
+    "probe",
+    "studies",
+    "divergence",
+    "compose",
+    "other_probes",
+    "other_studies",
+)
 SECTIONS = (*OTHERS, *OF_HEADS)
 
 
@@ -63,12 +75,14 @@ def _store(params: dict[str, Any]) -> None:
 
 
 def _encoder(here: Here, name: str) -> None:
-    """Raises: BeyondClsError: parameters that nothing reads, a checkpoint that is not there, or no such encoder."""
+    """Raises: BeyondClsError: parameters that nothing reads, values that are none, no such encoder, or no such checkpoint."""
     from extract.encoders import ENCODERS, load_encoder, timm_names
     from extract.run import extract
+    from extract.transform import CHECKS, checked_transform
     from pipelines.extraction import from_params
 
     loading, _ = from_params(here.folder / PARAMS, name, load_encoder, extract)
+    checked_transform({option: loading.get(option) for option in CHECKS})
     checkpoint = loading.get("checkpoint")
     if checkpoint is not None and not (here.folder / str(checkpoint)).is_file():
         raise BeyondClsError(f"checkpoint of encoder {name!r} is {checkpoint!r}, which is no file here; correct it, or pull it")
