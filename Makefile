@@ -17,7 +17,7 @@ $(READY): setup.cfg pyproject.toml
 
 quick: $(READY) ## The table, attention statistics and overlays on the quickstart data, without studies
 	PATH="$(BIN):$$PATH" dvc repro extract probe-cls probe attention
-	$(BIN)/beyondcls report --probes probes/cifar10 --datasets probes --datasets quickstart/full/probes --attention attention/cifar10 --data quickstart/data/cifar10 --split test
+	$(BIN)/beyondcls report
 	@echo "open report/index.html"
 
 repro: $(READY) ## Run the whole pipeline on the quickstart data; prints the table and where the page is

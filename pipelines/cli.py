@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from pipelines import attention, divergence, encoders, extract, localise, plan, predict, probe, store
+from pipelines import attention, divergence, encoders, extract, localise, plan, predict, probe, store, transfer
 from pipelines.doctor import command as doctor
 from pipelines.report import command as report
 
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.command("extract")(extract.main)
 app.command("plan")(plan.main)
 app.command("probe")(probe.main)
+app.command("transfer")(transfer.main)
 app.command("predict")(predict.main)
 app.command("attention")(attention.main)
 app.command("divergence")(divergence.main)

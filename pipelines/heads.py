@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from probe.grid import HeadPlan
 
 # Beside what a recipe has, parameters that one head may change, and those of a whole run.
-OF_A_HEAD = ("preset", "seeds", "base_lrs", "weight_decays", "normalisation", "final_norm", "protocol")
+OF_A_HEAD = ("preset", "seeds", "base_lrs", "weight_decays", "normalisation", "final_norm", "init", "protocol")
 # Sections of params.yaml with heads by name, and what `dvc repro` takes them to read: [cls], patch tokens, or both.
 SECTIONS = ("cls_heads", "heads", "own_heads")
 # Of these, one excludes the other.
@@ -27,6 +27,7 @@ TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 OF_A_RUN = {
     "block": "int",
     "views": "int",
+    "mix_evaluation_view": "bool",
     "held_out": "float",
     "k_shot": "int",
     "percent": "float",
@@ -122,7 +123,7 @@ def plan_of(
     """
     from probe.closed import make_closed
     from probe.grid import HeadPlan, HeadSpec
-    from probe.recipe import make_recipe
+    from probe.recipe import PRESET_INITS, make_recipe
     from store import BeyondClsError
 
     own = dict(entry)
@@ -141,14 +142,16 @@ def plan_of(
     for parameter, values in grid.items():
         if values is not None and not isinstance(values, list | tuple):
             raise BeyondClsError(f"{parameter} of head {name!r} is {values!r}, expected a list; give [{values}] for one")
-    preset = merged.pop("preset", None)
+    preset, init = merged.pop("preset", None), merged.pop("init", None)
     recipe = make_recipe(preset, **{n: v for n, v in merged.items() if v is not None or n == "rows_at_once"})
-    spec = HeadSpec(aggregator, {**own, **options}, normalisation, final_norm)
+    spec = HeadSpec(aggregator, {**own, **options}, normalisation, final_norm, init or PRESET_INITS.get(preset, "normal"))
     return HeadPlan(spec, recipe, **{n: tuple(values) for n, values in grid.items() if values is not None}, closed=closed)
 
 
 def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of all layers, the last one wins. A preset replaces the whole recipe of the layers before it, and its grid.
+    """Parameters of all layers, the last one wins.
+
+    A preset replaces the whole recipe of the layers before it, its grid, and where the classifier starts.
 
     Raises: BeyondClsError: a layer gives two that exclude each other.
     """
@@ -157,7 +160,7 @@ def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for layer in layers:
         if layer.get("preset") is not None:
-            merged = {n: v for n, v in merged.items() if n not in (*_of_a_recipe(), "base_lrs", "weight_decays")}
+            merged = {n: v for n, v in merged.items() if n not in (*_of_a_recipe(), "base_lrs", "weight_decays", "init")}
         for one, other in ALTERNATIVES:
             if layer.get(one) is not None and layer.get(other) is not None:
                 raise BeyondClsError(f"{_given(one, layer)} and {_given(other, layer)} exclude each other; give one of them")
@@ -226,4 +229,4 @@ def _kinds() -> dict[str, str]:
     from probe.recipe import Recipe
 
     kinds = {field.name: getattr(field.type, "__name__", "int") for field in fields(Recipe)}  # int | None has no name
-    return {**kinds, "final_norm": "bool", "normalisation": "str", "preset": "str"}
+    return {**kinds, "final_norm": "bool", "normalisation": "str", "init": "str", "preset": "str"}

@@ -17,6 +17,7 @@ from extract.datasets.sample import Sample
 from extract.encoders import Encoder, load_encoder
 from extract.layouts import named
 from extract.requests import checked_blocks
+from extract.transform import as_options, differing, in_words, options_of
 from probe.head import TOKENS, Head
 from probe.saved import load_with
 from probe.sources import JOINED
@@ -33,6 +34,7 @@ def online(
     description: Mapping[str, Any] | None = None,
     joined: Encoder | str | None = None,
     own: str | None = None,
+    **options: Any,
 ) -> "Online":
     """A probe on its encoder, as a module from images to logits: what the probe makes of stored features, without the store.
 
@@ -46,6 +48,8 @@ def online(
             Without one, `patch` and `cls` are of the block at which the encoder is read, and nothing is compared.
         joined: the second encoder, for heads that read `joined/…`.
         own: FILE.py:CLASS of an aggregator of your own, as for `load_probe`.
+        options: of `load_encoder` (checkpoint, mean, crop_mode, …), for an encoder that is given by its name. What it sees of
+            an image is what the probe records, by default.
 
     Raises: BeyondClsError: no readable probe; another encoder than the one that it was trained on (weights, architecture,
         transform), or one that lacks what the head reads; a second encoder that is missing or not read.
@@ -58,8 +62,23 @@ def online(
         if description is not None:
             raise BeyondClsError(f"{probe} has a description of its own; leave out description")
         head, description = load_with(probe, own)
-    frozen = load_encoder(encoder) if isinstance(encoder, str) else encoder
-    return Online(frozen, head, description, load_encoder(joined) if isinstance(joined, str) else joined)
+    about = description or {}
+    if isinstance(encoder, str):
+        encoder = load_as_recorded(encoder, about, options)
+    elif options:
+        raise BeyondClsError(f"{encoder.name} is loaded already; give {', '.join(options)} to load_encoder, which loads it")
+    if isinstance(joined, str):
+        joined = load_as_recorded(joined, about.get("joined_encoder") or {}, {})
+    return Online(encoder, head, description, joined)
+
+
+def load_as_recorded(name: str, recorded: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
+    """An encoder that sees what a probe records of its own (`transform`), unless `options` of `load_encoder` say otherwise.
+
+    Raises: BeyondClsError: as `load_encoder`.
+    """
+    transform = recorded.get("transform")
+    return load_encoder(name, **{**(options_of(transform) if isinstance(transform, Mapping) else {}), **options})
 
 
 class Online(nn.Module):
@@ -230,7 +249,13 @@ def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], which: str = ""
             f"{encoder.name!r} has {encoder.weights}; {remedy}"
         )
     for field, ours in zip(SAME, (encoder.architecture, encoder.described_transform), strict=True):
-        if recorded[field] != ours:
+        theirs = recorded[field]
+        if field == "transform" and isinstance(theirs, Mapping) and (names := differing(theirs, ours)):
+            raise BeyondClsError(
+                f"the probe's {which}encoder, {name!r}, sees {in_words(theirs, names, ours)}, as {encoder.name!r} does; "
+                f"load it with {as_options(theirs, names)}, or by its name without these options"
+            )
+        if theirs != ours:
             raise BeyondClsError(
                 f"the probe's {which}encoder, {name!r}, has {field} {recorded[field]}; {encoder.name!r} has {ours}; {remedy}"
             )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipelines import extraction as of
 from pipelines.params import check_names, given, read_params, section
 
 if TYPE_CHECKING:
@@ -30,6 +31,12 @@ def main(
     model: Annotated[str | None, typer.Option(help="timm architecture, if --encoder is a name of your own")] = None,
     random_seed: Annotated[int | None, typer.Option(help="random weights from this seed: the untrained twin")] = None,
     weights: Annotated[str | None, typer.Option(help="digest that the weights must have")] = None,
+    mean: of.Mean = None,
+    std: of.Std = None,
+    crop_pct: of.CropPct = None,
+    crop_mode: of.CropMode = None,
+    interpolation: of.Interpolation = None,
+    input_size: of.InputSize = None,
     own: Annotated[str | None, typer.Option(help="FILE.py:CLASS of a probe with an aggregator of your own; is run")] = None,
     joined_encoder: Annotated[
         str | None, typer.Option(help="second encoder, for heads that read joined/…; how it is loaded may stand in --params")
@@ -49,26 +56,32 @@ def main(
 ) -> None:
     """Show images to a trained probe on its encoder: the most probable classes of each, and where the head looks.
 
-    The encoder must be the one that the probe was trained on; its weights are compared. Images are cut as for extraction. An
-    image that cannot be read stops the run and is named, or is recorded with --on-error record. An image named twice is shown
-    once.
+    The encoder must be the one that the probe was trained on; its weights are compared. It sees of an image what the probe
+    records, unless options or the parameter file say otherwise, which is refused. An image that cannot be read stops the run
+    and is named, or is recorded with --on-error record. An image named twice is shown once.
     """
     from pipelines.device import choose_device
     from pipelines.online import online
     from pipelines.progress import progress_bar
+    from probe.saved import load_with
     from store import BeyondClsError
 
     if on_error not in ("raise", "record"):
         raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
     files, values = find_images(images), {} if params is None else read_params(params)
     loading = given(checkpoint=checkpoint, model=model, random_seed=random_seed, weights=weights)
+    loading |= of.as_transform(
+        mean, std, crop_pct=crop_pct, crop_mode=crop_mode, interpolation=interpolation, input_size=input_size
+    )
     of_joined = given(checkpoint=joined_checkpoint, model=joined_model, random_seed=joined_random_seed)
     if of_joined and joined_encoder is None:
         raise BeyondClsError(f"--joined-{next(iter(of_joined)).replace('_', '-')} was given without --joined-encoder NAME")
     place = choose_device(device)
-    frozen = _load(encoder, values if params else None, loading)
-    joined = None if joined_encoder is None else _load(joined_encoder, values if params else None, of_joined)
-    shown = online(frozen, probe, joined=joined, own=own).to(place)
+    head, about = load_with(probe, own)
+    frozen = _load(encoder, values if params else None, loading, about)
+    second = about.get("joined_encoder") or {}
+    joined = None if joined_encoder is None else _load(joined_encoder, values if params else None, of_joined, second)
+    shown = online(frozen, head, description=about, joined=joined).to(place)
     if overlays is not None:
         overlays.mkdir(parents=True, exist_ok=True)
         if shown.grid is None:
@@ -221,12 +234,13 @@ def legible(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
-def _load(name: str, values: dict[str, Any] | None, options: dict[str, Any]) -> "Encoder":
-    """An encoder as the parameter file, if any, and the command line say."""
+def _load(name: str, values: dict[str, Any] | None, options: dict[str, Any], recorded: dict[str, Any]) -> "Encoder":
+    """An encoder as the parameter file, if any, and the command line say; it sees what the probe records unless they say it."""
     import inspect
 
     from extract.encoders import load_encoder
+    from pipelines.online import load_as_recorded
 
     loading = {} if values is None else section(values, "encoders", name)
     check_names(f"encoders.{name}", loading, list(inspect.signature(load_encoder).parameters))
-    return load_encoder(name, **(loading | options))
+    return load_as_recorded(name, recorded, loading | options)

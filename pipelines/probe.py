@@ -42,7 +42,11 @@ def main(
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="of the aggregator, e.g. --option depth=2; may be repeated")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="mae-lars, mae-lars-large, small-sgd or adamw; replaces the recipe in params.yaml")
+        str | None,
+        typer.Option(
+            help="the paper's mae-lars, mae-lars-large, small-sgd; or adamw, which is not the paper's. Replaces the recipe in "
+            "params.yaml"
+        ),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="with commas  [default: 0,1,2]")] = None,
     base_lrs: Annotated[
@@ -63,9 +67,17 @@ def main(
     order: Annotated[
         str | None, typer.Option(help="of the images: shared by all seeds, or own, one pass for each  [default: shared]")
     ] = None,
+    drop_last: Annotated[
+        bool | None,
+        typer.Option("--drop-last/--no-drop-last", help="leave out the rest of an epoch that makes no whole batch"),
+    ] = None,
     normalisation: Annotated[str | None, typer.Option(help="before the classifier: batch or none  [default: batch]")] = None,
     final_norm: Annotated[
         bool | None, typer.Option("--final-norm/--no-final-norm", help="apply the encoder's last LayerNorm to the tokens first")
+    ] = None,
+    init: Annotated[
+        str | None,
+        typer.Option(help="start of the classifier: normal, N(0, 0.01²), or uniform, as torch's  [default: normal]"),
     ] = None,
     protocol: Annotated[
         str | None, typer.Option(help="logistic, knn or ridge instead of gradient steps, for aggregators without parameters")
@@ -76,7 +88,17 @@ def main(
     joined_test: Annotated[str | None, typer.Option(help="likewise of the test images")] = None,
     block: Annotated[int | None, typer.Option(help="whose tokens to read  [default: the deepest stored]")] = None,
     views: Annotated[
-        int | None, typer.Option(min=1, help="of the training images that are shown  [default: all stored]")
+        int | None,
+        typer.Option(
+            min=1, help="stored views of the training images to use, from view 0 on  [default: all]; 1 is the evaluation crop"
+        ),
+    ] = None,
+    mix_evaluation_view: Annotated[
+        bool | None,
+        typer.Option(
+            "--mix-evaluation-view/--crops-alone",
+            help="show the evaluation crop beside the random ones, if there are any  [default: crops alone]",
+        ),
     ] = None,
     k_shot: Annotated[int | None, typer.Option(help="train on so many images of each class")] = None,
     percent: Annotated[float | None, typer.Option(help="train on so many percent of the images, stratified")] = None,
@@ -115,14 +137,17 @@ def main(
         weight_decay=weight_decay,
         warmup_epochs=warmup_epochs,
         order=order,
+        drop_last=drop_last,
         normalisation=normalisation,
         final_norm=final_norm,
+        init=init,
         protocol=protocol,
         seeds=None if seeds is None else integers("--seeds", seeds),
         base_lrs=None if base_lrs is None else numbers("--base-lrs", base_lrs),
         weight_decays=None if weight_decays is None else numbers("--weight-decays", weight_decays),
         block=block,
         views=views,
+        mix_evaluation_view=mix_evaluation_view,
         held_out=held_out,
         k_shot=k_shot,
         percent=percent,
@@ -167,10 +192,8 @@ def main(
             notes={"command": shlex.join(["beyondcls", *sys.argv[1:]]), **about},
             **of_run,
         )
-    for name, measures in written.items() if _is_first() else ():
-        typer.echo(f"{out if single else out / name}: {_summary(measures)}")
-        for note in measures["notes"]:
-            typer.echo(f"  note: {note}")
+    if _is_first():
+        _report({out if single else out / name: measures for name, measures in written.items()})
 
 
 def _present(
@@ -194,12 +217,29 @@ def _is_first() -> bool:
     return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
 
 
+def _report(written: Mapping[Path, Mapping[str, Any]]) -> None:
+    """What was reached, and what a reader should know of it; what holds for all heads is said once."""
+    of_each = [measures["notes"] for measures in written.values()]
+    of_all = [note for note in of_each[0] if len(written) > 1 and all(note in notes for notes in of_each)]
+    for place, measures in written.items():
+        typer.echo(f"{place}: {_summary(measures)}")
+        for note in measures["notes"]:
+            if note not in of_all:
+                typer.echo(f"  note: {note}")
+    for note in of_all:
+        typer.echo(f"note on all: {note}")
+
+
 def _summary(measures: Mapping[str, Any]) -> str:
     """What a head reached: `top-1 71.23 ± 0.12 % over 3 seeds, 10,000 test images`."""
     measure, words = ("map", "mAP") if "map" in measures else ("top1", "top-1")
     reached, n = measures[measure], len(measures["seeds"])
     how = f"± {reached['std']:.2f} % over {n} seed{'s' * (n > 1)}" if n else f"% by {measures['protocol']['name']}"
-    return f"{words} {reached['mean']:.2f} {how}, {measures['n_test']:,} test images"
+    n_crops = measures["augmentation"]["n_crops"]
+    crops = f", trained on {n_crops} random crop{'s' * (n_crops > 1)} of each image" if n_crops else ""
+    if crops and measures["augmentation"]["evaluation_view"]:
+        crops += " and its evaluation crop"
+    return f"{words} {reached['mean']:.2f} {how}, {measures['n_test']:,} test images{crops}"
 
 
 def _subset(store: "FeatureStore", of_run: dict[str, Any]) -> "tuple[np.ndarray | None, dict[str, Any]]":

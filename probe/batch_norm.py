@@ -8,6 +8,8 @@ from torch.autograd.function import once_differentiable
 
 from probe.ranks import mean_over_ranks, world_size
 
+MOMENTUM = 0.1  # of running means and variances, as torch's default
+
 
 def batch_norm(x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """x̂ = (x - mean) / √(variance + eps) of vectors [..., B, W]; and mean and variance (÷ B), [..., 1, W].

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probe.aggregators import Features
@@ -28,18 +28,20 @@ class Measured:
         measures: of each member: those of PER_IMAGE or, where images have several labels, of MULTILABEL, in percent; and
             the mean entropy of the weights in nats, where there are any.
         weights: of each member, if they were to be kept.
+        correct: whether each member's highest logit is the image's class, likewise; None where images have several labels.
     """
 
     measures: list[dict[str, float]]
     weights: Float[Tensor, "M N T"] | None = None
+    correct: Bool[Tensor, "M N"] | None = None
 
 
 @torch.inference_mode()
 def evaluate(
-    stacks: Sequence[Stack], test: Images, final_norm: FinalNorm | None = None, keep_weights: bool = False
+    stacks: Sequence[Stack], test: Images, final_norm: FinalNorm | None = None, keep_images: bool = False
 ) -> list[Measured]:
-    """Measure all members of all stacks in one pass; no image counts twice."""
-    tallies = [_Tally(len(stack), keep_weights) for stack in stacks]
+    """Measure all members of all stacks in one pass; no image counts twice. `keep_images`: what is known of each, too."""
+    tallies = [_Tally(len(stack), keep_images) for stack in stacks]
     for batch in test.epoch():
         normalised = final_norm(batch) if final_norm is not None else batch
         for stack, tally in zip(stacks, tallies, strict=True):
@@ -51,14 +53,15 @@ def evaluate(
 class _Tally:
     """Measures of M members while batches come."""
 
-    def __init__(self, n_members: int, keep_weights: bool):
-        self._n_members, self._keep = n_members, keep_weights
+    def __init__(self, n_members: int, keep: bool):
+        self._n_members, self._keep = n_members, keep
         self._n_images = 0
         self._hits: dict[str, Tensor] = {}
         self._entropy: Tensor | None = None
         self._scores: list[Tensor] = []
         self._labels: list[Tensor] = []
         self._weights: list[Tensor] = []
+        self._correct: list[Tensor] = []
 
     def add(self, logits: Float[Tensor, "M B K"], weights: Tensor | None, labels: Tensor) -> None:
         self._n_images += len(labels)
@@ -67,7 +70,10 @@ class _Tally:
             self._labels.append(labels.cpu())
         else:
             for name, measure in PER_IMAGE.items():
-                hits = measure(logits, labels).sum(-1)
+                right = measure(logits, labels)
+                if self._keep and name == "top1":
+                    self._correct.append(right.cpu())
+                hits = right.sum(-1)
                 self._hits[name] = self._hits[name] + hits if name in self._hits else hits
         if weights is not None:
             entropy = weight_entropy(weights).sum(-1)
@@ -84,5 +90,5 @@ class _Tally:
         if self._entropy is not None:
             columns["entropy"] = (self._entropy / self._n_images).expand(self._n_members).tolist()
         rows = zip(*columns.values(), strict=True)
-        kept = torch.cat(self._weights, 1) if self._weights else None
-        return Measured([dict(zip(columns, map(float, row), strict=True)) for row in rows], kept)
+        weights, correct = (torch.cat(kept, 1) if kept else None for kept in (self._weights, self._correct))
+        return Measured([dict(zip(columns, map(float, row), strict=True)) for row in rows], weights, correct)

@@ -18,19 +18,20 @@ from store import BeyondClsError
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """What a head is, without its parameters. `options` are the aggregator's."""
+    """What a head is, without its parameters. `options` are the aggregator's; all else is as in `Head`."""
 
     aggregator: str = "abmilp"
     options: Mapping[str, Any] = field(default_factory=dict)
     normalisation: str = "batch"
     final_norm: bool = False
+    init: str = "normal"
 
     def build(
         self, dim: int, n_patches: int | None, n_classes: int, final_norm: FinalNorm | None = None, seed: int = 0
     ) -> Head:
         """A head that starts as the seed says.
 
-        Raises: BeyondClsError: unknown aggregator, options or normalisation.
+        Raises: BeyondClsError: unknown aggregator, options, normalisation or start.
         """
         name, own = self.aggregator, is_own(self.aggregator)
         with torch.random.fork_rng(devices=[]):
@@ -39,7 +40,7 @@ class HeadSpec:
                 aggregator = make_aggregator(name, dim, n_patches, **self.options)
                 if own:
                     check_made(name, aggregator)
-            return Head(aggregator, n_classes, self.normalisation, final_norm if self.final_norm else None)
+            return Head(aggregator, n_classes, self.normalisation, final_norm if self.final_norm else None, self.init)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

@@ -12,6 +12,7 @@ from store import BeyondClsError, FeatureStore, StoreError
 from store.errors import unknown
 
 NORMALISATIONS = ("batch", "none")
+INITS = ("normal", "uniform")
 EPS = 1e-6
 TOKENS = ("patch", "cls", "registers")
 
@@ -49,28 +50,41 @@ class Head(nn.Module):
     """Aggregator, batch normalisation without parameters, linear classifier.
 
     BatchNorm1d(affine=False, eps=1e-6) stands before the classifier in the official code (and in MAE's), so that one learning
-    rate fits encoders whose tokens differ in scale. The classifier starts from N(0, 0.01²) with zero bias, as there.
+    rate fits encoders whose tokens differ in scale.
+
+    Where the classifier starts matters under LARS, whose steps are proportional to |w|. "normal": weights from N(0, 0.01²),
+    bias 0, as MAE's linear probing does. "uniform": weights and bias from U(-1/√W, 1/√W), as torch's `nn.Linear`, which
+    the official code of the paper leaves as it is for ViTs (its SimMIM starts from N(0, (2e-5)²) with bias 0).
 
     Args:
         aggregator: tokens to one vector.
         n_classes: K.
         normalisation: of the vector: "batch" as above, or "none", a plain linear classifier.
         final_norm: applied to the tokens first.
+        init: of the classifier.
 
-    Raises: BeyondClsError: unknown normalisation.
+    Raises: BeyondClsError: unknown normalisation or start.
     """
 
     def __init__(
-        self, aggregator: Aggregator, n_classes: int, normalisation: str = "batch", final_norm: FinalNorm | None = None
+        self,
+        aggregator: Aggregator,
+        n_classes: int,
+        normalisation: str = "batch",
+        final_norm: FinalNorm | None = None,
+        init: str = "normal",
     ):
         super().__init__()
         if normalisation not in NORMALISATIONS:
             raise BeyondClsError(unknown("normalisation", normalisation, NORMALISATIONS))
+        if init not in INITS:
+            raise BeyondClsError(unknown("init", init, INITS))
         self.aggregator, self.final_norm = aggregator, final_norm
         self.norm = nn.BatchNorm1d(aggregator.width, affine=False, eps=EPS) if normalisation == "batch" else nn.Identity()
         self.classifier = nn.Linear(aggregator.width, n_classes)
-        nn.init.trunc_normal_(self.classifier.weight, std=0.01)
-        nn.init.zeros_(self.classifier.bias)
+        if init == "normal":
+            nn.init.trunc_normal_(self.classifier.weight, std=0.01)
+            nn.init.zeros_(self.classifier.bias)
 
     def forward(self, features: Features) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B T"] | None]:
         """Logits, and the weights over patches where the aggregator has them."""

@@ -64,12 +64,13 @@ def _saved(family: Family, batch: Mapping[str, Tensor], final_norm: FinalNorm | 
         return values
 
     stack = family.stack
-    running = {name: values.clone() for name, values in stack.running.items()}
+    before = {name: values.clone() for name, values in stack.statistics.items()}
     features = batch if final_norm is None or stack.template.final_norm is None else final_norm(batch)
     with own_randomness(0), torch.autograd.graph.saved_tensors_hooks(keep, lambda values: values):
         logits, _ = stack(features, training=True)
         losses = losses_of(logits, batch["label"])
-    stack.running = running
+    for name, values in stack.statistics.items():
+        values.copy_(before[name])
     del losses  # only now: what was kept had to stay where it was
     return sum(kept.values()) + logits.nbytes
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probe.aggregators import is_own
@@ -41,6 +41,8 @@ class Outcome:
         curve: one entry per epoch: epoch, loss, and measures of the test images if they were measured then.
         result: measures of the images it was judged by, after the last epoch.
         weights: over the tokens of those images ([cls] before the patches), if they were kept and there are any.
+        correct: whether its highest logit is the class of each test image, in the order of their rows; None where images have
+            several labels, or those it was judged by are of the training set.
     """
 
     member: Member
@@ -48,6 +50,7 @@ class Outcome:
     curve: list[dict[str, float]]
     result: dict[str, float]
     weights: Float[Tensor, "N T"] | None = None
+    correct: Bool[Tensor, "N"] | None = None
 
 
 @dataclass
@@ -59,7 +62,7 @@ class Passes:
     Args:
         heads: what the names of heads stand for.
         training, test: images of both.
-        views: of the training images, one of which is shown at random in each epoch.
+        views: of the training images, one of which is shown at random in each epoch. Images are judged by view 0.
         unfinished: folder for checkpoints, which stay there until the caller removes it; None for no checkpoints.
         say: called with what a user should know: where features are, how fast they came, which member diverged.
         progress: called with the number of epochs since the last call, each member's for itself.
@@ -155,10 +158,11 @@ class Passes:
             family.begin(recipe)
         names = [family.names[0].head for family in families]
         norm = None if self._by_vectors(names[0]) else self._final_norm  # vectors are of normalised tokens already
-        few = self._batches(names, learn_from.part(learn_from.rows[:FEW]), recipe)
+        few = self._batches(names, learn_from.part(learn_from.rows[:FEW]), recipe, self.views[:1])
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # an aggregator may draw random numbers
             check_memory(families, next(iter(few.epoch())), recipe, self.device, norm)
-        learn, judge = self._batches(names, learn_from, recipe, shuffle=True), self._batches(names, judge_by, recipe)
+        learn = self._batches(names, learn_from, recipe, self.views, shuffle=True)
+        judge = self._batches(names, judge_by, recipe)
         streamed = isinstance(learn, Loader) and learn.placement == "stream"  # in another order than what is kept
         if isinstance(learn, Loader):
             self.say(f"features in {learn.reason}")
@@ -186,7 +190,7 @@ class Passes:
         self, families: list[Family], judge: Loader | PooledImages, norm: FinalNorm | None, judge_by: Source
     ) -> list[Outcome]:
         outcomes, final = [], judge_by is self.test
-        measured = evaluate([f.stack for f in families], judge, norm, keep_weights=final) if families else []
+        measured = evaluate([f.stack for f in families], judge, norm, keep_images=final) if families else []
         for family, of in zip(families, measured, strict=True):
             weights, name = of.weights, family.names[0].head
             if final and self._by_vectors(name) and (fixed := self._pooled[name][1].weights) is not None:
@@ -194,8 +198,8 @@ class Passes:
                 for measures in (*of.measures, *(entry for curve in family.curves for entry in curve)):
                     measures["entropy"] = entropy  # of nothing that is trained
             for m, member in enumerate(family.names):
-                own = None if weights is None else weights[m]
-                outcomes.append(Outcome(member, family.stack.head(m), family.curves[m], of.measures[m], own))
+                kept = (None if values is None else values[m] for values in (weights, of.correct))
+                outcomes.append(Outcome(member, family.stack.head(m), family.curves[m], of.measures[m], *kept))
         return outcomes
 
     def _family(self, name: str, members: list[Member]) -> Family:
@@ -218,12 +222,14 @@ class Passes:
         features = {kind: batch[kind] for kind in head.aggregator.reads}
         check_own(self.heads[name].aggregator, head.aggregator, features, self.n_patches)
 
-    def _batches(self, names: Sequence[str], source: Source, recipe: Recipe, shuffle: bool = False) -> Loader | PooledImages:
-        """Batches of what these heads read; in all views if shuffled, for training."""
+    def _batches(
+        self, names: Sequence[str], source: Source, recipe: Recipe, views: Sequence[int] = (0,), shuffle: bool = False
+    ) -> Loader | PooledImages:
+        """Batches of what these heads read, in one of the views at random; shuffled for training."""
         size = recipe.of_each(self.world_size)[1] if shuffle else recipe.at_once
         if self._by_vectors(names[0]):
-            side, whole = (1, self.test) if source is self.test else (0, self.training)
-            vectors = {name: self._pooled[name][side].vectors[: None if shuffle else 1] for name in names}
+            whole = self.test if source is self.test else self.training
+            vectors = {name: self._vectors(name, whole, views) for name in names}
             return PooledImages(vectors, whole, size, shuffle, source.rows)
         heads = [self.template(name) for name in names]
         kinds = sorted({kind for head in heads for kind in head.aggregator.reads})
@@ -232,7 +238,7 @@ class Passes:
             options |= {"rank": self.rank, "world_size": self.world_size}
         if self.device.type == "cpu" and all(head.aggregator.takes_stored and head.final_norm is None for head in heads):
             options["dtype"] = None  # half the memory to read, and twice
-        return source.loader(kinds, self.views if shuffle else (0,), **options)
+        return source.loader(kinds, views, **options)
 
     def _checkpoint(
         self,
@@ -269,14 +275,33 @@ class Passes:
         """Whether a head trains on vectors in memory; several processes share the tokens instead."""
         return self.world_size == 1 and name in self._pooled
 
+    def _vectors(self, name: str, source: Source, views: Sequence[int]) -> Float[Tensor, "V n W"]:
+        """Of all training or test images, in some views."""
+        if source is self.test:
+            return self._pooled[name][1].vectors
+        of_all = self._pooled[name][0].vectors
+        if tuple(views) == tuple(self.views):
+            return of_all
+        (view,) = views
+        return of_all[list(self.views).index(view)][None] if view in self.views else self._pooled_by_view_0[name].vectors
+
+    @cached_property
+    def _to_pool(self) -> dict[str, ToPool]:
+        heads = {name: self.template(name) for name in self.heads}
+        return {n: ToPool(h.aggregator.eval(), h.final_norm) for n, h in heads.items() if not h.aggregator.trainable}
+
+    @cached_property
+    def _pooled_by_view_0(self) -> dict[str, PooledVectors]:
+        """Vectors of the training images by which they are judged, where training shows crops alone; not pooled before."""
+        return pool(self._to_pool, self.training, (0,), self.device)
+
     @cached_property
     def _pooled(self) -> dict[str, tuple[PooledVectors, PooledVectors]]:
         """Vectors of training and test images of those heads whose aggregator has no parameters, if there is memory."""
-        heads = {name: self.template(name) for name in self.heads}
-        what = {n: ToPool(h.aggregator.eval(), h.final_norm) for n, h in heads.items() if not h.aggregator.trainable}
-        n = len(self.training.rows) * len(self.views) + len(self.test.rows)
-        if not what or not fits(what, n, self.device):
+        what, views = self._to_pool, {0, *self.views}
+        if not what or not fits(what, len(self.training.rows) * len(views) + len(self.test.rows), self.device):
             return {}
+        n = len(self.training.rows) * len(self.views) + len(self.test.rows)
         training = pool(what, self.training, self.views, self.device)
         test = pool(what, self.test, (0,), self.device, keep_weights=True)
         self.say(f"features read once for {', '.join(what)}: {n:,} vectors of each in memory")

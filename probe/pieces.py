@@ -12,10 +12,11 @@ class Piece:
     """Images of one process that are computed at once, of a step.
 
     Attributes:
-        step: that it belongs to, of `n_steps` in an epoch.
+        step: that it belongs to, of `n_steps` in an epoch; `n_steps` itself of a rest that is dropped.
         rows: images.
         rows_of_step: that are computed in the step by all processes.
-        skip: batch normalisation has no variance of a single image; a rest of one is seen in other epochs.
+        skip: not computed: a rest that the recipe drops, or a single image, which has no variance for batch normalisation.
+            Such images are seen in other epochs.
         ends_step: parameters are updated behind it.
     """
 
@@ -36,12 +37,14 @@ def pieces(n_rows: int, recipe: Recipe) -> list[Piece]:
     if n_rows * world < 2:
         raise BeyondClsError(f"images to train on: {n_rows}, expected 2 or more")
     batch, at_once = recipe.of_each(world)
-    n_steps = -(-n_rows // batch)
+    n_batches = -(-n_rows // batch)
+    n_steps = max(1, n_rows // batch) if recipe.drop_last else n_batches
     found = []
-    for step in range(n_steps):
+    for step in range(n_batches):
         rows = min(batch, n_rows - step * batch)
         sizes = [min(at_once, rows - begin) for begin in range(0, rows, at_once)]
-        computed = sum(size for size in sizes if size * world > 1) * world
-        for number, size in enumerate(sizes, 1):
-            found.append(Piece(step, n_steps, size, computed, size * world == 1, number == len(sizes) and computed > 0))
+        skips = [step == n_steps or size * world == 1 for size in sizes]
+        computed = sum(size for size, skip in zip(sizes, skips, strict=True) if not skip) * world
+        for number, (size, skip) in enumerate(zip(sizes, skips, strict=True), 1):
+            found.append(Piece(step, n_steps, size, computed, skip, number == len(sizes) and computed > 0))
     return found

@@ -15,7 +15,7 @@ class Recipe:
 
     Attributes:
         epochs: passes over the training images.
-        batch_size: images of an optimiser's step; the last step of an epoch has what is left.
+        batch_size: images of an optimiser's step.
         rows_at_once: images that are computed at once; gradients of a step are summed up. Batch normalisation sees as many.
             All of a batch by default.
         optimiser: a name in OPTIMISERS.
@@ -23,8 +23,11 @@ class Recipe:
         momentum: of SGD and LARS; the first beta of AdamW.
         weight_decay: λ.
         warmup_epochs: of linear warm-up, before half a cosine to zero.
-        order: whether members of all seeds see the images in one order ("shared"), so that one pass serves all, or each seed
-            in its own ("own"), with a pass for each. The seed sets where a head starts in any case.
+        order: whether members of all seeds see the images in one order and in the same crops ("shared"), so that one pass
+            serves all, or each seed in its own ("own"), with a pass for each. The seed sets where a head starts in any case; a
+            shared order narrows the spread over seeds.
+        drop_last: whether images that are left when an epoch's whole batches are taken are left out of that epoch, others in
+            each, or make a smaller step. Fewer images than a batch are one step in any case.
     """
 
     epochs: int = 90
@@ -36,6 +39,7 @@ class Recipe:
     weight_decay: float = 0.0
     warmup_epochs: int = 10
     order: str = "shared"
+    drop_last: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("batch_size", 2)):
@@ -85,17 +89,24 @@ class Recipe:
         return self.batch_size // world_size, self.at_once // world_size
 
 
-# Protocols of the paper (App. B of its second version) and what its official code adds to them.
+# What the official code adds to all protocols of the paper. It leaves out the last batch of an epoch where that is not whole
+# (and so would train on nothing where there are fewer images than a batch); its learning rate is scaled by the batch that was
+# asked for, however many images there are. On several GPUs all seeds see the images in one order (its DistributedSampler has no
+# seed of its own), but in other crops; on one GPU each seed has an order of its own.
+_OFFICIAL: dict[str, Any] = {"order": "shared", "drop_last": True}
+# Protocols of the paper (App. B of its second version), and one that is not.
 PRESETS: dict[str, dict[str, Any]] = {
     # ImageNet-1k, NUS-WIDE, COCO, Food-101. Batch normalisation saw 2,048 images: four GPUs, two passes a step.
-    "mae-lars": {"optimiser": "lars", "batch_size": 16384, "rows_at_once": 2048},
+    "mae-lars": {"optimiser": "lars", "batch_size": 16384, "rows_at_once": 2048, **_OFFICIAL},
     # The same for ViT-L and ViT-H.
-    "mae-lars-large": {"optimiser": "lars", "batch_size": 16384, "rows_at_once": 2048, "epochs": 50},
+    "mae-lars-large": {"optimiser": "lars", "batch_size": 16384, "rows_at_once": 2048, "epochs": 50, **_OFFICIAL},
     # CUB, Cars, Pets, ImageNet-1 %. SGD of the official code has no momentum.
-    "small-sgd": {"optimiser": "sgd", "batch_size": 1024, "momentum": 0.0},
+    "small-sgd": {"optimiser": "sgd", "batch_size": 1024, "momentum": 0.0, **_OFFICIAL},
     # Not of the paper: forgiving where members differ much in scale.
     "adamw": {"optimiser": "adamw", "batch_size": 1024, "base_lr": 1e-3, "weight_decay": 0.01},
 }
+# How the classifier starts in the protocols of the paper (`probe.head.Head`); "normal" in all else.
+PRESET_INITS = {"mae-lars": "uniform", "mae-lars-large": "uniform", "small-sgd": "uniform"}
 
 
 def make_recipe(preset: str | None = None, **changed: Any) -> Recipe:

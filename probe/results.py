@@ -9,13 +9,18 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
+from jaxtyping import Bool
 
 from probe.closed import CLOSED, Closed, Logistic, Ridge, Vectors
 from probe.cost import Cost, cost_of, shapes_read
 from probe.grid import HeadPlan
+from probe.metrics import top_k_hits
+from probe.notes import augmentation, notes_on_training
 from probe.passes import Outcome, Passes
 from probe.saved import save_probe
 from probe.select import Selected
+from probe.sources import Source
 
 LINEAR = (Logistic, Ridge)  # protocols whose classifier is a linear layer, as that of a head
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
@@ -23,28 +28,37 @@ UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on value
 
 def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Outcome], chosen: Selected) -> dict[str, Any]:
     """Content of metrics.json of a head that was trained."""
-    cost = _cost(name, passes)
+    cost, ends = _cost(name, passes), [outcome.curve[-1] for outcome in outcomes]
+    notes = notes_on_training(plan.recipe, len(passes.training.rows), len(plan.seeds), passes.views)
     return {
         **_common(name, plan, passes),
         **{measure: over_seeds([outcome.result[measure] for outcome in outcomes]) for measure in outcomes[0].result},
+        **{measure: over_seeds([end[measure] for end in ends]) for measure in ends[0] if measure.startswith("train_")},
         "seeds": list(plan.seeds),
         "recipe": _recipe(plan, chosen),
         "selected": chosen.to_dict(),
         "n_parameters": sum(p.numel() for p in outcomes[0].head.parameters()),
         "cost": asdict(cost),
-        "notes": [*chosen.notes, *([UNCOUNTED] if cost.flops_per_image is None else [])],
+        "notes": [*chosen.notes, *notes, *([UNCOUNTED] if cost.flops_per_image is None else [])],
     }
 
 
-def measures_of_closed(name: str, plan: HeadPlan, protocol: Closed, passes: Passes) -> dict[str, Any]:
-    """Content of metrics.json of a protocol without gradient steps, which is run on view 0."""
+def measures_of_closed(
+    name: str, plan: HeadPlan, protocol: Closed, passes: Passes
+) -> tuple[dict[str, Any], Bool[np.ndarray, "1 N"] | None]:
+    """Content of metrics.json of a protocol without gradient steps, which is run on view 0; and which test images are right.
+
+    None of the latter where images have several labels.
+    """
     sides = []
     for source, pooled in zip((passes.training, passes.test), passes.vectors(name), strict=True):
         labels = torch.from_numpy(source.store.labels[source.rows])
         sides.append(Vectors(pooled.vectors[0].cpu(), labels, source.store.n_classes))
     result = protocol.fit(*sides)
+    test = sides[1]
+    correct = None if test.multilabel else top_k_hits(result.scores.cpu(), test.labels).numpy()[None]
     called = next((known for known, kind in CLOSED.items() if type(protocol) is kind), type(protocol).__name__)
-    return {
+    measures = {
         **_common(name, plan, passes),
         **{measure: over_seeds([value]) for measure, value in result.metrics.items()},
         "seeds": [],
@@ -53,6 +67,7 @@ def measures_of_closed(name: str, plan: HeadPlan, protocol: Closed, passes: Pass
         "selected": {**result.chosen, **asdict(result.selection)},
         "notes": list(result.notes),
     }
+    return measures, correct
 
 
 def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
@@ -63,10 +78,18 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
         "block": passes.training.probed_block,
         "n_training": len(passes.training.rows),
         "n_test": len(passes.test.rows),
+        "test_images": _digest_of_images(passes.test),
         "n_views": len(passes.views),
+        "augmentation": augmentation(passes.views),
         "n_tokens": _n_patches(passes, reads),
         "n_classes": passes.training.store.n_classes,
     }
+
+
+def _digest_of_images(source: Source) -> str:
+    """xxh3_128 of the ids of the images, a line each in the order of their rows: who has the same was measured on the same."""
+    ids = source.store.ids
+    return xxhash.xxh3_128_hexdigest("\n".join(ids[row] for row in source.rows).encode())
 
 
 def _n_patches(passes: Passes, reads: Sequence[str]) -> int | None:
@@ -95,11 +118,20 @@ def write_measures(folder: Path, measures: Mapping[str, Any]) -> None:
     A stage of dvc.yaml has `trained` and `curves.csv`, too: where nothing is trained by steps, they are empty.
     """
     (folder / "trained").mkdir(parents=True, exist_ok=True)
-    left = [*folder.glob("trained/seed*.json"), *folder.glob("trained/seed*.safetensors"), folder / "trained/weights.npy"]
-    for file in left:
+    left = [*folder.glob("trained/seed*.json"), *folder.glob("trained/seed*.safetensors")]
+    for file in [*left, folder / "trained/weights.npy", folder / "trained/correct.npz"]:
         file.unlink(missing_ok=True)
     (folder / "curves.csv").write_text("seed,epoch\n")
     (folder / "metrics.json").write_text(json.dumps(measures, indent=1) + "\n")
+
+
+def write_correct(folder: Path, correct: Bool[np.ndarray, "M N"]) -> None:
+    """Write which test images each seed's head is right about, for statistics that pair two probes by image.
+
+    Columns are the measured test images in the order of their rows in the feature set; rows are the seeds, as in metrics.json
+    (a protocol without gradient steps has one row). `test_images` in metrics.json says which images these are.
+    """
+    np.savez_compressed(folder / "trained/correct.npz", correct=correct)
 
 
 def write_trained(
@@ -110,7 +142,7 @@ def write_trained(
     chosen: Selected,
     about: Mapping[str, Any],
 ) -> None:
-    """Write the probes, their weights on the test images, and their curves."""
+    """Write the probes, their weights on the test images and which of those they are right about, and their curves."""
     trained, store = folder / "trained", passes.training.store
     of_all = {
         "recipe": _recipe(plan, chosen),
@@ -127,6 +159,9 @@ def write_trained(
         mean = torch.stack(weights).mean(0)
         patches = mean[:, -passes.n_patches :] if passes.n_patches else mean  # [cls] comes first where it is weighted too
         np.save(trained / "weights.npy", patches.numpy().astype(np.float32))
+    correct = [outcome.correct.numpy() for outcome in outcomes if outcome.correct is not None]
+    if correct:
+        write_correct(folder, np.stack(correct))
     with (folder / "curves.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["seed", *outcomes[0].curve[0]])
         writer.writeheader()

@@ -15,7 +15,7 @@ from probe.grid import HeadPlan, Member
 from probe.passes import Outcome, Passes
 from probe.ranks import ranks
 from probe.recipe import Recipe
-from probe.results import measures_of, measures_of_closed, write_measures, write_trained
+from probe.results import measures_of, measures_of_closed, write_correct, write_measures, write_trained
 from probe.select import Selected, select
 from probe.sources import Source, check_pair
 from store import BeyondClsError, FeatureStore, StoreError
@@ -31,6 +31,7 @@ def probe(
     joined: tuple[FeatureStore, FeatureStore] | None = None,
     block: int | None = None,
     views: int | None = None,
+    mix_evaluation_view: bool = False,
     subset: np.ndarray | None = None,
     held_out: float = 0.1,
     device: str | torch.device = "cpu",
@@ -48,10 +49,12 @@ def probe(
     images select nothing: every seed's last epoch counts.
 
     Writes `trained/seed<S>.safetensors` and `.json` (the probe), `trained/weights.npy` (mean over seeds of the aggregator's
-    weights over the patches of the test images, [n_test, T] float32, if it has any), `curves.csv` (seed, epoch, loss, top1, …)
-    and `metrics.json`: into `out` for one plan, into `out/NAME` for a mapping. What an earlier run wrote there is replaced. A
-    run that was killed goes on where its last checkpoint was taken (in `.unfinished` beside `out`), when it is started again.
-    Protocols without gradient steps leave `trained` and `curves.csv` empty, and take view 0 of the training images.
+    weights over the patches of the test images, [n_test, T] float32, if it has any), `trained/correct.npz` (`correct`, bool
+    [n_seeds, n_test]: which test images each seed is right about, with one label an image), `curves.csv` (seed, epoch, loss,
+    top1, …) and `metrics.json`: into `out` for one plan, into `out/NAME` for a mapping. What an earlier run wrote there is
+    replaced. A run that was killed goes on where its last checkpoint was taken (in `.unfinished` beside `out`), when it is
+    started again. Protocols without gradient steps leave `curves.csv` empty and write no probe, and take view 0 of the training
+    images.
 
     Args:
         training, test: feature sets of one encoder.
@@ -59,7 +62,10 @@ def probe(
         joined: a second pair of feature sets of the same images, for heads that read `joined/…`. Images that it lacks are left
             out, of all heads (`n_training` and `n_test` count the others).
         block: whose tokens to read; the deepest stored one by default.
-        views: how many of the training images' views to show, one of them at random in each epoch; all by default.
+        views: how many of the training images' stored views to use, counted from view 0; all by default. Where there are random
+            crops (all but view 0) among them, each epoch shows one of the crops at random, and view 0 is for evaluation alone;
+            with one view that is shown, and nothing is augmented.
+        mix_evaluation_view: show view 0 beside the crops, as one of them.
         subset: rows of the training set to use (`probe.subsets`), of those that are valid and labelled; all by default.
         held_out: share of the training images to select on, stratified by class.
         device: where heads train. Several GPUs or processes under torchrun.
@@ -76,7 +82,7 @@ def probe(
     check_pair(training, test)
     if joined is not None:
         check_pair(*joined)
-    shown = _shown_views(training, views)
+    shown = _shown_views(training, views, mix_evaluation_view)
     others, rows = joined or (None, None), (subset, None)
     learn_from, judge_by = (Source(s, o, block, r) for s, o, r in zip((training, test), others, rows, strict=True))
     place, unfinished = torch.device(device), out.parent / ".unfinished" / out.name
@@ -102,16 +108,20 @@ def probe(
             chosen = select(own, passes, recipe, held_out) if recipe else {}
             outcomes = _train(own, passes, recipe, chosen) if recipe else {}
             for name, plan in own.items():
+                correct = None
                 if plan.closed is None:
                     measures = measures_of(name, plan, passes, outcomes[name], chosen[name]) | about
                 else:
-                    measures = measures_of_closed(name, plan, plan.closed, passes) | about
+                    measures, correct = measures_of_closed(name, plan, plan.closed, passes)
+                    measures |= about
                 written[name] = json.loads(json.dumps(measures))
                 if rank == 0:
                     folder = out / name if isinstance(heads, Mapping) else out
                     write_measures(folder, measures)
                     if plan.closed is None:
                         write_trained(folder, plan, passes, outcomes[name], chosen[name], about)
+                    elif correct is not None:
+                        write_correct(folder, correct)
         if rank == 0:
             _remove(unfinished)
     return {name: written[name] for name in plans}
@@ -134,11 +144,12 @@ def _named(heads: Mapping[str, HeadPlan] | HeadPlan | None, out: Path) -> dict[s
     return dict(heads)
 
 
-def _shown_views(training: FeatureStore, views: int | None) -> range:
+def _shown_views(training: FeatureStore, views: int | None, mix_evaluation_view: bool) -> range:
     stored = training.spec.n_views
     if views is not None and not 1 <= views <= stored:
         raise StoreError(f"views is {views}, expected 1 to {stored}, as many as {training.where} has; extract it with --views")
-    return range(stored if views is None else views)
+    n = stored if views is None else views
+    return range(0 if n == 1 or mix_evaluation_view else 1, n)
 
 
 def _together(plans: Mapping[str, HeadPlan]) -> list[tuple[Recipe | None, dict[str, HeadPlan]]]:

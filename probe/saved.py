@@ -1,12 +1,14 @@
 """Trained heads on disk: parameters as safetensors, everything else as JSON beside them. Loading never runs code."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from probe.aggregators import is_own
 from probe.grid import HeadSpec
@@ -78,15 +80,16 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
             raise BeyondClsError(
                 f"{description} has format version {version}, expected {FORMAT_VERSION}; train the probe again"
             )
+        # How it started does not matter any more, and older descriptions do not say it.
         spec = HeadSpec(*(described[name] for name in ("aggregator", "options", "normalisation", "final_norm")))
         if is_own(spec.aggregator):
-            spec = HeadSpec(_named_by_user(spec.aggregator, own, stem), spec.options, spec.normalisation, spec.final_norm)
+            spec = replace(spec, aggregator=_named_by_user(spec.aggregator, own, stem))
         dim, n_classes, n_patches = int(described["dim"]), int(described["n_classes"]), described["n_patches"]
         norm = None
         if spec.final_norm:
             norm = FinalNorm(torch.zeros(dim), torch.zeros(dim), float(described["final_norm_eps"]))
         head = spec.build(dim, n_patches, n_classes, norm)
-        head.load_state_dict(load_file(parameters), strict=True)
+        head.load_state_dict(_in_shape(load_file(parameters), head), strict=True)
     except BeyondClsError:
         raise
     except (ValueError, KeyError, TypeError, RuntimeError, OSError, SafetensorError) as error:
@@ -98,6 +101,21 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
 def _files(stem: Path) -> tuple[Path, Path]:
     """Description and parameters."""
     return stem.with_name(f"{stem.name}.json"), stem.with_name(f"{stem.name}.safetensors")
+
+
+def _in_shape(state: dict[str, Tensor], head: Head) -> dict[str, Tensor]:
+    """Parameters in the shapes that the head has now: a learned query was once [D], and is [1, 1, D]."""
+    now = {name: values.shape for name, values in head.state_dict().items()}
+    return {
+        name: values.view(now[name]) if _only_grew(tuple(values.shape), tuple(now.get(name, ()))) else values
+        for name, values in state.items()
+    }
+
+
+def _only_grew(before: tuple[int, ...], now: tuple[int, ...]) -> bool:
+    """Whether a shape gained leading axes of 1, and nothing else."""
+    n_new = len(now) - len(before)
+    return n_new > 0 and now == (1,) * n_new + before
 
 
 def _named_by_user(aggregator: str, own: str | None, stem: Path) -> str:

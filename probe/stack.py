@@ -8,12 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probe.aggregators import Features
-from probe.batch_norm import batch_norm
+from probe.batch_norm import MOMENTUM, batch_norm
 from probe.head import Head
 from probe.ranks import world_size
 from store import BeyondClsError
-
-MOMENTUM = 0.1  # of the running mean and variance of batch normalisation, as torch's default
 
 
 class Stack:
@@ -103,7 +101,14 @@ class Stack:
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint has to hold."""
-        return {n: p.detach() for n, p in self.parameters.items()} | {f"running.{n}": v for n, v in self.running.items()}
+        return {n: p.detach() for n, p in self.parameters.items()} | self.statistics
+
+    @property
+    def statistics(self) -> dict[str, Tensor]:
+        """What batches leave behind beside the parameters: of each member, and in an aggregator's buffers, which all share."""
+        of_members = {f"running.{name}": values for name, values in self.running.items()}
+        kept = self.template.aggregator.state_dict(prefix="aggregator.")
+        return of_members | {name: values for name, values in kept.items() if name not in self.parameters}
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:

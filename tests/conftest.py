@@ -1,6 +1,22 @@
-"""Order of the tests; `--no-loadscope-reorder` keeps it where several processes share them."""
+"""Where tests run, and their order; `--no-loadscope-reorder` keeps it where several processes share them."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder to run in with the quickstart's images and encoders: what a pipeline has left in the clone is not there."""
+    folder, before = tmp_path_factory.mktemp("elsewhere"), Path.cwd()
+    (folder / "quickstart").symlink_to(ROOT / "quickstart")
+    os.chdir(folder)
+    yield folder
+    os.chdir(before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

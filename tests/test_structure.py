@@ -1,17 +1,21 @@
 """The shape of the repository: packages, import direction, front door."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from setuptools import find_packages
 from setuptools.config.setupcfg import read_configuration
 
 import beyondcls
+from tests.decoys import OUTPUTS, ROOT, lay_decoys
+from tests.machines.machine import git
+from tests.machines.project import working_tree
 
-ROOT = Path(__file__).resolve().parents[1]
 LAYERS = {"store": {"store"}, "extract": {"store", "extract"}, "probe": {"store", "probe"}}
 SOURCES = [p for layer in ("store", "extract", "probe", "pipelines") for p in (ROOT / layer).rglob("*.py")]
 
@@ -60,3 +64,29 @@ def test_front_door_imports_lazily():
     script = f"import sys, beyondcls; {lazy}; beyondcls.open_store; print('timm' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "False"
+
+
+def test_outputs_of_a_pipeline_are_all_known():
+    """Those that DVC writes are ignored by git, removed by `make clean`, and laid as decoys."""
+    ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if re.fullmatch(r"/[a-z]+/", line)}
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].values()
+    outs = (stage.get("do", stage) for stage in stages)
+    written = {
+        next(iter(out)) if isinstance(out, dict) else out for s in outs for k in ("outs", "metrics") for out in s.get(k, [])
+    }
+    assert {out.split("/")[0] for out in written} == set(OUTPUTS) == ignored
+
+
+def test_tests_run_where_no_pipeline_ran():
+    assert ROOT not in (Path.cwd(), *Path.cwd().parents)
+    assert Path("quickstart").samefile(ROOT / "quickstart")
+    assert not {path.name for path in Path().iterdir()} & {*OUTPUTS, "dvc.lock", "params.yaml"}
+
+
+def test_a_copy_of_the_tree_has_no_outputs(tmp_path):
+    git(tmp_path, "init", "-q")
+    for name in (".gitignore", "dvc.yaml"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    git(tmp_path, "add", "dvc.yaml")
+    lay_decoys(tmp_path)
+    assert working_tree(tmp_path) == [".gitignore", "dvc.yaml"]

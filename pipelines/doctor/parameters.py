@@ -12,7 +12,19 @@ from pipelines.heads import heads_of, plans_and_run
 from pipelines.params import check_names, mapping, section
 from store.errors import BeyondClsError, unknown
 
-OTHERS = ("data", "datasets", "store", "encoders", "extract", "probe", "studies", "divergence", "compose", "other_probes")
+OTHERS = (
+    "data",
+    "datasets",
+    "store",
+    "encoders",
+    "extract",
+    "probe",
+    "studies",
+    "divergence",
+    "compose",
+    "other_probes",
+    "other_studies",
+)
 SECTIONS = (*OTHERS, *OF_HEADS)
 
 

@@ -38,9 +38,9 @@ def head_figures(inputs: Inputs) -> tuple[Figure, ...]:
     """
     by_encoder = {}
     for encoder in inputs.encoders:
-        file = inputs.folders.attention / encoder / "heads.csv"
-        if encoder in inputs.attention and file.is_file():
-            by_encoder[encoder] = read(file, "beyondcls attention", read_heads)
+        attention = inputs.attention.get(encoder)
+        if attention is not None and attention.heads is not None:
+            by_encoder[encoder] = read(attention.heads, "beyondcls attention", read_heads)
     found = {name for statistics in by_encoder.values() for name in statistics}
     ordered = [name for name in NAMES if name in found] + sorted(found - set(NAMES))
     files = file_names("heads", ordered)

@@ -1,13 +1,19 @@
-"""The paper's claim held against these numbers: masked models keep in their patches what [cls] does not gather."""
+"""The paper's claim beside these numbers: masked models keep in their patches what [cls] does not gather."""
 
 from pipelines.report.aggregation_entropy import last_block, limit, over_blocks
-from pipelines.report.collect import Attention, Inputs, Measure
+from pipelines.report.collect import Attention, Inputs
 from pipelines.report.content import Text
 from pipelines.report.families import JOINT, MASKED, family
-from pipelines.report.lead import gains, lead
-from pipelines.report.tables import listed, unbroken
+from pipelines.report.gains import basis
+from pipelines.report.lead import Lead, headline, lead, verdicts
 
 HOLDS, FAILS = "holds", "does not hold"
+
+
+def lead_of(inputs: Inputs) -> Lead | None:
+    """Of the encoders on this page, with the twin of the masked one."""
+    found = lead(inputs.probes)
+    return found and lead(inputs.probes, inputs.twin(found.masked))
 
 
 def claim(inputs: Inputs) -> list[Text]:
@@ -16,45 +22,12 @@ def claim(inputs: Inputs) -> list[Text]:
 
 
 def _gains(inputs: Inputs) -> list[Text]:
-    groups = gains(inputs.probes)
-    known = {name: value for found in groups.values() for name, value in found.items()}
-    if not known:
+    """The claim in numbers, and what of it holds; nothing without encoders of both families."""
+    found = lead_of(inputs)
+    if found is None:
         return []
-    text = (
-        f"The paper’s claim is that AbMILP beats [cls] on encoders trained by {MASKED} and hardly on those trained by {JOINT} "
-        "(its Table 1)."
-    )
-    items = [f"{kind}: {_listed(found)}" for kind, found in groups.items()]
-    if any(len(value.values) < 2 for value in known.values()):
-        verdict = "There was one seed, so neither half can be judged"
-    else:
-        parts = []
-        if groups[MASKED]:
-            parts.append(
-                _judged("The first half", [name for name, value in groups[MASKED].items() if _ahead(value)], groups[MASKED])
-            )
-        if groups[JOINT]:
-            even = [name for name, value in groups[JOINT].items() if not _ahead(value)]
-            parts.append(_judged("the second half" if parts else "The second half", even, groups[JOINT]))
-        verdict = "; ".join(parts) + " (ahead means by more than twice the spread over seeds)"
-    if least := lead(inputs.probes):
-        more = "more" if least.points.mean > 0 else "not more"
-        verdict += f". AbMILP gains {more} on {MASKED} than on {JOINT}: {least.told()}"
-    return [Text(f"{text} {verdict}. AbMILP − [cls], points:", tuple(items), "finding")]
-
-
-def _listed(found: dict[str, Measure]) -> str:
-    return listed([f"{unbroken(value)} on {name}" for name, value in found.items()] or ["no such encoder here"])
-
-
-def _ahead(value: Measure) -> bool:
-    return value.mean > 2 * value.std
-
-
-def _judged(half: str, good: list[str], found: dict[str, Measure]) -> str:
-    bad = [name for name in found if name not in good]
-    parts = [f"{verdict} on {listed(names)}" for verdict, names in ((HOLDS, good), (FAILS, bad)) if names]
-    return f"{half} {' and '.join(parts)}"
+    items = [f"{verdict}: {'; '.join(statements)}" for verdict, statements in verdicts(found).items()]
+    return [Text(f"{headline(found)} {' '.join(basis(inputs.probes))}", tuple(items), "finding")]
 
 
 def _entropies(inputs: Inputs) -> list[Text]:

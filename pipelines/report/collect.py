@@ -53,7 +53,10 @@ class Probe:
     curve: Curve | None
     weights: Path | None
     aggregator: str = ""
+    crops: int | str | None = None  # random ones of each training image that were shown, or "fresh"; None in older files
     cost: Mapping[str, int | None] = field(default_factory=dict)  # parameters, parameters_classifier, flops_per_image
+    correct: Path | None = None  # correct.npz: which test images each seed classifies correctly, bool [n_seeds, n_test]
+    test_images: str | None = None  # digest of the ids of these images; None in metrics of earlier versions
 
     @property
     def measure(self) -> str:
@@ -63,7 +66,12 @@ class Probe:
 
 @dataclass(frozen=True)
 class Attention:
-    """One ATTENTION/ENCODER: statistics per block as (mean, std over images), and where the [cls] maps [N, T] lie."""
+    """One ATTENTION/ENCODER: statistics per block as (mean, std over images), and where other files of it lie.
+
+    Attributes:
+        cls_map: [cls] maps [N, T]; None if it has none.
+        heads: the table of statistics per block and attention head; None if there is none.
+    """
 
     encoder: str
     key: str
@@ -73,23 +81,37 @@ class Attention:
     architecture: Mapping[str, Any]
     statistics: Mapping[str, tuple[tuple[float, float], ...]]
     cls_map: Path | None
+    heads: Path | None = None
     crops: Path | None = None  # [N, 4] of what its maps show
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Where the stages have written, and what the report may draw from; any but `probes` may be missing."""
+    """Where the stages have written, and what the report may draw from. Nothing is read of a folder that is not named.
 
-    probes: Path = Path("probes")  # PROBES/ENCODER/HEAD
-    attention: Path = Path("attention")  # ATTENTION/ENCODER
-    studies: Path = Path("studies")  # STUDIES/STUDY/ENCODER/HEAD
-    divergence: Path = Path("divergence")  # DIVERGENCE/ENCODER
-    localisation: Path = Path("localisation")  # LOCALISATION/ENCODER
-    images: str = "quickstart/data/cifar10/test"  # the test images
-    split: str | None = None  # of these
-    datasets: tuple[Path, ...] = (Path("datasets"),)  # DATASETS/DATA/ENCODER/HEAD: of any images, those of `probes` among them
-    localised: str | None = None  # the images of `localisation`; those of `images` if not given
-    localised_split: str | None = None  # of these
+    Attributes:
+        probes: PROBES/ENCODER/HEAD; required. Any of the others may be missing.
+        attention: ATTENTION/ENCODER.
+        studies: STUDIES/STUDY/ENCODER/HEAD, each study in one of them.
+        divergence: DIVERGENCE/ENCODER.
+        localisation: LOCALISATION/ENCODER.
+        images: the test images, a folder or an address.
+        split: of these.
+        datasets: DATASETS/DATA/ENCODER/HEAD: of any images, those of `probes` among them.
+        localised: the images of `localisation`; those of `images` if not given.
+        localised_split: of these.
+    """
+
+    probes: Path | None = None
+    attention: Path | None = None
+    studies: tuple[Path, ...] = ()
+    divergence: Path | None = None
+    localisation: Path | None = None
+    images: str | None = None
+    split: str | None = None
+    datasets: tuple[Path, ...] = ()
+    localised: str | None = None
+    localised_split: str | None = None
 
 
 @dataclass(frozen=True)
@@ -151,7 +173,7 @@ def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
     Raises: BeyondClsError: no metrics under `folders.probes`, or a file that is damaged.
     """
     found = _probes(folders.probes)
-    if not found:
+    if folders.probes is None or not found:
         raise BeyondClsError(
             f"there are no metrics under {str(folders.probes)!r}, expected {folders.probes}/ENCODER/HEAD/metrics.json; "
             "run `beyondcls probe` (or `dvc repro probe`) first, or name the folder with --probes"
@@ -159,38 +181,55 @@ def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
     if several := next((key for key, probe in found.items() if "top1" not in probe.measures), None):
         raise BeyondClsError(
             f"{folders.probes / several[0] / several[1]} is of images with several labels, expected one label each; "
-            "the report takes it beside others, as DATASETS/DATA/ENCODER/HEAD"
+            "the report takes it beside others, as DATASETS/DATA/ENCODER/HEAD; name the main ones with --dataset or --probes"
         )
-    summaries = [read(file, "beyondcls attention", _attention) for file in sorted(folders.attention.glob("*/summary.json"))]
-    return Inputs(found, {a.encoder: a for a in summaries}, _groups(folders.studies), _datasets(folders), folders, examples)
+    summaries = [read(file, "beyondcls attention", _attention) for file in files_in(folders.attention, "*/summary.json")]
+    return Inputs(
+        found, {a.encoder: a for a in summaries}, _each_once(folders.studies, "study"), _datasets(folders), folders, examples
+    )
 
 
 def _datasets(folders: Folders) -> dict[str, dict[tuple[str, str], Probe]]:
     """Probes by data set; none if these are only those that `folders.probes` holds."""
+    found = _each_once(folders.datasets, "data set")
+    main = folders.probes and folders.probes.resolve()
+    places = [folder / name for folder in folders.datasets for name in found if (folder / name).is_dir()]
+    return {} if all(place.resolve() == main for place in places) else found
+
+
+def _each_once(folders: Iterable[Path], kind: str) -> dict[str, dict[tuple[str, str], Probe]]:
+    """FOLDER/NAME/ENCODER/HEAD of several folders, by name, encoder and head.
+
+    Raises: BeyondClsError: two folders have one name; `kind` says of what.
+    """
     found: dict[str, dict[tuple[str, str], Probe]] = {}
     places: dict[str, Path] = {}
-    for folder in folders.datasets:
+    for folder in folders:
         for name, probes in _groups(folder).items():
             if name in places:
                 raise BeyondClsError(
-                    f"the data set {name!r} is in {places[name]} and in {folder / name}, expected each in one folder of "
-                    "--datasets; rename one of them"
+                    f"the {kind} {name!r} is in {places[name]} and in {folder / name}, expected each in one folder; "
+                    "rename one of them"
                 )
             found[name], places[name] = probes, folder / name
-    main = folders.probes.resolve()
-    return {} if all(place.resolve() == main for place in places.values()) else found
+    return found
 
 
-def _groups(folder: Path) -> dict[str, dict[tuple[str, str], Probe]]:
+def _groups(folder: Path | None) -> dict[str, dict[tuple[str, str], Probe]]:
     """FOLDER/NAME/ENCODER/HEAD, by name, encoder and head."""
-    found = {below.name: _probes(below) for below in sorted(folder.glob("*/")) if below.is_dir()}
+    found = {below.name: _probes(below) for below in files_in(folder, "*/") if below.is_dir()}
     return {name: probes for name, probes in found.items() if probes}
 
 
-def _probes(folder: Path) -> dict[tuple[str, str], Probe]:
+def _probes(folder: Path | None) -> dict[tuple[str, str], Probe]:
     """FOLDER/ENCODER/HEAD, by encoder and head; without heads whose tokens an encoder has none of."""
-    found = [read(file, "beyondcls probe", _probe) for file in sorted(folder.glob("*/*/metrics.json"))]
+    found = [read(file, "beyondcls probe", _probe) for file in files_in(folder, "*/*/metrics.json")]
     return {(p.encoder, p.head): p for p in found if p is not None}
+
+
+def files_in(folder: Path | None, pattern: str) -> list[Path]:
+    """What matches below a folder, in order; nothing where no folder was named."""
+    return [] if folder is None else sorted(folder.glob(pattern))
 
 
 def read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
@@ -209,7 +248,7 @@ def _probe(file: Path) -> Probe | None:
     content = json.loads(file.read_text(encoding="utf-8"))
     if "absent" in content:
         return None
-    weights = file.parent / "trained" / "weights.npy"
+    weights, correct = (file.parent / "trained" / name for name in ("weights.npy", "correct.npz"))
     return Probe(
         encoder=file.parent.parent.name,
         head=file.parent.name,
@@ -229,7 +268,10 @@ def _probe(file: Path) -> Probe | None:
         curve=_curve(file.parent / "curves.csv"),
         weights=weights if weights.is_file() else None,
         aggregator=str(content.get("aggregator", "")),
+        crops=content.get("augmentation", {}).get("n_crops"),
         cost=dict(content.get("cost", {})),
+        correct=correct if correct.is_file() else None,
+        test_images=str(content["test_images"]) if "test_images" in content else None,
     )
 
 
@@ -263,7 +305,7 @@ def _curve(file: Path) -> Curve | None:
 
 def _attention(file: Path) -> Attention:
     content = json.loads(file.read_text(encoding="utf-8"))
-    cls_map = file.parent / "cls_map.npy"
+    cls_map, heads = file.parent / "cls_map.npy", file.parent / "heads.csv"
     return Attention(
         encoder=file.parent.name,
         key=str(content["key"]),
@@ -273,6 +315,7 @@ def _attention(file: Path) -> Attention:
         architecture=dict(content["architecture"]),
         statistics=_statistics(_rows(file.parent / "statistics.csv")),
         cls_map=cls_map if cls_map.is_file() else None,
+        heads=heads if heads.is_file() else None,
         crops=crops if (crops := file.parent / "crops.npy").is_file() else None,
     )
 

@@ -1,6 +1,7 @@
 """`beyondcls report`: tables, figures and one page from what the other stages wrote."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -8,20 +9,29 @@ import typer
 
 
 def main(
-    probes: Annotated[Path, typer.Option(help="folder that holds ENCODER/HEAD/metrics.json")] = Path("probes"),
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="data set of the project that the report is about; the first of `datasets` in params.yaml"),
+    ] = None,
+    probes: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder that holds ENCODER/HEAD/metrics.json, in place of the project's; then name all that it shows"
+        ),
+    ] = None,
     datasets: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
             help="folder that holds DATA/ENCODER/HEAD/metrics.json: probes on several data sets to compare; repeat it for more"
         ),
-    ] = [Path("datasets")],  # noqa: B006
-    attention: Annotated[Path, typer.Option(help="folder that holds ENCODER/statistics.csv")] = Path("attention"),
-    studies: Annotated[Path, typer.Option(help="folder that holds STUDY/ENCODER/HEAD/metrics.json")] = Path("studies"),
-    divergence: Annotated[Path, typer.Option(help="folder that holds ENCODER, as divergence writes it")] = Path("divergence"),
-    localisation: Annotated[Path, typer.Option(help="folder that holds ENCODER, as localisation writes it")] = Path(
-        "localisation"
-    ),
-    data: Annotated[str, typer.Option(help="the test images, for the overlays")] = "quickstart/data/cifar10/test",
+    ] = None,
+    attention: Annotated[Path | None, typer.Option(help="folder that holds ENCODER/statistics.csv")] = None,
+    studies: Annotated[
+        list[Path] | None, typer.Option(help="folder that holds STUDY/ENCODER/HEAD/metrics.json; repeat it for more")
+    ] = None,
+    divergence: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as divergence writes it")] = None,
+    localisation: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as localisation writes it")] = None,
+    data: Annotated[str | None, typer.Option(help="the test images, for the overlays")] = None,
     split: Annotated[str | None, typer.Option(help="of these, as `beyondcls extract --split` takes it")] = None,
     localised: Annotated[
         str | None, typer.Option(help="the images that were localised, to draw boxes over  [default: those of --data]")
@@ -35,13 +45,18 @@ def main(
 ) -> None:
     """Write a self-contained page: accuracies, attention statistics, and where the aggregators look.
 
+    Of the project in this folder: probes/DATASET, attention/DATASET, studies, divergence, localisation, and the images that
+    params.yaml names. With --probes, of the folders and images that are named and of nothing else.
+
     Writes index.html, metrics.json, tables (.csv, .tex, .md) and figures (.svg, .png), and prints the accuracies.
     """
     from rich.console import Console
 
+    from pipelines.params import given
     from pipelines.report.collect import Examples, Folders, collect
     from pipelines.report.files import write
     from pipelines.report.formats.terminal_table import to_terminal
+    from pipelines.report.project import project
     from pipelines.report.sections import sections
     from pipelines.report.sections.accuracy import top1
     from pipelines.report.subset import subset
@@ -51,10 +66,20 @@ def main(
         raise BeyondClsError(
             f"--image {image[0]} and --draw {draw} both choose the images, expected one of them; drop the other"
         )
-    inputs = collect(
-        Folders(probes, attention, studies, divergence, localisation, data, split, tuple(datasets), localised, localised_split),
-        Examples(n_examples, tuple(image or ()), draw),
-    )
+    if probes is not None and dataset is not None:
+        raise BeyondClsError(
+            f"--probes {probes} and --dataset {dataset} both choose the probes, expected one of them; drop the other"
+        )
+    folders = project(Path(), dataset) if probes is None else Folders(probes)
+    named = given(attention=attention, divergence=divergence, localisation=localisation)
+    named |= {name: tuple(folders) for name, folders in given(studies=studies, datasets=datasets).items()}
+    if data is not None:
+        named |= {"images": data, "split": split}
+    elif split is not None:
+        named["split"] = split
+    if localised is not None:
+        named |= {"localised": localised, "localised_split": localised_split}
+    inputs = collect(replace(folders, **named), Examples(n_examples, tuple(image or ()), draw))
     if encoder:
         inputs = subset(inputs, encoder)
     write(out, inputs, sections(inputs))

@@ -1,56 +1,134 @@
-"""How much more AbMILP gains over [cls] on masked encoders than on joint-embedding ones: the paper's claim in one number."""
+"""How much more AbMILP gains on masked encoders than on joint-embedding ones and on a random twin: the paper's claim."""
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from pipelines.report.collect import Measure, Probe
+from pipelines.report.collect import is_random
+from pipelines.report.estimate import Estimate, Probes
 from pipelines.report.families import JOINT, MASKED, family
-from pipelines.report.tables import difference, unbroken
+from pipelines.report.gains import OVER, Gain, gains
+from pipelines.report.tables import listed
 
-Probes = Mapping[tuple[str, str], Probe]
+AGREES, FAILS = "As the paper says", "Not as the paper says"
+BEYOND, WITHIN = "More than selection alone explains", "Not clearly more than selection alone explains"
+UNKNOWN = "Not to be judged with one seed"
+WORDS = {
+    1: "AbMILP gains more",
+    0: "AbMILP does not clearly gain more",
+    -1: "AbMILP gains less",
+    None: "AbMILP gains otherwise",
+}
 
 
 @dataclass(frozen=True)
 class Lead:
-    """(AbMILP − [cls]) on `masked` minus the same on `joint`.
+    """What AbMILP gains on a masked encoder, on a joint-embedding one, and on an untrained twin.
 
     Attributes:
-        points: its spread is the root of the summed variances of the four heads over seeds.
+        masked: of several the one on which AbMILP gains least points over [cls].
+        joint: of several the one on which it gains most.
+        twin: None where no untrained encoder has these heads. What AbMILP gains there, selection alone explains.
+        gains: by encoder and the head that AbMILP is compared with.
     """
 
     masked: str
     joint: str
-    points: Measure
+    twin: str | None
+    gains: Mapping[tuple[str, str], Gain]
+
+    def more(self, than: str, over: str = "cls") -> Gain | None:
+        """How much more it gains on `masked` than on another encoder; None where heads are missing."""
+        one, other = self.gains.get((self.masked, over)), self.gains.get((than, over))
+        return None if one is None or other is None else one.minus(other)
 
     @property
-    def deviations(self) -> float | None:
-        """In standard deviations; None where they are not known (one seed) or zero."""
-        return self.points.mean / self.points.std if len(self.points.values) > 1 and self.points.std > 0 else None
+    def others(self) -> list[str]:
+        """What `masked` is compared with."""
+        return [self.joint, *([self.twin] if self.twin else [])]
 
-    def told(self) -> str:
-        """`+5.3 ± 0.4 points more on mae than on mocov3, 13.2 standard deviations`."""
-        apart = "" if self.deviations is None else f", {self.deviations:.1f} standard deviations".replace("-", "−")
-        return f"{unbroken(self.points)} points more on {self.masked} than on {self.joint}{apart}"
-
-
-def gains(probes: Probes) -> dict[str, dict[str, Measure]]:
-    """AbMILP − [cls], points, by family and encoder; of the encoders whose name says their family."""
-    found: dict[str, dict[str, Measure]] = {MASKED: {}, JOINT: {}}
-    for encoder in dict.fromkeys(encoder for encoder, _ in probes):
-        gain = difference(probes.get((encoder, "abmilp")), probes.get((encoder, "cls")))
-        if gain is not None and (kind := family(encoder)):
-            found[kind][encoder] = gain
-    return found
+    @property
+    def contrasts(self) -> list[tuple[str, str, str]]:
+        """What each is called, and its two encoders."""
+        return [(f"{self.masked} − {other}", self.masked, other) for other in self.others]
 
 
-def lead(probes: Probes) -> Lead | None:
-    """Of the masked encoder that gains least over the joint-embedding one that gains most; None without one of each."""
-    by_family = gains(probes)
+def lead(probes: Probes, twin: str | None = None) -> Lead | None:
+    """Of the masked encoder that gains least over [cls] and the joint-embedding one that gains most; None without both.
+
+    Args:
+        twin: the untrained encoder to compare with; the first one by default.
+    """
+    found = gains(probes)
+    points = {encoder: gain.points.mean for (encoder, over), gain in found.items() if over == "cls"}
+    by_family = {kind: [encoder for encoder in points if family(encoder) == kind] for kind in (MASKED, JOINT)}
     if not all(by_family.values()):
         return None
-    masked, low = min(by_family[MASKED].items(), key=lambda item: item[1].mean)
-    joint, high = max(by_family[JOINT].items(), key=lambda item: item[1].mean)
-    n = min(len(low.values), len(high.values))
-    spread = math.hypot(low.std, high.std) if n > 1 else 0.0
-    return Lead(masked, joint, Measure(low.mean - high.mean, spread, (math.nan,) * n))
+    randoms = [encoder for encoder in points if is_random(encoder)]
+    beside = twin if twin in randoms else next(iter(randoms), None)
+    return Lead(min(by_family[MASKED], key=points.__getitem__), max(by_family[JOINT], key=points.__getitem__), beside, found)
+
+
+def headline(found: Lead, called: Callable[[str], str] = str, heads: Iterable[str] = OVER) -> str:
+    """What AbMILP removes of the errors of [cls], and of those of the average patch; each in one sentence with the twin's.
+
+    Args:
+        called: the name by which an encoder is shown.
+        heads: that AbMILP is compared with.
+    """
+    said = []
+    for over in heads:
+        name = OVER[over]
+        gains = {encoder: gain for encoder in (found.masked, *found.others) if (gain := found.gains.get((encoder, over)))}
+        if found.masked not in gains or found.joint not in gains:
+            continue
+        of = {encoder: _of_one(gain) for encoder, gain in gains.items()}
+        errors = all(gain.share for gain in gains.values())
+        sentence = f"Of the errors that {name} makes, AbMILP removes " if errors else f"Over {name} AbMILP gains "
+        sentence += f"{of[found.masked]} on {called(found.masked)} and {of[found.joint]} on {called(found.joint)}"
+        if found.twin in of:
+            sentence += f"; selection alone explains {of[found.twin]}, as on {called(found.twin)}, which was never trained"
+        said.append(f"{sentence}.")
+    return " ".join(said)
+
+
+def verdicts(found: Lead, called: Callable[[str], str] = str) -> dict[str, list[str]]:
+    """What is as the paper says, what is not, and what a random twin gains as well; statements with their numbers.
+
+    The paper's Table 1: AbMILP is ahead of [cls] on masked encoders, hardly on joint-embedding ones, and so gains more on the
+    former. It has no untrained twin: what AbMILP gains there needs nothing that pretraining has left in the patches.
+    """
+    said: dict[str, list[str]] = {verdict: [] for verdict in (AGREES, FAILS, BEYOND, WITHIN, UNKNOWN)}
+
+    def say(sign: int | None, yes: str, no: str, statement: str) -> None:
+        said[UNKNOWN if sign is None else yes if sign == 1 else no].append(statement)
+
+    for (encoder, over), gain in found.gains.items():
+        kind, sign = family(encoder), gain.points.sign
+        if over == "cls" and kind is not None:
+            ahead = "AbMILP is ahead of [cls]" if sign == 1 else "AbMILP is not clearly ahead of [cls]"
+            masked = kind == MASKED
+            too = "" if masked or sign != 1 else ", too"
+            say(sign, *((AGREES, FAILS) if masked else (FAILS, AGREES)), f"{ahead} on {called(encoder)}{too}")
+    for other, yes, no in ((found.joint, AGREES, FAILS), (found.twin, BEYOND, WITHIN)):
+        for over, name in OVER.items():
+            more = found.more(other, over) if other else None
+            for sign, numbers in _by_sign(more).items() if other and more else ():
+                pair = f"on {called(found.masked)} than on {called(other)}"
+                say(sign, yes, no, f"over {name} {WORDS[sign]} {pair}, {listed(numbers)}")
+    return {verdict: statements for verdict, statements in said.items() if statements}
+
+
+def _of_one(gain: Gain) -> str:
+    """`11.4 ± 0.3 % [9.8 to 13.0] (+4.4 ± 0.1 points [3.8 to 5.0])`."""
+    points = gain.points.told("points")
+    return points if gain.share is None else f"{gain.share.told('%', sign=False)} ({points})"
+
+
+def _by_sign(more: Gain) -> dict[int | None, list[str]]:
+    """Points and share, by their signs: together where they agree."""
+    found: dict[int | None, list[str]] = {}
+    parts: list[tuple[Estimate | None, str]] = [(more.points, "points"), (more.share, "percentage points of the errors")]
+    for estimate, unit in parts:
+        if estimate is not None:
+            found.setdefault(estimate.sign, []).append(estimate.told(unit))
+    return found

@@ -15,6 +15,7 @@ from probe.aggregators.cls_average import ClsAverage
 from probe.aggregators.ep import EfficientProbing
 from probe.aggregators.k_means import KMeans
 from probe.aggregators.lowest_entropy_head import LowestEntropyHead
+from probe.aggregators.max import Max
 from probe.aggregators.norm import Norm
 from probe.aggregators.options import whole
 from probe.aggregators.own import is_own, own_aggregator
@@ -30,6 +31,7 @@ AGGREGATORS: dict[str, type[Aggregator]] = {
     "cls": Cls,
     "average": Average,
     "cls-average": ClsAverage,
+    "max": Max,
     "central": Central,
     "abmilp": AbMILP,
     "sa-abmilp": SelfAttentionAbMILP,

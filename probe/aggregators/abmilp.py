@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from probe.aggregators.aggregator import Features, Parameters, Pooled
 from probe.aggregators.attentive import Attentive
+from probe.aggregators.bag import bag, kinds_in_bag
 from probe.aggregators.options import choice, distinct, whole
 from probe.aggregators.positions import sin_cos
 from store import BeyondClsError
@@ -54,7 +55,7 @@ class AbMILP(Attentive):
         concatenate = choice("way to combine branches", combine, ("concatenate", "average")) == "concatenate"
         super().__init__(dim, whole("branches", branches) * dim if concatenate else dim)
         self.depth, self.concatenate = whole("AbMILP depth", depth), concatenate
-        self.kinds = ("cls", "patch") if choice("bag of tokens", tokens, ("patch", "all")) == "all" else ("patch",)
+        self.kinds = kinds_in_bag(tokens)
         self.blocks = None if blocks is None else distinct("blocks", blocks)
         self.reads = tuple(kind for group in self._groups() for kind in group)
         self.activation = ACTIVATIONS[choice("activation", activation, ACTIVATIONS)]()
@@ -85,9 +86,7 @@ class AbMILP(Attentive):
 
     def bag(self, features: Features) -> Float[Tensor, "B N D"]:
         """Tokens of all blocks, one behind the other."""
-        tokens = [features[kind] for group in self._groups() for kind in group]
-        tokens = [t if t.ndim == 3 else t[:, None] for t in tokens]
-        return tokens[0] if len(tokens) == 1 else torch.cat(tokens, 1)
+        return bag(features, self.reads)
 
     def positions(self, parameters: Parameters, n_tokens: int) -> Float[Tensor, "*M N D"] | None:
         """Codes of the tokens in the bag; of each member, where they are learned."""

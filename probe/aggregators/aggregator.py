@@ -26,7 +26,8 @@ class Aggregator(nn.Module):
     gradient:
 
     - "patch" [B, T, D], "cls" [B, D], "registers" [B, R, D]: tokens of the block that is probed; "patch/block5": of block 5;
-    - "attention/cls", "attention/centre" [B, H, T]: rows of the last block's attention, not renormalised over patches;
+    - "attention/cls", "attention/centre" [B, H, T]: rows of that block's attention, not renormalised over patches;
+      "attention/cls/block5": of block 5;
     - "joined/…": the same of a second feature set of the same images.
 
     Attributes:

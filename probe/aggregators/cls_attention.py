@@ -4,8 +4,13 @@ from probe.aggregators.stored_attention import StoredAttention
 
 
 class ClsAttention(StoredAttention):
-    """The [cls] token's attention, averaged over heads and renormalised over the patches. No parameters.
+    """The [cls] token's attention in the probed block, renormalised over the patches: the mean over heads, or one of them.
+
+    No parameters.
 
     Source: Tables 4 and 6, "average [cls] token attention" (`attn-mn` in the official code); with of="joined" and DINO's maps
     on MAE's tokens, "average DINO [cls] token attention" (`dino`, which is not renormalised there).
+
+    Args:
+        of, head: see `StoredAttention`.
     """

@@ -8,12 +8,19 @@ from probe.aggregators.stored_attention import StoredAttention
 
 
 class LowestEntropyHead(StoredAttention):
-    """The [cls] token's attention in one head: of each image the one whose map, renormalised over patches, has lowest entropy.
+    """The [cls] token's attention in one head of the probed block: the one whose map has the lowest entropy on the image.
 
-    Of equal entropies the first head counts; heads without any mass on patches do not. No parameters.
+    Maps are renormalised over the patches first. Of equal entropies the first head counts; heads without any mass on patches do
+    not. No parameters.
 
     Source: Tables 4 and 6, "lowest-entropy [cls] token attention" (`attn-lcte` in the official code).
+
+    Args:
+        of: see `StoredAttention`.
     """
+
+    def __init__(self, dim: int, of: str = "own"):
+        super().__init__(dim, of)
 
     def over_heads(self, rows: Float[Tensor, "B H T"]) -> Float[Tensor, "B T"]:
         mass = rows.sum(-1, keepdim=True)

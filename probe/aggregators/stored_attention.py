@@ -4,27 +4,29 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probe.aggregators.aggregator import Features, Pooled
-from probe.aggregators.options import choice
+from probe.aggregators.options import choice, whole
 from probe.aggregators.weighted import Weighted
 from store import BeyondClsError
 
 
 class StoredAttention(Weighted):
-    """Base: a row of the last block's attention over the patches, of all heads, becomes one weight per patch.
+    """Base: a row of the probed block's attention over the patches, of all heads, becomes one weight per patch.
 
     An image of which no head gives any mass to patches has no weights: they are NaN.
 
     Args:
         of: whose maps: "own", or "joined" for those of the second feature set (another encoder on the same images, with as many
             patches), which then weight this encoder's tokens.
+        head: number of the attention head whose map counts, from 0 on; the mean over heads by default.
     """
 
     row = "attention/cls"
 
-    def __init__(self, dim: int, of: str = "own"):
+    def __init__(self, dim: int, of: str = "own", head: int | None = None):
         super().__init__(dim)
         self.map = ("joined/" if choice("source of attention", of, ("own", "joined")) == "joined" else "") + self.row
         self.reads = ("patch", self.map)
+        self.head = None if head is None else whole("head", head, 0)
 
     def forward(self, features: Features) -> Pooled:
         patch, rows = features["patch"], features[self.map]
@@ -36,6 +38,13 @@ class StoredAttention(Weighted):
         return self.weigh(patch, self.over_heads(rows.to(patch.dtype)))
 
     def over_heads(self, rows: Float[Tensor, "B H T"]) -> Float[Tensor, "B T"]:
-        """Weights that sum to 1: the mean over heads, renormalised over the patches."""
-        mean = rows.mean(1)
-        return mean / mean.sum(-1, keepdim=True)
+        """Weights that sum to 1: the mean over heads, or one head's, renormalised over the patches.
+
+        Raises: BeyondClsError: there is no such head.
+        """
+        if self.head is not None and self.head >= rows.shape[1]:
+            raise BeyondClsError(
+                f"head is {self.head}, expected 0 to {rows.shape[1] - 1}: {self.map} is of {rows.shape[1]} attention heads"
+            )
+        row = rows.mean(1) if self.head is None else rows[:, self.head]
+        return row / row.sum(-1, keepdim=True)

@@ -32,7 +32,7 @@ class VJEPAPooler(Attentive):
         super().__init__(dim)
         self.heads, hidden = whole("heads", heads), whole("ratio", ratio) * dim
         head_width(dim, heads)
-        self.token = nn.Parameter(torch.zeros(dim))
+        self.token = nn.Parameter(torch.zeros(1, 1, dim))  # its authors' shape: LARS takes what has one axis for a bias
         self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.query, self.keys_values, self.proj = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
         self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
@@ -48,7 +48,7 @@ class VJEPAPooler(Attentive):
         def layer(name: str, x: torch.Tensor) -> torch.Tensor:
             return linear(x, parameters[f"{name}.weight"], parameters[f"{name}.bias"])
 
-        token = parameters["token"][:, None]  # [M, 1, D]
+        token = parameters["token"].squeeze(1)  # [M, 1, D]
         key, value = parameters["keys_values.weight"].chunk(2, 1)
         pooled, weights = self.attend_normalised(
             features["patch"],

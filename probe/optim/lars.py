@@ -11,8 +11,10 @@ TRUST = 0.001
 class LARS(Optimiser):
     """d = q (g + λ w) with q = 0.001 |w| / |g + λ w|; m ← μ m + d, w ← w - lr · m (arXiv 1708.03888).
 
-    Of parameters with fewer than two axes (biases) d is g alone; q is 1 where one of the norms is 0. As in MAE's and the
-    official code. A parameter that begins near 0 moves slowly, by |w|: where heads start matters.
+    As in MAE's and the official code, the number of axes that a parameter has in one head decides: with fewer than two (biases,
+    scales and shifts of normalisation) d is g alone, so that a step is lr · |g| long, whatever |w| is; with two or more it is
+    0.001 lr · |w|. A learned query therefore has an axis before its channels, [1, 1, D], as its authors' code has it. q is 1
+    where one of the norms is 0. A parameter that begins near 0 moves slowly: where heads start matters.
     """
 
     averages = ("momentum",)

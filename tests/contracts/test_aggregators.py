@@ -13,17 +13,25 @@ D, T, B = 96, 16, 3
 
 
 class Variant(NamedTuple):
-    """An aggregator with options, the width of its vector and its number of parameters."""
+    """An aggregator with options, the width of its vector, its number of parameters, and over how many tokens it has weights.
+
+    n_weights: None where it may have none.
+    """
 
     name: str
     options: dict
     width: int = D
     parameters: int = 0
     ordered: str = ""  # why another order of the patches gives another vector
+    n_weights: int | None = T
 
     def make(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> Aggregator:
         torch.manual_seed(seed)
-        return make_aggregator(self.name, D, T, **self.options).to(dtype)
+        aggregator = make_aggregator(self.name, D, T, **self.options).to(dtype)
+        for parameter in aggregator.parameters():
+            if not parameter.any():  # of a query that starts at 0 all weights are equal
+                torch.nn.init.normal_(parameter, std=0.1)
+        return aggregator
 
 
 def linear(n_in: int, n_out: int) -> int:
@@ -32,17 +40,24 @@ def linear(n_in: int, n_out: int) -> int:
 
 PLACE = "position in the grid counts"
 VARIANTS = [
-    Variant("cls", {}),
+    Variant("cls", {}, n_weights=0),
     Variant("average", {}),
-    Variant("cls-average", {}, 2 * D),
+    Variant("cls-average", {}, 2 * D, n_weights=0),
+    Variant("max", {}, n_weights=0),
     Variant("central", {}, ordered=PLACE),
     Variant("central", {"k": 2}, ordered=PLACE),
     Variant("abmilp", {}, parameters=D + 1),
     Variant("abmilp", {"depth": 2, "activation": "tanh"}, parameters=linear(D, D) + D + 1),
     Variant("abmilp", {"depth": 4, "activation": "gelu"}, parameters=3 * linear(D, D) + D + 1),
-    Variant("abmilp", {"tokens": "all"}, parameters=D + 1),
+    Variant("abmilp", {"tokens": "all"}, parameters=D + 1, n_weights=T + 1),
     Variant("abmilp", {"position": "sin-cos"}, parameters=D + 1, ordered=PLACE),
-    Variant("abmilp", {"position": "learned", "tokens": "all"}, parameters=D + 1 + (T + 1) * D, ordered=PLACE),
+    Variant(
+        "abmilp",
+        {"position": "learned", "tokens": "all"},
+        parameters=D + 1 + (T + 1) * D,
+        ordered=PLACE,
+        n_weights=T + 1,
+    ),
     Variant(
         "abmilp",
         {"position": "learned", "depth": 2, "blocks": [3, 5]},
@@ -51,31 +66,38 @@ VARIANTS = [
     ),
     Variant("abmilp", {"branches": 3}, 3 * D, 3 * (D + 1)),
     Variant("abmilp", {"branches": 3, "combine": "average", "depth": 2}, D, linear(D, D) + 3 * (D + 1)),
-    Variant("abmilp", {"blocks": [3, 5], "tokens": "all", "branches": 2}, 2 * D, 2 * (D + 1)),
+    Variant("abmilp", {"blocks": [3, 5], "tokens": "all", "branches": 2}, 2 * D, 2 * (D + 1), n_weights=T + 1),
     Variant("abmilp", {"top_k": 4}, parameters=D + 1),
     Variant("abmilp", {"top_k": 4, "depth": 2, "branches": 2}, 2 * D, linear(D, D) + 2 * (D + 1)),
     Variant("sa-abmilp", {}, parameters=4 * D * D + D + D + 1),
     Variant("sa-abmilp", {"apply_to": "map", "depth": 2}, parameters=4 * D * D + D + linear(D, D) + D + 1),
-    Variant("sa-abmilp", {"branches": 2, "tokens": "all"}, 2 * D, 4 * D * D + D + 2 * (D + 1)),
+    Variant("sa-abmilp", {"branches": 2, "tokens": "all"}, 2 * D, 4 * D * D + D + 2 * (D + 1), n_weights=T + 1),
     Variant("sa-abmilp", {"position": "sin-cos", "blocks": [3, 5]}, parameters=4 * D * D + D + D + 1, ordered=PLACE),
     Variant("sa-abmilp", {"top_k": 2}, parameters=4 * D * D + D + D + 1),
     Variant("ap", {}, parameters=2 * D * D + D),
     Variant("ap", {"heads": 1}, parameters=2 * D * D + D),
     Variant("ap", {"heads": 4, "norm": True}, parameters=2 * D * D + 3 * D),
     Variant("ap", {"heads": 4, "top_k": 5}, parameters=2 * D * D + D),
+    Variant("ap", {"form": "aim"}, parameters=2 * D * D + D),
+    Variant("ap", {"form": "aim", "heads": 1, "top_k": 5, "tokens": "all"}, parameters=2 * D * D + D, n_weights=T + 1),
+    Variant("ap", {"form": "cae"}, parameters=4 * D * D + 10 * D),
+    Variant("ap", {"form": "cae", "heads": 2, "top_k": 5}, parameters=4 * D * D + 10 * D),
+    Variant("ap", {"form": "cae", "tokens": "all"}, parameters=4 * D * D + 10 * D, n_weights=T + 1),
     Variant("ep", {}, parameters=32 * D + D * D),
     Variant("ep", {"queries": 8, "divide": 2}, D // 2, 8 * D + D * D // 2),
     Variant("ep", {"queries": 4, "top_k": 1}, parameters=4 * D + D * D),
+    Variant("ep", {"tokens": "all"}, parameters=32 * D + D * D, n_weights=T + 1),
     Variant("simpool", {}, parameters=2 * D * D + 2 * D),
     Variant("simpool", {"top_k": 3}, parameters=2 * D * D + 2 * D),
     Variant("v-jepa", {}, parameters=12 * D * D + 14 * D),
     Variant("v-jepa", {"heads": 2, "ratio": 1, "top_k": 3}, parameters=6 * D * D + 11 * D),
     Variant("cls-attention", {}),
     Variant("cls-attention", {"of": "joined", "top_k": 3}),
+    Variant("cls-attention", {"head": 3}),
     Variant("lowest-entropy-head", {}),
     Variant("lowest-entropy-head", {"of": "joined"}),
     Variant("central-attention", {}),
-    Variant("central-attention", {"of": "joined", "top_k": T}),
+    Variant("central-attention", {"of": "joined", "top_k": T, "head": 0}),
     Variant("norm", {}),
     Variant("norm", {"top_k": 3}),
     Variant("norm", {"largest": False, "top_k": 5}),
@@ -85,7 +107,7 @@ VARIANTS = [
 ]
 LISTED = {v.name for v in VARIANTS}
 OTHERS = {name: make_aggregator(name, D, T) for name in AGGREGATORS if name not in LISTED}
-VARIANTS += [Variant(name, {}, a.width, sum(p.numel() for p in a.parameters())) for name, a in OTHERS.items()]
+VARIANTS += [Variant(name, {}, a.width, sum(p.numel() for p in a.parameters()), n_weights=None) for name, a in OTHERS.items()]
 
 
 def shown(variant: Variant) -> str:
@@ -140,10 +162,10 @@ class TestEveryAggregator:
     def test_weights_sum_to_one(self, variant, features):
         aggregator = variant.make()
         weights = aggregator(features).weights
-        if variant.name in ("cls", "cls-average"):
-            assert weights is None
+        if weights is None:
+            assert not variant.n_weights
             return
-        assert weights.shape == (B, 1 + T if variant.options.get("tokens") == "all" else T)
+        assert weights.shape == (B, T if variant.n_weights is None else variant.n_weights)
         assert (weights >= 0).all()
         torch.testing.assert_close(weights.sum(-1), torch.ones(B, dtype=torch.float64))
 
@@ -196,6 +218,12 @@ class TestEveryAggregator:
         aggregator = variant.make()
         assert sum(p.numel() for p in aggregator.parameters()) == variant.parameters
         assert aggregator.trainable == (variant.parameters > 0)
+
+    def test_lars_takes_its_biases_and_scales_alone_for_those(self, variant, features):
+        """What has fewer than two axes is not scaled; a learned token that was held like this would leap at LARS's rates."""
+        norms = tuple(n for n, layer in variant.make().named_modules() if isinstance(layer, torch.nn.LayerNorm))
+        for name, parameter in variant.make().named_parameters():
+            assert parameter.ndim > 1 or name.endswith(".bias") or name.rpartition(".")[0] in norms, name
 
     def test_options_and_parameters_come_back(self, variant, features):
         aggregator = variant.make(1)

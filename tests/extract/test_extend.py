@@ -1,5 +1,6 @@
 """A feature set that is there is added to, or mended: only what it lacks is computed, and the rest is not touched."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,18 @@ class TestRefused:
         run(tmp_path / "f")
         with pytest.raises(StoreError, match="f cannot be extended: weights, architecture differ; give another --out"):
             run(tmp_path / "f", encoder=tiny_encoder(1), existing="extend")
+
+    def test_another_transform(self, run: Run, tmp_path: Path) -> None:
+        """Such as that of a checkpoint of one's own, which was once taken from timm: the options that give it are named."""
+        old = Encoder("tiny", tiny_encoder().model, {}, {"mean": (0.5, 0.5, 0.5), "crop_pct": 0.9})
+        new = Encoder("tiny", tiny_encoder().model, {}, {"mean": (0.485, 0.456, 0.406), "crop_pct": 0.875})
+        run(tmp_path / "f", encoder=old)
+        what = re.escape("transform (mean 0.5,0.5,0.5 and 0.485,0.456,0.406; crop_pct 0.9 and 0.875) differ")
+        for existing in ("extend", "refuse"):
+            with pytest.raises(StoreError, match=rf"{what}.* \(--mean 0\.5,0\.5,0\.5 --crop-pct 0\.9\)"):
+                run(tmp_path / "f", encoder=new, existing=existing)
+        with pytest.raises(StoreError, match=what):
+            run(tmp_path / "f", encoder=new, existing="repair")
 
     def test_another_dtype(self, run: Run, tmp_path: Path) -> None:
         run(tmp_path / "f")

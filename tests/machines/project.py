@@ -82,8 +82,8 @@ def small_origin(folder: Path, stages: Sequence[str], n_train: int = 96, n_test:
 def origin(folder: Path, change: Callable[[Path], object] | None = None) -> Path:
     """A bare repository with the working tree as it is now, changed by `change`."""
     tree = folder / "tree"
-    for name in git(ROOT, "ls-files", "-co", "--exclude-standard").splitlines():
-        if (ROOT / name).is_file() and not name.startswith(("tests/", "benchmarks/", "docs/")):
+    for name in working_tree(ROOT):
+        if not name.startswith(("tests/", "benchmarks/", "docs/")):
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tree / name)
     if change:
@@ -94,6 +94,12 @@ def origin(folder: Path, change: Callable[[Path], object] | None = None) -> Path
     bare = folder / "origin.git"
     git(folder, "clone", "-q", "--bare", str(tree), str(bare))
     return bare
+
+
+def working_tree(root: Path) -> list[str]:
+    """Files of a clone, new ones included, without what a pipeline has made there: git ignores it, or it is dvc.lock."""
+    names = git(root, "ls-files", "-co", "--exclude-standard").splitlines()
+    return [name for name in names if name != "dvc.lock" and (root / name).is_file()]
 
 
 def few_images(folder: Path, n: int) -> None:

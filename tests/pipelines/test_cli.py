@@ -36,6 +36,7 @@ def test_help_lists_every_command(beyondcls):
         "extract",
         "plan",
         "probe",
+        "transfer",
         "predict",
         "attention",
         "divergence",
@@ -58,7 +59,6 @@ def test_help_needs_no_heavy_import():
 
 
 def test_plan(beyondcls, tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
     # Weights that are named but not there are not needed for it.
     params = tmp_path / "params.yaml"
     params.write_text("encoders: {mine: {model: quickstart-mae, checkpoint: nowhere.pt}}\nextract: {batch_size: 4}\n")
@@ -75,7 +75,6 @@ def test_plan(beyondcls, tmp_path, monkeypatch):
 
 
 def test_split_of_a_published_data_set(beyondcls, tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
     folder = tmp_path / "cifar-100-binary"
     folder.mkdir()
     for name, n in (("train", 3), ("test", 2)):
@@ -91,7 +90,6 @@ def test_split_of_a_published_data_set(beyondcls, tmp_path, monkeypatch):
 
 
 def test_images_to_report(beyondcls, tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
     for split in ("train", "test"):
         arguments = ("--encoder", "quickstart-random", "--data", TEST_TAR, "--out", tmp_path / f"random-{split}")
         status, out, err = beyondcls("extract", *arguments)
@@ -219,8 +217,7 @@ def test_pinned_weights_are_those_in_the_repository(monkeypatch):
     from extract.encoders import load_encoder
     from pipelines.params import read_params
 
-    monkeypatch.chdir(ROOT)
-    encoders = read_params(Path("params.yaml"))["encoders"]
+    encoders = read_params(ROOT / "params.yaml")["encoders"]
     assert {"quickstart-mae", "quickstart-mocov3"} <= encoders.keys()
     for name, options in encoders.items():
         assert "weights" in options, name
@@ -240,7 +237,6 @@ def test_encoders_are_listed_with_size_tokens_licence_and_source(beyondcls):
 
 
 def test_tasks_share_an_extraction(beyondcls, tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
     made = extract_some(tmp_path)
     arguments = ("extract", "--encoder", "quickstart-random", "--data", made, "--out", tmp_path / "f", "--views", "2")
     monkeypatch.setenv("RANK", "1")

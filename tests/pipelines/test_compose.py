@@ -79,10 +79,8 @@ def test_fewer_images_are_the_first_of_more(tmp_path):
 
 def test_extraction_stores_the_boxes(tmp_path):
     rows = composed(tmp_path / "composed", 6)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        images = open_images(str(tmp_path / "composed/images.csv"))
-        extract(load_encoder("quickstart-random"), images, tmp_path / "set", statistics=())
+    images = open_images(str(tmp_path / "composed/images.csv"))
+    extract(load_encoder("quickstart-random"), images, tmp_path / "set", statistics=())
     store = FeatureStore.open(tmp_path / "set")
     assert store.attributes["classes"] == sorted({row["label"] for row in rows})
     for i, row in enumerate(rows):

@@ -114,7 +114,7 @@ def project(tmp_path_factory) -> Path:
         }
         params["divergence"] = ["quickstart-random"]
         params["compose"]["n_images"] = 8
-        params["other_probes"] = "other"
+        params["other_probes"] = params["other_studies"] = "other"
 
     write_probe(folder / "other/elsewhere", "quickstart-mae", "abmilp", 51.5)
     edit(folder, shrink)

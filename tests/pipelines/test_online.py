@@ -245,8 +245,12 @@ class TestBadInput:
     def test_another_transform_or_architecture(self, world):
         about = json.loads(world.probe("cls").with_suffix(".json").read_text())
         changed = {**about["transform"], "crop_pct": 0.5}
-        with pytest.raises(BeyondClsError, match=r"has transform .*'crop_pct': 0\.5"):
+        with pytest.raises(
+            BeyondClsError, match=r"sees crop_pct 0\.5 \(not 0\.9\), as 'tiny' does; load it with --crop-pct 0\.5"
+        ):
             online(world.encoder, world.probe("cls", transform=changed))
+        with pytest.raises(BeyondClsError, match="has transform nonsense"):
+            online(world.encoder, world.probe("cls", transform="nonsense"))
         with pytest.raises(BeyondClsError, match="has architecture other;"):
             online(world.encoder, world.probe("cls", architecture="other"))
 
@@ -298,6 +302,27 @@ class TestBadInput:
             online(world.encoder, world.probe("cls"), description={})
         with pytest.raises(BeyondClsError, match="the probe is a head already"):
             online(world.encoder, load_with(world.probe("cls"))[0], own="a.py:B")
+        with pytest.raises(BeyondClsError, match="tiny is loaded already; give mean to load_encoder"):
+            online(world.encoder, world.probe("cls"), mean=(0, 0, 0))
+
+
+def test_an_encoder_by_its_name_sees_what_the_probe_records(tmp_path):
+    """Also where its default is another: here the whole image, of twice the side."""
+    data = open_images(str(write_tar(tmp_path / "data/000.tar", samples(24))))
+    seen = {"crop_mode": "squash", "mean": (0.5, 0.5, 0.5), "input_size": 40}
+    encoders = [beyondcls.load_encoder("quickstart-random", random_seed=seed, **seen) for seed in (0, 1)]
+    stores = [extract(e, data, tmp_path / f"{i}", statistics=()) for i, e in enumerate(encoders)]
+    plans = {name: HeadPlan(SPECS[name], RECIPE, seeds=(0,)) for name in ("abmilp", "joined")}
+    probe(stores[0], stores[0], tmp_path / "out", plans, joined=(stores[1], stores[1]))
+    images, path = [data.image(row) for row in range(2)], tmp_path / "out/abmilp/trained/seed0"
+    expected, model = online(encoders[0], path), online("quickstart-random", path)
+    assert model.encoder.described_transform == encoders[0].described_transform
+    for given, same in zip(model(*model.prepare(images)), expected(*expected.prepare(images)), strict=True):
+        assert torch.equal(given, same)
+    with pytest.raises(BeyondClsError, match=r"sees crop_mode squash \(not center\), .* load it with --crop-mode squash"):
+        online("quickstart-random", path, crop_mode="center")
+    both = online("quickstart-random", tmp_path / "out/joined/trained/seed0", joined=encoders[1])
+    assert both.encoder.described_transform == both.joined.described_transform
 
 
 def test_grid():

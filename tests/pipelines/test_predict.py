@@ -20,7 +20,7 @@ from probe.recipe import Recipe
 from probe.run import probe
 from store import BeyondClsError
 from tests.extract.pictures import picture, samples, write_tar
-from tests.pipelines.test_cli import ROOT, run
+from tests.pipelines.test_cli import run
 
 OWN = """
 import beyondcls
@@ -35,7 +35,6 @@ ENCODER = ("--encoder", "quickstart-random")
 
 @pytest.fixture
 def beyondcls(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
     return lambda *arguments: run(monkeypatch, capsys, *arguments)
 
 
@@ -252,6 +251,14 @@ class TestBadInput:
         text = said(world.folder / "photos/a.png", "--encoder", "quickstart-mae")
         assert f"the probe's encoder, 'quickstart-vit', has weights {expected}; 'quickstart-mae' has" in text
         assert "load 'quickstart-vit' as it was extracted" in text
+
+    def test_another_transform_than_the_probes(self, said, world, tmp_path):
+        photo, options = world.folder / "photos/a.png", ("--crop-mode", "squash", "--mean", "0,0,0")
+        assert "sees mean 0.4914,0.4822,0.4465 (not 0.0,0.0,0.0), crop_mode center (not squash), as" in said(photo, *options)
+        params = tmp_path / "params.yaml"
+        params.write_text("encoders: {mine: {model: quickstart-random, input_size: 40}}")
+        assert "sees input_size 32 (not 40)" in said(photo, "--encoder", "mine", "--params", params)
+        assert "--mean is 'a,b,c', expected numbers with commas" in said(photo, "--mean", "a,b,c")
 
     def test_no_probe(self, said, tmp_path):
         assert "there is no probe" in said(probe=tmp_path / "seed0")

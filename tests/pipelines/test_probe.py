@@ -88,7 +88,13 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
     def test_nothing_given_is_the_default(self, tmp_path):
         default, run = plan(tmp_path=tmp_path)
         assert (default.recipe, default.seeds, default.base_lrs, default.closed, run) == (Recipe(), (0, 1, 2), (), None, {})
-        assert default.head.to_dict() == {"aggregator": "abmilp", "options": {}, "normalisation": "batch", "final_norm": False}
+        assert default.head.to_dict() == {
+            "aggregator": "abmilp",
+            "options": {},
+            "normalisation": "batch",
+            "final_norm": False,
+            "init": "normal",
+        }
 
     def test_a_head_wins_over_probe_and_the_command_line_over_both(self, tmp_path):
         mine = self.plan("mine", tmp_path)
@@ -97,6 +103,7 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
             "options": {"depth": 2},
             "normalisation": "none",
             "final_norm": False,
+            "init": "normal",
         }
         expected = Recipe(epochs=7, batch_size=64, base_lr=0.2, momentum=0.5, warmup_epochs=1)
         assert (mine.recipe, mine.seeds, mine.weight_decays) == (expected, (5,), (0, 0.1))
@@ -125,6 +132,17 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
         common = self.plan("cls", tmp_path, text)
         assert common.recipe == Recipe(**{**PRESETS["adamw"], "epochs": 12, "base_lr": 0.5})
 
+    def test_a_preset_says_where_the_classifier_starts(self, tmp_path):
+        def init(text, **here):
+            return self.plan("cls", tmp_path, f"heads: {{cls: {text}}}\nprobe: {{init: uniform}}", **here).head.init
+
+        assert init("{}") == "uniform"
+        assert init("{preset: adamw}") == "normal"  # that of `probe` does not leak into it
+        assert init("{preset: small-sgd, init: normal}") == "normal"
+        assert init("{init: normal}", preset="mae-lars", drop_last=False) == "uniform"
+        assert init("{preset: mae-lars}", init="normal") == "normal"
+        assert not self.plan("preset", tmp_path, preset="small-sgd", drop_last=False).recipe.drop_last
+
     def test_rows_at_once_of_a_preset_can_be_taken_back(self, tmp_path):
         text = "heads: {cls: {preset: mae-lars, rows_at_once: null, batch_size: 512}}"
         assert self.plan("cls", tmp_path, text).recipe.at_once == 512
@@ -140,7 +158,7 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
     def test_of_the_whole_run(self, tmp_path):
         assert plan(self.FILE, "small", tmp_path=tmp_path)[1] == {"views": 1, "k_shot": 2}
         assert plan(self.FILE, "small", tmp_path=tmp_path)[0].recipe.base_lr == 0.1  # null says nothing
-        here = {"views": 2, "percent": 5.0, "placement": "stream"}
+        here = {"views": 2, "mix_evaluation_view": True, "percent": 5.0, "placement": "stream"}
         assert plan(self.FILE, "small", tmp_path=tmp_path, **here)[1] == here
         text = "heads: {cls: {views: 1}}\nprobe: {views: 3, block: 4, held_out: 0.2}"
         assert plan(text, "cls", tmp_path=tmp_path)[1] == {"views": 1, "block": 4, "held_out": 0.2}
@@ -186,9 +204,12 @@ class TestRun:
             metrics = json.loads((tmp_path / "out" / name / "metrics.json").read_text())
             assert f"{tmp_path}/out/{name}: top-1 {metrics['top1']['mean']:.2f} ± 0.00 % over 1 seed, 69 test images" in shown
             assert metrics["selected"]["n_images"] == 12
-            (note,) = metrics["notes"]
-            assert f"note: {note}" in shown
-        assert "features read once for cls, average: 309 vectors of each in memory" in shown
+            edge, unaugmented = metrics["notes"]
+            assert f"note: {edge}" in shown
+            assert unaugmented.startswith("no augmentation: every epoch shows the same random crop of each image")
+        assert shown.count(unaugmented) == shown.count(f"note on all: {unaugmented}") == 1
+        assert "69 test images, trained on 1 random crop of each image" in shown
+        assert "features read once for cls, average: 189 vectors of each in memory" in shown
 
     def test_heads_of_a_file(self, beyondcls, params, tmp_path):
         a, b = (
@@ -286,6 +307,7 @@ class TestBadInput:
             (("--optimiser", "sdg"), "unknown optimiser 'sdg'; did you mean 'sgd'?"),
             (("--protocol", "lojistic"), "unknown protocol 'lojistic'; did you mean 'logistic'?"),
             (("--protocol", "knn"), "aggregator 'abmilp' has parameters to train"),
+            (("--init", "unifrom"), "unknown init 'unifrom'; did you mean 'uniform'?"),
             (("--order", "owns"), "unknown order 'owns'; did you mean 'own'?"),
             (("--seeds", "a"), "--seeds is 'a', expected integers with commas"),
             (("--seeds", "1,1"), "seeds are [1, 1], expected every value once"),
@@ -432,7 +454,7 @@ def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_bytes(stop_at, set
     assert status == 0, shown
     assert "going on after" not in shown
     files = sorted(p.relative_to(whole) for p in whole.rglob("*") if p.is_file())
-    assert len(files) == 2 * (4 + 2) + 1
+    assert len(files) == 2 * (5 + 2) + 1
     for file in files:
-        if file.suffix in (".safetensors", ".npy", ".csv"):
+        if file.suffix in (".safetensors", ".npy", ".npz", ".csv"):
             assert (out / file).read_bytes() == (whole / file).read_bytes(), file

@@ -21,7 +21,7 @@ from store.journal import add_record
 from store.lock import Lock
 from tests.features import write_features
 from tests.folders import files
-from tests.pipelines.test_cli import ROOT, TEST_TAR, run
+from tests.pipelines.test_cli import TEST_TAR, run
 from tests.store.conftest import flip, layouts, values, write
 
 Run = Callable[..., tuple[int, str, str]]
@@ -144,7 +144,6 @@ def made(tmp_path_factory) -> tuple[Path, Path]:
     data = images(folder)
     arguments = ["extract", "--encoder", "quickstart-random", "--data", data, "--out", folder / "set", "--blocks", "3,-1"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
         patch.setattr(sys, "argv", ["beyondcls", *map(str, arguments), "--dtype", "int8", "--shard-rows", "32"])
         with pytest.raises(SystemExit) as stop:
             cli.run()
@@ -167,7 +166,6 @@ class TestRepair:
     @pytest.mark.parametrize("what", DAMAGE)
     @pytest.mark.parametrize("way", ["repair", "printed command"])
     def test_gives_the_same_bytes(self, beyondcls, made, tmp_path, monkeypatch, what, way):
-        monkeypatch.chdir(ROOT)
         path, data = shutil.copytree(made[0], tmp_path / "se t"), made[1]
         DAMAGE[what](path)
         damaged = files(path)
@@ -196,7 +194,6 @@ class TestRepair:
 
     def test_invalid_images_are_recorded_again(self, beyondcls, tmp_path, monkeypatch):
         """The command says so, also where the notes on them are lost."""
-        monkeypatch.chdir(ROOT)
         path = tmp_path / "set"
         write_features(path, invalid=(3, 70))
         assert "--on-error" not in beyondcls("store", "repair", path)[1]  # nothing is damaged

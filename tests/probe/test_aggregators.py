@@ -16,6 +16,12 @@ def test_cls_average_is_both_side_by_side():
     torch.testing.assert_close(vector, torch.cat([features["cls"], features["patch"].mean(1)], 1))
 
 
+def test_max_is_of_each_channel():
+    vector, weights = make_aggregator("max", 2)({"patch": torch.tensor([[[1.0, -5], [-3, -2], [0, -7]]])})
+    assert vector.tolist() == [[1, -2]]
+    assert weights is None
+
+
 @pytest.mark.parametrize(
     ("side", "k", "rows"),
     [
@@ -116,6 +122,10 @@ def test_unknown_aggregator_suggests_the_nearest():
         ("ap", {"heads": 5}, "heads is 5, expected a divisor of the width of the tokens, 12; 4 is one"),
         ("ap", {"norm": "layer"}, "norm is 'layer', expected true or false"),
         ("ep", {"queries": 5}, "queries is 5 and divide 1, expected queries · divide to divide the width of the tokens, 12"),
+        ("ap", {"form": "ami"}, "unknown form of attentive probing 'ami'; did you mean 'aim'"),
+        ("ep", {"queries": 4, "tokens": "al"}, "unknown bag of tokens 'al'; did you mean 'all'"),
+        ("cls-attention", {"head": -1}, "head is -1, expected 0 or more"),
+        ("lowest-entropy-head", {"head": 1}, "unknown option of aggregator 'lowest-entropy-head' 'head'"),
         ("v-jepa", {"heads": 3, "ratio": 0}, "ratio is 0, expected 1"),
         ("cls-attention", {"of": "dino"}, "unknown source of attention 'dino'"),
         ("central", {"k": 0}, "k is 0, expected 1"),
@@ -147,7 +157,7 @@ def test_head_normalises_as_the_official_one():
     torch.testing.assert_close(logits, standardised @ head.classifier.weight.T, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["average", "cls-average", "central", "cls-attention"])
+@pytest.mark.parametrize("name", ["average", "max", "cls-average", "central", "cls-attention"])
 def test_without_parameters_many_members_share_one_result(name):
     features = {"patch": torch.randn(2, 9, 4), "cls": torch.randn(2, 4), "attention/cls": torch.rand(2, 3, 9)}
     vector, _ = make_aggregator(name, 4).pool_many({}, features, n_members=1000)

@@ -2,14 +2,21 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import gelu, layer_norm
 
 from probe.aggregators import make_aggregator
 from probe.aggregators.attentive import Attentive
+from probe.grid import HeadSpec
+from probe.optim import LARS
+from probe.stack import Stack
+from store import BeyondClsError
 
 B, T, D = 3, 10, 24
 torch.manual_seed(7)
 PATCH = torch.randn(B, T, D, dtype=torch.float64) * 2 + 0.5
+CLS = torch.randn(B, D, dtype=torch.float64) * 3 - 1
+BAGS = {"patch": PATCH, "all": torch.cat([CLS[:, None], PATCH], 1)}
 
 
 def make(name, **options):
@@ -31,7 +38,7 @@ def attention(query, keys, values, heads):
 
 def check(aggregator, vector, weights):
     """Values, and gradients of the explicit formula's parameters: they are the same tensors."""
-    got = aggregator({"patch": PATCH})
+    got = aggregator({"patch": PATCH, "cls": CLS})
     torch.testing.assert_close(tuple(got), (vector, weights), rtol=1e-10, atol=1e-10)
     names, parameters = zip(*aggregator.named_parameters(), strict=True)
     towards = torch.randn_like(vector)
@@ -50,11 +57,69 @@ def test_attentive_probing(heads, norm):
     check(a, vector.squeeze(1), weights.mean((1, 2)))
 
 
-@pytest.mark.parametrize(("queries", "divide"), [(4, 1), (6, 2), (24, 1)])
-def test_efficient_probing(queries, divide):
-    a = make("ep", queries=queries, divide=divide)
-    weights = torch.einsum("qd,btd->bqt", a.queries, PATCH).div(D**0.5).softmax(-1)
-    values = a.value(PATCH).unflatten(-1, (queries, -1))  # [B, T, Q, W / Q]
+@pytest.mark.parametrize("tokens", ["patch", "all"])
+@pytest.mark.parametrize("heads", [1, 12])
+def test_attentive_probing_of_aim(heads, tokens):
+    a, norm = make("ap", heads=heads, form="aim", tokens=tokens), nn.BatchNorm1d(D, eps=1e-6, affine=False).double()
+    for training in (True, True, False):
+        a.train(training)
+        x = norm.train(training)(BAGS[tokens].mT).mT
+        vector, weights = attention(a.query.expand(B, 1, D), a.key(x), a.value(x), heads)
+        before = {name: buffer.clone() for name, buffer in a.named_buffers()}
+        check(a, vector.squeeze(1), weights.mean((1, 2)))
+        torch.testing.assert_close((a.statistics.mean, a.statistics.variance), (norm.running_mean, norm.running_var))
+        assert all(torch.equal(buffer, before[name]) != training for name, buffer in a.named_buffers())
+
+
+@pytest.mark.parametrize("tokens", ["patch", "all"])
+@pytest.mark.parametrize("heads", [1, 12])
+def test_attentive_probing_of_cae(heads, tokens):
+    a = make("ap", heads=heads, form="cae", tokens=tokens)
+    query, keys, values = a.norm_query(a.query.expand(B, 1, D)), a.norm_key(BAGS[tokens]), a.norm_value(BAGS[tokens])
+    vector, weights = attention(a.by_query(query), a.key(keys), a.value(values), heads)
+    check(a, a.proj(vector).squeeze(1), weights.mean((1, 2)))
+
+
+def test_attentive_probing_of_cae_begins_as_the_average():
+    torch.manual_seed(0)
+    a = make_aggregator("ap", D, form="cae").double()
+    torch.testing.assert_close(a({"patch": PATCH}).weights, torch.full((B, T), 1 / T, dtype=torch.float64))
+    a({"patch": PATCH}).vector.sum().backward()
+    assert a.query.grad.any()  # and leaves it
+
+
+@pytest.mark.parametrize("form", ["aim", "cae"])
+def test_forms_that_normalise_in_their_own_way(form):
+    with pytest.raises(BeyondClsError, match=f"norm is true, expected false: form='{form}' normalises the tokens"):
+        make_aggregator("ap", D, form=form, norm=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "held"), [("ap", {}, "query"), ("v-jepa", {}, "token"), ("ep", {"queries": 1}, "queries")]
+)
+def test_lars_scales_a_learned_query_by_its_norm(name, options, held):
+    """As its authors' [1, 1, D]: one step at rate 6.4 moves it by 0.0064 of its norm."""
+    heads = [HeadSpec(name, options).build(D, T, 3, seed=seed).double() for seed in range(2)]
+    stack, labels = Stack(heads), torch.arange(B)
+    parameter = stack.parameters[f"aggregator.{held}"]
+    before = parameter.detach().clone()
+    sum(nn.functional.cross_entropy(logits, labels) for logits in stack({"patch": PATCH}, training=True)[0]).backward()
+    LARS(stack.parameters, torch.zeros(2, dtype=torch.float64), 0.9).step(torch.full((2,), 6.4, dtype=torch.float64))
+    for m, head in enumerate(heads):
+        query = head.aggregator.get_parameter(held)
+        assert query.ndim > 1
+        nn.functional.cross_entropy(head.train()({"patch": PATCH})[0], labels).backward()
+        step = -6.4 * 0.001 * query.norm() * query.grad / query.grad.norm()
+        torch.testing.assert_close(parameter[m] - before[m], step.detach(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("queries", "divide", "tokens"), [(4, 1, "patch"), (6, 2, "patch"), (24, 1, "patch"), (4, 1, "all"), (6, 2, "all")]
+)
+def test_efficient_probing(queries, divide, tokens):
+    a, x = make("ep", queries=queries, divide=divide, tokens=tokens), BAGS[tokens]
+    weights = torch.einsum("qd,btd->bqt", a.queries, x).div(D**0.5).softmax(-1)
+    values = a.value(x).unflatten(-1, (queries, -1))  # [B, T, Q, W / Q]
     check(a, torch.einsum("bqt,btqw->bqw", weights, values).flatten(1), weights.mean(1))
 
 
@@ -102,7 +167,7 @@ def test_simpool_without_keys_is_the_average_of_normalised_tokens():
 def test_each_head_keeps_its_own_largest():
     a = make("ap", heads=2, top_k=1)
     keys, values = (x.unflatten(-1, (2, -1)) for x in (a.key(PATCH), a.value(PATCH)))  # [B, T, H, D / H]
-    best = torch.einsum("hc,bthc->bht", a.query.unflatten(0, (2, -1)), keys).argmax(-1)
+    best = torch.einsum("hc,bthc->bht", a.query.view(2, -1), keys).argmax(-1)
     expected = torch.stack([torch.cat([values[i, best[i, h], h] for h in range(2)]) for i in range(B)])
     torch.testing.assert_close(a({"patch": PATCH}).vector, expected)
 
@@ -110,6 +175,10 @@ def test_each_head_keeps_its_own_largest():
 def test_published_initialisations():
     torch.manual_seed(0)
     ap, ep, jepa = (make_aggregator(name, 768) for name in ("ap", "ep", "v-jepa"))
+    cae = make_aggregator("ap", 768, form="cae")
+    assert not cae.query.any()
+    for name in ("by_query", "key", "value", "proj"):
+        assert cae.get_parameter(f"{name}.weight").std().item() == pytest.approx(0.02, rel=0.02)
     assert ap.query.std().item() == pytest.approx(0.02, rel=0.1)
     assert ep.queries.std().item() == pytest.approx(0.02, rel=0.05)
     for name, std in (("query", 0.02), ("keys_values", 0.02), ("fc1", 0.02), ("proj", 0.02 / 2**0.5), ("fc2", 0.02 / 2**0.5)):

@@ -37,7 +37,7 @@ class Interrupted(Exception):
 def grid(wild=True):
     """Two families; one member diverges, and, if `wild`, all members of a third."""
     mine = [member(0, 0.5), member(3, 1e30, 1.0), member(1, 2.0, 0.1)]
-    specs = [HeadSpec("abmilp"), HeadSpec("mine", {"p": 0.3})]
+    specs = [HeadSpec("ap", {"heads": 2, "form": "aim"}), HeadSpec("mine", {"p": 0.3})]
     lost = [family([member(0, 1e300, 1.0, "cls")], HeadSpec("cls"))] if wild else []
     return [*(family(mine, spec) for spec in specs), *lost]
 

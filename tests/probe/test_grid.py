@@ -27,6 +27,21 @@ def test_a_seed_says_how_a_head_starts():
         assert not torch.equal(one[name], other[name])
 
 
+def test_the_classifier_starts_as_maes_or_as_torchs():
+    normal, uniform = (HeadSpec("cls", init=init).build(400, None, 100).classifier for init in ("normal", "uniform"))
+    assert normal.weight.std().item() == pytest.approx(0.01, rel=0.02)
+    assert normal.weight.abs().max() > 0.03
+    assert not normal.bias.any()
+    for values in (uniform.weight, uniform.bias):  # ±1/√400
+        assert 0.045 < values.abs().max().item() <= 0.05
+        assert values.std().item() == pytest.approx(0.05 / 3**0.5, rel=0.2)
+    assert torch.equal(
+        HeadSpec("cls").build(8, None, 3).classifier.weight, HeadSpec("cls", init="normal").build(8, None, 3).classifier.weight
+    )
+    with pytest.raises(BeyondClsError, match="unknown init 'norml'; did you mean 'normal'"):
+        HeadSpec("cls", init="norml").build(8, None, 3)
+
+
 def test_the_final_norm_is_for_those_that_want_it():
     norm = FinalNorm(torch.ones(8), torch.zeros(8), 1e-6)
     assert HeadSpec(final_norm=True).build(8, 9, 3, norm).final_norm is norm
@@ -34,11 +49,12 @@ def test_the_final_norm_is_for_those_that_want_it():
 
 
 def test_plain_values():
-    assert HeadSpec("ap", {"heads": 2}, "none", True).to_dict() == {
+    assert HeadSpec("ap", {"heads": 2}, "none", True, "uniform").to_dict() == {
         "aggregator": "ap",
         "options": {"heads": 2},
         "normalisation": "none",
         "final_norm": True,
+        "init": "uniform",
     }
     assert str(Member("a", 0.03, 1e-4, 2)) == "a (base_lr 0.03, weight_decay 0.0001, seed 2)"
 

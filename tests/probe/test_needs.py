@@ -22,6 +22,7 @@ SPECS = {
     "abmilp": HeadSpec("abmilp"),
     "deep": HeadSpec("abmilp", {"depth": 3}),
     "v-jepa": HeadSpec("v-jepa", {"heads": 2}),
+    "batch-normalised tokens": HeadSpec("ap", {"heads": 2, "form": "aim"}),
     "cls": HeadSpec("cls"),
     "mine": HeadSpec("mine", {"p": 0.5}),
 }

@@ -115,11 +115,13 @@ def test_a_random_view_of_each_image_and_epoch_and_view_0_to_evaluate(placement,
         assert epoch.tolist() == [10 * row for row in range(40)]  # view 0, in order
 
 
-def test_held_out_images_are_judged_by_view_0_and_nothing_else_is_learnt_from(tmp_path):
+@pytest.mark.parametrize("views", [(0, 1, 2), (1, 2)], ids=str)
+def test_held_out_images_are_judged_by_view_0_and_nothing_else_is_learnt_from(views, tmp_path):
     sources = Source(numbered(tmp_path / "a", 60, 3)), Source(numbered(tmp_path / "b", 40, 1, 1))
     rows = np.arange(60)
-    training, test = shown(Passes({"watch": HeadSpec("watch")}, *sources, range(3)), RECIPE, rows[:40], rows[40:])
+    training, test = shown(Passes({"watch": HeadSpec("watch")}, *sources, views), RECIPE, rows[:40], rows[40:])
     assert all(sorted(epoch // 10) == list(range(40)) for epoch in training)
+    assert {view for epoch in training for view in epoch % 10} == set(views)
     assert [epoch.tolist() for epoch in test[:-1]] == [[]] * 6
     assert test[-1].tolist() == [10 * row for row in range(40, 60)]
 
@@ -141,6 +143,22 @@ def test_pooled_vectors_are_of_all_views(tmp_path):
     SEEN.clear()
     passes.train([Member("watch", 0.1, 0.0, seed) for seed in (0, 1)], RECIPE)
     assert SEEN == []
+
+
+@pytest.mark.parametrize("views", [(0, 1, 2), (1, 2), (1,)], ids=str)
+def test_pooled_vectors_train_and_judge_as_tokens_do(views, tmp_path, monkeypatch):
+    """On crops alone too, by which no image is judged."""
+    sources = Source(write_features(tmp_path / "a", views=3)), Source(write_features(tmp_path / "b", seed=1))
+    rows, outcomes = np.arange(96), []
+    for fits in (True, False):
+        monkeypatch.setattr("probe.passes.fits", lambda *_, fits=fits: fits)
+        passes = Passes({"cls": HeadSpec("cls")}, *sources, views, placement="memory")
+        for judged_by in (rows[60:], None):
+            (outcome,) = passes.train([Member("cls", 0.1, 0.0, 0)], RECIPE, rows[:60], judged_by)
+            outcomes.append(outcome)
+    for ours, theirs in zip(outcomes[:2], outcomes[2:], strict=True):
+        assert ours.result == pytest.approx(theirs.result)
+        assert [entry["loss"] for entry in ours.curve] == pytest.approx([entry["loss"] for entry in theirs.curve], rel=1e-4)
 
 
 def test_a_larger_training_set_may_have_more_views_and_blocks(tmp_path):

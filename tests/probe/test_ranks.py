@@ -22,7 +22,13 @@ from tests.probe.training import Images, equal, family, member, trained
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
 GRID = [member(0, 0.5), member(1, 2.0, 0.1), member(2, 1e30, 1.0)]
-SPECS = [HeadSpec("abmilp"), HeadSpec("abmilp", {"branches": 2}), HeadSpec("cls"), HeadSpec("average", {}, "none")]
+SPECS = [
+    HeadSpec("abmilp"),
+    HeadSpec("abmilp", {"branches": 2}),
+    HeadSpec("ap", {"heads": 2, "form": "aim"}),
+    HeadSpec("cls"),
+    HeadSpec("average", {}, "none"),
+]
 # 50 images: steps of 16, and one of 2, of which each of two processes has one.
 RECIPES = [Recipe(4, 16, 8, rule, warmup_epochs=1) for rule in ("lars", "sgd", "adamw")]
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from probe.recipe import PRESETS, Recipe, make_recipe
+from probe.recipe import PRESET_INITS, PRESETS, Recipe, make_recipe
 from store import BeyondClsError
 
 
@@ -67,6 +67,16 @@ def test_the_protocol_of_mae():
     lars = make_recipe("mae-lars")
     assert (lars.optimiser, lars.batch_size, lars.at_once, lars.epochs, lars.warmup_epochs) == ("lars", 16384, 2048, 90, 10)
     assert (lars.base_lr, lars.lr, lars.momentum, lars.weight_decay) == (0.1, 6.4, 0.9, 0)
+
+
+def test_the_protocols_of_the_paper_say_what_its_code_adds():
+    """Order of the images, the rest of an epoch, and where the classifier starts."""
+    of_the_paper = {"mae-lars", "mae-lars-large", "small-sgd"}
+    for name in PRESETS:
+        assert ({"order", "drop_last"} <= PRESETS[name].keys()) == (name in of_the_paper)
+        assert make_recipe(name).drop_last == (name in of_the_paper)
+        assert PRESET_INITS.get(name, "normal") == ("uniform" if name in of_the_paper else "normal")
+    assert not Recipe().drop_last
 
 
 def test_without_a_preset():

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import xxhash
 
 from probe.aggregators import AGGREGATORS
 from probe.closed import make_closed
@@ -51,7 +52,7 @@ class TestWhatIsWritten:
         written = probe(*sets, tmp_path / "out", PLAN, notes={"command": "beyondcls probe"})
         assert list(written) == ["out"]
         metrics = written["out"]
-        trained = ["seed0.json", "seed0.safetensors", "seed3.json", "seed3.safetensors", "weights.npy"]
+        trained = ["correct.npz", "seed0.json", "seed0.safetensors", "seed3.json", "seed3.safetensors", "weights.npy"]
         assert files(tmp_path) == [f"out/{f}" for f in ("curves.csv", "metrics.json", *(f"trained/{name}" for name in trained))]
         assert json.loads((tmp_path / "out/metrics.json").read_text()) == metrics
         for measure in ("top1", "top5", "entropy"):
@@ -61,16 +62,31 @@ class TestWhatIsWritten:
             assert metrics[measure]["std"] == pytest.approx(np.std(values, ddof=1))
         counts = {"n_training": 128, "n_test": 68, "n_views": 1, "n_tokens": 9, "n_classes": 3, "n_parameters": 9 + 27}
         assert {name: metrics[name] for name in counts} == counts
-        said = {"encoder": "encoder-w", "aggregator": "abmilp", "options": {}, "normalisation": "batch", "final_norm": False}
-        said |= {"block": 1, "seeds": [0, 3], "notes": [], "command": "beyondcls probe"}
+        said = {
+            "encoder": "encoder-w",
+            "aggregator": "abmilp",
+            "options": {},
+            "normalisation": "batch",
+            "final_norm": False,
+            "init": "normal",
+        }
+        said |= {
+            "block": 1,
+            "seeds": [0, 3],
+            "notes": ["no augmentation", "all 2 seeds see the same order of images"],
+            "command": "beyondcls probe",
+        }
+        notes = said.pop("notes")
         assert {name: metrics[name] for name in said} == said
+        assert [note.split(":")[0] for note in metrics["notes"]] == notes
         assert metrics["features"] == {"training": sets[0].spec.key, "test": sets[1].spec.key}
         assert metrics["recipe"] == {**vars(RECIPE)}
         assert metrics["selected"]["on"] == "nothing"
         rows = list(csv.DictReader((tmp_path / "out/curves.csv").open()))
         assert [(r["seed"], r["epoch"]) for r in rows] == [(s, e) for s in "03" for e in "123"]
-        assert set(rows[0]) == {"seed", "epoch", "loss", "top1", "top5", "entropy"}
-        assert [float(rows[i]["top1"]) for i in (2, 5)] == metrics["top1"]["values"]
+        assert set(rows[0]) == {"seed", "epoch", "loss", "train_top1", "top1", "top5", "entropy"}
+        for measure in ("top1", "train_top1"):
+            assert [float(rows[i][measure]) for i in (2, 5)] == metrics[measure]["values"]
         weights = np.load(tmp_path / "out/trained/weights.npy")
         assert weights.shape == (68, 9)
         assert weights.dtype == np.float32
@@ -84,8 +100,11 @@ class TestWhatIsWritten:
         heads["nearest"] = HeadPlan(HeadSpec("average"), closed=make_closed("knn", ks=(1, 5)))
         written = probe(*sets, tmp_path / "out", heads)
         assert list(written) == ["one", "cls", "nearest"]
-        assert files(tmp_path / "out/nearest") == ["curves.csv", "metrics.json"]
-        assert not list((tmp_path / "out/nearest/trained").iterdir())
+        assert files(tmp_path / "out/nearest") == ["curves.csv", "metrics.json", "trained/correct.npz"]
+        for name, metrics in written.items():
+            correct = right(tmp_path / "out" / name)
+            assert correct.shape == (max(1, len(metrics["seeds"])), 68)
+            assert (100 * correct.mean(1)).tolist() == pytest.approx(metrics["top1"]["values"])
         assert "trained/weights.npy" not in files(tmp_path / "out/cls")
         assert len(list(csv.DictReader((tmp_path / "out/cls/curves.csv").open()))) == 2
         for name, metrics in written.items():
@@ -100,11 +119,26 @@ class TestWhatIsWritten:
         probe(*sets, tmp_path / "out", PLAN)
         (tmp_path / "out/own.txt").write_text("of the user")
         probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), RECIPE, seeds=(0,)))
-        trained = ["trained/seed0.json", "trained/seed0.safetensors"]
+        trained = ["trained/correct.npz", "trained/seed0.json", "trained/seed0.safetensors"]
         assert files(tmp_path / "out") == ["curves.csv", "metrics.json", "own.txt", *trained]
         probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), closed=make_closed("ridge")))
-        assert files(tmp_path / "out") == ["curves.csv", "metrics.json", "own.txt"]
+        assert files(tmp_path / "out") == ["curves.csv", "metrics.json", "own.txt", "trained/correct.npz"]
+        assert right(tmp_path / "out").shape == (1, 68)
         assert not list(csv.DictReader((tmp_path / "out/curves.csv").open()))
+
+    def test_two_probes_are_of_the_same_images_or_say_that_they_are_not(self, sets, tmp_path):
+        """Only then can they be compared image by image."""
+        same, order = write_features(tmp_path / "same", 70, seed=1, invalid=(5, 6)), [*range(10, 70), *range(10)]
+        others = [write_features(tmp_path / "all", 70, seed=1), write_features(tmp_path / "moved", 70, seed=1, order=order)]
+        plan, digests = HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=[1])), []
+        for number, test in enumerate((sets[1], same, *others)):
+            digests.append(probe(sets[0], test, tmp_path / str(number), plan)[str(number)]["test_images"])
+        assert (
+            digests[0]
+            == digests[1]
+            == xxhash.xxh3_128_hexdigest("\n".join(f"{i:06d}" for i in range(70) if i not in (5, 6)).encode())
+        )
+        assert len(set(digests)) == 3
 
     def test_weights_of_patches_alone_where_cls_is_weighted_too(self, sets, tmp_path):
         probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("abmilp", {"tokens": "all"}), RECIPE, seeds=(0,)))
@@ -124,6 +158,14 @@ class TestWhatIsWritten:
         done = []
         probe(*sets, tmp_path / "out", plans, progress=done.append)
         assert sum(done) == n_epochs(plans.values()) == 3 * 2 * (3 + 1) + 3 * 2
+
+
+def right(folder):
+    """Which test images each seed is right about."""
+    with np.load(folder / "trained/correct.npz", allow_pickle=False) as file:
+        assert list(file) == ["correct"]
+        assert file["correct"].dtype == bool
+        return file["correct"]
 
 
 def logits_of(stem, test, kinds, joined=None):
@@ -186,8 +228,9 @@ def test_a_saved_probe_gives_the_logits_and_weights_that_were_measured(name, ric
     (_, test), (_, joined) = rich
     reads = HEADS[name].build(12, 9, 3, fake_norm()).aggregator.reads
     logits, weights = logits_of(out / name / "trained/seed0", test, reads, joined)
-    right = logits.argmax(1) == test.labels[test.labelled]
-    assert 100 * right.mean() == pytest.approx(written[name]["top1"]["mean"])
+    correct = logits.argmax(1) == test.labels[test.labelled]
+    assert 100 * correct.mean() == pytest.approx(written[name]["top1"]["mean"])
+    assert right(out / name).tolist() == [correct.tolist()]
     file = out / name / "trained/weights.npy"
     assert file.exists() == (weights is not None) == ("entropy" in written[name])
     if weights is not None:
@@ -268,6 +311,7 @@ class TestSeveralLabelsAnImage:
             assert metrics["selected"]["by"] == "map"
             assert metrics["n_classes"] == 4
         assert written["abmilp"]["selected"]["base_lr"] == 2.0
+        assert not list((tmp_path / "out").glob("*/trained/correct.npz"))
         assert written["abmilp"]["selected"]["on"] == "10 % of the training images, at random"
         assert written["abmilp"]["map"]["mean"] > 60
         logits, _ = logits_of(tmp_path / "out/abmilp/trained/seed0", sets[1], ("patch",))
@@ -323,6 +367,78 @@ class TestProtocolsWithoutSteps:
             probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), closed=make_closed("knn")))
 
 
+class TestAugmentation:
+    @pytest.mark.parametrize(
+        ("stored", "options", "shown", "note"),
+        [
+            (3, {}, (2, False), None),
+            (3, {"mix_evaluation_view": True}, (2, True), None),
+            (3, {"views": 2}, (1, False), "no augmentation: every epoch shows the same random crop of each image"),
+            (3, {"views": 1}, (0, True), "no augmentation: every epoch shows the evaluation crop of each image"),
+            (1, {"mix_evaluation_view": True}, (0, True), "no augmentation: every epoch shows the evaluation crop"),
+        ],
+        ids=str,
+    )
+    def test_crops_alone_where_there_are_any_and_what_there_is_is_said(self, stored, options, shown, note, tmp_path):
+        train, test = write_features(tmp_path / "a", views=stored), write_features(tmp_path / "b", seed=1)
+        heads = {
+            "cls": HeadPlan(HeadSpec("cls"), RECIPE, seeds=(0, 1)),
+            "knn": HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=[1])),
+        }
+        written = probe(train, test, tmp_path / "out", heads, **options)
+        assert written["cls"]["augmentation"] == dict(zip(("n_crops", "evaluation_view"), shown, strict=True))
+        assert written["cls"]["n_views"] == sum(shown)
+        assert [n.startswith(note) for n in written["cls"]["notes"] if "augmentation" in n] == ([] if note is None else [True])
+        assert written["knn"]["augmentation"] == {"n_crops": 0, "evaluation_view": True}
+        crops = "order of images and crops:" if sum(shown) > 1 else "order of images:"
+        assert any(f"all 2 seeds see the same {crops}" in n for n in written["cls"]["notes"])
+
+    def test_what_is_learnt_from_crops_is_not_of_view_0(self, tmp_path):
+        """View 0 holds the class, crops are noise: what learns from crops alone cannot know it."""
+        train, test = (
+            write_features(tmp_path / "a", 300, views=2, signal=12.0),
+            write_features(tmp_path / "b", 300, seed=1, signal=12.0),
+        )
+        plan = HeadPlan(HeadSpec("cls"), replace(RECIPE, epochs=10), seeds=(0,))
+        reached = [
+            probe(train, test, tmp_path / str(number), plan, **options)[str(number)]
+            for number, options in enumerate(({}, {"mix_evaluation_view": True}, {"views": 1}))
+        ]
+        assert reached[0]["top1"]["mean"] < 60 < 95 < reached[2]["top1"]["mean"]
+        assert reached[0]["train_top1"]["mean"] < reached[1]["train_top1"]["mean"] < reached[2]["train_top1"]["mean"]
+
+
+class TestSteps:
+    @pytest.mark.parametrize(
+        ("changed", "notes"),
+        [
+            (
+                {"batch_size": 512, "drop_last": True},
+                [
+                    "batch_size 512, but 128 training images: a step has 128, where the official code, which drops it, would "
+                    "train on nothing, and base_lr is still scaled by 512/256 = 2"
+                ],
+            ),
+            (
+                {"batch_size": 160},
+                ["batch_size 160, but 128 training images: a step has 128, and base_lr is still scaled by 160/256 = 0.625"],
+            ),
+            (
+                {"batch_size": 50, "drop_last": True},
+                ["drop_last: 28 of 128 training images are left out of each epoch, others in each"],
+            ),
+            ({"batch_size": 64, "drop_last": True}, []),
+            ({"batch_size": 50}, []),
+        ],
+        ids=str,
+    )
+    def test_what_a_step_really_is(self, changed, notes, sets, tmp_path):
+        plan = HeadPlan(HeadSpec("cls"), replace(RECIPE, order="own", **changed), seeds=(0, 1))
+        metrics = probe(*sets, tmp_path / "out", plan)["out"]
+        assert [note for note in metrics["notes"] if "augmentation" not in note] == notes
+        assert metrics["recipe"]["drop_last"] == changed.get("drop_last", False)
+
+
 class TestSubsetsAndBlocks:
     def test_rows(self, sets, tmp_path):
         rows = k_shot(sets[0].labels, 5)
@@ -364,8 +480,8 @@ class TestSubsetsAndBlocks:
             assert scores[0]["top1"] != scores[1]["top1"]
             assert scores[1]["top1"] == scores[2]["top1"]
             logits, _ = logits_of(tmp_path / f"{aggregator}0/trained/seed0", rich[0][1], (reads,))
-            right = logits.argmax(1) == rich[0][1].labels[rich[0][1].labelled]
-            assert 100 * right.mean() == pytest.approx(scores[0]["top1"]["mean"])
+            correct = logits.argmax(1) == rich[0][1].labels[rich[0][1].labelled]
+            assert 100 * correct.mean() == pytest.approx(scores[0]["top1"]["mean"])
 
 
 class TestBadInput:

@@ -56,6 +56,16 @@ def test_both_files_or_their_stem(saved):
     assert isinstance(load_probe(str(saved)), torch.nn.Module)
 
 
+def test_one_that_does_not_say_where_its_classifier_started(saved):
+    description = saved.with_name("probe.v1.json")
+    described = json.loads(description.read_text())
+    assert described.pop("init") == "normal"
+    description.write_text(json.dumps(described))
+    assert torch.equal(
+        load_probe(saved).classifier.weight, HeadSpec(options={"depth": 2}).build(8, 9, 3, seed=3).classifier.weight
+    )
+
+
 def test_the_final_norm_comes_along(tmp_path):
     norm, spec = FinalNorm(torch.rand(8), torch.rand(8), 0.5), HeadSpec("cls", final_norm=True)
     head = spec.build(8, None, 3, norm).eval()
@@ -67,10 +77,30 @@ def test_the_final_norm_comes_along(tmp_path):
 
 
 def test_running_statistics_come_along(tmp_path):
-    head = HeadSpec("cls").build(8, None, 3)
+    spec = HeadSpec("ap", {"heads": 2, "form": "aim"})
+    head = spec.build(8, 9, 3)
     head.norm.running_mean += 3
-    save_probe(tmp_path / "p", head, HeadSpec("cls"), None, {})
-    assert torch.equal(load_probe(tmp_path / "p").norm.running_mean, torch.full((8,), 3.0))
+    head.aggregator.statistics.mean += 5
+    save_probe(tmp_path / "p", head, spec, 9, {})
+    loaded = load_probe(tmp_path / "p")
+    assert torch.equal(loaded.norm.running_mean, torch.full((8,), 3.0))
+    assert torch.equal(loaded.aggregator.statistics.mean, torch.full((8,), 5.0))
+
+
+@pytest.mark.parametrize(("name", "held"), [("ap", "query"), ("v-jepa", "token")])
+def test_a_query_that_was_held_with_one_axis(name, held, tmp_path):
+    spec = HeadSpec(name, {"heads": 2})
+    head = spec.build(8, 9, 3, seed=3).eval()
+    save_probe(tmp_path / "p", head, spec, 9, {})
+    file, parameter = tmp_path / "p.safetensors", f"aggregator.{held}"
+    state = load_file(file)
+    save_file({**state, parameter: state[parameter].flatten()}, file)
+    features = {"patch": torch.randn(5, 9, 8)}
+    assert torch.equal(load_probe(tmp_path / "p")(features)[0], head(features)[0])
+    for other in (state[parameter].view(2, 4), state[parameter].view(8, 1), state[parameter][0, 0, :4]):
+        save_file({**state, parameter: other.contiguous()}, file)
+        with pytest.raises(BeyondClsError, match="no readable probe"):
+            load_probe(tmp_path / "p")
 
 
 def edit(stem, **changes):

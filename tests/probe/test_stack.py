@@ -13,6 +13,7 @@ from tests.probe.training import D, Images, K, T, equal
 SPECS = {
     "abmilp": HeadSpec("abmilp"),
     "three branches": HeadSpec("abmilp", {"branches": 3}),
+    "batch-normalised tokens": HeadSpec("ap", {"heads": 2, "form": "aim"}),
     "cls": HeadSpec("cls"),
     "average": HeadSpec("average"),
     "plain": HeadSpec("abmilp", {}, "none"),
@@ -46,11 +47,13 @@ class TestEveryStack:
             if isinstance(head.norm, nn.BatchNorm1d):
                 torch.testing.assert_close(stack.running["mean"][m], head.norm.running_mean)
                 torch.testing.assert_close(stack.running["var"][m], head.norm.running_var)
-        before = {name: values.clone() for name, values in stack.running.items()}
+            for buffer, values in head.aggregator.named_buffers():
+                torch.testing.assert_close(stack.statistics[f"aggregator.{buffer}"], values)
+        before = {name: values.clone() for name, values in stack.statistics.items()}
         ours, _ = stack(batches[0])
         for m, head in enumerate(heads):
             torch.testing.assert_close(ours[m], head.eval()(batches[0])[0])
-        assert all(torch.equal(values, before[name]) for name, values in stack.running.items())
+        assert all(torch.equal(values, before[name]) for name, values in stack.statistics.items())
 
     def test_gradients_are_those_of_its_heads(self, name, batches):
         heads, towards = heads_of(SPECS[name]), torch.randn(M, 15, K, dtype=torch.float64)

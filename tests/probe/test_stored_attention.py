@@ -33,6 +33,14 @@ def test_mean_over_heads_renormalised(name, options):
     torch.testing.assert_close(weights_of(name, **options), expected)
 
 
+@pytest.mark.parametrize("name", ["cls-attention", "central-attention"])
+def test_one_head_renormalised(name):
+    expected = torch.tensor([[0, 0, 1, 0], [0.5, 0.5, 0, 0]], dtype=torch.float64)
+    torch.testing.assert_close(weights_of(name, head=1), expected)
+    with pytest.raises(BeyondClsError, match=r"head is 3, expected 0 to 2: attention/c.* is of 3 attention heads"):
+        weights_of(name, head=3)
+
+
 def test_head_of_lowest_entropy_of_each_image():
     weights = weights_of("lowest-entropy-head")
     assert weights.tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]

@@ -73,12 +73,14 @@ class PlainOptimiser:
 
 
 def plain_training(head, member, images, recipe):
-    """The head that MAE's loop makes, with a step of what is left at the end of an epoch; and the losses."""
+    """The head that MAE's loop makes, with a step of what is left at the end of an epoch; losses, and percent right."""
     module = PlainHead(head).train()
     optimiser = PlainOptimiser(module, recipe.optimiser, recipe.momentum, member.weight_decay)
-    losses, n_steps = [], math.ceil(images.n_rows / recipe.batch_size)
+    losses, rights, n_steps = [], [], math.ceil(images.n_rows / recipe.batch_size)
+    if recipe.drop_last and images.n_rows >= recipe.batch_size:
+        n_steps = images.n_rows // recipe.batch_size
     for epoch in range(recipe.epochs):
-        total, seen = 0.0, 0
+        total, right, seen = 0.0, 0, 0
         micro = list(images.epoch(epoch_seed(0, epoch)))
         per_step = recipe.batch_size // recipe.at_once
         for step in range(n_steps):
@@ -89,9 +91,13 @@ def plain_training(head, member, images, recipe):
             for p in module.parameters():
                 p.grad = None
             for batch in group:
-                loss = nn.functional.cross_entropy(module(batch), batch["label"], reduction="sum")
+                logits = module(batch)
+                loss = nn.functional.cross_entropy(logits, batch["label"], reduction="sum")
                 (loss / n).backward()
                 total, seen = total + loss.item(), seen + len(batch["label"])
+                right += sum(
+                    row.index(max(row)) == label for row, label in zip(logits.tolist(), batch["label"].tolist(), strict=True)
+                )
             now = epoch + step / n_steps
             if now < recipe.warmup_epochs:
                 share = now / recipe.warmup_epochs
@@ -99,20 +105,22 @@ def plain_training(head, member, images, recipe):
                 share = 0.5 * (1 + math.cos(math.pi * (now - recipe.warmup_epochs) / (recipe.epochs - recipe.warmup_epochs)))
             optimiser.step(member.base_lr * recipe.batch_size / 256 * share)
         losses.append(total / seen)
-    return module.eval(), losses
+        rights.append(100 * right / seen)
+    return module.eval(), losses, rights
 
 
-# The rest of an epoch: a short batch; one image, which is no batch; a short batch after one that is whole, then one image.
-CUTS = [(50, 16, 8), (49, 16, 16), (49, 32, 8)]
+# The rest of an epoch: a short batch; one image, which is no batch; a short batch after one that is whole, then one image;
+# a rest that is dropped; fewer images than a batch, which are not.
+CUTS = [(50, 16, 8, False), (49, 16, 16, False), (49, 32, 8, False), (45, 16, 8, True), (21, 32, 8, True)]
 
 
-@pytest.mark.parametrize(("n", "batch_size", "at_once"), CUTS, ids=str)
+@pytest.mark.parametrize(("n", "batch_size", "at_once", "drop_last"), CUTS, ids=str)
 @pytest.mark.parametrize(("rule", "lr"), [("lars", 60.0), ("sgd", 1.0), ("adamw", 0.05)])
 @pytest.mark.parametrize("aggregator", ["abmilp", "cls"])
-def test_hundred_steps_as_the_plain_implementation(aggregator, rule, lr, n, batch_size, at_once):
-    recipe = Recipe(-(-100 // -(-n // batch_size)), batch_size, at_once, rule, 1.0, 0.9, 0.0, 3)
+def test_hundred_steps_as_the_plain_implementation(aggregator, rule, lr, n, batch_size, at_once, drop_last):
+    recipe = Recipe(-(-100 // -(-n // batch_size)), batch_size, at_once, rule, 1.0, 0.9, 0.0, 3, drop_last=drop_last)
     one, images, spec = member(1, lr, 0.01, aggregator), Images(n, at_once), HeadSpec(aggregator)
-    reference, losses = plain_training(spec.build(D, T, K, seed=1), one, images, recipe)
+    reference, losses, rights = plain_training(spec.build(D, T, K, seed=1), one, images, recipe)
     [ours] = trained([family([one], spec)], recipe, images)
     head = ours.stack.head(0)
     close = {"rtol": 1e-9, "atol": 1e-10}
@@ -124,6 +132,7 @@ def test_hundred_steps_as_the_plain_implementation(aggregator, rule, lr, n, batc
         torch.testing.assert_close(head.aggregator.score[0].weight, reference.score.weight, **close)
         assert (head.aggregator.score[0].weight - spec.build(D, T, K, seed=1).aggregator.score[0].weight).norm() > 0.01
     assert [entry["loss"] for entry in ours.curves[0]] == pytest.approx(losses, rel=1e-10)
+    assert [entry["train_top1"] for entry in ours.curves[0]] == pytest.approx(rights)
     assert (head.classifier.weight - spec.build(D, T, K, seed=1).classifier.weight).norm() > 0.02
     batch = next(images.epoch())
     torch.testing.assert_close(head(batch)[0], reference(batch), **close)
@@ -201,6 +210,7 @@ def test_several_labels_an_image():
     torch.testing.assert_close(losses_of(logits[None], images.labels), expected[None])
     assert one.curves[0][-1]["loss"] < one.curves[0][0]["loss"]
     assert {"map", "OF1", "loss", "epoch"} <= one.curves[0][-1].keys()
+    assert "train_top1" not in one.curves[0][-1]
 
 
 def test_dropout_is_the_same_in_every_run_and_not_the_same_in_members(mine):
@@ -353,10 +363,18 @@ def test_one_class_has_no_loss():
     images = Images()
     images.labels.zero_()
     train([one], images, images, Recipe(2, 16, optimiser="lars", warmup_epochs=0))
-    assert one.curves[0][-1] == {"epoch": 2, "loss": 0.0, "top1": 100.0, "top5": 100.0}
+    assert one.curves[0][-1] == {"epoch": 2, "loss": 0.0, "train_top1": 100.0, "top1": 100.0, "top5": 100.0}
 
 
 class TestPieces:
+    @pytest.mark.parametrize(("n", "computed"), [(2, 2), (31, 31), (32, 32), (33, 32), (63, 32), (64, 64), (97, 96)])
+    def test_drop_the_rest_of_an_epoch_but_never_all_of_it(self, n, computed):
+        whole, dropped = (pieces(n, Recipe(2, 32, 8, warmup_epochs=0, drop_last=drop)) for drop in (False, True))
+        assert [p.rows for p in dropped] == [p.rows for p in whole]  # what a loader hands out is the same
+        assert sum(p.rows for p in dropped if not p.skip) == computed
+        assert {p.n_steps for p in dropped} == {max(1, n // 32)}
+        assert sum(p.ends_step for p in dropped) == max(1, n // 32)
+
     @pytest.mark.parametrize("n", [2, 31, 32, 33, 40, 41, 64, 65, 97])
     def test_cover_every_image_once(self, n):
         plan = pieces(n, Recipe(2, 32, 8, warmup_epochs=0))

@@ -2,8 +2,9 @@
 
 from pipelines.report.collect import Inputs, Measure, Probe, in_order, is_random
 from pipelines.report.content import Cell, Column, Row, Section, Table, Text
-from pipelines.report.families import JOINT, MASKED
-from pipelines.report.lead import Probes, lead
+from pipelines.report.estimate import Probes
+from pipelines.report.gains import gains
+from pipelines.report.lead import headline, lead, verdicts
 from pipelines.report.tables import change, difference, file_names, listed, named, number, spread, title
 
 MEASURES = {"top1": "top-1", "map": "mAP"}
@@ -111,29 +112,31 @@ def _row(name: str, encoder: str, probes: Probes, heads: list[str]) -> Row:
 
 
 def _said(inputs: Inputs) -> Text:
-    """Where AbMILP is ahead of [cls], and how much more it gains on masked encoders."""
-    leads = {name: found for name, probes in inputs.datasets.items() if (found := lead(probes))}
-    items = tuple(f"{name}: AbMILP gains {found.told()}" for name, found in leads.items())
-    more = f" How much more it gains on {MASKED} than on {JOINT}:" if items else ""
-    return Text(_ahead(inputs) + more, items, "finding")
+    """Where AbMILP is ahead of [cls], and on each set what it gains on masked and on joint-embedding encoders."""
+    items = []
+    for name, probes in inputs.datasets.items():
+        if found := lead(probes):
+            judged = " ".join(f"{verdict}: {'; '.join(said)}." for verdict, said in verdicts(found).items())
+            items.append(f"{name}: {headline(found)} {judged}")
+    return Text(_ahead(inputs), tuple(items), "finding")
 
 
 def _ahead(inputs: Inputs) -> str:
-    """On which sets AbMILP is ahead of [cls] by more than twice the spread, for each encoder that was trained."""
-    told = []
-    for encoder in dict.fromkeys(e for probes in inputs.datasets.values() for e in _encoders(probes) if not is_random(e)):
-        gains = {
-            name: gain
-            for name, probes in inputs.datasets.items()
-            if (gain := difference(probes.get((encoder, "abmilp")), probes.get((encoder, "cls")))) is not None
-        }
-        if gains:
-            ahead = [name for name, gain in gains.items() if len(gain.values) > 1 and gain.mean > 2 * gain.std]
-            where = f": {listed(ahead)}" if ahead else ""
-            told.append(f"on {encoder}, on {len(ahead)} of {len(gains)} data set{'s' * (len(gains) > 1)}{where}")
-    if not told:
+    """On which sets AbMILP is clearly ahead of [cls], for each encoder that was trained."""
+    by_encoder: dict[str, dict[str, int | None]] = {}
+    for name, probes in inputs.datasets.items():
+        for (encoder, over), gain in gains(probes).items():
+            if over == "cls" and not is_random(encoder):
+                by_encoder.setdefault(encoder, {})[name] = gain.points.sign
+    if not by_encoder:
         return "AbMILP cannot be compared with [cls]: no trained encoder has probes of both on one data set."
-    return f"AbMILP is ahead of [cls] by more than twice the spread over seeds {'; '.join(told)}."
+    parts = []
+    for encoder, signs in by_encoder.items():
+        ahead = [name for name, sign in signs.items() if sign == 1]
+        where = f": {listed(ahead)}" if ahead else ""
+        parts.append(f"on {encoder}, on {len(ahead)} of {len(signs)} data set{'s' * (len(signs) > 1)}{where}")
+    beyond = "beyond twice the spread over seeds and the interval over test images, where known"
+    return f"AbMILP is ahead of [cls], {beyond}, {'; '.join(parts)}."
 
 
 def _encoders(probes: Probes) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.report.collect import Inputs, Measure, is_random, read
+from pipelines.report.collect import Inputs, Measure, files_in, is_random, read
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
 from pipelines.report.predicted_boxes import Boxes, examples_of_boxes, read_boxes
 from pipelines.report.published import table_8
@@ -69,7 +69,7 @@ def section(inputs: Inputs) -> Section | None:
 
     Raises: BeyondClsError: a file is damaged.
     """
-    files = sorted(inputs.folders.localisation.glob("*/localisation.json"))
+    files = files_in(inputs.folders.localisation, "*/localisation.json")
     if not files:
         return None
     found = sorted((read(file, "beyondcls localise", _localisation) for file in files), key=_order)

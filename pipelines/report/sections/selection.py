@@ -62,20 +62,12 @@ def _selections(inputs: Inputs) -> dict[str, dict[str, Selection]]:
     encoders = list(dict.fromkeys([*inputs.encoders, *sorted({encoder for encoder, _ in study})]))
     found: dict[str, dict[str, Selection]] = {}
     for encoder in encoders:
-        own = {h: _selection(probe, inputs.folders.studies / STUDY) for (of, h), probe in study.items() if of == encoder}
+        own = {h: Selection(probe, probe.aggregator) for (of, h), probe in study.items() if of == encoder}
         if own:
             shared = [inputs.probes[encoder, head] for head in FIRST_HEADS if (encoder, head) in inputs.probes]
-            both = {probe.head: _selection(probe, inputs.folders.probes) for probe in shared} | own
+            both = {probe.head: Selection(probe, probe.aggregator) for probe in shared} | own
             found[encoder] = {head: both[head] for head in _in_order(both)}
     return found
-
-
-def _selection(probe: Probe, folder: Path) -> Selection:
-    return Selection(probe, read(folder / probe.encoder / probe.head / "metrics.json", "beyondcls probe", _aggregator))
-
-
-def _aggregator(file: Path) -> str:
-    return str(json.loads(file.read_text(encoding="utf-8"))["aggregator"])
 
 
 def _key(file: Path) -> str:
@@ -123,9 +115,9 @@ def _notices(inputs: Inputs, selections: Mapping[str, Mapping[str, Selection]]) 
             found.append(f"The heads of {encoder} were trained or tested on different feature sets; probe them again.")
         if len({(repr(sorted(s.probe.recipe.items())), s.probe.seeds) for s in of.values()}) > 1:
             found.append(f"Not all heads of {encoder} in this section were trained with the same recipe and seeds.")
-        summary = inputs.folders.divergence / encoder / "summary.json"
+        summary = inputs.folders.divergence and inputs.folders.divergence / encoder / "summary.json"
         tested = {s.probe.features["test"] for s in of.values()}
-        if summary.is_file() and read(summary, "beyondcls divergence", _key) not in tested:
+        if summary and summary.is_file() and read(summary, "beyondcls divergence", _key) not in tested:
             found.append(f"The divergences of {encoder} are of another feature set than its probes; compute them again.")
     return [Text(text, kind="notice") for text in found]
 

@@ -4,25 +4,32 @@ import hashlib
 import os
 import pickle
 import shutil
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 from safetensors.torch import save_file
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, create_transform
 
 from extract.encoders import ENCODERS, Encoder, Pretrained, load_encoder
 from extract.encoders.weights import weights_digest
 from store import BeyondClsError
+from store.errors import BeyondClsWarning
 from tests.extract.tiny import TINY, tiny_encoder
 
 MODEL = "vit_tiny_patch16_224"
 
 
 def from_checkpoint(path: Path, **changes: Any) -> Encoder:
-    return load_encoder("mine", checkpoint=path, model=MODEL, arguments={**TINY, **changes})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BeyondClsWarning)
+        return load_encoder("mine", checkpoint=path, model=MODEL, arguments={**TINY, **changes})
 
 
 def state(**changes: Any) -> dict[str, torch.Tensor]:
@@ -66,6 +73,103 @@ class TestNames:
         monkeypatch.chdir(tmp_path)
         with pytest.raises(BeyondClsError, match=r"there is no checkpoint '.*mae\.safetensors'"):
             load_encoder("quickstart-mae")
+
+
+class TestTransform:
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        save_file(state(), tmp_path / "w.safetensors")
+        return tmp_path / "w.safetensors"
+
+    def test_a_checkpoint_of_ones_own_sees_what_imagenets_constants_say(self, file: Path) -> None:
+        """And not what timm says of weights that share the architecture: 0.5, and 0.9 of the side."""
+        image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8))
+        with pytest.warns(BeyondClsWarning, match=r"assumed .* of mine, as of ImageNet: mean 0\.485,.* give --mean --std"):
+            encoder = load_encoder("mine", checkpoint=file, model=MODEL, arguments=TINY)
+        constants = {"mean": IMAGENET_DEFAULT_MEAN, "std": IMAGENET_DEFAULT_STD, "crop_pct": 0.875, "interpolation": "bicubic"}
+        seen = create_transform((3, 32, 32), is_training=False, **constants)(image)[None]
+        vit = timm.create_model(MODEL, **TINY)
+        vit.load_state_dict(state(), strict=False)
+        (expected,) = vit.eval().forward_intermediates(seen, 1, norm=False, output_fmt="NLC", intermediates_only=True)
+        given = encoder(encoder.views.cut(image, "a", 0)[0][None], [1]).patch[1]
+        torch.testing.assert_close(given, expected, rtol=0, atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("given", "silent"),
+        [
+            ({}, False),
+            ({"mean": (0.5, 0.5, 0.5), "std": [0.25, 0.5, 1]}, False),
+            ({"mean": (0, 0, 0), "std": (1, 1, 1), "crop_pct": 1, "crop_mode": "squash", "interpolation": "bilinear"}, True),
+        ],
+    )
+    def test_what_is_given_wins_and_the_rest_is_said(self, given: dict[str, Any], silent: bool, file: Path) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            encoder = load_encoder("mine", checkpoint=file, model=MODEL, arguments=TINY, **given)
+        seen = encoder.described_transform
+        assert {name: seen[name] for name in given} == {n: list(v) if isinstance(v, tuple) else v for n, v in given.items()}
+        (said,) = [str(warning.message) for warning in caught] or [""]
+        assert (said == "") == silent
+        assert not any(f"{name} " in said.split(";")[0] for name in given)
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"crop_mode": "centre"}, "unknown crop mode 'centre'; did you mean 'center'"),
+            ({"interpolation": "bicubik"}, "unknown interpolation 'bicubik'; did you mean 'bicubic'"),
+            ({"std": (0.5, 0, 0.5)}, r"std is \(0\.5, 0, 0\.5\), expected numbers above 0: pixels are divided"),
+            ({"mean": (0.5,)}, r"mean is \(0\.5,\), expected three numbers, of red, green and blue"),
+            ({"mean": 0.5}, "mean is 0.5, expected three numbers"),
+            ({"mean": (0.5, float("nan"), 0.5)}, "expected three numbers"),
+            ({"mean": "0.5"}, "mean is '0.5', expected three numbers"),
+            ({"mean": (123.7, 116.3, 103.5)}, "divide those of 0 to 255 by 255"),
+            ({"crop_pct": 87.5}, r"crop_pct is 87\.5, expected a share above 0 and up to 1"),
+            ({"crop_pct": 0}, "crop_pct is 0, expected"),
+            ({"input_size": 44}, "input_size is 44, expected a multiple of the 8 pixels of a patch of tiny; give 40 or 48"),
+            ({"input_size": "32"}, "input_size is '32', expected the side of the square input in pixels"),
+        ],
+    )
+    def test_refused(self, given: dict[str, Any], message: str) -> None:
+        with pytest.raises(BeyondClsError, match=message):
+            load_encoder("tiny", model=MODEL, arguments=TINY, random_seed=0, **given)
+
+    def test_another_size_of_images(self, file: Path) -> None:
+        """As the architecture made for that size, with positions between those that were learnt."""
+        with pytest.warns(BeyondClsWarning):
+            encoder = load_encoder("mine", checkpoint=file, model=MODEL, arguments=TINY, input_size=48)
+        assert encoder.architecture == tiny_encoder(img_size=48).architecture
+        assert encoder.described_transform["input_size"] == [3, 48, 48]
+        assert encoder.described_transform["crop_pct"] == 0.875
+        assert encoder(torch.zeros(1, 3, 48, 48), [1]).patch[1].shape == (1, 36, 32)
+        same = load_encoder("tiny", model=MODEL, arguments=TINY, random_seed=1, input_size=32)
+        assert (same.weights, same.architecture) == (tiny_encoder(1).weights, tiny_encoder(1).architecture)
+        with pytest.raises(BeyondClsError, match="input_size is 448, but mixer-b16 takes images of 224 x 224 pixels only"):
+            load_encoder("mixer-b16", random_seed=0, input_size=448)
+
+    @pytest.mark.parametrize(
+        ("name", "given", "says"),
+        [
+            ("vit_base_patch16_224.mae", {}, "has the weights of mae-b16, but timm's transform: crop_pct 0.9 (not 0.875); "),
+            ("vit_base_patch16_224.mae", {}, "give --encoder mae-b16 or --crop-pct 0.875"),
+            ("vit_base_patch16_224.mae", {"crop_pct": 0.9}, ""),
+            ("vit_small_patch14_dinov2.lvd142m", {}, "input_size 518 (not 224)"),
+            ("vit_base_patch16_224.augreg_in21k", {}, ""),
+        ],
+    )
+    def test_timms_names_of_weights_that_the_registry_has(
+        self, name: str, given: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The hub's weights are not fetched for it."""
+        make = timm.create_model
+        shrunk = {"embed_dim": 32, "depth": 1, "num_heads": 1}
+        monkeypatch.setattr(timm, "create_model", lambda *a, pretrained, **options: make(*a, **{**options, **shrunk}))
+        with warnings.catch_warnings(record=True) as caught:
+            load_encoder(name, **given)
+        assert [says in str(warning.message) for warning in caught] == [True] * bool(says)
+
+    def test_a_tag_of_timm_says_whose_transform_it_is(self, file: Path) -> None:
+        """A file with the weights of the hub, for a machine that cannot reach it."""
+        tagged = load_encoder("mine", checkpoint=file, model=f"{MODEL}.augreg_in21k", arguments=TINY)
+        assert tagged.described_transform["mean"] == [0.5, 0.5, 0.5]
 
 
 class TestCheckpoints:

@@ -22,9 +22,8 @@ def test_says_who_is_ahead_and_where_nothing_shows(tmp_path: Path):
     heads(tmp_path, "even", 40.0, 41.0)  # spread of the difference: 0.7
     text = told(collect(Folders(tmp_path, tmp_path / "none")))
     assert "−5.0 ± 0.7 points on down, +1.0 ± 0.7 points on even and +5.0 ± 0.7 points on up" in text
-    assert "AbMILP is ahead by more than twice the spread over seeds on up;" in text
-    assert "[cls] is ahead by more than twice the spread over seeds on down;" in text
-    assert "no difference beyond twice the spread over seeds shows on even." in text
+    assert "AbMILP is clearly ahead on up; [cls] is clearly ahead on down; no clear difference shows on even." in text
+    assert "Clear is what is beyond twice the spread over seeds and beyond the interval over test images" in text
 
 
 def test_one_seed_proves_nothing(tmp_path: Path):

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from pipelines.cli import app
 from store import BeyondClsError
+from tests.decoys import lay_decoys
 from tests.pipelines.report.written import write_all, write_attention, write_probe
 
 SECTIONS = ("findings", "accuracy", "attention", "overlays", "curves", "provenance")
@@ -197,7 +198,11 @@ def test_says_how_it_was_made(page: str):
         assert expected in made
 
 
-def test_the_same_inputs_give_the_same_bytes(paths: dict[str, Path], page: str, tmp_path: Path):
+def test_the_same_inputs_give_the_same_bytes(paths: dict[str, Path], page: str, tmp_path: Path, monkeypatch):
+    """In any folder: with --probes, nothing is read that is not named."""
+    (tmp_path / "project").mkdir()
+    lay_decoys(tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
     again = {**paths, "out": tmp_path / "again"}
     assert written(again) == page
     files = [file.relative_to(paths["out"]) for file in paths["out"].rglob("*.*")]

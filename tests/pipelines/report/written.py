@@ -81,6 +81,17 @@ def write_probe(
     return folder
 
 
+def write_correct(folder: Path, correct: np.ndarray, images: str | None = "images") -> Path:
+    """Say of a probe that `write_probe` wrote which test images each seed classifies correctly: bool [S, N]."""
+    np.savez_compressed(folder / "trained" / "correct.npz", correct=correct)
+    metrics = json.loads((folder / "metrics.json").read_text())
+    values = 100 * correct.mean(1)
+    measured = {"mean": values.mean(), "std": values.std(ddof=1) if len(values) > 1 else 0.0, "values": values.tolist()}
+    metrics |= {"n_test": correct.shape[1], "seeds": list(range(len(correct))), "top1": measured}
+    (folder / "metrics.json").write_text(json.dumps(metrics | ({} if images is None else {"test_images": images})))
+    return folder
+
+
 def write_attention(
     root: Path, encoder: str, digest: str, n_tokens: int = N_TOKENS, n_images: int = N_IMAGES, side: int = 8
 ) -> Path:

@@ -1,0 +1,114 @@
+"""Keep what a run measured: numbers and tables; features and heads stay behind.
+
+    python -m pipelines.quickstart.keep . --data cifar10 --out quickstart/results
+    python -m pipelines.quickstart.keep FOLDER --data cifar10-60000 --studies --out quickstart/full
+
+FOLDER is where `dvc repro` ran: `make repro`, or with quickstart/full/params.yaml. Writes metrics.json into
+OUT/probes/DATA/ENCODER/HEAD and, of AbMILP and the heads that it is compared with, which test images they classify correctly
+(trained/correct.npz); OUT/attention/DATA/ENCODER/*; and OUT/tables.md. The report shows quickstart/full/probes beside the
+quickstart's own (`other_probes` in params.yaml); `python -m pipelines.quickstart.readme` writes README's figures from both.
+"""
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.report.block_statistics import by_block
+from pipelines.report.claim import lead_of
+from pipelines.report.collect import Folders, Inputs, collect
+from pipelines.report.content import Table
+from pipelines.report.formats.markdown_table import escaped, to_markdown
+from pipelines.report.gains import basis
+from pipelines.report.lead import headline, verdicts
+from pipelines.report.sections.accuracy import gains_table, top1
+from pipelines.report.sections.datasets import by_head
+from store import BeyondClsError
+
+MAIN_HEADS = ("cls", "average", "abmilp")
+BY_IMAGE = (*MAIN_HEADS, "cls-average")  # whose trained/correct.npz is kept
+ATTENTION = ("summary.json", "statistics.csv", "heads.csv")
+
+
+def keep(folder: Path, data: str, out: Path, studies: bool = False) -> None:
+    """Copy what was measured under `folder` to `out`, in place of what is there.
+
+    Args:
+        studies: heads of all studies, too, where they are trained as the main heads are.
+
+    Raises: BeyondClsError: no metrics there, or two of one encoder and head.
+    """
+    measured: dict[tuple[str, str], Path] = {}
+    for file in _metrics(folder, [f"probes/{data}/*/*", *(["studies/*/*/*"] if studies else [])]):
+        encoder, head = file.parts[-3:-1]
+        if (encoder, head) in measured:
+            raise BeyondClsError(
+                f"{head} on {encoder} is in {measured[encoder, head]} and in {file}, expected it once; rename one head"
+            )
+        measured[encoder, head] = file
+    if not measured:
+        raise BeyondClsError(f"there are no metrics under {folder}/probes/{data}, expected what `dvc repro probe` writes there")
+    for old in (out / "probes" / data, out / "attention" / data):
+        shutil.rmtree(old, ignore_errors=True)
+    for (encoder, head), file in measured.items():
+        place = out / "probes" / data / encoder / head
+        place.mkdir(parents=True)
+        shutil.copyfile(file, place / "metrics.json")
+        if head in BY_IMAGE and (correct := file.parent / "trained" / "correct.npz").is_file():
+            (place / "trained").mkdir()
+            shutil.copyfile(correct, place / "trained" / "correct.npz")
+    for statistics in sorted(folder.glob(f"attention/{data}/*/")):
+        place = out / "attention" / data / statistics.name
+        place.mkdir(parents=True)
+        for name in ATTENTION:
+            shutil.copyfile(statistics / name, place / name)
+
+
+def _metrics(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    return sorted(file for pattern in patterns for file in folder.glob(f"{pattern}/metrics.json"))
+
+
+def kept(out: Path, data: str) -> Inputs:
+    """What `keep` left in `out`."""
+    return collect(Folders(out / "probes" / data, out / "attention" / data))
+
+
+def main_table(inputs: Inputs) -> Table:
+    """[cls], average and AbMILP of each encoder."""
+    probes = {(encoder, head): probe for (encoder, head), probe in inputs.probes.items() if head in MAIN_HEADS}
+    return top1(replace(inputs, probes=probes))
+
+
+def tables(inputs: Inputs, data: str) -> str:
+    """In Markdown: what AbMILP gains and what of the paper's claim holds, accuracies, all heads, attention by block."""
+    n_training, n_test = (max(getattr(p, n) for p in inputs.probes.values()) for n in ("n_training", "n_test"))
+    lines = [f"# Measured on {data}: {n_training:,} training and {n_test:,} test images\n"]
+    if found := lead_of(inputs):
+        lines.append(f"{escaped(headline(found))} {escaped(' '.join(basis(inputs.probes)))}\n")
+        lines += [f"- **{verdict}**: {escaped('; '.join(said))}." for verdict, said in verdicts(found).items()]
+        lines.append("")
+    shown = [main_table(inputs), gains_table(inputs), by_head(data, inputs.probes)]
+    shown += [by_block(inputs.attention)] if inputs.attention else []
+    return "\n".join([*lines, *(to_markdown(table) for table in shown if table is not None)]).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="where `dvc repro` ran")],
+    data: Annotated[str, typer.Option(help="name of the data set")],
+    out: Annotated[Path, typer.Option(help="folder for metrics and tables.md")],
+    studies: Annotated[
+        bool, typer.Option("--studies", help="keep heads of studies too, where they are trained as the main heads are")
+    ] = False,
+) -> None:
+    """Keep metrics, attention statistics and tables of a run."""
+    keep(folder, data, out, studies)
+    inputs = kept(out, data)
+    (out / "tables.md").write_text(tables(inputs, data), encoding="utf-8")
+    print(f"{out / 'tables.md'}: {len(inputs.probes)} probes")
+
+
+if __name__ == "__main__":
+    typer.run(main)

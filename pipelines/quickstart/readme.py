@@ -1,0 +1,166 @@
+"""README's figures, from the metrics that are kept.
+
+    python -m pipelines.quickstart.readme
+
+Rewrites what stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->` in README.md, and tables.md beside the kept
+metrics. Words follow the numbers: what is said to be more is so beyond the spread over seeds and the interval over test images.
+"""
+
+import json
+import re
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.quickstart.keep import kept, tables
+from pipelines.quickstart.statements import MAE, MOCO, statements
+from pipelines.report.claim import lead_of
+from pipelines.report.collect import Inputs
+from pipelines.report.estimate import estimates
+from pipelines.report.gains import basis, gains
+from pipelines.report.lead import AGREES, FAILS, headline, verdicts
+from pipelines.report.tables import listed, plus_minus, signed
+from store import BeyondClsError
+
+KEPT = {"quickstart/results": "cifar10", "quickstart/full": "cifar10-60000"}  # by folder, the data set
+RANDOM = "quickstart-random"
+CALLED = {MAE: "the MAE", MOCO: "MoCo v3", RANDOM: "the random twin"}
+HEADS = {"cls": "[cls]", "average": "average patch", "cls-average": "[cls] and average", "abmilp": "AbMILP"}
+WIDTH = 128
+
+
+def blocks(root: Path) -> dict[str, str]:
+    """What stands between the markers, by name.
+
+    Args:
+        root: of the source tree.
+    """
+    small, full = (kept(root / folder, data) for folder, data in KEPT.items())
+    return {
+        "accuracy on the quickstart": table(small, trained(root), 1),
+        "gains on the quickstart": paragraph(*claims(small, ("cls",), (AGREES, FAILS))),
+        "accuracy on all images": table(full, {}, 2),
+        "gains on all images": paragraph(*claims(full, ("cls", "average"), ()), *basis(full.probes)),
+        "as in the paper": compared(full),
+        "to keep in mind": paragraph(*reservations(full, root)),
+    }
+
+
+def trained(root: Path) -> dict[str, str]:
+    """How long each encoder was trained, from its card."""
+    cards = {encoder: _card(root, encoder) for encoder in (MAE, MOCO)}
+    of = {encoder: card["recipe"]["epochs"] for encoder, card in cards.items()}
+    return {e: f"{sum(n) if isinstance(n, list) else n} epochs" for e, n in of.items()}
+
+
+def _card(root: Path, encoder: str) -> dict:
+    name = encoder.removeprefix("quickstart-")
+    return json.loads((root / f"quickstart/encoders/{name}.json").read_text(encoding="utf-8"))
+
+
+def table(inputs: Inputs, notes: Mapping[str, str], digits: int) -> str:
+    """A row for each encoder; accuracies, and what AbMILP gains over [cls]. Bold: the highest mean of a row."""
+    heads = [head for head in HEADS if all((encoder, head) in inputs.probes for encoder in CALLED)]
+    columns = ["encoder", *(HEADS[head] for head in heads), "AbMILP − [cls]", "of [cls]’s errors"]
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    gained = gains(inputs.probes)
+    names = {MAE: "masked autoencoding (MAE{})", MOCO: "contrast (MoCo v3{})", RANDOM: "random twin"}
+    for encoder, name in names.items():
+        measures = [inputs.probes[encoder, head].measures["top1"] for head in heads]
+        best = max(round(measure.mean, digits) for measure in measures)
+        shown = [(plus_minus(m, digits), round(m.mean, digits) == best) for m in measures]
+        gain = gained[encoder, "cls"]
+        cells = [f"**{text}**" if bold else text for text, bold in shown]
+        cells.append(_with_bounds(signed(gain.points.mean), gain.points.bounds()))
+        cells.append("–" if gain.share is None else _with_bounds(f"{gain.share.mean:.1f} %", gain.share.bounds()))
+        note = f", {notes[encoder]}" if encoder in notes else ""
+        lines.append("| " + " | ".join([name.format(note), *cells]) + " |")
+    return "\n".join(lines)
+
+
+def _with_bounds(text: str, bounds: str) -> str:
+    return text.replace("-", "−") + ("" if bounds == "–" else f" [{bounds}]")
+
+
+def claims(inputs: Inputs, heads: tuple[str, ...], shown: tuple[str, ...]) -> list[str]:
+    """The headline, and of the verdicts those to be shown; sentences."""
+    found = lead_of(inputs)
+    if found is None:
+        raise BeyondClsError("AbMILP’s gains cannot be compared: expected probes of [cls] and AbMILP on both kinds of encoders")
+    said = verdicts(found, CALLED.__getitem__)
+    return [headline(found, CALLED.__getitem__, heads), *(f"{v}: {'; '.join(said[v])}." for v in shown if v in said)]
+
+
+def compared(inputs: Inputs) -> str:
+    """A list: what is as in the paper, what is not, and how both stand beside the random twin."""
+    found = lead_of(inputs)
+    assert found is not None
+    said = verdicts(found, CALLED.__getitem__)
+    for verdict, agrees in ((AGREES, True), (FAILS, False)):
+        said[verdict] = said.get(verdict, []) + [one.text for one in statements(inputs) if one.agrees == agrees]
+    return "\n".join(bullet(f"**{verdict}**: {'; '.join(parts)}.") for verdict, parts in said.items() if parts)
+
+
+def reservations(inputs: Inputs, root: Path) -> list[str]:
+    """Other heads that do as well, and how long the two encoders were trained."""
+    accuracy = estimates(inputs.probes, ("abmilp", "cls-average"))
+    more = {encoder: accuracy[encoder, "cls-average"].minus(accuracy[encoder, "abmilp"]) for encoder in CALLED}
+    parts = [f"{difference.told('points')} on {CALLED[encoder]}" for encoder, difference in more.items()]
+    central, abmilp = (inputs.probes[RANDOM, head].measures["top1"] for head in ("central", "abmilp"))
+    seconds = {e: _card(root, e)["seconds"] for e in (MAE, MOCO)}
+    alike = "about as long" if 0.8 < seconds[MAE] / seconds[MOCO] < 1.25 else "for different times"
+    return [
+        f"[cls] and average side by side, with a classifier twice as wide, minus AbMILP: {listed(parts)}.",
+        f"On the random twin the four central patches alone reach {plus_minus(central)}, AbMILP {plus_minus(abmilp)}.",
+        f"The two encoders were trained {alike}, {seconds[MAE]:,} s ([MAE](quickstart/encoders/mae.md)) and",
+        f"{seconds[MOCO]:,} s ([MoCo v3](quickstart/encoders/mocov3.md)), on one or two CPU cores.",
+    ]
+
+
+def paragraph(*sentences: str) -> str:
+    """Wrapped; what no line break parts stays together."""
+    return _wrapped(" ".join(sentences), "")
+
+
+def bullet(text: str) -> str:
+    """An item of a list, wrapped."""
+    return _wrapped(f"- {text}", "  ")
+
+
+def _wrapped(text: str, indent: str) -> str:
+    lines = textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def regenerated(text: str, generated: Mapping[str, str]) -> str:
+    """README with new blocks.
+
+    Raises: BeyondClsError: a block without its markers, or markers without a block.
+    """
+    marked = re.findall(r"<!-- generated: (.*?) -->", text)
+    if sorted(marked) != sorted(generated):
+        raise BeyondClsError(f"README.md has blocks {marked}, expected each once of {list(generated)}; write their markers")
+    for name, content in generated.items():
+        begin, end = f"<!-- generated: {name} -->\n", f"\n<!-- end of {name} -->"
+        before, _, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not closed:
+            raise BeyondClsError(f"README.md has no `{end.strip()}` behind `{begin.strip()}`; write it at the block's end")
+        text = before + begin + content + end + after
+    return text
+
+
+def main(root: Annotated[Path, typer.Argument(help="of the source tree")] = Path()) -> None:
+    """Write README's figures and the tables from what is kept."""
+    for folder, data in KEPT.items():
+        (root / folder / "tables.md").write_text(tables(kept(root / folder, data), data), encoding="utf-8")
+    readme = root / "README.md"
+    readme.write_text(regenerated(readme.read_text(encoding="utf-8"), blocks(root)), encoding="utf-8")
+    print(f"{readme}: {len(blocks(root))} blocks; {', '.join(f'{folder}/tables.md' for folder in KEPT)}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

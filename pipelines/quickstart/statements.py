@@ -1,0 +1,118 @@
+"""What the paper says beside AbMILP's gains, and whether the numbers of the full-size check agree."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pipelines.report.collect import Inputs
+from pipelines.report.tables import difference, listed, signed
+
+MAE, MOCO = "quickstart-mae", "quickstart-mocov3"
+NOT_LEARNED = ("central-attention", "cls-attention", "joined-attention", "lowest-entropy-head", "k-means", "norm", "pca")
+
+
+@dataclass(frozen=True)
+class Statement:
+    """`agrees`: whether the numbers in `text` are as the paper says."""
+
+    agrees: bool
+    text: str
+
+
+def statements(inputs: Inputs) -> list[Statement]:
+    """All of STATEMENTS."""
+    return [say(inputs) for say in STATEMENTS]
+
+
+def patches_attend_to_themselves(inputs: Inputs) -> Statement:
+    """Fig. 5."""
+    mae, moco = (_last(inputs, encoder, "patch_self") for encoder in (MAE, MOCO))
+    how = "more" if mae > moco else "no more"
+    return Statement(
+        mae > moco,
+        f"in the last block patches of the MAE attend to themselves {how} ({mae:.2f}, MoCo’s {moco:.2f} of all, Fig. 5)",
+    )
+
+
+def patches_are_selective(inputs: Inputs) -> Statement:
+    """Fig. 6."""
+    mae, moco = (_last(inputs, encoder, "patch_patch_entropy") for encoder in (MAE, MOCO))
+    how = "more" if mae < moco else "no more"
+    return Statement(
+        mae < moco,
+        f"in the last block patches of the MAE attend to others {how} selectively ({mae:.1f}, MoCo’s {moco:.1f} nats, Fig. 6)",
+    )
+
+
+def cls_is_even(inputs: Inputs) -> Statement:
+    """Fig. 4."""
+    mae, moco = (_last(inputs, encoder, "cls_patch_entropy") for encoder in (MAE, MOCO))
+    most = math.log(inputs.attention[MAE].n_tokens or 1)
+    how = "more" if mae > moco else "no more"
+    return Statement(
+        mae > moco,
+        f"in the last block [cls] of the MAE attends to patches {how} evenly "
+        f"({mae:.1f}, MoCo’s {moco:.1f} nats of at most {most:.1f}, Fig. 4)",
+    )
+
+
+def cls_keeps_half(inputs: Inputs) -> Statement:
+    """Fig. 3: consistently about half."""
+    shares = [mean for mean, _ in inputs.attention[MAE].statistics["cls_self"]]
+    low, high = (round(100 * share) for share in (min(shares), max(shares)))
+    text = f"[cls] of the MAE keeps {low} to {high} % of its attention for itself, by block (about half in Fig. 3)"
+    return Statement(all(0.3 < share < 0.7 for share in shares), text)
+
+
+def no_fixed_choice_reaches_abmilp(inputs: Inputs) -> Statement:
+    """Tables 4 and 6."""
+    better = [
+        f"{head} on {encoder}"
+        for encoder in (MAE, MOCO)
+        for head in NOT_LEARNED
+        if _top1(inputs, encoder, head) >= _top1(inputs, encoder, "abmilp")
+    ]
+    kinds = "choice of patches by stored attention or by the tokens themselves"
+    return Statement(not better, f"AbMILP is reached by {f'the {kinds} {listed(better)}' if better else f'no {kinds}'}")
+
+
+def attentive_probing_needs_heads(inputs: Inputs) -> Statement:
+    """Table 7: one attention head is near AbMILP, twelve are ahead."""
+    one, twelve = (
+        [_top1(inputs, encoder, head) - _top1(inputs, encoder, "abmilp") for encoder in (MAE, MOCO)]
+        for head in ("ap-1", "ap-12")
+    )
+    agrees = all(many > abs(few) for few, many in zip(one, twelve, strict=True))
+    text = (
+        f"attentive probing with one head minus AbMILP is {signed(one[0])} points ({signed(one[1])} on MoCo v3), with twelve "
+        f"{signed(twelve[0])} ({signed(twelve[1])}; Table 7)"
+    )
+    return Statement(agrees, text)
+
+
+def average_is_behind_on_joint(inputs: Inputs) -> Statement:
+    """Table 1: DINO, MoCo-v3 and iBOT have [cls] ahead of the average patch."""
+    ahead = difference(inputs.probes[MOCO, "average"], inputs.probes[MOCO, "cls"])
+    assert ahead is not None
+    how = "better" if ahead.mean > 0 else "worse"
+    return Statement(ahead.mean < 0, f"the average patch of MoCo v3 is {how} than its [cls] ({signed(ahead.mean)} points)")
+
+
+STATEMENTS: Sequence[Callable[[Inputs], Statement]] = (
+    patches_attend_to_themselves,
+    patches_are_selective,
+    cls_is_even,
+    cls_keeps_half,
+    no_fixed_choice_reaches_abmilp,
+    attentive_probing_needs_heads,
+    average_is_behind_on_joint,
+)
+
+
+def _last(inputs: Inputs, encoder: str, statistic: str) -> float:
+    """Mean of a statistic in the last block."""
+    return inputs.attention[encoder].statistics[statistic][-1][0]
+
+
+def _top1(inputs: Inputs, encoder: str, head: str) -> float:
+    return inputs.probes[encoder, head].measures["top1"].mean

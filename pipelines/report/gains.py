@@ -1,0 +1,108 @@
+"""What AbMILP gains over [cls] and over the average patch: in points, and as share of the errors that those make."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pipelines.report.collect import is_random
+from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.estimate import Estimate, Probes, estimates
+from pipelines.report.tables import NOTHING, change, named
+
+OVER = {"cls": "[cls]", "average": "the average patch"}
+
+
+@dataclass(frozen=True)
+class Gain:
+    """AbMILP − another head.
+
+    Attributes:
+        points: of accuracy, or of mAP.
+        share: of the errors that the other head makes, percent: points at different heights do not compare, for what is left
+            to gain differs. None for mAP.
+    """
+
+    points: Estimate
+    share: Estimate | None
+
+    def minus(self, other: "Gain") -> "Gain":
+        """How much more; shares in percentage points."""
+        share = None if self.share is None or other.share is None else self.share.minus(other.share)
+        return Gain(self.points.minus(other.points), share)
+
+
+def gains(probes: Probes) -> dict[tuple[str, str], Gain]:
+    """By encoder, trained ones first, and the head that AbMILP is compared with."""
+    found = estimates(probes, ("abmilp", *OVER))
+    gains = {}
+    for encoder in sorted({encoder for encoder, _ in found}, key=lambda name: (is_random(name), name)):
+        for head in OVER:
+            if (encoder, head) in found and (encoder, "abmilp") in found:
+                one, other = found[encoder, "abmilp"], found[encoder, head]
+                accuracies = {probes[encoder, name].measure for name in (head, "abmilp")} == {"top1"}
+                gains[encoder, head] = Gain(one.minus(other), one.share_of(other) if accuracies else None)
+    return gains
+
+
+def basis(probes: Probes) -> list[str]:
+    """What the spread and the interval of gains are, in sentences."""
+    compared = [probe for (_, head), probe in probes.items() if head in ("abmilp", *OVER)]
+    said = ["± is the standard deviation over seeds"]
+    if any(probe.recipe.get("order") == "shared" for probe in compared):
+        said[0] += (
+            "; all seeds of a head see the training images in one order and differ in where the head starts alone, so it is "
+            "narrower than over runs of their own"
+        )
+    if compared and all(probe.correct is not None and probe.test_images is not None for probe in compared):
+        said.append(
+            "Intervals are 95 % over test images (paired bootstrap, 10,000 resamples, the same images for all heads, encoders "
+            "and seeds)"
+        )
+        if len({(probe.test_images, probe.n_test) for probe in compared}) > 1:
+            said.append("Heads that were tested on different images are not paired, and have no interval")
+    else:
+        said.append(
+            "The interval over test images is missing, as not all probes say which images they classify correctly "
+            "(trained/correct.npz and test_images in metrics.json); probe them again to get it"
+        )
+    return [f"{sentence}." for sentence in said]
+
+
+def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Table | None:
+    """A row for each encoder, and for each contrast: what it is called, and the two encoders; None without any gain.
+
+    Each of them over [cls], and over the average patch.
+    """
+    found = gains(probes)
+    if not found:
+        return None
+    rows = []
+    for head, called in OVER.items():
+        group = f"over {called}"
+        of_head = {encoder: gain for (encoder, other), gain in found.items() if other == head}
+        rows += [Row((named(e), *_cells(gain)), group, muted=is_random(e)) for e, gain in of_head.items()]
+        for name, one, other in contrasts:
+            if one in of_head and other in of_head:
+                rows.append(Row((Cell(name, name), *_cells(of_head[one].minus(of_head[other]))), group))
+    columns = (
+        Column("encoder", "Encoder", "text"),
+        Column("points", "Points", "spread"),
+        Column("points_interval", "95 % over test images", "text"),
+        Column("share", "Share of the errors removed, %", "spread", apart=True),
+        Column("share_interval", "95 % over test images", "text"),
+    )
+    note = (
+        "Accuracy with AbMILP minus that with the other head, and the same as share of the errors that the other head makes; "
+        f"differences of shares in percentage points. {' '.join(basis(probes))}"
+    )
+    return Table("gains", "What AbMILP gains", note, columns, tuple(rows))
+
+
+def _cells(gain: Gain) -> tuple[Cell, ...]:
+    return (*_pair(gain.points), *_pair(gain.share))
+
+
+def _pair(estimate: Estimate | None) -> tuple[Cell, Cell]:
+    if estimate is None:
+        return NOTHING, NOTHING
+    bounds = NOTHING if estimate.interval is None else Cell(estimate.bounds(), estimate.bounds(3))
+    return change(estimate.measure), bounds

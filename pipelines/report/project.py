@@ -1,0 +1,89 @@
+"""Where a project keeps what the report shows: the folders that dvc.yaml names, the images that params.yaml names."""
+
+from pathlib import Path
+from typing import Any
+
+from pipelines.params import read_params
+from pipelines.report.collect import Folders
+from store import BeyondClsError
+
+PARAMS = "params.yaml"
+COMPOSED = "composed/images.csv"  # what `dvc repro` localises
+
+
+def project(folder: Path, dataset: str | None = None) -> Folders:
+    """The layout of `dvc repro`: probes/DATASET/ENCODER/HEAD and attention/DATASET/ENCODER of one data set, others beside it.
+
+    Without data sets in between, as commands by hand may have left it, probes/ENCODER/HEAD and attention/ENCODER.
+
+    Args:
+        folder: of the project.
+        dataset: the one that most of the report is about; by default the first of `datasets` in params.yaml that was probed,
+            or the only one.
+
+    Raises: BeyondClsError: nothing was probed, not that data set, or several and it is not known which is meant.
+    """
+    probes, attention = folder / "probes", folder / "attention"
+    params = read_params(folder / PARAMS) if (folder / PARAMS).is_file() else {}
+    probed = sorted({file.parents[2].name for file in probes.glob("*/*/*/metrics.json")})
+    main = _main(probes, probed, params, dataset)
+    compared = () if main is None else (probes, *_others(folder, params, "other_probes"))
+    return Folders(
+        probes=probes if main is None else probes / main,
+        attention=attention if main is None else attention / main,
+        studies=(folder / "studies", *_others(folder, params, "other_studies")),
+        divergence=folder / "divergence",
+        localisation=folder / "localisation",
+        images=_images(folder, params, main),
+        split="test",
+        datasets=compared,
+        localised=str(composed) if (composed := folder / COMPOSED).is_file() else None,
+    )
+
+
+def _others(folder: Path, params: dict[str, Any], name: str) -> tuple[Path, ...]:
+    """What other runs have left, where params.yaml names it and it is there."""
+    named = params.get(name)
+    return (folder / str(named),) if named and (folder / str(named)).is_dir() else ()
+
+
+def _main(probes: Path, probed: list[str], params: dict[str, Any], dataset: str | None) -> str | None:
+    """The data set that most of the report is about; None where probes lie there without data sets in between."""
+    if dataset is not None and dataset not in probed:
+        raise BeyondClsError(
+            f"there are no probes of the data set {dataset!r} under {str(probes)!r}, expected one of: "
+            f"{', '.join(probed) or 'none yet'}; run `dvc repro probe` for it first (--dataset)"
+        )
+    if dataset is not None:
+        return dataset
+    if listed := next((name for name in _listed(params) if name in probed), None):
+        return listed
+    if any(probes.glob("*/*/metrics.json")):
+        return None
+    if len(probed) > 1:
+        raise BeyondClsError(
+            f"there are probes of {len(probed)} data sets under {str(probes)!r} ({', '.join(probed)}), expected one that "
+            f"`datasets` in {PARAMS} names; choose with --dataset"
+        )
+    if not probed:
+        raise BeyondClsError(
+            f"there are no metrics under {str(probes)!r}, expected {probes}/DATASET/ENCODER/HEAD/metrics.json; run `dvc repro "
+            "probe` (or `beyondcls probe`) first, or name the folder that holds ENCODER/HEAD/metrics.json with --probes"
+        )
+    return probed[0]
+
+
+def _images(folder: Path, params: dict[str, Any], main: str | None) -> str | None:
+    """Those of `main`, if it is a data set of params.yaml; whoever opens them says so if they are not there."""
+    data = str(params.get("data") or "")
+    if not data or main not in _listed(params):
+        return None
+    return f"{data if '://' in data else folder / data}/{main}"
+
+
+def _listed(params: dict[str, Any]) -> list[str]:
+    """Raises: BeyondClsError: `datasets` is no list."""
+    listed = params.get("datasets") or []
+    if not isinstance(listed, list):
+        raise BeyondClsError(f"datasets in {PARAMS} is {listed!r}, expected a list of names, e.g. [cifar10]")
+    return [str(name) for name in listed]

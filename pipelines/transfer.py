@@ -1,0 +1,33 @@
+"""`beyondcls transfer`: are an aggregator's weights of use on other images than those they were learned on?"""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.places import open_features
+
+
+def main(
+    probe: Annotated[Path, typer.Option(help="PROBES/ENCODER/HEAD: its aggregators are taken as they are, a seed each")],
+    features: Annotated[str, typer.Option(help="feature set of other training images, by the same encoder")],
+    test: Annotated[str, typer.Option(help="feature set of their test images")],
+    out: Annotated[Path, typer.Option(help="folder for probes, metrics and curves, e.g. probes/DATA/ENCODER/HEAD-of-OTHER")],
+    params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
+) -> None:
+    """Train a new classifier on what a trained aggregator pools from the images of another data set.
+
+    The classifier is trained by the recipe of the probe. What is written is a probe as any other: the report shows it among the
+    heads of its data set, beside the head that was trained on these images and the plain average.
+    """
+    from pipelines.device import choose_device
+    from probe.transfer import transfer
+
+    stores = open_features(features, params), open_features(test, params)
+    command = shlex.join(["beyondcls", *sys.argv[1:]])
+    measures = transfer(probe, *stores, out, device=choose_device(device), say=typer.echo, notes={"command": command})
+    measure = measures["map" if "map" in measures else "top1"]
+    typer.echo(f"{out}: {measure['mean']:.2f} ± {measure['std']:.2f} % with {measures['aggregator']} of {probe}")

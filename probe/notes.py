@@ -1,0 +1,56 @@
+"""What a reader of a trained head's numbers should know of how it was trained."""
+
+from collections.abc import Sequence
+
+from probe.recipe import Recipe
+
+
+def notes_on_training(recipe: Recipe, n_images: int, n_seeds: int, views: Sequence[int]) -> list[str]:
+    """Sentences, in the order in which they are shown.
+
+    Args:
+        n_images: of the training set.
+        n_seeds: that were trained.
+        views: of the training images that were shown; 0 is the evaluation crop, the others are random crops.
+    """
+    return [*_on_augmentation(views), *_on_steps(recipe, n_images), *_on_order(recipe, n_seeds, views)]
+
+
+def augmentation(views: Sequence[int]) -> dict[str, int | bool]:
+    """How many stored random crops of each image training draws from, and whether it draws from the evaluation crop, too."""
+    return {"n_crops": sum(view > 0 for view in views), "evaluation_view": 0 in views}
+
+
+def _on_augmentation(views: Sequence[int]) -> list[str]:
+    shown = augmentation(views)
+    if not shown["n_crops"]:
+        return [
+            "no augmentation: every epoch shows the evaluation crop of each image, where the paper shows a new random crop; "
+            "extract the training images with --views to have some"
+        ]
+    if len(views) == 1:
+        return ["no augmentation: every epoch shows the same random crop of each image; give more --views"]
+    return []
+
+
+def _on_steps(recipe: Recipe, n_images: int) -> list[str]:
+    batch, rest = recipe.batch_size, n_images % recipe.batch_size
+    if n_images < batch:
+        there = ", where the official code, which drops it, would train on nothing" if recipe.drop_last else ""
+        return [
+            f"batch_size {batch:,}, but {n_images:,} training images: a step has {n_images:,}{there}, and base_lr is still "
+            f"scaled by {batch:,}/256 = {batch / 256:g}"
+        ]
+    if recipe.drop_last and rest:
+        return [f"drop_last: {rest:,} of {n_images:,} training images are left out of each epoch, others in each"]
+    return []
+
+
+def _on_order(recipe: Recipe, n_seeds: int, views: Sequence[int]) -> list[str]:
+    if recipe.order == "own" or n_seeds < 2:
+        return []
+    crops = " and crops" if len(views) > 1 else ""
+    return [
+        f"all {n_seeds} seeds see the same order of images{crops}: they differ in where heads start alone, which narrows "
+        "their spread; --order own gives each its own"
+    ]

@@ -1,0 +1,144 @@
+"""Aggregators of one data set on another: the tokens' weights stay as they were learned, a classifier learns anew."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+
+from probe.aggregators import Aggregator, Features, Pooled
+from probe.grid import HeadPlan, HeadSpec, Member
+from probe.head import FinalNorm, Head
+from probe.passes import Outcome, Passes
+from probe.recipe import Recipe
+from probe.results import measures_of, write_measures, write_trained
+from probe.saved import load_with
+from probe.select import Selected
+from probe.sources import Source, check_pair
+from store import BeyondClsError, FeatureStore
+
+
+class Frozen(Aggregator):
+    """An aggregator as it was trained, without parameters to train: each image's vector is pooled once."""
+
+    def __init__(self, trained: Aggregator):
+        super().__init__(trained.dim, trained.width)
+        self.reads = trained.reads
+        self.trained = [trained.eval()]  # in a list, for parameters of a submodule would be trained
+
+    def forward(self, features: Features) -> Pooled:
+        device = next(iter(features.values())).device
+        with torch.no_grad():
+            return self.trained[0].to(device)(features)
+
+
+@dataclass(frozen=True)
+class FrozenSpec(HeadSpec):
+    """A head that starts with a trained aggregator, and a classifier as the seed says."""
+
+    trained: Aggregator | None = None
+
+    def build(
+        self, dim: int, n_patches: int | None, n_classes: int, final_norm: FinalNorm | None = None, seed: int = 0
+    ) -> Head:
+        head = super().build(dim, n_patches, n_classes, final_norm, seed)
+        assert self.trained is not None
+        head.aggregator = Frozen(self.trained)
+        return head
+
+
+def transfer(
+    probe: Path,
+    training: FeatureStore,
+    test: FeatureStore,
+    out: Path,
+    *,
+    device: str | torch.device = "cpu",
+    say: Callable[[str], None] = lambda message: None,
+    notes: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Train a classifier on what the aggregators of a probe pool from other images; returns the content of metrics.json.
+
+    Each seed of the probe lends its aggregator, and is the seed of the new classifier, which is trained by the probe's recipe.
+    Compared with the same head trained on these images, and with the plain average, it shows whether the weights are of use for
+    any classes or for those they were learned with. Writes what `probe.run.probe` writes, heads that `load_probe` loads among
+    it, and into metrics.json "transferred": the key of the features that the aggregators were trained on, and a digest of each.
+
+    Args:
+        probe: PROBES/HEAD, a folder with trained/seed<S>.json.
+        training, test: feature sets of the probe's encoder, with any classes.
+        out: folder for it; what is there is replaced.
+
+    Raises:
+        BeyondClsError: no probe, or one without parameters in its aggregator, of another encoder, or of one's own code.
+        StoreError: feature sets that do not belong together, or without what the head reads.
+    """
+    heads = _loaded(probe)
+    described = next(iter(heads.values()))[1]
+    check_pair(training, test)
+    _check_encoder(probe, described, training)
+    plain = HeadSpec(**{name: described[name] for name in HeadSpec().to_dict() if name in described})
+    specs = {f"seed{s}": FrozenSpec(**vars(plain), trained=head.aggregator) for s, (head, _) in heads.items()}
+    recipe = Recipe(**described["recipe"])
+    learn_from, judge_by = (Source(store, block=described["block"]) for store in (training, test))
+    shown = range(1, training.spec.n_views) or (0,)  # crops, where there are any
+    passes = Passes(specs, learn_from, judge_by, shown, torch.device(device), say=say)
+    members = [Member(f"seed{s}", recipe.base_lr, recipe.weight_decay, s) for s in heads]
+    outcomes = sorted(passes.train(members, replace(recipe, base_lr=1.0, weight_decay=0.0)), key=lambda o: o.member.seed)
+    if passes.lost:
+        member, reason = next(iter(passes.lost.items()))
+        raise BeyondClsError(f"{member} {reason}")
+    plan, chosen = HeadPlan(plain, recipe, tuple(heads)), Selected(recipe.base_lr, recipe.weight_decay)
+    measures = measures_of(members[0].head, plan, passes, outcomes, chosen) | {
+        "features": {"training": training.spec.key, "test": test.spec.key},
+        "transferred": {
+            "training": described["features"]["training"],
+            "aggregators": [_digest(head.aggregator) for head, _ in heads.values()],
+        },
+        **(notes or {}),
+    }
+    about = {name: measures[name] for name in ("features", "transferred")}
+    write_measures(out, measures)
+    write_trained(out, plan, passes, [_whole(outcome) for outcome in outcomes], chosen, about)
+    return measures
+
+
+def _loaded(probe: Path) -> dict[int, tuple[Head, dict[str, Any]]]:
+    """Heads and their descriptions by seed."""
+    files = sorted(probe.glob("trained/seed*.json"))
+    if not files:
+        raise BeyondClsError(f"there is no {probe}/trained/seed0.json, expected what `beyondcls probe --out {probe}` writes")
+    heads = {described["seed"]: (head, described) for head, described in map(load_with, files)}
+    if not all(head.aggregator.trainable for head, _ in heads.values()):
+        raise BeyondClsError(
+            f"the aggregator of {probe} has no parameters, so there is nothing to transfer; train that head on the new images"
+        )
+    return dict(sorted(heads.items()))
+
+
+def _check_encoder(probe: Path, described: Mapping[str, Any], training: FeatureStore) -> None:
+    """Raises: BeyondClsError: the probe was trained on tokens of other weights, or knows of none."""
+    recorded = described.get("encoder_weights")
+    if recorded != training.spec.weights:
+        raise BeyondClsError(
+            f"{probe} is of {described.get('encoder')} with weights {recorded}, {training.where} of "
+            f"{training.attributes['encoder']} with {training.spec.weights}; expected one encoder: extract the images with it"
+        )
+
+
+def _whole(outcome: Outcome) -> Outcome:
+    """With the trained aggregator in its place, as a probe is saved."""
+    frozen = outcome.head.aggregator
+    assert isinstance(frozen, Frozen)
+    outcome.head.aggregator = frozen.trained[0].cpu()
+    return outcome
+
+
+def _digest(aggregator: Aggregator) -> str:
+    """xxh3_128 of names, shapes and values of the parameters."""
+    hashed = xxhash.xxh3_128()
+    for name, value in sorted(aggregator.state_dict().items()):
+        hashed.update(f"{name} {tuple(value.shape)}\n".encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return hashed.hexdigest()

@@ -1,0 +1,153 @@
+"""`beyondcls report` in the folder of a project finds what its pipeline has written."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.report.collect import Folders, Inputs
+from pipelines.report.project import project
+from pipelines.report.sections import overlays
+from store import BeyondClsError
+from tests.pipelines.report.written import write_all, write_probe
+from tests.pipelines.test_cli import run
+
+PARAMS = {"data": "images", "datasets": ["one", "two"], "other_probes": "kept"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A project whose pipeline has run on one data set."""
+    folder = tmp_path_factory.mktemp("project")
+    made = write_all(folder / "made")
+    for name in ("probes", "attention"):
+        (folder / name).mkdir()
+        made[name].rename(folder / name / "one")
+    (folder / "images/one").mkdir(parents=True)
+    made["data"].rename(folder / "images/one/test")
+    (folder / "params.yaml").write_text(yaml.safe_dump(PARAMS))
+    return folder
+
+
+@pytest.fixture
+def report(monkeypatch, capsys):
+    """Runs the command in a folder: status, output, errors; and with what it would have written the page."""
+    taken: list[Inputs] = []
+
+    def command(folder: Path, *arguments: object, draws: bool = False) -> tuple[int, str, str]:
+        monkeypatch.chdir(folder)
+        if not draws:
+            monkeypatch.setattr("pipelines.report.sections.sections", lambda inputs: [])
+            monkeypatch.setattr("pipelines.report.files.write", lambda out, inputs, sections: taken.append(inputs))
+        status, out, err = run(monkeypatch, capsys, "report", "--n-examples", "1", *arguments)
+        return status, out, " ".join(err.split())
+
+    command.taken = taken
+    return command
+
+
+def copied(finished: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "copy", ignore=shutil.ignore_patterns("report"))
+
+
+def test_a_finished_project_needs_no_options(finished: Path, report):
+    status, out, err = report(finished, draws=True)
+    assert status == 0, err
+    assert "46.2 ± 0.5" in out
+    page = (finished / "report/index.html").read_text()
+    assert "As Fig. 3 of the paper." in page  # attention/one
+    assert "<img" in page  # images/one, which params.yaml names
+    assert 'id="datasets"' not in page  # there is one
+
+
+def test_several_data_sets_are_compared_and_one_is_the_main_one(finished: Path, tmp_path: Path, report):
+    folder = copied(finished, tmp_path)
+    write_probe(folder / "probes/two", "mae", "cls", 77.0)
+    write_probe(folder / "kept/three", "mae", "cls", 88.0)
+    assert "46.2 ± 0.5" in report(folder)[1]
+    assert "77.0 ± 0.5" in report(folder, "--dataset", "two")[1]
+    of_one, of_two = report.taken
+    assert set(of_one.datasets) == set(of_two.datasets) == {"one", "two", "three"}
+    assert (set(of_one.attention), set(of_two.attention)) == ({"mae", "random"}, set())
+    (shown,) = overlays.section(of_two).blocks
+    assert shown.items[0].startswith("The images of images/two cannot be read")
+
+
+def test_the_images_are_shown_that_params_yaml_names_and_no_others(finished: Path, tmp_path: Path, report):
+    folder = copied(finished, tmp_path)
+    (folder / "params.yaml").write_text("datasets: [one]")
+    assert report(folder)[0] == report(folder, "--data", "elsewhere")[0] == 0
+    without, named = report.taken
+    (shown,) = overlays.section(without).blocks
+    assert shown.text == "Overlays are left out:"
+    assert shown.items == ("No images were named; name those that were extracted with --data.",)
+    assert (named.folders.images, named.folders.split) == ("elsewhere", None)
+
+
+def test_what_is_named_goes_before_what_the_project_has(finished: Path, tmp_path: Path, report):
+    write_probe(tmp_path / "mine", "other", "cls", 12.0)
+    assert "12.0 ± 0.5" in report(finished, "--probes", tmp_path / "mine")[1]
+    assert report(finished, "--attention", "another", "--split", "train", "--datasets", "sets")[0] == 0
+    alone, changed = report.taken
+    assert alone.folders == Folders(tmp_path / "mine")  # what the project has is of other probes
+    assert changed.folders == replace(project(Path()), attention=Path("another"), split="train", datasets=(Path("sets"),))
+    status, _, err = report(finished, "--probes", "p", "--dataset", "one")
+    assert status == 1
+    assert "--probes p and --dataset one both choose the probes" in err
+
+
+def metrics(folder: Path, *places: str) -> Path:
+    for place in places:
+        (folder / place).mkdir(parents=True)
+        (folder / place / "metrics.json").write_text(json.dumps({}))
+    return folder
+
+
+def test_the_layout(tmp_path: Path):
+    folder = metrics(tmp_path, "probes/two/mae/cls")
+    (folder / "params.yaml").write_text(yaml.safe_dump(PARAMS))
+    assert project(folder) == Folders(
+        folder / "probes/two",
+        folder / "attention/two",
+        (folder / "studies",),
+        folder / "divergence",
+        folder / "localisation",
+        str(folder / "images/two"),
+        "test",
+        (folder / "probes",),  # kept/ is not there
+    )
+
+
+@pytest.mark.parametrize(
+    ("places", "main"),
+    [
+        (("probes/mae/cls",), "probes"),  # by hand, without a data set in between
+        (("probes/x/mae/cls",), "probes/x"),
+        (("probes/mae/cls", "probes/x/mae/cls"), "probes"),
+    ],
+)
+def test_without_params(tmp_path: Path, places: tuple[str, ...], main: str):
+    found = project(metrics(tmp_path, *places))
+    assert found.probes == tmp_path / main
+    assert found.attention == tmp_path / main.replace("probes", "attention")
+    assert found.images is None
+
+
+@pytest.mark.parametrize(
+    ("places", "dataset", "params", "message"),
+    [
+        ((), None, "", r"no metrics under .*probes.*expected .*DATASET/ENCODER/HEAD.*`dvc repro probe`.*--probes"),
+        (("probes/x/mae/cls",), "y", "", r"no probes of the data set 'y' under .*one of: x; run `dvc repro probe`"),
+        (("probes/x/m/cls", "probes/y/m/cls"), None, "", r"probes of 2 data sets .*\(x, y\).*choose with --dataset"),
+        (("probes/x/m/cls",), None, "datasets: x", r"datasets in params.yaml is 'x', expected a list of names"),
+    ],
+)
+def test_what_is_not_there_is_named_with_the_remedy(tmp_path: Path, places, dataset, params: str, message: str):
+    metrics(tmp_path, *places)
+    if params:
+        (tmp_path / "params.yaml").write_text(params)
+    with pytest.raises(BeyondClsError, match=message):
+        project(tmp_path, dataset)

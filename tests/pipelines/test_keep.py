@@ -1,0 +1,148 @@
+"""What is kept of runs, and that the parameters of the one over all of CIFAR-10 are of today's program."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from pipelines.heads import plans_and_run
+from pipelines.quickstart.keep import MAIN_HEADS, keep, kept, main, main_table, tables
+from pipelines.report.collect import Inputs
+from pipelines.studies import params_of_study
+from probe.aggregators import AGGREGATORS
+from store import BeyondClsError
+from tests.pipelines.report.written import write_attention, write_correct, write_probe
+
+ROOT = Path(__file__).resolve().parents[2]
+FULL, DATA = ROOT / "quickstart/full", "cifar10-60000"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Three encoders with the main heads, of which one knows its images, and one more head on one of them."""
+    for encoder, cls, abmilp in (("mae", 50.0, 57.0), ("mocov3", 60.0, 60.5), ("random", 34.0, 36.0)):
+        for head, top1 in zip(MAIN_HEADS, (cls, cls + 1, abmilp), strict=True):
+            write_probe(tmp_path / "run/probes" / DATA, encoder, head, top1)
+        write_attention(tmp_path / "run/attention" / DATA, encoder, "d")
+    for head, rates in (("ep", (0.5, 0.6)), ("cls-average", (0.4, 0.5))):
+        folder = write_probe(tmp_path / "run/studies/aggregators", "mae", head, 56.0)
+        write_correct(folder, np.linspace(0, 1, 200)[None] < np.array(rates)[:, None])
+    return tmp_path / "run"
+
+
+def test_metrics_statistics_and_main_heads_by_image_are_kept_and_nothing_else(run: Path, tmp_path: Path) -> None:
+    main(run, DATA, tmp_path / "out", studies=True)
+    files = {p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    heads = [f"probes/{DATA}/{e}/{h}/metrics.json" for e in ("mae", "mocov3", "random") for h in MAIN_HEADS]
+    attention = [
+        f"attention/{DATA}/{e}/{f}"
+        for e in ("mae", "mocov3", "random")
+        for f in ("heads.csv", "statistics.csv", "summary.json")
+    ]
+    of_studies = [
+        f"probes/{DATA}/mae/{f}" for f in ("ep/metrics.json", "cls-average/metrics.json", "cls-average/trained/correct.npz")
+    ]
+    assert files == {*heads, *of_studies, *attention, "tables.md"}
+    text = (tmp_path / "out/tables.md").read_text()
+    assert text.startswith(
+        f"# Measured on {DATA}: 50 training and 200 test images\n\nOf the errors that \\[cls\\] makes, AbMILP"
+    )
+    assert "AbMILP removes 14.0 ± 1.3 % (+7.0 ± 0.7 points) on mae and" in text
+    assert "- **As the paper says**: AbMILP is ahead of \\[cls\\] on mae; " in text
+    assert "| AbMILP | **57.0 ± 0.5** | 60.5 ± 0.5 | **36.0 ± 0.5** |" in text
+    assert "| mae − mocov3 | +6.5 ± 1.0 | – |" in text
+    assert "| ep | 55.0 ± 7.1 | – | – |" in text
+    assert "| mocov3 | 1 | 0.750 ± 0.125 |" in text
+
+
+def test_studies_with_other_recipes_stay_behind(run: Path, tmp_path: Path) -> None:
+    write_probe(run / "studies/other", "mae", "abmilp", 56.0)
+    main(run, DATA, tmp_path / "out")
+    assert kept(tmp_path / "out", DATA).heads == ["cls", "average", "abmilp"]
+
+
+def test_the_main_table_has_the_main_heads(run: Path, tmp_path: Path) -> None:
+    keep(run, DATA, tmp_path / "out", studies=True)
+    table = main_table(kept(tmp_path / "out", DATA))
+    assert [column.name for column in table.columns][:5] == ["encoder", *MAIN_HEADS, "abmilp_minus_cls"]
+    assert [cell.text for cell in table.rows[0].cells][:5] == ["mae", "50.0 ± 0.5", "51.0 ± 0.5", "57.0 ± 0.5", "+7.0 ± 0.7"]
+
+
+def test_what_is_gone_is_not_kept(run: Path, tmp_path: Path) -> None:
+    keep(run, DATA, tmp_path / "out", studies=True)
+    shutil.rmtree(run / "studies")
+    keep(run, DATA, tmp_path / "out", studies=True)
+    assert "ep" not in kept(tmp_path / "out", DATA).heads
+
+
+def test_two_of_one_name_are_refused(run: Path, tmp_path: Path) -> None:
+    write_probe(run / "studies/other", "mae", "abmilp", 56.0)
+    with pytest.raises(BeyondClsError, match=r"abmilp on mae is in .* and in .*, expected it once; rename one head"):
+        keep(run, DATA, tmp_path / "out", studies=True)
+
+
+def test_nothing_measured_is_an_error_and_leaves_what_was_kept(run: Path, tmp_path: Path) -> None:
+    keep(run, DATA, tmp_path / "out", studies=True)
+    with pytest.raises(
+        BeyondClsError, match=rf"no metrics under .*empty/probes/{DATA}, expected what `dvc repro probe` writes"
+    ):
+        keep(tmp_path / "empty", DATA, tmp_path / "out")
+    assert len(kept(tmp_path / "out", DATA).probes) == 11
+
+
+def test_the_parameters_are_of_the_encoders_that_are_here_and_cover_all_aggregators() -> None:
+    params = yaml.safe_load((FULL / "params.yaml").read_text())
+    assert params["encoders"] == yaml.safe_load((ROOT / "params.yaml").read_text())["encoders"]
+    assert params["datasets"] == [DATA]
+    main_plans, _ = plans_and_run([*params["cls_heads"], *params["heads"]], params, {}, {})
+    assert set(main_plans) == set(MAIN_HEADS)
+    recipes = {json.dumps([plan.recipe.epochs, plan.recipe.batch_size, plan.recipe.momentum]) for plan in main_plans.values()}
+    assert recipes == {"[90, 1024, 0.0]"}
+    of_studies: dict[str, set[str]] = {}
+    for study in params["studies"]:
+        plans, _ = plans_and_run(list(params["studies"][study]["heads"]), params_of_study(params, study), {}, {})
+        assert all(plan.seeds == (0, 1, 2) for plan in plans.values())
+        of_studies.setdefault(params["studies"][study]["encoder"], set()).update(p.head.aggregator for p in plans.values())
+    in_main = {plan.head.aggregator for plan in main_plans.values()}
+    assert of_studies["quickstart-random"] < of_studies["quickstart-mae"]
+    assert of_studies["quickstart-mae"] == of_studies["quickstart-mocov3"] == set(AGGREGATORS) - in_main
+
+
+@pytest.fixture(scope="module")
+def measured() -> Inputs:
+    return kept(FULL, DATA)
+
+
+def test_what_is_kept_is_of_all_heads_and_images_and_three_seeds(measured: Inputs) -> None:
+    params = yaml.safe_load((FULL / "params.yaml").read_text())
+    main_heads = [*params["cls_heads"], *params["heads"]]
+    of_main = {(encoder, head) for encoder in params["encoders"] for head in main_heads}
+    of_studies = {(study["encoder"], head) for study in params["studies"].values() for head in study["heads"]}
+    assert set(measured.probes) == of_main | of_studies
+    assert {(p.n_training, p.n_test, p.seeds, p.recipe["batch_size"]) for p in measured.probes.values()} == {
+        (50_000, 10_000, (0, 1, 2), 1024)
+    }
+    assert {(a.n_images, a.encoder in params["encoders"]) for a in measured.attention.values()} == {(10_000, True)}
+
+
+def test_the_quickstarts_own_are_of_its_encoders_heads_and_recipe() -> None:
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    (data,) = params["datasets"]
+    probes = kept(ROOT / "quickstart/results", data).probes
+    heads = [*params["cls_heads"], *params["heads"]]
+    assert set(probes) == {(encoder, head) for encoder in params["encoders"] for head in heads}
+    for probe in probes.values():
+        assert (probe.n_training, probe.n_test, list(probe.seeds)) == (5000, 1000, params["probe"]["seeds"])
+        assert {name: probe.recipe[name] for name in ("epochs", "batch_size", "base_lr")} == {
+            name: params["probe"][name] for name in ("epochs", "batch_size", "base_lr")
+        }
+
+
+@pytest.mark.parametrize(("out", "data"), [("full", DATA), ("results", "cifar10")])
+def test_the_tables_are_of_what_is_kept(out: str, data: str) -> None:
+    folder = ROOT / "quickstart" / out
+    expected = tables(kept(folder, data), data)
+    assert (folder / "tables.md").read_text() == expected, f"`python -m pipelines.quickstart.readme` writes {folder}/tables.md"

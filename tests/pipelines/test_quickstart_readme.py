@@ -1,0 +1,92 @@
+"""README's figures are those of the metrics that are kept, and its words follow them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.quickstart.keep import kept
+from pipelines.quickstart.readme import AGREES, FAILS, KEPT, blocks, claims, compared, regenerated, table
+from pipelines.quickstart.statements import MAE, MOCO, STATEMENTS, statements
+from pipelines.report.collect import Folders, Inputs, collect
+from store import BeyondClsError
+from tests.pipelines.report.written import write_correct, write_probe
+
+ROOT = Path(__file__).resolve().parents[2]
+N = 400
+
+
+def swapped(inputs: Inputs) -> Inputs:
+    """The same numbers, those of the MAE and of MoCo v3 exchanged."""
+    other = {MAE: MOCO, MOCO: MAE}
+    probes = {(other.get(encoder, encoder), head): probe for (encoder, head), probe in inputs.probes.items()}
+    return replace(inputs, probes=probes, attention={other.get(e, e): a for e, a in inputs.attention.items()})
+
+
+@pytest.fixture(scope="module")
+def full() -> Inputs:
+    return kept(ROOT / "quickstart/full", KEPT["quickstart/full"])
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Inputs:
+    """Two heads of each encoder, known image by image."""
+    for encoder, rates in ((MAE, (0.6, 0.7)), (MOCO, (0.5, 0.52)), ("quickstart-random", (0.3, 0.31))):
+        for head, rate in zip(("cls", "abmilp"), rates, strict=True):
+            correct = (np.arange(N) + 0.5) / N < rate + np.array([[-0.005], [0], [0.005]])
+            write_correct(write_probe(tmp_path, encoder, head, 1.0), correct)
+    return collect(Folders(tmp_path, tmp_path / "none"))
+
+
+def test_readme_is_of_what_is_kept() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert regenerated(readme, blocks(ROOT)) == readme, "run `python -m pipelines.quickstart.readme`, and commit README.md"
+
+
+def test_only_what_stands_between_markers_is_rewritten() -> None:
+    text = "1.0\n<!-- generated: a -->\nold\nlines\n<!-- end of a -->\n2.0\n\n<!-- generated: b -->\n<!-- end of b -->\n"
+    with pytest.raises(BeyondClsError, match=r"no `<!-- end of b -->` behind `<!-- generated: b -->`; write it"):
+        regenerated(text.replace("\n<!-- end of b -->", ""), {"a": "new", "b": ""})
+    text = text.replace("<!-- end of b", "x\n<!-- end of b")
+    assert regenerated(text, {"a": "new", "b": "y"}) == (
+        "1.0\n<!-- generated: a -->\nnew\n<!-- end of a -->\n2.0\n\n<!-- generated: b -->\ny\n<!-- end of b -->\n"
+    )
+    with pytest.raises(BeyondClsError, match=r"README\.md has blocks \['a', 'b'\], expected each once of \['a'\]"):
+        regenerated(text, {"a": "new"})
+
+
+def test_the_table_has_gains_with_intervals(small: Inputs) -> None:
+    lines = table(small, {MAE: "46 epochs"}, 1).splitlines()
+    assert lines[0] == "| encoder | [cls] | AbMILP | AbMILP − [cls] | of [cls]’s errors |"
+    assert lines[2].startswith("| masked autoencoding (MAE, 46 epochs) | 60.0 ± 0.5 | **70.0 ± 0.5** | +10.0 [7.")
+    assert "| 25.0 % [18." in lines[2]
+    bare = replace(small, probes={key: replace(probe, correct=None) for key, probe in small.probes.items()})
+    assert table(bare, {}, 1).splitlines()[4] == "| random twin | 30.0 ± 0.5 | **31.0 ± 0.5** | +1.0 | 1.4 % |"
+
+
+@pytest.mark.parametrize(("exchanged", "verdict"), [(False, AGREES), (True, FAILS)])
+def test_words_follow_the_gains(small: Inputs, exchanged: bool, verdict: str) -> None:
+    _, *said = claims(swapped(small) if exchanged else small, ("cls",), (AGREES, FAILS))
+    how = "less" if exchanged else "more"
+    (sentence,) = (text for text in said if "than on MoCo v3" in text)
+    assert sentence.startswith(f"{verdict}: ")
+    assert f"over [cls] AbMILP gains {how} on the MAE than on MoCo v3, " in sentence
+
+
+def test_words_follow_the_statistics(full: Inputs) -> None:
+    agreed = {say.__name__: say(full).agrees for say in STATEMENTS}
+    exchanged = {say.__name__: say(swapped(full)).agrees for say in STATEMENTS}
+    ordered = {"patches_attend_to_themselves", "patches_are_selective", "cls_is_even"}
+    assert {name for name in agreed if agreed[name] != exchanged[name]} >= ordered
+    text = compared(full).replace("\n  ", " ")
+    for statement in statements(full):
+        (item,) = (item for item in text.split("\n- ") if statement.text in item)
+        assert item.removeprefix("- ").startswith(f"**{AGREES if statement.agrees else FAILS}**")
+
+
+def test_a_choice_of_patches_that_reaches_abmilp_is_named(full: Inputs) -> None:
+    probes = dict(full.probes)
+    probes[MAE, "pca"] = probes[MAE, "ap-12"]
+    (statement,) = (s for s in statements(replace(full, probes=probes)) if "choice of patches" in s.text)
+    assert (statement.agrees, statement.text.endswith("pca on quickstart-mae")) == (False, True)

@@ -1,0 +1,105 @@
+"""Aggregators that were trained on one set of images, applied to another."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipelines.report.collect import Folders, collect
+from pipelines.report.sections.datasets import by_head
+from probe.grid import HeadPlan, HeadSpec
+from probe.recipe import Recipe
+from probe.run import probe
+from probe.saved import load_probe
+from probe.transfer import transfer
+from store import BeyondClsError, FeatureStore
+from tests.features import write_features
+from tests.pipelines.test_cli import run
+
+RECIPE = Recipe(epochs=20, batch_size=32, base_lr=2.0, warmup_epochs=2)
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[FeatureStore, FeatureStore]]:
+    """Training and test images with a class that shows in one patch of nine: its channel is another one in b; other weights."""
+    folder, found = tmp_path_factory.mktemp("features"), {}
+    for name, of_class, weights in (("a", (0, 1, 2), "w"), ("b", (1, 2, 0), "w"), ("other", (0, 1, 2), "v")):
+        options = {"labels": [of_class[i % 3] for i in range(96)], "signal": 6.0, "weights": weights}
+        first, second = (write_features(folder / f"{name}-{side}", seed=10 * len(found) + side, **options) for side in (0, 1))
+        found[name] = first, second
+    return found
+
+
+@pytest.fixture(scope="module")
+def probes(sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Those of a, those of b, and on b the aggregators of a."""
+    folder = tmp_path_factory.mktemp("probes")
+    for data, heads in (("a", ("abmilp",)), ("b", ("abmilp", "average"))):
+        probe(*sets[data], folder / data / "mae", {head: HeadPlan(HeadSpec(head), RECIPE, seeds=(0, 3)) for head in heads})
+    transfer(folder / "a/mae/abmilp", *sets["b"], folder / "b/mae/abmilp-of-a")
+    return folder
+
+
+def metrics(folder: Path) -> dict:
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def test_weights_learned_elsewhere_beat_the_average(probes: Path) -> None:
+    top1 = {head: metrics(probes / "b/mae" / head)["top1"]["mean"] for head in ("average", "abmilp", "abmilp-of-a")}
+    assert top1["abmilp-of-a"] > top1["average"] + 10
+    assert top1["abmilp-of-a"] == pytest.approx(top1["abmilp"], abs=10)
+    moved = metrics(probes / "b/mae/abmilp-of-a")
+    assert (moved["seeds"], len(moved["top1"]["values"])) == ([0, 3], 2)
+    assert moved["recipe"] == metrics(probes / "a/mae/abmilp")["recipe"]
+    table = by_head("b", collect(Folders(probes / "b")).probes)
+    assert [row.cells[0].text for row in table.rows] == ["average", "AbMILP", "abmilp-of-a"]
+
+
+def test_the_aggregator_is_kept_and_the_classifier_is_new(sets, probes: Path) -> None:
+    one, other = probes / "a/mae/abmilp", probes / "b/mae/abmilp-of-a"
+    for seed in (0, 3):
+        before, after = (load_file(folder / f"trained/seed{seed}.safetensors") for folder in (one, other))
+        assert before.keys() == after.keys()
+        same = {name for name in before if torch.equal(before[name], after[name])}
+        assert {name for name in before if name.startswith("aggregator.")} <= same
+        assert "classifier.weight" not in same
+    moved = metrics(other)
+    assert len({digest for digest in moved["transferred"]["aggregators"] if len(digest) == 32}) == 2
+    assert moved["transferred"]["training"] == sets["a"][0].spec.key
+    assert moved["features"]["test"] == sets["b"][1].spec.key
+    assert moved["cost"]["parameters"] == 0
+
+
+def test_what_is_written_is_a_probe(sets, probes: Path) -> None:
+    folder, test = probes / "b/mae/abmilp-of-a", sets["b"][1]
+    head = load_probe(folder / "trained/seed3")
+    with torch.no_grad():
+        logits, weights = head({"patch": torch.from_numpy(test.tokens("patch").all()).float()})
+    accuracy = 100 * (logits.argmax(1).numpy() == test.labels).mean()
+    assert accuracy == pytest.approx(metrics(folder)["top1"]["values"][1])
+    assert weights is not None
+    assert np.load(folder / "trained/weights.npy").shape == weights.shape
+
+
+def test_by_command(sets, probes: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    places = ("--features", sets["b"][0].where, "--test", sets["b"][1].where)
+    status, out, err = run(
+        monkeypatch, capsys, "transfer", "--probe", probes / "a/mae/abmilp", *places, "--out", tmp_path / "out"
+    )
+    assert status == 0, err
+    assert " % with abmilp of " in out
+    assert json.loads((tmp_path / "out/metrics.json").read_text())["command"].startswith("beyondcls transfer --probe")
+    status, _, err = run(monkeypatch, capsys, "transfer", "--probe", tmp_path, *places, "--out", tmp_path / "out")
+    assert status == 1
+    assert "trained/seed0.json, expected what `beyondcls probe --out" in err
+
+
+def test_what_cannot_be_transferred_is_refused(sets, probes: Path, tmp_path: Path) -> None:
+    with pytest.raises(BeyondClsError, match=r"average has no parameters, so there is nothing to transfer; train that head"):
+        transfer(probes / "b/mae/average", *sets["b"], tmp_path / "out")
+    with pytest.raises(BeyondClsError, match=r"abmilp is of .* with weights w, .*other-0 of .* with v; expected one encoder"):
+        transfer(probes / "a/mae/abmilp", *sets["other"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
