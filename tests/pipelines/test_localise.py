@@ -145,6 +145,7 @@ def test_a_row_of_the_table_for_each_map_and_seed(localise, tmp_path):
 def test_a_box_of_each_image_and_map(localise, tmp_path):
     store = write_boxed(tmp_path / "set", 9, boxes={1: [], 2: [[0, 0, 4, 4]]}, crop=(8, 8, 32, 32), flip=True, invalid=(4,))
     write_probes(tmp_path / "probes/mine/abmilp", seeds=(3, 5))
+    write_probes(tmp_path / "probes/mine/away", seeds=(0,), score=-10.0)
     assert localise(tmp_path / "set", "--probes", tmp_path / "probes/mine")[0] == 0
     content, found = json.loads((tmp_path / "out/boxes.json").read_text()), maps(written(tmp_path))
     assert (content["data"], content["size"], content["view"]) == (store.spec.data, 64, 0)
@@ -156,7 +157,10 @@ def test_a_box_of_each_image_and_map(localise, tmp_path):
     assert [(entry["source"], entry["name"], entry["seed"]) for entry in content["maps"]] == [
         ("attention", "cls", None),
         ("probe", "abmilp", 3),
+        ("probe", "away", 0),
     ]
+    away = found["probe", "away"]
+    assert away["max_box_acc"]["thresholds"] != away["by_iou"]["0.5"]["thresholds"]  # which is the other contours' too
     for entry in content["maps"]:
         measured = found[entry["source"], entry["name"]]["max_box_acc"]
         assert entry["threshold"] == measured["thresholds"][0]

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -47,7 +48,30 @@ def test_four_plots_with_units_and_all_encoders(tmp_path: Path):
         assert "var(--series-0)" in figure.svg
         assert "var(--series-random)" in figure.svg
         assert "mae: 0.50 in the first block, 0.75 in the last" in figure.alt
+        assert "block, counted from 0" in figure.svg
+        assert across(figure, "0") == across(figure, "random")
         assert set(figure.files) == {"svg", "png"}
+
+
+def across(figure: Figure, series: str) -> list[float]:
+    """Where the blocks of an encoder are."""
+    line = re.search(rf'<path d="([^"]+)" clip-path[^>]* stroke: var\(--series-{series}\)', figure.svg)
+    assert line
+    return [float(x) for x in re.findall(r"[ML] ([\d.]+)", line[1])]
+
+
+def test_encoders_of_different_depths_stand_at_relative_ones(tmp_path: Path):
+    paths = write_all(tmp_path)
+    file = paths["attention"] / "random" / "statistics.csv"
+    file.write_text(file.read_text() + "".join(f"{name},2,0.5,0.1\n" for name in STATISTICS))
+    figure = plots(inputs_of(paths))[0]
+    assert "relative depth: block, counted from 1 / number of blocks" in figure.svg
+    assert "counted from 0" not in figure.svg
+    assert "per block by relative depth" in figure.alt
+    two, three = across(figure, "0"), across(figure, "random")  # at 1/2 and 1, at 1/3, 2/3 and 1
+    assert two[-1] == three[-1]
+    assert (two[1] - two[0]) / (three[1] - three[0]) == pytest.approx(1.5, abs=0.001)
+    assert three[2] - three[1] == pytest.approx(three[1] - three[0], abs=0.02)
 
 
 def test_missing_attention_is_named(tmp_path: Path):
