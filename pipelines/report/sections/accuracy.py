@@ -3,7 +3,7 @@
 from pipelines.report import gains
 from pipelines.report.claim import lead_of
 from pipelines.report.collect import Inputs, Measure, is_random
-from pipelines.report.content import Cell, Column, Row, Section, Table, Text
+from pipelines.report.content import Cell, Column, Row, Section, Table
 from pipelines.report.published import table_1
 from pipelines.report.remarks import one_order, remarks
 from pipelines.report.tables import EFFECTIVE, NOTHING, ceiling, change, effective, gain, named, number, signed, spread, title

@@ -13,7 +13,6 @@ from pipelines.report.page import render
 from pipelines.report.published.table_1 import TABLE_1
 from pipelines.report.sections.accuracy import every_probe, published, section, top1, top5
 from pipelines.report.tables import file_names, listed, signed
-from probe.results import ABOUT_CLS
 from tests.pipelines.report.written import ACCURACY, write_all, write_probe
 
 
