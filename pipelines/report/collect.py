@@ -57,6 +57,7 @@ class Probe:
     cost: Mapping[str, int | None] = field(default_factory=dict)  # parameters, parameters_classifier, flops_per_image
     correct: Path | None = None  # correct.npz: which test images each seed classifies correctly, bool [n_seeds, n_test]
     test_images: str | None = None  # digest of the ids of these images; None in metrics of earlier versions
+    transferred: str | None = None  # key of the training features of the probe whose aggregators these are, if of another
 
     @property
     def measure(self) -> str:
@@ -272,6 +273,7 @@ def _probe(file: Path) -> Probe | None:
         cost=dict(content.get("cost", {})),
         correct=correct if correct.is_file() else None,
         test_images=str(content["test_images"]) if "test_images" in content else None,
+        transferred=str(content["transferred"]["training"]) if "transferred" in content else None,
     )
 
 
