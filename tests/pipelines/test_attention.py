@@ -94,10 +94,10 @@ def test_heads_are_averaged_over_images_alone(written: tuple[FeatureStore, Path]
 
 def test_maps_and_summary(written: tuple[FeatureStore, Path]) -> None:
     store, out = written
-    maps = np.load(out / "cls_map.npy", allow_pickle=False).astype(np.float64)
+    maps = np.load(out / "maps/cls_map.npy", allow_pickle=False).astype(np.float64)
     assert maps.shape == (N_IMAGES - 1, 16)
     np.testing.assert_allclose(maps.sum(1), 1, atol=2e-3)
-    crops = np.load(out / "crops.npy", allow_pickle=False)  # of the images that were read
+    crops = np.load(out / "maps/crops.npy", allow_pickle=False)  # of the images that were read
     np.testing.assert_array_equal(crops, store.array("images/crop/view0").all()[store.valid])
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["key"], summary["n_images"], summary["n_tokens"]) == (store.spec.key, N_IMAGES - 1, 16)
