@@ -195,7 +195,8 @@ def extract(
             for unit, arrays, notes in compute(claimed()):
                 write(unit.number, arrays, notes)
         names = list(images.classes) if images.classes is not None else None
-        done = writer.finish({"encoder": encoder.name, "norm_eps": eps, "classes": names, "problems": problems})
+        caution = {"cls_caution": encoder.cls_caution} if encoder.cls_caution else {}
+        done = writer.finish({"encoder": encoder.name, "norm_eps": eps, "classes": names, "problems": problems, **caution})
     return FeatureStore.open(out) if done else None
 
 

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
     from probe.localisation import Localised
     from probe.localisation.maps import ScoreMaps
+    from probe.localisation.truths import Truths
     from store import FeatureStore
 
 
 def main(
     features: Annotated[str, typer.Option(help="feature set of images with boxes: its folder, receipt, or address")],
-    out: Annotated[Path, typer.Option(help="folder for localisation.json and localisation.csv")],
+    out: Annotated[Path, typer.Option(help="folder for localisation.json, localisation.csv and boxes.json")],
     probes: Annotated[Path | None, typer.Option(help="PROBES/ENCODER: probes of the same encoder, in a folder a head")] = None,
     head: Annotated[
         list[str] | None, typer.Option(help="a folder in --probes; several times for several  [default: all with weights]")
@@ -41,7 +42,16 @@ def main(
     the centre patch's if it is stored, the weights over patches of each head (mean and standard deviation over its seeds), and,
     as a baseline, a Gaussian at the centre of every image.
 
-    Writes localisation.json, and localisation.csv with a row for each map and seed; accuracies in percent.
+    Boxes are compared in the frame that the encoder saw. Published numbers are of the whole image, squashed to a square:
+    extract it so, beside the set that heads are trained on, by
+
+        beyondcls extract --crop-mode squash --crop-pct 1 --encoder mae --data cub --split test --out features/mae-cub-whole
+
+    A central crop loses what lies outside of it; what was compared is written down and said.
+
+    Writes localisation.json; localisation.csv with a row for each map and seed; and boxes.json: of each image, its true boxes,
+    and the one that the mean [cls] map and the first seed of each head predict, at the threshold of MaxBoxAcc. Accuracies in
+    percent, boxes in pixels of the frame.
     """
     from pipelines.progress import progress_bar
     from probe.localisation import centre_map, measure, measure_one
@@ -51,12 +61,14 @@ def main(
     truths = truths_of(store, size, view)
     kinds = score_maps(store, truths.rows, probes, head, view, block)
     n = len(truths.rows) * sum(len(kind.maps) for kind in kinds)
-    found = []
+    found, boxes = [], []
     with applied(workers or len(os.sched_getaffinity(0))) as each, progress_bar("localise", n, "maps") as progress:
         for kind in kinds:
             results = [measure(maps, truths.boxes, size, each, progress) for maps in kind.maps]
             flat = [int((maps.min((1, 2)) == maps.max((1, 2))).sum()) for maps in kind.maps]
             found.append(described(kind.source, kind.name, results, kind.seeds, flat))
+            if kind.source == "probe" or kind.name == "cls":
+                boxes.append(predictions(kind, results[0].threshold, truths, size))
     found.append(described("baseline", "centre", [measure_one(centre_map(size), truths.boxes, size)], (), [0]))
     about = {
         "encoder": store.attributes["encoder"],
@@ -65,17 +77,20 @@ def main(
         "size": size,
         "view": view,
         **truths.counts,
+        "frame": truths.frame.to_dict(),
         "command": shlex.join(["beyondcls", *sys.argv[1:]]),
         "maps": found,
     }
     out.mkdir(parents=True, exist_ok=True)
     (out / "localisation.json").write_text(json.dumps(about, indent=1) + "\n")
     write_csv(out / "localisation.csv", found)
+    (out / "boxes.json").write_text(json.dumps(with_truths(store, truths, size, view, boxes)) + "\n")
     for entry in found:
         v2, v1 = (f"{entry[name]['mean']:5.1f}" for name in ("max_box_acc_v2", "max_box_acc"))
         typer.echo(f"{entry['source']:9} {entry['name']:16} MaxBoxAccV2 {v2} %   MaxBoxAcc {v1} %")
     if lost := truths.counts["n_images_outside"]:
         typer.echo(f"note: the crop shows nothing of the boxes of {lost:,} images; they count as not found", err=True)
+    typer.echo(f"frame: {truths.frame.words}{'' if truths.frame.official else ' (not that of published numbers)'}")
     typer.echo(f"{out / 'localisation.json'}: {len(found)} kinds of maps, {truths.counts['n_images']:,} images")
 
 
@@ -158,6 +173,35 @@ def described(
             "thresholds": [result.threshold for result in results],
         },
         "n_flat": list(n_flat),
+    }
+
+
+def predictions(kind: "ScoreMaps", threshold: float, truths: "Truths", size: int) -> dict[str, Any]:
+    """The boxes that one kind of map predicts, of its first seed: an entry of `maps` in boxes.json."""
+    import numpy as np
+
+    from probe.localisation import iou, predicted_box
+
+    boxes = [predicted_box(scores, threshold, size) for scores in kind.maps[0]]
+    ious = [float(iou(np.array([box]), truth).max(initial=0)) for box, truth in zip(boxes, truths.boxes, strict=True)]
+    seed = kind.seeds[0] if kind.seeds else None
+    return {"source": kind.source, "name": kind.name, "seed": seed, "threshold": threshold, "boxes": boxes, "ious": ious}
+
+
+def with_truths(
+    store: "FeatureStore", truths: "Truths", size: int, view: int, predicted: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """What boxes.json holds; all lists have an entry for each image."""
+    ids = store.ids
+    return {
+        "data": store.spec.data,
+        "size": size,
+        "view": view,
+        "ids": [ids[row] for row in truths.rows],
+        "crops": truths.crops.tolist(),
+        "flips": truths.flips.tolist(),
+        "boxes": [boxes.tolist() for boxes in truths.boxes],
+        "maps": list(predicted),
     }
 
 

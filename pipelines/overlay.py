@@ -1,5 +1,7 @@
 """Drawing where a head looks: a map of weights over a picture."""
 
+import math
+
 import matplotlib
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -24,5 +26,7 @@ def cut_out(image: Image.Image, box: tuple[float, float, float, float], size: tu
     x0, y0, x1, y1 = box
     if x0 >= 0 and y0 >= 0 and x1 <= image.width and y1 <= image.height:
         return np.asarray(image.resize(size, Image.Resampling.LANCZOS, box=box))
-    whole = (round(x0), round(y0), round(x1), round(y1))
-    return np.asarray(image.crop(whole).resize(size, Image.Resampling.LANCZOS))
+    left, top = math.floor(x0), math.floor(y0)
+    padded = image.crop((left, top, math.ceil(x1), math.ceil(y1)))
+    part = (x0 - left, y0 - top, x1 - left, y1 - top)
+    return np.asarray(padded.resize(size, Image.Resampling.LANCZOS, box=part))

@@ -45,6 +45,7 @@ class Encoder:
         architecture: its name and arguments; part of the key.
         transform: what differs from what timm knows of the model's input.
         block: whose tokens to keep unless told otherwise.
+        cls_caution: what to know before its [cls] is probed; empty if nothing.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Encoder:
         architecture: Mapping[str, Any],
         transform: Mapping[str, Any] | None = None,
         block: int = -1,
+        cls_caution: str = "",
     ):
         for attribute in ("blocks", "num_prefix_tokens", "forward_features"):
             if not hasattr(model, attribute):
@@ -71,6 +73,7 @@ class Encoder:
         self.config = input_of(model, transform or {})
         self.views = Views(self.config)
         self.transform = self.views.evaluation
+        self.cls_caution = cls_caution
         self.amp: str | None = None
         self._forward: Callable[[Tensor], Tensor] = model.forward_features  # type: ignore[assignment]
         self._memory_format = torch.contiguous_format

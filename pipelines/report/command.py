@@ -26,11 +26,17 @@ def main(
         ),
     ] = None,
     attention: Annotated[Path | None, typer.Option(help="folder that holds ENCODER/statistics.csv")] = None,
-    studies: Annotated[Path | None, typer.Option(help="folder that holds STUDY/ENCODER/HEAD/metrics.json")] = None,
+    studies: Annotated[
+        list[Path] | None, typer.Option(help="folder that holds STUDY/ENCODER/HEAD/metrics.json; repeat it for more")
+    ] = None,
     divergence: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as divergence writes it")] = None,
     localisation: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as localisation writes it")] = None,
     data: Annotated[str | None, typer.Option(help="the test images, for the overlays")] = None,
     split: Annotated[str | None, typer.Option(help="of these, as `beyondcls extract --split` takes it")] = None,
+    localised: Annotated[
+        str | None, typer.Option(help="the images that were localised, to draw boxes over  [default: those of --data]")
+    ] = None,
+    localised_split: Annotated[str | None, typer.Option(help="of these")] = None,
     out: Annotated[Path, typer.Option(help="folder for index.html, tables and figures")] = Path("report"),
     n_examples: Annotated[int, typer.Option(min=0, help="images with overlays")] = 6,
     encoder: Annotated[list[str] | None, typer.Option(help="show this encoder; repeat it for more; all if not given")] = None,
@@ -65,13 +71,14 @@ def main(
             f"--probes {probes} and --dataset {dataset} both choose the probes, expected one of them; drop the other"
         )
     folders = project(Path(), dataset) if probes is None else Folders(probes)
-    named = given(attention=attention, studies=studies, divergence=divergence, localisation=localisation)
-    if datasets is not None:
-        named["datasets"] = tuple(datasets)
+    named = given(attention=attention, divergence=divergence, localisation=localisation)
+    named |= {name: tuple(folders) for name, folders in given(studies=studies, datasets=datasets).items()}
     if data is not None:
         named |= {"images": data, "split": split}
     elif split is not None:
         named["split"] = split
+    if localised is not None:
+        named |= {"localised": localised, "localised_split": localised_split}
     inputs = collect(replace(folders, **named), Examples(n_examples, tuple(image or ()), draw))
     if encoder:
         inputs = subset(inputs, encoder)

@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Maps:
-    """Maps [N, T] of one encoder, one row per image; `kind` says of what: `[cls] attention`, `AbMILP weights`."""
+    """Maps of one encoder, one row per image.
+
+    Attributes:
+        kind: what of it: `[cls] attention`, `AbMILP weights`.
+        crops: x0, y0, x1, y1 of what a map lies over, in pixels of its image; beyond the borders where that was padded.
+    """
 
     encoder: str
     kind: str
     weights: Float[np.ndarray, "N T"]
+    crops: Float[np.ndarray, "N 4"]
 
 
 def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
@@ -43,14 +49,25 @@ def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
                 f"({images.digest}); give the images that were extracted with --data."
             )
             continue
+        if attention.crops is None:
+            left_out.append(
+                f"{encoder}: it was not written down which part of an image its maps show; run `beyondcls attention` again."
+            )
+            continue
+        crops = _load(attention.crops, "[N, 4]")
+        if crops.shape != (len(images), 4):
+            left_out.append(
+                f"{encoder}: its crops are of shape {list(crops.shape)}, expected one row for each of {len(images)} images."
+            )
+            continue
         for kind, file, reason in _sources(inputs, encoder):
-            weights = None if file is None else _load(file)
+            weights = None if file is None else _load(file, "[N, T]")
             if weights is not None:
                 reason = _unfit(weights, len(images))
             if weights is None or reason:
                 left_out.append(f"{encoder}, {kind}: {reason}.")
             elif file == attention.cls_map or np.ptp(weights, axis=1).any():  # not that of a plain average
-                found.append(Maps(encoder, kind, weights))
+                found.append(Maps(encoder, kind, weights, crops))
     return found, left_out
 
 
@@ -72,11 +89,11 @@ def _sources(inputs: Inputs, encoder: str) -> list[tuple[str, Path | None, str]]
     return sources
 
 
-def _load(file: Path) -> Float[np.ndarray, "N T"]:
+def _load(file: Path, shape: str) -> Float[np.ndarray, "N K"]:
     try:
         return np.load(file, allow_pickle=False, mmap_mode="r")
     except (ValueError, OSError, EOFError) as error:
-        raise BeyondClsError(f"{file} is damaged ({error}), expected an array [N, T]; run its stage again") from error
+        raise BeyondClsError(f"{file} is damaged ({error}), expected an array {shape}; run its stage again") from error
 
 
 def _unfit(maps: np.ndarray, n_images: int) -> str:

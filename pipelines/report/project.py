@@ -8,6 +8,7 @@ from pipelines.report.collect import Folders
 from store import BeyondClsError
 
 PARAMS = "params.yaml"
+COMPOSED = "composed/images.csv"  # what `dvc repro` localises
 
 
 def project(folder: Path, dataset: str | None = None) -> Folders:
@@ -26,18 +27,24 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
     params = read_params(folder / PARAMS) if (folder / PARAMS).is_file() else {}
     probed = sorted({file.parents[2].name for file in probes.glob("*/*/*/metrics.json")})
     main = _main(probes, probed, params, dataset)
-    others = folder / str(params["other_probes"]) if params.get("other_probes") else None
-    compared = () if main is None else (probes, *([others] if others is not None and others.is_dir() else []))
+    compared = () if main is None else (probes, *_others(folder, params, "other_probes"))
     return Folders(
         probes=probes if main is None else probes / main,
         attention=attention if main is None else attention / main,
-        studies=folder / "studies",
+        studies=(folder / "studies", *_others(folder, params, "other_studies")),
         divergence=folder / "divergence",
         localisation=folder / "localisation",
         images=_images(folder, params, main),
         split="test",
         datasets=compared,
+        localised=str(composed) if (composed := folder / COMPOSED).is_file() else None,
     )
+
+
+def _others(folder: Path, params: dict[str, Any], name: str) -> tuple[Path, ...]:
+    """What other runs have left, where params.yaml names it and it is there."""
+    named = params.get(name)
+    return (folder / str(named),) if named and (folder / str(named)).is_dir() else ()
 
 
 def _main(probes: Path, probed: list[str], params: dict[str, Any], dataset: str | None) -> str | None:

@@ -4,13 +4,23 @@ What finds and compares boxes needs no torch; `maps` makes the score maps.
 """
 
 from probe.localisation.boxes import InView, into_view, iou
-from probe.localisation.contours import Candidates, candidates
-from probe.localisation.max_box_acc import IOUS, Localised, MaxBoxAcc, best_ious, measure, measure_one
+from probe.localisation.contours import Candidates, candidates, largest_box
+from probe.localisation.frame import Frame
+from probe.localisation.max_box_acc import (
+    IOUS,
+    Localised,
+    MaxBoxAcc,
+    best_ious,
+    measure,
+    measure_one,
+    predicted_box,
+)
 from probe.localisation.score_map import centre_map, evaluation_map, side_of
 
 __all__ = [
     "IOUS",
     "Candidates",
+    "Frame",
     "InView",
     "Localised",
     "MaxBoxAcc",
@@ -20,7 +30,9 @@ __all__ = [
     "evaluation_map",
     "into_view",
     "iou",
+    "largest_box",
     "measure",
     "measure_one",
+    "predicted_box",
     "side_of",
 ]

@@ -14,11 +14,15 @@ class InView:
         boxes: [n, 4] x0, y0, x1, y1 in pixels of the evaluation frame, whole numbers 0…size.
         n_outside: boxes that are not among them, as the view shows nothing of them.
         n_cut: boxes of which it shows a part; that part is among them.
+        area: of all boxes, those outside included, in pixels of the evaluation frame before any rounding.
+        area_shown: the part of it that lies in the frame.
     """
 
     boxes: Int[np.ndarray, "n 4"]
     n_outside: int
     n_cut: int
+    area: float
+    area_shown: float
 
 
 def into_view(boxes: Float[np.ndarray, "m 4"], crop: Float[np.ndarray, "4"], flip: bool, size: int) -> InView:
@@ -39,7 +43,13 @@ def into_view(boxes: Float[np.ndarray, "m 4"], crop: Float[np.ndarray, "4"], fli
     inside = (scaled[:, 2:] > 0).all(1) & (scaled[:, :2] < size).all(1)
     seen = scaled[inside]
     shown = np.clip(seen, 0, size)
-    return InView(shown.astype(np.int64), int((~inside).sum()), int((shown != seen).any(1).sum()))
+    n_cut = int((shown != seen).any(1).sum())
+    return InView(shown.astype(np.int64), int((~inside).sum()), n_cut, _area(scaled), _area(shown))
+
+
+def _area(boxes: Float[np.ndarray, "n 4"]) -> float:
+    """Of all of them together."""
+    return float((boxes[:, 2:] - boxes[:, :2]).prod(1).sum())
 
 
 def iou(a: Int[np.ndarray, "n 4"], b: Int[np.ndarray, "m 4"]) -> Float[np.ndarray, "n m"]:

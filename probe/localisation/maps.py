@@ -17,6 +17,7 @@ from store import BeyondClsError, FeatureStore, Loader
 BATCH_SIZE = 256
 STORED = {"cls": "cls", "centre": "centre-patch"}  # kind of map in the store -> what it is called here
 SAME = {"encoder_weights": "weights", "architecture": "architecture", "transform": "transform"}  # of a probe -> of a spec
+FRAMING = ("crop_mode", "crop_pct")  # of a transform: which part of an image is shown, not how
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,11 +101,16 @@ def _of_block(kind: str, about: Mapping[str, Any], store: FeatureStore) -> str:
 
 
 def _check_encoder(store: FeatureStore, file: Path, about: Mapping[str, Any]) -> None:
-    """Raises: BeyondClsError: the probe was trained on features of another encoder, or does not say of which."""
+    """The whole image may be localised by a probe that was trained on crops, as Choe et al. do; all else must be the same.
+
+    Raises: BeyondClsError: the probe was trained on features of another encoder, or does not say of which.
+    """
     for recorded, ours in SAME.items():
-        expected = getattr(store.spec, ours)
-        if about.get(recorded) != expected:
+        given, expected = about.get(recorded), getattr(store.spec, ours)
+        if ours == "transform" and given is not None:
+            given, expected = ({k: v for k, v in t.items() if k not in FRAMING} for t in (given, expected))
+        if given != expected:
             raise BeyondClsError(
-                f"{file} was trained on {about.get('encoder')!r} with {ours} {about.get(recorded)}; {store.where} is of "
+                f"{file} was trained on {about.get('encoder')!r} with {ours} {given}; {store.where} is of "
                 f"{store.attributes['encoder']!r} with {expected}; name the probes of that encoder"
             )

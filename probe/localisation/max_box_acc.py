@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from probe.localisation.boxes import iou
-from probe.localisation.contours import N_LEVELS, Candidates, candidates
+from probe.localisation.contours import N_LEVELS, Candidates, candidates, largest_box
 from probe.localisation.score_map import BRIGHTEST, evaluation_map
 
 IOUS = (0.3, 0.5, 0.7)
@@ -116,3 +116,8 @@ def measure_one(scores: Float[np.ndarray, "h w"], truths: Sequence[Int[np.ndarra
     for truth in truths:
         tally.add(best_ious(found, truth))
     return tally.result()
+
+
+def predicted_box(scores: Float[np.ndarray, "h w"], threshold: float, size: int) -> tuple[int, int, int, int]:
+    """The one box that MaxBoxAcc takes of a map: that of the largest contour at a threshold, a share of the map's maximum."""
+    return largest_box(evaluation_map(scores, size), int(threshold * BRIGHTEST))

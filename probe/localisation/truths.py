@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 
 from probe.localisation.boxes import into_view
+from probe.localisation.frame import Frame, frame_of
 from store import BeyondClsError, FeatureStore
 
 
@@ -18,11 +19,17 @@ class Truths:
         boxes: [m, 4] of each image, in the evaluation frame. An image whose boxes all lie outside of the crop stays, without
             any: its object is not found, or a tight crop would look better than a wide one.
         counts: `n_images`, and what became of the others and of the boxes.
+        frame: what of the images the view shows.
+        crops: of each image, x0, y0, x1, y1 that the view shows, in pixels of the original.
+        flips: whether it is mirrored.
     """
 
     rows: Int[np.ndarray, "N"]
     boxes: tuple[Int[np.ndarray, "m 4"], ...]
     counts: dict[str, int]
+    frame: Frame
+    crops: Float[np.ndarray, "N 4"]
+    flips: Bool[np.ndarray, "N"]
 
 
 def truths_of(store: FeatureStore, size: int, view: int = 0) -> Truths:
@@ -32,7 +39,7 @@ def truths_of(store: FeatureStore, size: int, view: int = 0) -> Truths:
     """
     if "images/boxes" not in store.attributes["arrays"]:
         raise BeyondClsError(
-            f"{store.where} has no boxes, so there is nothing to hold its maps against; extract images with boxes: a .csv with "
+            f"{store.where} has no boxes, so there is nothing to compare its maps with; extract images with boxes: a .csv with "
             "columns x0, y0, x1, y1, or a published data set that has them (CUB-200-2011, ImageNet-1k, COCO)"
         )
     corners = store.array("images/boxes").all()  # [N, M, 4]
@@ -43,10 +50,12 @@ def truths_of(store: FeatureStore, size: int, view: int = 0) -> Truths:
             f"{store.where} has boxes, but none of a valid image; extract it again from images that can be read"
         )
     crops = store.array(f"images/crop/view{view}").rows(rows)
-    flips = store.array(f"images/flip/view{view}").rows(rows)
+    flips = store.array(f"images/flip/view{view}").rows(rows).astype(bool)
     seen = [
         into_view(corners[row][there[row]], crop, bool(flip), size) for row, crop, flip in zip(rows, crops, flips, strict=True)
     ]
+    sizes = store.array("images/size").rows(rows)
+    frame = frame_of(crops, sizes, size, view, sum(s.area for s in seen), sum(s.area_shown for s in seen))
     counts = {
         "n_images": len(rows),
         "n_images_invalid": int((~store.valid).sum()),
@@ -56,4 +65,4 @@ def truths_of(store: FeatureStore, size: int, view: int = 0) -> Truths:
         "n_boxes_outside": sum(s.n_outside for s in seen),
         "n_boxes_cut": sum(s.n_cut for s in seen),
     }
-    return Truths(rows, tuple(s.boxes for s in seen), counts)
+    return Truths(rows, tuple(s.boxes for s in seen), counts, frame, crops, flips)

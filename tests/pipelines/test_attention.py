@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from extract.attention import UNBOUNDED
 from extract.datasets import open_images
 from extract.encoders import Encoder
 from extract.run import extract
@@ -57,6 +58,9 @@ def test_mean_over_heads_and_then_over_images(written: tuple[FeatureStore, Path]
             row = rows[name, block]
             assert float(row["mean"]) == pytest.approx(sum(of_images) / len(good), rel=1e-9)
             assert float(row["std"]) == pytest.approx(np.std(of_images), rel=1e-9)
+            assert float(row["median"]) == pytest.approx(np.median(of_images), rel=1e-9)
+            quartiles = [float(row[f"{which}_quartile"]) for which in ("lower", "upper")]
+            assert quartiles == pytest.approx(np.percentile(of_images, [25, 75]), rel=1e-9)
 
 
 def test_entropy_is_of_each_head_and_not_of_their_average(written: tuple[FeatureStore, Path]) -> None:
@@ -83,6 +87,9 @@ def test_heads_are_averaged_over_images_alone(written: tuple[FeatureStore, Path]
             heads = by_block[row["statistic"], row["block"]]
             assert np.mean(heads) == pytest.approx(float(row["mean"]), rel=1e-9)
             assert heads[0] != heads[1]
+    values = store.array("statistics/cls_self_adjusted/view0").rows(np.array([r for r in range(N_IMAGES) if r != 5]))
+    (row,) = (r for r in rows if (r["statistic"], r["block"], r["head"]) == ("cls_self_adjusted", "1", "1"))
+    assert float(row["median"]) == pytest.approx(np.median(values[:, 1, 1].astype(np.float64)), rel=1e-9)
 
 
 def test_maps_and_summary(written: tuple[FeatureStore, Path]) -> None:
@@ -90,9 +97,12 @@ def test_maps_and_summary(written: tuple[FeatureStore, Path]) -> None:
     maps = np.load(out / "cls_map.npy", allow_pickle=False).astype(np.float64)
     assert maps.shape == (N_IMAGES - 1, 16)
     np.testing.assert_allclose(maps.sum(1), 1, atol=2e-3)
+    crops = np.load(out / "crops.npy", allow_pickle=False)  # of the images that were read
+    np.testing.assert_array_equal(crops, store.array("images/crop/view0").all()[store.valid])
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["key"], summary["n_images"], summary["n_tokens"]) == (store.spec.key, N_IMAGES - 1, 16)
     assert summary["block"] == 1
+    assert set(summary["unbounded"]) == set(UNBOUNDED) >= {"cls_self_adjusted"}
 
 
 def test_maps_of_a_block(tmp_path: Path) -> None:

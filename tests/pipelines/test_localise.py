@@ -11,8 +11,9 @@ import torch
 from pipelines.cli import app
 from pipelines.localise import described
 from probe.grid import HeadSpec
-from probe.localisation import Localised
+from probe.localisation import Localised, iou
 from probe.localisation.maps import attention_maps, probe_maps
+from probe.localisation.truths import truths_of
 from probe.saved import save_probe
 from store import FeatureStore
 from tests.features import as_older, write_features
@@ -35,6 +36,7 @@ def write_probes(
     seeds=(0, 1),
     score: float = 1.0,
     weights: str = "w",
+    transform: dict[str, object] | None = None,
     sizes=(4, 16),
     about=None,
     **options: str,
@@ -49,7 +51,7 @@ def write_probes(
             torch.nn.init.zeros_(parameter)
             if parameter.ndim == 2:
                 parameter.data[0, 0] = score
-        details = {"seed": seed, **about, "transform": {"input_size": [3, 32, 32]}}
+        details = {"seed": seed, **about, "transform": transform or {"input_size": [3, 32, 32]}}
         save_probe(folder / f"trained/seed{seed}", head, spec, sizes[1], details)
     return folder
 
@@ -88,6 +90,14 @@ def test_finds_what_a_map_sees(localise, tmp_path):
     assert len(abmilp["by_iou"]["0.5"]["thresholds"]) == 3
     assert found["probe", "away"]["max_box_acc"]["mean"] < 100
     assert "MaxBoxAccV2 100.0 %" in out
+    assert content["frame"] == {
+        "shows": "whole",
+        "size": 64,
+        "percent_outside": 0,
+        "official": False,
+        "words": "whole image, squashed to 64 x 64 pixels",
+    }
+    assert "frame: whole image, squashed to 64 x 64 pixels (not that of published numbers)" in out
 
 
 def test_maps_are_of_the_block_that_is_probed(tmp_path):
@@ -132,6 +142,48 @@ def test_a_row_of_the_table_for_each_map_and_seed(localise, tmp_path):
     assert float(rows[2]["max_box_acc_threshold"]) == entry["max_box_acc"]["thresholds"][0]
 
 
+def test_a_box_of_each_image_and_map(localise, tmp_path):
+    store = write_boxed(tmp_path / "set", 9, boxes={1: [], 2: [[0, 0, 4, 4]]}, crop=(8, 8, 32, 32), flip=True, invalid=(4,))
+    write_probes(tmp_path / "probes/mine/abmilp", seeds=(3, 5))
+    write_probes(tmp_path / "probes/mine/away", seeds=(0,), score=-10.0)
+    assert localise(tmp_path / "set", "--probes", tmp_path / "probes/mine")[0] == 0
+    content, found = json.loads((tmp_path / "out/boxes.json").read_text()), maps(written(tmp_path))
+    assert (content["data"], content["size"], content["view"]) == (store.spec.data, 64, 0)
+    assert content["ids"] == ["000", "002", "003", "005", "006", "007", "008"]
+    assert content["crops"] == [[8, 8, 32, 32]] * 7
+    assert content["flips"] == [True] * 7
+    assert content["boxes"] == [boxes.tolist() for boxes in truths_of(store, 64).boxes]
+    assert content["boxes"][1] == []
+    assert [(entry["source"], entry["name"], entry["seed"]) for entry in content["maps"]] == [
+        ("attention", "cls", None),
+        ("probe", "abmilp", 3),
+        ("probe", "away", 0),
+    ]
+    away = found["probe", "away"]
+    assert away["max_box_acc"]["thresholds"] != away["by_iou"]["0.5"]["thresholds"]  # which is the other contours' too
+    for entry in content["maps"]:
+        measured = found[entry["source"], entry["name"]]["max_box_acc"]
+        assert entry["threshold"] == measured["thresholds"][0]
+        assert 100 * sum(value >= 0.5 for value in entry["ious"]) / 7 == pytest.approx(measured["values"][0])
+        expected = [
+            iou(np.array([box]), np.reshape(truth, (-1, 4))).max(initial=0)
+            for box, truth in zip(entry["boxes"], content["boxes"], strict=True)
+        ]
+        assert entry["ious"] == expected
+
+
+def test_a_head_that_was_trained_on_crops_is_shown_whole_images(localise, tmp_path):
+    seen = {"input_size": [3, 32, 32], "mean": [0.5] * 3}
+    write_boxed(tmp_path / "set", transform={**seen, "crop_mode": "squash", "crop_pct": 1.0})
+    write_probes(tmp_path / "probes/crops/abmilp", transform={**seen, "crop_mode": "center", "crop_pct": 0.9})
+    assert localise(tmp_path / "set", "--probes", tmp_path / "probes/crops")[0] == 0
+    assert ("probe", "abmilp") in maps(written(tmp_path))
+    write_probes(tmp_path / "probes/other/abmilp", transform={**seen, "crop_mode": "squash", "crop_pct": 1.0, "mean": [0] * 3})
+    status, _, err = localise(tmp_path / "set", "--probes", tmp_path / "probes/other")
+    assert status == 1
+    assert "with transform {'input_size': [3, 32, 32], 'mean': [0, 0, 0]}" in err
+
+
 def test_each_measure_has_its_own_thresholds():
     found = Localised(50.0, (60.0, 50.0, 40.0), (0.1, 0.2, 0.3), 45.0, 0.4)
     entry = described("probe", "abmilp", [found], (7,), [0])
@@ -153,13 +205,15 @@ def test_flat_maps_and_lost_objects_are_told(localise, tmp_path):
     assert status == 0
     assert "the crop shows nothing of the boxes of 1 images; they count as not found" in err
     assert written(tmp_path)["n_images_outside"] == 1
+    frame = written(tmp_path)["frame"]
+    assert (frame["shows"], frame["percent_outside"]) == ("crop", pytest.approx(100 * (1 - 896 / 1296)))
     assert [entry["n_flat"] for entry in written(tmp_path)["maps"]] == [[2], [2], [2], [0]]
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"with_boxes": False}, "has no boxes, so there is nothing to hold its maps against; extract images with boxes"),
+        ({"with_boxes": False}, "has no boxes, so there is nothing to compare its maps with; extract images with boxes"),
         ({"n_patches": 12}, "12 patches make no square grid, so where they lie is not known; expected a square number"),
         ({"maps": ()}, "there is nothing to score"),
     ],

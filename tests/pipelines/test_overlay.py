@@ -40,3 +40,12 @@ def test_cut_out_beyond_the_border_is_black():
     assert (shown[:2, 2:] > 30).all()
     assert (shown[3, :] == 0).all()
     assert (shown[:, 0] == 0).all()
+
+
+def test_cut_out_beyond_the_border_keeps_fractions_of_a_pixel():
+    """A padded part is where it would be in an image that has the padding."""
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8))
+    padded = Image.new("RGB", (12, 12))
+    padded.paste(image, (2, 2))
+    shown, expected = cut_out(image, (-1.5, 0.5, 6.5, 8.5), (16, 16)), cut_out(padded, (0.5, 2.5, 8.5, 10.5), (16, 16))
+    assert np.abs(shown.astype(int) - expected)[4:-4, 4:-4].max() <= 3

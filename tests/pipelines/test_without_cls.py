@@ -78,7 +78,8 @@ def test_every_stage_goes_through_and_what_there_is_none_of_has_a_dash(beyondcls
         common = ("extract", "--params", "params.yaml", "--encoder", encoder)
         for split in ("train", "test"):
             beyondcls(*common, "--data", "data", "--split", split, "--out", features(encoder, split))
-        beyondcls(*common, "--data", "composed/images.csv", "--out", features(encoder, "composed"))
+        whole = ("--crop-mode", "squash", "--crop-pct", "1")
+        beyondcls(*common, "--data", "composed/images.csv", *whole, "--out", features(encoder, "composed"))
         for head in HEADS:
             said = beyondcls("probe", *sets(encoder), "--head", head, "--skip-absent", "--out", f"probes/{encoder}/{head}")
             there = encoder == "with" or head in TO_TRAIN

@@ -17,6 +17,7 @@ from pipelines.report.sections import (
     selection,
     statistics,
     variants,
+    views,
 )
 
 # Each gives its section; None where nothing of it was computed, and nobody would miss it.
@@ -27,6 +28,7 @@ SECTIONS: tuple[Callable[[Inputs], Section | None], ...] = (
     statistics.section,
     variants.section,
     cost.section,
+    views.section,
     selection.section,
     overlays.section,
     localisation.section,

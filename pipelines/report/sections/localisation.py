@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pipelines.report.collect import Inputs, Measure, files_in, is_random, read
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
+from pipelines.report.predicted_boxes import Boxes, examples_of_boxes, read_boxes
 from pipelines.report.published import table_8
 from pipelines.report.tables import named, points, spread, title
 
@@ -50,6 +51,8 @@ class Localisation:
     n_outside: int
     size: int
     maps: tuple[ScoreMap, ...]
+    frame: str  # what of the images boxes are compared in; empty if it was not written down
+    official: bool  # whether published numbers are of that frame
 
     def one(self, source: str, name: str) -> ScoreMap | None:
         return next((m for m in self.maps if (m.source, m.name) == (source, name)), None)
@@ -80,6 +83,8 @@ def section(inputs: Inputs) -> Section | None:
         *[Text(sentence, kind="finding") for sentence in (_said(found), _against_random(found)) if sentence],
         *[Text(warning, kind="notice") for warning in _warnings(found)],
         _summary(found),
+        *_frames(found),
+        *examples_of_boxes(inputs, _boxes(files)),
         _every_map(found),
         _published(),
     ]
@@ -104,7 +109,15 @@ def _localisation(file: Path) -> Localisation:
             )
             for entry in content["maps"]
         ),
+        frame=str(content["frame"]["words"]) if "frame" in content else "",
+        official="frame" in content and bool(content["frame"]["official"]),
     )
+
+
+def _boxes(files: Sequence[Path]) -> list[Boxes]:
+    """Those beside what was measured, in the order of the tables; results of earlier versions have none."""
+    beside = [file.with_name("boxes.json") for file in files]
+    return sorted((read(file, "beyondcls localise", read_boxes) for file in beside if file.is_file()), key=_order)
 
 
 def _measure(content: dict[str, object]) -> Measure:
@@ -115,7 +128,7 @@ def _measure(content: dict[str, object]) -> Measure:
     return Measure(mean, std, values)
 
 
-def _order(one: Localisation) -> tuple[bool, str]:
+def _order(one: Localisation | Boxes) -> tuple[bool, str]:
     return is_random(one.encoder), one.encoder
 
 
@@ -129,6 +142,39 @@ def _warnings(found: Sequence[Localisation]) -> list[str]:
         if flat := [f"{m.title} ({m.n_flat:,} images)" for m in one.maps if m.n_flat]:
             warnings.append(f"Maps of {one.encoder} that are constant point nowhere: {', '.join(flat)}.")
     return warnings
+
+
+def _frames(found: Sequence[Localisation]) -> list[Block]:
+    """What of the images boxes are compared in, and whether published numbers are of that."""
+    by_frame: dict[str, list[str]] = {}
+    for one in found:
+        by_frame.setdefault(one.frame, []).append(one.encoder)
+    unknown = by_frame.pop("", [])
+    blocks: list[Block] = []
+    if by_frame:
+        of_encoders = [
+            words if len(by_frame) == 1 and not unknown else f"{words} ({', '.join(names)})"
+            for words, names in by_frame.items()
+        ]
+        blocks.append(Text(f"Boxes are compared in: {'; '.join(of_encoders)}.", kind="note"))
+    if others := [one.encoder for one in found if one.frame and not one.official]:
+        blocks.append(
+            Text(
+                f"Published numbers are of the whole image, squashed to 224 x 224 pixels (Choe et al. 2020); those of "
+                f"{', '.join(others)} are not. Extract images that were cropped by `beyondcls extract --crop-mode squash "
+                "--crop-pct 1`, and localise with --size 224.",
+                kind="notice",
+            )
+        )
+    if unknown:
+        blocks.append(
+            Text(
+                f"It was not written down what of the images of {', '.join(unknown)} boxes are compared in; run "
+                "`beyondcls localise` again.",
+                kind="notice",
+            )
+        )
+    return blocks
 
 
 def _said(found: Sequence[Localisation]) -> str:

@@ -1,27 +1,24 @@
 """Where they look: attention of [cls] and weights of heads drawn over test images (Fig. 2, 8, 9)."""
 
-import base64
-import io
 import math
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageDraw
+from PIL import Image
 
-from pipelines.overlay import blend
+from pipelines.overlay import blend, cut_out
 from pipelines.report.chosen import chosen, told
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Gallery, Picture, Section, Text
 from pipelines.report.maps import Maps, maps_of
+from pipelines.report.pictures import Outline, fitted, opened, uri, within
 
 if TYPE_CHECKING:
     from extract.datasets import ImageSet
     from extract.datasets.sample import Sample
-
-SIDE = 128  # pixels of a drawn image
-QUALITY = 85  # of WebP: a quarter of a PNG's bytes, and no difference that one sees
 
 
 def section(inputs: Inputs) -> Section:
@@ -41,8 +38,9 @@ def section(inputs: Inputs) -> Section:
             Text(
                 "Each map is scaled to its own range, from dark (lowest) to bright (highest), so a nearly even map shows as "
                 "much contrast as a selective one; the number below it is its peak as a multiple of an even map (1 / T). "
-                "Maps are drawn over the centre square of the image. White frames, where there are any, are the boxes that "
-                "the data set gives for its objects. Heads that weigh all patches alike are not drawn.",
+                "The first picture is the whole image; each map lies over the part of it that its encoder saw, black where "
+                "that was padded. White frames, where there are any, are the boxes that the data set gives for its objects. "
+                "Heads that weigh all patches alike are not drawn.",
                 kind="note",
             ),
             gallery,
@@ -53,26 +51,19 @@ def section(inputs: Inputs) -> Section:
 
 
 def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
-    data = inputs.folders.images
     if inputs.examples.n == 0 and not inputs.examples.ids:
         return None, ["No examples were asked for."]
-    if data is None:
-        return None, ["No images were named; name those that were extracted with --data (and --split)."]
+    images = opened(inputs.folders.images, inputs.folders.split)
+    if isinstance(images, str):
+        return None, [images]
+    from extract.datasets import DataError
+
+    rows = chosen(images, inputs.examples)
+    maps, left_out = maps_of(inputs, images)
     try:
-        from extract.datasets import DataError, open_images
-    except ModuleNotFoundError as error:
-        return None, [f"Images cannot be read: {error}; install beyondcls[extract]."]
-    try:
-        images = open_images(data, split=inputs.folders.split)
-        if problems := images.all_problems():
-            return None, [
-                f"{data} has {len(problems)} problem(s), so it is not certain which map is of which image: {problems[0]}"
-            ]
-        rows = chosen(images, inputs.examples)
-        maps, left_out = maps_of(inputs, images)
         return _drawn(images, rows, maps) if maps else None, left_out
     except DataError as error:
-        return None, [f"The images of {data} cannot be read: {error}"]
+        return None, [f"The images of {inputs.folders.images} cannot be read: {error}"]
 
 
 def _drawn(images: "ImageSet", rows: list[int], maps: list[Maps]) -> Gallery:
@@ -84,18 +75,26 @@ def _drawn(images: "ImageSet", rows: list[int], maps: list[Maps]) -> Gallery:
 def _row(images: "ImageSet", row: int, maps: list[Maps]) -> tuple[Picture, ...]:
     sample, image = images.samples[row], images.image(row)
     label = _label(images, sample)
-    square = _square(image)
-    frames = _frames(sample, image.size)
-    pictures = [Picture(_uri(square, frames), f"test image {sample.id}, class {label}{_counted(frames)}", (label, sample.id))]
+    whole, frames = _shown(sample, image, (0, 0, *image.size))
+    alt = f"test image {sample.id}, class {label}"
+    pictures = [Picture(uri(whole, frames), alt + _counted(frames, whole), (label, sample.id))]
     for column in maps:
         weights = np.asarray(column.weights[row], np.float64)
         side = math.isqrt(len(weights))
         peak = float(weights.max() / weights.mean()) if weights.mean() > 0 else 0.0
+        seen, frames = _shown(sample, image, column.crops[row])
         alt = f"{column.kind} of {column.encoder} on image {sample.id} ({label}), highest weight {peak:.1f} times uniform"
-        pictures.append(
-            Picture(_uri(blend(square, weights.reshape(side, side)), frames), alt + _counted(frames), (f"peak {peak:.1f}×",))
-        )
+        drawn = uri(blend(seen, weights.reshape(side, side)), frames)
+        pictures.append(Picture(drawn, alt + _counted(frames, seen), (f"peak {peak:.1f}×",)))
     return tuple(pictures)
+
+
+def _shown(sample: "Sample", image: Image.Image, part: Sequence[float]) -> tuple[UInt8[np.ndarray, "H W 3"], list[Outline]]:
+    """A part of an image, black beyond its borders, and the boxes in it."""
+    x0, y0, x1, y1 = map(float, part)
+    size = fitted(part)
+    boxes = within([box[:4] for box in sample.boxes], part, size)
+    return cut_out(image, (x0, y0, x1, y1), size), [Outline(box) for box in boxes]
 
 
 def _label(images: "ImageSet", sample: "Sample") -> str:
@@ -104,37 +103,8 @@ def _label(images: "ImageSet", sample: "Sample") -> str:
     return ", ".join(names) or "without label"
 
 
-def _square(image: Image.Image) -> UInt8[np.ndarray, "S S 3"]:
-    """The centre square at the drawn size."""
-    side = min(image.size)
-    left, top = ((extent - side) // 2 for extent in image.size)
-    square = image.crop((left, top, left + side, top + side))
-    return np.asarray(square.resize((SIDE, SIDE), Image.Resampling.LANCZOS))
-
-
-def _frames(sample: "Sample", size: tuple[int, int]) -> list[tuple[float, float, float, float]]:
-    """The boxes that reach into the centre square, in its drawn pixels."""
-    side = min(size)
-    left, top = ((extent - side) // 2 for extent in size)
-    moved = [((x0 - left, y0 - top, x1 - left, y1 - top)) for x0, y0, x1, y1, *_ in sample.boxes]
-    scaled = [tuple(value * SIDE / side for value in box) for box in moved]
-    return [(x0, y0, x1, y1) for x0, y0, x1, y1 in scaled if x0 < SIDE and y0 < SIDE and x1 > 0 and y1 > 0]
-
-
-def _counted(frames: list[tuple[float, float, float, float]]) -> str:
+def _counted(frames: list[Outline], picture: UInt8[np.ndarray, "H W 3"]) -> str:
     """For those who cannot see them."""
-    told = [f"from {x0:.0f}, {y0:.0f} to {x1:.0f}, {y1:.0f}" for x0, y0, x1, y1 in frames]
-    return f"; boxes of objects in pixels of {SIDE}: {', '.join(told)}" if told else ""
-
-
-def _uri(picture: UInt8[np.ndarray, "S S 3"], frames: list[tuple[float, float, float, float]]) -> str:
-    """The picture with its frames, white within black so that they show on any ground."""
-    image = Image.fromarray(picture)
-    draw = ImageDraw.Draw(image)
-    for x0, y0, x1, y1 in frames:
-        corners = [round(min(max(value, 1), SIDE - 2)) for value in (x0, y0, x1, y1)]
-        draw.rectangle([corners[0] - 1, corners[1] - 1, corners[2] + 1, corners[3] + 1], outline="black", width=3)
-        draw.rectangle(corners, outline="white")
-    target = io.BytesIO()
-    image.save(target, format="WEBP", quality=QUALITY, method=6)
-    return "data:image/webp;base64," + base64.b64encode(target.getvalue()).decode("ascii")
+    height, width, _ = picture.shape
+    where = ["from {:.0f}, {:.0f} to {:.0f}, {:.0f}".format(*frame.box) for frame in frames]
+    return f"; boxes of objects in pixels of {width} x {height}: {', '.join(where)}" if where else ""

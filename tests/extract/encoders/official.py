@@ -1,5 +1,6 @@
 """Checkpoints as their authors write them: names, shapes and wrapping of the official files, with random values."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from extract.encoders import ENCODERS, Encoder, load_encoder
 from extract.encoders.weights import CLASSIFIER
+from store.errors import BeyondClsWarning
 from tests.extract.encoders.reference import Reference
 
 Shapes = Mapping[str, Sequence[int]]
@@ -73,14 +75,16 @@ def double(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def loaded(name: str, content: Any, folder: Path, **arguments: Any) -> Encoder:
     """The encoder that a registered name makes of a checkpoint with this content."""
     torch.save(content, folder / "checkpoint.pth")
-    return load_encoder(name, checkpoint=folder / "checkpoint.pth", arguments=arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BeyondClsWarning)  # of many no name tells how they were trained
+        return load_encoder(name, checkpoint=folder / "checkpoint.pth", arguments=arguments)
 
 
-def shapes_of(name: str) -> dict[str, tuple[int, ...]]:
+def shapes_of(name: str, **arguments: Any) -> dict[str, tuple[int, ...]]:
     """What the model of a registered name expects, at full size; no memory is taken."""
     entry = ENCODERS[name]
     with torch.device("meta"):
-        model = entry.make(entry.model, **entry.arguments)
+        model = entry.make(entry.model, **{**entry.arguments, **arguments})
     return {name: tuple(value.shape) for name, value in model.state_dict().items()}
 
 

@@ -1,12 +1,18 @@
 """The report's section on localisation: its tables, what it says, and damaged files."""
 
+import base64
+import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from pipelines.report.collect import Folders, Inputs
-from pipelines.report.content import Section, Table, Text
+from extract.datasets import open_images
+from pipelines.report.collect import Examples, Folders, Inputs
+from pipelines.report.content import Gallery, Picture, Section, Table, Text
+from pipelines.report.page import render
 from pipelines.report.published.table_8 import TABLE_8
 from pipelines.report.sections.localisation import section
 from store import BeyondClsError
@@ -24,8 +30,13 @@ def entry(source: str, name: str, *v2: float, n_flat: int = 0) -> dict[str, obje
     return {"source": source, "name": name, "seeds": [], "n_flat": [n_flat] * len(v2), **measures}
 
 
+OFFICIAL = {"words": "whole image, squashed to 224 x 224 pixels", "official": True}
+CROP = {"words": "central crop, in 224 x 224 pixels; 12.3 % of the boxes' area lies outside of it", "official": False}
+
+
 def write(root: Path, encoder: str, maps: list[dict[str, object]], **others: object) -> Path:
-    content = {"encoder": encoder, "data": "d", "n_images": 1000, "n_images_outside": 0, "size": 224, "maps": maps, **others}
+    content = {"encoder": encoder, "data": "d", "n_images": 1000, "n_images_outside": 0, "size": 224, "maps": maps}
+    content |= {"frame": OFFICIAL, **others}
     (root / encoder).mkdir(parents=True)
     file = root / encoder / "localisation.json"
     file.write_text(json.dumps(content))
@@ -43,7 +54,7 @@ def maps(cls: float = 20, heads: tuple[float, ...] = (30, 25), abmilp: tuple[flo
 
 
 def built(root: Path) -> Section:
-    found = section(Inputs({}, folders=Folders(localisation=root)))
+    found = section(Inputs({}, folders=Folders(localisation=root, images=str(root / "none"))))
     assert found is not None
     return found
 
@@ -157,6 +168,157 @@ def test_warns_of_what_makes_numbers_odd(tmp_path):
         "The crop of a shows nothing of the objects of 7 images: not found.",
         "Maps of a that are constant point nowhere: ap (1,000 images).",
     ]
+
+
+def test_the_frame_stands_below_the_table(tmp_path):
+    write(tmp_path, "mae", maps())
+    write(tmp_path, "moco", maps())
+    found = built(tmp_path)
+    below = found.blocks[found.blocks.index(table(found, "localisation")) + 1]
+    assert below == Text("Boxes are compared in: whole image, squashed to 224 x 224 pixels.", kind="note")
+    assert texts(found, "notice") == []
+
+
+def test_a_frame_that_published_numbers_are_not_of_is_noticed(tmp_path):
+    write(tmp_path, "mae", maps())
+    write(tmp_path, "moco", maps(), frame=CROP)
+    del (old := json.loads((file := write(tmp_path, "old", maps())).read_text()))["frame"]
+    file.write_text(json.dumps(old))
+    found = built(tmp_path)
+    assert texts(found, "note") == [
+        "Boxes are compared in: whole image, squashed to 224 x 224 pixels (mae); central crop, in 224 x 224 pixels; 12.3 % of "
+        "the boxes' area lies outside of it (moco)."
+    ]
+    crop, unknown = texts(found, "notice")
+    assert "those of moco are not. Extract images that were cropped by `beyondcls extract --crop-mode squash" in crop
+    assert unknown == (
+        "It was not written down what of the images of old boxes are compared in; run `beyondcls localise` again."
+    )
+
+
+EVIL = '<script>alert("1")</script>'
+SIZE = 64  # of the frame
+WIDE = (40, 20)  # pixels of the images
+
+
+def write_boxes(root: Path, encoder: str, data: str = "d", n: int = 8, **others: object) -> Path:
+    """Images 000, 001, …; the last is EVIL. [cls] predicts a quarter of the frame, AbMILP and another head the true box."""
+    ids = [*(f"{i:03d}" for i in range(n - 1)), EVIL]
+    true, quarter = [8, 16, 40, 48], [0, 0, 32, 32]
+    entries = [
+        {"source": source, "name": name, "seed": None, "threshold": 0.1, "boxes": [box] * n, "ious": [iou] * n}
+        for source, name, box, iou in (
+            ("attention", "cls", quarter, 0.25),
+            ("probe", "abmilp", true, 1),
+            ("probe", "ep", true, 1),
+        )
+    ]
+    content = {"data": data, "size": SIZE, "view": 0, "ids": ids, "crops": [[0, 0, *WIDE]] * n, "flips": [False] * n}
+    content |= {"boxes": [[true], [], *[[true]] * (n - 2)], "maps": entries, **others}
+    if not (root / encoder).exists():
+        write(root, encoder, maps())
+    (root / encoder / "boxes.json").write_text(json.dumps(content))
+    return root / encoder / "boxes.json"
+
+
+def gallery(found: Section) -> Gallery:
+    (only,) = (block for block in found.blocks if isinstance(block, Gallery))
+    return only
+
+
+def pixels(picture: Picture) -> np.ndarray:
+    encoded = picture.uri.removeprefix("data:image/webp;base64,")
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGB"), int)
+
+
+def has(picture: np.ndarray, colour: str) -> np.ndarray:
+    """Pixels of about that colour, in a hue that the others have not."""
+    red, green, blue = (picture[..., i] for i in range(3))
+    return {
+        "blue": (blue > red + 60) & (blue > green + 25),
+        "red": (red > green + 30) & (red > blue + 30),
+        "green": (green > red + 60) & (green > blue + 25),
+    }[colour]
+
+
+def test_predicted_boxes_stand_beside_the_true_ones(tmp_path):
+    write_boxes(tmp_path, "mae")
+    write_boxes(tmp_path, "a-random", flips=[True] * 8, crops=[[10, 0, 30, 20]] * 8)
+    write(tmp_path, "old", maps())  # an earlier version wrote no boxes
+    shown = gallery(built(tmp_path))
+    assert shown.columns == ("image", "mae", "a-random")
+    assert [row[0].lines for row in shown.rows] == [("000",), ("001",), ("002",), ("004",), ("005",), ("006",)]
+    (image, mae, random), (_, unseen, _), *_ = shown.rows
+    assert mae.lines == ("[cls] IoU 0.25", "AbMILP IoU 1.00")
+    assert "image 000 as mae saw it, true and predicted boxes: [cls] IoU 0.25, AbMILP IoU 1.00" in mae.alt
+    assert (pixels(mae).shape, pixels(random).shape) == ((64, 128, 3), (128, 128, 3))  # in the proportions of the crop
+    picture = pixels(image)
+    assert has(picture, "blue")[16, 20:76].all()  # 8…40 of 64 across is 16…80 of 128, 16…48 of 64 down is itself
+    assert has(picture, "blue")[20:44, 16].all()
+    assert not has(picture, "blue")[:12].any()
+    assert not has(picture, "red").any()
+    picture = pixels(mae)
+    assert has(picture, "green")[16, 20:76].all()  # over the true box
+    top = has(picture, "red")[1:3, 4:60].any(0)
+    assert 15 < top.sum() < 45  # dashed
+    assert has(pixels(random), "green")[32, 20:76].all()
+    assert not has(pixels(unseen), "blue").any()  # the frame shows nothing of its box
+    assert "Outlines alone are drawn. The images of" in " ".join(texts(built(tmp_path), "notice"))
+
+
+def images_of(folder: Path, ids: list[str]) -> str:
+    """Pictures with a yellow left half, as a table; the name that --localised takes."""
+    folder.mkdir()
+    picture = Image.new("RGB", WIDE, (0, 0, 0))
+    picture.paste((250, 250, 0), (0, 0, 20, 20))
+    picture.save(folder / "one.png")
+    rows = "".join(f'"{name.replace(chr(34), chr(34) * 2)}",one.png,0\n' for name in ids)
+    (folder / "images.csv").write_text(f"id,path,label\n{rows}")
+    return str(folder / "images.csv")
+
+
+def test_boxes_are_drawn_over_the_images_that_were_localised(tmp_path):
+    data = images_of(tmp_path / "images", [*(f"{i:03d}" for i in range(7)), EVIL])
+    root = tmp_path / "localisation"
+    write_boxes(root, "mae", open_images(data).digest)
+    write_boxes(root, "mirrored", open_images(data).digest, flips=[True] * 8)
+    write_boxes(root, "others", "other")
+
+    def section_of(examples: Examples, localised: str = data) -> Section:
+        found = section(Inputs({}, folders=Folders(localisation=root, localised=localised), examples=examples))
+        assert found is not None
+        return found
+
+    (row,) = gallery(section_of(Examples(1))).rows
+    left, right = (slice(54, 62), slice(4, 12)), (slice(54, 62), slice(116, 126))
+    for picture, bright, dark in ((row[0], left, right), (row[1], left, right), (row[2], right, left)):
+        assert pixels(picture)[bright][..., :2].min() > 150
+        assert pixels(picture)[dark].max() < 100
+    assert texts(section_of(Examples(1)), "notice") == ["others was localised on other images, and is not shown."]
+    assert [row[0].lines[0] for row in gallery(section_of(Examples(2, ("005", "x", "002")))).rows] == ["005", "002"]
+    drawn = [gallery(section_of(Examples(3, seed=seed))).rows for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert not [block for block in section_of(Examples(0)).blocks if isinstance(block, Gallery)]
+    evil = section_of(Examples(1, (EVIL,)))
+    assert gallery(evil).rows[0][0].lines == (EVIL,)
+    assert "<script>alert" not in render([evil])
+    other = images_of(tmp_path / "other", ["x"])
+    assert "The boxes are of other images (data set" in texts(section_of(Examples(1), other), "notice")[0]
+    assert "name those that were localised with --localised." in texts(section_of(Examples(1), other), "notice")[0]
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ({"flips": [False]}, "1 entries, expected one for each of 8 images"),
+        ({"crops": [[0, 0, 1]] * 8}, "not enough values to unpack"),
+    ],
+)
+def test_damaged_boxes_are_named(tmp_path, others, said):
+    file = write_boxes(tmp_path, "mae", **others)
+    with pytest.raises(BeyondClsError, match=said) as caught:
+        built(tmp_path)
+    assert f"{file} or a table beside it is damaged" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,11 @@ from extract.datasets.sample import Box, Sample
 from pipelines.report.chosen import chosen, first_of_classes
 from pipelines.report.collect import Examples, Folders, collect
 from pipelines.report.content import Gallery, Picture, Text
-from pipelines.report.sections.overlays import SIDE, section
+from pipelines.report.page import render
+from pipelines.report.pictures import SIDE
+from pipelines.report.sections.overlays import section
 from store import BeyondClsError
-from tests.pipelines.report.written import write_all, write_images
+from tests.pipelines.report.written import N_IMAGES, write_all, write_images
 
 
 @dataclass(frozen=True)
@@ -118,35 +120,132 @@ def test_images_drawn_by_a_seed(tmp_path: Path):
     assert chosen(images, Examples(99, seed=0)) == list(range(7))
 
 
+SEEN = (10, 0, 30, 20)  # the centre square of a picture of 40 x 20 pixels
+
+
 @pytest.fixture
-def boxed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """A wide black image with a box whose right half is in the centre square, and one that is beyond it."""
+def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Wide images, black in the centre square and green beside it; the first has a box half in the square, and one beyond."""
     paths = write_all(tmp_path)
     file = tmp_path / "wide.png"
-    Image.new("RGB", (40, 20)).save(file)
-    size = file.stat().st_size
+    picture = Image.new("RGB", (40, 20), (0, 250, 0))
+    picture.paste((0, 0, 0), SEEN)
+    picture.save(file)
     boxes = (Box(5, 5, 15, 15), Box(35, 0, 40, 20))
-    images = ImageSet("x", [Sample(str(i), (0,), file, 0, size, boxes=boxes if i == 0 else ()) for i in range(7)], ["one"])
+    size = file.stat().st_size
+    samples = [Sample(str(i), (0,), file, 0, size, boxes=boxes if i == 0 else ()) for i in range(N_IMAGES)]
+    images = ImageSet("x", samples, ["one"])
     for name in ("mae", "random"):
         summary = paths["attention"] / name / "summary.json"
         summary.write_text(json.dumps(json.loads(summary.read_text()) | {"data": images.digest}))
+        shows(paths, SEEN, name)
     monkeypatch.setattr(extract.datasets, "open_images", lambda *_, **__: images)
     return paths
 
 
-def test_boxes_are_drawn_where_they_are(boxed: dict[str, Path]):
-    framed, plain = (row[0] for row in shown(boxed, Examples(2)).rows)
-    assert "boxes of objects in pixels of 128: from -32, 32 to 32, 96" in framed.alt
-    assert framed.alt.count("from") == 1
+def shows(paths: dict[str, Path], crop: tuple[float, ...], encoder: str = "mae") -> None:
+    np.save(paths["attention"] / encoder / "crops.npy", np.tile(np.array(crop, np.float32), (N_IMAGES, 1)))
+
+
+def test_the_first_picture_is_the_whole_image_with_its_boxes(wide: dict[str, Path]):
+    framed, plain = (row[0] for row in shown(wide, Examples(2)).rows)
+    assert "boxes of objects in pixels of 128 x 64: from 16, 16 to 48, 48, from 112, 0 to 128, 64" in framed.alt
     assert "boxes" not in plain.alt
-    assert decoded(plain).max() < 20
+    assert decoded(plain).shape == (SIDE // 2, SIDE, 3)
     white = decoded(framed).min(-1) > 150
-    assert white[32, 5:30].all()  # upper edge
-    assert white[96, 5:30].all()  # lower edge
-    assert white[40:90, 32].all()  # right edge
-    assert not white[:, 40:].any()
-    assert not white[45:85, 8:24].any()  # within
-    assert (decoded(shown(boxed, Examples(1)).rows[0][1])[32, 5:30].min(-1) > 150).all()  # over maps too
+    assert white[16, 18:46].all()  # upper edge
+    assert white[48, 18:46].all()  # lower edge
+    assert white[18:46, 48].all()  # right edge
+    assert not white[:, 52:108].any()
+    assert not white[20:44, 20:44].any()  # within
+
+
+def test_boxes_over_a_map_are_where_they_are_in_the_crop(wide: dict[str, Path]):
+    framed = shown(wide, Examples(1)).rows[0][1]
+    assert "boxes of objects in pixels of 128 x 128: from -32, 32 to 32, 96" in framed.alt
+    assert framed.alt.count("from") == 1
+    assert (decoded(framed)[32, 5:30].min(-1) > 150).all()
+
+
+GREENEST = 60  # of green less red under a map; of black, below 20
+
+
+def green(picture: Picture) -> np.ndarray:
+    seen = decoded(picture)
+    return seen[..., 1] - seen[..., 0] > GREENEST
+
+
+@pytest.mark.parametrize(
+    ("crop", "shape", "of_green"),
+    [
+        (SEEN, (128, 128), []),
+        ((0, 0, 20, 20), (128, 128), [(slice(None), slice(0, 64))]),
+        ((5, 2.5, 20, 17.5), (128, 128), [(slice(None), slice(0, 43))]),
+        ((0, 0, 40, 20), (64, 128), [(slice(None), slice(0, 32)), (slice(None), slice(96, 128))]),  # squashed: all of it
+        ((0, -10, 40, 30), (128, 128), [(slice(32, 96), slice(0, 32)), (slice(32, 96), slice(96, 128))]),  # padded
+    ],
+)
+def test_a_map_lies_over_just_what_the_encoder_saw(wide: dict[str, Path], crop, shape, of_green):
+    maps = np.full((N_IMAGES, 4), 0.001, np.float16)
+    maps[:, 0] = 0.997  # of the upper left; the others are dark, and let the image through
+    np.save(wide["attention"] / "mae" / "cls_map.npy", maps)
+    shows(wide, crop)
+    picture = shown(wide, Examples(2)).rows[1][1]
+    assert decoded(picture).shape[:2] == shape
+    expected = np.zeros(shape, bool)
+    for part in of_green:
+        expected[part] = True
+    dark = np.zeros(shape, bool)
+    dark[shape[0] * 3 // 4 :] = True
+    dark[:, shape[1] * 3 // 4 :] = True
+    edges = np.zeros(shape, bool)  # where colours run into one another
+    for axis in (0, 1):
+        for by in range(-5, 6):
+            edges |= np.roll(expected, by, axis) != expected
+    compared = dark & ~edges
+    assert (green(picture) == expected)[compared].all()
+    bright = decoded(picture).sum(-1)
+    height, width = shape
+    quarters = {
+        (i, j): bright[i * height // 2 :, j * width // 2 :][: height // 2, : width // 2].mean() for i in (0, 1) for j in (0, 1)
+    }
+    if not of_green:
+        assert max(quarters, key=lambda key: quarters[key]) == (0, 0)
+
+
+def test_each_encoder_has_its_own_crop(wide: dict[str, Path]):
+    shows(wide, (0, 0, 40, 20), "random")
+    mae, random = (shown(wide, Examples(2)).rows[1][i] for i in (1, 3))
+    assert (decoded(mae).shape, decoded(random).shape) == ((128, 128, 3), (64, 128, 3))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (
+            lambda file: file.unlink(),
+            "mae: it was not written down which part of an image its maps show; run `beyondcls attention`",
+        ),
+        (
+            lambda file: np.save(file, np.zeros((6, 4))),
+            "mae: its crops are of shape [6, 4], expected one row for each of 7 images",
+        ),
+    ],
+)
+def test_maps_whose_place_is_not_known_are_left_out(tmp_path: Path, damage, said):
+    paths = write_all(tmp_path)
+    damage(paths["attention"] / "mae" / "crops.npy")
+    found = shown(paths)
+    assert {encoder for encoder, _ in found.columns} == {"random"}
+    assert said in found.reasons
+
+
+def test_names_from_outside_are_text_on_the_page(tmp_path: Path):
+    folders = write_all(tmp_path)
+    found = section(collect(Folders(folders["probes"], folders["attention"], images=str(folders["data"])), Examples(2)))
+    page = render([found])
+    assert "<script>alert(1)" not in page
+    assert "class &lt;script&gt;alert(1)&lt;/script&gt;" in page
 
 
 def test_other_images_are_never_shown(tmp_path: Path):

@@ -83,7 +83,7 @@ def test_the_images_are_shown_that_params_yaml_names_and_no_others(finished: Pat
     without, named = report.taken
     (shown,) = overlays.section(without).blocks
     assert shown.text == "Overlays are left out:"
-    assert shown.items == ("No images were named; name those that were extracted with --data (and --split).",)
+    assert shown.items == ("No images were named; name those that were extracted with --data.",)
     assert (named.folders.images, named.folders.split) == ("elsewhere", None)
 
 
@@ -112,7 +112,7 @@ def test_the_layout(tmp_path: Path):
     assert project(folder) == Folders(
         folder / "probes/two",
         folder / "attention/two",
-        folder / "studies",
+        (folder / "studies",),
         folder / "divergence",
         folder / "localisation",
         str(folder / "images/two"),

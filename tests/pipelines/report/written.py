@@ -92,8 +92,10 @@ def write_correct(folder: Path, correct: np.ndarray, images: str | None = "image
     return folder
 
 
-def write_attention(root: Path, encoder: str, digest: str, n_tokens: int = N_TOKENS, n_images: int = N_IMAGES) -> Path:
-    """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch."""
+def write_attention(
+    root: Path, encoder: str, digest: str, n_tokens: int = N_TOKENS, n_images: int = N_IMAGES, side: int = 8
+) -> Path:
+    """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch of images that are `side` pixels wide and high."""
     folder = root / encoder
     folder.mkdir(parents=True)
     rows = [(name, block, 0.5 + block / 4, 0.125) for name in STATISTICS for block in (0, 1)]
@@ -103,6 +105,7 @@ def write_attention(root: Path, encoder: str, digest: str, n_tokens: int = N_TOK
     maps = np.full((n_images, n_tokens), 0.25 / (n_tokens - 1), np.float16)
     maps[:, -1] = 0.75
     np.save(folder / "cls_map.npy", maps)
+    np.save(folder / "crops.npy", np.tile(np.array([0, 0, side, side], np.float32), (n_images, 1)))
     summary = {
         "encoder": encoder,
         "key": f"test-{encoder}",
@@ -152,7 +155,7 @@ def write_large(root: Path, n_encoders: int, n_blocks: int = 12, n_heads: int = 
     digest = open_images(str(data)).digest
     for n in range(n_encoders):
         encoder = "random" if n == n_encoders - 1 else f"vit_base_patch16_224.encoder{n}"
-        folder = write_attention(root / "attention", encoder, digest, n_tokens)
+        folder = write_attention(root / "attention", encoder, digest, n_tokens, side=224)
         values = generator.random((len(STATISTICS), n_blocks, n_heads))
         rows = [
             (STATISTICS[s], block, values[s, block].mean(), 0.1) for s in range(len(STATISTICS)) for block in range(n_blocks)

@@ -20,17 +20,20 @@ def write_boxed(
     n_patches: int = SIDE**2,
     boxes: Mapping[int, Sequence[Sequence[float]]] | None = None,
     maps: Sequence[str] = ("cls",),
+    size: tuple[int, int] = (32, 32),
     crop: Sequence[float] = (0, 0, 32, 32),
     flip: bool = False,
     invalid: Sequence[int] = (),
     flat: Sequence[int] = (),
     weights: str = "w",
+    transform: Mapping[str, object] | None = None,
     with_boxes: bool = True,
 ) -> FeatureStore:
     """Image i has one object, of 2 x 2 patches; attention head 0 sees it, and channel 0 of the tokens; head 1 sees noise.
 
     Args:
         boxes: of some images, instead.
+        size: height and width that are recorded of each image.
         flat: images with constant attention.
     """
     generator = np.random.default_rng(0)
@@ -52,7 +55,7 @@ def write_boxed(
     arrays = {
         "images/id": (np.array([list(f"{i:03d}".encode()) for i in range(n)], np.uint8), ("image", "byte")),
         "images/label": (np.arange(n, dtype=np.int64) % 2, ("image",)),
-        "images/size": (np.full((n, 2), 32, np.int32), ("image", "side")),
+        "images/size": (np.tile(np.array(size, np.int32), (n, 1)), ("image", "side")),
         "images/valid": (valid, ("image",)),
         "images/crop/view0": (np.tile(np.array(crop, np.float32), (n, 1)), ("image", "side")),
         "images/flip/view0": (np.full(n, flip, np.uint8), ("image",)),
@@ -63,8 +66,7 @@ def write_boxed(
         arrays["images/boxes"] = (stored, ("image", "box", "corner"))
         arrays["images/box_label"] = (np.where(stored[..., 2] >= 0, 0, -1).astype(np.int64), ("image", "box"))
     layouts = [ArrayLayout(name, values.shape, values.dtype.name, dims, 64) for name, (values, dims) in arrays.items()]
-    spec = FeatureSpec(
-        weights, "{}", {"input_size": [3, 32, 32]}, "data", n, (1,), (), tuple(f"{kind}/block1" for kind in maps), 1
-    )
+    seen, kinds = transform or {"input_size": [3, 32, 32]}, tuple(f"{kind}/block1" for kind in maps)
+    spec = FeatureSpec(weights, "{}", seen, "data", n, (1,), (), kinds, 1)
     attributes = {"encoder": f"encoder-{weights}", "norm_eps": None, "problems": [], "classes": None}
     return write_arrays(path, spec, layouts, {name: values for name, (values, _) in arrays.items()}, attributes)

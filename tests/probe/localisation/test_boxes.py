@@ -31,13 +31,15 @@ def test_a_box_ends_at_the_border_of_the_crop_and_is_counted():
     seen = shown([[0, 0, 30, 30], [25, 15, 45, 35]], crop=(20, 10, 60, 50), size=40)
     assert seen.boxes.tolist() == [[0, 0, 10, 20], [5, 5, 25, 25]]
     assert (seen.n_outside, seen.n_cut) == (0, 1)
+    assert (seen.area, seen.area_shown) == (30 * 30 + 20 * 20, 10 * 20 + 20 * 20)
 
 
 @pytest.mark.parametrize("box", [[0, 0, 20, 50], [60, 10, 90, 50], [20, 0, 60, 10], [20, 50, 60, 90]])
 def test_a_box_outside_of_the_crop_is_counted(box):
     seen = shown([box], crop=(20, 10, 60, 50), size=40)
     assert seen.boxes.shape == (0, 4)
-    assert (seen.n_outside, seen.n_cut) == (1, 0)
+    assert (seen.n_outside, seen.n_cut, seen.area_shown) == (1, 0, 0)
+    assert seen.area > 0
 
 
 def test_a_padded_view_reaches_beyond_the_image():

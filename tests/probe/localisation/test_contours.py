@@ -1,6 +1,6 @@
 import numpy as np
 
-from probe.localisation import candidates
+from probe.localisation import candidates, largest_box
 
 
 def drawn(*rectangles, size=20):
@@ -15,6 +15,7 @@ def boxes_at(image, level):
     found = candidates(image)
     ends = [*found.starts[1:], len(found.boxes)]
     part = found.of_level[level]
+    assert largest_box(image, level) == tuple(found.boxes[found.largest[part]])  # by itself, without the others
     return sorted(found.boxes[found.starts[part] : ends[part]].tolist()), found.boxes[found.largest[part]].tolist()
 
 
@@ -65,3 +66,4 @@ def test_nothing_bright_gives_one_empty_box():
     found = candidates(np.zeros((20, 20), np.uint8))
     assert found.boxes.tolist() == [[0, 0, 0, 0]]
     assert set(found.of_level.tolist()) == {0}
+    assert largest_box(np.zeros((20, 20), np.uint8), 0) == (0, 0, 0, 0)

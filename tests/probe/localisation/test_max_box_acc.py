@@ -3,9 +3,13 @@
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
-from probe.localisation import IOUS, candidates, centre_map, evaluation_map, measure, measure_one
+from extract.views import Views
+from probe.localisation import IOUS, candidates, centre_map, evaluation_map, measure, measure_one, predicted_box
 from probe.localisation.max_box_acc import best_ious
+from probe.localisation.truths import truths_of
+from tests.probe.localisation.features import write_boxed
 
 SIZE = 48
 
@@ -62,6 +66,40 @@ def test_equal_to_every_threshold_by_itself(scored):
     shares = slow(maps, truths, 24, True, 0.5)
     assert (found.max_box_acc, found.threshold) == (max(shares), np.arange(0, 1, 0.001)[int(np.argmax(shares))])
     assert found.max_box_acc_v2 == pytest.approx(np.mean(found.by_iou))
+
+
+def test_in_the_frame_of_whole_images_that_are_not_square(scored, tmp_path):
+    """Boxes of the original through a feature set, compared with boxes that are scaled by hand."""
+    maps, truths = scored
+    height, width, size = 96, 384, 24
+    stretch = np.array([width, height, width, height]) / SIZE
+    originals = {i: (boxes * stretch).tolist() for i, boxes in enumerate(truths) if len(boxes)}
+    maps = maps[list(originals)]
+    by_hand = [
+        [[int(v * size / side) for v, side in zip(box, (width, height) * 2, strict=True)] for box in boxes]
+        for boxes in originals.values()
+    ]
+    config = {"input_size": (3, 16, 16), "interpolation": "bicubic", "mean": (0,) * 3, "std": (1,) * 3}
+    _, crop = Views({**config, "crop_mode": "squash", "crop_pct": 1.0}).cut(Image.new("RGB", (width, height)), "x", 0)
+    boxes = dict(enumerate(originals.values()))
+    store = write_boxed(tmp_path / "set", len(maps), boxes=boxes, size=(height, width), crop=crop.box)
+    found = measure(maps, truths_of(store, size).boxes, size)
+    shares = [slow(maps, by_hand, size, False, iou) for iou in IOUS]
+    assert found.by_iou == tuple(map(max, shares))
+    assert found.max_box_acc_v2 == pytest.approx(np.mean([max(share) for share in shares]))
+    central = truths_of(
+        write_boxed(tmp_path / "central", len(maps), boxes=boxes, size=(height, width), crop=(144, 0, 240, 96)), size
+    )
+    assert measure(maps, central.boxes, size).max_box_acc_v2 < found.max_box_acc_v2
+
+
+def test_the_box_that_is_predicted_is_that_of_the_first_version(scored):
+    maps, truths = scored
+    found = measure(maps, truths, 24)
+    boxes = [predicted_box(scores, found.threshold, 24) for scores in maps]
+    hits = [any(_iou(box, true) >= 0.5 for true in truth.tolist()) for box, truth in zip(boxes, truths, strict=True)]
+    assert 100 * np.mean(hits) == found.max_box_acc
+    assert 0 < found.max_box_acc < 100
 
 
 def test_every_level_is_that_of_plain_calls():

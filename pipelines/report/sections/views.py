@@ -1,0 +1,148 @@
+"""How many random crops of each training image are worth storing: accuracy against their number."""
+
+import math
+
+import matplotlib
+from matplotlib.figure import Figure as Plot
+
+from pipelines.report.collect import Inputs, Measure, Probe, in_order
+from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
+from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.studies import Study, by_encoder, trained_alike
+from pipelines.report.tables import NOTHING, file_names, listed, plus_minus, signed, spread, title
+
+STUDY = "views"
+FRESH = "fresh"  # a crop that was never shown before, of each image in each epoch: the encoder was in the loop
+CLOSE = 0.5  # points below fresh crops that are called close
+
+Series = dict[str, dict[int | str, Probe]]  # by aggregator, then by number of crops
+
+
+def section(inputs: Inputs) -> Section | None:
+    """None without the study `views`."""
+    study = {key: probe for key, probe in inputs.studies.get(STUDY, {}).items() if probe.crops is not None}
+    if not study:
+        return None
+    said = Text(" ".join(_finding(encoder, _series(of)) for encoder, of in by_encoder(study).items()), kind="finding")
+    about = Text(
+        "The paper trains on a new random crop of each image in every epoch. A feature set holds the evaluation crop and as "
+        "many random ones as were extracted (--views counts both); an epoch shows one of these. All heads are measured on the "
+        "evaluation crop."
+    )
+    return Section("views", "Stored crops against fresh ones", (about, said, figures(study), table(study)))
+
+
+def table(study: Study) -> Table:
+    """A row for each encoder and head, a column for each number of crops."""
+    numbers = _numbers(study)
+    columns = (
+        Column("encoder", "Encoder", "text"),
+        Column("head", "Head", "text"),
+        *(Column(f"crops_{n}", _words(n), "spread", apart=i == 0) for i, n in enumerate(numbers)),
+    )
+    rows = []
+    for encoder, probes in by_encoder(study).items():
+        for head, by_number in _series(probes).items():
+            cells = [spread(_top1(by_number[n])) if n in by_number else NOTHING for n in numbers]
+            rows.append(Row((Cell(encoder, encoder), Cell(title(head), head), *cells)))
+    note = f"Top-1 accuracy on the test images, %, mean ± standard deviation over seeds. {trained_alike(study.values())}"
+    return Table("views", "Accuracy against the number of stored crops", note, columns, tuple(rows))
+
+
+def figures(study: Study) -> Figures:
+    """A plot for each encoder, a line for each head, on the same axes."""
+    encoders, numbers = by_encoder(study), _numbers(study)
+    by_head = looks(in_order({probe.aggregator for probe in study.values()}))
+    files = file_names("views", list(encoders))
+    low = min(_top1(probe).mean - _top1(probe).std for probe in study.values())
+    high = max(_top1(probe).mean + _top1(probe).std for probe in study.values())
+    margin = 0.05 * (high - low) or 1.0
+    limits = (low - margin, high + margin)
+    plots = [_figure(files[name], name, _series(of), numbers, by_head, limits) for name, of in encoders.items()]
+    return Figures(tuple(plots), tuple(by_head.values()))
+
+
+def _figure(
+    name: str,
+    encoder: str,
+    series: Series,
+    numbers: list[int | str],
+    by_head: dict[str, Look],
+    limits: tuple[float, float],
+) -> Figure:
+    with matplotlib.rc_context(STYLE):
+        plot = Plot(figsize=(4.6, 2.6), layout="constrained")
+        axes = plot.subplots()
+        for head, by_number in series.items():
+            look = by_head[head]
+            places = [place for place, n in enumerate(numbers) if n in by_number]
+            reached = [_top1(by_number[numbers[place]]) for place in places]
+            means, deviations = [measure.mean for measure in reached], [measure.std for measure in reached]
+            axes.errorbar(places, means, deviations, color=colour(look), linestyle=look.dash, marker=look.marker)
+        axes.set_xticks(range(len(numbers)), ["none" if n == 0 else str(n) for n in numbers])
+        axes.set_ylim(*limits)
+        axes.set_xlabel("random crops of each training image")
+        axes.set_ylabel("top-1, %")
+        axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
+    caption = "none: the evaluation crop alone. fresh: a new crop in every epoch. Bars: ± one standard deviation over seeds."
+    told = "; ".join(
+        f"{title(head)}: {', '.join(f'{plus_minus(_top1(probe))} % with {_words(n)}' for n, probe in by_number.items())}"
+        for head, by_number in series.items()
+    )
+    alt = f"Top-1 accuracy of {encoder} against the number of stored crops. {told}."
+    return drawn(plot, name, encoder, caption, alt, [by_head[head] for head in series])
+
+
+def enough(by_number: dict[int | str, Probe]) -> int | None:
+    """The smallest number of stored crops from which on all are within `CLOSE` points of fresh ones; None if there is none."""
+    least = None
+    for n in sorted((n for n in by_number if isinstance(n, int)), reverse=True):
+        if _top1(by_number[n]).mean < _top1(by_number[FRESH]).mean - CLOSE:
+            break
+        least = n
+    return least
+
+
+def _finding(encoder: str, series: Series) -> str:
+    parts = []
+    for head, by_number in series.items():
+        if FRESH not in by_number or 0 not in by_number:
+            continue
+        gained = _top1(by_number[FRESH]).mean - _top1(by_number[0]).mean
+        least = enough(by_number)
+        how = "no stored number comes" if least is None else f"{_words(least)} come{'s' * (least in (0, 1))}"
+        parts.append(f"{title(head)} gains {signed(gained)} points from fresh crops, and {how} within {CLOSE} points of them")
+    if not parts:
+        return f"On {encoder}, fresh crops or the evaluation crop alone were not measured, so there is nothing to compare with."
+    return f"On {encoder}, {listed(parts)}."
+
+
+def _series(probes: list[Probe]) -> Series:
+    """By aggregator in the order of the page, then by number of crops, fresh ones last."""
+    found: Series = {}
+    for head in in_order({probe.aggregator for probe in probes}):
+        own = [probe for probe in probes if probe.aggregator == head]
+        found[head] = {_crops(probe): probe for probe in sorted(own, key=lambda probe: _place(_crops(probe)))}
+    return found
+
+
+def _numbers(study: Study) -> list[int | str]:
+    return sorted({_crops(probe) for probe in study.values()}, key=_place)
+
+
+def _crops(probe: Probe) -> int | str:
+    assert probe.crops is not None
+    return probe.crops
+
+
+def _place(crops: int | str) -> float:
+    return crops if isinstance(crops, int) else math.inf
+
+
+def _words(crops: int | str) -> str:
+    """`no crops`, `1 crop`, `16 crops`, `fresh crops`."""
+    return f"{crops or 'no'} crop{'s' * (crops != 1)}"
+
+
+def _top1(probe: Probe) -> Measure:
+    return probe.measures["top1"]
