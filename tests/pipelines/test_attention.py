@@ -111,7 +111,7 @@ def test_maps_of_a_block(tmp_path: Path) -> None:
     as_older(store, tmp_path / "older")
     for name, given, block in (("set", 0, 0), ("set", None, 1), ("older", None, 1), ("older", 1, 1)):
         main(tmp_path / name, tmp_path / "out", given)
-        maps = np.load(tmp_path / "out/cls_map.npy", allow_pickle=False)
+        maps = np.load(tmp_path / "out/maps/cls_map.npy", allow_pickle=False)
         rows = store.array(f"attention/cls/block{block}/view0").all().astype(np.float64).mean(1)
         np.testing.assert_allclose(maps, rows / rows.sum(-1, keepdims=True), rtol=2e-3)
         assert json.loads((tmp_path / "out/summary.json").read_text())["block"] == block
