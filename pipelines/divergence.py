@@ -111,7 +111,7 @@ def weights_of_heads(folders: list[Path]) -> list[Weights]:
 
 
 def cls_map(attention: Path, like: Weights) -> list[Weights]:
-    """The last block's [cls] attention, if it was kept, as a head's weights.
+    """The [cls] attention of a block, if it was kept, as a head's weights.
 
     Raises: BeyondClsError: there is no such folder, or it is of other images than `like`.
     """
@@ -122,11 +122,13 @@ def cls_map(attention: Path, like: Weights) -> list[Weights]:
             f"there is no {attention / 'summary.json'}, expected what `beyondcls attention --out {attention}` writes; "
             "run it first"
         )
-    if not (attention / "cls_map.npy").is_file():
+    files = (attention / "maps/cls_map.npy", attention / "cls_map.npy")  # of this version, and of earlier ones
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
         typer.echo(f"{attention} has no cls_map.npy: the encoder has no [cls], or its maps were not stored")
         return []
     about = _described(attention / "summary.json", lambda summary: (summary["encoder"], summary["key"], True))
-    head = Weights(CLS_ATTENTION, attention, *about, _weights(attention / "cls_map.npy", str(attention)))
+    head = Weights(CLS_ATTENTION, attention, *about, _weights(file, str(attention)))
     _check_same_images(like, head)
     return [head]
 

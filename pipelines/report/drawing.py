@@ -20,6 +20,7 @@ N_COLOURS = 6  # --series-0 … --series-5 of page.css; --series-random is grey
 DASHES = ("solid", "dashdot", "dotted")  # of the first, second and third round through the colours; random ones are dashed
 MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"), ("P", "✚"))
 DPI = 200  # of PNG files
+TAG = re.compile(r"<[^>]*>")  # neither text nor attributes of a plot have brackets in them
 WIDTH = (4.6, 32)  # inches of a plot of the usual size, and the rem that it takes on the page at most
 
 
@@ -109,19 +110,23 @@ def _legend(figure: Figure, used: tuple[Look, ...]) -> None:
 def _inline(figure: Figure, name: str, used: tuple[Look, ...]) -> str:
     """The plot as an <svg> to stand in HTML: ids that are unique on the page, no namespaces, dates or fixed size.
 
-    matplotlib escapes the text in it.
+    matplotlib escapes the text in it, quotation marks excepted; so what stands between tags is left as it is.
     """
     text = _saved(figure, "svg", transparent=True).decode("utf-8")
-    text = text[text.index("<svg") :]
-    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href=", "href=")
-    text = re.sub(r' (width|height)="[\d.]+pt"', "", text, count=2)
-    referenced = set(re.findall(r"(?:url\(|href=\")#([^)\"]+)", text))
-    text = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in referenced else "", text)
-    text = re.sub(r"(url\(|href=\")#", rf"\1#{name}-", text)
-    text = re.sub(r" font-family: [^;]*;", "", re.sub(r"\n +<", "\n<", text))  # the page has its own
-    text = re.sub(r' (d|x|y)="[^"]*"', lambda m: re.sub(r"(\.\d\d)\d+", r"\1", m[0]), text)  # hundredths of a point
-    for look in used:
-        text = re.sub(f"{colour(look)}\\b", look.colour, text)
-    text = re.sub(f"{INK}\\b", "currentColor", text)
+    text = re.sub(r"\n +<", "\n<", text[text.index("<svg") :])
+    referenced = {target for tag in TAG.findall(text) for target in re.findall(r"(?:url\(|href=\")#([^)\"]+)", tag)}
+    variables = {INK: "currentColor"} | {colour(look): look.colour for look in used}
+
+    def shortened(tag: str) -> str:
+        tag = re.sub(r' xmlns(:\w+)?="[^"]*"', "", tag).replace("xlink:href=", "href=")
+        if tag.startswith("<svg"):
+            tag = re.sub(r' (width|height)="[\d.]+pt"', "", tag)
+        tag = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in referenced else "", tag)
+        tag = re.sub(r"(url\(|href=\")#", rf"\1#{name}-", tag)
+        tag = re.sub(r" font-family: [^;\"]*;", "", tag)  # the page has its own
+        tag = re.sub(r' (d|x|y)="[^"]*"', lambda m: re.sub(r"(\.\d\d)\d+", r"\1", m[0]), tag)  # hundredths of a point
+        return re.sub(r"#[0-9a-f]{6}\b", lambda m: variables.get(m[0], m[0]), tag)
+
+    text = TAG.sub(lambda m: shortened(m[0]), text)
     widest = WIDTH[1] * figure.get_figwidth() / WIDTH[0]  # letters are of one size on the page, whatever a plot's width
     return text.replace("<svg", f'<svg aria-hidden="true" focusable="false" style="max-width: {widest:.3g}rem"', 1)

@@ -16,7 +16,10 @@ from pipelines.report.pictures import BoxOf, Outline, fitted, opened, uri
 
 # Colours that colour-blind people tell apart, too; [cls] is dashed besides.
 TRUE = ("#2f8cff", 2, False)  # colour, width, dashed
-DRAWN = {("attention", "cls"): ("[cls]", "#ff4020", 2, True), ("probe", "abmilp"): ("AbMILP", "#10d080", 2, False)}
+DRAWN = {
+    ("attention", "cls"): ("[cls]", ("#ff4020", 2, True)),
+    ("probe", "abmilp"): ("AbMILP", ("#10d080", 2, False)),
+}
 GROUND = 96  # grey of a frame without its image
 OPTION = "--localised"  # of `beyondcls report`
 LEGEND = (
@@ -64,8 +67,8 @@ def read_boxes(file: Path) -> Boxes:
     maps = []
     for entry in content["maps"]:
         if (look := DRAWN.get((entry["source"], entry["name"]))) is not None:
-            label, *outline = look
-            maps.append(Predicted(label, _boxes(entry["boxes"]), tuple(map(float, entry["ious"])), tuple(outline)))
+            label, outline = look
+            maps.append(Predicted(label, _boxes(entry["boxes"]), tuple(map(float, entry["ious"])), outline))
     boxes = Boxes(
         encoder=file.parent.name,
         data=str(content["data"]),

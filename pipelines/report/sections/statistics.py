@@ -50,8 +50,9 @@ def section(inputs: Inputs) -> Section:
     blocks.append(Figures(figures, tuple(looks(inputs.encoders).values()) if any(figure.svg for figure in figures) else ()))
     if by_head := head_figures(inputs):
         text = (
-            "Mean over test images. A row is a block, the first on top; a column is an attention head. One scale for all "
-            "encoders."
+            "Mean over test images. A row is a block, the first on top; a column is an attention head. Panels are of one "
+            "height, however many blocks an encoder has, so rows side by side are of the same relative depth. One scale for "
+            "all encoders."
         )
         blocks += [Heading("Per attention head"), Text(text), Figures(by_head)]
     if any(attention.statistics for attention in inputs.attention.values()):
@@ -73,19 +74,24 @@ def _figure(inputs: Inputs, statistic: Statistic) -> Figure:
     with matplotlib.rc_context(STYLE):
         plot = Plot(figsize=(4.6, 2.9), layout="constrained")
         axes = plot.subplots()
+        depths = {len(attention.statistics[statistic.name]) for attention in series.values()}
         for encoder, attention in series.items():
-            _line(axes, by_encoder[encoder], attention, statistic.name)
+            _line(axes, by_encoder[encoder], attention, statistic.name, relative=len(depths) > 1)
         if statistic.entropy:
             _ceilings(axes, {a.n_tokens for a in series.values() if a.n_tokens})
         else:
             axes.set_ylim(bottom=0)
-        axes.set_xlabel("block, counted from 0")
+        if len(depths) > 1:
+            axes.set_xlabel("relative depth: block, counted from 1 / number of blocks")
+            axes.set_xlim(0, 1.02)
+        else:
+            axes.set_xlabel("block, counted from 0")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel(statistic.axis)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
     told = " ".join(_told(encoder, attention.statistics[statistic.name]) for encoder, attention in series.items())
     caption = f"As Fig. {statistic.figure} of the paper." + (f" Not computed: {', '.join(missing)}." if missing else "")
-    alt = f"{title} per block ({statistic.axis}). {told}"
+    alt = f"{title} per block{' by relative depth' if len(depths) > 1 else ''} ({statistic.axis}). {told}"
     return drawn(plot, name, title, caption, alt, [by_encoder[encoder] for encoder in series])
 
 
@@ -98,14 +104,15 @@ def _ceilings(axes: Axes, counts: set[int]) -> None:
         axes.annotate(text, (1, limit), (0, 3), ("axes fraction", "data"), "offset points", ha="right")
 
 
-def _line(axes: Axes, look: Look, attention: Attention, name: str) -> None:
+def _line(axes: Axes, look: Look, attention: Attention, name: str, relative: bool) -> None:
+    """Over blocks, or over relative depth, where encoders differ in their number of blocks."""
     mean = [m for m, _ in attention.statistics[name]]
     std = [s for _, s in attention.statistics[name]]
-    blocks = range(len(mean))
+    places = [(block + 1) / len(mean) if relative else block for block in range(len(mean))]
     low, high = [m - s for m, s in zip(mean, std, strict=True)], [m + s for m, s in zip(mean, std, strict=True)]
     dash: Any = look.dash
-    axes.fill_between(blocks, low, high, color=colour(look), alpha=0.16, linewidth=0)
-    axes.plot(blocks, mean, color=colour(look), linestyle=dash, marker=look.marker)
+    axes.fill_between(places, low, high, color=colour(look), alpha=0.16, linewidth=0)
+    axes.plot(places, mean, color=colour(look), linestyle=dash, marker=look.marker)
 
 
 def _told(name: str, values: tuple[tuple[float, float], ...]) -> str:

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from extract.encoders import load_encoder
 from store import BeyondClsError
+from store.errors import BeyondClsWarning
 from tests.extract.encoders.official import (
     Shapes,
     assert_equal,
@@ -51,7 +52,8 @@ def test_deit_equals_plain_torch(size: str, tmp_path: Path) -> None:
 def test_file_in_the_format_of_timm(tmp_path: Path) -> None:
     state, images = random_state(official(384)), random_images()
     save_file(state, tmp_path / "model.safetensors")
-    encoder = load_encoder("augreg-s16", checkpoint=tmp_path / "model.safetensors", arguments={"depth": DEPTH})
+    with pytest.warns(BeyondClsWarning, match="augreg-s16: no name in .* tells how it was trained"):
+        encoder = load_encoder("augreg-s16", checkpoint=tmp_path / "model.safetensors", arguments={"depth": DEPTH})
     assert_equal(encoder, images, vit(double(state), images.double(), 6))
 
 
@@ -77,11 +79,3 @@ def test_distilled(tmp_path: Path) -> None:
         BeyondClsError, match=r"unexpected: dist_token, head_dist\.weight; other shape: pos_embed \[1, 198, 384\]"
     ):
         loaded("deit-s16", {"model": random_state(shapes)}, tmp_path, depth=DEPTH)
-
-
-@pytest.mark.parametrize(("name", "mean"), [("deit-s16", [0.485, 0.456, 0.406]), ("augreg-s16", [0.5, 0.5, 0.5])])
-def test_transform(name: str, mean: list[float]) -> None:
-    described = load_encoder(name, random_seed=0, arguments={"depth": 1}).described_transform
-    assert (described["crop_pct"], described["interpolation"]) == (0.875, "bicubic")
-    assert described["mean"] == mean
-    assert described["std"] == ([0.5] * 3 if name == "augreg-s16" else [0.229, 0.224, 0.225])

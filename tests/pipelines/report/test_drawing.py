@@ -1,6 +1,7 @@
 import io
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
@@ -12,16 +13,17 @@ from pipelines.report.content import Figure, Look
 from pipelines.report.drawing import DPI, INK, STYLE, colour, drawn, looks
 
 EVIL = "<script>alert(1)</script> $x$ & co"
+LIKE_MARKUP = """--> font-family: x, id="y" xmlns="z" fill="url(#w)" x="1.2345", #0072b2"""
 
 
-def plot(name: str = "a-plot", encoders: tuple[str, ...] = ("one", EVIL, "random")) -> Figure:
+def plot(name: str = "a-plot", encoders: tuple[str, ...] = ("one", EVIL, "random"), title: str = EVIL) -> Figure:
     used = looks(list(encoders)).values()
     with matplotlib.rc_context(STYLE):
         figure = Plot(figsize=(4, 2))
         axes = figure.subplots()
         for i, look in enumerate(used):
             axes.plot([0, 1], [i, i + 1], color=colour(look), linestyle=look.dash, marker=look.marker)  # type: ignore[arg-type]
-        axes.set_title(EVIL)
+        axes.set_title(title)
     return drawn(figure, name, "Title", "Caption.", "In words.", used)
 
 
@@ -48,6 +50,12 @@ def test_text_is_escaped_and_no_formula():
     svg = plot().svg
     assert "<script" not in svg
     assert "&lt;script&gt;alert(1)&lt;/script&gt; $x$ &amp; co" in svg
+
+
+def test_text_that_looks_like_markup_stays_text():
+    svg = plot(title=LIKE_MARKUP).svg
+    root = ElementTree.fromstring(svg)
+    assert [text for text in root.itertext() if "font-family" in text] == [LIKE_MARKUP]
 
 
 def test_files_stand_alone_in_real_colours_on_white():
