@@ -18,10 +18,12 @@ import typer
 from pipelines.quickstart.keep import kept, tables
 from pipelines.quickstart.statements import MAE, MOCO, statements
 from pipelines.report.claim import lead_of
-from pipelines.report.collect import Inputs
+from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.estimate import estimates
 from pipelines.report.gains import basis, gains
 from pipelines.report.lead import AGREES, FAILS, headline, verdicts
+from pipelines.report.sections.views import STUDY, finding
+from pipelines.report.studies import by_encoder
 from pipelines.report.tables import listed, plus_minus, signed
 from store import BeyondClsError
 
@@ -46,6 +48,7 @@ def blocks(root: Path) -> dict[str, str]:
         "gains on all images": paragraph(*claims(full, ("cls", "average"), ()), *basis(full.probes)),
         "as in the paper": compared(full),
         "to keep in mind": paragraph(*reservations(full, root)),
+        "views to buy": paragraph(*views_to_buy(root)),
     }
 
 
@@ -118,6 +121,16 @@ def reservations(inputs: Inputs, root: Path) -> list[str]:
         f"The two encoders were trained {alike}, {seconds[MAE]:,} s ([MAE](quickstart/encoders/mae.md)) and",
         f"{seconds[MOCO]:,} s ([MoCo v3](quickstart/encoders/mocov3.md)), on one or two CPU cores.",
     ]
+
+
+def views_to_buy(root: Path) -> list[str]:
+    """How accuracy depends on the number of stored crops, and how many are enough for all that was measured."""
+    inputs = collect(Folders(root / "quickstart/results/probes/cifar10", studies=(root / "quickstart/studies",)))
+    probes = by_encoder(inputs.studies[STUDY])
+    first = next(iter(probes.values()))[0]
+    said = [f"Measured on {first.n_training:,} of the quickstart’s images (`python -m pipelines.quickstart.views`):"]
+    said += [finding(CALLED[encoder], of) for encoder, of in probes.items()]
+    return said
 
 
 def paragraph(*sentences: str) -> str:

@@ -23,7 +23,7 @@ def section(inputs: Inputs) -> Section | None:
     study = {key: probe for key, probe in inputs.studies.get(STUDY, {}).items() if probe.crops is not None}
     if not study:
         return None
-    said = Text(" ".join(_finding(encoder, _series(of)) for encoder, of in by_encoder(study).items()), kind="finding")
+    said = Text(" ".join(finding(encoder, of) for encoder, of in by_encoder(study).items()), kind="finding")
     about = Text(
         "The paper trains on a new random crop of each image in every epoch. A feature set holds the evaluation crop and as "
         "many random ones as were extracted (--views counts both); an epoch shows one of these. All heads are measured on the "
@@ -103,9 +103,10 @@ def enough(by_number: dict[int | str, Probe]) -> int | None:
     return least
 
 
-def _finding(encoder: str, series: Series) -> str:
+def finding(called: str, probes: list[Probe]) -> str:
+    """A sentence on what fresh crops give the heads of one encoder, and how many stored ones come close to them."""
     parts = []
-    for head, by_number in series.items():
+    for head, by_number in _series(probes).items():
         if FRESH not in by_number or 0 not in by_number:
             continue
         gained = _top1(by_number[FRESH]).mean - _top1(by_number[0]).mean
@@ -113,8 +114,8 @@ def _finding(encoder: str, series: Series) -> str:
         how = "no stored number comes" if least is None else f"{_words(least)} come{'s' * (least in (0, 1))}"
         parts.append(f"{title(head)} gains {signed(gained)} points from fresh crops, and {how} within {CLOSE} points of them")
     if not parts:
-        return f"On {encoder}, fresh crops or the evaluation crop alone were not measured, so there is nothing to compare with."
-    return f"On {encoder}, {listed(parts)}."
+        return f"On {called}, fresh crops or the evaluation crop alone were not measured, so there is nothing to compare with."
+    return f"On {called}, {listed(parts)}."
 
 
 def _series(probes: list[Probe]) -> Series:
