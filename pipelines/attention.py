@@ -22,9 +22,10 @@ def main(
     """Average the stored attention statistics over images (Fig. 3-6), and keep the [cls] maps of a block.
 
     Writes statistics.csv (block, statistic, and over images of the mean over heads: mean, std, median and quartiles), heads.csv
-    (mean and median over images per block and head), cls_map.npy ([N, T] float16: a block's [cls] attention, mean over heads,
-    renormalised over patches; only for encoders with [cls]), crops.npy ([N, 4] float32: x0, y0, x1, y1 of what the encoder
-    saw, in pixels of the original) and summary.json, which names the statistics without bound, of which medians tell more.
+    (mean and median over images per block and head), maps/cls_map.npy ([N, T] float16: a block's [cls] attention, mean over
+    heads, renormalised over patches; only for encoders with [cls]), maps/crops.npy ([N, 4] float32: x0, y0, x1, y1 of what the
+    encoder saw, in pixels of the original) and summary.json, which names the statistics without bound, of which medians tell
+    more.
     """
     import csv
 
@@ -33,7 +34,8 @@ def main(
     from extract.attention import UNBOUNDED
 
     store = open_features(features, params)
-    out.mkdir(parents=True, exist_ok=True)
+    (out / "maps").mkdir(parents=True, exist_ok=True)
+    (out / "maps/cls_map.npy").unlink(missing_ok=True)  # of another feature set, which may have had [cls]
     rows = np.flatnonzero(store.valid)
     per_block, per_head = [], []
     for name in store.spec.statistics:
@@ -56,9 +58,9 @@ def main(
     if store.map_blocks("cls"):
         block = store.map_block("cls") if block is None else block
         maps = store.attention("cls", block).rows(rows).astype(np.float32).mean(1)  # [N, T], averaged over heads
-        np.save(out / "cls_map.npy", (maps / maps.sum(-1, keepdims=True)).astype(np.float16))
+        np.save(out / "maps/cls_map.npy", (maps / maps.sum(-1, keepdims=True)).astype(np.float16))
         n_tokens = maps.shape[-1]
-    np.save(out / "crops.npy", store.array("images/crop/view0").rows(rows))
+    np.save(out / "maps/crops.npy", store.array("images/crop/view0").rows(rows))
     summary = {
         "encoder": store.attributes["encoder"],
         "key": store.spec.key,

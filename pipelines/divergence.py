@@ -122,11 +122,13 @@ def cls_map(attention: Path, like: Weights) -> list[Weights]:
             f"there is no {attention / 'summary.json'}, expected what `beyondcls attention --out {attention}` writes; "
             "run it first"
         )
-    if not (attention / "cls_map.npy").is_file():
+    files = (attention / "maps/cls_map.npy", attention / "cls_map.npy")  # of this version, and of earlier ones
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
         typer.echo(f"{attention} has no cls_map.npy: the encoder has no [cls], or its maps were not stored")
         return []
     about = _described(attention / "summary.json", lambda summary: (summary["encoder"], summary["key"], True))
-    head = Weights(CLS_ATTENTION, attention, *about, _weights(attention / "cls_map.npy", str(attention)))
+    head = Weights(CLS_ATTENTION, attention, *about, _weights(file, str(attention)))
     _check_same_images(like, head)
     return [head]
 

@@ -63,6 +63,7 @@ class Probe:
     cost: Mapping[str, int | None] = field(default_factory=dict)  # as `probe.cost.Cost` names it
     timing: Mapping[str, Any] = field(default_factory=dict)  # as `probe.timing.Timing` names it; empty if nothing was measured
     notes: tuple[str, ...] = ()  # sentences that a reader of the numbers should know
+    transferred: str | None = None  # key of the training features of the probe whose aggregators these are, if of another
 
     @property
     def measure(self) -> str:
@@ -283,6 +284,7 @@ def _probe(file: Path) -> Probe | None:
         test_images=str(content["test_images"]) if "test_images" in content else None,
         timing=_timing(file),
         notes=tuple(str(note) for note in content.get("notes", ())),
+        transferred=str(content["transferred"]["training"]) if "transferred" in content else None,
     )
 
 
@@ -332,7 +334,8 @@ def _curve(file: Path) -> Curve | None:
 def _attention(file: Path) -> Attention:
     content = json.loads(file.read_text(encoding="utf-8"))
     rows = _rows(file.parent / "statistics.csv")
-    cls_map, heads = file.parent / "cls_map.npy", file.parent / "heads.csv"
+    maps, heads = file.parent / "maps", file.parent / "heads.csv"
+    cls_map = (maps if maps.is_dir() else file.parent) / "cls_map.npy"  # earlier versions kept it beside the tables
     return Attention(
         encoder=file.parent.name,
         key=str(content["key"]),
@@ -343,7 +346,7 @@ def _attention(file: Path) -> Attention:
         statistics={name: tuple((mean, std) for mean, std in of) for name, of in _by_block(rows, ("mean", "std")).items()},
         cls_map=cls_map if cls_map.is_file() else None,
         heads=heads if heads.is_file() else None,
-        crops=crops if (crops := file.parent / "crops.npy").is_file() else None,
+        crops=crops if (crops := maps / "crops.npy").is_file() else None,
         medians={
             name: tuple((median, lower, upper) for median, lower, upper in of)
             for name, of in _by_block(rows, QUARTILES).items()

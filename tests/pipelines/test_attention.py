@@ -94,10 +94,10 @@ def test_heads_are_averaged_over_images_alone(written: tuple[FeatureStore, Path]
 
 def test_maps_and_summary(written: tuple[FeatureStore, Path]) -> None:
     store, out = written
-    maps = np.load(out / "cls_map.npy", allow_pickle=False).astype(np.float64)
+    maps = np.load(out / "maps/cls_map.npy", allow_pickle=False).astype(np.float64)
     assert maps.shape == (N_IMAGES - 1, 16)
     np.testing.assert_allclose(maps.sum(1), 1, atol=2e-3)
-    crops = np.load(out / "crops.npy", allow_pickle=False)  # of the images that were read
+    crops = np.load(out / "maps/crops.npy", allow_pickle=False)  # of the images that were read
     np.testing.assert_array_equal(crops, store.array("images/crop/view0").all()[store.valid])
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["key"], summary["n_images"], summary["n_tokens"]) == (store.spec.key, N_IMAGES - 1, 16)
@@ -107,11 +107,11 @@ def test_maps_and_summary(written: tuple[FeatureStore, Path]) -> None:
 
 def test_maps_of_a_block(tmp_path: Path) -> None:
     """By default of the deepest, which is all that older sets have."""
-    store = write_features(tmp_path / "set", blocks=(0, 1))
+    store = write_features(tmp_path / "set", blocks=(0, 1), crops=True)
     as_older(store, tmp_path / "older")
     for name, given, block in (("set", 0, 0), ("set", None, 1), ("older", None, 1), ("older", 1, 1)):
         main(tmp_path / name, tmp_path / "out", given)
-        maps = np.load(tmp_path / "out/cls_map.npy", allow_pickle=False)
+        maps = np.load(tmp_path / "out/maps/cls_map.npy", allow_pickle=False)
         rows = store.array(f"attention/cls/block{block}/view0").all().astype(np.float64).mean(1)
         np.testing.assert_allclose(maps, rows / rows.sum(-1, keepdims=True), rtol=2e-3)
         assert json.loads((tmp_path / "out/summary.json").read_text())["block"] == block

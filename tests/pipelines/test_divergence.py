@@ -24,11 +24,11 @@ def write_head(folder: Path, weights: np.ndarray | None, aggregator: str = "abmi
     return folder
 
 
-def write_attention(folder: Path, maps: np.ndarray | None, key: str = "k") -> Path:
-    folder.mkdir()
+def write_attention(folder: Path, maps: np.ndarray | None, key: str = "k", below: str = "maps") -> Path:
+    (folder / below).mkdir(parents=True)
     (folder / "summary.json").write_text(json.dumps({"encoder": "mae", "key": key}))
     if maps is not None:
-        np.save(folder / "cls_map.npy", maps)
+        np.save(folder / below / "cls_map.npy", maps)
     return folder
 
 

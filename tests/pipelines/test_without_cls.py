@@ -87,6 +87,8 @@ def test_every_stage_goes_through_and_what_there_is_none_of_has_a_dash(beyondcls
             assert (expected if there else f"probes/{encoder}/{head}: not trained, {encoder} has no cls tokens") in said
             assert {"curves.csv", "metrics.json", "trained"} <= set(content(tmp_path / "probes" / encoder / head))
         beyondcls("attention", "--features", features(encoder, "test"), "--out", f"attention/{encoder}")
+        of_attention = {"heads.csv", "maps", "statistics.csv", "summary.json"}  # all outs of its stage
+        assert of_attention <= set(content(tmp_path / "attention" / encoder))
     joined = ("--joined", features("with", "train"), "--joined-test", features("with", "test"))
     said = beyondcls(
         "probe", *sets("without"), "--study", "selection", *joined, "--skip-absent", "--out", "studies/selection/without"

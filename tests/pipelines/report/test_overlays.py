@@ -93,7 +93,7 @@ def test_each_image_gets_its_own_row_of_the_map(tmp_path: Path):
     paths = write_all(tmp_path)
     maps = np.full((7, 4), 0.25, np.float16)
     maps[2] = (0.7, 0.1, 0.1, 0.1)  # the image with id 002
-    np.save(paths["attention"] / "mae" / "cls_map.npy", maps)
+    np.save(paths["attention"] / "mae" / "maps/cls_map.npy", maps)
     found = shown(paths, Examples(3))
     assert {image: found.peak(image, 0) for image in found.ids} == {"000": "peak 1.0×", "002": "peak 2.8×", "001": "peak 1.0×"}
 
@@ -144,7 +144,7 @@ def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 
 def shows(paths: dict[str, Path], crop: tuple[float, ...], encoder: str = "mae") -> None:
-    np.save(paths["attention"] / encoder / "crops.npy", np.tile(np.array(crop, np.float32), (N_IMAGES, 1)))
+    np.save(paths["attention"] / encoder / "maps/crops.npy", np.tile(np.array(crop, np.float32), (N_IMAGES, 1)))
 
 
 def test_the_first_picture_is_the_whole_image_with_its_boxes(wide: dict[str, Path]):
@@ -188,7 +188,7 @@ def green(picture: Picture) -> np.ndarray:
 def test_a_map_lies_over_just_what_the_encoder_saw(wide: dict[str, Path], crop, shape, of_green):
     maps = np.full((N_IMAGES, 4), 0.001, np.float16)
     maps[:, 0] = 0.997  # of the upper left; the others are dark, and let the image through
-    np.save(wide["attention"] / "mae" / "cls_map.npy", maps)
+    np.save(wide["attention"] / "mae" / "maps/cls_map.npy", maps)
     shows(wide, crop)
     picture = shown(wide, Examples(2)).rows[1][1]
     assert decoded(picture).shape[:2] == shape
@@ -226,6 +226,7 @@ def test_each_encoder_has_its_own_crop(wide: dict[str, Path]):
             lambda file: file.unlink(),
             "mae: it was not written down which part of an image its maps show; run `beyondcls attention`",
         ),
+        (lambda file: file.parent.rename(file.parent.with_name("gone")), "mae: it was not written down which part of an image"),
         (
             lambda file: np.save(file, np.zeros((6, 4))),
             "mae: its crops are of shape [6, 4], expected one row for each of 7 images",
@@ -234,7 +235,7 @@ def test_each_encoder_has_its_own_crop(wide: dict[str, Path]):
 )
 def test_maps_whose_place_is_not_known_are_left_out(tmp_path: Path, damage, said):
     paths = write_all(tmp_path)
-    damage(paths["attention"] / "mae" / "crops.npy")
+    damage(paths["attention"] / "mae" / "maps/crops.npy")
     found = shown(paths)
     assert {encoder for encoder, _ in found.columns} == {"random"}
     assert said in found.reasons
@@ -278,7 +279,7 @@ def test_patches_that_are_no_square(tmp_path: Path):
 
 def test_maps_of_fewer_images(tmp_path: Path):
     paths = write_all(tmp_path)
-    np.save(paths["attention"] / "mae" / "cls_map.npy", np.full((6, 4), 0.25))
+    np.save(paths["attention"] / "mae" / "maps/cls_map.npy", np.full((6, 4), 0.25))
     overlays = shown(paths)
     assert [kind for encoder, kind in overlays.columns if encoder == "mae"] == ["AbMILP weights"]
     assert "expected one row for each of 7 images" in overlays.reasons
@@ -305,7 +306,7 @@ def test_without_attention_nothing_ties_weights_to_images(tmp_path: Path):
 
 def test_encoder_without_cls_and_head_without_weights(tmp_path: Path):
     paths = write_all(tmp_path)
-    (paths["attention"] / "mae" / "cls_map.npy").unlink()
+    (paths["attention"] / "mae" / "maps/cls_map.npy").unlink()
     (paths["probes"] / "mae" / "abmilp" / "trained" / "weights.npy").unlink()
     overlays = shown(paths)
     assert {encoder for encoder, _ in overlays.columns} == {"random"}
@@ -321,7 +322,7 @@ def test_no_head_with_weights_is_said(tmp_path: Path):
 
 def test_damaged_maps_are_an_error(tmp_path: Path):
     paths = write_all(tmp_path)
-    (paths["attention"] / "mae" / "cls_map.npy").write_bytes(b"no array")
+    (paths["attention"] / "mae" / "maps/cls_map.npy").write_bytes(b"no array")
     with pytest.raises(BeyondClsError, match=r"cls_map.npy is damaged .*expected an array \[N, T\]; run its stage again"):
         shown(paths)
 

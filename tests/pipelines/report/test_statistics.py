@@ -144,7 +144,7 @@ def test_statistics_of_each_block_are_a_table(tmp_path: Path):
 
 def test_an_encoder_without_cls_gathers_evenly(tmp_path: Path):
     paths = write_all(tmp_path)
-    (paths["attention"] / "mae" / "cls_map.npy").unlink()
+    (paths["attention"] / "mae" / "maps/cls_map.npy").unlink()
     file = paths["attention"] / "mae" / "statistics.csv"
     file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if not line.startswith("cls_")))
     kept = tables(inputs_of(paths))["aggregation-entropy"].rows[0].cells

@@ -97,15 +97,15 @@ def write_attention(
 ) -> Path:
     """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch of images that are `side` pixels wide and high."""
     folder = root / encoder
-    folder.mkdir(parents=True)
+    (folder / "maps").mkdir(parents=True)
     rows = [(name, block, 0.5 + block / 4, 0.125) for name in STATISTICS for block in (0, 1)]
     _table(folder / "statistics.csv", ("statistic", "block", "mean", "std"), rows)
     by_head = [(name, block, head, 0.5 + block / 4 - head / 8) for name in STATISTICS for block in (0, 1) for head in (0, 1, 2)]
     _table(folder / "heads.csv", ("statistic", "block", "head", "mean"), by_head)
     maps = np.full((n_images, n_tokens), 0.25 / (n_tokens - 1), np.float16)
     maps[:, -1] = 0.75
-    np.save(folder / "cls_map.npy", maps)
-    np.save(folder / "crops.npy", np.tile(np.array([0, 0, side, side], np.float32), (n_images, 1)))
+    np.save(folder / "maps/cls_map.npy", maps)
+    np.save(folder / "maps/crops.npy", np.tile(np.array([0, 0, side, side], np.float32), (n_images, 1)))
     summary = {
         "encoder": encoder,
         "key": f"test-{encoder}",
@@ -164,7 +164,7 @@ def write_large(root: Path, n_encoders: int, n_blocks: int = 12, n_heads: int = 
         by_head = [(STATISTICS[s], block, head, value) for (s, block, head), value in np.ndenumerate(values)]
         _table(folder / "heads.csv", ("statistic", "block", "head", "mean"), by_head)
         maps = generator.dirichlet(np.full(n_tokens, 0.2), N_IMAGES)
-        np.save(folder / "cls_map.npy", maps)
+        np.save(folder / "maps/cls_map.npy", maps)
         for head in ("cls", "average", "abmilp", "simpool"):
             probe = write_probe(root / "probes", encoder, head, 40 + n, n_tokens=n_tokens)
             curve = [(0, epoch, 2 + generator.random(), 40 + generator.random()) for epoch in range(1, 91)]
