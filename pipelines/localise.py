@@ -76,6 +76,7 @@ def main(
         "data": store.spec.data,
         "size": size,
         "view": view,
+        "block": store.map_block("cls") if block is None else block,  # of the attention maps
         **truths.counts,
         "frame": truths.frame.to_dict(),
         "command": shlex.join(["beyondcls", *sys.argv[1:]]),

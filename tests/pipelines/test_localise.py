@@ -74,6 +74,7 @@ def test_finds_what_a_map_sees(localise, tmp_path):
     assert f"{tmp_path / 'probes/mine/average'} does not weight patches, or all alike; left out" in err
     content = written(tmp_path)
     assert (content["encoder"], content["key"], content["size"], content["view"]) == ("encoder-w", store.spec.key, 64, 0)
+    assert content["block"] == 1
     assert content["n_images"] == content["n_boxes"] == 9
     assert content["command"].startswith("beyondcls localise --features ")
     found = maps(content)
