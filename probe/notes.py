@@ -51,6 +51,6 @@ def _on_order(recipe: Recipe, n_seeds: int, views: Sequence[int]) -> list[str]:
         return []
     crops = " and crops" if len(views) > 1 else ""
     return [
-        f"all {n_seeds} seeds see the same order of images{crops}: they differ in where heads start alone, which narrows "
-        "their spread; --order own gives each its own"
+        f"all {n_seeds} seeds see the same order of images{crops}: their spread is that of where heads start alone, not of the "
+        "order; --order own gives each its own"
     ]

@@ -24,8 +24,8 @@ class Recipe:
         weight_decay: λ.
         warmup_epochs: of linear warm-up, before half a cosine to zero.
         order: whether members of all seeds see the images in one order and in the same crops ("shared"), so that one pass
-            serves all, or each seed in its own ("own"), with a pass for each. The seed sets where a head starts in any case; a
-            shared order narrows the spread over seeds.
+            serves all, or each seed in its own ("own"), with a pass for each. The seed sets where a head starts in any case:
+            all that the spread over seeds shows with a shared order.
         drop_last: whether images that are left when an epoch's whole batches are taken are left out of that epoch, others in
             each, or make a smaller step. Fewer images than a batch are one step in any case.
     """
