@@ -57,7 +57,9 @@ def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
     if inputs.examples.n == 0 and not inputs.examples.ids:
         return None, ["No examples were asked for."]
     if data is None:
-        return None, ["No images were named; name those that were extracted with --data (and --split)."]
+        return None, [
+            "No images were named, or those of params.yaml are not here; name those that were extracted (--data and --split)."
+        ]
     try:
         from extract.datasets import DataError, open_images
     except ModuleNotFoundError as error:
