@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+WIDTH = 24  # letters of a column, at most, where the output is no terminal
+
 
 def main(
     dataset: Annotated[
@@ -83,5 +85,6 @@ def main(
     if encoder:
         inputs = subset(inputs, encoder)
     write(out, inputs, sections(inputs))
-    Console(width=None if sys.stdout.isatty() else 160).print(to_terminal(top1(inputs)))
+    table = top1(inputs)
+    Console(width=None if sys.stdout.isatty() else max(160, WIDTH * len(table.columns))).print(to_terminal(table))
     typer.echo(f"report: {out / 'index.html'}")

@@ -34,7 +34,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         studies=(folder / "studies", *_others(folder, params, "other_studies")),
         divergence=folder / "divergence",
         localisation=folder / "localisation",
-        images=_images(folder, params, main),
+        images=None if main is None else _images(folder, params, main),
         split="test",
         datasets=compared,
         localised=str(composed) if (composed := folder / COMPOSED).is_file() else None,
@@ -73,12 +73,15 @@ def _main(probes: Path, probed: list[str], params: dict[str, Any], dataset: str 
     return probed[0]
 
 
-def _images(folder: Path, params: dict[str, Any], main: str | None) -> str | None:
-    """Those of `main`, if it is a data set of params.yaml; whoever opens them says so if they are not there."""
+def _images(folder: Path, params: dict[str, Any], main: str) -> str | None:
+    """Those of `main`, if it is a data set of params.yaml whose images are here, or at an address."""
     data = str(params.get("data") or "")
     if not data or main not in _listed(params):
         return None
-    return f"{data if '://' in data else folder / data}/{main}"
+    if "://" in data:
+        return f"{data}/{main}"
+    place = folder / data / main
+    return str(place) if place.exists() else None
 
 
 def _listed(params: dict[str, Any]) -> list[str]:

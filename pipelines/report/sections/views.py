@@ -9,7 +9,7 @@ from pipelines.report.collect import Inputs, Measure, Probe, in_order
 from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
 from pipelines.report.studies import Study, by_encoder, trained_alike
-from pipelines.report.tables import NOTHING, file_names, listed, plus_minus, signed, spread, title
+from pipelines.report.tables import NOTHING, file_names, plus_minus, signed, spread, title
 
 STUDY = "views"
 FRESH = "fresh"  # a crop that was never shown before, of each image in each epoch: the encoder was in the loop
@@ -110,12 +110,15 @@ def finding(called: str, probes: list[Probe]) -> str:
         if FRESH not in by_number or 0 not in by_number:
             continue
         gained = _top1(by_number[FRESH]).mean - _top1(by_number[0]).mean
+        if gained <= 0:
+            parts.append(f"{title(head)} does best without crops, and loses {-gained:.1f} points with fresh ones")
+            continue
         least = enough(by_number)
         how = "no stored number comes" if least is None else f"{_words(least)} come{'s' * (least in (0, 1))}"
         parts.append(f"{title(head)} gains {signed(gained)} points from fresh crops, and {how} within {CLOSE} points of them")
     if not parts:
         return f"On {called}, fresh crops or the evaluation crop alone were not measured, so there is nothing to compare with."
-    return f"On {called}, {listed(parts)}."
+    return f"On {called}, {'; '.join(parts)}."
 
 
 def _series(probes: list[Probe]) -> Series:

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from pipelines.report.collect import Probe
 from pipelines.report.content import Figures, Table
-from pipelines.report.sections.views import enough, section
+from pipelines.report.sections.views import enough, finding, section
 from tests.pipelines.report.studied import inputs, studied
 
 
@@ -26,7 +26,7 @@ def test_accuracy_against_the_number_of_crops():
     _, finding, figures, table = section(inputs("views", *STUDY)).blocks
     assert finding.text.startswith(
         "On <b>other, fresh crops or the evaluation crop alone were not measured, so there is nothing to compare with. "
-        "On mae, [cls] gains +6.0 points from fresh crops, and 2 crops come within 0.5 points of them and "
+        "On mae, [cls] gains +6.0 points from fresh crops, and 2 crops come within 0.5 points of them; "
         "AbMILP gains +2.0 points from fresh crops, and no stored number comes within 0.5 points of them."
     )
     assert isinstance(figures, Figures)
@@ -41,6 +41,11 @@ def test_accuracy_against_the_number_of_crops():
         ["mae", "[cls]", "40.0 ± 0.5", "44.0 ± 0.5", "45.6 ± 0.5", "46.0 ± 0.5", "46.0 ± 0.5"],
         ["mae", "AbMILP", "50.0 ± 0.5", "–", "–", "51.0 ± 0.5", "52.0 ± 0.5"],
     ]
+
+
+def test_crops_that_do_harm():
+    probes = [shown(0, 40.0), shown(1, 30.0), shown("fresh", 39.5)]
+    assert finding("it", probes) == "On it, [cls] does best without crops, and loses 0.5 points with fresh ones."
 
 
 def test_enough_is_where_more_does_not_fall_behind_again():
