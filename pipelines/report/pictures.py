@@ -36,7 +36,7 @@ def opened(data: str | None, split: str | None, option: str = "--data") -> "Imag
         option: that names them, for the sentence.
     """
     if data is None:
-        return f"No images were named; name those that were extracted with {option}."
+        return f"No images were named, or those of params.yaml are not here; name those that were extracted with {option}."
     try:
         from extract.datasets import DataError, open_images
     except ModuleNotFoundError as error:

@@ -53,7 +53,6 @@ def section(inputs: Inputs) -> Section:
 def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
     if inputs.examples.n == 0 and not inputs.examples.ids:
         return None, ["No examples were asked for."]
-<<<<<<< HEAD
     images = opened(inputs.folders.images, inputs.folders.split)
     if isinstance(images, str):
         return None, [images]
@@ -61,12 +60,6 @@ def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
 
     rows = chosen(images, inputs.examples)
     maps, left_out = maps_of(inputs, images)
-=======
-    if data is None:
-        return None, [
-            "No images were named, or those of params.yaml are not here; name those that were extracted (--data and --split)."
-        ]
->>>>>>> report
     try:
         return _drawn(images, rows, maps) if maps else None, left_out
     except DataError as error:

@@ -83,11 +83,7 @@ def test_the_images_are_shown_that_params_yaml_names_and_no_others(finished: Pat
     without, named = report.taken
     (shown,) = overlays.section(without).blocks
     assert shown.text == "Overlays are left out:"
-<<<<<<< HEAD
-    assert shown.items == ("No images were named; name those that were extracted with --data.",)
-=======
     assert shown.items[0].startswith("No images were named, or those of params.yaml are not here; name those")
->>>>>>> report
     assert (named.folders.images, named.folders.split) == ("elsewhere", None)
 
 
