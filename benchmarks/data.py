@@ -31,7 +31,7 @@ def tokens() -> Rows:
     with torch.inference_mode():
         for start in range(0, len(images), 125):
             batch = torch.stack([encoder.transform(images.image(row)) for row in range(start, min(start + 125, len(images)))])
-            encoded = encoder(batch, tuple(blocks), (), False)
+            encoded = encoder(batch, tuple(blocks))
             parts.append(torch.cat([encoded.patch[block].half().flatten() for block in blocks]))
     flat = torch.cat(parts).numpy()
     n = len(flat) // (SHAPE[0] * SHAPE[1])

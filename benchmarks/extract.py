@@ -166,8 +166,9 @@ class Bench:
 
     def one_pass(self) -> None:
         """Ours, without the disk: tokens, ten statistics, maps."""
+        last = [self.encoder.n_blocks - 1]
         for images in self.batches():
-            self.encoder(images.to(self.device), [self.encoder.n_blocks - 1], self.encoder.statistics, maps=True)
+            self.encoder(images.to(self.device), last, self.encoder.statistics, maps=last)
 
     def extract(self) -> Path:
         """Ours, to the end; the folder it made."""

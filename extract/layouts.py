@@ -23,8 +23,12 @@ DIMENSIONS = {
 NARROW = ("float8_e4m3", "int8", "int4")  # codecs
 
 
-def named(encoded: Encoded, view: int) -> dict[str, Tensor]:
-    """Features of a view by the name of their array in the store."""
+def named(encoded: Encoded, view: int, numbered: bool = True) -> dict[str, Tensor]:
+    """Features of a view by the name of their array in the store.
+
+    Args:
+        numbered: whether names of attention maps say their block; in older sets, which have the last block's alone, they don't.
+    """
     named: dict[str, Tensor] = {}
     by_block: dict[str, Mapping[int, Tensor]] = {
         "patch": encoded.patch,
@@ -34,7 +38,8 @@ def named(encoded: Encoded, view: int) -> dict[str, Tensor]:
     for kind, tokens in by_block.items():
         named |= {f"{kind}/block{block}/view{view}": values for block, values in tokens.items()}
     named |= {f"statistics/{name}/view{view}": values for name, values in encoded.statistics.items()}
-    named |= {f"attention/{name}/view{view}": values for name, values in encoded.maps.items()}
+    for name, values in encoded.maps.items():
+        named[f"attention/{name if numbered else name.partition('/')[0]}/view{view}"] = values
     return named
 
 
@@ -57,9 +62,17 @@ def codec_of(name: str, dtype: str) -> Codec:
 
 
 def layouts_of(
-    encoded: Encoded, images: ImageSet, n_views: int, dtype: str, shard_rows: int | None, id_width: int
+    encoded: Encoded,
+    images: ImageSet,
+    n_views: int,
+    dtype: str,
+    shard_rows: int | None,
+    id_width: int,
+    numbered: bool = True,
 ) -> list[ArrayLayout]:
     """Layouts of all arrays, from the features of one view; shards of a size that suits the set if none is given.
+
+    `numbered`: as for `named`.
 
     Raises: StoreError: tokens of this width cannot be stored in this dtype.
     """
@@ -67,7 +80,7 @@ def layouts_of(
     features = {
         name: (codec_of(name, dtype), (n_images, *values.shape[1:]))
         for view in range(n_views)
-        for name, values in named(encoded, view).items()
+        for name, values in named(encoded, view, numbered).items()
     }
     if shard_rows is None:
         widest = max(codec.nbytes((1, *shape[1:])) for codec, shape in features.values())

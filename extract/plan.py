@@ -103,7 +103,7 @@ def plan(
     batch_size = min(batch_size, max(1, -(-len(images) // BATCHES)))
     sample = _sample(images, BATCHES * batch_size)
     encoder.model.to(device)
-    one = encoder(torch.zeros(1, *encoder.config["input_size"], device=encoder.device), kept, chosen, maps)
+    one = encoder(torch.zeros(1, *encoder.config["input_size"], device=encoder.device), kept, chosen, kept if maps else ())
     layouts = layouts_of(one, images, views, dtype, shard_rows, id_width_of(images, None))
     decoded_per_s, inputs = _decode(encoder, sample, batch_size, workers)
     with tempfile.TemporaryDirectory(prefix=".plan-", dir=existing_folder(folder)) as temporary:

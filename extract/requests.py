@@ -1,11 +1,13 @@
 """What may be asked of an extraction, and what it extends."""
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from extract.attention import PER_BLOCK, STATISTICS
 from extract.datasets import DataError, ImageSet
-from extract.encoders import Encoder
+from extract.encoders import Encoded, Encoder
 from extract.transform import as_options, differing
 from store import BeyondClsError, FeatureSpec, FeatureStore, StoreError
 from store.errors import unknown
@@ -64,6 +66,27 @@ def checked_statistics(encoder: Encoder, names: Sequence[str] | None) -> tuple[s
             raise BeyondClsError(f"{encoder.name} has no {lacks}, so no {name}; it can have: {can}")
     # In one order, whatever that of the names: equal sets have equal keys.
     return tuple(name for name in encoder.statistics if names is None or name in names)
+
+
+def map_names(encoded: Encoded, numbered: bool = True) -> tuple[str, ...]:
+    """Attention maps as a description names them, by row and block: "cls/block11". `numbered`: as for `layouts.named`."""
+    by_block = sorted((row, int(block)) for row, block in (name.split("/block") for name in encoded.maps))
+    return tuple(f"{row}/block{block}" if numbered else row for row, block in by_block)
+
+
+def unnumbered(spec: FeatureSpec, last: int) -> FeatureSpec | None:
+    """The description that a set with the same arrays had when maps were the last block's alone; None if it had others."""
+    rows = [name.partition("/block")[0] for name in spec.maps if name.endswith(f"/block{last}")]
+    return replace(spec, maps=tuple(rows)) if rows and len(rows) == len(spec.maps) else None
+
+
+def older_names(base: FeatureStore, last: int) -> dict[str, str]:
+    """Names that the attention maps of an older set have now -> those that they have there."""
+    return {
+        re.sub("/(?=view)", f"/block{last}/", name): name
+        for name in base.arrays
+        if re.fullmatch(r"attention/\w+/view\d+", name)
+    }
 
 
 def checked_blocks(blocks: Sequence[int], n_blocks: int) -> tuple[int, ...]:

@@ -18,12 +18,15 @@ from extract.requests import (
     checked_data,
     checked_statistics,
     id_width_of,
+    map_names,
+    older_names,
     transform_options,
+    unnumbered,
 )
 from extract.units import Unit, Units
 from store import BeyondClsError, FeatureSpec, FeatureStore, FeatureWriter, StoreError
 from store.codecs import get_codec
-from store.repair import salvage
+from store.repair import is_unnumbered, salvage
 from store.spec import EXTENDABLE_FIELDS
 from store.writer import discard_staging
 
@@ -60,7 +63,7 @@ def extract(
             key of the set, or the set itself, if it is anywhere already.
         blocks: whose tokens to keep; negative ones count from the end. By default the one at which the encoder is read.
         statistics: attention statistics, of every block; all that the encoder can have by default.
-        maps: keep the last block's attention maps, where there are any.
+        maps: keep attention maps of these blocks, where there are any.
         views: of each image: the evaluation crop, and random crops beside it.
         dtype: codec of tokens, a name in `store.codecs.CODECS`.
         batch_size: images per forward pass; halved where memory does not suffice.
@@ -98,7 +101,8 @@ def extract(
         checked_blocks([encoder.block] if blocks is None else blocks, encoder.n_blocks),
         checked_statistics(encoder, statistics),
     )
-    maps = maps and encoder.attends
+    map_blocks = kept if maps and encoder.attends else ()
+    last, numbered = encoder.n_blocks - 1, True  # older sets have the last block's maps alone, under names without a block
     encoder.model.to(device)
     report = progress or (lambda n: None)
     base: FeatureStore | None = None
@@ -107,9 +111,12 @@ def extract(
     if existing == "extend" and isinstance(out, Path) and (out / "zarr.json").exists():
         base = FeatureStore.open(out)
         kept = tuple(sorted({*kept, *base.spec.blocks}))
+        map_blocks = tuple(sorted({*(kept if map_blocks else ()), *base.spec.map_blocks("centre", last)}))
         chosen = tuple(name for name in encoder.statistics if name in {*chosen, *base.spec.statistics})
-        maps, views = maps or bool(base.spec.maps), max(views, base.spec.n_views)
-    probe = encoder(torch.zeros(1, *encoder.config["input_size"], device=encoder.device), kept, chosen, maps)
+        views = max(views, base.spec.n_views)
+    if existing == "repair" and isinstance(out, Path) and map_blocks and is_unnumbered(out):
+        map_blocks, numbered = (last,), False
+    probe = encoder(torch.zeros(1, *encoder.config["input_size"], device=encoder.device), kept, chosen, map_blocks)
     spec = FeatureSpec(
         weights=encoder.weights,
         architecture=encoder.architecture,
@@ -118,23 +125,25 @@ def extract(
         n_images=len(images),
         blocks=kept,
         statistics=chosen,
-        maps=tuple(sorted(probe.maps)),
+        maps=map_names(probe, numbered),
         n_views=views,
         dtype=dtype,
         compute_dtype=encoder.compute_dtype,
     )
     if base is not None:
         check_extension(base, spec, images)
+    keys = [spec.key, *([older.key] if (older := unnumbered(spec, last)) else [])]  # the same under older names will do
     if not isinstance(out, Path):
-        place = out(spec.key)
-        if isinstance(place, FeatureStore):
-            report(len(images))
-            return place
-        out = place
+        for place in (places := [out(key) for key in keys]):
+            if isinstance(place, FeatureStore):
+                report(len(images))
+                return place
+        assert isinstance(places[0], Path)
+        out = places[0]
     if existing != "repair" and (out / "zarr.json").exists():
         store = base if base is not None else FeatureStore.open(out)
-        if store.spec.key == spec.key:
-            discard_staging(out, spec.key)
+        if store.spec.key in keys:
+            discard_staging(out, store.spec.key)
             report(len(images))
             return store
         if base is None:
@@ -148,16 +157,30 @@ def extract(
             )
     id_width = id_width_of(images, base)
     if existing == "repair":
-        base, layouts, skip = salvage(out, spec, lambda rows: layouts_of(probe, images, views, dtype, rows, id_width))
+        base, layouts, skip = salvage(out, spec, lambda rows: layouts_of(probe, images, views, dtype, rows, id_width, numbered))
     else:
-        shard_rows = base.shard_rows if base is not None else shard_rows
+        if base is not None:
+            shard_rows = base.shard_rows
+            base.arrays |= {name: base.array(older) for name, older in older_names(base, last).items()}
         layouts = layouts_of(probe, images, views, dtype, shard_rows, id_width)
     norm, eps = encoder.norm()
     constants = {f"norm/{name}": value.numpy() for name, value in norm.items()}
     with FeatureWriter(out, spec, layouts, constants, base, skip, shared=n_tasks > 1) as writer:
         with ThreadPoolExecutor(workers) as decoders, _written_meanwhile(writer) as write:
             compute = Units(
-                encoder, images, layouts, kept, chosen, maps, batch_size, dtype, decoders, on_error, report, warn or _ignore
+                encoder,
+                images,
+                layouts,
+                kept,
+                chosen,
+                map_blocks,
+                numbered,
+                batch_size,
+                dtype,
+                decoders,
+                on_error,
+                report,
+                warn or _ignore,
             ).compute
             todo, rows_of = writer.missing_units(), layouts[0].rows
             report(len(images) - sum(len(range(*rows_of(unit))) for unit in todo))
@@ -172,7 +195,8 @@ def extract(
             for unit, arrays, notes in compute(claimed()):
                 write(unit.number, arrays, notes)
         names = list(images.classes) if images.classes is not None else None
-        done = writer.finish({"encoder": encoder.name, "norm_eps": eps, "classes": names, "problems": problems})
+        caution = {"cls_caution": encoder.cls_caution} if encoder.cls_caution else {}
+        done = writer.finish({"encoder": encoder.name, "norm_eps": eps, "classes": names, "problems": problems, **caution})
     return FeatureStore.open(out) if done else None
 
 

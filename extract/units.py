@@ -47,7 +47,9 @@ class Unit:
 
 @dataclass
 class Units:
-    """Computes units; `decoders` prepare images one batch ahead. The other fields are those of `extract.run.extract`.
+    """Computes units; `decoders` prepare images one batch ahead, `maps` are blocks, `numbered` is that of `named`.
+
+    The other fields are those of `extract.run.extract`.
 
     Where memory runs out, batches are halved from there on.
     """
@@ -57,7 +59,8 @@ class Units:
     layouts: Sequence[ArrayLayout]
     blocks: Sequence[int]
     statistics: Sequence[str]
-    maps: bool
+    maps: Sequence[int]
+    numbered: bool
     batch_size: int
     dtype: str
     decoders: ThreadPoolExecutor
@@ -134,7 +137,7 @@ class Units:
             if encoded is None:
                 continue  # with fewer
             begin = some.stop
-            self._copies.run(partial(self._keep, named(encoded, view), at[some], names, arrays))
+            self._copies.run(partial(self._keep, named(encoded, view, self.numbered), at[some], names, arrays))
 
     def _keep(
         self, features: dict[str, Tensor], at: Sequence[int], names: Sequence[str], arrays: dict[str, np.ndarray]

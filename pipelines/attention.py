@@ -2,28 +2,36 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipelines.places import open_features
 
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float
+
 
 def main(
     features: Annotated[str, typer.Option(help="feature set: its folder, receipt, or address")],
     out: Annotated[Path, typer.Option(help="folder for tables and maps")],
+    block: Annotated[int | None, typer.Option(help="of the maps  [default: the deepest that is stored]")] = None,
     params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
 ) -> None:
-    """Average the stored attention statistics over images (Fig. 3-6), and keep the [cls] maps of the last block.
+    """Average the stored attention statistics over images (Fig. 3-6), and keep the [cls] maps of a block.
 
-    Writes statistics.csv (block, statistic, mean and std over images of the mean over heads), heads.csv (mean over images per
-    block and head), maps/cls_map.npy ([N, T] float16: last block's [cls] attention, mean over heads, renormalised over patches;
-    only for encoders with [cls]), maps/crops.npy ([N, 4] float32: x0, y0, x1, y1 of what the encoder saw, in pixels of the
-    original) and summary.json.
+    Writes statistics.csv (block, statistic, and over images of the mean over heads: mean, std, median and quartiles), heads.csv
+    (mean and median over images per block and head), maps/cls_map.npy ([N, T] float16: a block's [cls] attention, mean over
+    heads, renormalised over patches; only for encoders with [cls]), maps/crops.npy ([N, 4] float32: x0, y0, x1, y1 of what the
+    encoder saw, in pixels of the original) and summary.json, which names the statistics without bound, of which medians tell
+    more.
     """
     import csv
 
     import numpy as np
+
+    from extract.attention import UNBOUNDED
 
     store = open_features(features, params)
     (out / "maps").mkdir(parents=True, exist_ok=True)
@@ -33,11 +41,13 @@ def main(
     for name in store.spec.statistics:
         values = store.array(f"statistics/{name}/view0").rows(rows).astype(np.float64)  # [N, L, H], or [N, L] per block
         over_heads = values.mean(2) if values.ndim == 3 else values
-        for block, (mean, std) in enumerate(zip(over_heads.mean(0), over_heads.std(0), strict=True)):
-            per_block.append({"statistic": name, "block": block, "mean": mean, "std": std})
+        measured = {"mean": over_heads.mean(0), "std": over_heads.std(0), **_quartiles(over_heads)}  # [L] each
+        for index in range(over_heads.shape[1]):
+            per_block.append({"statistic": name, "block": index, **{what: of[index] for what, of in measured.items()}})
+        medians = np.median(values, 0)  # [L, H]
         per_head += [
-            {"statistic": name, "block": block, "head": head, "mean": mean}
-            for (block, head), mean in (np.ndenumerate(values.mean(0)) if values.ndim == 3 else ())
+            {"statistic": name, "block": index, "head": head, "mean": mean, "median": medians[index, head]}
+            for (index, head), mean in (np.ndenumerate(values.mean(0)) if values.ndim == 3 else ())
         ]
     for file, table in (("statistics.csv", per_block), ("heads.csv", per_head)):
         with (out / file).open("w", newline="") as target:
@@ -45,19 +55,31 @@ def main(
             writer.writeheader()
             writer.writerows(table)
     n_tokens = store.tokens("patch").shape[1] if "patch" in store.kinds else None
-    if "cls" in store.spec.maps:
-        maps = store.array("attention/cls/view0").rows(rows).astype(np.float32).mean(1)  # [N, T], averaged over heads
+    if store.map_blocks("cls"):
+        block = store.map_block("cls") if block is None else block
+        maps = store.attention("cls", block).rows(rows).astype(np.float32).mean(1)  # [N, T], averaged over heads
         np.save(out / "maps/cls_map.npy", (maps / maps.sum(-1, keepdims=True)).astype(np.float16))
         n_tokens = maps.shape[-1]
-    np.save(out / "maps/crops.npy", store.array("images/crop/view0").rows(rows))
+    if "images/crop/view0" in store.attributes["arrays"]:  # not in a set that was made of tokens alone
+        np.save(out / "maps/crops.npy", store.array("images/crop/view0").rows(rows))
     summary = {
         "encoder": store.attributes["encoder"],
         "key": store.spec.key,
         "data": store.spec.data,
         "n_images": len(rows),
         "n_tokens": n_tokens,
+        "block": block,  # of the maps
         "classes": store.attributes["classes"],
         "architecture": json.loads(store.spec.architecture),
+        "unbounded": [name for name in store.spec.statistics if name in UNBOUNDED],
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     typer.echo(f"{out}: {len(store.spec.statistics)} statistics of {len(rows):,} images")
+
+
+def _quartiles(values: "Float[np.ndarray, 'N L']") -> "dict[str, Float[np.ndarray, 'L']]":
+    """Over images."""
+    import numpy as np
+
+    names = ("lower_quartile", "median", "upper_quartile")
+    return dict(zip(names, np.quantile(values, (0.25, 0.5, 0.75), axis=0), strict=True))

@@ -111,7 +111,7 @@ def weights_of_heads(folders: list[Path]) -> list[Weights]:
 
 
 def cls_map(attention: Path, like: Weights) -> list[Weights]:
-    """The last block's [cls] attention, if it was kept, as a head's weights.
+    """The [cls] attention of a block, if it was kept, as a head's weights.
 
     Raises: BeyondClsError: there is no such folder, or it is of other images than `like`.
     """

@@ -15,14 +15,22 @@ def main(pattern: Annotated[str, typer.Argument(help="part of a name")] = "") ->
     from extract.encoders.listing import listing_of
     from pipelines.store.table import table
 
+    cautions: dict[str, list[str]] = {}
     rows = [("name", "parameters", "width", "blocks", "read at", "tokens", "attention", "licence", "weights")]
     for name, entry in ENCODERS.items():
         if pattern in name:
             of = listing_of(entry)
             counts = (f"{of.n_parameters / 1e6:,.1f} M", str(of.width), str(of.n_blocks), str(of.block))
             rows.append((name, *counts, of.tokens, "yes" if of.attends else "no", entry.licence, entry.weights))
+            if of.cls_caution:
+                cautions.setdefault(of.cls_caution, []).append(name)
     if len(rows) > 1:
         typer.echo("\n".join(table(rows, right=(1, 2, 3, 4))))
+    for name, entry in ENCODERS.items():
+        if pattern in name and entry.note:
+            typer.echo(f"{name}: {entry.note}")
+    for caution, names in cautions.items():
+        typer.echo(f"note: {', '.join(names)}: {caution}")
     for name in timm_names(pretrained=True):
         if pattern in name:
             typer.echo(name)

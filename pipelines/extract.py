@@ -117,6 +117,8 @@ def main(
     if place.type == "cpu":
         keep_freed_memory()
     typer.echo(f"{encoder}: {len(images):,} images of {data} on {place}")
+    if frozen.cls_caution:
+        typer.echo(f"note: {encoder}: {frozen.cls_caution}", err=True)
     with progress_bar(encoder, len(images), "images") as progress:
         warn = lambda message: typer.echo(message, err=True)  # noqa: E731
         store = extract(frozen, images, target, **options, device=place, on_error=on_error, progress=progress, warn=warn)  # type: ignore[arg-type]

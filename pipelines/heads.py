@@ -17,7 +17,13 @@ OF_A_HEAD = ("preset", "seeds", "base_lrs", "weight_decays", "normalisation", "f
 # Sections of params.yaml with heads by name, and what `dvc repro` takes them to read: [cls], patch tokens, or both.
 SECTIONS = ("cls_heads", "heads", "own_heads")
 # Of these, one excludes the other.
-ALTERNATIVES = (("base_lr", "base_lrs"), ("weight_decay", "weight_decays"), ("k_shot", "percent"))
+ALTERNATIVES = (
+    ("base_lr", "base_lrs"),
+    ("weight_decay", "weight_decays"),
+    ("k_shot", "percent"),
+    ("k_shot", "ids"),
+    ("percent", "ids"),
+)
 TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "int": ((int,), "a whole number"),
     "float": ((int, float), "a number"),
@@ -31,6 +37,7 @@ OF_A_RUN = {
     "held_out": "float",
     "k_shot": "int",
     "percent": "float",
+    "ids": "str",
     "subset_seed": "int",
     "placement": "str",
 }

@@ -31,13 +31,14 @@ def main(
         list[str] | None, typer.Option(help="a folder in --probes; several times for several  [default: all with weights]")
     ] = None,
     size: Annotated[int, typer.Option(min=8, help="side of the frame in which boxes are compared, pixels")] = 224,
+    block: Annotated[int | None, typer.Option(help="whose attention maps are scored  [default: the deepest stored]")] = None,
     view: Annotated[int, typer.Option(min=0, help="which view of the images; 0 is the evaluation crop")] = 0,
     workers: Annotated[int | None, typer.Option(min=1, help="processes  [default: one a core]")] = None,
     params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
 ) -> None:
     """Find objects by attention maps and by the weights of trained heads, and compare with boxes: MaxBoxAcc and MaxBoxAccV2.
 
-    Needs neither images nor encoder. Maps are the last block's [cls] attention (mean over attention heads, and each of them),
+    Needs neither images nor encoder. Maps are a block's [cls] attention (mean over attention heads, and each of them),
     the centre patch's if it is stored, the weights over patches of each head (mean and standard deviation over its seeds), and,
     as a baseline, a Gaussian at the centre of every image.
 
@@ -58,7 +59,7 @@ def main(
 
     store = open_features(features, params)
     truths = truths_of(store, size, view)
-    kinds = score_maps(store, truths.rows, probes, head, view)
+    kinds = score_maps(store, truths.rows, probes, head, view, block)
     n = len(truths.rows) * sum(len(kind.maps) for kind in kinds)
     found, boxes = [], []
     with applied(workers or len(os.sched_getaffinity(0))) as each, progress_bar("localise", n, "maps") as progress:
@@ -94,7 +95,12 @@ def main(
 
 
 def score_maps(
-    store: "FeatureStore", rows: "np.ndarray", probes: Path | None, heads: Sequence[str] | None, view: int
+    store: "FeatureStore",
+    rows: "np.ndarray",
+    probes: Path | None,
+    heads: Sequence[str] | None,
+    view: int,
+    block: int | None = None,
 ) -> "list[ScoreMaps]":
     """Attention that is stored, then the heads that are asked for, or all whose weights tell patches apart.
 
@@ -103,7 +109,7 @@ def score_maps(
     from probe.localisation.maps import attention_maps, probe_maps
     from store import BeyondClsError
 
-    found = attention_maps(store, rows, view)
+    found = attention_maps(store, rows, view, block)
     if heads and probes is None:
         raise BeyondClsError(f"--head is {heads[0]!r}, but there is no --probes PROBES/ENCODER that it could be in")
     if probes is not None:
@@ -123,7 +129,7 @@ def score_maps(
     if not found:
         raise BeyondClsError(
             f"there is nothing to score: {store.where} keeps no attention maps, and no head with weights was given; "
-            "add them by `beyondcls extract --extend --maps cls`, or name probes with --probes"
+            "add them by `beyondcls extract --extend --maps`, or name probes with --probes"
         )
     return found
 

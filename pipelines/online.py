@@ -20,7 +20,7 @@ from extract.requests import checked_blocks
 from extract.transform import as_options, differing, in_words, options_of
 from probe.head import TOKENS, Head
 from probe.saved import load_with
-from probe.sources import JOINED
+from probe.sources import JOINED, MAP
 from store import BeyondClsError
 
 Picture = str | Path | Image.Image
@@ -45,7 +45,7 @@ def online(
         encoder: the one that the probe was trained on, or its name for `load_encoder`.
         probe: path of a trained probe (see `load_probe`), or a head.
         description: of a head that is given as such: what its JSON file would hold ("encoder_weights", "block", "classes", …).
-            Without one, `patch` and `cls` are of the block at which the encoder is read, and nothing is compared.
+            Without one, `patch`, `cls`, `attention/cls` are of the block at which the encoder is read, and nothing is compared.
         joined: the second encoder, for heads that read `joined/…`.
         own: FILE.py:CLASS of an aggregator of your own, as for `load_probe`.
         options: of `load_encoder` (checkpoint, mean, crop_mode, …), for an encoder that is given by its name. What it sees of
@@ -117,14 +117,17 @@ class Online(nn.Module):
             )
         if joined is not None and not second:
             raise BeyondClsError(f"this head reads {', '.join(reads)}, nothing of a second encoder; leave out {joined.name}")
-        block, joined_block = encoder.block, None if joined is None else joined.block
+        blocks = (encoder.block, encoder.block)
         if description is not None:
             check_encoder(encoder, about)
-            block = _whole(about, "block")
-            if joined is not None:
+            blocks = _blocks(encoder, about)
+        self._names = {kind: _array(kind, *blocks) for kind in reads if kind not in second}
+        if joined is not None:
+            blocks = (joined.block, joined.block)
+            if description is not None:
                 check_encoder(joined, about.get("joined_encoder") or {}, "second ")
-                joined_block = _whole(about["joined_encoder"], "block")
-        self._names = {kind: _array(kind, joined_block if kind in second else block) for kind in reads}
+                blocks = _blocks(joined, about["joined_encoder"])
+            self._names |= {kind: _array(kind, *blocks) for kind in second}
         self.classes, self.multilabel = _classes(about, self.n_classes), bool(about.get("multilabel", False))
         self.to(encoder.device)
         features = self._tried()
@@ -204,9 +207,11 @@ class Online(nn.Module):
                 "prepare(…) makes them"
             )
         names = [self._names[kind] for kind in kinds]
-        blocks = sorted({int(found[1]) for name in names if (found := re.fullmatch(r"\w+/block(\d+)", name))})
-        kept = checked_blocks(blocks, encoder.n_blocks) if blocks else ()
-        encoded = encoder(images, kept, maps=any(name.startswith("attention/") for name in names))
+        kept, maps = (
+            _named_blocks(r"\w+/block(\d+)", names, encoder),
+            _named_blocks(r"attention/\w+/block(\d+)", names, encoder),
+        )
+        encoded = encoder(images, kept, maps=maps)
         there = {name.removesuffix("/view0"): values for name, values in named(encoded, 0).items()}
         for kind, name in zip(kinds, names, strict=True):
             if name not in there:
@@ -243,19 +248,21 @@ def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], which: str = ""
             raise BeyondClsError(f"the probe does not record {field} of its {which}encoder; train it again")
     name = recorded.get("encoder")
     remedy = f"load {name!r} as it was extracted, or train a probe on features of {encoder.name!r}"
-    if recorded["encoder_weights"] != encoder.weights:
+    seen = recorded["transform"] if isinstance(recorded["transform"], Mapping) else {}
+    names = differing(seen, encoder.described_transform)
+    # Positions, which are among the weights, differ with the size of images.
+    if recorded["encoder_weights"] != encoder.weights and "input_size" not in names:
         raise BeyondClsError(
             f"the probe's {which}encoder, {name!r}, has weights {recorded['encoder_weights']}; "
             f"{encoder.name!r} has {encoder.weights}; {remedy}"
         )
+    if names:
+        raise BeyondClsError(
+            f"the probe's {which}encoder, {name!r}, sees {in_words(seen, names, encoder.described_transform)}, as "
+            f"{encoder.name!r} does; load it with {as_options(seen, names)}, or by its name without these options"
+        )
     for field, ours in zip(SAME, (encoder.architecture, encoder.described_transform), strict=True):
-        theirs = recorded[field]
-        if field == "transform" and isinstance(theirs, Mapping) and (names := differing(theirs, ours)):
-            raise BeyondClsError(
-                f"the probe's {which}encoder, {name!r}, sees {in_words(theirs, names, ours)}, as {encoder.name!r} does; "
-                f"load it with {as_options(theirs, names)}, or by its name without these options"
-            )
-        if theirs != ours:
+        if recorded[field] != ours:
             raise BeyondClsError(
                 f"the probe's {which}encoder, {name!r}, has {field} {recorded[field]}; {encoder.name!r} has {ours}; {remedy}"
             )
@@ -281,10 +288,23 @@ def grid_of(encoder: Encoder, n_patches: int) -> tuple[int, int] | None:
     return (side, side) if side * side == n_patches else None
 
 
-def _array(kind: str, block: int | None) -> str:
+def _named_blocks(pattern: str, names: Sequence[str], encoder: Encoder) -> tuple[int, ...]:
+    """Raises: BeyondClsError: the encoder has no such block."""
+    blocks = [int(found[1]) for name in names if (found := re.fullmatch(pattern, name))]
+    return checked_blocks(blocks, encoder.n_blocks) if blocks else ()
+
+
+def _array(kind: str, block: int, attention_block: int) -> str:
     """What a kind is called in the store of its encoder, without its view."""
     own = kind.removeprefix(JOINED)
+    if MAP.fullmatch(own) and "/block" not in own:
+        return f"{own}/block{attention_block}"
     return f"{own}/block{block}" if own in TOKENS else own
+
+
+def _blocks(encoder: Encoder, recorded: Mapping[str, Any]) -> tuple[int, int]:
+    """Of tokens, and of attention maps: the last block's, where a probe does not say, as feature sets once had no others."""
+    return _whole(recorded, "block"), _whole({"attention_block": encoder.n_blocks - 1, **recorded}, "attention_block")
 
 
 def _n_patches(features: Mapping[str, Tensor]) -> int | None:

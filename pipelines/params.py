@@ -30,7 +30,7 @@ def from_yaml(text: str) -> Any:
 
 
 T = TypeVar("T")
-SINGULAR = {"studies": "study"}  # of sections' names; others lose their s
+SINGULAR = {"studies": "study", "block_studies": "study"}  # of sections' names; others lose their s
 
 
 def read_params(path: Path) -> dict[str, Any]:

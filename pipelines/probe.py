@@ -38,7 +38,9 @@ def main(
     ] = None,
     study: Annotated[
         str | None,
-        typer.Option(help="train all heads of studies.STUDY in params.yaml, with its parameters, in place of --head"),
+        typer.Option(
+            help="train all heads of STUDY (studies, block_studies in params.yaml), with its parameters, in place of --head"
+        ),
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="of the aggregator, e.g. --option depth=2; may be repeated")] = None,
     preset: Annotated[
@@ -102,6 +104,12 @@ def main(
     ] = None,
     k_shot: Annotated[int | None, typer.Option(help="train on so many images of each class")] = None,
     percent: Annotated[float | None, typer.Option(help="train on so many percent of the images, stratified")] = None,
+    ids: Annotated[
+        str | None,
+        typer.Option(
+            help="train on the images that this file lists, one id or file name a line, e.g. the list of ImageNet 1 %"
+        ),
+    ] = None,
     subset_seed: Annotated[int | None, typer.Option(help="of --k-shot and --percent  [default: 0]")] = None,
     skip_absent: Annotated[
         bool,
@@ -151,6 +159,7 @@ def main(
         held_out=held_out,
         k_shot=k_shot,
         percent=percent,
+        ids=ids,
         subset_seed=subset_seed,
         placement=placement,
     )
@@ -190,6 +199,7 @@ def main(
             progress=progress,
             say=typer.echo if _is_first() else None,
             notes={"command": shlex.join(["beyondcls", *sys.argv[1:]]), **about},
+            timed=True,
             **of_run,
         )
     if _is_first():
@@ -249,9 +259,28 @@ def _subset(store: "FeatureStore", of_run: dict[str, Any]) -> "tuple[np.ndarray 
     from probe.subsets import k_shot, percentage
 
     k, percent, seed = of_run.pop("k_shot", None), of_run.pop("percent", None), of_run.pop("subset_seed", 0)
+    if (ids := of_run.pop("ids", None)) is not None:
+        return _listed(store, Path(ids))
     rows = np.flatnonzero(store.labelled)
     if k is not None:
         return k_shot(store.labels, k, seed, rows), {"subset": {"k_shot": k, "seed": seed}}
     if percent is not None:
         return percentage(store.labels, percent, seed, rows), {"subset": {"percent": percent, "seed": seed}}
     return None, {}
+
+
+def _listed(store: "FeatureStore", file: Path) -> "tuple[np.ndarray, dict[str, Any]]":
+    """Rows of the images that a file names, and what to write down of it: its content by a digest, not where it lies.
+
+    Raises: StoreError: no such file, or images that are not in the set.
+    """
+    import xxhash
+
+    from store import read_ids, rows_of_ids
+
+    named = read_ids(file)
+    rows = rows_of_ids(store, named)
+    if unusable := int((~store.labelled[rows]).sum()):
+        typer.echo(f"{unusable:,} of {len(rows):,} images of {file} have no label or could not be read, and are left out")
+    digest = xxhash.xxh3_128_hexdigest("\n".join(named).encode())
+    return rows, {"subset": {"ids": file.name, "n_ids": len(named), "n_unusable": unusable, "digest": digest}}

@@ -4,10 +4,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipelines.heads import SECTIONS, layered, of_a_command
-from pipelines.params import check_names, mapping, section
+from pipelines.params import check_names, integers, mapping, section
 
-# What results are of, and where they go: `dvc.yaml` reads these, and tells `beyondcls probe` by --features, --joined and --out.
-PLACES = ("study", "encoder", "joined")
+# Sections of params.yaml with studies by name, and what `dvc.yaml` reads of each study: what results are of and where they go,
+# which it tells `beyondcls probe` by --features, --joined and --out; and which blocks are stored for it.
+PLACES = {"studies": ("study", "encoder", "joined"), "block_studies": ("study", "encoder", "stored")}
+
+
+def studies_of(params: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    """Section and content of each study, by name.
+
+    Raises: BeyondClsError: two sections have studies of one name.
+    """
+    from store import BeyondClsError
+
+    studies: dict[str, tuple[str, Any]] = {}
+    for name in PLACES:
+        found = section(params, name)
+        if twice := next((study for study in found if study in studies), None):
+            raise BeyondClsError(f"study {twice!r} stands in {name} and in another section; give one of the two another name")
+        studies |= {study: (name, content) for study, content in found.items()}
+    return studies
 
 
 def params_of_study(params: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -16,16 +33,20 @@ def params_of_study(params: Mapping[str, Any], name: str) -> dict[str, Any]:
     Heads stand in the study itself, in the form that they have under `heads`: no other head trains with them, and a change of
     one of them concerns this study alone.
 
-    Raises: BeyondClsError: unknown study or parameter, or no heads.
+    Raises: BeyondClsError: unknown study or parameter, no heads, or blocks to store that are no integers.
     """
     from store import BeyondClsError
 
-    study = section(params, "studies", name)
+    studies = studies_of(params)
+    group = studies[name][0] if name in studies else "studies"
+    study, where = section(params, group, name), f"{group}.{name}"
     of_a_run = of_a_command()
-    check_names(f"studies.{name}", study, [*PLACES, "heads", *of_a_run])
-    heads = mapping(f"studies.{name}.heads", study.get("heads"))
+    check_names(where, study, [*PLACES[group], "heads", *of_a_run])
+    if "stored" in study:
+        integers(f"{where}.stored", str(study["stored"]))
+    heads = mapping(f"{where}.heads", study.get("heads"))
     if not heads:
-        raise BeyondClsError(f"studies.{name} has no heads, expected one or more by name, e.g. heads: {{abmilp: {{}}}}")
+        raise BeyondClsError(f"{where} has no heads, expected one or more by name, e.g. heads: {{abmilp: {{}}}}")
     own = {parameter: value for parameter, value in study.items() if parameter in of_a_run}
     others = {name: value for name, value in params.items() if name not in SECTIONS}
     return {**others, "heads": heads, "probe": layered(section(params, "probe"), own)}

@@ -13,7 +13,7 @@ import xxhash
 from jaxtyping import Bool
 
 from probe.closed import CLOSED, Closed, Logistic, Ridge, Vectors
-from probe.cost import Cost, cost_of, shapes_read
+from probe.cost import Cost, bytes_read, cost_of, shapes_read
 from probe.grid import HeadPlan
 from probe.metrics import top_k_hits
 from probe.notes import augmentation, notes_on_training
@@ -23,6 +23,7 @@ from probe.select import Selected
 from probe.sources import Source
 
 LINEAR = (Logistic, Ridge)  # protocols whose classifier is a linear layer, as that of a head
+ABOUT_CLS = "[cls]: "  # what notes on [cls] of the encoder begin with; the report shows them below its table
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
 
 
@@ -39,7 +40,7 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
         "selected": chosen.to_dict(),
         "n_parameters": sum(p.numel() for p in outcomes[0].head.parameters()),
         "cost": asdict(cost),
-        "notes": [*chosen.notes, *notes, *([UNCOUNTED] if cost.flops_per_image is None else [])],
+        "notes": [*chosen.notes, *notes, *([UNCOUNTED] if cost.flops_per_image is None else []), *_cautions(name, passes)],
     }
 
 
@@ -54,7 +55,7 @@ def measures_of_closed(
     for source, pooled in zip((passes.training, passes.test), passes.vectors(name), strict=True):
         labels = torch.from_numpy(source.store.labels[source.rows])
         sides.append(Vectors(pooled.vectors[0].cpu(), labels, source.store.n_classes))
-    result = protocol.fit(*sides)
+    result, cost = protocol.fit(*sides), _cost(name, passes)
     test = sides[1]
     correct = None if test.multilabel else top_k_hits(result.scores.cpu(), test.labels).numpy()[None]
     called = next((known for known, kind in CLOSED.items() if type(protocol) is kind), type(protocol).__name__)
@@ -63,9 +64,9 @@ def measures_of_closed(
         **{measure: over_seeds([value]) for measure, value in result.metrics.items()},
         "seeds": [],
         "protocol": {"name": called, **vars(protocol)},
-        "cost": asdict(_cost(name, passes) if isinstance(protocol, LINEAR) else Cost(0, None, None)),
+        "cost": asdict(cost if isinstance(protocol, LINEAR) else Cost(0, None, None, cost.bytes_per_image)),
         "selected": {**result.chosen, **asdict(result.selection)},
-        "notes": list(result.notes),
+        "notes": [*result.notes, *_cautions(name, passes)],
     }
     return measures, correct
 
@@ -86,6 +87,13 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
     }
 
 
+def _cautions(name: str, passes: Passes) -> list[str]:
+    """What extraction wrote down about [cls] of the encoder, for a head that reads it."""
+    caution = passes.training.store.attributes.get("cls_caution")
+    reads_cls = any(kind.split("/")[0] == "cls" for kind in passes.template(name).aggregator.reads)  # of any block
+    return [f"{ABOUT_CLS}{caution}"] if caution and reads_cls else []
+
+
 def _digest_of_images(source: Source) -> str:
     """xxh3_128 of the ids of the images, a line each in the order of their rows: who has the same was measured on the same."""
     ids = source.store.ids
@@ -99,7 +107,7 @@ def _n_patches(passes: Passes, reads: Sequence[str]) -> int | None:
 
 def _cost(name: str, passes: Passes) -> Cost:
     head = passes.template(name)
-    return cost_of(head, shapes_read(head, passes.training))
+    return cost_of(head, shapes_read(head, passes.training), bytes_read(head, passes.training))
 
 
 def _recipe(plan: HeadPlan, chosen: Selected) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from probe.recipe import Recipe
 from probe.results import measures_of, measures_of_closed, write_correct, write_measures, write_trained
 from probe.select import Selected, select
 from probe.sources import Source, check_pair
+from probe.timing import FILE, time_head, write_timing
 from store import BeyondClsError, FeatureStore, StoreError
 from store.placement import Placement
 
@@ -39,6 +40,7 @@ def probe(
     progress: Callable[[int], None] | None = None,
     say: Callable[[str], None] | None = None,
     notes: Mapping[str, Any] | None = None,
+    timed: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Train heads and write everything that is known of them into `out`; returns the content of metrics.json, by head.
 
@@ -73,6 +75,7 @@ def probe(
         progress: called with the number of epochs since the last call, each head's and seed's for itself (`n_epochs`).
         say: called with what a user should know.
         notes: to be written into metrics.json too, e.g. the command.
+        timed: measure what the forward pass of each head takes here, and write it into `timing.json`.
 
     Raises:
         BeyondClsError: unknown aggregator or options, a grid that memory cannot hold, or a seed that diverged.
@@ -122,6 +125,9 @@ def probe(
                         write_trained(folder, plan, passes, outcomes[name], chosen[name], about)
                     elif correct is not None:
                         write_correct(folder, correct)
+                    (folder / FILE).unlink(missing_ok=True)
+                    if timed:
+                        write_timing(folder, time_head(passes.template(name), passes.test, place))
         if rank == 0:
             _remove(unfinished)
     return {name: written[name] for name in plans}

@@ -1,5 +1,6 @@
 """Which stored arrays the kinds of features are that heads read, and whether feature sets belong together."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +15,7 @@ from store.spec import EXTENDABLE_FIELDS
 
 JOINED = "joined/"
 TOKENS = ("patch", "cls", "registers")
+MAP = re.compile(r"attention/(\w+)(?:/block(\d+))?", re.ASCII)
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +25,7 @@ class Source:
     Attributes:
         store: the feature set.
         joined: another one of the same images, whose features are the kinds that begin with `joined/`.
-        block: whose tokens are meant by `patch` and `cls`; the deepest stored one by default.
+        block: which is meant by `patch`, `cls` and `attention/cls`; the deepest stored one by default.
         subset: rows to use, of those that are valid and labelled (and in the second set, if there is one); all by default.
     """
 
@@ -33,26 +35,23 @@ class Source:
     subset: np.ndarray | None = None
 
     def arrays(self, kind: str, views: Iterable[int] = (0,)) -> list[ArrayReader]:
-        """The arrays of a kind, one for each view: "patch", "cls/block5", "attention/cls", "joined/attention/cls".
+        """The arrays of a kind, one for each view: "patch", "cls/block5", "attention/cls", "joined/attention/cls/block5".
+
+        Without a block, they are of the block that is probed, or of the deepest of the second set.
 
         Raises: StoreError: the set has no such tokens, block, map or view; or there is no second set.
         """
-        store, own = self.store, kind.removeprefix(JOINED)
+        store, block, own = self.store, self.probed_block, kind.removeprefix(JOINED)
         if kind.startswith(JOINED):
             if self.joined is None:
                 raise StoreError(f"this head reads {kind!r}, of a second feature set; name it with --joined")
-            store = self.joined
-        return [store.array(f"{self._name(store, own)}/view{view}") for view in views]
+            store, block = self.joined, self.joined.spec.blocks[-1]
+        return [_array(store, own, block, view) for view in views]
 
     @property
     def probed_block(self) -> int:
-        """The block that `patch` and `cls` are of."""
+        """The block that `patch`, `cls` and `attention/cls` are of."""
         return self.store.spec.blocks[-1] if self.block is None else self.block
-
-    def _name(self, store: FeatureStore, kind: str) -> str:
-        if kind in TOKENS:
-            return f"{kind}/block{self.probed_block if store is self.store else store.spec.blocks[-1]}"
-        return kind
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -109,9 +108,9 @@ class Source:
     @property
     def described(self) -> dict[str, Any]:
         """Which encoder a probe needs to be shown images, and whether those have one label or several; plain values."""
-        described = {**_encoder_of(self.store), "block": self.probed_block, "multilabel": self.store.multilabel}
+        described = {**_encoder_of(self.store, self.probed_block), "multilabel": self.store.multilabel}
         if self.joined is not None:
-            described["joined_encoder"] = {**_encoder_of(self.joined), "block": self.joined.spec.blocks[-1]}
+            described["joined_encoder"] = _encoder_of(self.joined, self.joined.spec.blocks[-1])
         return described
 
     @property
@@ -136,6 +135,15 @@ class Source:
         """T; None for a set without patch tokens."""
         shapes = [a.shape for name, a in self.store.arrays.items() if name.startswith("patch/") and not name.endswith(SCALE)]
         return shapes[0][1] if shapes else None
+
+
+def _array(store: FeatureStore, kind: str, block: int, view: int) -> ArrayReader:
+    """`block`: of kinds that do not name one."""
+    if kind in TOKENS:
+        return store.array(f"{kind}/block{block}/view{view}")
+    if named := MAP.fullmatch(kind):
+        return store.attention(named[1], int(named[2] or block), view)
+    return store.array(f"{kind}/view{view}")
 
 
 def _mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
@@ -188,11 +196,14 @@ def check_pair(training: FeatureStore, test: FeatureStore) -> None:
         )
 
 
-def _encoder_of(store: FeatureStore) -> dict[str, Any]:
+def _encoder_of(store: FeatureStore, block: int) -> dict[str, Any]:
+    """`attention_block` is the same; probes that do not record it read the last block's maps, whatever their `block`."""
     spec = store.spec
     return {
         "encoder": store.attributes["encoder"],
         "encoder_weights": spec.weights,
         "architecture": spec.architecture,
         "transform": dict(spec.transform),
+        "block": block,
+        "attention_block": block,
     }

@@ -136,8 +136,8 @@ def train(
         families = [family for family in families if len(family.stack)]
         if test is not None and families:
             for family, measured in zip(families, evaluate([f.stack for f in families], test, final_norm), strict=True):
-                for curve, measures in zip(family.curves, measured.measures, strict=True):
-                    curve[-1].update(measures)
+                for curve, of_test in zip(family.curves, measured.measures, strict=True):
+                    curve[-1].update(of_test)
         if after_epoch:
             after_epoch(epoch + 1)
         if not families:

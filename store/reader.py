@@ -190,7 +190,7 @@ class FeatureStore:
             raise StoreError(
                 f"{self.where} has no array {name!r}; it has: {', '.join(written)}. Extract with that block or view"
             )
-        described = {"cls": "[cls] tokens", "patch": "patch tokens"}.get(kind, repr(kind))
+        described = {"cls": "[cls] tokens", "patch": "patch tokens", "attention": "attention maps"}.get(kind, repr(kind))
         raise StoreError(
             f"{self.where} has no {described} (it has: {', '.join(self.extracted_kinds)}); "
             "choose an aggregator that reads something else, or extract with an encoder that has them"
@@ -200,6 +200,42 @@ class FeatureStore:
         """Tokens of one block: patch [N, T, D], cls [N, D], registers [N, R, D]. The deepest stored block by default."""
         chosen = self.spec.blocks[-1] if block is None else block
         return self.array(f"{kind}/block{chosen}/view{view}")
+
+    def attention(self, row: str, block: int | None = None, view: int = 0) -> ArrayReader:
+        """A row of one block's attention over the patches, [N, H, T]: that of [cls] ("cls") or of the centre patch ("centre").
+
+        Args:
+            block: `map_block` by default.
+
+        Raises: StoreError: that block's map is not stored; names those that are.
+        """
+        stored, chosen = self.map_blocks(row), self.map_block(row) if block is None else block
+        if stored and chosen not in stored:
+            blocks = f"block{'s' * (len(stored) > 1)} {', '.join(map(str, stored))}"
+            raise StoreError(
+                f"{self.where} keeps the attention map {row!r} of {blocks}, not of block {chosen}; add it: "
+                f"beyondcls extract --extend --blocks {chosen} with the options that the set was made with"
+            )
+        numbered = f"attention/{row}/block{chosen}/view{view}"
+        return self.array(f"attention/{row}/view{view}" if row in self.spec.maps else numbered)
+
+    def map_blocks(self, row: str) -> tuple[int, ...]:
+        """Blocks of which a row of attention is kept, ascending.
+
+        Older sets keep the last block's alone. A copy without statistics does not tell how many blocks there are: there it
+        is taken to be the deepest whose tokens are kept.
+        """
+        return self.spec.map_blocks(row, self.spec.blocks[-1] if self.n_blocks is None else self.n_blocks - 1)
+
+    def map_block(self, row: str) -> int:
+        """The deepest block of which tokens are kept, or if its map is not, the deepest of which there is one."""
+        deepest, stored = self.spec.blocks[-1], self.map_blocks(row)
+        return deepest if deepest in stored or not stored else stored[-1]
+
+    @property
+    def n_blocks(self) -> int | None:
+        """Blocks of the encoder, L; None in a copy without statistics."""
+        return next((array.shape[1] for name, array in self.arrays.items() if _kind(name) == "statistics"), None)
 
     def rows(self, indices: Sequence[int] | np.ndarray, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Rows of several arrays in the order of `indices`: name -> [n, ...], of all arrays with an image axis by default."""

@@ -63,6 +63,14 @@ def salvage(
     return store, layouts, bad
 
 
+def is_unnumbered(path: Path) -> bool:
+    """Whether a set's attention maps are named without their block, as in older sets; folders tell if the description can't."""
+    try:
+        return any("/" not in name for name in FeatureStore.describe(path).spec.maps)
+    except StoreError:
+        return any(path.glob("attention/*/view*"))
+
+
 def _check_options(folder: Local, spec: FeatureSpec, layouts: Sequence[ArrayLayout]) -> None:
     """Raises: StoreError: what is left of a set with a damaged zarr.json does not look like the set that it is to be again."""
     expected = {layout.name: layout for layout in layouts}

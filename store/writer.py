@@ -145,7 +145,7 @@ class FeatureWriter:
                 theirs = self.base.arrays.get(name)
                 if theirs is None or (name, unit) in self._skip or not same_shard(layout, theirs.layout, unit):
                     continue
-                link(self.base.path / layout.file(unit), self.staging / layout.file(unit))
+                link(self.base.path / theirs.layout.file(unit), self.staging / layout.file(unit))
                 shards.append({"array": name, **theirs.shards[unit]})
             if shards:
                 yield {"unit": unit, "shards": shards, "invalid": [n for n in notes if start <= n["row"] < stop]}

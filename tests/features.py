@@ -1,7 +1,9 @@
 """Small feature sets written by tests: tokens with a class signal, no encoder needed."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ def write_features(
     registers: int = 0,
     multilabel: bool = False,
     maps: Sequence[str] = ("cls",),
+    older: bool = False,
     norm: bool = False,
     crops: bool = False,
     shard_rows: int = 64,
@@ -44,6 +47,7 @@ def write_features(
         invalid: rows that could not be read.
         multilabel: image i has the classes i % n_classes and, every other time, i // 2 % n_classes.
         maps: attention maps, of three heads.
+        older: names of maps do not say their block, the encoder's last; the encoder has two.
         norm: a final norm that is not the identity.
         crops: boxes, in pixels of the original.
         order: of the images: row r holds what else is in row order[r], id and label included.
@@ -65,10 +69,10 @@ def write_features(
         "images/valid": (valid, ("image",)),
         f"patch/block{last}/view0": (patch.astype(np.float16), ("image", "patch", "channel")),
         "statistics/cls_self/view0": (generator.random((n, 2, 3)).astype(np.float32), ("image", "block", "head")),
-        "attention/cls/view0": (generator.random((n, 3, n_tokens)).astype(np.float16), ("image", "head", "patch")),
+        f"attention/cls/block{last}/view0": (generator.random((n, 3, n_tokens)).astype(np.float16), ("image", "head", "patch")),
     }
     if "cls" not in maps:
-        del arrays["attention/cls/view0"]
+        del arrays[f"attention/cls/block{last}/view0"]
     if cls:
         token = generator.normal(size=(n, dim))
         token[np.arange(n), label] += signal / 3
@@ -85,16 +89,22 @@ def write_features(
         boxes = np.tile(np.array([2, 2, 30, 30], np.float32), (n, 1)) * valid[:, None]
         arrays["images/crop/view0"] = (boxes, ("image", "side"))
     if "centre" in maps:
-        arrays["attention/centre/view0"] = (generator.random((n, 3, n_tokens)).astype(np.float16), ("image", "head", "patch"))
+        values = generator.random((n, 3, n_tokens)).astype(np.float16)
+        arrays[f"attention/centre/block{last}/view0"] = (values, ("image", "head", "patch"))
     if registers:
         token = generator.normal(size=(n, registers, dim))
         arrays[f"registers/block{last}/view0"] = (token.astype(np.float16), ("image", "register", "channel"))
     arrays |= _beside(arrays, [block for block in blocks if block != last], last, views, generator)
+    if older:
+        arrays = {
+            re.sub(r"^(attention/\w+)/block1", r"\1", n): a for n, a in arrays.items() if not re.match("att.*block[^1]", n)
+        }
     if order is not None:
         arrays = {name: (values[list(order)], dims) for name, (values, dims) in arrays.items()}
     layouts = [ArrayLayout(name, values.shape, values.dtype.name, dims, shard_rows) for name, (values, dims) in arrays.items()]
     data = f"data{seed}" if order is None else f"data{seed} in another order"
-    spec = FeatureSpec(weights, "{}", {"input_size": [3, 32, 32]}, data, n, tuple(blocks), ("cls_self",), tuple(maps), views)
+    kept = tuple(maps if older else [f"{row}/block{block}" for row in maps for block in blocks])
+    spec = FeatureSpec(weights, "{}", {"input_size": [3, 32, 32]}, data, n, tuple(blocks), ("cls_self",), kept, views)
     last_norm = {"norm/weight": np.linspace(0.5, 2, dim, dtype=np.float32), "norm/bias": np.ones(dim, np.float32)}
     attributes = {"encoder": f"encoder-{weights}", "norm_eps": 1e-6 if norm else None, "problems": []}
     attributes["classes"] = list(classes) if classes else None
@@ -109,15 +119,41 @@ def write_arrays(
     values: Mapping[str, np.ndarray],
     attributes: Mapping[str, Any],
     constants: Mapping[str, np.ndarray] | None = None,
+    invalid: Sequence[Mapping[str, Any]] = (),
 ) -> FeatureStore:
     """A feature set of these values. Nobody waits for the disk: power does not fail here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         writer = FeatureWriter(path, spec, list(layouts), constants)
         for unit in writer.missing_units():
-            writer.write_unit(unit, {a.name: values[a.name][slice(*a.rows(unit))] for a in layouts})
+            start, stop = layouts[0].rows(unit)
+            notes = [note for note in invalid if start <= note["row"] < stop]
+            writer.write_unit(unit, {a.name: values[a.name][start:stop] for a in layouts}, notes)
         writer.finish(dict(attributes))
     return FeatureStore.open(path)
+
+
+def as_older(store: FeatureStore, path: Path, blocks: Sequence[int] | None = None) -> FeatureStore:
+    """A copy as earlier versions wrote it: maps of the encoder's last block alone, whose names do not say it.
+
+    `blocks`: whose tokens to keep; all by default.
+    """
+    kept = store.spec.blocks if blocks is None else blocks
+    dropped = [f"/block{block}/" for block in store.spec.blocks if block not in kept]
+    last = (store.n_blocks or 0) - 1
+    arrays = {re.sub(rf"^(attention/\w+)/block{last}/", r"\1/", name): array for name, array in store.arrays.items()}
+    arrays = {name: array for name, array in arrays.items() if not re.match(r"attention/\w+/block|norm/", name)}
+    arrays = {name: array for name, array in arrays.items() if not any(block in name for block in dropped)}
+    rows = dict.fromkeys(name.split("/")[0] for name in store.spec.maps)
+    return write_arrays(
+        path,
+        replace(store.spec, maps=tuple(rows), blocks=tuple(kept)),
+        [replace(array.layout, name=name) for name, array in arrays.items()],
+        {name: array.stored(np.arange(len(store))) for name, array in arrays.items()},
+        {name: store.attributes[name] for name in ("encoder", "norm_eps", "classes", "problems")},
+        {name: array.all() for name, array in store.arrays.items() if name.startswith("norm/")},
+        store.attributes["invalid"],
+    )
 
 
 def _beside(

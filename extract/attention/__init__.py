@@ -30,6 +30,8 @@ PER_BLOCK = {
     "cls_norm_ratio": cls_norm_ratio,
     "patch_norm_ratio": patch_norm_ratio,
 }
+# Ratios that declare themselves to be without bound.
+UNBOUNDED = tuple(name for name, f in (STATISTICS | PER_BLOCK).items() if getattr(f, "unbounded", False))
 NEEDS_CLS = ("cls_self", "cls_patch_entropy", "cls_self_adjusted", "cls_to_patches", "patches_to_cls", "cls_norm_ratio")
 
-__all__ = ["NEEDS_CLS", "PER_BLOCK", "STATISTICS", "Attention", "TokenLayout", "centre", "watched"]
+__all__ = ["NEEDS_CLS", "PER_BLOCK", "STATISTICS", "UNBOUNDED", "Attention", "TokenLayout", "centre", "watched"]

@@ -9,7 +9,7 @@ import xxhash
 from PIL import Image
 
 from extract.datasets.remote import RemoteFile
-from extract.datasets.sample import DataError, Sample
+from extract.datasets.sample import IMAGE_EXTENSIONS, DataError, Sample
 
 
 def read_class_names(file: Path | RemoteFile) -> list[str]:
@@ -41,7 +41,7 @@ class ImageSet:
         self.source, self.samples, self.classes, self.problems = source, list(samples), classes, list(problems)
         self.multilabel, self._resources = multilabel, resources
         if not self.samples and not self.problems:
-            raise DataError(f"{source} has no images; expected .jpg, .jpeg, .png, .webp, .bmp or .ppm")
+            raise DataError(f"{source} has no images; expected {', '.join(f'.{name}' for name in IMAGE_EXTENSIONS)}")
         if multilabel and classes is None:
             raise DataError(f"{source} has several labels an image, but no names of classes; give them with --classes")
         seen: dict[str, Sample] = {}
@@ -87,7 +87,7 @@ class ImageSet:
         return digest.hexdigest()
 
     def image(self, row: int) -> Image.Image:
-        """A decoded image, RGB.
+        """A decoded image, RGB; the first frame of one that has several.
 
         Raises:
             DataError: its bytes are no whole image; names id and file.
@@ -98,6 +98,10 @@ class ImageSet:
         try:
             image = Image.open(io.BytesIO(sample.read() if remote is None else remote))
             image.load()
+            if image.mode == "F" or (image.mode.startswith("I") and image.getextrema()[1] > 255):  # type: ignore[operator]
+                raise ValueError(
+                    f"its values (PIL's mode {image.mode}) need more than 8 bits, and would be cut to white; scale them"
+                )
             return image.convert("RGB")
         except Exception as error:  # PIL raises many kinds, none of which a damaged file may let through unnamed
             raise DataError(f"{sample} cannot be decoded: {error}") from error

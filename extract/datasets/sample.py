@@ -11,7 +11,7 @@ import xxhash
 from extract.datasets.remote import RemoteFile
 from store import BeyondClsError
 
-IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "ppm")
+IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "gif", "tif", "tiff")
 
 
 class DataError(BeyondClsError):

@@ -89,7 +89,9 @@ def load_encoder(
         BeyondClsError: unknown name (with the nearest one), missing or unfitting checkpoint, another digest,
             options that contradict each other, or a value of the transform that is none.
 
-    Warns: BeyondClsWarning: the transform of a checkpoint is assumed, or the registry has another one for these weights.
+    Warns:
+        BeyondClsWarning: no name in a checkpoint tells how it was trained; its transform is assumed; or the registry has
+            another transform for these weights.
     """
     if checkpoint is not None and random_seed is not None:
         raise BeyondClsError(
@@ -98,19 +100,23 @@ def load_encoder(
     given = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
     transform = checked_transform(given)
     entry = _entry(model or name, checkpoint is not None)
-    vit, described = entry.load(checkpoint, random_seed, arguments)
+    loaded = entry.load(checkpoint, random_seed, arguments)
+    vit, described = loaded.model, loaded.architecture
     if input_size is not None:
         if resize_input(name, vit, input_size):
             described["img_size"] = input_size
         transform["input_size"] = (3, input_size, input_size)
-    encoder = Encoder(name, vit, described, {**entry.transform, **transform}, entry.block)
+    encoder = Encoder(name, vit, described, {**entry.transform, **transform}, entry.block, loaded.cls_caution)
     if weights is not None and weights != encoder.weights:
         raise BeyondClsError(
             f"the weights of {name} have digest {encoder.weights}, expected {weights}; "
             "if the new weights are meant, put their digest into params.yaml (encoders) or --weights"
         )
     published = None if checkpoint is not None or random_seed is not None else model or name
-    if note := _assumed(encoder, entry, transform) if checkpoint is not None else _of_registry(encoder, published, transform):
+    of_transform = (
+        _assumed(encoder, entry, transform) if checkpoint is not None else _of_registry(encoder, published, transform)
+    )
+    for note in filter(None, (loaded.assumed and f"{name}: {loaded.assumed}", of_transform)):
         warnings.warn(note, BeyondClsWarning, stacklevel=2)
     return encoder
 
@@ -142,9 +148,9 @@ def _assumed(encoder: Encoder, entry: Pretrained, given: Mapping[str, Any]) -> s
 
 def _of_registry(encoder: Encoder, name: str | None, given: Mapping[str, Any]) -> str:
     """In which values an encoder of the registry that has the weights of timm's `name` differs; nothing if none does."""
-    if name is None or name in ENCODERS:
+    config = None if name is None or name in ENCODERS else timm.get_pretrained_cfg(name)
+    if config is None:
         return ""
-    config = timm.get_pretrained_cfg(name)
     places = (f"timm/{config.architecture}.{config.tag}", config.url)
     for other, entry in ENCODERS.items():
         if entry.weights in places:

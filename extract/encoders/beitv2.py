@@ -8,21 +8,41 @@ from torch import Tensor
 from extract.encoders.pretrained import IMAGENET, Pretrained
 from extract.encoders.relative_position import per_block
 from extract.encoders.weights import unwrapped, without
+from store import BeyondClsError
 
 WRAPPERS = ("model", "module", "state_dict")  # `module` if DeepSpeed wrote the file
 # Two blocks that see early patch tokens and the last [cls], so that [cls] gathers the image; and the heads of words.
-PREDICTION = ("mask_token", "cls_pt_layers.", "cls_pt_norm.", "cls_pt_lm_head.", "lm_head.")
+FROM_CLS = "cls_pt_layers."
+PREDICTION = ("mask_token", FROM_CLS, "cls_pt_norm.", "cls_pt_lm_head.", "lm_head.")
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The official files hold `model`, whose blocks share one table of position biases; other training gives each its own."""
-    return per_block(without(unwrapped(content, WRAPPERS), *PREDICTION))
+    """The official files hold `model`, whose blocks share one table of position biases; other training gives each its own.
+
+    Raises: BeyondClsError: it is of the first BEiT, which has words to predict, too, but no blocks behind a last [cls].
+    """
+    state = unwrapped(content, WRAPPERS)
+    if "lm_head.weight" in state and not any(name.startswith(FROM_CLS) for name in state):
+        raise BeyondClsError(
+            f"it has `lm_head.*` without `{FROM_CLS}*`, so it is of the first BEiT, expected BEiT v2; load it under a name of "
+            "your own with --model beit_base_patch16_224 or beit_large_patch16_224"
+        )
+    return per_block(without(state, *PREDICTION))
 
 
 def _beitv2(model: str, file: str) -> Pretrained:
     # By "token", timm means a norm before pooling, as in pretraining; the published fine-tuned models have one behind it.
     weights = f"https://github.com/addf400/files/releases/download/BEiT-v2/{file}.pth"
-    return Pretrained(model, weights, "MIT", {"global_pool": "token"}, convert=convert, transform=IMAGENET)
+    return Pretrained(
+        model,
+        weights,
+        "MIT",
+        {"global_pool": "token"},
+        convert=convert,
+        transform=IMAGENET,
+        labels=False,
+        signs=(FROM_CLS,),
+    )
 
 
 ENCODERS = {

@@ -155,8 +155,9 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _capi(images: str) -> Pretrained:
+    # No name tells on which images.
     weights = f"https://dl.fbaipublicfiles.com/capi/capi_vitl14_{images}.pth"
-    return Pretrained("capi_vitl14", weights, "Apache-2.0", make=capi, convert=convert, transform=IMAGENET)
+    return Pretrained("capi_vitl14", weights, "Apache-2.0", make=capi, convert=convert, transform=IMAGENET, signs=())
 
 
 ENCODERS = {

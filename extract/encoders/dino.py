@@ -6,17 +6,28 @@ from typing import Any
 from torch import Tensor
 
 from extract.encoders.pretrained import IMAGENET, Pretrained
-from extract.encoders.weights import unwrapped
+from extract.encoders.weights import names_in, unwrapped
+from store import BeyondClsError
+
+OF_IBOT = ("ibot_loss", "masked_embed", "last_layer2.")
+
+LOSS = "dino_loss"
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The teacher's backbone: the whole of the files with the backbone only, `teacher` in full checkpoints."""
+    """The teacher's backbone: the whole of the files with the backbone only, `teacher` in full checkpoints.
+
+    Raises: BeyondClsError: it is a full checkpoint of iBOT, whose teacher would fit.
+    """
+    for name in names_in(content):
+        if any(f".{sign}" in f".{name}" for sign in OF_IBOT):
+            raise BeyondClsError(f"it holds `{name}`, which iBOT writes and DINO does not; load it as ibot-s16, -b16 or -l16")
     return unwrapped(content, wrappers=("teacher",), prefixes=("module.", "backbone."))
 
 
 def _dino(model: str, file: str) -> Pretrained:
     weights = f"https://dl.fbaipublicfiles.com/dino/{file}/{file}.pth"
-    return Pretrained(model, weights, "Apache-2.0", convert=convert, transform=IMAGENET)
+    return Pretrained(model, weights, "Apache-2.0", convert=convert, transform=IMAGENET, labels=False, signs=(LOSS,))
 
 
 ENCODERS = {

@@ -51,7 +51,7 @@ def at_224(positions: Float[Tensor, "1 M D"], registers: bool) -> Float[Tensor, 
 
 def _dinov2(model: str, file: str) -> Pretrained:
     weights = f"https://dl.fbaipublicfiles.com/dinov2/{file.split('_reg')[0]}/{file}_pretrain.pth"
-    return Pretrained(model, weights, "Apache-2.0", {"img_size": 224}, convert=convert, transform=IMAGENET)
+    return Pretrained(model, weights, "Apache-2.0", {"img_size": 224}, convert=convert, transform=IMAGENET, labels=False)
 
 
 ENCODERS = {

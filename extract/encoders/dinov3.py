@@ -51,7 +51,16 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 def _dinov3(model: str) -> Pretrained:
     # Meta sends addresses of the files to those who accept its licence.
     weights = "see https://ai.meta.com/resources/models-and-libraries/dinov3-downloads/"
-    return Pretrained(model, weights, "DINOv3 License", {"img_size": 224}, make=make, convert=convert, transform=IMAGENET)
+    return Pretrained(
+        model,
+        weights,
+        "DINOv3 License",
+        {"img_size": 224},
+        make=make,
+        convert=convert,
+        transform=IMAGENET,
+        labels=False,
+    )
 
 
 # Trained on web images (LVD-1689M); the files for satellite images have other means and a norm more.

@@ -24,7 +24,7 @@ AMP = {"bf16": "bfloat16", "fp16": "float16"}
 
 @dataclass
 class Encoded:
-    """Features of a batch of B images: tokens by block, attention by name."""
+    """Features of a batch of B images: tokens by block, statistics by name, attention maps by row and block: "cls/block11"."""
 
     patch: dict[int, Float[Tensor, "B T D"]] = field(default_factory=dict)
     cls: dict[int, Float[Tensor, "B D"]] = field(default_factory=dict)
@@ -45,6 +45,7 @@ class Encoder:
         architecture: its name and arguments; part of the key.
         transform: what differs from what timm knows of the model's input.
         block: whose tokens to keep unless told otherwise.
+        cls_caution: what to know before its [cls] is probed; empty if nothing.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Encoder:
         architecture: Mapping[str, Any],
         transform: Mapping[str, Any] | None = None,
         block: int = -1,
+        cls_caution: str = "",
     ):
         for attribute in ("blocks", "num_prefix_tokens", "forward_features"):
             if not hasattr(model, attribute):
@@ -71,6 +73,7 @@ class Encoder:
         self.config = input_of(model, transform or {})
         self.views = Views(self.config)
         self.transform = self.views.evaluation
+        self.cls_caution = cls_caution
         self.amp: str | None = None
         self._forward: Callable[[Tensor], Tensor] = model.forward_features  # type: ignore[assignment]
         self._memory_format = torch.contiguous_format
@@ -138,7 +141,7 @@ class Encoder:
         images: Float[Tensor, "B 3 S S"],
         blocks: Sequence[int],
         statistics: Sequence[str] = (),
-        maps: bool = False,
+        maps: Sequence[int] = (),
     ) -> Encoded:
         """One forward pass.
 
@@ -146,13 +149,13 @@ class Encoder:
             images: transformed, on the model's device.
             blocks: whose output tokens to keep, counted from 0; tokens are taken before any final norm.
             statistics: names of attention statistics, computed in every block.
-            maps: keep the last block's [cls] row and centre-patch row over the patches, as they are (not renormalised);
-                there are none without attention.
+            maps: blocks whose [cls] row and centre-patch row over the patches to keep, as they are (not renormalised); there
+                are none without attention.
 
         Raises: BeyondClsError: [cls] does not pass through the blocks, or a block's attention cannot be seen.
         """
         out, prefix = Encoded(), self.layout.n_prefix
-        maps = maps and self.attends
+        maps = maps if self.attends else ()
         collected: dict[str, list[Tensor]] = {name: [] for name in statistics}
         of_attention = [name for name in statistics if name in STATISTICS]
         of_blocks = [name for name in statistics if name in PER_BLOCK]
@@ -169,8 +172,8 @@ class Encoder:
         def attended(index: int, attention: Attention) -> None:
             for name in of_attention:
                 collected[name].append(STATISTICS[name](attention))
-            if maps and index == self.n_blocks - 1:
-                out.maps = attention.maps()
+            if index in maps:
+                out.maps |= {f"{row}/block{index}": values for row, values in attention.maps().items()}
 
         def branched(residual: Tensor, branch: Tensor) -> None:
             for name in of_blocks:

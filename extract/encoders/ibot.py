@@ -5,22 +5,33 @@ from typing import Any
 
 from torch import Tensor
 
+from extract.encoders.dino import LOSS as LOSS_OF_DINO
+from extract.encoders.dino import OF_IBOT
 from extract.encoders.pretrained import IMAGENET, Pretrained
-from extract.encoders.weights import unwrapped, without
+from extract.encoders.weights import unwrapped
+from store import BeyondClsError
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The teacher's backbone: `state_dict` in the files with the backbone only, `teacher` in full checkpoints.
 
-    What stands in for masked patches is dropped; only students have it.
+    Raises: BeyondClsError: it is a full checkpoint of DINO, whose teacher would fit, or a student's backbone: students alone
+        have an embedding that stands in for masked patches.
     """
+    if LOSS_OF_DINO in content:
+        raise BeyondClsError(f"it holds `{LOSS_OF_DINO}`, which DINO writes and iBOT does not; load it as dino-s16 or dino-b16")
     state = unwrapped(content, wrappers=("teacher", "state_dict"), prefixes=("module.", "backbone."))
-    return without(state, "masked_embed")
+    if "masked_embed" in state:
+        raise BeyondClsError(
+            "it holds `masked_embed`, so it is a student's backbone, expected the teacher's, which is evaluated; give "
+            "checkpoint_teacher.pth, or the full checkpoint, which has both"
+        )
+    return state
 
 
 def _ibot(model: str, folder: str) -> Pretrained:
     weights = f"https://lf3-nlp-opensource.bytetos.com/obj/nlp-opensource/archive/2022/ibot/{folder}/checkpoint_teacher.pth"
-    return Pretrained(model, weights, "Apache-2.0", convert=convert, transform=IMAGENET)
+    return Pretrained(model, weights, "Apache-2.0", convert=convert, transform=IMAGENET, labels=False, signs=OF_IBOT)
 
 
 # Trained on ImageNet-1K with patches masked in blocks.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from extract.encoders.encoder import input_of
-from extract.encoders.pretrained import Pretrained
+from extract.encoders.pretrained import Pretrained, cls_caution
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Listing:
         block: whose tokens are read, counted from 0.
         n_patches, n_registers, has_cls: the tokens of an image.
         attends: whether it has attention.
+        cls_caution: what to know before its [cls] is probed; empty if nothing.
     """
 
     n_parameters: int
@@ -28,6 +29,7 @@ class Listing:
     n_registers: int
     has_cls: bool
     attends: bool
+    cls_caution: str
 
     @property
     def tokens(self) -> str:
@@ -53,4 +55,5 @@ def listing_of(entry: Pretrained) -> Listing:
         n_registers=n_prefix - int(has_cls),
         has_cls=has_cls,
         attends=bool(getattr(model, "attends", True)),
+        cls_caution=cls_caution(model),
     )

@@ -17,7 +17,7 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _mae(model: str, weights: str) -> Pretrained:
-    return Pretrained(model, weights, "CC-BY-NC-4.0", convert=convert, transform=IMAGENET)
+    return Pretrained(model, weights, "CC-BY-NC-4.0", convert=convert, transform=IMAGENET, labels=False, signs=("decoder_",))
 
 
 OFFICIAL = "https://dl.fbaipublicfiles.com/mae/pretrain"

@@ -42,6 +42,7 @@ def _mae(model: str, weights: str, licence: str = "CC-BY-NC-4.0") -> Pretrained:
         arguments_of=pooling,
         convert=convert,
         transform=IMAGENET,
+        signs=("fc_norm.",),  # with the classifier on [cls], files look like those of ViTs that were trained on labels alone
     )
 
 

@@ -19,7 +19,16 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def _maskfeat(model: str, file: str) -> Pretrained:
     weights = f"https://dl.fbaipublicfiles.com/pyslowfast/masked_models/{file}.pyth"
-    return Pretrained(model, weights, "Apache-2.0", {"final_norm": False}, convert=convert, transform=IMAGENET)
+    return Pretrained(
+        model,
+        weights,
+        "Apache-2.0",
+        {"final_norm": False},
+        convert=convert,
+        transform=IMAGENET,
+        labels=False,
+        signs=("model_state", *PREDICTION[1:]),
+    )
 
 
 ENCODERS = {

@@ -6,20 +6,41 @@ from typing import Any
 from torch import Tensor
 
 from extract.encoders.pretrained import IMAGENET, Pretrained
-from extract.encoders.weights import unwrapped, without
+from extract.encoders.weights import names_in, unwrapped, without
+from store import BeyondClsError
+
+PARALLEL, BASE, MOMENTUM = "module.", "base_encoder.", "momentum_encoder."
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The official files hold three networks; the encoder is `base_encoder`, whose projection head is an MLP.
 
-    Its fixed sin-cos positions are in the file as well.
+    Its fixed sin-cos positions are in the file as well. Checkpoints of the linear classifier hold the encoder alone, in a
+    parallel module. Others would fit, and run with the number of attention heads that only these encoders have.
+
+    Raises: BeyondClsError: it has neither, or the momentum encoder alone, which is another network.
     """
-    return without(unwrapped(content, prefixes=("module.", "base_encoder.")), "head.")
+    names = [name.removeprefix(PARALLEL) for name in names_in(content)]
+    if not any(name.startswith(BASE) for name in names):
+        if any(name.startswith(MOMENTUM) for name in names):
+            raise BeyondClsError(
+                f"it holds `{MOMENTUM}*` without `{BASE}*`, expected MoCo v3's base encoder, which the momentum encoder only "
+                "follows; give the authors' file, which has both"
+            )
+        if not any(name.startswith(PARALLEL) for name in names_in(content)):
+            raise BeyondClsError(
+                f"no name in it begins with `{BASE}` or `{PARALLEL}`, as in files of MoCo v3, so it may be any ViT's, and no "
+                "tensor tells the number of attention heads; give the authors' file, or, if this is its encoder, put the "
+                f"prefix back: torch.save({{'{BASE}' + name: x for name, x in state.items()}}, 'mocov3.pth')"
+            )
+    return without(unwrapped(content, prefixes=(PARALLEL, BASE)), "head.")
 
 
 def _mocov3(model: str, size: str, **arguments: Any) -> Pretrained:
+    # As the paper's code sees every encoder. MoCo v3's own linear evaluation resizes bilinearly (torchvision's default) instead
+    # of bicubically, to the same 256 pixels: --interpolation bilinear.
     weights = f"https://dl.fbaipublicfiles.com/moco-v3/vit-{size}-300ep/vit-{size}-300ep.pth.tar"
-    return Pretrained(model, weights, "CC-BY-NC-4.0", arguments, convert=convert, transform=IMAGENET)
+    return Pretrained(model, weights, "CC-BY-NC-4.0", arguments, convert=convert, transform=IMAGENET, signs=(BASE,))
 
 
 ENCODERS = {

@@ -1,6 +1,6 @@
 """What an encoder is before it is loaded: its architecture, where its weights are published, and how to read them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from extract.encoders.download import download
-from extract.encoders.weights import load_strictly, read_checkpoint, unwrapped
+from extract.encoders.weights import CLASSIFIER, load_strictly, names_in, read_checkpoint, unwrapped
 from extract.encoders.without_attention import described
 from store import BeyondClsError
 
@@ -24,9 +24,43 @@ IMAGENET = {
 }
 
 
+# [cls] of these models differs from that of the paper's, whose fine-tuned MAEs were classified by it (appendix on models).
+POOLED = (
+    "fine-tuned through the average of its patch tokens, not through [cls]: no label shaped what [cls] holds at the end. "
+    "The paper reads [cls] of models that were fine-tuned through it"
+)
+
+
 def timm_model(model: str, pretrained: bool = False, **arguments: Any) -> nn.Module:
     """A model of timm without classification head, randomly initialised unless pretrained."""
     return described(timm.create_model(model, pretrained=pretrained, **{"num_classes": 0, **arguments}))
+
+
+def cls_caution(model: nn.Module) -> str:
+    """What to know before [cls] of a trained model is read; empty where there is nothing, or no [cls].
+
+    A norm behind pooling with weights of its own (`fc_norm`) is that of a classifier of the average.
+    """
+    norm = getattr(model, "fc_norm", None)
+    behind_pooling = isinstance(norm, nn.Module) and any(True for _ in norm.parameters())
+    return POOLED if behind_pooling and getattr(model, "cls_token", None) is not None else ""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with what is known of it.
+
+    Attributes:
+        model: with its weights.
+        architecture: its name and arguments.
+        assumed: what the file does not say and was taken for granted; empty if nothing.
+        cls_caution: what to know before its [cls] is read; empty if nothing.
+    """
+
+    model: nn.Module
+    architecture: dict[str, Any]
+    assumed: str = ""
+    cls_caution: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,6 +82,10 @@ class Pretrained:
         block: whose tokens are read unless the user says otherwise; counted from 0, negative from the end.
         digest: SHA-256 of the published file, hexadecimal, where known.
         seed: random weights from this seed, instead of published ones.
+        note: what a user should know, for `beyondcls encoders`.
+        labels: False if it was trained without labels; a file with a classifier is of another training then, and refused.
+        signs: what names in files of this training begin with, or a part of them behind a dot, and in files of no other that
+            fits. A local file without any of them is loaded with a word on that. None where whatever fits is of this training.
     """
 
     model: str
@@ -61,11 +99,14 @@ class Pretrained:
     block: int = -1
     digest: str | None = None
     seed: int | None = None
+    note: str = ""
+    labels: bool = True
+    signs: Sequence[str] | None = None
 
     def load(
         self, checkpoint: str | Path | None = None, random_seed: int | None = None, arguments: Mapping[str, Any] | None = None
-    ) -> tuple[nn.Module, dict[str, Any]]:
-        """The model and the description of its architecture.
+    ) -> Loaded:
+        """The model, with its weights.
 
         Args:
             checkpoint: local file; the published weights otherwise.
@@ -81,19 +122,41 @@ class Pretrained:
         if random_seed is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(random_seed)
-                return self.make(self.model, **arguments), self._described(arguments)
+                return Loaded(self.make(self.model, **arguments), self._described(arguments))
         if checkpoint is None and self.weights.startswith("timm/"):
-            return _from_timm(self.weights.removeprefix("timm/"), arguments), self._described(arguments)
+            model = _from_timm(self.weights.removeprefix("timm/"), arguments)
+            return Loaded(model, self._described(arguments), "", cls_caution(model))
         file = Path(checkpoint) if checkpoint is not None else self._published()
         content = read_checkpoint(file)
         try:
-            state, found = self.convert(content), self.arguments_of(content)
+            state, found = self.read(content)
         except BeyondClsError as error:
             raise BeyondClsError(f"{file}: {error}") from error
         arguments = {**self.arguments, **found, **given}
         model = self.make(self.model, **arguments)
         load_strictly(model, state, f"{file} (for {self.model})")
-        return model, self._described(arguments)
+        told = checkpoint is None or self.is_told_by(content)
+        assumed = "" if told else f"no name in {file} tells how it was trained, and it is taken for what it was called"
+        return Loaded(model, self._described(arguments), assumed, cls_caution(model))
+
+    def read(self, content: Mapping[str, Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
+        """State dict of the model, and arguments that the content of a checkpoint decides.
+
+        Raises: BeyondClsError: names in it show that it is of another training.
+        """
+        state = self.convert(content)
+        classifier = [name for name in state if name in CLASSIFIER]
+        if classifier and not self.labels:
+            raise BeyondClsError(
+                f"it has a classifier ({', '.join(classifier)}), so it was trained on labels, expected a file of training "
+                "without labels; name the encoder that it is of (mae-ft-*, deit-*, …: `beyondcls encoders` lists them), or "
+                f"give a name of your own with --model {self.model}"
+            )
+        return state, self.arguments_of(content)
+
+    def is_told_by(self, content: Mapping[str, Any]) -> bool:
+        """Whether some name in the content of a checkpoint that fits shows that it is of this training."""
+        return self.signs is None or any(f".{sign}" in f".{name}" for name in names_in(content) for sign in self.signs)
 
     def _described(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {"model": self.model.split(".")[0], **arguments}

@@ -22,7 +22,9 @@ def small_vit(model: str, **arguments: Any) -> nn.Module:
 
 
 def _trained(objective: str) -> Pretrained:
-    return Pretrained("quickstart-vit", f"{WEIGHTS}/{objective}.safetensors", "MIT", make=small_vit, transform=CIFAR10)
+    return Pretrained(
+        "quickstart-vit", f"{WEIGHTS}/{objective}.safetensors", "MIT", make=small_vit, transform=CIFAR10, signs=()
+    )
 
 
 ENCODERS = {

@@ -6,15 +6,16 @@ MINUS_ONE_TO_ONE = {**IMAGENET, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 
 
 def _deit(model: str, file: str) -> Pretrained:
-    return Pretrained(model, f"https://dl.fbaipublicfiles.com/deit/{file}.pth", "Apache-2.0", transform=IMAGENET)
+    return Pretrained(model, f"https://dl.fbaipublicfiles.com/deit/{file}.pth", "Apache-2.0", transform=IMAGENET, signs=())
 
 
 def _augreg(model: str) -> Pretrained:
     """Published in JAX's format; timm converted it."""
-    return Pretrained(model, f"timm/{model}.augreg_in1k", "Apache-2.0", transform=MINUS_ONE_TO_ONE)
+    return Pretrained(model, f"timm/{model}.augreg_in1k", "Apache-2.0", transform=MINUS_ONE_TO_ONE, signs=())
 
 
-# Classifiers, which are dropped, were on [cls]; both families saw ImageNet-1K alone, without distillation.
+# Classifiers, which are dropped, were on [cls]; both families saw ImageNet-1K alone, without distillation. No name tells their
+# files from one another, or from those of an MAE that was fine-tuned through [cls].
 ENCODERS = {
     "deit-s16": _deit("deit_small_patch16_224", "deit_small_patch16_224-cd65a155"),
     "deit-b16": _deit("deit_base_patch16_224", "deit_base_patch16_224-b5f2ef4d"),

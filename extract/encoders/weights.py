@@ -2,6 +2,8 @@
 
 import argparse
 import hashlib
+import re
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,10 +27,18 @@ def _number(dtype: np.dtype, data: bytes) -> np.generic:
     return np.frombuffer(data, dtype)[0]
 
 
+def _path(*parts: object) -> str:
+    """A path, as text: its class is none of this machine's, and nothing is opened."""
+    return "/".join(map(str, parts)).replace("//", "/")
+
+
 # What training scripts leave beside the weights, and what to read it as: plain data, no code. Schedules leave learning rates
-# as numbers of numpy in an optimizer's state; files of numpy 1 say `core` where those of numpy 2 say `_core`.
+# as numbers of numpy in an optimizer's state; files of numpy 1 say `core` where those of numpy 2 say `_core`. Launchers of
+# clusters (submitit) leave folders in `args`, which Python 3.13 names by another module than Pythons before and after it.
+PATHS = ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")
 BESIDE: list[Any] = [
     argparse.Namespace,
+    *((_path, f"{module}.{kind}") for module in ("pathlib", "pathlib._local") for kind in PATHS),
     (OrderedDict, "yacs.config.CfgNode"),
     (_number, "numpy.core.multiarray.scalar"),
     (_number, "numpy._core.multiarray.scalar"),
@@ -40,9 +50,10 @@ BESIDE: list[Any] = [
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
     """Content of a .safetensors file or of a torch checkpoint. Never unpickles code (`weights_only=True`).
 
-    Options that argparse or yacs left beside the weights, and numbers that numpy left there, are read as plain data.
+    Options that argparse or yacs left beside the weights, paths among them, and numbers that numpy left there, are read as
+    plain data.
 
-    Raises: BeyondClsError: no such file, or not a checkpoint.
+    Raises: BeyondClsError: no such file, not a checkpoint, or one that holds anything else; the message names its type.
     """
     if not path.is_file():
         raise BeyondClsError(
@@ -51,18 +62,40 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        with torch.serialization.safe_globals(BESIDE):
+        with torch.serialization.safe_globals(BESIDE), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of formats that are refused below
             content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
+        if "weights_only" in str(error):
+            raise BeyondClsError(_refusal(path, str(error))) from None
         raise BeyondClsError(f"{path} is not a readable checkpoint: {error}") from error
     except Exception as error:  # torch raises pickle.UnpicklingError for anything but tensors
         if type(error).__name__ != "UnpicklingError":
             raise
-        message = str(error).splitlines()[0]
-        raise BeyondClsError(f"{path} holds more than tensors and is not loaded, as that could run code: {message}") from error
+        raise BeyondClsError(_refusal(path, str(error))) from None
     if not isinstance(content, dict):
         raise BeyondClsError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors")
     return content
+
+
+def _refusal(path: Path, message: str) -> str:
+    """In place of torch's message, which advises to switch the safety off."""
+    kind = re.search(r"(?:GLOBAL|but got) (?:<class ')?([\w.]+)", message)
+    if "Unsupported operand" in message:
+        return (
+            f"{path} is not a readable checkpoint: torch.save did not write it; is it a plain pickle, a page of a web server, "
+            "or a .safetensors file by another name?"
+        )
+    if "TorchScript" in message:
+        what = "is a TorchScript archive, which holds code,"
+    elif ".tar" in message:
+        what = "has the .tar format of old torch"
+    else:
+        what = f"holds more than tensors, a {kind[1]}," if kind else "holds more than tensors"
+    return (
+        f"{path} {what} and is not loaded, as that could run code; load it once where you trust its source, save its tensors "
+        "alone, and give that file: torch.save({'model': content['model']}, 'tensors.pth'), with the key that holds them"
+    )
 
 
 def unwrapped(
@@ -86,6 +119,12 @@ def unwrapped(
         found = shorten([str(name) for name in content])
         raise BeyondClsError(f"the checkpoint holds no dictionary of tensors {places}; it holds {found or 'nothing'}")
     return dict(state)
+
+
+def names_in(content: Mapping[str, Any]) -> list[str]:
+    """Names at the top of a checkpoint and in the dictionaries there."""
+    inside = (name for part in content.values() if isinstance(part, dict) for name in part)
+    return [name for name in (*content, *inside) if isinstance(name, str)]
 
 
 def without(state: Mapping[str, Tensor], *prefixes: str) -> dict[str, Tensor]:

@@ -29,7 +29,7 @@ def check(here: Here) -> Finding:
         remedy = f"{each}, divided by the number of processes if there are several, as under torchrun"
         return Finding("cpu", "note", found + where, remedy)
     if capability == "AVX512" and not torch.backends.mkldnn.is_available():
-        remedy = "this torch lacks oneDNN: install that of pypi.org, which extracts faster on this CPU"
+        remedy = "this torch lacks oneDNN: install that of the default package index, which extracts faster on this CPU"
         return Finding("cpu", "note", found, remedy)
     return Finding("cpu", "ok", found)
 

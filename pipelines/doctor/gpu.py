@@ -24,13 +24,18 @@ def check(here: Here) -> Finding:
         return _described(torch.version.cuda is not None)
     if in_machine and build is None:
         found = f"there is a GPU{_driver()}, but torch {torch.__version__} was built without CUDA"
-        return Finding("gpu", "problem", found, "pip install --force-reinstall torch (from pypi.org, or see pytorch.org)")
+        return Finding(
+            "gpu",
+            "problem",
+            found,
+            "pip install --force-reinstall torch (from the default package index, or as torch's own page says)",
+        )
     hidden = next((n for n in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if os.environ.get(n) in ("", "-1")), None)
     if hidden:
         return Finding("gpu", "note", f"{hidden}={os.environ[hidden]} hides GPUs from torch", f"unset {hidden}; {COSTS}")
     if in_machine:
         found = f"there is a GPU{_driver()}, but torch {torch.__version__} (CUDA {build}) cannot use it{said}"
-        remedy = f"update the driver to one for CUDA {build}, or install a torch built for the driver you have: see pytorch.org"
+        remedy = f"update the driver to one for CUDA {build}, or install a torch built for the driver you have"
         return Finding("gpu", "problem", found, remedy)
     built = f"built for CUDA {build}" if build else "built without CUDA"
     return Finding("gpu", "note", f"none; torch {torch.__version__}, {built}", COSTS)
@@ -63,7 +68,7 @@ def _described(is_cuda: bool) -> Finding:
             remedy = (
                 "wait for who uses it, or choose another with CUDA_VISIBLE_DEVICES"
                 if "memory" in reason or "busy" in reason
-                else "install a torch that was built for this GPU: see pytorch.org"
+                else "install a torch that was built for this GPU"
             )
             return Finding("gpu", "problem", f"cuda:{i}, {name}, does not compute: {reason}", remedy)
         # bfloat16 is emulated, slowly, before the generation of capability 8.

@@ -10,22 +10,12 @@ from pipelines.doctor.here import PARAMS, Here
 from pipelines.heads import SECTIONS as OF_HEADS
 from pipelines.heads import heads_of, plans_and_run
 from pipelines.params import check_names, mapping, section
+from pipelines.studies import PLACES as OF_STUDIES
+from pipelines.studies import params_of_study, studies_of
 from store.errors import BeyondClsError, unknown
 
-OTHERS = (
-    "data",
-    "datasets",
-    "store",
-    "encoders",
-    "extract",
-    "probe",
-    "studies",
-    "divergence",
-    "compose",
-    "other_probes",
-    "other_studies",
-)
-SECTIONS = (*OTHERS, *OF_HEADS)
+OTHERS = ("data", "datasets", "store", "encoders", "extract", "probe", "divergence", "compose", "other_probes", "other_studies")
+SECTIONS = (*OTHERS, *OF_HEADS, *OF_STUDIES)
 
 
 def check(here: Here) -> Finding:
@@ -38,7 +28,7 @@ def check(here: Here) -> Finding:
     with_timm = find_spec("timm") is not None
     encoders, heads, studies = (
         _names(entries, problems)
-        for entries in (lambda: section(params, "encoders"), lambda: heads_of(params), lambda: section(params, "studies"))
+        for entries in (lambda: section(params, "encoders"), lambda: heads_of(params), lambda: studies_of(params))
     )
     checks: list[Callable[[], object]] = [lambda: _store(params)]
     if with_timm:
@@ -109,9 +99,7 @@ def _head(folder: Path, name: str, params: dict[str, Any]) -> None:
 
 def _study(folder: Path, name: str, params: dict[str, Any]) -> None:
     """Raises: BeyondClsError: it, or one of its heads, would be refused."""
-    from pipelines.studies import params_of_study
-
-    study = section(params, "studies", name)
+    study = section(params, studies_of(params)[name][0], name)
     for place in ("encoder", "joined"):
         if place in study and study[place] not in (encoders := section(params, "encoders")):
             raise BeyondClsError(unknown(f"{place} of study {name!r}", str(study[place]), encoders, "Add it to encoders"))

@@ -56,7 +56,9 @@ def keep(folder: Path, data: str, out: Path, studies: bool = False) -> None:
     for (encoder, head), file in measured.items():
         place = out / "probes" / data / encoder / head
         place.mkdir(parents=True)
-        shutil.copyfile(file, place / "metrics.json")
+        for name in ("metrics.json", "timing.json"):  # the latter lies on the machine that measured it alone
+            if (file.parent / name).is_file():
+                shutil.copyfile(file.parent / name, place / name)
         if head in BY_IMAGE and (correct := file.parent / "trained" / "correct.npz").is_file():
             (place / "trained").mkdir()
             shutil.copyfile(correct, place / "trained" / "correct.npz")

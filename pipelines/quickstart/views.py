@@ -50,6 +50,7 @@ class FreshCrops:
     Attributes:
         block: whose tokens are given, as "patch" [B, T, D] and "cls" [B, D], float32.
         n_epochs: that were begun.
+        n_rows: images.
     """
 
     encoder: Encoder
@@ -58,10 +59,10 @@ class FreshCrops:
     batch_size: int
     block: int
     n_epochs: int = field(default=0, init=False)
+    n_rows: int = field(init=False)
 
-    @property
-    def n_rows(self) -> int:
-        return len(self.images)
+    def __post_init__(self) -> None:
+        self.n_rows = len(self.images)
 
     def epoch(self, seed: int = 0, start: int = 0) -> Iterator[dict[str, Any]]:
         """All images in an order drawn by `seed`."""

@@ -5,7 +5,7 @@ import math
 from pipelines.report.collect import Attention, Inputs, is_random
 from pipelines.report.content import Cell, Column, Row, Table
 from pipelines.report.published import table_3
-from pipelines.report.tables import NOTHING, number
+from pipelines.report.tables import EFFECTIVE, NOTHING, effective, listed, number
 
 ENTROPY = "cls_patch_entropy"
 UNIFORM = "no [cls]: uniform"
@@ -33,9 +33,12 @@ def measured(inputs: Inputs) -> Table:
     columns = (
         Column("encoder", "Encoder", "text"),
         Column("entropy", "Entropy"),
-        Column("last_block", "In the last block", apart=True),
-        Column("ln_T", "ln T"),
+        Column("effective_patches", "Effective patches"),
         Column("share", "Share of ln T, %"),
+        Column("last_block", "Entropy in the last block", apart=True),
+        Column("effective_patches_last_block", "Effective patches there"),
+        Column("ln_T", "ln T", apart=True),
+        Column("n_tokens", "T"),
     )
     rows = []
     for encoder in inputs.encoders:
@@ -45,31 +48,46 @@ def measured(inputs: Inputs) -> Table:
         entropy = highest if uniform else over_blocks(attention)
         share = number(100 * entropy / highest, 1) if entropy is not None and highest else NOTHING
         name = Cell(encoder, encoder, tag=UNIFORM if uniform else "")
-        cells = (name, number(entropy), number(last_block(attention)), number(highest), share)
+        last = last_block(attention)
+        over_all = (number(entropy), effective(entropy), share)
+        cells = (name, *over_all, number(last), effective(last), number(highest), number(attention.n_tokens, 0))
         rows.append(Row(cells, muted=is_random(encoder)))
     note = (
         "Entropy of the attention of [cls] to the patches, nats, mean over blocks, attention heads and test images; ln T, "
         "the highest there is, for an encoder without [cls], whose patches are averaged. Entropies are compared between "
-        "encoders of equal T only."
+        f"encoders of equal T only. {EFFECTIVE}"
     )
     return Table("aggregation-entropy", "How evenly [cls] gathers the patches", note, columns, tuple(rows))
 
 
 def published() -> Table:
     """Table 3 (v2) of the paper."""
-    columns = (Column("encoder", "Encoder", "text"), Column("entropy", "Entropy"), Column("ln_T", "ln T"))
+    columns = (
+        Column("encoder", "Encoder", "text"),
+        Column("entropy", "Entropy"),
+        Column("effective_patches", "Effective patches"),
+        Column("ln_T", "ln T", apart=True),
+        Column("n_tokens", "T"),
+    )
     rows = [
         Row(
             (
-                Cell(encoder, encoder, tag=UNIFORM if entropy is None else ""),
-                number(table_3.CEILING if entropy is None else entropy),
-                number(table_3.CEILING),
+                Cell(entry.encoder, entry.encoder, tag=UNIFORM if entry.uniform else ""),
+                number(entry.entropy),
+                effective(entry.entropy),
+                number(entry.limit),
+                number(entry.n_tokens, 0),
             ),
-            family,
+            entry.family,
         )
-        for family, encoder, entropy in table_3.TABLE_3
+        for entry in table_3.TABLE_3
     ]
     note = f"Published: {table_3.WHAT}. Not measured here; with another number of patches only the order can be compared."
+    if others := [entry for entry in table_3.TABLE_3 if entry.uniform and round(entry.limit, 2) != entry.entropy]:
+        note += (
+            f" Printed for {listed([entry.encoder for entry in others])} is {others[0].entropy:.2f}; an average of their "
+            f"{others[0].n_tokens} patches has {others[0].limit:.2f}."
+        )
     return Table("published-table-3", "Table 3 (v2) of the paper", note, columns, tuple(rows), table_3.SOURCE)
 
 

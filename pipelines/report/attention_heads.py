@@ -2,7 +2,8 @@
 
 import csv
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -10,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure as Plot
 
-from pipelines.report.collect import Inputs, read
+from pipelines.report.collect import Attention, Inputs, read
 from pipelines.report.content import Figure
 from pipelines.report.drawing import STYLE, WIDTH, drawn
 from pipelines.report.tables import file_names
@@ -36,29 +37,39 @@ def head_figures(inputs: Inputs) -> tuple[Figure, ...]:
 
     Raises: BeyondClsError: a heads.csv is damaged.
     """
-    by_encoder = {}
+    by_encoder, medians = {}, by_median(inputs.attention.values())
     for encoder in inputs.encoders:
         attention = inputs.attention.get(encoder)
         if attention is not None and attention.heads is not None:
-            by_encoder[encoder] = read(attention.heads, "beyondcls attention", read_heads)
+            by_encoder[encoder] = read(attention.heads, "beyondcls attention", partial(read_heads, medians=medians))
     found = {name for statistics in by_encoder.values() for name in statistics}
     ordered = [name for name in NAMES if name in found] + sorted(found - set(NAMES))
     files = file_names("heads", ordered)
     return tuple(
-        _figure(name, files[name], inputs, {encoder: s[name] for encoder, s in by_encoder.items() if name in s})
+        _figure(
+            name, files[name], inputs, {encoder: s[name] for encoder, s in by_encoder.items() if name in s}, name in medians
+        )
         for name in ordered
     )
 
 
-def read_heads(file: Path) -> dict[str, Float[np.ndarray, "L H"]]:
-    """Means over images by statistic.
+def by_median(attention: Collection[Attention]) -> set[str]:
+    """Statistics without bound, of which every encoder that has them has medians."""
+    found = {name for a in attention for name in a.medians}
+    return {name for name in found if all(name in a.medians for a in attention if name in a.statistics)}
+
+
+def read_heads(file: Path, medians: Collection[str] = ()) -> dict[str, Float[np.ndarray, "L H"]]:
+    """Means over images by statistic, or medians of those that are named.
 
     Raises: KeyError, ValueError: it is not what the stage writes.
     """
     found: dict[str, dict[tuple[int, int], float]] = {}
     with file.open(newline="", encoding="utf-8") as source:
         for row in csv.DictReader(source):
-            found.setdefault(row["statistic"], {})[int(row["block"]), int(row["head"])] = float(row["mean"])
+            found.setdefault(row["statistic"], {})[int(row["block"]), int(row["head"])] = float(
+                row["median" if row["statistic"] in medians else "mean"]
+            )
     values = {}
     for name, entries in found.items():
         shape = tuple(max(place) + 1 for place in zip(*entries, strict=True))
@@ -70,7 +81,9 @@ def read_heads(file: Path) -> dict[str, Float[np.ndarray, "L H"]]:
     return values
 
 
-def _figure(name: str, file: str, inputs: Inputs, series: Mapping[str, Float[np.ndarray, "L H"]]) -> Figure:
+def _figure(
+    name: str, file: str, inputs: Inputs, series: Mapping[str, Float[np.ndarray, "L H"]], median: bool = False
+) -> Figure:
     low, high = min(v.min() for v in series.values()), max(v.max() for v in series.values())
     n_rows = -(-len(series) // N_COLUMNS)
     with matplotlib.rc_context(STYLE | {"axes.spines.top": True, "axes.spines.right": True, "font.size": 8}):
@@ -94,5 +107,6 @@ def _figure(name: str, file: str, inputs: Inputs, series: Mapping[str, Float[np.
     )
     title = NAMES.get(name, name)
     missing = [encoder for encoder in inputs.encoders if encoder not in series]
-    caption = f"Not computed: {', '.join(missing)}." if missing else ""
+    caption = "Median over test images, as it has no bound." if median else ""
+    caption += f"{' ' if median else ''}Not computed: {', '.join(missing)}." if missing else ""
     return drawn(plot, file, title, caption, f"{title}, block by head. {told}")

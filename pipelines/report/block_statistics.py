@@ -2,31 +2,52 @@
 
 from collections.abc import Mapping
 
+from pipelines.report.aggregation_entropy import ENTROPY
 from pipelines.report.attention_heads import NAMES
 from pipelines.report.collect import Attention, is_random
 from pipelines.report.content import Cell, Column, Row, Table
-from pipelines.report.tables import NOTHING, named
+from pipelines.report.tables import EFFECTIVE, NOTHING, effective, listed, named
 
 
 def by_block(attention: Mapping[str, Attention]) -> Table:
     """A row for each encoder and block, a column for each statistic that any of them has."""
     found = {name for a in attention.values() for name, values in a.statistics.items() if values}
     names = [name for name in NAMES if name in found] + sorted(found - set(NAMES))
-    columns = (
-        Column("encoder", "Encoder", "text"),
-        Column("block", "Block"),
-        *(Column(name, NAMES.get(name, name), "spread") for name in names),
-    )
+    by_median = {name for a in attention.values() for name in a.medians}
+    columns = [Column("encoder", "Encoder", "text"), Column("block", "Block")]
+    for name in names:
+        shown = NAMES.get(name, name)
+        columns.append(Column(f"{name}_median", f"{shown}: median") if name in by_median else Column(name, shown, "spread"))
+        if name == ENTROPY:
+            columns.append(Column("effective_patches", "Effective patches"))
     rows = []
     for encoder, measured in attention.items():
         for block in range(max((len(values) for values in measured.statistics.values()), default=0)):
-            cells = [_cell(measured.statistics.get(name, ()), block) for name in names]
+            cells = []
+            for name in names:
+                values = measured.statistics.get(name, ())
+                cells.append(_median(measured, name, block) if name in by_median else _cell(values, block))
+                if name == ENTROPY:
+                    cells.append(effective(values[block][0] if block < len(values) else None))
             rows.append(Row((named(encoder), Cell(str(block), block), *cells), muted=is_random(encoder)))
     note = (
         "Mean ± standard deviation over test images, each averaged over attention heads; blocks are counted from 0. Shares are "
-        "of 1, entropies in nats."
+        f"of 1, entropies in nats. {EFFECTIVE}"
     )
-    return Table("attention-by-block", "Attention statistics by block", note, columns, tuple(rows), folded=True)
+    if by_median:
+        note += " Ratios without bound: median over test images and, in brackets, the quartiles."
+    if lacking := [name for name, a in attention.items() if any(s in by_median - set(a.medians) for s in a.statistics)]:
+        note += f" None were kept of {listed(lacking)}; run `beyondcls attention` again."
+    return Table("attention-by-block", "Attention statistics by block", note, tuple(columns), tuple(rows), folded=True)
+
+
+def _median(measured: Attention, name: str, block: int) -> Cell:
+    """`0.12 (0.10–0.15)`."""
+    values = measured.medians.get(name, ())
+    if block >= len(values):
+        return NOTHING
+    median, lower, upper = values[block]
+    return Cell(f"{_written(median)} ({_written(lower)}–{_written(upper)})", median)
 
 
 def _cell(values: tuple[tuple[float, float], ...], block: int) -> Cell:

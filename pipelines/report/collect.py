@@ -3,14 +3,18 @@
 import csv
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import xxhash
+
 from store import BeyondClsError
 
 FIRST_HEADS = ("cls", "average", "abmilp")  # others follow alphabetically
+MEASURES = ("top5", "entropy", "train_top1", "train_map")  # beside top1 or map, where they were written down
+QUARTILES = ("median", "lower_quartile", "upper_quartile")
 T = TypeVar("T")
 
 
@@ -40,7 +44,7 @@ class Probe:
     head: str
     recorded_encoder: str
     options: Mapping[str, Any]
-    measures: Mapping[str, Measure]  # top1 and top5, or map (of several labels), in percent; entropy in nats
+    measures: Mapping[str, Measure]  # top1 and top5, or map (of several labels), in percent, as train_…; entropy in nats
     n_training: int
     n_test: int
     n_tokens: int | None
@@ -54,9 +58,11 @@ class Probe:
     weights: Path | None
     aggregator: str = ""
     crops: int | str | None = None  # random ones of each training image that were shown, or "fresh"; None in older files
-    cost: Mapping[str, int | None] = field(default_factory=dict)  # parameters, parameters_classifier, flops_per_image
     correct: Path | None = None  # correct.npz: which test images each seed classifies correctly, bool [n_seeds, n_test]
     test_images: str | None = None  # digest of the ids of these images; None in metrics of earlier versions
+    cost: Mapping[str, int | None] = field(default_factory=dict)  # as `probe.cost.Cost` names it
+    timing: Mapping[str, Any] = field(default_factory=dict)  # as `probe.timing.Timing` names it; empty if nothing was measured
+    notes: tuple[str, ...] = ()  # sentences that a reader of the numbers should know
 
     @property
     def measure(self) -> str:
@@ -71,6 +77,8 @@ class Attention:
     Attributes:
         cls_map: [cls] maps [N, T]; None if it has none.
         heads: the table of statistics per block and attention head; None if there is none.
+        medians: of statistics without bound, per block (median, lower, upper quartile over images), to be shown in place of
+            means; none in what was averaged before they were kept.
     """
 
     encoder: str
@@ -83,6 +91,7 @@ class Attention:
     cls_map: Path | None
     heads: Path | None = None
     crops: Path | None = None  # [N, 4] of what its maps show
+    medians: Mapping[str, tuple[tuple[float, float, float], ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -255,7 +264,7 @@ def _probe(file: Path) -> Probe | None:
         recorded_encoder=str(content["encoder"]),
         options=dict(content["options"]),
         measures={"map" if "map" in content else "top1": _measure(content["map" if "map" in content else "top1"])}
-        | {name: _measure(content[name]) for name in ("top5", "entropy") if name in content},
+        | {name: _measure(content[name]) for name in MEASURES if name in content},
         n_training=int(content["n_training"]),
         n_test=int(content["n_test"]),
         n_tokens=None if content["n_tokens"] is None else int(content["n_tokens"]),
@@ -272,7 +281,24 @@ def _probe(file: Path) -> Probe | None:
         cost=dict(content.get("cost", {})),
         correct=correct if correct.is_file() else None,
         test_images=str(content["test_images"]) if "test_images" in content else None,
+        timing=_timing(file),
+        notes=tuple(str(note) for note in content.get("notes", ())),
     )
+
+
+def _timing(metrics: Path) -> dict[str, Any]:
+    """What timing.json beside `metrics` says; nothing if there is none, or if it is of other metrics, of another run.
+
+    Raises: KeyError, ValueError: there is such a file, and something else in it.
+    """
+    file = metrics.with_name("timing.json")
+    if not file.is_file():
+        return {}
+    content = json.loads(file.read_text(encoding="utf-8"))
+    if content["metrics"] != xxhash.xxh3_128_hexdigest(metrics.read_bytes()):
+        return {}
+    about = {"device": str(content["device"]), "threads": int(content["threads"]), "n_images": int(content["n_images"])}
+    return {"ms_per_image": _finite(content["ms_per_image"]), **about}
 
 
 def _selected(content: Mapping[str, Any]) -> str:
@@ -305,6 +331,7 @@ def _curve(file: Path) -> Curve | None:
 
 def _attention(file: Path) -> Attention:
     content = json.loads(file.read_text(encoding="utf-8"))
+    rows = _rows(file.parent / "statistics.csv")
     maps, heads = file.parent / "maps", file.parent / "heads.csv"
     cls_map = (maps if maps.is_dir() else file.parent) / "cls_map.npy"  # earlier versions kept it beside the tables
     return Attention(
@@ -314,18 +341,26 @@ def _attention(file: Path) -> Attention:
         n_images=int(content["n_images"]),
         n_tokens=None if content["n_tokens"] is None else int(content["n_tokens"]),
         architecture=dict(content["architecture"]),
-        statistics=_statistics(_rows(file.parent / "statistics.csv")),
+        statistics={name: tuple((mean, std) for mean, std in of) for name, of in _by_block(rows, ("mean", "std")).items()},
         cls_map=cls_map if cls_map.is_file() else None,
         heads=heads if heads.is_file() else None,
         crops=crops if (crops := maps / "crops.npy").is_file() else None,
+        medians={
+            name: tuple((median, lower, upper) for median, lower, upper in of)
+            for name, of in _by_block(rows, QUARTILES).items()
+            if name in content.get("unbounded", ())
+        },
     )
 
 
-def _statistics(rows: Iterable[Mapping[str, str]]) -> dict[str, tuple[tuple[float, float], ...]]:
-    by_name: dict[str, dict[int, tuple[float, float]]] = {}
+def _by_block(rows: Sequence[Mapping[str, str]], columns: tuple[str, ...]) -> dict[str, list[tuple[float, ...]]]:
+    """These columns of a table, by statistic and block; nothing where it has no such columns."""
+    by_name: dict[str, dict[int, tuple[float, ...]]] = {}
     for row in rows:
-        by_name.setdefault(row["statistic"], {})[int(row["block"])] = (_finite(row["mean"]), _finite(row["std"]))
-    return {name: tuple(blocks[block] for block in range(len(blocks))) for name, blocks in by_name.items()}
+        if columns == QUARTILES and not set(columns) <= row.keys():
+            continue
+        by_name.setdefault(row["statistic"], {})[int(row["block"])] = tuple(_finite(row[column]) for column in columns)
+    return {name: [blocks[block] for block in range(len(blocks))] for name, blocks in by_name.items()}
 
 
 def _rows(file: Path) -> list[dict[str, str]]:

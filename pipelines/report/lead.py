@@ -16,7 +16,7 @@ WORDS = {
     1: "AbMILP gains more",
     0: "AbMILP does not clearly gain more",
     -1: "AbMILP gains less",
-    None: "AbMILP gains otherwise",
+    None: "whether AbMILP gains more",
 }
 
 
@@ -105,14 +105,15 @@ def verdicts(found: Lead, called: Callable[[str], str] = str) -> dict[str, list[
     for (encoder, over), gain in found.gains.items():
         kind, sign = family(encoder), gain.points.sign
         if over == "cls" and kind is not None:
-            ahead = "AbMILP is ahead of [cls]" if sign == 1 else "AbMILP is not clearly ahead of [cls]"
+            ahead = f"{'whether ' if sign is None else ''}AbMILP is {'not clearly ' if sign in (0, -1) else ''}ahead of [cls]"
             masked = kind == MASKED
             too = "" if masked or sign != 1 else ", too"
             say(sign, *((AGREES, FAILS) if masked else (FAILS, AGREES)), f"{ahead} on {called(encoder)}{too}")
-    for other, yes, no in ((found.joint, AGREES, FAILS), (found.twin, BEYOND, WITHIN)):
+    for other in found.others:
+        yes, no = (AGREES, FAILS) if other == found.joint else (BEYOND, WITHIN)
         for over, name in OVER.items():
-            more = found.more(other, over) if other else None
-            for sign, numbers in _by_sign(more).items() if other and more else ():
+            more = found.more(other, over)
+            for sign, numbers in _by_sign(more).items() if more else ():
                 pair = f"on {called(found.masked)} than on {called(other)}"
                 say(sign, yes, no, f"over {name} {WORDS[sign]} {pair}, {listed(numbers)}")
     return {verdict: statements for verdict, statements in said.items() if statements}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pipelines.report.collect import FIRST_HEADS, Probe, is_random
 from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.remarks import one_order
 from pipelines.report.tables import NOTHING, spread, title
 
 Study = Mapping[tuple[str, str], Probe]
@@ -48,7 +49,11 @@ def study_table(name: str, heading: str, study: Study, before: Columns = (), aft
     columns = (*names, *(column for column, _ in before), top1, *(column for column, _ in (*after, *fixed)))
     what = "Top-1 accuracy on the test images, mean ± standard deviation over seeds; bold: the highest mean of an encoder."
     return Table(
-        name, heading, " ".join(part for part in (what, trained_alike(study.values()), note) if part), columns, tuple(rows)
+        name,
+        heading,
+        " ".join(filter(None, (what, trained_alike(study.values()), one_order(study.values()), note))),
+        columns,
+        tuple(rows),
     )
 
 

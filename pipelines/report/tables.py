@@ -8,6 +8,7 @@ from pipelines.report.content import Cell
 
 TITLES = {"cls": "[cls]", "average": "average", "abmilp": "AbMILP"}
 NOTHING = Cell("–")
+EFFECTIVE = "Effective patches: exp of the entropy; so many patches, weighted alike, have it, and all T in a plain average."
 
 
 def title(head: str) -> str:
@@ -95,6 +96,11 @@ def named(encoder: str) -> Cell:
 def number(value: float | None, digits: int = 2) -> Cell:
     """One number; a dash for None."""
     return NOTHING if value is None else Cell(f"{value:,.{digits}f}", value)
+
+
+def effective(entropy: float | None) -> Cell:
+    """The effective number of patches, exp(H); see EFFECTIVE."""
+    return number(None if entropy is None else math.exp(entropy), 1)
 
 
 def file_names(prefix: str, names: list[str]) -> dict[str, str]:

@@ -65,7 +65,7 @@ def _options_of_folders(path: Path) -> dict[str, Any]:
     order = [*STATISTICS, *PER_BLOCK]
     here = {folder.name for folder in path.glob("statistics/*") if folder.is_dir()}
     statistics = sorted(here, key=lambda name: (order.index(name) if name in order else len(order), name))
-    options: dict[str, Any] = {"statistics": ",".join(statistics) or "none", "maps": any(path.glob("attention/*/view*"))}
+    options: dict[str, Any] = {"statistics": ",".join(statistics) or "none", "maps": any(path.glob("attention/**/view*"))}
     if blocks:
         options["blocks"] = ",".join(map(str, blocks))
     views = {int(m[1]) for folder in path.glob("*/*/view*") if (m := re.fullmatch(r"view(\d{1,9})", folder.name))}

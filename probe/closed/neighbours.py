@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from probe.closed.nearest import METRICS, nearest
 from probe.closed.protocol import Closed, check_grid, select
-from probe.closed.result import Result, measured, notes_on
+from probe.closed.result import Result, Selection, edge_note, measured, notes_on
 from probe.closed.vectors import Vectors, check_pair
 from store import BeyondClsError
 from store.errors import unknown
@@ -19,7 +20,10 @@ VOTES = ("weighted", "majority")
 
 @dataclass(frozen=True)
 class Neighbours(Closed):
-    """Votes of the k nearest training images, k selected on a hold-out of the training images, the smallest of the best.
+    """Votes of the k nearest training images.
+
+    k, and the temperature where there are several, are selected on a hold-out of the training images: of the best the smallest
+    k, then the lowest temperature.
 
     "weighted" is DINO's protocol: each neighbour votes with exp(cosine / temperature). With "majority" all votes are equal.
     Scores are shares of the votes, 0…1; with several labels an image, minus ½, so that 0 is the threshold. Ties: of equally
@@ -29,7 +33,7 @@ class Neighbours(Closed):
         ks: the grid. DINO reports each of 10, 20, 100 and 200 on the test images; for one of them give it alone.
         votes: "weighted" or "majority".
         metric: "cosine", or with "majority" also "euclidean".
-        temperature: of "weighted".
+        temperature: of "weighted"; one value, or several to select from.
         share, seed: of the hold-out.
 
     Source: Wu et al. 2018 (arXiv 1805.01978); `eval_knn.py` of DINO's code (Caron et al. 2021).
@@ -38,7 +42,7 @@ class Neighbours(Closed):
     ks: tuple[int, ...] = (10, 20, 100, 200)
     votes: str = "weighted"
     metric: str = "cosine"
-    temperature: float = 0.07
+    temperature: float | tuple[float, ...] = 0.07
     share: float = 0.1
     seed: int = 0
 
@@ -51,29 +55,55 @@ class Neighbours(Closed):
             raise BeyondClsError(unknown("metric", self.metric, METRICS))
         if self.votes == "weighted" and self.metric != "cosine":
             raise BeyondClsError(f"votes 'weighted' need the metric 'cosine', got {self.metric!r}; choose votes 'majority'")
-        if not 0 < self.temperature < float("inf"):
+        if isinstance(self.temperature, tuple):
+            check_grid("temperature", self.temperature)
+            object.__setattr__(self, "temperature", tuple(sorted(self.temperature)))
+            if self.votes == "majority":
+                raise BeyondClsError(f"temperature is {self.temperature}, but votes 'majority' have none; leave it out")
+        elif not 0 < self.temperature < float("inf"):
             raise BeyondClsError(f"temperature is {self.temperature}, expected a positive number")
 
     def fit(self, training: Vectors, test: Vectors) -> Result:
         check_pair(training, test)
-        selection = select(self.ks, training, self.share, self.seed, self._voted)
-        k = selection.best
-        (scores,) = self._voted(training, test, (int(k),))
-        return Result(scores, {"k": k}, selection, measured(scores, test), notes_on(training, test))
+        selection: Selection[Any] = select(self._grid, training, self.share, self.seed, self._voted)
+        best = selection.best
+        k, temperature = best if isinstance(best, tuple) else (best, self._temperatures[0])
+        (scores,) = self._voted(training, test, (int(k),), (temperature,))
+        chosen, notes = {"k": k}, notes_on(training, test)
+        if isinstance(self.temperature, tuple):
+            chosen["temperature"] = temperature
+            notes += edge_note("temperature", temperature, self.temperature)
+        return Result(scores, chosen, selection, measured(scores, test), notes)
 
-    def _voted(self, training: Vectors, queries: Vectors, ks: tuple[int, ...] | None = None) -> Iterator[Tensor]:
-        """Scores [N, K] for each k; the neighbours are looked for once."""
-        ks = ks or self.ks
+    @property
+    def _temperatures(self) -> tuple[float, ...]:
+        return self.temperature if isinstance(self.temperature, tuple) else (self.temperature,)
+
+    @property
+    def _grid(self) -> tuple[int, ...] | tuple[tuple[int, float], ...]:
+        """Values of k; with several temperatures pairs of both, in the order in which the first of the best is taken."""
+        return tuple((k, t) for k in self.ks for t in self.temperature) if isinstance(self.temperature, tuple) else self.ks
+
+    def _voted(
+        self,
+        training: Vectors,
+        queries: Vectors,
+        ks: tuple[int, ...] | None = None,
+        temperatures: tuple[float, ...] | None = None,
+    ) -> Iterator[Tensor]:
+        """Scores [N, K] for each k and temperature; the neighbours are looked for once."""
+        ks, temperatures = ks or self.ks, temperatures or self._temperatures
         if ks[-1] > len(training):
-            left = " (a hold-out to select k is not among them)" if len(self.ks) > 1 else ""
+            left = " (a hold-out to select k is not among them)" if len(self._grid) > 1 else ""
             raise BeyondClsError(f"k is {ks[-1]}, but there are {len(training)} images to vote{left}; choose a smaller k")
         similarity, rows = nearest(queries.x, training.x, ks[-1], self.metric)
-        weights = torch.ones_like(similarity)
-        if self.votes == "weighted":
-            # Divided by the largest, whatever the temperature, nothing overflows; the shares are the same.
-            weights = ((similarity - similarity[:, :1]) / self.temperature).exp()
         for k in ks:
-            yield _shares(weights[:, :k], rows[:, :k], training)
+            for temperature in temperatures:
+                weights = torch.ones_like(similarity[:, :k])
+                if self.votes == "weighted":
+                    # Divided by the largest, whatever the temperature, nothing overflows; the shares are the same.
+                    weights = ((similarity[:, :k] - similarity[:, :1]) / temperature).exp()
+                yield _shares(weights, rows[:, :k], training)
 
 
 def _shares(weights: Float[Tensor, "N k"], rows: Int[Tensor, "N k"], training: Vectors) -> Float[Tensor, "N K"]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor
 
-from probe.closed.result import Result, Selection, criterion, measured
+from probe.closed.result import Candidate, Result, Selection, criterion, measured
 from probe.closed.vectors import Vectors
 from probe.subsets import hold_out
 from store import BeyondClsError
@@ -26,12 +26,12 @@ class Closed:
 
 
 def select(
-    grid: Sequence[float],
+    grid: Sequence[Candidate],
     training: Vectors,
     share: float,
     seed: int,
     scores: Callable[[Vectors, Vectors], Iterable[Tensor]],
-) -> Selection:
+) -> Selection[Candidate]:
     """Compare a grid on a stratified hold-out of the training images; a grid of one needs none.
 
     Args:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -10,9 +10,11 @@ from torch import Tensor
 from probe.closed.vectors import Vectors
 from probe.metrics import MULTILABEL, PER_IMAGE, n_without_positive
 
+Candidate = TypeVar("Candidate")  # a value, or a tuple of values of several hyperparameters
+
 
 @dataclass(frozen=True)
-class Selection:
+class Selection(Generic[Candidate]):
     """Which hyperparameters were compared, and on what. Never on test images.
 
     Attributes:
@@ -20,17 +22,18 @@ class Selection:
         by: the measure: "top1", or "map" with several labels an image. Average precision is blind to the threshold: where it
             selects a heavy penalty, precision and recall at the threshold may be poor.
         n_images: that it was measured on.
-        candidates, percent: the values, in the order in which the first of the best is taken, and the measure of each.
+        candidates, percent: the values (of several hyperparameters: tuples), in the order in which the first of the best is
+            taken, and the measure of each.
     """
 
     on: str
     by: str | None = None
     n_images: int = 0
-    candidates: tuple[float, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
     percent: tuple[float, ...] = ()
 
     @property
-    def best(self) -> float:
+    def best(self) -> Candidate:
         """The first of the best candidates; a measure that is NaN is worse than any."""
         if len(self.candidates) == 1:
             return self.candidates[0]
@@ -51,7 +54,7 @@ class Result:
 
     scores: Float[Tensor, "N K"]
     chosen: dict[str, float]
-    selection: Selection
+    selection: Selection[Any]
     metrics: dict[str, float]
     notes: tuple[str, ...] = ()
 

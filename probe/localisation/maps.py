@@ -36,16 +36,16 @@ class ScoreMaps:
     seeds: tuple[int, ...] = ()
 
 
-def attention_maps(store: FeatureStore, rows: np.ndarray, view: int = 0) -> list[ScoreMaps]:
-    """The [cls] row of the last block's attention, mean over attention heads and each of them; the centre patch's, mean.
+def attention_maps(store: FeatureStore, rows: np.ndarray, view: int = 0, block: int | None = None) -> list[ScoreMaps]:
+    """The [cls] row of a block's attention, mean over attention heads and each of them; the centre patch's, mean.
 
-    Those that the set keeps; none if it keeps none.
+    Those that the set keeps; none if it keeps none. `block`: the deepest by default.
 
-    Raises: BeyondClsError: patches make no square grid; StoreError: there is no such view.
+    Raises: BeyondClsError: patches make no square grid; StoreError: there is no such view, or no map of that block.
     """
     found = []
-    for kind in (kind for kind in STORED if kind in store.spec.maps):
-        stored = store.array(f"attention/{kind}/view{view}").rows(rows)  # [N, H, T]
+    for kind in (kind for kind in STORED if store.map_blocks(kind)):
+        stored = store.attention(kind, block, view).rows(rows)  # [N, H, T]
         side = side_of(stored.shape[-1])
         grids = stored.reshape(*stored.shape[:2], side, side)
         found.append(ScoreMaps("attention", STORED[kind], (grids.mean(1, dtype=np.float32),)))
@@ -75,7 +75,7 @@ def probe_maps(store: FeatureStore, rows: np.ndarray, folder: Path, view: int = 
     if second := [kind for kind in reads if kind.startswith(JOINED)]:
         raise BeyondClsError(f"{folder} reads {second[0]!r}, of a second feature set, which this does not; leave that head out")
     source = Source(store, block=described[0]["block"])
-    arrays = {kind: source.arrays(kind, (view,)) for kind in reads}
+    arrays = {kind: source.arrays(_of_block(kind, described[0], store), (view,)) for kind in reads}
     batches = Loader(arrays, store.labels, rows=rows, batch_size=BATCH_SIZE, shuffle=False).epoch()
     n_patches = int(described[0]["n_patches"] or source.n_patches or 0)
     weights: list[list[torch.Tensor]] = [[] for _ in heads]
@@ -91,6 +91,13 @@ def probe_maps(store: FeatureStore, rows: np.ndarray, folder: Path, view: int = 
     if all((m.min((1, 2)) == m.max((1, 2))).all() for m in maps):
         return None
     return ScoreMaps("probe", folder.name, maps, tuple(int(about["seed"]) for about in described))
+
+
+def _of_block(kind: str, about: Mapping[str, Any], store: FeatureStore) -> str:
+    """A kind with its block, where it is an attention map and the probe was trained on the last block's, as they once were."""
+    if not kind.startswith("attention/") or "/block" in kind or "attention_block" in about or store.n_blocks is None:
+        return kind
+    return f"{kind}/block{store.n_blocks - 1}"
 
 
 def _check_encoder(store: FeatureStore, file: Path, about: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from store import FeatureStore, StoreError, verify
 from store.codecs import CODECS
 from tests.extract.pictures import picture, samples, write_tar
 from tests.extract.tiny import tiny_encoder
+from tests.features import as_older
 from tests.folders import files
 
 N = 70  # 32 + 32 + 6 rows
@@ -143,6 +144,35 @@ def test_nothing_to_add(run: Run, encoder: Counting, tmp_path: Path) -> None:
     assert shards(tmp_path / "f") == before
 
 
+class TestOlder:
+    """Sets that have the last block's attention maps alone, under names that do not say the block."""
+
+    def test_have_what_is_asked_for(self, run: Run, encoder: Counting, tmp_path: Path) -> None:
+        as_older(run(tmp_path / "new"), tmp_path / "f")
+        before = files(tmp_path / "f")
+        for existing in ("refuse", "extend"):
+            assert run(tmp_path / "f", existing=existing).spec.maps == ("centre", "cls")
+        assert files(tmp_path / "f") == before
+        there = FeatureStore.open(tmp_path / "f")
+        places = {there.spec.key: there}
+        assert run(lambda key: places.get(key, tmp_path / "nowhere")) is there, "at a shared root"
+        with pytest.raises(StoreError, match=r"\(blocks, maps differ\); .* or add to it with --extend"):
+            run(tmp_path / "f", blocks=(0, 1))
+
+    @pytest.mark.parametrize("block", [1, 0], ids=["last", "another"])
+    def test_get_maps_of_other_blocks(self, block: int, run: Run, tmp_path: Path) -> None:
+        """That of the last block stays, under its new name, also where the tokens were of another one."""
+        both = run(tmp_path / "both", blocks=(0, 1))
+        as_older(both, tmp_path / "f", blocks=(block,))
+        before = shards(tmp_path / "f")
+        assert not (tmp_path / f"f/patch/block{1 - block}").exists()
+        run(tmp_path / "f", blocks=(0, 1), existing="extend")
+        assert files(tmp_path / "f") == files(tmp_path / "both")
+        after = shards(tmp_path / "f")
+        for row in ("cls", "centre"):
+            assert after[f"attention/{row}/block1/view0/c/1/0/0"] == before[f"attention/{row}/view0/c/1/0/0"], "linked"
+
+
 def test_extending_what_is_not_there_makes_it(run: Run, tmp_path: Path) -> None:
     assert len(run(tmp_path / "f", existing="extend")) == N
 
@@ -204,9 +234,13 @@ class TestRefused:
 
 
 class TestRepair:
-    @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "array", "group", "all"])
+    @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "array", "group", "older", "all"])
     def test_same_bytes_as_before(self, damage: str, run: Run, encoder: Counting, tmp_path: Path) -> None:
-        run(tmp_path / "f")
+        if damage == "older":
+            as_older(run(tmp_path / "new"), tmp_path / "f")
+            damage = "all"
+        else:
+            run(tmp_path / "f")
         before = files(tmp_path / "f")
         shard = tmp_path / "f" / "patch/block1/view0/c/1/0/0"
         if damage in ("flip", "all"):
@@ -230,13 +264,15 @@ class TestRepair:
 
     def test_with_other_options(self, run: Run, tmp_path: Path) -> None:
         run(tmp_path / "f")
-        with pytest.raises(StoreError, match=r"but these options give .* \(blocks differ\); repair it with what it was made"):
+        with pytest.raises(
+            StoreError, match=r"but these options give .* \(blocks, maps differ\); repair it with what it was made"
+        ):
             run(tmp_path / "f", blocks=(0,), existing="repair")
 
     @pytest.mark.parametrize(
         ("other", "message"),
         [
-            ({"blocks": (1,)}, "cls/block0/view0 would not be there with these options"),
+            ({"blocks": (1,)}, "attention/centre/block0/view0 would not be there with these options"),
             ({"dtype": "float32"}, r"has shape \[70, 2, 16\] and dtype float16, these options give \[70, 2, 16\] and float32"),
             ({"encoder": tiny_encoder(1)}, "had key [0-9a-f]{32}, but these options give [0-9a-f]{32}"),
         ],
@@ -271,7 +307,7 @@ def test_every_dtype_keeps_tokens_within_its_bound(dtype: str, run: Run, images:
         assert values.abs().max() > 0.1
     for name in ("statistics/cls_self/view0", "images/label"):
         assert np.array_equal(store.array(name).all(), exact.array(name).all())
-    maps = store.array("attention/cls/view0")
+    maps = store.array("attention/cls/block1/view0")
     assert maps.dtype == (np.float32 if dtype == "float32" else np.float16)
 
 

@@ -88,8 +88,7 @@ class TestWhole:
             "patch/block1/view0": (tokens, "float16"),
             "cls/block0/view0": (token, "float16"),
             "cls/block1/view0": (token, "float16"),
-            "attention/cls/view0": (rows, "float16"),
-            "attention/centre/view0": (rows, "float16"),
+            **{f"attention/{row}/block{block}/view0": (rows, "float16") for row in ("cls", "centre") for block in (0, 1)},
             "statistics/cls_self/view0": (statistic, "float32"),
             "statistics/cls_patch_entropy/view0": (statistic, "float32"),
             "statistics/patch_self/view0": (statistic, "float32"),
@@ -124,7 +123,7 @@ class TestWhole:
         self, store: FeatureStore, images: ImageSet, encoder: Encoder
     ) -> None:
         for row in (0, 5, 31, 32, 69):
-            encoded = encoder(encoder.transform(images.image(row))[None], [0, 1], encoder.statistics, maps=True)
+            encoded = encoder(encoder.transform(images.image(row))[None], [0, 1], encoder.statistics, maps=[0, 1])
 
             def compare(name: str, values: torch.Tensor, tolerance: float, row: int = row) -> None:
                 stored = store.array(name).rows([row])[0].astype(np.float32)
@@ -160,7 +159,7 @@ class TestWhole:
         assert (spec.weights, spec.data, spec.n_images) == (encoder.weights, images.digest, N)
         assert spec.blocks == (0, 1)
         assert spec.statistics == (*STATISTICS, *PER_BLOCK)
-        assert spec.maps == ("centre", "cls")
+        assert spec.maps == ("centre/block0", "centre/block1", "cls/block0", "cls/block1")
         assert (spec.dtype, spec.point) == ("float16", "pre-norm")
         assert store.attributes["encoder"] == "tiny"
         assert store.attributes["classes"] == ["ape", "bee", "cat"]
@@ -219,7 +218,7 @@ class TestChoices:
         assert set(store.arrays) == {
             *(f"images/{name}" for name in ("id", "label", "size", "valid")),
             "patch/block1/view0",
-            "attention/centre/view0",
+            "attention/centre/block1/view0",
             *(f"images/{name}/view0" for name in ("crop", "flip")),
             *(f"statistics/patch_{name}/view0" for name in ("self", "self_raw", "patch_entropy", "norm_ratio")),
         }
@@ -255,7 +254,7 @@ class TestDtype:
         assert tokens.dtype == np.float32
         assert np.isfinite(tokens).all()
         assert np.abs(tokens).max() > np.finfo(np.float16).max
-        assert store.array("attention/cls/view0").dtype == np.float32
+        assert store.array("attention/cls/block1/view0").dtype == np.float32
 
     def test_nan(self, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
         model = tiny_encoder().model
@@ -288,7 +287,7 @@ class TestRefused:
         [
             ({"encoder": tiny_encoder(1)}, "weights, architecture"),
             ({"dtype": "float32"}, "dtype"),
-            ({"blocks": (0,)}, "blocks"),
+            ({"blocks": (0,)}, "blocks, maps"),
             ({"statistics": (), "maps": False}, "statistics, maps"),
         ],
         ids=["encoder", "dtype", "blocks", "statistics"],

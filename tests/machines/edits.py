@@ -31,6 +31,8 @@ CALLED = {
     "probe": "probes",
     "probe-own": "probes",
     "study": "studies",
+    "extract-blocks": "extraction",
+    "study-blocks": "studies",
     "attention": "attention statistics",
     "divergence": "divergences",
     "localise": "localisation",

@@ -35,8 +35,9 @@ def probe_folder(head: str, encoder: str = MAE) -> str:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All files below a folder, but for what DVC keeps there."""
-    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name != ".gitignore"}
+    """All files below a folder, but for what DVC keeps there, and what it does not see."""
+    unseen = (".gitignore", "timing.json")
+    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name not in unseen}
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -53,7 +54,7 @@ def shrink(params: dict[str, Any]) -> None:
     )
     params["probe"] |= {"seeds": [0, 1], "epochs": 2, "warmup_epochs": 0, "batch_size": 32}
     params["extract"]["shard_rows"] = 32
-    params["studies"], params["divergence"] = {}, []
+    params["studies"], params["block_studies"], params["divergence"] = {}, {}, []
 
 
 def keep_stages(folder: Path, kept: Sequence[str]) -> None:

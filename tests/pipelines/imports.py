@@ -25,7 +25,7 @@ STAGES = {
         "probe.run",
         "probe.train",
     ],
-    "code-attention": ["pipelines.attention", "store", "store.codecs"],
+    "code-attention": ["pipelines.attention", "extract.attention", "store", "store.codecs"],
     "code-divergence": ["pipelines.divergence", "probe.divergence", "probe.metrics"],
     "code-localise": [
         "pipelines.localise",

@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from extract.attention import UNBOUNDED
 from extract.datasets import open_images
 from extract.encoders import Encoder
 from extract.run import extract
 from pipelines.attention import main
-from store import FeatureStore
+from store import FeatureStore, StoreError
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import sharpen, tiny_encoder
+from tests.features import as_older, write_features
 
 N_IMAGES, N_BLOCKS, N_HEADS = 9, 2, 2
 
@@ -56,12 +58,15 @@ def test_mean_over_heads_and_then_over_images(written: tuple[FeatureStore, Path]
             row = rows[name, block]
             assert float(row["mean"]) == pytest.approx(sum(of_images) / len(good), rel=1e-9)
             assert float(row["std"]) == pytest.approx(np.std(of_images), rel=1e-9)
+            assert float(row["median"]) == pytest.approx(np.median(of_images), rel=1e-9)
+            quartiles = [float(row[f"{which}_quartile"]) for which in ("lower", "upper")]
+            assert quartiles == pytest.approx(np.percentile(of_images, [25, 75]), rel=1e-9)
 
 
 def test_entropy_is_of_each_head_and_not_of_their_average(written: tuple[FeatureStore, Path]) -> None:
     store, out = written
     good = np.array([row for row in range(N_IMAGES) if row != 5])
-    maps = store.array("attention/cls/view0").rows(good).astype(np.float64)  # [N, H, T], of the last block
+    maps = store.array("attention/cls/block1/view0").rows(good).astype(np.float64)  # [N, H, T], of the last block
     (row,) = (r for r in table(out / "statistics.csv") if (r["statistic"], r["block"]) == ("cls_patch_entropy", "1"))
     of_each, of_average = entropy(maps).mean(), entropy(maps.mean(1)).mean()
     assert float(row["mean"]) == pytest.approx(of_each, abs=2e-3)  # maps are float16
@@ -82,6 +87,9 @@ def test_heads_are_averaged_over_images_alone(written: tuple[FeatureStore, Path]
             heads = by_block[row["statistic"], row["block"]]
             assert np.mean(heads) == pytest.approx(float(row["mean"]), rel=1e-9)
             assert heads[0] != heads[1]
+    values = store.array("statistics/cls_self_adjusted/view0").rows(np.array([r for r in range(N_IMAGES) if r != 5]))
+    (row,) = (r for r in rows if (r["statistic"], r["block"], r["head"]) == ("cls_self_adjusted", "1", "1"))
+    assert float(row["median"]) == pytest.approx(np.median(values[:, 1, 1].astype(np.float64)), rel=1e-9)
 
 
 def test_maps_and_summary(written: tuple[FeatureStore, Path]) -> None:
@@ -93,3 +101,19 @@ def test_maps_and_summary(written: tuple[FeatureStore, Path]) -> None:
     np.testing.assert_array_equal(crops, store.array("images/crop/view0").all()[store.valid])
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["key"], summary["n_images"], summary["n_tokens"]) == (store.spec.key, N_IMAGES - 1, 16)
+    assert summary["block"] == 1
+    assert set(summary["unbounded"]) == set(UNBOUNDED) >= {"cls_self_adjusted"}
+
+
+def test_maps_of_a_block(tmp_path: Path) -> None:
+    """By default of the deepest, which is all that older sets have."""
+    store = write_features(tmp_path / "set", blocks=(0, 1))
+    as_older(store, tmp_path / "older")
+    for name, given, block in (("set", 0, 0), ("set", None, 1), ("older", None, 1), ("older", 1, 1)):
+        main(tmp_path / name, tmp_path / "out", given)
+        maps = np.load(tmp_path / "out/maps/cls_map.npy", allow_pickle=False)
+        rows = store.array(f"attention/cls/block{block}/view0").all().astype(np.float64).mean(1)
+        np.testing.assert_allclose(maps, rows / rows.sum(-1, keepdims=True), rtol=2e-3)
+        assert json.loads((tmp_path / "out/summary.json").read_text())["block"] == block
+    with pytest.raises(StoreError, match="keeps the attention map 'cls' of block 1, not of block 0"):
+        main(tmp_path / "older", tmp_path / "out", 0)

@@ -4,11 +4,13 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 from pipelines import cli
+from store.errors import BeyondClsWarning
 from tests.features import write_features
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,6 +236,50 @@ def test_encoders_are_listed_with_size_tokens_licence_and_source(beyondcls):
     assert "16 registers + 256" in row
     assert "Apache-2.0" in row
     assert row.endswith("https://dl.fbaipublicfiles.com/capi/capi_vitl14_p205.pth")
+    _, out, _ = beyondcls("encoders", "simmim-b16")
+    assert "simmim-b16: read at block 8 of 0 to 11: the paper's 8-th block, counted from 0" in out.splitlines()[-1]
+
+
+def test_our_warnings_are_notes(monkeypatch, capsys):
+    def app():
+        warnings.warn("what was assumed", BeyondClsWarning, stacklevel=1)
+        warnings.warn("another", UserWarning, stacklevel=1)
+
+    others = []
+    monkeypatch.setattr(cli, "app", app)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: others.append(str(message))
+        cli.run()
+    assert capsys.readouterr() == ("", "note: what was assumed\n")
+    assert others == ["another"]
+
+
+def test_encoders_whose_cls_was_not_fine_tuned_are_listed_with_a_note(beyondcls):
+    _, out, _ = beyondcls("encoders", "ft-b16")
+    assert out.splitlines()[-1].startswith(
+        "note: mae-ft-b16, simmim-ft-b16: fine-tuned through the average of its patch tokens"
+    )
+
+
+def test_extraction_from_a_file_says_what_it_assumes_and_what_cls_holds(beyondcls, tmp_path):
+    import torch
+
+    from extract.encoders import ENCODERS
+    from store import FeatureStore
+
+    small = {"depth": 1, "embed_dim": 24, "num_heads": 2}
+    entry = ENCODERS["simmim-ft-b16"]
+    torch.save({"model": entry.make(entry.model, **entry.arguments, **small).state_dict()}, tmp_path / "w.pth")
+    params = tmp_path / "p.yaml"
+    params.write_text(f"encoders: {{ft: {{model: simmim-ft-b16, checkpoint: {tmp_path}/w.pth, arguments: {small}}}}}\n")
+    status, _, err = beyondcls(
+        "extract", "--encoder", "ft", "--data", extract_some(tmp_path), "--out", tmp_path / "f", "--params", params
+    )
+    assert status == 0, err
+    said = " ".join(err.split())
+    assert f"note: ft: no name in {tmp_path}/w.pth tells how it was trained" in said
+    assert "note: ft: fine-tuned through the average of its patch tokens, not through [cls]" in said
+    assert FeatureStore.open(tmp_path / "f").attributes["cls_caution"] in said
 
 
 def test_tasks_share_an_extraction(beyondcls, tmp_path, monkeypatch):

@@ -112,6 +112,14 @@ def project(tmp_path_factory) -> Path:
                 "heads": {"k-means": {}, "norm": {}},
             }
         }
+        params["block_studies"] = {
+            "deep": {
+                "study": "blocks",
+                "encoder": "quickstart-random",
+                "stored": "1,-1",
+                "heads": {"abmilp": {}, "both": {"aggregator": "abmilp", "blocks": [1, 5]}},
+            }
+        }
         params["divergence"] = ["quickstart-random"]
         params["compose"]["n_images"] = 8
         params["other_probes"] = params["other_studies"] = "other"
@@ -133,6 +141,8 @@ def test_the_whole_pipeline_and_a_new_head(project):
         "probe-cls@quickstart-random-few-cls",
         "probe@quickstart-random-few-abmilp",
         "study@chosen",
+        "extract-blocks@deep",
+        "study-blocks@deep",
         "attention@quickstart-random-few",
         "divergence@quickstart-random",
         "compose",
@@ -142,6 +152,7 @@ def test_the_whole_pipeline_and_a_new_head(project):
     }
     assert repro(project) == everything
     assert (project / "report/index.html").exists()
+    assert "differs by" in (project / "report/index.html").read_text(), "what the study of blocks found"
     assert "elsewhere,quickstart-mae" in (project / "report/tables/datasets.csv").read_text()
     assert repro(project) == set()
 

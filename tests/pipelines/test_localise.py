@@ -12,8 +12,11 @@ from pipelines.cli import app
 from pipelines.localise import described
 from probe.grid import HeadSpec
 from probe.localisation import Localised, iou
+from probe.localisation.maps import attention_maps, probe_maps
 from probe.localisation.truths import truths_of
 from probe.saved import save_probe
+from store import FeatureStore
+from tests.features import as_older, write_features
 from tests.pipelines.test_cli import run
 from tests.probe.localisation.features import write_boxed
 
@@ -34,20 +37,22 @@ def write_probes(
     score: float = 1.0,
     weights: str = "w",
     transform: dict[str, object] | None = None,
+    sizes=(4, 16),
+    about=None,
     **options: str,
 ) -> Path:
     """Heads that look where channel 0 is large, or, with a negative score, where it is not."""
     (folder / "trained").mkdir(parents=True, exist_ok=True)
     spec = HeadSpec(aggregator, options)
-    about = {"encoder": f"encoder-{weights}", "encoder_weights": weights, "architecture": "{}", "block": 1}
+    about = {"encoder": f"encoder-{weights}", "encoder_weights": weights, "architecture": "{}", "block": 1, **(about or {})}
     for seed in seeds:
-        head = spec.build(4, 16, 2, seed=seed).eval()
+        head = spec.build(*sizes, 2, seed=seed).eval()
         for parameter in head.aggregator.parameters():
             torch.nn.init.zeros_(parameter)
             if parameter.ndim == 2:
                 parameter.data[0, 0] = score
         details = {"seed": seed, **about, "transform": transform or {"input_size": [3, 32, 32]}}
-        save_probe(folder / f"trained/seed{seed}", head, spec, 16, details)
+        save_probe(folder / f"trained/seed{seed}", head, spec, sizes[1], details)
     return folder
 
 
@@ -93,6 +98,22 @@ def test_finds_what_a_map_sees(localise, tmp_path):
         "words": "whole image, squashed to 64 x 64 pixels",
     }
     assert "frame: whole image, squashed to 64 x 64 pixels (not that of published numbers)" in out
+
+
+def test_maps_are_of_the_block_that_is_probed(tmp_path):
+    """Attention of the deepest block or the one that is named; a head's of its own, or the last if it records none."""
+    store = write_features(tmp_path / "set", blocks=(0, 1))
+    as_older(store, tmp_path / "older")
+    rows, maps = np.arange(9), [store.array(f"attention/cls/block{block}/view0").rows(range(9)) for block in (0, 1)]
+    for name, given, block in (("set", None, 1), ("set", 0, 0), ("older", None, 1)):
+        found = attention_maps(FeatureStore.open(tmp_path / name), rows, block=given)
+        assert [one.name for one in found] == ["cls", "cls-head-0", "cls-head-1", "cls-head-2"]
+        np.testing.assert_array_equal(found[2].maps[0].reshape(9, 9), maps[block][:, 1])
+    for about, block in (({"attention_block": 0}, 0), ({}, 1)):
+        folder = write_probes(tmp_path / "probes/rows", "cls-attention", (0,), sizes=(8, 9), about={"block": 0, **about})
+        given = probe_maps(store, rows, folder).maps[0].reshape(9, 9)
+        expected = maps[block].astype(np.float32).mean(1)
+        np.testing.assert_allclose(given, expected / expected.sum(1, keepdims=True), rtol=1e-4)
 
 
 def test_a_row_of_the_table_for_each_map_and_seed(localise, tmp_path):

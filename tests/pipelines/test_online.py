@@ -97,7 +97,7 @@ def test_one_picture_alone_is_as_in_a_batch(world, images):
 def test_computes_what_the_head_reads_and_no_more(world, images, monkeypatch):
     asked = []
     monkeypatch.setattr(Encoder, "__call__", watched(asked, Encoder.__call__))
-    for name, expected in (("cls", [("tiny", (1,), False)]), ("joined", [("tiny", (1,), False), ("tiny", (), True)])):
+    for name, expected in (("cls", [("tiny", (1,), ())]), ("joined", [("tiny", (1,), ()), ("tiny", (), (1,))])):
         model = online(world.encoder, world.probe(name), joined=world.joined if name == "joined" else None)
         asked.clear()
         model.features(images, *([torch.zeros(2, 3, 48, 48)] if name == "joined" else []))
@@ -105,8 +105,8 @@ def test_computes_what_the_head_reads_and_no_more(world, images, monkeypatch):
 
 
 def watched(asked, method):
-    def call(self, images, blocks, statistics=(), maps=False):
-        asked.append((self.name, tuple(blocks), maps))
+    def call(self, images, blocks, statistics=(), maps=()):
+        asked.append((self.name, tuple(blocks), tuple(maps)))
         return method(self, images, blocks, statistics, maps)
 
     return call
@@ -118,6 +118,22 @@ def test_the_probed_block_is_the_recorded_one(world, tmp_path, images):
     probe(store, store, tmp_path / "out", HeadPlan(SPECS["abmilp"], RECIPE, seeds=(0,)), block=0)
     model = online(world.encoder, tmp_path / "out/trained/seed0")
     assert torch.equal(model.features(images)["patch"], world.encoder(images, (0,)).patch[0])
+
+
+def test_the_attention_is_of_the_probed_block_too(world, tmp_path, images):
+    """Of the last one for probes that were trained when feature sets had no other, which record no `attention_block`."""
+    data = open_images(str(world.folder / "data/000.tar"))
+    store = extract(world.encoder, data, tmp_path / "both", blocks=(0, 1), statistics=())
+    probe(store, store, tmp_path / "out", HeadPlan(HeadSpec("cls-attention"), RECIPE, seeds=(0,)), block=0)
+    head, about = load_with(tmp_path / "out/trained/seed0")
+    encoded = world.encoder(images, (0,), maps=(0, 1))
+    for without, block in (((), 0), (("attention_block",), 1)):
+        described = {field: value for field, value in about.items() if field not in without}
+        features = online(world.encoder, head, description=described).features(images)
+        assert torch.equal(features["patch"], encoded.patch[0])
+        assert torch.equal(features["attention/cls"], encoded.maps[f"cls/block{block}"])
+    with pytest.raises(BeyondClsError, match="attention_block is 'x', expected a number"):
+        online(world.encoder, head, description={**about, "attention_block": "x"})
 
 
 def test_tokens_of_the_second_encoder_are_of_its_recorded_block(world, tmp_path, images):

@@ -244,6 +244,31 @@ class TestRun:
             assert status == 0, shown
             assert (metrics["n_training"], metrics["n_test"], metrics["subset"]) == (n, 69, subset)
 
+    def test_a_list_of_images(self, beyondcls, params, tmp_path):
+        """As the published lists are: file names, from the command line or the parameter file."""
+        file = tmp_path / "1percent.txt"
+        file.write_text("".join(f"{row:06d}.JPEG\n" for row in (3, 7, 8, 11, 0, 25)))
+        subset = {"ids": "1percent.txt", "n_ids": 6, "n_unusable": 0}
+        for given in (("--ids", file), params(f"heads: {{cls: {{}}}}\nprobe: {{ids: {file}, k_shot: null}}")):
+            status, shown, metrics = beyondcls(*SHORT, "--head", "cls", "--seeds", "0", *given)
+            assert status == 0, shown
+            assert metrics["n_training"] == 6
+            assert {name: value for name, value in metrics["subset"].items() if name != "digest"} == subset
+            assert len(metrics["subset"]["digest"]) == 32
+        file.write_text("000003.JPEG\n000120.JPEG\nn01_1.JPEG\n")
+        status, shown, _ = beyondcls(*SHORT, "--ids", file)
+        assert status == 1
+        assert "2 of 3 ids are not in" in shown
+        assert "first '000120.JPEG'" in shown
+
+    def test_a_list_with_images_that_could_not_be_read(self, beyondcls, sets, tmp_path):
+        (tmp_path / "ids.txt").write_text("000005\n000006\n000007\n000009\n")  # 5 is not valid
+        swapped = ("--features", sets[1], "--test", sets[1])
+        status, shown, metrics = beyondcls(*SHORT, *swapped, "--head", "cls", "--seeds", "0", "--ids", tmp_path / "ids.txt")
+        assert status == 0, shown
+        assert "1 of 4 images of" in shown
+        assert (metrics["n_training"], metrics["subset"]["n_unusable"]) == (3, 1)
+
     def test_joined(self, beyondcls, sets):
         pair = ("--joined", sets[2], "--joined-test", sets[3])
         head = ("--head", "cls-attention", "--option", "of=joined", "--seeds", "0", "--views", "1")
@@ -288,7 +313,8 @@ class TestRun:
             "--held-out",
             "--k-shot",
             "--placement",
-            "mae-lars",
+            "--ids",
+            "the paper's mae-lars, mae-lars-large, small-sgd; or adamw, which is not the paper's",
             "one inside it for each of several heads",
         ):
             assert part in shown
@@ -318,6 +344,9 @@ class TestBadInput:
             (("--weight-decays", "x"), "--weight-decays is 'x', expected numbers with commas"),
             (("--base-lr", "0.1", "--base-lrs", "0.1,0.2"), "--base-lr 0.1 and --base-lrs 0.1,0.2 exclude each other"),
             (("--k-shot", "5", "--percent", "10"), "--k-shot 5 and --percent 10.0 exclude each other; give one of them"),
+            (("--ids", "x.txt", "--percent", "10"), "--percent 10.0 and --ids x.txt exclude each other; give one of them"),
+            (("--ids", "x.txt", "--k-shot", "5"), "--k-shot 5 and --ids x.txt exclude each other; give one of them"),
+            (("--ids", "nowhere.txt"), "the list of ids 'nowhere.txt' cannot be read"),
             (("--k-shot", "50"), "expected 50 or more; choose k ≤ 40"),
             (("--percent", "0"), "percentage is 0.0, expected more than 0"),
             (("--views", "3"), "views is 3, expected 1 to 2, as many as"),
@@ -361,6 +390,8 @@ class TestBadInput:
             ("heads: [abmilp]", "heads in the parameter file is ['abmilp'], expected names and values"),
             ("heads: {abmilp: {}}\nprobe: {epoch: 3}", "unknown parameter in probe 'epoch'; did you mean 'epochs'?"),
             ("heads: {abmilp: {}}\nprobe: {views: two}", "views is 'two', expected a whole number"),
+            ("heads: {abmilp: {}}\nprobe: {k_shot: 2, ids: a.txt}", "--k-shot 2 and --ids a.txt exclude each other"),
+            ("heads: {abmilp: {}}\nprobe: {ids: 3}", "ids is 3, expected a name"),
             ("heads: {abmilp: {}}\nprobe: {k_shot: 2, percent: 3}", "--k-shot 2 and --percent 3 exclude each other"),
             ("heads: {abmilp: {}}\nprobe: {placement: disk}", "placement"),
             ("heads: {abmilp: {}}\nprobe: {held_out: 2}\n", "the share that is held out is 2"),

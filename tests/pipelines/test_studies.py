@@ -10,7 +10,7 @@ import yaml
 from pipelines import cli
 from pipelines.heads import plans_and_run
 from pipelines.params import read_params
-from pipelines.studies import PLACES, params_of_study
+from pipelines.studies import PLACES, params_of_study, studies_of
 from probe.aggregators import make_aggregator
 from probe.recipe import PRESETS, Recipe
 from store import BeyondClsError
@@ -39,6 +39,11 @@ studies:
   option: {heads: {abmilp: {dept: 3}}}
   aggregator: {heads: {abmlip: {}}}
   both: {heads: {abmilp: {}}, base_lr: 0.1, base_lrs: [0.1, 0.2]}
+  stored: {heads: {abmilp: {}}, stored: "3,-1"}
+block_studies:
+  deep: {study: blocks, encoder: mae, stored: "3,-1", heads: {both: {aggregator: abmilp, blocks: [3, 5]}}, epochs: 3}
+  joined: {joined: mae, heads: {abmilp: {}}}
+  words: {stored: last, heads: {abmilp: {}}}
 """
 
 
@@ -67,6 +72,16 @@ class TestWhatAStudySays:
         assert found["abmilp"].recipe == Recipe(**{**PRESETS["adamw"], "epochs": 2, "warmup_epochs": 0})
         assert found["abmilp"].seeds == (0, 1, 2)
 
+    def test_one_of_blocks_is_found_likewise(self):
+        found, _ = plans("deep")
+        assert (dict(found["both"].head.options), found["both"].recipe.epochs) == ({"blocks": [3, 5]}, 3)
+
+    def test_no_two_have_one_name(self):
+        with pytest.raises(
+            BeyondClsError, match="study 'a' stands in block_studies and in another section; give one of the two"
+        ):
+            params_of_study({"studies": {"a": {}}, "block_studies": {"a": {}}}, "a")
+
     def test_parameters_of_the_run(self):
         assert plans("one")[1] == {"views": 1}
 
@@ -83,6 +98,9 @@ class TestWhatAStudySays:
             ("listed", "studies.listed.heads in the parameter file is ['abmilp'], expected names and values"),
             ("misspelt", "unknown parameter in studies.misspelt 'epoch'; did you mean 'epochs'?"),
             ("option", "unknown parameter in heads.abmilp 'dept'; did you mean 'depth'?"),
+            ("stored", "unknown parameter in studies.stored 'stored'"),
+            ("joined", "unknown parameter in block_studies.joined 'joined'"),
+            ("words", "block_studies.words.stored is 'last', expected integers with commas, e.g. 3,-1"),
             ("both", "--base-lr 0.1 and --base-lrs 0.1,0.2 exclude each other"),
         ],
     )
@@ -95,11 +113,11 @@ class TestWhatAStudySays:
 class TestStudiesOfTheRepository:
     PARAMS = read_params(ROOT / "params.yaml")
 
-    @pytest.mark.parametrize("name", PARAMS["studies"])
+    @pytest.mark.parametrize("name", studies_of(PARAMS))
     def test_each_can_be_made_and_says_all_that_the_pipeline_asks(self, name):
-        study, encoders = self.PARAMS["studies"][name], self.PARAMS["encoders"]
-        assert set(PLACES) <= set(study)
-        assert {study["encoder"], study["joined"]} <= set(encoders)
+        (section, study), encoders = studies_of(self.PARAMS)[name], self.PARAMS["encoders"]
+        assert set(PLACES[section]) <= set(study)
+        assert {study["encoder"], study.get("joined", study["encoder"])} <= set(encoders)
         described = params_of_study(self.PARAMS, name)
         found, _ = plans_and_run(list(described["heads"]), described, {}, {})
         assert len({plan.recipe for plan in found.values()}) == 1  # rows compare
@@ -107,7 +125,7 @@ class TestStudiesOfTheRepository:
             make_aggregator(plan.head.aggregator, 192, 64, **plan.head.options)
 
     def test_no_two_write_into_one_folder(self):
-        folders = [(study["study"], study["encoder"]) for study in self.PARAMS["studies"].values()]
+        folders = [(study["study"], study["encoder"]) for _, study in studies_of(self.PARAMS).values()]
         assert len(set(folders)) == len(folders)
 
 
@@ -167,6 +185,7 @@ class TestRun:
             "parameters": 0,
             "parameters_classifier": 8 * 3 + 3,
             "flops_per_image": 2 * 9 * 8 + 2 * 8 * 3,
+            "bytes_per_image": 2 * (9 * 8 + 3 * 9),
         }
 
     def test_a_joined_set_changes_nothing_for_heads_that_do_not_read_it(self, beyondcls, sets):
@@ -202,6 +221,7 @@ class TestCost:
             "parameters": 9,
             "parameters_classifier": 27,
             "flops_per_image": 4 * 9 * 8 + 2 * 8 * 3,
+            "bytes_per_image": 2 * 9 * 8,
         }
         assert written["abmilp"]["n_parameters"] == 9 + 27
         assert written["deep"]["cost"]["parameters"] == 9 + 8 * 8 + 8
@@ -212,7 +232,7 @@ class TestCost:
         assert status == 0, shown
         classifier, flops = (27, 2 * 8 * 3) if linear else (None, None)
         expected = {"parameters": 0, "parameters_classifier": classifier, "flops_per_image": flops}
-        assert written["."]["cost"] == expected
+        assert written["."]["cost"] == expected | {"bytes_per_image": 2 * 8}
 
     def test_what_cannot_be_counted_is_said(self, beyondcls, tmp_path):
         text = (
@@ -222,5 +242,6 @@ class TestCost:
         (tmp_path / "mine.py").write_text(text)
         status, shown, written = beyondcls("--head", f"{tmp_path}/mine.py:Mine")
         assert status == 0, shown
-        assert written["."]["cost"] == {"parameters": 0, "parameters_classifier": 27, "flops_per_image": None}
+        expected = {"parameters": 0, "parameters_classifier": 27, "flops_per_image": None, "bytes_per_image": 2 * 9 * 8}
+        assert written["."]["cost"] == expected
         assert "note: flops_per_image is unknown: this aggregator's steps depend on values" in shown

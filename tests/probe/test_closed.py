@@ -211,6 +211,40 @@ class TestNeighbours:
         cold = Neighbours(ks=(20,), temperature=1e-5).fit(TRAINING, TEST)
         torch.testing.assert_close(cold.scores, Neighbours(ks=(1,)).fit(TRAINING, TEST).scores)
 
+    def test_k_and_temperature_are_selected_together(self):
+        """On the hold-out; what is chosen is what it would be alone."""
+        ks, temperatures = (1, 5, 40), (0.5, 0.01, 0.07)
+        result = Neighbours(ks=ks, temperature=temperatures, share=0.3).fit(TRAINING, TEST)
+        learnt, held = (TRAINING.rows(rows) for rows in hold_out(TRAINING.labels.numpy(), 0.3))
+        grid = [(k, t) for k in ks for t in sorted(temperatures)]
+        alone = {(k, t): Neighbours(ks=(k,), temperature=t).fit(learnt, held).metrics["top1"] for k, t in grid}
+        assert dict(zip(result.selection.candidates, result.selection.percent, strict=True)) == pytest.approx(alone)
+        assert len(set(alone.values())) > 3
+        best = max(grid, key=lambda pair: alone[pair])
+        assert result.chosen == dict(zip(("k", "temperature"), best, strict=True))
+        assert torch.equal(result.scores, Neighbours(ks=best[:1], temperature=best[1]).fit(TRAINING, TEST).scores)
+        edges = [note for note in result.notes if "chosen temperature" in note]
+        assert len(edges) == (best[1] != 0.07)
+
+    def test_one_temperature_of_a_list_is_a_grid_of_one(self):
+        one, number = (Neighbours(ks=(5,), temperature=t).fit(TRAINING, TEST) for t in ((0.07,), 0.07))
+        assert one.chosen == {"k": 5, "temperature": 0.07}
+        assert (number.chosen, number.selection.candidates, one.selection.on) == ({"k": 5}, (5,), "nothing")
+        assert torch.equal(one.scores, number.scores)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"temperature": (0.1, 0.1)}, "temperature is .*, expected every value once"),
+            ({"temperature": ()}, "the grid temperature is empty"),
+            ({"temperature": (0.1, -1.0)}, "temperature holds -1.0, expected positive numbers"),
+            ({"temperature": (0.1, 0.2), "votes": "majority"}, "but votes 'majority' have none; leave it out"),
+        ],
+    )
+    def test_temperatures_that_cannot_be(self, options, message):
+        with pytest.raises(BeyondClsError, match=message):
+            Neighbours(**options)
+
     def test_k_is_selected_on_a_hold_out(self):
         selection = Neighbours(ks=(1, 5, 40), share=0.3).fit(TRAINING, TEST).selection
         learnt, held = (TRAINING.rows(rows) for rows in hold_out(TRAINING.labels.numpy(), 0.3))

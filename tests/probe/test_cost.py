@@ -1,11 +1,13 @@
 """What heads cost, against closed forms: T patches of width D, H queries or attention heads, K classes."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from probe.aggregators import AGGREGATORS, Aggregator, Pooled, make_aggregator
-from probe.cost import Cost, cost_of, shapes_read
+from probe.cost import Cost, bytes_read, cost_of, shapes_read
 from probe.head import FinalNorm, Head
 from probe.sources import Source
 from store import onednn
@@ -101,7 +103,7 @@ def test_what_cannot_be_counted_is_not_made_up():
     assert cost_of(Head(UntilSmall(D), K), SHAPES) == Cost(D + 1, D * K + K, None)
 
 
-def test_shapes_are_those_of_what_a_head_reads(tmp_path):
+def test_shapes_and_bytes_are_those_of_what_a_head_reads(tmp_path):
     own = write_features(tmp_path / "own", 12, n_tokens=9, dim=8, blocks=(0, 1), crops=True)
     other = write_features(tmp_path / "other", 12, n_tokens=9, dim=6, weights="v", crops=True)
     source = Source(own, other)
@@ -110,4 +112,6 @@ def test_shapes_are_those_of_what_a_head_reads(tmp_path):
         ("abmilp", {"blocks": [0, 1]}, {"patch/block0": (9, 8), "patch/block1": (9, 8)}),
         ("cls-attention", {"of": "joined"}, {"patch": (9, 8), "joined/attention/cls": (3, 9)}),
     ):
-        assert shapes_read(Head(make_aggregator(name, 8, **options), 3), source) == shapes
+        head = Head(make_aggregator(name, 8, **options), 3)
+        assert shapes_read(head, source) == shapes
+        assert bytes_read(head, source) == 2 * sum(math.prod(shape) for shape in shapes.values())  # float16

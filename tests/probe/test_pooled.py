@@ -97,7 +97,7 @@ def test_pooling_by_hand(sources):
         torch.testing.assert_close(pooled["plain"].vectors[i], patch.mean(1))
         normed = norm({"patch": patch, "cls": cls})
         torch.testing.assert_close(pooled["normed"].vectors[i], torch.cat([normed["cls"], normed["patch"].mean(1)], 1))
-    rows = source.store.array("attention/cls/view0").rows(source.rows).astype(np.float32).mean(1)
+    rows = source.store.array("attention/cls/block1/view0").rows(source.rows).astype(np.float32).mean(1)
     torch.testing.assert_close(pooled["map"].weights, torch.from_numpy(rows / rows.sum(1, keepdims=True)), rtol=1e-3, atol=1e-4)
     assert pooled["normed"].weights is None
     assert not pooled["plain"].vectors.is_inference()

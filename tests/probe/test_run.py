@@ -115,6 +115,14 @@ class TestWhatIsWritten:
         alone = probe(*sets, tmp_path / "alone", PLAN)["alone"]
         assert alone["top1"] == written["one"]["top1"]
 
+    def test_caution_of_the_encoder_is_noted_by_heads_that_read_cls(self, sets, tmp_path, monkeypatch):
+        monkeypatch.setitem(sets[0].attributes, "cls_caution", "not fine-tuned")
+        heads = {"cls": HeadPlan(HeadSpec("cls"), RECIPE), "average": HeadPlan(HeadSpec("average"), RECIPE)}
+        heads |= {"knn": HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=(1, 5)))}
+        written = probe(*sets, tmp_path / "out", heads)
+        noted = {name for name, metrics in written.items() if "[cls]: not fine-tuned" in metrics["notes"]}
+        assert noted == {"cls", "knn"}
+
     def test_an_earlier_run_leaves_nothing_behind(self, sets, tmp_path):
         probe(*sets, tmp_path / "out", PLAN)
         (tmp_path / "out/own.txt").write_text("of the user")
@@ -175,7 +183,7 @@ def logits_of(stem, test, kinds, joined=None):
     features = {}
     for kind in kinds:
         store, name = (joined, kind.removeprefix("joined/")) if kind.startswith("joined/") else (test, kind)
-        if name in ("patch", "cls", "registers"):
+        if name in ("patch", "cls", "registers", "attention/cls", "attention/centre"):
             name = f"{name}/block{described['block']}"
         features[kind] = torch.from_numpy(store.array(f"{name}/view0").rows(rows)).float()
     with torch.no_grad():
@@ -189,6 +197,7 @@ HEADS = {
     "average-normed": HeadSpec("average", final_norm=True),
     "average-plain": HeadSpec("average", normalisation="none"),
     "cls-average": HeadSpec("cls-average", final_norm=True),
+    "max": HeadSpec("max"),
     "central": HeadSpec("central", {"k": 2}),
     "abmilp": HeadSpec("abmilp"),
     "abmilp-deep": HeadSpec("abmilp", {"depth": 2, "activation": "tanh", "branches": 2, "combine": "average"}),
@@ -197,11 +206,13 @@ HEADS = {
     "abmilp-top": HeadSpec("abmilp", {"top_k": 3}),
     "sa-abmilp": HeadSpec("sa-abmilp", {"apply_to": "map"}),
     "ap": HeadSpec("ap", {"heads": 4, "norm": True}),
-    "ep": HeadSpec("ep", {"queries": 4}, normalisation="none"),
+    "ap-aim": HeadSpec("ap", {"heads": 4, "form": "aim"}, normalisation="none"),
+    "ap-cae": HeadSpec("ap", {"heads": 4, "form": "cae", "tokens": "all"}),
+    "ep": HeadSpec("ep", {"queries": 4, "tokens": "all"}, normalisation="none"),
     "simpool": HeadSpec("simpool"),
     "v-jepa": HeadSpec("v-jepa", {"heads": 2}),
     "cls-attention": HeadSpec("cls-attention", {"top_k": 4}),
-    "cls-attention-joined": HeadSpec("cls-attention", {"of": "joined"}),
+    "cls-attention-joined": HeadSpec("cls-attention", {"of": "joined", "head": 1}),
     "lowest-entropy-head": HeadSpec("lowest-entropy-head"),
     "central-attention": HeadSpec("central-attention", {"of": "joined"}, final_norm=True),
     "norm": HeadSpec("norm", {"top_k": 3}),
@@ -397,7 +408,7 @@ class TestAugmentation:
         """View 0 holds the class, crops are noise: what learns from crops alone cannot know it."""
         train, test = (
             write_features(tmp_path / "a", 300, views=2, signal=12.0),
-            write_features(tmp_path / "b", 300, seed=1, signal=12.0),
+            write_features(tmp_path / "b", seed=1, signal=12.0),
         )
         plan = HeadPlan(HeadSpec("cls"), replace(RECIPE, epochs=10), seeds=(0,))
         reached = [
@@ -511,8 +522,8 @@ class TestBadInput:
         ("aggregator", "options", "message"),
         [
             ("cls", {}, r"has no \[cls\] tokens .*choose an aggregator that reads something else"),
-            ("cls-attention", {}, "has no 'attention'"),
-            ("central-attention", {}, "has no 'attention'"),
+            ("cls-attention", {}, "has no attention maps"),
+            ("central-attention", {}, "has no attention maps"),
             ("abmilp", {"blocks": [1, 4]}, "no array 'patch/block4/view0'; it has: patch/block1/view0"),
             ("cls-attention", {"of": "joined"}, "reads 'joined/attention/cls', of a second feature set; name it with --joined"),
         ],
@@ -526,7 +537,9 @@ class TestBadInput:
 
     def test_the_test_set_lacks_it(self, sets, tmp_path):
         pair = [write_features(tmp_path / name, maps=maps) for name, maps in (("a", ("cls", "centre")), ("b", ("cls",)))]
-        with pytest.raises(StoreError, match=r"b has no array 'attention/centre/view0'; it has: attention/cls/view0"):
+        with pytest.raises(
+            StoreError, match=r"b has no array 'attention/centre/block1/view0'; it has: attention/cls/block1/view0"
+        ):
             probe(*pair, tmp_path / "out", HeadPlan(HeadSpec("central-attention"), RECIPE))
 
     def test_block_that_is_not_stored(self, sets, tmp_path):

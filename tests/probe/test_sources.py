@@ -11,7 +11,7 @@ from probe.recipe import Recipe
 from probe.run import probe
 from probe.sources import Source, check_pair
 from store import ArrayLayout, FeatureStore, StoreError
-from tests.features import write_arrays, write_features
+from tests.features import as_older, write_arrays, write_features
 
 RECIPE = Recipe(epochs=3, batch_size=32, warmup_epochs=0)
 JOINED = HeadPlan(HeadSpec("cls-attention", {"of": "joined"}), RECIPE, seeds=(0,))
@@ -43,14 +43,35 @@ class TestArrays:
         assert [a.name for a in Source(store, block=0).arrays("cls")] == ["cls/block0/view0"]
         assert [a.name for a in Source(store, block=0).arrays("cls/block1")] == ["cls/block1/view0"]
         assert [a.name for a in source.arrays("registers")] == ["registers/block1/view0"]
-        assert [a.name for a in source.arrays("attention/cls")] == ["attention/cls/view0"]
+        assert [a.name for a in source.arrays("attention/cls")] == ["attention/cls/block1/view0"]
+        assert [a.name for a in Source(store, block=0).arrays("attention/cls")] == ["attention/cls/block0/view0"]
+        assert [a.name for a in Source(store, block=0).arrays("attention/cls/block1")] == ["attention/cls/block1/view0"]
         assert (source.dim, source.n_patches, source.probed_block) == (8, 9, 1)
 
     def test_tokens_of_the_joined_set_are_of_its_own_deepest_block(self, tmp_path):
         store, other = write_features(tmp_path / "a", blocks=(0, 1)), write_features(tmp_path / "b", blocks=(0, 3), weights="v")
         source = Source(store, other, block=0)
-        (array,) = source.arrays("joined/patch")
-        assert array is other.array("patch/block3/view0")
+        for kind, name in (
+            ("patch", "patch/block3/view0"),
+            ("attention/cls", "attention/cls/block3/view0"),
+            ("attention/cls/block0", "attention/cls/block0/view0"),
+        ):
+            assert source.arrays(f"joined/{kind}") == [other.array(name)]
+
+    def test_maps_of_an_older_set_are_the_last_blocks(self, tmp_path):
+        store = write_features(tmp_path / "a", blocks=(0, 1), older=True)
+        for kind in ("attention/cls", "attention/cls/block1"):
+            assert [a.name for a in Source(store).arrays(kind)] == ["attention/cls/view0"]
+        says = r"a keeps the attention map 'cls' of block 1, not of block 0; add it: beyondcls extract --extend --blocks 0 "
+        for source, kind in ((Source(store, block=0), "attention/cls"), (Source(store), "attention/cls/block0")):
+            with pytest.raises(StoreError, match=says):
+                source.arrays(kind)
+        with pytest.raises(StoreError, match=r"not of block 0"):
+            Source(write_features(tmp_path / "b"), store, block=1).arrays("joined/attention/cls/block0")
+        older = as_older(write_features(tmp_path / "c", blocks=(0, 1)), tmp_path / "d", blocks=(0,))
+        assert (older.map_blocks("cls"), older.map_blocks("centre")) == ((1,), ())
+        shutil.rmtree(older.path / "statistics")  # which say how many blocks there are
+        assert FeatureStore.open(older.path).map_blocks("cls") == (0,)
 
     def test_a_copy_without_tokens(self, tmp_path):
         store = write_features(tmp_path / "a")
@@ -100,7 +121,7 @@ class TestJoined:
         assert one["joined"] == {"training": same[0].spec.key, "test": same[1].spec.key}
         weights = [np.load(tmp_path / f"{name}/trained/weights.npy") for name in ("one", "other")]
         np.testing.assert_array_equal(*weights)
-        rows = same[1].array("attention/cls/view0").all().astype(np.float32).mean(1)
+        rows = same[1].array("attention/cls/block1/view0").all().astype(np.float32).mean(1)
         np.testing.assert_allclose(weights[0], rows / rows.sum(1, keepdims=True), atol=1e-6)
 
     def test_pooling_does_not_matter(self, pairs, tmp_path, monkeypatch):
@@ -158,7 +179,7 @@ class TestJoined:
 
     def test_views_must_be_in_both(self, pairs, tmp_path):
         own, other = write(tmp_path, "a", views=2), pairs[1]
-        with pytest.raises(StoreError, match=r"b-train has no array 'attention/cls/view1'"):
+        with pytest.raises(StoreError, match=r"b-train has no array 'attention/cls/block1/view1'"):
             result(own, other, tmp_path / "out")
         assert probe(*own, tmp_path / "out", JOINED, joined=other, views=1)["out"]["n_views"] == 1
 

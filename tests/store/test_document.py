@@ -20,6 +20,7 @@ from store.pull import PULLED
 from store.receipt import ArrayReceipt, Receipt
 from store.spec import FORMAT_VERSION
 from store.stub import is_stub, write_stub
+from tests.features import write_features
 from tests.folders import files
 from tests.store.conftest import CONSTANTS, SPEC, layouts, same, unit_of
 
@@ -135,6 +136,17 @@ def test_names_and_shapes(written: Path) -> None:
     assert list(dict.fromkeys(row["Array"].split("/")[0] for row in table)) == list(KINDS)
     assert all((written / group / "zarr.json").read_bytes() == GROUP for group in groups_of(list(store.arrays)))
     assert set(KINDS) < set(groups_of(list(store.arrays)))
+
+
+def test_names_of_maps_in_older_sets(tmp_path: Path) -> None:
+    table = {row["In older sets"]: row["Stands for"].split(" with ")[0] for row in _tables("Maps in older sets")[0]}
+    older, newer = (
+        write_features(tmp_path / name, maps=("cls", "centre"), older=name == "older") for name in ("older", "newer")
+    )
+    for row in ("cls", "centre"):
+        names = {name: name.format(B=older.n_blocks - 1, V=0) for pair in table.items() for name in pair if row in name}
+        assert [older.attention(row).name, newer.attention(row).name] == list(names.values())
+    assert (older.spec.maps, newer.spec.maps) == (("cls", "centre"), ("cls/block1", "centre/block1"))
 
 
 def test_extraction_names_dimensions_and_dtypes_as_the_table() -> None:
@@ -367,4 +379,4 @@ def test_examples(written: Path, contents: dict[str, np.ndarray]) -> None:
 
 def test_folder_holds_nothing_else(written: Path) -> None:
     for name in files(written):
-        assert re.fullmatch(r"([\w-]+/)*zarr\.json|([\w-]+/){2,3}c/\d+(/0)*", name), name
+        assert re.fullmatch(r"([\w-]+/)*zarr\.json|([\w-]+/){2,4}c/\d+(/0)*", name), name

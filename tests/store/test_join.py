@@ -29,21 +29,23 @@ def test_loader_in_step(tmp_path: Path, placement: str) -> None:
     one = write_features(tmp_path / "one", 50, seed=1)
     other = write_features(tmp_path / "other", 70, seed=2)
     rows = np.random.default_rng(0).permutation(70)[:50]  # another order
-    arrays = {"patch": one.tokens("patch"), "map": other.array("attention/cls/view0")}
+    arrays = {"patch": one.tokens("patch"), "map": other.array("attention/cls/block1/view0")}
     loader = Loader(arrays, one.labels, batch_size=16, placement=placement, joined={"map": rows}, dtype=None)  # type: ignore[arg-type]
     seen = 0
     for batch in loader.epoch():
         row = batch["row"].numpy()
         assert np.array_equal(batch["patch"].numpy(), one.tokens("patch").rows(row))
-        assert np.array_equal(batch["map"].numpy(), other.array("attention/cls/view0").rows(rows[row]))
+        assert np.array_equal(batch["map"].numpy(), other.array("attention/cls/block1/view0").rows(rows[row]))
         seen += len(row)
     assert seen == 50
 
 
 def test_an_image_that_the_other_lacks_must_be_left_out(tmp_path: Path) -> None:
     one, other = write_features(tmp_path / "one", 70, seed=1), write_features(tmp_path / "other", 50, seed=2)
-    arrays, rows = {"map": other.array("attention/cls/view0")}, join(one, other)
-    with pytest.raises(StoreError, match=r"attention/cls/view0 lacks 20 of the images, first that of row 50; leave out rows"):
+    arrays, rows = {"map": other.array("attention/cls/block1/view0")}, join(one, other)
+    with pytest.raises(
+        StoreError, match=r"attention/cls/block1/view0 lacks 20 of the images, first that of row 50; leave out rows"
+    ):
         Loader(arrays, one.labels, joined={"map": rows})
     assert len(list(Loader(arrays, one.labels, np.flatnonzero(rows >= 0), joined={"map": rows}).epoch())) == 1
 

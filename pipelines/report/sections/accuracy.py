@@ -5,15 +5,23 @@ from pipelines.report.claim import lead_of
 from pipelines.report.collect import Inputs, Measure, is_random
 from pipelines.report.content import Cell, Column, Row, Section, Table
 from pipelines.report.published import table_1
-from pipelines.report.tables import NOTHING, ceiling, change, gain, named, number, signed, spread, title
+from pipelines.report.remarks import one_order, remarks
+from pipelines.report.tables import EFFECTIVE, NOTHING, ceiling, change, effective, gain, named, number, signed, spread, title
 
 ENCODER = Column("encoder", "Encoder", "text")
 
 
 def section(inputs: Inputs) -> Section:
-    """Top-1 accuracy, what AbMILP gains, top-5 accuracy, every number of every probe, and the published Table 1."""
+    """Top-1 accuracy and what was noted of these probes, what AbMILP gains, top-5, every number of every probe, and Table 1."""
     gained = gains_table(inputs)
-    blocks = (top1(inputs), *((gained,) if gained else ()), top5(inputs), every_probe(inputs), published())
+    blocks = (
+        top1(inputs),
+        *remarks(inputs.probes[key] for key in _keys(inputs)),
+        *((gained,) if gained else ()),
+        top5(inputs),
+        every_probe(inputs),
+        published(),
+    )
     return Section("accuracy", "Accuracy", blocks)
 
 
@@ -31,20 +39,22 @@ def top1(inputs: Inputs) -> Table:
         Column("abmilp_minus_cls", "AbMILP − [cls]", "spread", apart=True),
         Column("entropy", "Entropy", "spread", apart=True),
         Column("ln_T", "ln T"),
+        Column("effective_patches", "Effective patches"),
     )
     rows = []
     for encoder in _probed(inputs):
         best = max(round(probe.measures["top1"].mean, 1) for probe in inputs.of(encoder))
         cells = [spread(m, best=m is not None and round(m.mean, 1) == best) for m in _over_heads(inputs, encoder, "top1")]
         abmilp, difference = inputs.probes.get((encoder, "abmilp")), gain(inputs, encoder)
-        entropy = spread(abmilp.measures.get("entropy") if abmilp else None, 2)
-        apart = (change(difference), entropy, number(ceiling(abmilp)))
+        entropy = abmilp.measures.get("entropy") if abmilp else None
+        apart = (change(difference), spread(entropy, 2), number(ceiling(abmilp)), effective(entropy.mean if entropy else None))
         rows.append(Row((named(encoder), *cells, *apart), muted=is_random(encoder)))
     note = (
         "Top-1 accuracy on the test images, %, mean ± standard deviation over seeds. Bold: the highest mean of a row. "
         "AbMILP − [cls]: points; the ± of a difference is the root of the summed variances of its two heads over seeds. "
-        "Entropy: of the weights that AbMILP gives to the T patches, nats; ln T would be the plain average."
+        f"Entropy: of the weights that AbMILP gives to the T patches, nats; ln T would be the plain average. {EFFECTIVE}"
     )
+    note = " ".join(filter(None, (note, one_order(inputs.probes.values()))))
     return Table("accuracy", "Top-1 accuracy", note, columns, tuple(rows))
 
 
@@ -56,18 +66,22 @@ def top5(inputs: Inputs) -> Table:
         for encoder in _probed(inputs)
     ]
     note = "Top-5 accuracy on the test images, %, mean ± standard deviation over seeds."
+    note = " ".join(filter(None, (note, one_order(inputs.probes.values()))))
     return Table("accuracy-top5", "Top-5 accuracy", note, columns, tuple(rows), folded=True)
 
 
 def every_probe(inputs: Inputs) -> Table:
     """One row per encoder and head, with what was selected and the command that makes the numbers again."""
+    trained = any("train_top1" in probe.measures for probe in inputs.probes.values())  # older metrics lack it
     columns = (
         ENCODER,
         Column("head", "Head", "text"),
         Column("top1", "Top-1, %", "spread"),
         Column("top5", "Top-5, %", "spread"),
+        *((Column("train_top1", "Top-1 in training, %", "spread"),) if trained else ()),
         Column("entropy", "Entropy, nats", "spread"),
         Column("ln_T", "ln T"),
+        Column("effective_patches", "Effective patches"),
         Column("n_seeds", "Seeds"),
         Column("selected", "Selected", "text", apart=True),
         Column("command", "Command", "text"),
@@ -76,12 +90,16 @@ def every_probe(inputs: Inputs) -> Table:
     for encoder in _probed(inputs):
         for probe in inputs.of(encoder):
             entropy = probe.measures.get("entropy")
-            measures = (spread(probe.measures["top1"], 2), spread(probe.measures.get("top5"), 2), spread(entropy, 2))
+            shown = ("top1", "top5", *(("train_top1",) if trained else ()), "entropy")
+            measures = [spread(probe.measures.get(name), 2) for name in shown]
             names = (named(encoder), Cell(title(probe.head), probe.head))
-            limit = number(ceiling(probe)) if entropy else NOTHING
+            limit = (number(ceiling(probe)), effective(entropy.mean)) if entropy else (NOTHING, NOTHING)
             made = (Cell(probe.selected, probe.selected), Cell(probe.command, probe.command) if probe.command else NOTHING)
-            rows.append(Row((*names, *measures, limit, number(len(probe.seeds), 0), *made), muted=is_random(encoder)))
+            rows.append(Row((*names, *measures, *limit, number(len(probe.seeds), 0), *made), muted=is_random(encoder)))
     note = "Every probe: mean ± standard deviation over seeds, what was selected on what, and the command that makes it again."
+    if trained:
+        note += " Top-1 in training: in the last epoch, of each image when the head learnt from it."
+    note = " ".join(filter(None, (note, EFFECTIVE, one_order(inputs.probes.values()))))
     return Table("probes", "Every probe", note, columns, tuple(rows), folded=True)
 
 
@@ -113,6 +131,10 @@ def published() -> Table:
         "compared is the sign of AbMILP − [cls] for encoders of one family."
     )
     return Table("published-table-1", "Table 1 of the paper", note, columns, tuple(rows), table_1.SOURCE)
+
+
+def _keys(inputs: Inputs) -> list[tuple[str, str]]:
+    return [(encoder, probe.head) for encoder in _probed(inputs) for probe in inputs.of(encoder)]
 
 
 def _probed(inputs: Inputs) -> list[str]:

@@ -1,5 +1,7 @@
 """What poolings cost and what they reach (Table 7 in v2 of the paper)."""
 
+from collections.abc import Callable
+
 import matplotlib
 from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import FuncFormatter, LogLocator
@@ -9,7 +11,7 @@ from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, S
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
 from pipelines.report.published import table_7
 from pipelines.report.studies import COSTS, Study, by_encoder, count, study_table
-from pipelines.report.tables import file_names, listed, number, plus_minus, title
+from pipelines.report.tables import NOTHING, file_names, listed, number, plus_minus, title
 
 STUDY = "poolings"
 
@@ -21,8 +23,26 @@ def section(inputs: Inputs) -> Section | None:
     if not known:
         return None
     said = Text(" ".join(_finding(encoder, of) for encoder, of in by_encoder(known).items()), kind="finding")
-    table = study_table("cost", "What heads cost and reach", known, note=COSTS)
+    table = measured(known)
     return Section("cost", "Cost against accuracy", (said, table, figures(known), published()))
+
+
+def measured(study: Study) -> Table:
+    """Accuracy and costs; stored bytes and milliseconds where they were written down."""
+    after: list[tuple[Column, Callable[[Probe], Cell]]] = []
+    note = COSTS
+    if any(probe.cost.get("bytes_per_image") for probe in study.values()):
+        after.append((Column("bytes_per_image", "Bytes read per image", apart=True), lambda p: count(_nbytes(p))))
+        note += " Bytes: of the arrays that a head reads, one view of an image, as they are stored."
+    if timings := [probe.timing for probe in study.values() if probe.timing]:
+        after.append((Column("ms_per_image", "ms per image", apart=not after), _milliseconds))
+        where = dict.fromkeys(f"{t['device']}, {t['threads']} thread{'s' * (t['threads'] != 1)}" for t in timings)
+        at_once = listed([f"{n:,}" for n in sorted({t["n_images"] for t in timings})])
+        note += (
+            f" Milliseconds: measured where heads were trained ({listed(list(where))}), the fastest of several forward passes "
+            f"over {at_once} images in memory; another run, or machine, gives another number."
+        )
+    return study_table("cost", "What heads cost and reach", study, after=after, note=note)
 
 
 def figures(study: Study) -> Figures:
@@ -88,6 +108,18 @@ def _short(value: float) -> str:
 
 def _flops(probe: Probe) -> int:
     return probe.cost["flops_per_image"] or 0
+
+
+def _nbytes(probe: Probe) -> int | None:
+    return probe.cost.get("bytes_per_image")
+
+
+def _milliseconds(probe: Probe) -> Cell:
+    """To three digits."""
+    if not probe.timing:
+        return NOTHING
+    value = probe.timing["ms_per_image"]
+    return Cell(f"{value:.3g}", value)
 
 
 def _cost(probe: Probe) -> str:

@@ -31,9 +31,9 @@ def section(inputs: Inputs) -> Section:
     if gallery is not None:
         blocks += [
             Text(
-                f"{told(inputs.examples)} [cls] attention: of [cls] to the patches in the last block, mean over attention "
-                "heads. Weights: those that a trained head gives to the patches, mean over seeds. As Fig. 2, 8 and 9 of the "
-                "paper."
+                f"{told(inputs.examples)} [cls] attention: of [cls] to the patches in the block that is probed, mean over "
+                "attention heads. Weights: those that a trained head gives to the patches, mean over seeds. As Fig. 2, 8 and 9 "
+                "of the paper."
             ),
             Text(
                 "Each map is scaled to its own range, from dark (lowest) to bright (highest), so a nearly even map shows as "

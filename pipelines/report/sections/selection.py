@@ -11,7 +11,8 @@ from pipelines.report.collect import FIRST_HEADS, Inputs, Probe, read
 from pipelines.report.content import Block, Cell, Column, Heading, Row, Section, Table, Text
 from pipelines.report.divergences import READING, divergences, heat_maps, nearest, table
 from pipelines.report.published.table_6 import SOURCE, TABLE_6, WHAT
-from pipelines.report.tables import NOTHING, difference, listed, number, plus_minus, points, spread, title
+from pipelines.report.remarks import one_order
+from pipelines.report.tables import EFFECTIVE, NOTHING, difference, effective, listed, number, plus_minus, points, spread, title
 
 STUDY = "selection"
 UNTRAINED = ("cls-attention", "lowest-entropy-head", "central-attention", "central", "norm", "pca", "k-means")
@@ -127,6 +128,7 @@ def _accuracies(selections: Mapping[str, Mapping[str, Selection]]) -> Table:
     columns = [Column("head", "Head", "text"), Column("aggregator", "Aggregator and options", "text")]
     for encoder, key in zip(selections, _keys(list(selections)), strict=True):
         columns += [Column(f"top1_{key}", encoder, "spread", apart=True), Column(f"entropy_{key}", "Entropy")]
+        columns.append(Column(f"effective_patches_{key}", "Effective patches"))
     rows = []
     for head in _in_order({head: None for of in selections.values() for head in of}):
         own = [of[head] for of in selections.values() if head in of]
@@ -139,17 +141,19 @@ def _accuracies(selections: Mapping[str, Mapping[str, Selection]]) -> Table:
     uniform = listed([f"ln {n} = {math.log(n):.2f}" for n in counts]) if counts else "ln T"
     note = (
         "Top-1 accuracy on the test images, %, mean ± standard deviation over seeds. Entropy: of the weights, nats, mean over "
-        f"images and seeds; 0 is one patch, {uniform} the plain average. Bold: the highest mean of an encoder."
+        f"images and seeds; 0 is one patch, {uniform} the plain average. {EFFECTIVE} Bold: the highest mean of an encoder."
     )
+    note = " ".join(filter(None, (note, one_order(s.probe for of in selections.values() for s in of.values()))))
     ordered = tuple(row for group in GROUPS for row in rows if row.group == group)
     return Table("selection", "Accuracy and entropy, as in Table 6 (v2)", note, tuple(columns), ordered)
 
 
 def _cells(selection: Selection | None, best: float) -> list[Cell]:
     if selection is None:
-        return [NOTHING, NOTHING]
+        return [NOTHING, NOTHING, NOTHING]
     top1, entropy = selection.probe.measures["top1"], selection.probe.measures.get("entropy")
-    return [spread(top1, best=round(top1.mean, 1) == best), number(entropy.mean if entropy else None)]
+    nats = entropy.mean if entropy else None
+    return [spread(top1, best=round(top1.mean, 1) == best), number(nats), effective(nats)]
 
 
 def _keys(encoders: list[str]) -> list[str]:
@@ -164,12 +168,13 @@ def _published() -> Table:
         Column("aggregator", "Aggregator here", "text"),
         Column("top1", "Top-1, %"),
         Column("entropy", "Entropy"),
+        Column("effective_patches", "Effective patches"),
     )
     best = max(row.top1 for row in TABLE_6)
     rows = []
     for row in TABLE_6:
         top1 = replace(number(row.top1, 1), best=row.top1 == best)
-        rows.append(Row((_text(row.approach), _text(row.aggregator), top1, number(row.entropy))))
+        rows.append(Row((_text(row.approach), _text(row.aggregator), top1, number(row.entropy), effective(row.entropy))))
     note = f"Published: {WHAT}. Not measured here. Bold: the highest accuracy."
     return Table("published-table-6", "Table 6 (v2) of the paper", note, columns, tuple(rows), SOURCE)
 

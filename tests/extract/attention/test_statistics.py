@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, Attention, TokenLayout
+from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, UNBOUNDED, Attention, TokenLayout
 
 LAYOUTS = {
     "cls": TokenLayout(has_cls=True, n_prefix=1),
@@ -53,6 +53,11 @@ def test_uniform_attention(name: str, layout: TokenLayout) -> None:
     n = layout.n_prefix + T
     value = statistic(name, torch.full((2, 3, n, n), 1 / n), layout)
     torch.testing.assert_close(value, torch.full((2, 3), uniform_value(name, layout)), rtol=0, atol=2e-6)
+
+
+def test_those_whose_range_ends_at_infinity_declare_it() -> None:
+    ranges = {name: statistic.__doc__ or "" for name, statistic in (STATISTICS | PER_BLOCK).items()}
+    assert {name for name, text in ranges.items() if "infinity" in text} == set(UNBOUNDED)
 
 
 def test_rows_on_one_patch_have_no_entropy() -> None:

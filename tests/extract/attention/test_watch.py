@@ -65,7 +65,7 @@ class TestEveryKindOfBlock:
     def test_tokens_are_those_of_the_untouched_model(self, model: str, arguments: dict[str, Any]) -> None:
         encoder = tiny_encoder(model=model, **arguments)
         images = torch.randn(2, 3, 32, 32)
-        encoded = encoder(images, [1], encoder.statistics, maps=True)
+        encoded = encoder(images, [1], encoder.statistics, maps=[1])
         tokens = [encoded.cls[1][:, None]] if encoder.layout.has_cls else []
         tokens += [encoded.registers[1]] if encoder.layout.n_registers else []
         norm = encoder.model.norm

@@ -31,7 +31,7 @@ def images() -> torch.Tensor:
 @pytest.fixture(scope="module")
 def encoded(model: nn.Module, images: torch.Tensor) -> Encoded:
     encoder = Encoder("vit", copy.deepcopy(model), {})
-    return encoder(images, range(BLOCKS), encoder.statistics, maps=True)
+    return encoder(images, range(BLOCKS), encoder.statistics, maps=range(BLOCKS))
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +112,12 @@ def test_norm_ratios(model: nn.Module, images: torch.Tensor, encoded: Encoded) -
     np.testing.assert_allclose(encoded.statistics["patch_norm_ratio"].numpy(), ratio[:, :, 1:].mean(-1), rtol=1e-5)
 
 
-def test_maps_are_rows_of_the_last_block(encoded: Encoded, attention: np.ndarray) -> None:
-    last = attention[-1]
+def test_maps_are_rows_of_their_block(encoded: Encoded, attention: np.ndarray) -> None:
     centre = 7 * 14 + 7  # of 14 x 14 patches, right below the middle
-    assert encoded.maps.keys() == {"cls", "centre"}
-    np.testing.assert_allclose(encoded.maps["cls"].numpy(), last[:, :, 0, 1:], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(encoded.maps["centre"].numpy(), last[:, :, 1 + centre, 1:], rtol=0, atol=1e-5)
+    assert encoded.maps.keys() == {f"{row}/block{block}" for row in ("cls", "centre") for block in range(BLOCKS)}
+    for block, rows in enumerate(attention):
+        np.testing.assert_allclose(encoded.maps[f"cls/block{block}"].numpy(), rows[:, :, 0, 1:], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(encoded.maps[f"centre/block{block}"].numpy(), rows[:, :, 1 + centre, 1:], rtol=0, atol=1e-5)
 
 
 def test_tokens_are_those_before_the_final_norm(model: nn.Module, images: torch.Tensor, encoded: Encoded) -> None:

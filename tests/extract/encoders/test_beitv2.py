@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from extract.encoders import load_encoder
 from store import BeyondClsError
 from tests.extract.encoders.beit import SHARED, beit_reference, beit_shapes, block_shapes, with_indices
-from tests.extract.encoders.official import assert_equal, double, loaded, random_state, shapes_of
+from tests.extract.encoders.official import assert_equal, double, loaded, random_images, random_state, shapes_of
 
 SIZES = {"b16": (768, 12, 12), "l16": (1024, 24, 16)}
 DEPTH = 2
@@ -27,10 +26,6 @@ def prediction(width: int) -> dict[str, Tensor]:
     return random_state(shapes | block_shapes("cls_pt_layers.0.", width) | block_shapes("cls_pt_layers.1.", width), seed=1)
 
 
-def image() -> Tensor:
-    return torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(1))
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_names_and_shapes_at_full_size(size: str) -> None:
     assert shapes_of(f"beitv2-{size}") == beit_shapes(*SIZES[size], shared=False)
@@ -41,7 +36,7 @@ def test_equals_plain_torch(size: str, shared: bool, tmp_path: Path) -> None:
     width, _, heads = SIZES[size]
     state = official(width, heads, shared=shared)
     encoder = loaded(f"beitv2-{size}", {"model": state}, tmp_path, depth=DEPTH)
-    assert_equal(encoder, image(), beit_reference(double(state), image().double(), heads))
+    assert_equal(encoder, random_images(), beit_reference(double(state), random_images().double(), heads))
 
 
 def test_what_predicts_words_is_dropped(tmp_path: Path) -> None:
@@ -66,8 +61,14 @@ def test_a_fine_tuned_model_is_refused(tmp_path: Path) -> None:
     state = official(768, 12, 1, shared=False)
     tuned = {f"fc_{name}" if name.startswith("norm.") else name: value for name, value in state.items()}
     tuned |= random_state({"head.weight": (1000, 768), "head.bias": (1000,)})
-    with pytest.raises(BeyondClsError, match=r"missing: norm\.bias, norm\.weight; unexpected: fc_norm\.bias, fc_norm\.weight"):
+    with pytest.raises(BeyondClsError, match=r"it has a classifier \(head\.weight, head\.bias\), so it was trained on labels"):
         loaded("beitv2-b16", {"model": tuned}, tmp_path, depth=1)
+
+
+def test_the_first_beit_is_refused(tmp_path: Path) -> None:
+    first = official(768, 12, 1) | random_state({"mask_token": (1, 1, 768), "lm_head.weight": (8, 768), "lm_head.bias": (8,)})
+    with pytest.raises(BeyondClsError, match=r"`lm_head\.\*` without `cls_pt_layers\.\*`, so it is of the first BEiT"):
+        loaded("beitv2-b16", {"model": first}, tmp_path, depth=1)
 
 
 def test_positions_of_another_resolution(tmp_path: Path) -> None:
@@ -78,13 +79,3 @@ def test_positions_of_another_resolution(tmp_path: Path) -> None:
         BeyondClsError, match=r"other shape: blocks\.0\.attn\.relative_position_bias_table \[2212, 12\] for \[732, 12"
     ):
         loaded("beitv2-b16", {"model": state}, tmp_path, depth=1)
-
-
-def test_transform_is_that_of_the_official_commands() -> None:
-    """timm's BEiT is normalised by 0.5; BEiT v2 is not (--imagenet_default_mean_and_std)."""
-    narrow = {"embed_dim": 24, "num_heads": 2, "depth": 1}
-    described = load_encoder("beitv2-b16", random_seed=0, arguments=narrow).described_transform
-    assert described["mean"] == [0.485, 0.456, 0.406]
-    assert described["std"] == [0.229, 0.224, 0.225]
-    assert described["crop_pct"] == 0.875
-    assert described["input_size"] == [3, 224, 224]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from extract.encoders import ENCODERS, load_encoder
 from extract.encoders.capi import initial_frequencies
 from store import BeyondClsError
-from tests.extract.encoders.official import assert_equal, double, loaded, random_state, shapes_of
+from tests.extract.encoders.official import assert_equal, double, loaded, random_images, random_state, shapes_of
 from tests.extract.encoders.reference import Reference, State, attend, gelu, heads_of, linear, patches_of
 
 WIDTH, HEADS, DEPTH, GRID, REGISTERS = 1024, 16, 2, 16, 16
@@ -102,7 +102,7 @@ def test_names_and_shapes_at_full_size() -> None:
 
 
 def test_equals_plain_torch(tmp_path: Path) -> None:
-    state, images = official(), torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(1))
+    state, images = official(), random_images()
     encoder = loaded("capi-l14", state, tmp_path, depth=DEPTH)
     assert_equal(encoder, images, reference(double(state), images.double()))
 

@@ -146,10 +146,3 @@ def test_any_name_of_timm(hub: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = load_encoder("convnext_atto.d2_in1k", random_seed=None if hub else 0)
     assert not encoder.attends
     assert encoder(torch.zeros(1, 3, 64, 64), [3]).patch[3].shape == (1, 4, 320)
-
-
-def test_transform_is_that_of_the_official_code() -> None:
-    described = load_encoder("convnext-t", random_seed=0, arguments={"depths": (1, 1, 1, 1)}).described_transform
-    assert described["input_size"] == [3, 224, 224]
-    assert described["crop_pct"] == 0.875
-    assert described["mean"] == [0.485, 0.456, 0.406]

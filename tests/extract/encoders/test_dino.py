@@ -101,7 +101,7 @@ def test_numbers_of_numpy_are_no_objects(tmp_path: Path) -> None:
     """A number of numpy may be any object, whose unpickling would run its code."""
     content = full_checkpoint(official(384), official(384))
     content["optimizer"]["param_groups"][0]["lr"] = OfAnyKind()
-    with pytest.raises(BeyondClsError, match=r"holds more than tensors and is not loaded"):
+    with pytest.raises(BeyondClsError, match=r"holds more than tensors, a \S*ObjectDType, and is not loaded"):
         loaded("dino-s16", content, tmp_path, depth=DEPTH)
 
 
@@ -112,13 +112,14 @@ def test_no_teacher(tmp_path: Path) -> None:
         loaded("dino-s16", content, tmp_path, depth=DEPTH)
 
 
+def test_full_checkpoint_of_ibot(tmp_path: Path) -> None:
+    content = full_checkpoint(official(384), official(384))
+    content["ibot_loss"] = content.pop("dino_loss")
+    with pytest.raises(BeyondClsError, match=r"it holds `ibot_loss`, which iBOT writes and DINO does not; load it as ibot-s16"):
+        loaded("dino-s16", content, tmp_path, depth=DEPTH)
+
+
 def test_of_another_patch_size(tmp_path: Path) -> None:
     message = r"other shape: patch_embed\.proj\.weight \[384, 3, 8, 8\] for \[384, 3, 16, 16\], pos_embed \[1, 785, 384\] for"
     with pytest.raises(BeyondClsError, match=message):
         loaded("dino-s16", official(384, patch=8), tmp_path, depth=DEPTH)
-
-
-def test_transform_is_that_of_the_official_code() -> None:
-    described = load_encoder("dino-s8", random_seed=0, arguments={"depth": 1}).described_transform
-    assert (described["crop_pct"], described["interpolation"]) == (0.875, "bicubic")
-    assert described["mean"] == [0.485, 0.456, 0.406]

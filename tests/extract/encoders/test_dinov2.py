@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from extract.encoders import load_encoder
 from extract.encoders.dinov2 import at_224
 from store import BeyondClsError
 from tests.extract.encoders.official import (
@@ -142,10 +141,3 @@ def test_no_positions(tmp_path: Path) -> None:
     del state["pos_embed"]
     with pytest.raises(BeyondClsError, match=r"another architecture\. missing: pos_embed$"):
         loaded("dinov2-s14", state, tmp_path, depth=DEPTH)
-
-
-def test_transform_is_that_of_the_official_code() -> None:
-    described = load_encoder("dinov2-s14", random_seed=0, arguments={"depth": 1}).described_transform
-    assert described["input_size"] == [3, 224, 224]
-    assert (described["crop_pct"], described["interpolation"]) == (0.875, "bicubic")
-    assert described["mean"] == [0.485, 0.456, 0.406]

@@ -126,10 +126,3 @@ def test_final_norm_is_the_official_one(tmp_path: Path) -> None:
 def test_has_to_be_asked_for() -> None:
     with pytest.raises(BeyondClsError, match=r"cannot be fetched by a program; get them from https://ai\.meta\.com/.*dinov3"):
         load_encoder("dinov3-s16")
-
-
-def test_transform_is_that_of_the_project() -> None:
-    described = load_encoder("dinov3-s16", random_seed=0, arguments={"depth": 1}).described_transform
-    assert described["input_size"] == [3, 224, 224]
-    assert (described["crop_pct"], described["interpolation"]) == (0.875, "bicubic")
-    assert described["mean"] == [0.485, 0.456, 0.406]

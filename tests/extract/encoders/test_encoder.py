@@ -16,7 +16,7 @@ IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 def test_shapes_with_cls_and_registers() -> None:
     encoder = tiny_encoder(reg_tokens=4)
-    encoded = encoder(IMAGES, [0, 1], encoder.statistics, maps=True)
+    encoded = encoder(IMAGES, [0, 1], encoder.statistics, maps=[1])
     for block in (0, 1):
         assert encoded.patch[block].shape == (3, 16, 32)
         assert encoded.cls[block].shape == (3, 32)
@@ -24,7 +24,9 @@ def test_shapes_with_cls_and_registers() -> None:
     assert set(encoded.statistics) == {*STATISTICS, *PER_BLOCK}
     assert all(encoded.statistics[name].shape == (3, 2, 2) for name in STATISTICS)
     assert all(encoded.statistics[name].shape == (3, 2) for name in PER_BLOCK)
-    assert {name: tuple(values.shape) for name, values in encoded.maps.items()} == {"cls": (3, 2, 16), "centre": (3, 2, 16)}
+    assert {name: tuple(values.shape) for name, values in encoded.maps.items()} == {
+        f"{row}/block1": (3, 2, 16) for row in ("cls", "centre")
+    }
 
 
 def test_only_what_was_asked_for() -> None:
@@ -81,9 +83,9 @@ def test_tokens_survive_a_next_block_that_works_in_place() -> None:
 def test_same_images_same_features() -> None:
     encoder = tiny_encoder()
     before = IMAGES.clone()
-    one, two = (encoder(IMAGES, [1], encoder.statistics, maps=True) for _ in range(2))
+    one, two = (encoder(IMAGES, [1], encoder.statistics, maps=[1]) for _ in range(2))
     assert torch.equal(one.patch[1], two.patch[1])
-    assert torch.equal(one.maps["cls"], two.maps["cls"])
+    assert torch.equal(one.maps["cls/block1"], two.maps["cls/block1"])
     assert torch.equal(IMAGES, before)
 
 
@@ -108,9 +110,9 @@ def test_no_norm_before_average_pooling() -> None:
 def test_statistics_of_an_encoder_without_cls() -> None:
     encoder = tiny_encoder(class_token=False, global_pool="avg")
     assert encoder.statistics == ("patch_self", "patch_patch_entropy", "patch_self_raw", "patch_norm_ratio")
-    encoded = encoder(IMAGES, [1], encoder.statistics, maps=True)
+    encoded = encoder(IMAGES, [1], encoder.statistics, maps=[1])
     assert encoded.cls == {}
-    assert encoded.maps.keys() == {"centre"}
+    assert encoded.maps.keys() == {"centre/block1"}
     assert encoded.patch[1].shape == (3, 16, 32)
 
 
@@ -129,21 +131,21 @@ class TestHowToCompute:
         sharpen(other.model, 8)
         other.run_with(**how)  # type: ignore[arg-type]
         for _ in range(2):
-            given, expected = (e(IMAGES, [0, 1], e.statistics, maps=True) for e in (other, plain))
+            given, expected = (e(IMAGES, [0, 1], e.statistics, maps=[1]) for e in (other, plain))
             for block in (0, 1):
                 torch.testing.assert_close(given.patch[block], expected.patch[block], rtol=0, atol=1e-5)
             for name in plain.statistics:
                 torch.testing.assert_close(given.statistics[name], expected.statistics[name], rtol=0, atol=1e-5)
-            torch.testing.assert_close(given.maps["cls"], expected.maps["cls"], rtol=0, atol=1e-6)
+            torch.testing.assert_close(given.maps["cls/block1"], expected.maps["cls/block1"], rtol=0, atol=1e-6)
 
     def test_fewer_bits_are_told_apart_and_close(self) -> None:
         plain, other = tiny_encoder(), tiny_encoder()
         other.run_with(amp="bf16")
         assert (plain.compute_dtype, other.compute_dtype) == ("float32", "bfloat16")
-        given, expected = (e(IMAGES, [1], e.statistics, maps=True) for e in (other, plain))
+        given, expected = (e(IMAGES, [1], e.statistics, maps=[1]) for e in (other, plain))
         difference = (given.patch[1] - expected.patch[1]).abs().max()
         assert 1e-4 < difference < 0.1
-        assert given.patch[1].dtype == given.statistics["cls_self"].dtype == given.maps["cls"].dtype == torch.float32
+        assert given.patch[1].dtype == given.statistics["cls_self"].dtype == given.maps["cls/block1"].dtype == torch.float32
         torch.testing.assert_close(given.statistics["cls_self"], expected.statistics["cls_self"], rtol=0, atol=1e-3)
 
     def test_unknown(self) -> None:
@@ -153,6 +155,6 @@ class TestHowToCompute:
 
 def test_no_maps_without_attention() -> None:
     encoder = load_encoder("mixer-b16", random_seed=0)
-    encoded = encoder(torch.zeros(1, 3, 224, 224), [0], encoder.statistics, maps=True)
+    encoded = encoder(torch.zeros(1, 3, 224, 224), [0], encoder.statistics, maps=[0])
     assert encoded.maps == encoded.statistics == encoded.cls == {}
     assert encoded.patch[0].shape == (1, 196, 768)

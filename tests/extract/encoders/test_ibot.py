@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from extract.encoders import load_encoder
 from store import BeyondClsError
 from tests.extract.encoders.official import (
     assert_equal,
@@ -73,10 +72,17 @@ def test_teacher_of_a_full_checkpoint(tmp_path: Path) -> None:
 
 
 def test_backbone_of_a_student(tmp_path: Path) -> None:
-    """The authors publish some, with what stands in for masked patches."""
-    state = official(384)
-    encoder = loaded("ibot-s16", {"state_dict": {**state, "masked_embed": torch.ones(1, 384)}}, tmp_path, depth=DEPTH)
-    assert encoder.weights == loaded("ibot-s16", {"state_dict": state}, tmp_path, depth=DEPTH).weights
+    """The authors publish some, trained on ImageNet-22K, with what stands in for masked patches."""
+    student = {"state_dict": {**official(384), "masked_embed": torch.ones(1, 384)}}
+    with pytest.raises(BeyondClsError, match=r"`masked_embed`, so it is a student's backbone, .* give checkpoint_teacher\.pth"):
+        loaded("ibot-s16", student, tmp_path, depth=DEPTH)
+
+
+def test_full_checkpoint_of_dino(tmp_path: Path) -> None:
+    content = full_checkpoint(official(384), official(384))
+    content["dino_loss"] = content.pop("ibot_loss")
+    with pytest.raises(BeyondClsError, match=r"it holds `dino_loss`, which DINO writes and iBOT does not; load it as dino-s16"):
+        loaded("ibot-s16", content, tmp_path, depth=DEPTH)
 
 
 def test_no_teacher(tmp_path: Path) -> None:
@@ -93,9 +99,3 @@ def test_swin(tmp_path: Path) -> None:
         BeyondClsError, match=r"missing: .*unexpected: layers\.0\.blocks\.0\.norm1\.weight; other shape: patch_"
     ):
         loaded("ibot-s16", {"state_dict": state}, tmp_path, depth=DEPTH)
-
-
-def test_transform_is_that_of_the_official_code() -> None:
-    described = load_encoder("ibot-s16", random_seed=0, arguments={"depth": 1}).described_transform
-    assert (described["crop_pct"], described["interpolation"]) == (0.875, "bicubic")
-    assert described["mean"] == [0.485, 0.456, 0.406]

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from extract.encoders import load_encoder
 from extract.encoders.ijepa import convert
 from store import BeyondClsError
 from tests.extract.encoders.official import (
@@ -107,11 +106,3 @@ def test_order_does_not_matter() -> None:
     content = {"encoder": SMALL["context"], "target_encoder": SMALL["target"]}
     for ordered in (content, dict(reversed(content.items()))):
         assert torch.equal(convert(ordered)["norm.weight"], torch.ones(3))
-
-
-def test_transform_is_that_of_the_project() -> None:
-    arguments = {"depth": 1, "embed_dim": 64, "num_heads": 4}
-    described = load_encoder("ijepa-h14", random_seed=0, arguments=arguments).described_transform
-    assert described["input_size"] == [3, 224, 224]
-    assert (described["crop_pct"], described["interpolation"]) == (0.875, "bicubic")
-    assert described["mean"] == [0.485, 0.456, 0.406]

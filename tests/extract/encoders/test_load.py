@@ -4,9 +4,13 @@ import hashlib
 import os
 import pickle
 import shutil
+import tarfile
 import warnings
+import zipfile
+from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
+from fractions import Fraction
+from pathlib import Path, PosixPath, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -18,7 +22,7 @@ from safetensors.torch import save_file
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, create_transform
 
 from extract.encoders import ENCODERS, Encoder, Pretrained, load_encoder
-from extract.encoders.weights import weights_digest
+from extract.encoders.weights import read_checkpoint, weights_digest
 from store import BeyondClsError
 from store.errors import BeyondClsWarning
 from tests.extract.tiny import TINY, tiny_encoder
@@ -63,7 +67,8 @@ class TestNames:
     def test_registered_names_from_any_checkpoint(self, name: str, tmp_path: Path) -> None:
         twin = load_encoder("quickstart-random")
         save_file(twin.model.state_dict(), tmp_path / "w.safetensors")
-        encoder = load_encoder(name, checkpoint=tmp_path / "w.safetensors")
+        with pytest.warns(BeyondClsWarning, match=f"^{name}: no name in .* tells how it was trained"):
+            encoder = load_encoder(name, checkpoint=tmp_path / "w.safetensors")
         assert encoder.name == name
         assert encoder.weights == twin.weights
         assert encoder.config["input_size"] == (3, 32, 32)
@@ -261,12 +266,86 @@ class Payload:
 @pytest.mark.parametrize("save", [torch.save, lambda content, file: file.write_bytes(pickle.dumps(content, protocol=2))])
 def test_code_in_a_checkpoint_is_not_run(save: Any, tmp_path: Path) -> None:
     save({"model": state(), "payload": Payload(tmp_path / "ran")}, tmp_path / "w.pth")
-    with pytest.raises(BeyondClsError, match=r"w\.pth holds more than tensors and is not loaded, as that could run code"):
-        from_checkpoint(tmp_path / "w.pth")
+    kind = f"{os.mkdir.__module__}.mkdir" if save is torch.save else "torch.storage._load_from_bytes"  # plain pickles have both
+    assert refusal(tmp_path / "w.pth") == f"holds more than tensors, a {kind}, {REMEDY}"
     assert not (tmp_path / "ran").exists()
     torch.save(Payload(tmp_path / "ran"), tmp_path / "w.pth")
     torch.load(tmp_path / "w.pth", weights_only=False)
     assert (tmp_path / "ran").exists(), "the payload works"
+
+
+REMEDY = (
+    "and is not loaded, as that could run code; load it once where you trust its source, save its tensors alone, and give that "
+    "file: torch.save({'model': content['model']}, 'tensors.pth'), with the key that holds them"
+)
+
+
+def refusal(file: Path) -> str:
+    """Why a file is not read, behind its name; all that a user sees of it."""
+    with pytest.raises(BeyondClsError) as caught:
+        read_checkpoint(file)
+    assert caught.value.__suppress_context__
+    assert caught.value.__cause__ is None, "torch's advice to switch the safety off is not shown in a traceback either"
+    return str(caught.value).removeprefix(f"{file} ")
+
+
+class TestWhatIsNotRead:
+    def test_a_type_that_is_no_data(self, tmp_path: Path) -> None:
+        torch.save({"model": state(), "lr": Fraction(1, 3)}, tmp_path / "w.pth")
+        assert refusal(tmp_path / "w.pth") == f"holds more than tensors, a fractions.Fraction, {REMEDY}"
+
+    def test_torchscript(self, tmp_path: Path) -> None:
+        with zipfile.ZipFile(tmp_path / "w.pth", "w") as archive:
+            for name in ("constants.pkl", "data.pkl", "version"):
+                archive.writestr(f"w/{name}", b"3\n")
+        assert refusal(tmp_path / "w.pth") == f"is a TorchScript archive, which holds code, {REMEDY}"
+
+    def test_format_of_old_torch(self, tmp_path: Path) -> None:
+        with tarfile.open(tmp_path / "w.pth", "w") as archive:
+            for name in ("pickle", "tensors", "storages"):
+                archive.addfile(tarfile.TarInfo(name))
+        assert refusal(tmp_path / "w.pth") == f"has the .tar format of old torch {REMEDY}"
+
+    @pytest.mark.parametrize("content", [b"<html>404</html>", pickle.dumps(state, protocol=5)], ids=["page", "pickle"])
+    def test_what_torch_did_not_write(self, content: bytes, tmp_path: Path) -> None:
+        (tmp_path / "w.pth").write_bytes(content)
+        assert refusal(tmp_path / "w.pth").startswith(
+            "is not a readable checkpoint: torch.save did not write it; is it a plain"
+        )
+
+
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"], ids=["most Pythons", "3.13"])
+def test_folders_that_a_launcher_left(module: str, tmp_path: Path) -> None:
+    """submitit's scripts put paths into `args`; they come back as text."""
+    left = Namespace(output_dir=PosixPath("/runs/%j"), here=PosixPath("."), init=PurePosixPath("a/b"))
+    torch.save({"model": state(), "args": left}, tmp_path / "w.pth", _use_new_zipfile_serialization=False)
+    content = (tmp_path / "w.pth").read_bytes()
+    assert content.count(b"cpathlib\n") == 2
+    (tmp_path / "w.pth").write_bytes(content.replace(b"cpathlib\n", f"c{module}\n".encode()))
+    assert vars(read_checkpoint(tmp_path / "w.pth")["args"]) == {"output_dir": "/runs/%j", "here": "", "init": "a/b"}
+    assert from_checkpoint(tmp_path / "w.pth").weights == tiny_encoder(1).weights
+
+
+class TestWhatIsAssumed:
+    """A file whose names are those of any ViT is taken at the user's word, with a word on that."""
+
+    @pytest.mark.parametrize(("beside", "is_told"), [({}, False), ({"decoder_embed.weight": torch.zeros(1)}, True)])
+    def test_of_a_local_file(self, beside: dict[str, torch.Tensor], is_told: bool, tmp_path: Path) -> None:
+        file = tmp_path / "w.pth"
+        torch.save({"model": {**state(), **beside}}, file)
+        with warnings.catch_warnings(record=True) as caught:
+            load_encoder("mine", checkpoint=file, model="mae-s16", arguments=TINY)
+        word = f"mine: no name in {file} tells how it was trained, and it is taken for what it was called"
+        assert [str(warning.message) for warning in caught] == ([] if is_told else [word])
+
+    def test_nothing_of_others(self, tmp_path: Path) -> None:
+        """Of a name of timm nothing is claimed; the published file is known; random weights were not trained."""
+        save_file(state(), tmp_path / "w.safetensors")
+        published = replace(ENCODERS["mae-s16"], weights=str(tmp_path / "w.safetensors"))
+        assert published.load(arguments=TINY).assumed == ""
+        assert published.load(random_seed=0, arguments=TINY).assumed == ""
+        assert Pretrained(MODEL, "see timm", "MIT").load(tmp_path / "w.safetensors", arguments=TINY).assumed == ""
+        assert published.load(tmp_path / "w.safetensors", arguments=TINY).assumed
 
 
 class TestDigest:

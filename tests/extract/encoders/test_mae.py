@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from extract.encoders import load_encoder
 from store import BeyondClsError
-from tests.extract.encoders.official import assert_equal, double, loaded, random_state, shapes_of, vit_shapes
+from tests.extract.encoders.official import assert_equal, double, loaded, random_images, random_state, shapes_of, vit_shapes
 from tests.extract.encoders.reference import vit
 
 SIZES = {"s16": (384, 12, 6, 16), "b16": (768, 12, 12, 16), "l16": (1024, 24, 16, 16), "h14": (1280, 32, 16, 14)}
@@ -28,7 +27,7 @@ def test_names_and_shapes_at_full_size(size: str) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_equals_plain_torch(size: str, tmp_path: Path) -> None:
     width, _, heads, patch = SIZES[size]
-    state, images = official(width, patch), torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(1))
+    state, images = official(width, patch), random_images()
     encoder = loaded(f"mae-{size}", {"model": state}, tmp_path, depth=DEPTH)
     assert_equal(encoder, images, vit(double(state), images.double(), heads))
 
@@ -59,11 +58,3 @@ def test_diverged(tmp_path: Path) -> None:
     state["norm.weight"][3] = torch.nan
     with pytest.raises(BeyondClsError, match=r"has NaN or Inf in norm\.weight; the file is damaged"):
         loaded("mae-s16", {"model": state}, tmp_path, depth=DEPTH)
-
-
-def test_transform_is_that_of_the_official_code() -> None:
-    described = load_encoder("mae-s16", random_seed=0, arguments={"depth": 1}).described_transform
-    assert described["input_size"] == [3, 224, 224]
-    assert described["crop_pct"] == 0.875
-    assert described["interpolation"] == "bicubic"
-    assert described["mean"] == [0.485, 0.456, 0.406]

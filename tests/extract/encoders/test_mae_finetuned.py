@@ -61,6 +61,14 @@ def test_norm_is_the_one_in_front_of_pooling(tmp_path: Path) -> None:
     assert '"global_pool": "token"' in encoder.architecture
 
 
+def test_cls_of_a_model_that_was_fine_tuned_through_the_average(tmp_path: Path) -> None:
+    averaged, cls = (random_state(official(384, 1, pool=pool)) for pool in ("avg", "cls"))
+    caution = loaded("mae-ft-s16", {"model": averaged}, tmp_path, depth=1).cls_caution
+    assert caution.startswith("fine-tuned through the average of its patch tokens, not through [cls]")
+    assert loaded("mae-ft-s16", {"model": cls}, tmp_path, depth=1).cls_caution == ""
+    assert load_encoder("mae-ft-s16", random_seed=0, arguments={"depth": 1}).cls_caution == "", "it was not trained at all"
+
+
 def test_both_norms_are_none_of_the_two(tmp_path: Path) -> None:
     state = random_state({**official(384), "norm.weight": (384,), "norm.bias": (384,)})
     with pytest.raises(BeyondClsError, match=r"another architecture\. unexpected: norm\.bias, norm\.weight$"):
@@ -78,9 +86,3 @@ def test_no_small_one_is_published() -> None:
         BeyondClsError, match=r"get them from https://.*FINETUNE\.md \(how to train them\) and give --checkpoint"
     ):
         load_encoder("mae-ft-s16")
-
-
-def test_transform_is_that_of_the_official_code() -> None:
-    described = load_encoder("mae-ft-s16", random_seed=0, arguments={"depth": 1}).described_transform
-    assert (described["crop_pct"], described["interpolation"]) == (0.875, "bicubic")
-    assert described["mean"] == [0.485, 0.456, 0.406]

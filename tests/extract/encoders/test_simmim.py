@@ -1,6 +1,7 @@
 """SimMIM: the official checkpoints of pretraining and of fine-tuning."""
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from extract.encoders import load_encoder
 from store import BeyondClsError
 from tests.extract.encoders.beit import SHARED, beit_reference, beit_shapes, with_indices
-from tests.extract.encoders.official import assert_equal, double, loaded, random_state, shapes_of
+from tests.extract.encoders.official import assert_equal, double, loaded, random_images, random_state, shapes_of
 
 WIDTH, HEADS, DEPTH = 768, 12, 2
 DECODER = {"encoder.mask_token": (1, 1, WIDTH), "decoder.0.weight": (768, WIDTH, 1, 1), "decoder.0.bias": (768,)}
@@ -35,10 +36,6 @@ def fine_tuned(depth: int = DEPTH) -> dict[str, Tensor]:
     return with_indices(random_state({**fine_tuned_shapes(depth), **head}))
 
 
-def image() -> Tensor:
-    return torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(1))
-
-
 def test_names_and_shapes_at_full_size() -> None:
     assert shapes_of("simmim-b16") == beit_shapes(WIDTH, 12, HEADS, shared=False)
     assert shapes_of("simmim-ft-b16") == fine_tuned_shapes(12)
@@ -47,13 +44,13 @@ def test_names_and_shapes_at_full_size() -> None:
 def test_equals_plain_torch(tmp_path: Path) -> None:
     state = pretrained()
     encoder = loaded("simmim-b16", {"model": state}, tmp_path, depth=DEPTH)
-    assert_equal(encoder, image(), beit_reference(double(state), image().double(), HEADS, "encoder."))
+    assert_equal(encoder, random_images(), beit_reference(double(state), random_images().double(), HEADS, "encoder."))
 
 
 def test_fine_tuned_equals_plain_torch(tmp_path: Path) -> None:
     state = fine_tuned()
     encoder = loaded("simmim-ft-b16", {"model": state}, tmp_path, depth=DEPTH)
-    assert_equal(encoder, image(), beit_reference(double(state), image().double(), HEADS))
+    assert_equal(encoder, random_images(), beit_reference(double(state), random_images().double(), HEADS))
     assert encoder.norm() == ({}, None)
 
 
@@ -93,8 +90,19 @@ def test_settings_of_yacs_beside_the_weights(tmp_path: Path, monkeypatch: pytest
 
 
 def test_fine_tuned_weights_are_not_pretrained_ones(tmp_path: Path) -> None:
-    with pytest.raises(BeyondClsError, match=r"missing: norm\.bias, norm\.weight; unexpected: fc_norm\.bias, fc_norm\.weight"):
+    with pytest.raises(
+        BeyondClsError, match=r"has a classifier \(head\.weight, head\.bias\), .* with --model beit_base_patch16"
+    ):
         loaded("simmim-b16", {"model": fine_tuned(1)}, tmp_path, depth=1)
+    headless = {name: value for name, value in fine_tuned(1).items() if not name.startswith("head.")}
+    with pytest.raises(BeyondClsError, match=r"missing: norm\.bias, norm\.weight; unexpected: fc_norm\.bias, fc_norm\.weight"):
+        loaded("simmim-b16", {"model": headless}, tmp_path, depth=1)
+
+
+def test_beit_after_fine_tuning(tmp_path: Path) -> None:
+    """Its tensors have the same names; what lies beside them differs."""
+    with pytest.raises(BeyondClsError, match=r"it holds `args`, which BEiT's training script writes .* with --model beit_base"):
+        loaded("simmim-ft-b16", {"model": fine_tuned(1), "args": Namespace()}, tmp_path, depth=1)
 
 
 def test_another_order_of_positions(tmp_path: Path) -> None:

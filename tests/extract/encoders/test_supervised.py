@@ -77,11 +77,3 @@ def test_distilled(tmp_path: Path) -> None:
         BeyondClsError, match=r"unexpected: dist_token, head_dist\.weight; other shape: pos_embed \[1, 198, 384\]"
     ):
         loaded("deit-s16", {"model": random_state(shapes)}, tmp_path, depth=DEPTH)
-
-
-@pytest.mark.parametrize(("name", "mean"), [("deit-s16", [0.485, 0.456, 0.406]), ("augreg-s16", [0.5, 0.5, 0.5])])
-def test_transform(name: str, mean: list[float]) -> None:
-    described = load_encoder(name, random_seed=0, arguments={"depth": 1}).described_transform
-    assert (described["crop_pct"], described["interpolation"]) == (0.875, "bicubic")
-    assert described["mean"] == mean
-    assert described["std"] == ([0.5] * 3 if name == "augreg-s16" else [0.229, 0.224, 0.225])

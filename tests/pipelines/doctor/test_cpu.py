@@ -61,7 +61,7 @@ def test_onednn(cores, monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     finding = cpu.check(Here())
     assert finding.state == "note"
-    assert "lacks oneDNN" in finding.remedy
+    assert "lacks oneDNN: install that of the default package index" in finding.remedy
 
 
 @pytest.mark.parametrize(("files", "n"), [({"cpu.max": "150000 100000\n"}, 2), ({"cpu.max": "max 100000\n"}, 8), ({}, 8)])

@@ -27,7 +27,8 @@ def test_that_of_the_repository():
     assert (finding.state, finding.remedy) == ("ok", "")
     params = read_params(ROOT / "params.yaml")
     n_heads = sum(len(params[name]) for name in ("cls_heads", "heads", "own_heads"))
-    assert finding.found == f"encoders: {len(params['encoders'])}, heads: {n_heads}, studies: {len(params['studies'])}"
+    n_studies = len(params["studies"]) + len(params["block_studies"])
+    assert finding.found == f"encoders: {len(params['encoders'])}, heads: {n_heads}, studies: {n_studies}"
 
 
 @pytest.mark.parametrize(("text", "says"), [("a: [1", "is not YAML"), ("[1]", "expected sections")])
@@ -65,6 +66,7 @@ def test_section_that_nothing_reads(tmp_path):
             "unknown encoder of study 's'",
         ),
         ("studies: {s: {study: poolings}}", "has no heads"),
+        ("block_studies: {s: {study: blocks, stored: last}}", "block_studies.s.stored is 'last', expected integers"),
         ("studies: {s: {study: poolings, heads: {a: {aggregator: abmlip}}}}", "study 's': unknown aggregator"),
         ("store: {rot: x}", "did you mean 'root'?"),
         ("store: {cache: {size: 3}}", "unknown parameter in store.cache 'size'"),

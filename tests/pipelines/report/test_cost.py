@@ -1,10 +1,15 @@
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
+
+import pytest
 
 from pipelines.report.collect import Folders, collect
 from pipelines.report.content import Figures, Table
 from pipelines.report.published.table_7 import TABLE_7
 from pipelines.report.sections.cost import section
+from probe.timing import Timing, write_timing
+from store import BeyondClsError
 from tests.pipelines.report.studied import inputs, studied
 from tests.pipelines.report.written import write_probe
 
@@ -37,6 +42,39 @@ def test_costs_are_read_from_metrics(tmp_path: Path):
     table = found.blocks[1]
     assert isinstance(table, Table)
     assert [cell.text for cell in table.rows[0].cells] == ["mae", "AbMILP", "40.0 ± 0.5", "193", "1.93 k", "53.0 k"]
+
+
+def test_stored_bytes_and_measured_time_stand_beside_where_they_are_known():
+    timing = {"ms_per_image": 0.012345, "n_images": 64, "device": "cpu", "threads": 1}
+    one = replace(HEADS[2], cost=HEADS[2].cost | {"bytes_per_image": 24_576}, timing=timing)
+    found = section(inputs("poolings", one, HEADS[0]))
+    assert found is not None
+    table = found.blocks[1]
+    assert isinstance(table, Table)
+    assert [column.name for column in table.columns][3:5] == ["bytes_per_image", "ms_per_image"]
+    cls, abmilp = ([(cell.text, cell.value) for cell in row.cells[3:5]] for row in table.rows)
+    assert cls == [("–", None)] * 2
+    assert abmilp == [("24.6 k", 24_576), ("0.0123", 0.012345)]
+    assert "measured where heads were trained (cpu, 1 thread), the fastest" in table.note
+    assert "over 64 images in memory" in table.note
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "damaged"), ('{"device": "cpu", "threads": 1}', "has no 'metrics'")])
+def test_a_damaged_timing_is_named_with_the_remedy(tmp_path: Path, text: str, message: str):
+    folder = write_probe(tmp_path, "mae", "abmilp", 40.0)
+    (folder / "timing.json").write_text(text)
+    with pytest.raises(BeyondClsError, match=rf"metrics.json or a table beside it .*{message}.*`beyondcls probe`"):
+        collect(Folders(tmp_path))
+
+
+def test_a_time_is_that_of_the_metrics_beside_it(tmp_path: Path):
+    folder = write_probe(tmp_path, "mae", "abmilp", 40.0)
+    timing = Timing(0.5, 64, "cpu", 1)
+    write_timing(folder, timing)
+    assert collect(Folders(tmp_path)).probes["mae", "abmilp"].timing == asdict(timing)
+    metrics = (folder / "metrics.json").read_text()
+    (folder / "metrics.json").write_text(metrics.replace("40.0", "41.0"))  # DVC brought those of an earlier run back
+    assert collect(Folders(tmp_path)).probes["mae", "abmilp"].timing == {}
 
 
 def test_the_study_goes_before_other_probes():

@@ -108,7 +108,10 @@ def test_one_seed_is_not_judged(tmp_path: Path) -> None:
     for encoder in ("mae", "dino"):
         for head, top1 in (("cls", 40.0), ("abmilp", 45.0)):
             write_probe(tmp_path, encoder, head, top1, seeds=(0,))
-    assert list(said(tmp_path)) == ["Not to be judged with one seed"]
+    assert said(tmp_path) == {
+        "Not to be judged with one seed": "whether AbMILP is ahead of [cls] on dino; whether AbMILP is ahead of [cls] on mae; "
+        "over [cls] whether AbMILP gains more on mae than on dino, 0.0 points and 0.0 percentage points of the errors"
+    }
 
 
 def test_what_the_numbers_rest_on_is_said(tmp_path: Path) -> None:

@@ -96,20 +96,22 @@ class TestTable:
             "aggregator",
             "top1_mae",
             "entropy_mae",
+            "effective_patches_mae",
             "top1_random",
             "entropy_random",
+            "effective_patches_random",
         ]
         assert rows(table) == {
-            "[cls]": ["cls", "46.2 ± 0.5", "–", "34.0 ± 0.5", "–"],
-            "average": ["average", "48.5 ± 0.5", "–", "35.0 ± 0.5", "–"],
-            "AbMILP": ["abmilp, depth 1", "51.5 ± 0.5", "1.10", "36.5 ± 0.5", "1.10"],
-            "norm": ["norm, top_k 16", "48.0 ± 0.5", "1.10", "–", "–"],
-            "pca": ["pca", "50.0 ± 0.5", "1.10", "35.5 ± 0.5", "1.10"],
+            "[cls]": ["cls", "46.2 ± 0.5", "–", "–", "34.0 ± 0.5", "–", "–"],
+            "average": ["average", "48.5 ± 0.5", "–", "–", "35.0 ± 0.5", "–", "–"],
+            "AbMILP": ["abmilp, depth 1", "51.5 ± 0.5", "1.10", "3.0", "36.5 ± 0.5", "1.10", "3.0"],
+            "norm": ["norm, top_k 16", "48.0 ± 0.5", "1.10", "3.0", "–", "–", "–"],
+            "pca": ["pca", "50.0 ± 0.5", "1.10", "3.0", "35.5 ± 0.5", "1.10", "3.0"],
         }
         assert [row.group for row in table.rows] == ["for reference"] * 3 + ["selected without training"] * 2
         cell = table.rows[4].cells[2]
         assert (cell.value, cell.std, cell.best) == (50.0, 0.5, False)
-        assert [row.cells[0].text for row in table.rows if row.cells[2].best or row.cells[4].best] == ["AbMILP"]
+        assert [row.cells[0].text for row in table.rows if row.cells[2].best or row.cells[5].best] == ["AbMILP"]
         assert "ln 4 = 1.39 the plain average" in table.note
 
     def test_trained_heads_of_the_study_stand_apart_and_win_over_others_of_their_name(self, root: Path):
@@ -122,14 +124,14 @@ class TestTable:
         for encoder in ("a-b", "a_b", "ü"):
             write_study(root, encoder, pca=PCA)
         names = [column.name for column in tables(root)["selection"].columns]
-        assert len(set(names)) == len(names) == 2 + 2 * 3
+        assert len(set(names)) == len(names) == 2 + 3 * 3
         assert all(name.isascii() and name.isidentifier() for name in names)
 
     def test_published(self, root: Path):
         write_study(root, pca=PCA)
         table = tables(root)["published-table-6"]
         assert "2412.03215v2, Table 6" in table.published
-        assert rows(table)["average DINO [cls] token attention"] == ["cls-attention, of joined", "70.9", "4.89"]
+        assert rows(table)["average DINO [cls] token attention"] == ["cls-attention, of joined", "70.9", "4.89", "133.0"]
         assert [row.cells[0].text for row in table.rows if row.cells[2].best] == ["AbMILP"]
         assert {row.aggregator.partition(",")[0] for row in TABLE_6} < set(AGGREGATORS)
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.report.aggregation_entropy import UNIFORM
-from pipelines.report.attention_heads import head_figures, read_heads
+from pipelines.report.aggregation_entropy import UNIFORM, measured, published
+from pipelines.report.attention_heads import by_median, head_figures, read_heads
+from pipelines.report.block_statistics import by_block
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Figure, Figures, Table
 from pipelines.report.published.table_3 import TABLE_3
@@ -27,7 +28,8 @@ def plots(inputs: Inputs) -> tuple[Figure, ...]:
 
 
 def tables(inputs: Inputs) -> dict[str, Table]:
-    return {block.name: block for block in section(inputs).blocks if isinstance(block, Table)}
+    """Those of the section, without its plots."""
+    return {table.name: table for table in (measured(inputs), published(), by_block(inputs.attention))}
 
 
 def rows(table: Table) -> dict[str, list[str]]:
@@ -35,7 +37,10 @@ def rows(table: Table) -> dict[str, list[str]]:
 
 
 def test_four_plots_with_units_and_all_encoders(tmp_path: Path):
-    figures = plots(inputs_of(write_all(tmp_path)))
+    inputs = inputs_of(write_all(tmp_path))
+    blocks = section(inputs).blocks
+    assert [block for block in blocks if isinstance(block, Table)] == list(tables(inputs).values())
+    figures = next(block for block in blocks if isinstance(block, Figures)).figures
     assert [figure.caption for figure in figures] == [f"As Fig. {n} of the paper." for n in (3, 4, 5, 6)]
     for figure, entropy in zip(figures, (False, True, False, True), strict=True):
         assert ("entropy, nats" in figure.svg) is entropy
@@ -120,12 +125,15 @@ def test_damaged_heads_are_named_with_the_remedy(tmp_path: Path, text: str):
 def test_entropies_are_means_over_blocks_beside_ln_t(tmp_path: Path):
     found = rows(tables(inputs_of(write_all(tmp_path)))["aggregation-entropy"])
     share = f"{100 * 0.625 / math.log(4):.1f}"
-    assert found == {"mae": ["0.62", "0.75", "1.39", share], "random": ["0.62", "0.75", "1.39", share]}
+    over_all, last = ["0.62", f"{math.exp(0.625):.1f}", share], ["0.75", f"{math.exp(0.75):.1f}"]
+    assert found == {encoder: [*over_all, *last, "1.39", "4"] for encoder in ("mae", "random")}
 
 
 def test_statistics_of_each_block_are_a_table(tmp_path: Path):
     table = tables(inputs_of(write_all(tmp_path)))["attention-by-block"]
-    assert [column.name for column in table.columns][2:] == sorted(STATISTICS, key=STATISTICS.index)
+    names = [column.name for column in table.columns][2:]
+    assert names == ["cls_self", "cls_patch_entropy", "effective_patches", "patch_self", "patch_patch_entropy"]
+    assert [row.cells[4].value for row in table.rows[:2]] == [math.exp(0.5), math.exp(0.75)]
     assert [[cell.text for cell in row.cells[:3]] for row in table.rows] == [
         ["mae", "0", "0.500 ± 0.125"],
         ["mae", "1", "0.750 ± 0.125"],
@@ -158,6 +166,11 @@ def test_the_published_table_is_marked_and_as_printed(tmp_path: Path):
         "DINO": "4.70",
     }
     assert len(TABLE_3) == 6
+    t_and_limit = {name: (values[3], values[2]) for name, values in rows(table).items()}
+    assert t_and_limit.pop("I-JEPA") == t_and_limit.pop("CAPI") == ("256", "5.55")  # ViT-H/14 and ViT-L/14 of 224 pixels
+    assert set(t_and_limit.values()) == {("196", "5.28")}
+    assert "Printed for I-JEPA and CAPI is 5.28; an average of their 256 patches has 5.55." in table.note
+    assert rows(table)["DINO"][1] == f"{math.exp(4.7):.1f}"
 
 
 def test_names_of_encoders_are_escaped_in_plots(tmp_path: Path):
@@ -176,3 +189,31 @@ def test_ratios_without_bound_are_written_as_powers_of_ten(tmp_path: Path):
     values[names.index("mean")], values[names.index("std")] = "889185.66", "8.6e7"
     file.write_text("\n".join([header, ",".join(values), *others]))
     assert tables(inputs_of(paths))["attention-by-block"].rows[0].cells[2].text == "8.9e+05 ± 8.6e+07"
+
+
+def with_medians(folder: Path) -> None:
+    """As attention is written since medians are kept: cls_self is declared to be without bound."""
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | {"unbounded": ["cls_self"]}))
+    for name, columns in (("statistics.csv", "median,lower_quartile,upper_quartile"), ("heads.csv", "median")):
+        header, *lines = (folder / name).read_text().splitlines()
+        values = ",".join(["0.25", "0.125", "2000"][: len(columns.split(","))])
+        (folder / name).write_text("\n".join([f"{header},{columns}", *(f"{line},{values}" for line in lines)]))
+
+
+def test_what_declares_itself_without_bound_is_shown_by_its_median(tmp_path: Path):
+    paths = write_all(tmp_path)
+    with_medians(paths["attention"] / "mae")
+    table = tables(inputs_of(paths))["attention-by-block"]
+    assert [column.name for column in table.columns][2:4] == ["cls_self_median", "cls_patch_entropy"]
+    mae, random = table.rows[0].cells, table.rows[2].cells
+    assert (mae[2].text, mae[2].value, mae[3].text) == ("0.250 (0.125–2.0e+03)", 0.25, "0.500 ± 0.125")
+    assert random[2].text == "–"
+    assert "None were kept of random; run `beyondcls attention` again." in table.note
+    assert not by_median(inputs_of(paths).attention.values())  # one scale of a plot cannot show medians beside means
+    with_medians(paths["attention"] / "random")
+    own, *others = head_figures(inputs_of(paths))
+    assert own.caption == "Median over test images, as it has no bound."
+    assert "mae: from 0.25 to 0.25 over 2 blocks" in own.alt
+    assert not any("Median" in figure.caption for figure in others)
+    assert "None were kept" not in tables(inputs_of(paths))["attention-by-block"].note

@@ -60,12 +60,13 @@ def write_boxed(
         "images/crop/view0": (np.tile(np.array(crop, np.float32), (n, 1)), ("image", "side")),
         "images/flip/view0": (np.full(n, flip, np.uint8), ("image",)),
         "patch/block1/view0": (patch, ("image", "patch", "channel")),
-        **{f"attention/{kind}/view0": (attention, ("image", "head", "patch")) for kind in maps},
+        **{f"attention/{kind}/block1/view0": (attention, ("image", "head", "patch")) for kind in maps},
     }
     if with_boxes:
         arrays["images/boxes"] = (stored, ("image", "box", "corner"))
         arrays["images/box_label"] = (np.where(stored[..., 2] >= 0, 0, -1).astype(np.int64), ("image", "box"))
     layouts = [ArrayLayout(name, values.shape, values.dtype.name, dims, 64) for name, (values, dims) in arrays.items()]
-    spec = FeatureSpec(weights, "{}", transform or {"input_size": [3, 32, 32]}, "data", n, (1,), (), tuple(maps), 1)
+    seen, kinds = transform or {"input_size": [3, 32, 32]}, tuple(f"{kind}/block1" for kind in maps)
+    spec = FeatureSpec(weights, "{}", seen, "data", n, (1,), (), kinds, 1)
     attributes = {"encoder": f"encoder-{weights}", "norm_eps": None, "problems": [], "classes": None}
     return write_arrays(path, spec, layouts, {name: values for name, (values, _) in arrays.items()}, attributes)

@@ -1,0 +1,77 @@
+"""How long a head's forward pass takes here: measured, so another number each time, and never part of metrics.json."""
+
+import copy
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import xxhash
+from jaxtyping import Shaped
+from torch import Tensor
+
+from probe.head import Head
+from probe.sources import Source
+
+FILE = "timing.json"  # beside metrics.json; no output of DVC, which compares outputs bit by bit (.dvcignore)
+N_IMAGES = 64
+ROUNDS = 5
+SECONDS = 2.0  # after which there is no other round
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Of a forward pass through aggregator and classifier, on features that lie in memory.
+
+    Attributes:
+        ms_per_image: milliseconds of the fastest round, by its images.
+        n_images: of a round, computed at once.
+        device: "cpu", or the name of the GPU.
+        threads: of torch on the CPU.
+    """
+
+    ms_per_image: float
+    n_images: int
+    device: str
+    threads: int
+
+
+def time_head(head: Head, source: Source, device: torch.device) -> Timing:
+    """Time a head on the first images of a source; the head stays as it is."""
+    shadow, few = copy.deepcopy(head).to(device).eval(), source.part(source.rows[:N_IMAGES])
+    batch = next(iter(few.loader(head.aggregator.reads, batch_size=N_IMAGES, shuffle=False).epoch()))
+    features: dict[str, Shaped[Tensor, "B *_"]] = {kind: batch[kind].to(device) for kind in head.aggregator.reads}
+    with torch.no_grad():
+        seconds = fastest(lambda: shadow(features), device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return Timing(1000 * seconds / len(few.rows), len(few.rows), name, torch.get_num_threads())
+
+
+def fastest(run: Callable[[], object], device: torch.device) -> float:
+    """Seconds of the fastest of several runs, behind one that is not counted; others wait for the machine, not for `run`."""
+    rounds: list[float] = []
+    run()
+    while not rounds or (len(rounds) < ROUNDS and sum(rounds) < SECONDS):
+        _wait(device)
+        start = time.perf_counter()
+        run()
+        _wait(device)
+        rounds.append(time.perf_counter() - start)
+    return min(rounds)
+
+
+def _wait(device: torch.device) -> None:
+    """For what a GPU has not done yet."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def write_timing(folder: Path, timing: Timing) -> None:
+    """Write timing.json into the folder of a head, with the digest of the metrics.json that lies there.
+
+    DVC may bring other metrics back without a run; then the time is not theirs.
+    """
+    digest = xxhash.xxh3_128_hexdigest((folder / "metrics.json").read_bytes())
+    (folder / FILE).write_text(json.dumps(asdict(timing) | {"metrics": digest}, indent=1) + "\n")

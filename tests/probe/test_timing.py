@@ -1,0 +1,65 @@
+"""How long heads take is measured, and kept apart from what must be the same again."""
+
+import itertools
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from probe import timing
+from probe.aggregators import make_aggregator
+from probe.grid import HeadPlan
+from probe.head import Head
+from probe.recipe import Recipe
+from probe.run import probe
+from probe.sources import Source
+from probe.timing import FILE, fastest, time_head
+from tests.decoys import ROOT
+from tests.features import write_features
+
+CPU = torch.device("cpu")
+PLANS = {"abmilp": HeadPlan(recipe=Recipe(epochs=1, warmup_epochs=0), seeds=(0,))}
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    return write_features(folder / "train", 20), write_features(folder / "test", 10, seed=1)
+
+
+def test_the_fastest_round_counts_and_the_first_run_does_not(monkeypatch):
+    ticks = itertools.accumulate([0, 3, 1, 2, 1, 5, 1, 4, 1, 4])  # starts and ends: rounds of 3, 2, 5, 4, 4 seconds
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    monkeypatch.setattr(timing, "SECONDS", 100.0)
+    ran = []
+    assert fastest(lambda: ran.append(1), CPU) == 2
+    assert len(ran) == 6
+
+
+def test_a_slow_head_is_timed_once(monkeypatch):
+    ticks = itertools.count(0, 10)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    ran = []
+    assert fastest(lambda: ran.append(1), CPU) == 10
+    assert len(ran) == 2
+
+
+def test_it_is_of_the_forward_pass_and_leaves_the_head_as_it_is(sets):
+    head = Head(make_aggregator("abmilp", 8), 3)
+    before = {name: value.clone() for name, value in head.state_dict().items()}
+    found = time_head(head, Source(sets[1]), CPU)
+    assert found.ms_per_image > 0
+    assert (found.n_images, found.device, found.threads) == (10, "cpu", torch.get_num_threads())
+    assert head.training
+    assert all(torch.equal(value, before[name]) for name, value in head.state_dict().items())  # no statistics of the batch
+
+
+def test_it_stands_beside_the_metrics_and_not_in_them(sets, tmp_path):
+    timed = probe(*sets, tmp_path / "out", PLANS, timed=True)
+    written = json.loads((tmp_path / "out/abmilp/timing.json").read_text())
+    assert set(written) == {"ms_per_image", "n_images", "device", "threads", "metrics"}
+    assert FILE in (ROOT / ".dvcignore").read_text().splitlines()  # DVC compares outputs, and what stages depend on, bit by bit
+    assert probe(*sets, tmp_path / "out", PLANS) == timed
+    assert not (tmp_path / "out/abmilp/timing.json").exists()  # it was of the earlier run
+    assert timed["abmilp"]["cost"]["bytes_per_image"] == 9 * 8 * 2
