@@ -251,7 +251,8 @@ def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], which: str = ""
     seen = recorded["transform"] if isinstance(recorded["transform"], Mapping) else {}
     names = differing(seen, encoder.described_transform)
     # Positions, which are among the weights, differ with the size of images.
-    if recorded["encoder_weights"] != encoder.weights and "input_size" not in names:
+    resized = "input_size" in names and _without_size(recorded["architecture"]) == _without_size(encoder.architecture)
+    if recorded["encoder_weights"] != encoder.weights and not resized:
         raise BeyondClsError(
             f"the probe's {which}encoder, {name!r}, has weights {recorded['encoder_weights']}; "
             f"{encoder.name!r} has {encoder.weights}; {remedy}"
@@ -266,6 +267,11 @@ def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], which: str = ""
             raise BeyondClsError(
                 f"the probe's {which}encoder, {name!r}, has {field} {recorded[field]}; {encoder.name!r} has {ours}; {remedy}"
             )
+
+
+def _without_size(architecture: Any) -> str:
+    """A described architecture, whatever the size of its images."""
+    return re.sub(r'"img_size": (\d+|\[[\d, ]*\]),? ?', "", str(architecture))
 
 
 def open_picture(file: str | Path) -> Image.Image:

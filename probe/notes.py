@@ -36,9 +36,9 @@ def _on_augmentation(views: Sequence[int]) -> list[str]:
 def _on_steps(recipe: Recipe, n_images: int) -> list[str]:
     batch, rest = recipe.batch_size, n_images % recipe.batch_size
     if n_images < batch:
-        there = ", where the official code, which drops it, would train on nothing" if recipe.drop_last else ""
+        official = ", where the official code, which drops it, would train on nothing" if recipe.drop_last else ""
         return [
-            f"batch_size {batch:,}, but {n_images:,} training images: a step has {n_images:,}{there}, and base_lr is still "
+            f"batch_size {batch:,}, but {n_images:,} training images: a step has {n_images:,}{official}, and base_lr is still "
             f"scaled by {batch:,}/256 = {batch / 256:g}"
         ]
     if recipe.drop_last and rest:

@@ -91,8 +91,8 @@ class Recipe:
 
 # What the official code adds to all protocols of the paper. It leaves out the last batch of an epoch where that is not whole
 # (and so would train on nothing where there are fewer images than a batch); its learning rate is scaled by the batch that was
-# asked for, however many images there are. On several GPUs all seeds see the images in one order (its DistributedSampler has no
-# seed of its own), but in other crops; on one GPU each seed has an order of its own.
+# asked for, however many images there are. On several GPUs all seeds see the images in one order (its DistributedSampler is
+# given no seed), but in other crops; on one GPU each seed has an order of its own.
 _OFFICIAL: dict[str, Any] = {"order": "shared", "drop_last": True}
 # Protocols of the paper (App. B of its second version), and one that is not.
 PRESETS: dict[str, dict[str, Any]] = {

@@ -27,7 +27,8 @@ from store import BeyondClsError
 class Batches(Protocol):
     """What heads are trained from: a `store.Loader`, or vectors in memory."""
 
-    n_rows: int
+    @property
+    def n_rows(self) -> int: ...
 
     def epoch(self, seed: int = 0, start: int = 0) -> Iterator[dict[str, Any]]: ...
 

@@ -63,6 +63,7 @@ class Probe:
     cost: Mapping[str, int | None] = field(default_factory=dict)  # as `probe.cost.Cost` names it
     timing: Mapping[str, Any] = field(default_factory=dict)  # as `probe.timing.Timing` names it; empty if nothing was measured
     notes: tuple[str, ...] = ()  # sentences that a reader of the numbers should know
+    transferred: str | None = None  # key of the training features of the probe whose aggregators these are, if of another
 
     @property
     def measure(self) -> str:
@@ -283,6 +284,7 @@ def _probe(file: Path) -> Probe | None:
         test_images=str(content["test_images"]) if "test_images" in content else None,
         timing=_timing(file),
         notes=tuple(str(note) for note in content.get("notes", ())),
+        transferred=str(content["transferred"]["training"]) if "transferred" in content else None,
     )
 
 

@@ -107,7 +107,7 @@ def test_maps_and_summary(written: tuple[FeatureStore, Path]) -> None:
 
 def test_maps_of_a_block(tmp_path: Path) -> None:
     """By default of the deepest, which is all that older sets have."""
-    store = write_features(tmp_path / "set", blocks=(0, 1))
+    store = write_features(tmp_path / "set", blocks=(0, 1), crops=True)
     as_older(store, tmp_path / "older")
     for name, given, block in (("set", 0, 0), ("set", None, 1), ("older", None, 1), ("older", 1, 1)):
         main(tmp_path / name, tmp_path / "out", given)

@@ -1,6 +1,7 @@
 """Aggregators that were trained on one set of images, applied to another."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from pipelines.report.collect import Folders, collect
-from pipelines.report.sections.datasets import by_head
+from pipelines.report.sections.datasets import by_head, transferred
+from pipelines.report.tables import signed
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe
@@ -54,8 +56,18 @@ def test_weights_learned_elsewhere_beat_the_average(probes: Path) -> None:
     moved = metrics(probes / "b/mae/abmilp-of-a")
     assert (moved["seeds"], len(moved["top1"]["values"])) == ([0, 3], 2)
     assert moved["recipe"] == metrics(probes / "a/mae/abmilp")["recipe"]
-    table = by_head("b", collect(Folders(probes / "b")).probes)
-    assert [row.cells[0].text for row in table.rows] == ["average", "AbMILP", "abmilp-of-a"]
+
+
+def test_the_report_compares_it_with_the_heads_of_its_data_set(probes: Path) -> None:
+    inputs = collect(Folders(probes / "a", datasets=(probes,)))
+    (said,) = transferred(inputs)
+    own, moved = (inputs.datasets["b"]["mae", head].measures["top1"].mean for head in ("abmilp", "abmilp-of-a"))
+    (item,) = (text.replace("\xa0", " ") for text in said.items)
+    assert item.startswith(f"b, mae: abmilp-of-a, with weights of a, {signed(moved - own)} ± ")
+    assert " from AbMILP and +" in item
+    assert item.endswith(" from average")
+    assert [row.cells[0].text for row in by_head("b", inputs.datasets["b"]).rows] == ["average", "AbMILP", "abmilp-of-a"]
+    assert transferred(replace(inputs, datasets={"a": inputs.datasets["a"]})) == []
 
 
 def test_the_aggregator_is_kept_and_the_classifier_is_new(sets, probes: Path) -> None:

@@ -2,7 +2,7 @@
 
 from pipelines.report.collect import Inputs, Measure, Probe, in_order, is_random
 from pipelines.report.content import Cell, Column, Row, Section, Table, Text
-from pipelines.report.estimate import Probes
+from pipelines.report.estimate import Probes, estimates
 from pipelines.report.gains import gains
 from pipelines.report.lead import headline, lead, verdicts
 from pipelines.report.tables import change, difference, file_names, listed, named, number, spread, title
@@ -21,7 +21,31 @@ def section(inputs: Inputs) -> Section | None:
         return None
     shared = _shared(inputs)
     others = [by_head(name, probes) for name, probes in inputs.datasets.items() if {head for _, head in probes} - set(shared)]
-    return Section("datasets", "Across data sets", (_said(inputs), table(inputs), *others))
+    return Section("datasets", "Across data sets", (_said(inputs), *transferred(inputs), table(inputs), *others))
+
+
+def transferred(inputs: Inputs) -> list[Text]:
+    """Aggregators of one data set on another, beside the head and the plain average of that one; nothing without any."""
+    learned_on = {probe.features["training"]: name for name, probes in inputs.datasets.items() for probe in probes.values()}
+    items = []
+    for name, probes in inputs.datasets.items():
+        for (encoder, head), probe in probes.items():
+            if probe.transferred is None:
+                continue
+            accuracy = estimates(probes, (head, probe.aggregator, "average"))
+            beside = [other for other in (probe.aggregator, "average") if (encoder, other) in accuracy]
+            reached = [
+                f"{accuracy[encoder, head].minus(accuracy[encoder, other]).told('points')} from {title(other)}"
+                for other in beside
+            ]
+            source = learned_on.get(probe.transferred, f"the feature set {probe.transferred}")
+            numbers = listed(reached) if reached else "no other head to compare with"
+            items.append(f"{name}, {encoder}: {head}, with weights of {source}, {numbers}")
+    said = (
+        "Weights that were learned on the images of one data set and are used on those of another, with a classifier of their "
+        "own, compared with the head that was trained there and with its plain average:"
+    )
+    return [Text(said, tuple(items), "finding")] if items else []
 
 
 def _shared(inputs: Inputs) -> list[str]:

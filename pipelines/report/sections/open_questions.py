@@ -98,7 +98,9 @@ def selection(inputs: Inputs) -> list[Block]:
     said = []
     for encoder, probes in by_encoder(inputs.studies.get("selection", {})).items():
         trained = next((p for p in probes if p.aggregator == "abmilp"), None) or inputs.probes.get((encoder, "abmilp"))
-        found = [p for p in probes if p.cost.get("parameters") == 0 and p.aggregator not in ("cls", "average", "cls-average")]
+        found = [
+            p for p in probes if p.cost.get("parameters") == 0 and p.aggregator not in ("cls", "average", "max", "cls-average")
+        ]
         if trained is None or not found:
             continue
         best = max(found, key=lambda p: p.measures["top1"].mean)

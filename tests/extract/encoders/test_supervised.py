@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from extract.encoders import load_encoder
 from store import BeyondClsError
+from store.errors import BeyondClsWarning
 from tests.extract.encoders.official import (
     Shapes,
     assert_equal,
@@ -51,7 +52,8 @@ def test_deit_equals_plain_torch(size: str, tmp_path: Path) -> None:
 def test_file_in_the_format_of_timm(tmp_path: Path) -> None:
     state, images = random_state(official(384)), random_images()
     save_file(state, tmp_path / "model.safetensors")
-    encoder = load_encoder("augreg-s16", checkpoint=tmp_path / "model.safetensors", arguments={"depth": DEPTH})
+    with pytest.warns(BeyondClsWarning, match="augreg-s16: no name in .* tells how it was trained"):
+        encoder = load_encoder("augreg-s16", checkpoint=tmp_path / "model.safetensors", arguments={"depth": DEPTH})
     assert_equal(encoder, images, vit(double(state), images.double(), 6))
 
 
