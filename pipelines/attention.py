@@ -60,7 +60,8 @@ def main(
         maps = store.attention("cls", block).rows(rows).astype(np.float32).mean(1)  # [N, T], averaged over heads
         np.save(out / "maps/cls_map.npy", (maps / maps.sum(-1, keepdims=True)).astype(np.float16))
         n_tokens = maps.shape[-1]
-    np.save(out / "maps/crops.npy", store.array("images/crop/view0").rows(rows))
+    if "images/crop/view0" in store.attributes["arrays"]:  # not in a set that was made of tokens alone
+        np.save(out / "maps/crops.npy", store.array("images/crop/view0").rows(rows))
     summary = {
         "encoder": store.attributes["encoder"],
         "key": store.spec.key,

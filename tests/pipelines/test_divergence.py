@@ -111,8 +111,9 @@ class TestAttention:
         assert status == 0, said
         return {head for pair in pairs(tmp_path / "out/divergence.csv") for head in pair}
 
-    def test_is_compared_too(self, divergence, probes, tmp_path):
-        attention = write_attention(tmp_path / "a", HALF)
+    @pytest.mark.parametrize("below", ["maps", "."])  # the second in results of earlier versions
+    def test_is_compared_too(self, below, divergence, probes, tmp_path):
+        attention = write_attention(tmp_path / "a", HALF, below=below)
         assert self.heads(divergence, probes, tmp_path, attention) == {"average", "abmilp", "[cls] attention"}
         assert float(pairs(tmp_path / "out/divergence.csv")["[cls] attention", "abmilp"][0]) == 0
 
