@@ -97,12 +97,11 @@ def train_on_fresh(crops: FreshCrops, test: FeatureStore, plans: Mapping[str, He
     return {name: of_head.measures for name, of_head in zip(plans, measured, strict=True)}
 
 
-def keep(folder: Path, measures: Mapping[str, Any], crops: int | str) -> None:
-    """Write metrics.json, with how many crops there were and the command that measures it again."""
+def keep(folder: Path, measures: Mapping[str, Any]) -> None:
+    """Write metrics.json, with the command that measures it again."""
     folder.mkdir(parents=True, exist_ok=True)
     command = shlex.join(["python", "-m", "pipelines.quickstart.views", *sys.argv[1:]])
-    kept = {**measures, "augmentation": {"n_crops": crops, "evaluation_view": False}, "command": command}
-    (folder / "metrics.json").write_text(json.dumps(kept, indent=1) + "\n")
+    (folder / "metrics.json").write_text(json.dumps({**measures, "command": command}, indent=1) + "\n")
 
 
 def measure(
@@ -133,16 +132,17 @@ def measure(
         with tempfile.TemporaryDirectory() as scratch:
             written = probe(stores["train"], stores["test"], Path(scratch) / "probes", plans, views=1 + n_crops, say=typer.echo)
         for head, measures in written.items():
-            keep(out / f"{head}-{n_crops}", measures, n_crops)
+            keep(out / f"{head}-{n_crops}", measures)
     if all((out / f"{head}-{FRESH}/metrics.json").is_file() for head in plans):
         return
     recipe, block = next(iter(plans.values())).recipe, stores["test"].spec.blocks[-1]
     crops = FreshCrops(encoder, images["train"], np.asarray(stores["train"].labels), recipe.at_once, block)
     by_head = train_on_fresh(crops, stores["test"], plans)
     for head, of_seeds in by_head.items():
-        stored_measures = json.loads((out / f"{head}-{stored[0]}/metrics.json").read_text())
+        of_stored = json.loads((out / f"{head}-{stored[0]}/metrics.json").read_text())
         reached = {name: over_seeds([measures[name] for measures in of_seeds]) for name in of_seeds[0]}
-        keep(out / f"{head}-{FRESH}", {**stored_measures, **reached}, FRESH)
+        shown = {"augmentation": {"n_crops": FRESH, "evaluation_view": False}}
+        keep(out / f"{head}-{FRESH}", {**of_stored, **shown, **reached})
 
 
 def main(
