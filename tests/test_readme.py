@@ -23,7 +23,7 @@ from tests.pipelines.test_cli import run
 ROOT = Path(__file__).resolve().parents[1]
 GEM = "probes/cifar10/quickstart-mae/gem"
 README = (ROOT / "README.md").read_text()
-COMMANDS = [line.split("#")[0].strip() for line in README.splitlines() if line.startswith("beyondcls ")]
+COMMANDS = [line.split("#")[0].strip() for line in README.replace("\\\n", "").splitlines() if line.startswith("beyondcls ")]
 
 
 def blocks(language: str) -> list[str]:
