@@ -12,6 +12,7 @@ import torch
 import xxhash
 from jaxtyping import Bool
 
+from probe import timing
 from probe.closed import CLOSED, Closed, Logistic, Ridge, Vectors
 from probe.cost import Cost, bytes_read, cost_of, shapes_read
 from probe.grid import HeadPlan
@@ -127,7 +128,7 @@ def write_measures(folder: Path, measures: Mapping[str, Any]) -> None:
     """
     (folder / "trained").mkdir(parents=True, exist_ok=True)
     left = [*folder.glob("trained/seed*.json"), *folder.glob("trained/seed*.safetensors")]
-    for file in [*left, folder / "trained/weights.npy", folder / "trained/correct.npz"]:
+    for file in [*left, folder / "trained/weights.npy", folder / "trained/correct.npz", folder / timing.FILE]:
         file.unlink(missing_ok=True)
     (folder / "curves.csv").write_text("seed,epoch\n")
     (folder / "metrics.json").write_text(json.dumps(measures, indent=1) + "\n")

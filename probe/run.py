@@ -18,7 +18,7 @@ from probe.recipe import Recipe
 from probe.results import measures_of, measures_of_closed, write_correct, write_measures, write_trained
 from probe.select import Selected, select
 from probe.sources import Source, check_pair
-from probe.timing import FILE, time_head, write_timing
+from probe.timing import time_head, write_timing
 from store import BeyondClsError, FeatureStore, StoreError
 from store.placement import Placement
 
@@ -125,7 +125,6 @@ def probe(
                         write_trained(folder, plan, passes, outcomes[name], chosen[name], about)
                     elif correct is not None:
                         write_correct(folder, correct)
-                    (folder / FILE).unlink(missing_ok=True)
                     if timed:
                         write_timing(folder, time_head(passes.template(name), passes.test, place))
         if rank == 0:

@@ -88,7 +88,7 @@ def project(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("project")
     for name in ("store", "extract", "probe", "pipelines"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("dvc.yaml", "params.yaml", ".gitignore"):
+    for name in ("dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
         shutil.copy(ROOT / name, folder)
     for split, n in (("train", 64), ("test", 32)):
         source = open_images(str(ROOT / "quickstart/data/cifar10" / split))
