@@ -22,9 +22,9 @@ from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.estimate import estimates
 from pipelines.report.gains import basis, gains
 from pipelines.report.lead import AGREES, FAILS, headline, verdicts
-from pipelines.report.sections.views import STUDY, finding
+from pipelines.report.sections.views import STUDY, best_stored, finding
 from pipelines.report.studies import by_encoder
-from pipelines.report.tables import listed, plus_minus, signed
+from pipelines.report.tables import listed, plus_minus, points, signed, title
 from store import BeyondClsError
 
 KEPT = {"quickstart/results": "cifar10", "quickstart/full": "cifar10-60000"}  # by folder, the data set
@@ -130,6 +130,15 @@ def views_to_buy(root: Path) -> list[str]:
     first = next(iter(probes.values()))[0]
     said = [f"Measured on {first.n_training:,} of the quickstart’s images (`python -m pipelines.quickstart.views`):"]
     said += [finding(CALLED[encoder], of) for encoder, of in probes.items()]
+    pays = [
+        f"{n} for {title(head)} on {CALLED[encoder]} ({points(gained)} points)"
+        for encoder, of in probes.items()
+        for head, (n, gained) in best_stored(of).items()
+        if n
+    ]
+    said.append(
+        f"So for images like these, buy no crops{', but ' + listed(pays) if pays else ''}; for others, measure it alike."
+    )
     return said
 
 

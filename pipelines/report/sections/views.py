@@ -9,7 +9,7 @@ from pipelines.report.collect import Inputs, Measure, Probe, in_order
 from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
 from pipelines.report.studies import Study, by_encoder, trained_alike
-from pipelines.report.tables import NOTHING, file_names, plus_minus, signed, spread, title
+from pipelines.report.tables import NOTHING, difference, file_names, plus_minus, signed, spread, title
 
 STUDY = "views"
 FRESH = "fresh"  # a crop that was never shown before, of each image in each epoch: the encoder was in the loop
@@ -119,6 +119,20 @@ def finding(called: str, probes: list[Probe]) -> str:
     if not parts:
         return f"On {called}, fresh crops or the evaluation crop alone were not measured, so there is nothing to compare with."
     return f"On {called}, {'; '.join(parts)}."
+
+
+def best_stored(probes: list[Probe]) -> dict[str, tuple[int, Measure]]:
+    """By aggregator, the number of stored crops that reaches most, and its points over none; 0 if none is clearly better.
+
+    Clearly: by more than twice the spread of the difference over seeds.
+    """
+    found = {}
+    for head, by_number in _series(probes).items():
+        stored = {n: difference(probe, by_number.get(0)) for n, probe in by_number.items() if isinstance(n, int)}
+        better = {n: gained for n, gained in stored.items() if gained is not None and gained.mean > 2 * gained.std}
+        most = max(better, key=lambda n: better[n].mean, default=0)
+        found[head] = most, better.get(most, Measure(0.0, 0.0, ()))
+    return found
 
 
 def _series(probes: list[Probe]) -> Series:

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from pipelines.report.collect import Probe
 from pipelines.report.content import Figures, Table
-from pipelines.report.sections.views import enough, finding, section
+from pipelines.report.sections.views import best_stored, enough, finding, section
 from tests.pipelines.report.studied import inputs, studied
 
 
@@ -46,6 +46,12 @@ def test_accuracy_against_the_number_of_crops():
 def test_crops_that_do_harm():
     probes = [shown(0, 40.0), shown(1, 30.0), shown("fresh", 39.5)]
     assert finding("it", probes) == "On it, [cls] does best without crops, and loses 0.5 points with fresh ones."
+
+
+def test_best_stored_is_clearly_better_than_none():
+    probes = [shown(0, 40.0), shown(2, 42.0), shown(4, 41.9), shown(0, 40.0, "abmilp"), shown(4, 41.0, "abmilp")]
+    (n, gained), (none, _) = best_stored([*probes, shown("fresh", 50.0)]).values()  # spreads of 0.5 each: 1.4 is clear
+    assert (n, round(gained.mean, 1), none) == (2, 2.0, 0)
 
 
 def test_enough_is_where_more_does_not_fall_behind_again():
