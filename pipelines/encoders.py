@@ -28,7 +28,7 @@ def main(pattern: Annotated[str, typer.Argument(help="part of a name")] = "") ->
         typer.echo("\n".join(table(rows, right=(1, 2, 3, 4))))
     for name, entry in ENCODERS.items():
         if pattern in name and entry.note:
-            typer.echo(f"{name}: {entry.note}")
+            typer.echo(f"note: {name}: {entry.note}")
     for caution, names in cautions.items():
         typer.echo(f"note: {', '.join(names)}: {caution}")
     for name in timm_names(pretrained=True):
