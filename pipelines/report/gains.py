@@ -49,8 +49,8 @@ def basis(probes: Probes) -> list[str]:
     said = ["± is the standard deviation over seeds"]
     if any(probe.recipe.get("order") == "shared" for probe in compared):
         said[0] += (
-            "; all seeds of a head see the training images in one order and differ in where the head starts alone, so it is "
-            "narrower than over runs of their own"
+            "; all seeds of a head see the training images in one order and differ in where the head starts alone, so it "
+            "leaves out what the order of images contributes"
         )
     if compared and all(probe.correct is not None and probe.test_images is not None for probe in compared):
         said.append(

@@ -15,8 +15,8 @@ def one_order(probes: Iterable[Probe]) -> str:
         return ""
     of_some = "" if len(shared) == len(several) else f" of {_of(shared, several)}"
     return (
-        f"All seeds{of_some} saw the images in one order and differ only in where heads start, which narrows the ± over seeds; "
-        "`--order own` gives each seed its own."
+        f"All seeds{of_some} saw the images in one order and differ only in where heads start: the ± leaves out what "
+        "the order contributes; `--order own` gives each seed its own."
     )
 
 

@@ -124,7 +124,7 @@ def test_what_the_numbers_rest_on_is_said(tmp_path: Path) -> None:
     for file in (tmp_path / "with").glob("*/*/metrics.json"):
         file.write_text(file.read_text().replace('"epochs": 2', '"epochs": 2, "order": "shared"'))
     text = " ".join(basis(probes_of(tmp_path / "with")))
-    assert "in one order and differ in where the head starts alone, so it is narrower than over runs of their own" in text
+    assert "in one order and differ in where the head starts alone, so it leaves out what the order" in text
     assert "Intervals are 95 % over test images (paired bootstrap, 10,000 resamples" in text
     assert "missing" not in text
     assert "not paired" not in text
