@@ -23,6 +23,7 @@ from store.ledger import PARTIAL
 from tests.store.conftest import flip, same, values, write
 from tests.store.service import Service
 
+ROOT = Path(__file__).resolve().parents[2]
 WIDE = "patch/block5/view0"
 BLOCK, PIECE = 1 << 16, 1 << 14
 FILE = BLOCK + 5 * DIGEST_NBYTES  # four pieces
@@ -331,7 +332,8 @@ array.all()
 
 
 def _child(what: str, *arguments: object) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-c", CHILD + what, *map(str, arguments)], stdout=subprocess.PIPE)
+    command = [sys.executable, "-c", CHILD + what, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)  # where `tests` can be imported from
 
 
 @pytest.mark.parametrize("bound", [PLENTY, 9 * BLOCK])

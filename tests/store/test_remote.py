@@ -18,6 +18,7 @@ from store.remote import PIECE_NBYTES, REQUESTS, Remote
 from tests.store.conftest import SPEC, N, same, values, write
 from tests.store.service import Service
 
+ROOT = Path(__file__).resolve().parents[2]
 WIDE = "patch/block5/view0"
 ROW = 1 << 15  # bytes of a row: a digest for two
 WIDE_N, WIDE_SHARD = 2000, 640  # shards of 20 MiB, the last one short
@@ -197,7 +198,8 @@ def test_a_reader_is_sent_to_another_process(wide: Path) -> None:
         "import pickle, sys, tests.store.service, xxhash; "
         "print(xxhash.xxh3_128_hexdigest(pickle.load(sys.stdin.buffer).rows(range(9)).tobytes()))"
     )
-    done = subprocess.run([sys.executable, "-c", script], input=pickle.dumps(array), capture_output=True, check=True)
+    command = [sys.executable, "-c", script]  # in the clone, where `tests` can be imported from
+    done = subprocess.run(command, input=pickle.dumps(array), capture_output=True, check=True, cwd=ROOT)
     import xxhash
 
     assert done.stdout.decode().strip() == xxhash.xxh3_128_hexdigest(array.rows(range(9)).tobytes())
