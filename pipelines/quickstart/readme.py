@@ -98,7 +98,7 @@ def claims(inputs: Inputs, heads: tuple[str, ...], shown: tuple[str, ...]) -> li
 
 
 def compared(inputs: Inputs) -> str:
-    """A list: what is as in the paper, what is not, and how both stand beside the random twin."""
+    """A list of what agrees with the paper, what does not, and how each compares with the random twin."""
     found = lead_of(inputs)
     assert found is not None
     said = verdicts(found, CALLED.__getitem__)

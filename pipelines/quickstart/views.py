@@ -55,7 +55,6 @@ class FreshCrops:
     Attributes:
         block: whose tokens are given, as "patch" [B, T, D] and "cls" [B, D], float32.
         n_epochs: that were begun.
-        n_rows: images.
     """
 
     encoder: Encoder
@@ -64,10 +63,10 @@ class FreshCrops:
     batch_size: int
     block: int
     n_epochs: int = field(default=0, init=False)
-    n_rows: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.n_rows = len(self.images)
+    @property
+    def n_rows(self) -> int:
+        return len(self.images)
 
     def epoch(self, seed: int = 0, start: int = 0) -> Iterator[dict[str, Any]]:
         """All images in an order drawn by `seed`."""
@@ -132,13 +131,16 @@ def measure(
             )
         assert store is not None  # one task alone
         stores[split] = store
-    missing = [n for n in stored if not all((out / f"{head}-{n}/metrics.json").is_file() for head in plans)]
-    for n_crops in missing:
+
+    def is_kept(crops: int | str) -> bool:
+        return all((out / f"{head}-{crops}/metrics.json").is_file() for head in plans)
+
+    for n_crops in (n for n in stored if not is_kept(n)):
         with tempfile.TemporaryDirectory() as scratch:
             written = probe(stores["train"], stores["test"], Path(scratch) / "probes", plans, views=1 + n_crops, say=typer.echo)
         for head, measures in written.items():
             keep(out / f"{head}-{n_crops}", measures)
-    if all((out / f"{head}-{FRESH}/metrics.json").is_file() for head in plans):
+    if is_kept(FRESH):
         return
     recipe, block = next(iter(plans.values())).recipe, stores["test"].spec.blocks[-1]
     crops = FreshCrops(encoder, images["train"], np.asarray(stores["train"].labels), recipe.at_once, block)
