@@ -24,7 +24,6 @@ from probe.select import Selected
 from probe.sources import Source
 
 LINEAR = (Logistic, Ridge)  # protocols whose classifier is a linear layer, as that of a head
-ABOUT_CLS = "[cls]: "  # what notes on [cls] of the encoder begin with; the report shows them below its table
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
 
 
@@ -92,7 +91,7 @@ def _cautions(name: str, passes: Passes) -> list[str]:
     """What extraction wrote down about [cls] of the encoder, for a head that reads it."""
     caution = passes.training.store.attributes.get("cls_caution")
     reads_cls = any(kind.split("/")[0] == "cls" for kind in passes.template(name).aggregator.reads)  # of any block
-    return [f"{ABOUT_CLS}{caution}"] if caution and reads_cls else []
+    return [f"[cls]: {caution}"] if caution and reads_cls else []
 
 
 def _digest_of_images(source: Source) -> str:

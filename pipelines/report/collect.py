@@ -13,7 +13,7 @@ import xxhash
 from store import BeyondClsError
 
 FIRST_HEADS = ("cls", "average", "abmilp")  # others follow alphabetically
-MEASURES = ("top5", "entropy", "train_top1", "train_map")  # beside top1 or map, where they were written down
+MEASURES = ("top5", "entropy", "train_top1")  # beside top1 or map, where they were written down
 QUARTILES = ("median", "lower_quartile", "upper_quartile")
 T = TypeVar("T")
 
