@@ -74,7 +74,7 @@ def load_encoder(
     Args:
         name: of the registry, of timm, or any name if `model` is given.
         checkpoint: local weights instead of the ones the name stands for.
-        random_seed: random weights from this seed instead.
+        random_seed: random weights from this seed instead; their last bits depend on the maker of the CPU, so their digest may.
         model: name of the registry or of timm that says what the encoder is; `name` by default.
         arguments: of the architecture, for `timm.create_model` (img_size, …): as the weights have it.
         weights: digest that the loaded weights must have; any by default.
@@ -108,8 +108,10 @@ def load_encoder(
         transform["input_size"] = (3, input_size, input_size)
     encoder = Encoder(name, vit, described, {**entry.transform, **transform}, entry.block, loaded.cls_caution)
     if weights is not None and weights != encoder.weights:
+        is_drawn = random_seed is not None or (checkpoint is None and entry.seed is not None)
+        drawn = " (a seed gives other last bits on the CPU of another maker: keep such weights in a file, --checkpoint)"
         raise BeyondClsError(
-            f"the weights of {name} have digest {encoder.weights}, expected {weights}; "
+            f"the weights of {name} have digest {encoder.weights}, expected {weights}{drawn if is_drawn else ''}; "
             "if the new weights are meant, put their digest into params.yaml (encoders) or --weights"
         )
     published = None if checkpoint is not None or random_seed is not None else model or name

@@ -30,6 +30,6 @@ def _trained(objective: str) -> Pretrained:
 ENCODERS = {
     "quickstart-mae": _trained("mae"),
     "quickstart-mocov3": _trained("mocov3"),
-    # The untrained twin.
+    # The untrained twin. params.yaml takes it from a file: MKL's erfinv has other last bits on the CPU of another maker.
     "quickstart-random": Pretrained("quickstart-vit", "random", "MIT", make=small_vit, transform=CIFAR10, seed=0),
 }

@@ -90,6 +90,9 @@ def project(tmp_path_factory) -> Path:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
         shutil.copy(ROOT / name, folder)
+    weights = Path("quickstart/encoders/random.safetensors")
+    (folder / weights).parent.mkdir(parents=True)
+    shutil.copy(ROOT / weights, folder / weights)
     for split, n in (("train", 64), ("test", 32)):
         source = open_images(str(ROOT / "quickstart/data/cifar10" / split))
         (folder / "data/few" / split).mkdir(parents=True)

@@ -355,9 +355,18 @@ class TestDigest:
         weights = tiny_encoder(0).weights
         again = load_encoder("tiny", model=MODEL, arguments=TINY, random_seed=0, weights=weights)
         assert again.weights == weights
-        message = rf"the weights of tiny have digest \w+, expected {weights}; if the new weights are meant, put their digest"
+        message = rf"the weights of tiny have digest \w+, expected {weights} \(a seed gives other last bits on the CPU of another"
         with pytest.raises(BeyondClsError, match=message):
             load_encoder("tiny", model=MODEL, arguments=TINY, random_seed=1, weights=weights)
+        with pytest.raises(BeyondClsError, match=rf"expected {weights} \(a seed gives"):
+            load_encoder("quickstart-random", weights=weights)
+
+    def test_of_a_file_that_is_not_meant(self, tmp_path: Path) -> None:
+        file = tmp_path / "w.safetensors"
+        save_file(tiny_encoder(0).model.state_dict(), file)
+        message = rf"have digest \w+, expected {'0' * 32}; if the new weights are meant, put their digest"
+        with pytest.raises(BeyondClsError, match=message):
+            load_encoder("tiny", model=MODEL, arguments=TINY, checkpoint=file, weights="0" * 32)
 
     def test_every_value_counts(self) -> None:
         model = tiny_encoder().model
