@@ -355,9 +355,7 @@ class TestDigest:
         weights = tiny_encoder(0).weights
         again = load_encoder("tiny", model=MODEL, arguments=TINY, random_seed=0, weights=weights)
         assert again.weights == weights
-        message = (
-            rf"the weights of tiny have digest \w+, expected {weights} \(a seed gives other last bits on the CPU of"
-        )
+        message = rf"the weights of tiny have digest \w+, expected {weights} \(a seed gives other last bits on the CPU of"
         with pytest.raises(BeyondClsError, match=message):
             load_encoder("tiny", model=MODEL, arguments=TINY, random_seed=1, weights=weights)
         with pytest.raises(BeyondClsError, match=rf"expected {weights} \(a seed gives"):
