@@ -1,13 +1,17 @@
-"""What a data set says of its images beside their pixels: labels and boxes, as arrays of the store."""
+"""What a data set says of its images beside their pixels: ids, digests, labels and boxes, as arrays of the store."""
 
 from collections.abc import Mapping
 
 import numpy as np
+from jaxtyping import UInt8
 
 from extract.datasets import ImageSet, Sample
 from store import ArrayLayout
+from store.layout import DIGEST
 
 NONE = -1  # no label; corners of boxes that are not there
+# Arrays that are known without decoding an image.
+ANNOTATIONS = ("images/id", DIGEST, "images/label", "images/labels", "images/boxes", "images/box_label")
 
 
 def annotation_layouts(images: ImageSet, shard_rows: int) -> list[ArrayLayout]:
@@ -25,8 +29,12 @@ def annotation_layouts(images: ImageSet, shard_rows: int) -> list[ArrayLayout]:
     return layouts
 
 
-def write_annotations(arrays: Mapping[str, np.ndarray], at: int, sample: Sample) -> None:
-    """Labels and boxes of one image into row `at` of the arrays above."""
+def write_annotations(arrays: Mapping[str, np.ndarray], at: int, sample: Sample, digest: UInt8[np.ndarray, "16"]) -> None:
+    """What is known of one image into row `at` of the arrays of ANNOTATIONS."""
+    id_bytes = np.frombuffer(sample.id.encode(), np.uint8)
+    arrays["images/id"][at, : len(id_bytes)] = id_bytes
+    if DIGEST in arrays:
+        arrays[DIGEST][at] = digest
     if "images/labels" in arrays:
         arrays["images/labels"][at, list(sample.labels or ())] = 1
     else:

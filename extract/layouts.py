@@ -10,7 +10,7 @@ from extract.datasets import ImageSet
 from extract.encoders import Encoded
 from store import ArrayLayout
 from store.codecs import Codec, get_codec
-from store.layout import SCALE, shard_rows_of
+from store.layout import DIGEST, SCALE, shard_rows_of
 
 DIMENSIONS = {
     "patch": ("image", "patch", "channel"),
@@ -87,6 +87,7 @@ def layouts_of(
         shard_rows = shard_rows_of(widest, n_images)
     layouts = [
         ArrayLayout("images/id", (n_images, id_width), "uint8", ("image", "byte"), shard_rows),
+        ArrayLayout(DIGEST, (n_images, 16), "uint8", ("image", "byte"), shard_rows),
         *annotation_layouts(images, shard_rows),
         ArrayLayout("images/size", (n_images, 2), "int32", ("image", "side"), shard_rows),
         ArrayLayout("images/valid", (n_images,), "uint8", ("image",), shard_rows),

@@ -2,27 +2,124 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from extract.attention import PER_BLOCK, STATISTICS
 from extract.datasets import DataError, ImageSet
 from extract.encoders import Encoded, Encoder
+from extract.layouts import layouts_of
 from extract.transform import as_options, differing
-from store import BeyondClsError, FeatureSpec, FeatureStore, StoreError
+from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore, StoreError
 from store.errors import unknown
 from store.spec import EXTENDABLE_FIELDS
 
 OnError = Literal["raise", "record"]
 
 
-def check_extension(base: FeatureStore, spec: FeatureSpec, images: ImageSet) -> None:
-    """Raises: StoreError: `base` is of another encoder, or not of the first of these images."""
+@dataclass(frozen=True)
+class Request:
+    """What is to be extracted.
+
+    Attributes:
+        encoder: on the device where it runs.
+        images: in the order of their rows.
+        blocks: whose tokens are kept, counted from 0, ascending.
+        statistics: attention statistics, in the encoder's order.
+        map_blocks: whose attention maps are kept.
+        n_views: of each image.
+        dtype: codec of tokens.
+        numbered: as for `layouts.named`.
+    """
+
+    encoder: Encoder
+    images: ImageSet
+    blocks: tuple[int, ...]
+    statistics: tuple[str, ...]
+    map_blocks: tuple[int, ...]
+    n_views: int
+    dtype: str
+    numbered: bool = True
+
+    def encode(self, images: Float[Tensor, "B 3 S S"]) -> Encoded:
+        """Features of a batch, on any device."""
+        return self.encoder(images.to(self.encoder.device), self.blocks, self.statistics, self.map_blocks)
+
+    @cached_property
+    def example(self) -> Encoded:
+        """Features of one image without content, for names and shapes."""
+        return self.encode(torch.zeros(1, *self.encoder.config["input_size"]))
+
+    @cached_property
+    def spec(self) -> FeatureSpec:
+        """What the feature set will be."""
+        return FeatureSpec(
+            weights=self.encoder.weights,
+            architecture=self.encoder.architecture,
+            transform=self.encoder.described_transform,
+            data=self.images.digest,
+            n_images=len(self.images),
+            blocks=self.blocks,
+            statistics=self.statistics,
+            maps=map_names(self.example, self.numbered),
+            n_views=self.n_views,
+            dtype=self.dtype,
+            compute_dtype=self.encoder.compute_dtype,
+        )
+
+    @property
+    def keys(self) -> list[str]:
+        """Of feature sets that hold it: its own, and the one that it has where attention maps are named as in older sets."""
+        older = unnumbered(self.spec, self.encoder.n_blocks - 1)
+        return [self.spec.key] if older is None else [self.spec.key, older.key]
+
+    def layouts(self, shard_rows: int | None, base: FeatureStore | None = None) -> list[ArrayLayout]:
+        """Of all arrays; ids as wide as those of `base`, which is added to, at least.
+
+        Raises: StoreError: tokens of this width cannot be stored in this dtype.
+        """
+        id_width = id_width_of(self.images, base)
+        return layouts_of(self.example, self.images, self.n_views, self.dtype, shard_rows, id_width, self.numbered)
+
+    def named_as(self, store: FeatureStore) -> "Request":
+        """What a set holds that was made for this, be it an older one with the last block's attention maps alone."""
+        if not any("/" not in name for name in store.spec.maps):
+            return self
+        return replace(self, map_blocks=(self.encoder.n_blocks - 1,), numbered=False)
+
+    def added_to(self, base: FeatureStore) -> "Request":
+        """What it is together with all that a set has already."""
+        last = self.encoder.n_blocks - 1
+        blocks = tuple(sorted({*self.blocks, *base.spec.blocks}))
+        maps = tuple(sorted({*(blocks if self.map_blocks else ()), *base.spec.map_blocks("centre", last)}))
+        statistics = tuple(name for name in self.encoder.statistics if name in {*self.statistics, *base.spec.statistics})
+        n_views = max(self.n_views, base.spec.n_views)
+        return replace(self, blocks=blocks, statistics=statistics, map_blocks=maps, n_views=n_views)
+
+    @property
+    def constants(self) -> dict[str, np.ndarray]:
+        """Arrays without an image axis: weight and bias of the final norm."""
+        return {f"norm/{name}": value.numpy() for name, value in self.encoder.norm()[0].items()}
+
+
+def check_same_encoder(base: FeatureStore, spec: FeatureSpec, used: str) -> None:
+    """Raises: StoreError: `base` is of another encoder, transform or dtype; it says that it cannot be `used` so."""
     if differ := base.spec.explained(spec, EXTENDABLE_FIELDS):
         raise StoreError(
-            f"{base.path} cannot be extended: {differ} differ; "
-            f"give another --out, or the options it was made with{transform_options(base.spec, spec)}"
+            f"{base.where} cannot be {used}: {differ} differ; "
+            f"give another set, or the options it was made with{transform_options(base.spec, spec)}"
         )
+
+
+def check_extension(base: FeatureStore, spec: FeatureSpec, images: ImageSet) -> None:
+    """Raises: StoreError: `base` is of another encoder, or not of the first of these images."""
+    check_same_encoder(base, spec, "extended")
     if len(base) > len(images) or base.spec.data != images.digest_of(len(base)):
         raise StoreError(
             f"{base.path} cannot be extended: its {len(base)} images are not the first of the {len(images)} "

@@ -1,36 +1,36 @@
 """Stage one: every image once through a frozen encoder, into a feature set."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Int64
 
 from extract.datasets import ImageSet
 from extract.encoders import Encoder
-from extract.layouts import layouts_of
-from extract.requests import (
-    OnError,
-    check_extension,
-    checked_blocks,
-    checked_data,
-    checked_statistics,
-    id_width_of,
-    map_names,
-    older_names,
-    transform_options,
-    unnumbered,
-)
+from extract.existing import Existing, Start, start
+from extract.requests import OnError, Request, checked_blocks, checked_data, checked_statistics
+from extract.sample import SampleCheck, check_by_sample
 from extract.units import Unit, Units
-from store import BeyondClsError, FeatureSpec, FeatureStore, FeatureWriter, StoreError
+from store import BeyondClsError, FeatureStore, FeatureWriter, StoreError
 from store.codecs import get_codec
-from store.repair import is_unnumbered, salvage
-from store.spec import EXTENDABLE_FIELDS
-from store.writer import discard_staging
+from store.repair import is_unnumbered
 
-Existing = Literal["refuse", "extend", "repair"]
+# What to do about a set that differs from what the program computes now: here, at a shared root, and named as a source.
+HERE = (
+    "If the change is meant, extract it again: --recompute, or recompute: true under that encoder in the parameter file; "
+    "else undo the change"
+)
+AT_ROOT = (
+    "If the change is meant, remove that set (beyondcls store rm, or at an object store its folder) and extract again; others "
+    "may use it. Else undo the change"
+)
+OF_SOURCE = "Leave out --from, and all is extracted; or undo the change"
 
 
 def extract(
@@ -49,18 +49,25 @@ def extract(
     device: str | torch.device = "cpu",
     on_error: OnError = "raise",
     existing: Existing = "refuse",
+    source: FeatureStore | None = None,
+    older: FeatureStore | None = None,
+    recompute: bool = False,
     task_id: int = 0,
     n_tasks: int = 1,
     progress: Callable[[int], None] | None = None,
     warn: Callable[[str], None] | None = None,
+    checked: Callable[[FeatureStore, SampleCheck], None] | None = None,
 ) -> FeatureStore | None:
     """Write the feature set of `images` to `out` and open it. What an interrupted run has written is kept and used.
+
+    A set that is there is not computed again: it, and whatever is taken over from another one, is compared with what the
+    program computes now by a sample (`extract.sample`). If they agree it stays.
 
     Args:
         encoder: frozen.
         images: in fixed order; row i of the store is image i.
-        out: folder of the feature set; if it already holds this very one, nothing is done. Or a function that gives it for the
-            key of the set, or the set itself, if it is anywhere already.
+        out: folder of the feature set; if it already holds this very one, that is checked and stays. Or a function that gives
+            it for the key of the set, or the set itself, if it is anywhere already.
         blocks: whose tokens to keep; negative ones count from the end. By default the one at which the encoder is read.
         statistics: attention statistics, of every block; all that the encoder can have by default.
         maps: keep attention maps of these blocks, where there are any.
@@ -71,20 +78,25 @@ def extract(
         workers: threads that decode.
         device: where the encoder runs.
         on_error: "raise" at the first image or tar that is damaged or unlabelled; "record" keeps its row, marked invalid.
-        existing: what to do with another feature set at `out`: "refuse"; "extend" it by these blocks, statistics, maps,
-            views and by images that follow its own, computing only what it lacks; or "repair" it, computing only what is
-            damaged.
+        existing: what to do with another feature set at `out`: "refuse"; "update" it: this set takes its place when it is
+            finished, and takes over from it what both have; "extend" it by these blocks, statistics, maps, views and by images
+            that follow its own, computing only what it lacks; or "repair" it, computing only what is damaged.
+        source: another set of this encoder, from which images, blocks, statistics, maps and views are taken over that it has.
+        older: the same, of a set that this one follows, wherever it lies; nothing is taken over if it is of another encoder.
+        recompute: extract again what a sample shows to differ, instead of stopping.
         task_id, n_tasks: which of several processes this is that write the set together, on one machine or several with a
             common file system. Each begins with its share of the units and goes on with what nobody else works on, so
             fewer may run than were planned.
         progress: called with the number of images done since the last call.
         warn: called with what a user should know.
+        checked: called with each set that was compared by a sample, and what that gave, if the two agree.
 
     Returns: the feature set; None if other tasks have not finished their units yet.
 
     Raises:
         DataError: damaged or unlabelled data, with `on_error="raise"`.
-        StoreError: `out` is occupied by another feature set, or somebody else writes it.
+        StoreError: `out` is occupied by another feature set, or somebody else writes it; a set that is there, or `source`,
+            holds other features than the program computes now; or `source` is of another encoder.
         BeyondClsError: unknown block, statistic or dtype; tokens beyond the range of float16; too little memory for an image.
     """
     problems = checked_data(images, on_error)
@@ -97,107 +109,95 @@ def extract(
         raise BeyondClsError(f"task_id is {task_id}, expected 0 to {n_tasks - 1} (n_tasks is {n_tasks})")
     if n_tasks > 1 and existing == "repair":
         raise BeyondClsError("one process repairs a feature set; leave out the number of tasks")
-    kept, chosen = (
-        checked_blocks([encoder.block] if blocks is None else blocks, encoder.n_blocks),
-        checked_statistics(encoder, statistics),
-    )
-    map_blocks = kept if maps and encoder.attends else ()
-    last, numbered = encoder.n_blocks - 1, True  # older sets have the last block's maps alone, under names without a block
+    if n_tasks > 1 and recompute:
+        raise BeyondClsError("one process finds what must be extracted again; leave out the number of tasks, or recompute")
     encoder.model.to(device)
-    report = progress or (lambda n: None)
-    base: FeatureStore | None = None
-    skip: list[tuple[str, int]] = []
-    assert isinstance(out, Path) or existing == "refuse", "a key is known only after what is to be extended or mended"
-    if existing == "extend" and isinstance(out, Path) and (out / "zarr.json").exists():
-        base = FeatureStore.open(out)
-        kept = tuple(sorted({*kept, *base.spec.blocks}))
-        map_blocks = tuple(sorted({*(kept if map_blocks else ()), *base.spec.map_blocks("centre", last)}))
-        chosen = tuple(name for name in encoder.statistics if name in {*chosen, *base.spec.statistics})
-        views = max(views, base.spec.n_views)
-    if existing == "repair" and isinstance(out, Path) and map_blocks and is_unnumbered(out):
-        map_blocks, numbered = (last,), False
-    probe = encoder(torch.zeros(1, *encoder.config["input_size"], device=encoder.device), kept, chosen, map_blocks)
-    spec = FeatureSpec(
-        weights=encoder.weights,
-        architecture=encoder.architecture,
-        transform=encoder.described_transform,
-        data=images.digest,
-        n_images=len(images),
-        blocks=kept,
-        statistics=chosen,
-        maps=map_names(probe, numbered),
-        n_views=views,
-        dtype=dtype,
-        compute_dtype=encoder.compute_dtype,
+    report, say = progress or _ignore, warn or _ignore
+    assert isinstance(out, Path) or existing in ("refuse", "update"), (
+        "a key is known only after what is to be extended or mended"
     )
-    if base is not None:
-        check_extension(base, spec, images)
-    keys = [spec.key, *([older.key] if (older := unnumbered(spec, last)) else [])]  # the same under older names will do
-    if not isinstance(out, Path):
-        for place in (places := [out(key) for key in keys]):
-            if isinstance(place, FeatureStore):
+    kept = checked_blocks([encoder.block] if blocks is None else blocks, encoder.n_blocks)
+    map_blocks = kept if maps and encoder.attends else ()
+    request = Request(encoder, images, kept, checked_statistics(encoder, statistics), map_blocks, views, dtype)
+    if existing == "extend" and isinstance(out, Path) and (out / "zarr.json").exists():
+        request = request.added_to(FeatureStore.open(out))
+    if existing == "repair" and isinstance(out, Path) and map_blocks and is_unnumbered(out):
+        request = replace(request, map_blocks=(encoder.n_blocks - 1,), numbered=False)
+
+    def agrees(store: FeatureStore, rows: Int64[np.ndarray, "N"] | None = None) -> bool:
+        check = check_by_sample(request, store, rows, batch_size=batch_size, workers=workers)
+        if check.agrees:
+            (checked or _ignore)(store, check)
+        elif recompute and isinstance(out, Path):
+            say(f"{store.where}: {check.described}; it is extracted again")
+        else:
+            remedy = OF_SOURCE if store is source else HERE if isinstance(out, Path) else AT_ROOT
+            raise StoreError(f"{store.where} is not what the program computes now: {check.described}. {remedy}")
+        return check.agrees
+
+    place = out
+    if not isinstance(place, Path):
+        places = [place(key) for key in request.keys]
+        for finished in places:
+            if isinstance(finished, FeatureStore):
+                if task_id == 0:
+                    agrees(finished)
                 report(len(images))
-                return place
+                return finished
         assert isinstance(places[0], Path)
-        out = places[0]
-    if existing != "repair" and (out / "zarr.json").exists():
-        store = base if base is not None else FeatureStore.open(out)
-        if store.spec.key in keys:
-            discard_staging(out, store.spec.key)
-            report(len(images))
-            return store
-        if base is None:
-            differ = store.spec.differences(spec)
-            extend = ", or add to it with --extend" if set(differ) <= set(EXTENDABLE_FIELDS) else ""
-            options = transform_options(store.spec, spec)
-            same = f", or the options it was made with{options}" if options else ""
-            raise StoreError(
-                f"{out} holds a feature set with key {store.spec.key}, this one has {spec.key} "
-                f"({store.spec.explained(spec)} differ); give another --out, or remove it first{extend}{same}"
-            )
-    id_width = id_width_of(images, base)
-    if existing == "repair":
-        base, layouts, skip = salvage(out, spec, lambda rows: layouts_of(probe, images, views, dtype, rows, id_width, numbered))
-    else:
-        if base is not None:
-            shard_rows = base.shard_rows
-            base.arrays |= {name: base.array(older) for name, older in older_names(base, last).items()}
-        layouts = layouts_of(probe, images, views, dtype, shard_rows, id_width)
-    norm, eps = encoder.norm()
-    constants = {f"norm/{name}": value.numpy() for name, value in norm.items()}
-    with FeatureWriter(out, spec, layouts, constants, base, skip, shared=n_tasks > 1) as writer:
+        place = places[0]
+    attributes = _attributes(encoder, images, problems)
+    begun = start(request, place, existing, source, older, shard_rows, attributes, agrees, say, is_first=task_id == 0)
+    if isinstance(begun, FeatureStore):
+        report(len(images))
+        return begun
+    tasks = (task_id, n_tasks)
+    done = _write(request, place, begun, attributes, batch_size, workers, on_error, tasks, report, say)
+    return FeatureStore.open(place) if done else None
+
+
+def _attributes(encoder: Encoder, images: ImageSet, problems: Sequence[str]) -> dict[str, Any]:
+    """What a reader of the set wants to know beside its description."""
+    names = list(images.classes) if images.classes is not None else None
+    caution = {"cls_caution": encoder.cls_caution} if encoder.cls_caution else {}
+    return {"encoder": encoder.name, "norm_eps": encoder.norm()[1], "classes": names, "problems": list(problems), **caution}
+
+
+def _write(
+    request: Request,
+    out: Path,
+    begun: Start,
+    attributes: Mapping[str, Any],
+    batch_size: int,
+    workers: int,
+    on_error: OnError,
+    tasks: tuple[int, int],
+    report: Callable[[int], None],
+    warn: Callable[[str], None],
+) -> bool:
+    """Compute what is missing; false if other tasks have not finished. `tasks`: which of how many this one is."""
+    (task_id, n_tasks), rows_of = tasks, begun.layouts[0].rows
+    taken = (begun.base, begun.base_rows, begun.skip, begun.replaces)
+    with FeatureWriter(out, request.spec, begun.layouts, request.constants, *taken, shared=n_tasks > 1) as writer:
         with ThreadPoolExecutor(workers) as decoders, _written_meanwhile(writer) as write:
-            compute = Units(
-                encoder,
-                images,
-                layouts,
-                kept,
-                chosen,
-                map_blocks,
-                numbered,
-                batch_size,
-                dtype,
-                decoders,
-                on_error,
-                report,
-                warn or _ignore,
-            ).compute
-            todo, rows_of = writer.missing_units(), layouts[0].rows
-            report(len(images) - sum(len(range(*rows_of(unit))) for unit in todo))
+            units = Units(request, begun.layouts, batch_size, decoders, on_error, report, warn)
+            todo = writer.missing_units()
+            report(len(request.images) - sum(len(range(*rows_of(unit))) for unit in todo))
 
             def claimed() -> Iterator[Unit]:
                 for number in sorted(todo, key=lambda unit: unit % n_tasks != task_id):  # its share first
-                    if writer.claim(number):
-                        rows = range(writer.first_row(number), rows_of(number)[1])
-                        report(len(range(*rows_of(number))) - len(rows))
-                        yield Unit(number, rows, writer.missing_arrays(number))
+                    if not writer.claim(number):
+                        continue
+                    rows, names = writer.rows_to_compute(number), writer.arrays_to_compute(number)
+                    report(len(range(*rows_of(number))) - len(rows) * bool(names))
+                    if names:
+                        yield Unit(number, rows.tolist(), names)
+                    else:  # all of it is another set's
+                        write(number, {}, ())
 
-            for unit, arrays, notes in compute(claimed()):
+            for unit, arrays, notes in units.compute(claimed()):
                 write(unit.number, arrays, notes)
-        names = list(images.classes) if images.classes is not None else None
-        caution = {"cls_caution": encoder.cls_caution} if encoder.cls_caution else {}
-        done = writer.finish({"encoder": encoder.name, "norm_eps": eps, "classes": names, "problems": problems, **caution})
-    return FeatureStore.open(out) if done else None
+        return writer.finish(attributes)
 
 
 @contextmanager
@@ -217,5 +217,5 @@ def _written_meanwhile(writer: FeatureWriter) -> Iterator[Callable[..., None]]:
             writing.result()
 
 
-def _ignore(message: str) -> None:
+def _ignore(*_: object) -> None:
     pass

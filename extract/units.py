@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from extract.annotations import write_annotations
+from extract.annotations import ANNOTATIONS, write_annotations
 from extract.copies import Copies
-from extract.datasets import DataError, ImageSet
-from extract.encoders import Encoded, Encoder
+from extract.datasets import DataError
+from extract.encoders import Encoded
 from extract.layouts import codec_of, named, view_of
-from extract.requests import OnError
+from extract.requests import OnError, Request
 from extract.views import Crop
 from store import ArrayLayout, BeyondClsError
 from store.aligned import aligned_zeros
@@ -36,8 +36,13 @@ class Unit:
     """Rows of the set, and the names of those of their arrays that are to be computed."""
 
     number: int
-    rows: range
+    rows: Sequence[int]
     names: Sequence[str]
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether its images must be decoded."""
+        return not set(self.names) <= set(ANNOTATIONS)
 
     @property
     def views(self) -> list[int]:
@@ -47,28 +52,21 @@ class Unit:
 
 @dataclass
 class Units:
-    """Computes units; `decoders` prepare images one batch ahead, `maps` are blocks, `numbered` is that of `named`.
+    """Computes units of what is asked for; `decoders` prepare images one batch ahead.
 
-    The other fields are those of `extract.run.extract`.
-
-    Where memory runs out, batches are halved from there on.
+    The other fields are those of `extract.run.extract`. Where memory runs out, batches are halved from there on.
     """
 
-    encoder: Encoder
-    images: ImageSet
+    request: Request
     layouts: Sequence[ArrayLayout]
-    blocks: Sequence[int]
-    statistics: Sequence[str]
-    maps: Sequence[int]
-    numbered: bool
     batch_size: int
-    dtype: str
     decoders: ThreadPoolExecutor
     on_error: OnError
     progress: Callable[[int], None]
     warn: Callable[[str], None] = field(default=lambda message: None)
 
     def __post_init__(self) -> None:
+        self.encoder, self.images = self.request.encoder, self.request.images
         self._copies = Copies(self.encoder.device)
 
     def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, dict[str, np.ndarray], list[dict[str, Any]]]]:
@@ -106,9 +104,7 @@ class Units:
         good = []
         for at, image in enumerate(batch, first):
             sample = self.images.samples[unit.rows[at]]
-            id_bytes = np.frombuffer(sample.id.encode(), np.uint8)
-            arrays["images/id"][at, : len(id_bytes)] = id_bytes
-            write_annotations(arrays, at, sample)
+            write_annotations(arrays, at, sample, self.images.image_digests[unit.rows[at]])
             arrays["images/size"][at] = image.size
             arrays["images/valid"][at] = image.problem is None
             for view, (_, crop) in image.views.items():
@@ -137,7 +133,7 @@ class Units:
             if encoded is None:
                 continue  # with fewer
             begin = some.stop
-            self._copies.run(partial(self._keep, named(encoded, view, self.numbered), at[some], names, arrays))
+            self._copies.run(partial(self._keep, named(encoded, view, self.request.numbered), at[some], names, arrays))
 
     def _keep(
         self, features: dict[str, Tensor], at: Sequence[int], names: Sequence[str], arrays: dict[str, np.ndarray]
@@ -152,7 +148,7 @@ class Units:
     def _forward(self, images: Tensor) -> Encoded | None:
         """Features of some images; None, and a smaller `batch_size`, if memory did not suffice."""
         try:
-            return self.encoder(images.to(self.encoder.device), self.blocks, self.statistics, self.maps)
+            return self.request.encode(images)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
                 raise
@@ -174,7 +170,8 @@ class Units:
             size = self.batch_size
             for first in range(0, len(unit.rows), size):
                 rows, views = unit.rows[first : first + size], unit.views
-                decoding = [self.decoders.submit(self._decode, row, views) for row in rows]
+                decode = self._decode if unit.is_seen else self._unseen
+                decoding = [self.decoders.submit(decode, row, views) for row in rows]
                 if ahead is not None:
                     yield *ahead[:2], [future.result() for future in ahead[2]]
                 ahead = unit, first, decoding
@@ -191,11 +188,15 @@ class Units:
             return Decoded({}, (0, 0), str(error))
         return Decoded({view: self.encoder.views.cut(image, sample.id, view) for view in views}, (image.height, image.width))
 
+    def _unseen(self, row: int, views: Sequence[int]) -> Decoded:
+        """An image of which nothing is asked that it shows; what was wrong with it is known already."""
+        return Decoded({}, (0, 0))
+
     def _stored(self, values: Tensor, name: str) -> dict[str, np.ndarray]:
         """As they are stored, by what the arrays' names end with. Never turns a finite value into an infinite one."""
         if not values.isfinite().all():
             raise BeyondClsError(f"{self.encoder.name} gives NaN or Inf in {name}; its weights or its input are broken")
-        codec = codec_of(name, self.dtype)
+        codec = codec_of(name, self.request.dtype)
         codec.check(values, name)
         stored = codec.encode(values.float())
         dtypes = {end: dtype for end, (_, dtype) in codec.parts(tuple(values.shape)).items()}

@@ -8,7 +8,7 @@ import typer
 
 from pipelines import extraction as of
 from pipelines.params import given
-from pipelines.places import Places
+from pipelines.places import Places, open_features, receipt_of
 from pipelines.publish import destination, publish, refuse_changes
 
 TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
@@ -55,11 +55,29 @@ def main(
     on_error: Annotated[
         str, typer.Option(help="damaged or unlabelled images: raise, or record them as invalid rows")
     ] = "raise",
+    update: Annotated[
+        bool,
+        typer.Option(
+            "--update",
+            help="let this set take the place of the one that is there, taking over what both have; as `dvc repro` does",
+        ),
+    ] = False,
     extend: Annotated[
         bool, typer.Option("--extend", help="add these blocks, statistics, maps or images to the feature set that is there")
     ] = False,
     repair: Annotated[
         bool, typer.Option("--repair", help="compute again what of the feature set is damaged, and only that")
+    ] = False,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="another feature set of this encoder (folder, receipt or address), whose images, blocks, statistics, maps and "
+            "views are taken over; only what it lacks is computed",
+        ),
+    ] = None,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="extract again what a sample shows to differ, instead of stopping")
     ] = False,
 ) -> None:
     """Stage one: run a frozen ViT once over images and keep its tokens, attention statistics and maps.
@@ -68,15 +86,21 @@ def main(
     --task-id and --n-tasks (a job array, a plain loop), or under torchrun; the last to finish puts the set in its place.
     `beyondcls plan` says beforehand how long it takes and how much it writes.
 
+    A set that is there already is not extracted again. A few images of each of its shards are computed again and compared: if
+    they agree, within what its codec rounds, it stays, whatever code or version of torch made it; if not, nothing is touched,
+    and the worst difference is named. What was compared stands in NAME.check.json beside the receipt.
+
     If the parameter file has a store.root, the set goes there, as NAME-KEY; --out gets a stub, and receipts/NAME.json says what
-    the set must be. A set that is there already is not extracted again.
+    the set must be.
     """
     from extract.datasets import open_images
     from extract.encoders import load_encoder
     from extract.run import extract
+    from extract.sample import SampleCheck
+    from pipelines.checks import write_check
     from pipelines.device import choose_device
     from pipelines.progress import progress_bar
-    from store import BeyondClsError
+    from store import BeyondClsError, FeatureStore
     from store.allocator import keep_freed_memory
     from store.stub import is_stub
 
@@ -97,14 +121,16 @@ def main(
     )
     if on_error not in ("raise", "record"):
         raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
-    if extend and repair:
-        raise BeyondClsError("--extend and --repair exclude each other: repair first, then extend")
-    options["existing"] = "extend" if extend else "repair" if repair else "refuse"
+    modes = [name for name, given in (("update", update), ("extend", extend), ("repair", repair)) if given]
+    if len(modes) > 1:
+        raise BeyondClsError(f"--{modes[0]} and --{modes[1]} exclude each other; repair first, then extend or update")
+    options["existing"] = modes[0] if modes else "refuse"
+    options["recompute"] = recompute or of.recomputes(params, encoder)
     places = Places.of(params)
     if places.root is not None and (extend or repair):
         refuse_changes(places, out, "--extend" if extend else "--repair")
         places = Places()  # the set that is here is changed, and stays here
-    if places.root is None and is_stub(out):
+    if places.root is None and is_stub(out) and not update:
         raise BeyondClsError(f"{out} is a stub: its arrays are at a store.root; name that with --params, or remove {out} first")
     target = out if places.root is None else destination(places, out)
     # Under torchrun each process is a task, with a GPU of its own.
@@ -119,9 +145,15 @@ def main(
     typer.echo(f"{encoder}: {len(images):,} images of {data} on {place}")
     if frozen.cls_caution:
         typer.echo(f"note: {encoder}: {frozen.cls_caution}", err=True)
+    checks: list[tuple[FeatureStore, SampleCheck]] = []
+    options |= {"checked": lambda *compared: checks.append(compared), "source": source and open_features(source, params)}
+    if update and places.root is not None and is_stub(out):
+        options["older"] = open_features(out, params)
     with progress_bar(encoder, len(images), "images") as progress:
         warn = lambda message: typer.echo(message, err=True)  # noqa: E731
         store = extract(frozen, images, target, **options, device=place, on_error=on_error, progress=progress, warn=warn)  # type: ignore[arg-type]
+    for compared, check in checks:
+        typer.echo(f"{compared.where}: not computed again, {check.described}")
     if store is None:
         typer.echo(f"{out}: this task has nothing left to do; the set appears when the tasks that still run have finished")
         return
@@ -130,6 +162,7 @@ def main(
         if store is None:
             typer.echo(f"{out}: another task puts it in its place")
             return
+        write_check(receipt or receipt_of(out), store, checks[-1][1] if checks else None, place)
     invalid = store.attributes["invalid"]
     for note in invalid[:10]:
         typer.echo(f"invalid row {note['row']}: {note['problem']}")

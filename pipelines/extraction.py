@@ -1,15 +1,18 @@
 """Options that `beyondcls extract`, `plan` and `predict` share, and what they mean together."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pipelines.params import check_names, given, integers, numbers, read_params, section
+from store import BeyondClsError
 
-RUN = ("device", "existing", "task_id", "n_tasks", "progress", "warn")  # belong to a run, not to params.yaml
+RECOMPUTE = "recompute"
+# Belong to a run, not to params.yaml.
+RUN = ("device", "existing", "source", "older", "recompute", "task_id", "n_tasks", "progress", "warn", "checked")
 
 Name = Annotated[str, typer.Option(help="name in the registry, in params.yaml, or of any ViT of timm")]
 Data = Annotated[
@@ -75,10 +78,31 @@ def from_params(params: Path | None, encoder: str, load: Callable[..., Any], run
     if params is None:
         return {}, {}
     values = read_params(params)
-    loading, options = section(values, "encoders", encoder), section(values, "extract")
-    check_names(f"encoders.{encoder}", loading, list(inspect.signature(load).parameters))
+    loading, options = loading_of(values, encoder, load), section(values, "extract")
     check_names("extract", options, [n for n in inspect.signature(run).parameters if n not in RUN])
     return loading, options
+
+
+def loading_of(params: Mapping[str, Any], encoder: str, load: Callable[..., Any]) -> dict[str, Any]:
+    """Arguments of `load` that stand under encoders.NAME.
+
+    Raises: BeyondClsError: it names what it does not take.
+    """
+    loading = section(params, "encoders", encoder)
+    check_names(f"encoders.{encoder}", loading, [*inspect.signature(load).parameters, RECOMPUTE])
+    loading.pop(RECOMPUTE, None)  # is of its extraction
+    return loading
+
+
+def recomputes(params: Path | None, encoder: str) -> bool:
+    """Whether the parameter file wants the features of an encoder extracted again where they differ.
+
+    Raises: BeyondClsError: it says neither true nor false.
+    """
+    wanted = False if params is None else section(read_params(params), "encoders", encoder).get(RECOMPUTE, False)
+    if not isinstance(wanted, bool):
+        raise BeyondClsError(f"encoders.{encoder}.{RECOMPUTE} is {wanted!r}, expected true or false")
+    return wanted
 
 
 def as_transform(mean: str | None, std: str | None, **values: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines import extraction as of
-from pipelines.params import check_names, given, read_params, section
+from pipelines.params import given, read_params
 
 if TYPE_CHECKING:
     import torch
@@ -236,11 +236,8 @@ def legible(text: str) -> str:
 
 def _load(name: str, values: dict[str, Any] | None, options: dict[str, Any], recorded: dict[str, Any]) -> "Encoder":
     """An encoder as the parameter file, if any, and the command line say; it sees what the probe records unless they say it."""
-    import inspect
-
     from extract.encoders import load_encoder
     from pipelines.online import load_as_recorded
 
-    loading = {} if values is None else section(values, "encoders", name)
-    check_names(f"encoders.{name}", loading, list(inspect.signature(load_encoder).parameters))
+    loading = {} if values is None else of.loading_of(values, name, load_encoder)
     return load_as_recorded(name, recorded, loading | options)

@@ -19,6 +19,7 @@ CHECKED_NBYTES = 1 << 16  # a digest covers about as many bytes: less would cost
 DTYPES = ("float16", "float32", "float64", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))
 ABSENT = np.uint64(2**64 - 1)  # index entry of an inner chunk that lies beyond the array
 DIGEST_NBYTES = 16
+DIGEST = "images/digest"  # name of the array of digests of images, which older sets lack
 SCALE = "-scale"  # what the name of an array's scales ends with
 
 

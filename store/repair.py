@@ -13,7 +13,7 @@ from store.aligned import ALIGNMENT, aligned_memory
 from store.array import ArrayReader
 from store.errors import StoreError
 from store.folder import Folder, Local
-from store.layout import ArrayLayout, count_nonfinite
+from store.layout import DIGEST, ArrayLayout, count_nonfinite
 from store.reader import FeatureStore
 from store.spec import FeatureSpec
 
@@ -48,7 +48,7 @@ def salvage(
             f"{path} has key {store.spec.key}, but these options give {spec.key} "
             f"({store.spec.explained(spec)} differ); repair it with what it was made with"
         )
-    layouts = list(layouts_of(_shard_rows(folder)))
+    layouts = [layout for layout in layouts_of(_shard_rows(folder)) if _belongs(store, layout.name, lost)]
     if lost:
         _check_options(folder, spec, layouts)
     bad = []
@@ -61,6 +61,13 @@ def salvage(
     if lost:
         bad += _units_with_invalid(store, layouts, bad)
     return store, layouts, bad
+
+
+def _belongs(store: FeatureStore, name: str, lost: bool) -> bool:
+    """Whether a set has an array that older ones lack: it is mended as it was, or receipts of it would be wrong."""
+    if name != DIGEST:
+        return True
+    return store.folder.content(f"{name}/zarr.json") is not None if lost else name in store.attributes["arrays"]
 
 
 def is_unnumbered(path: Path) -> bool:

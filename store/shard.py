@@ -20,16 +20,16 @@ def constant(name: str, values: np.ndarray) -> ArrayLayout:
     return ArrayLayout(name, values.shape, values.dtype.name, ("channel",), shard_rows=n, chunk_rows=n)
 
 
-def same_rows(one: ArrayLayout, other: ArrayLayout) -> bool:
-    """Whether two arrays differ in the number of their rows at most."""
-    return all(
-        getattr(one, field) == getattr(other, field) for field in ("dtype", "codec", "shard_rows", "chunk_rows", "dimensions")
-    ) and (one.shape[1:] == other.shape[1:])
+def same_values(one: ArrayLayout, other: ArrayLayout) -> bool:
+    """Whether a row of one array can be a row of the other, byte for byte."""
+    fields = ("dtype", "codec", "dimensions")
+    return all(getattr(one, f) == getattr(other, f) for f in fields) and one.shape[1:] == other.shape[1:]
 
 
 def same_shard(one: ArrayLayout, other: ArrayLayout, shard: int) -> bool:
-    """Whether a shard holds the same rows in both."""
-    return same_rows(one, other) and shard < other.n_shards and one.rows(shard) == other.rows(shard)
+    """Whether a shard holds rows of the same numbers in both, in files that are alike."""
+    alike = one.shard_rows == other.shard_rows and one.chunk_rows == other.chunk_rows
+    return alike and same_values(one, other) and shard < other.n_shards and one.rows(shard) == other.rows(shard)
 
 
 def write_shard(folder: Path, layout: ArrayLayout, shard: int, rows: np.ndarray) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from store.aligned import aligned_zeros
 from store.disk import DIRECT_NBYTES, NO_SPACE, exchange, link, sync_folder, write_file
 from store.errors import StoreError
 from store.folder import Local
@@ -19,7 +20,7 @@ from store.journal import JOURNAL, add_record, own_journal, read_records, write_
 from store.layout import ATTRIBUTE, GROUP, ArrayLayout, groups_of
 from store.lock import BusyError, Lock
 from store.reader import FeatureStore, with_digest
-from store.shard import constant, is_whole, record_of, same_rows, same_shard, write_shard
+from store.shard import constant, is_whole, record_of, same_shard, same_values, write_shard
 from store.spec import FeatureSpec
 
 WRITERS = 4  # arrays of a unit that are written at a time
@@ -36,16 +37,18 @@ class FeatureWriter:
     keeps a journal of its own, and whoever finds all units written publishes the set. Any of them may be killed, and any
     number started again.
 
-    With a `base`, an older feature set at `path`, shards that both have are linked, not copied; only the others are to be
-    written. `finish` puts the new set in the place of the old one.
+    With a `base`, another feature set of the same encoder, rows that both have are taken over: shards that are alike are
+    linked, other rows are copied. Only what the base lacks is to be written.
 
     Args:
         path: where the finished feature set will be.
         spec: what it holds.
         layouts: arrays with one row per image; all share `shard_rows`.
         constants: small arrays without an image axis (the final norm), by name.
-        base: what to carry over: a set of other views, blocks, kinds, or of the first of these images.
-        skip: (array, shard) of the base that must not be carried over, being damaged.
+        base: what to take over: a set of other views, blocks, kinds or images, wherever it lies.
+        base_rows: [n_images] the base's row of each image, -1 where it has none; by default its images are the first of these.
+        skip: (array, shard) of the base that must not be taken over, being damaged.
+        replaces: a feature set that is at `path` gives way to this one when it is finished; else its place must be free.
         shared: other processes may write other units at the same time.
 
     Raises:
@@ -59,14 +62,20 @@ class FeatureWriter:
         layouts: Sequence[ArrayLayout],
         constants: Mapping[str, np.ndarray] | None = None,
         base: FeatureStore | None = None,
+        base_rows: np.ndarray | None = None,
         skip: Sequence[tuple[str, int]] = (),
+        replaces: bool = False,
         shared: bool = False,
     ):
-        self.path, self.spec, self.base, self.shared = Path(path), spec, base, shared
+        self.path, self.spec, self.base, self.shared, self._replaces = Path(path), spec, base, shared, replaces
         self.layouts = {layout.name: layout for layout in layouts}
         self.constants = dict(constants or {})
         self._skip = set(skip)
         first = next(iter(layouts))
+        rows = np.arange(first.shape[0])
+        n_base = 0 if base is None else len(base)
+        self._base_rows = np.where(rows < n_base, rows, -1) if base_rows is None else np.asarray(base_rows)
+        assert self._base_rows.shape == rows.shape, (self._base_rows.shape, rows.shape)
         assert {(a.shape[0], a.shard_rows) for a in layouts} == {(first.shape[0], first.shard_rows)}, layouts
         self.n_units, self._first = first.n_shards, first
         self.staging = self.path.parent / ".staging" / f"{self.path.name}-{spec.key}"
@@ -76,7 +85,7 @@ class FeatureWriter:
         self._lock = Lock(self.staging.with_name(self.staging.name + ".lock"), str(self.path), shared)
         try:
             if (
-                base is None
+                not replaces
                 and not (shared and self._is_published())
                 and (self.path.is_file() or any(p for p in self.path.rglob("*") if not p.is_dir()))
             ):
@@ -135,11 +144,12 @@ class FeatureWriter:
 
     def _carry(self) -> Iterator[dict[str, Any]]:
         """Link shards of the base that are also ours; a record for each unit that gets any."""
-        if self.base is None:
+        if self.base is None or not isinstance(self.base.folder, Local):
             return
-        notes = self.base.attributes["invalid"]
         for unit in range(self.n_units):
-            start, stop = self._first.rows(unit)
+            rows = np.arange(*self._first.rows(unit))
+            if not np.array_equal(self._base_rows[rows], rows):
+                continue
             shards = []
             for name, layout in self.layouts.items():
                 theirs = self.base.arrays.get(name)
@@ -148,7 +158,13 @@ class FeatureWriter:
                 link(self.base.path / theirs.layout.file(unit), self.staging / layout.file(unit))
                 shards.append({"array": name, **theirs.shards[unit]})
             if shards:
-                yield {"unit": unit, "shards": shards, "invalid": [n for n in notes if start <= n["row"] < stop]}
+                yield {"unit": unit, "shards": shards, "invalid": self._base_notes(rows)}
+
+    def _base_notes(self, rows: np.ndarray) -> list[dict[str, Any]]:
+        """What the base notes on those of these rows that it has, under their numbers here."""
+        notes = {} if self.base is None else {note["row"]: note for note in self.base.attributes["invalid"]}
+        theirs = ((int(row), notes.get(int(self._base_rows[row]))) for row in rows if self._base_rows[row] >= 0)
+        return [{**note, "row": row} for row, note in theirs if note is not None]
 
     def _resume(self, records: Sequence[Mapping[str, Any]]) -> None:
         if records[0] != self.header:
@@ -220,37 +236,48 @@ class FeatureWriter:
         """Arrays of a unit that are not written yet."""
         return [name for name in self.layouts if name not in self._done[unit]]
 
-    def first_row(self, unit: int) -> int:
-        """The first row of a unit that must be given to `write_unit`: those before it are taken from the base."""
-        start, stop = self._first.rows(unit)
-        n = len(self.base) if self.base is not None else 0
+    def rows_to_compute(self, unit: int) -> np.ndarray:
+        """Rows of a unit that must be given to `write_unit`, ascending: all, or those that the base lacks."""
+        rows = np.arange(*self._first.rows(unit))
         known = all(self._in_base(name, unit) for name in self.missing_arrays(unit))
-        return n if start < n < stop and known else start
+        return rows[self._base_rows[rows] < 0] if known else rows
+
+    def arrays_to_compute(self, unit: int) -> list[str]:
+        """Arrays of a unit that must be given to `write_unit`: those that it misses and the base does not have whole."""
+        lacks_rows = bool((self._base_rows[slice(*self._first.rows(unit))] < 0).any())
+        return [name for name in self.missing_arrays(unit) if lacks_rows or not self._in_base(name, unit)]
 
     def _in_base(self, name: str, unit: int) -> bool:
-        """Whether the base has the first rows of this shard."""
+        """Whether the base has its rows of this shard."""
         theirs = self.base.arrays.get(name) if self.base is not None and (name, unit) not in self._skip else None
-        return theirs is not None and unit < theirs.layout.n_shards and same_rows(self.layouts[name], theirs.layout)
+        return theirs is not None and same_values(self.layouts[name], theirs.layout)
 
     def write_unit(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]] = ()) -> None:
         """Write one shard of each array that the unit still misses, and journal them.
 
         Args:
-            rows: name -> stored values [rows of the unit from `first_row` on, ...].
-            notes: on its invalid rows.
+            rows: name -> stored values [`rows_to_compute`, ...], of `arrays_to_compute` at least.
+            notes: on those of these rows that are invalid.
 
         Raises: StoreError: no space is left; what was journalled before is safe.
         """
-        missing, given = self.missing_arrays(unit), self.first_row(unit)
-        assert set(rows) >= set(missing), sorted(set(missing) - set(rows))
-        start, stop = self._first.rows(unit)
+        missing, given = self.missing_arrays(unit), self.rows_to_compute(unit)
+        to_compute = self.arrays_to_compute(unit)
+        assert set(rows) >= set(to_compute), sorted(set(to_compute) - set(rows))
+        of_unit = np.arange(*self._first.rows(unit))
+        theirs = self._base_rows[of_unit]
+        taken = theirs >= 0
 
         def write(name: str) -> dict[str, Any]:
-            values = rows[name]
-            if self.base is not None and self._in_base(name, unit):
+            if self.base is not None and taken.any() and self._in_base(name, unit):
                 # The base's own rows, bit for bit, also where they were computed again for the sake of another array.
-                n = min(len(self.base), stop)
-                values = np.concatenate([self.base.arrays[name].stored(np.arange(start, n)), values[n - given :]])
+                layout = self.layouts[name]
+                values = aligned_zeros((len(of_unit), *layout.shape[1:]), layout.dtype)
+                values[taken] = self.base.arrays[name].stored(theirs[taken])
+                if not taken.all():
+                    values[~taken] = rows[name][np.isin(given, of_unit[~taken])]
+            else:
+                values = rows[name]
             return {"array": name, **write_shard(self.staging, self.layouts[name], unit, values)}
 
         with self._space():
@@ -259,12 +286,8 @@ class FeatureWriter:
             else:  # small arrays, for which the disk is mostly waited for, beside the large ones
                 with ThreadPoolExecutor(WRITERS, "beyondcls-writer") as writers:
                     shards = list(writers.map(write, missing))
-            carried: Sequence[Mapping[str, Any]] = self.base.attributes["invalid"] if self.base is not None else ()
-            record: dict[str, Any] = {
-                "unit": unit,
-                "shards": shards,
-                "invalid": [*(note for note in carried if start <= note["row"] < given), *notes],
-            }
+            carried = self._base_notes(np.setdiff1d(of_unit, given))
+            record: dict[str, Any] = {"unit": unit, "shards": shards, "invalid": [*carried, *notes]}
             add_record(self.staging, record, self._journal)
         if unit in self._claims:
             self._claims.pop(unit).release()
@@ -298,7 +321,7 @@ class FeatureWriter:
         return True
 
     def _publish(self) -> None:
-        if self.base is not None:
+        if self._replaces and self.path.exists() and any(self.path.iterdir()):
             exchange(self.staging, self.path)
             sync_folder(self.path.parent)  # before anything of the old set goes
             sync_folder(self.staging.parent)

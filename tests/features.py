@@ -134,7 +134,8 @@ def write_arrays(
 
 
 def as_older(store: FeatureStore, path: Path, blocks: Sequence[int] | None = None) -> FeatureStore:
-    """A copy as earlier versions wrote it: maps of the encoder's last block alone, whose names do not say it.
+    """A copy as earlier versions wrote it: without digests of images, and with maps of the encoder's last block alone, whose
+    names do not say it.
 
     `blocks`: whose tokens to keep; all by default.
     """
@@ -142,7 +143,7 @@ def as_older(store: FeatureStore, path: Path, blocks: Sequence[int] | None = Non
     dropped = [f"/block{block}/" for block in store.spec.blocks if block not in kept]
     last = (store.n_blocks or 0) - 1
     arrays = {re.sub(rf"^(attention/\w+)/block{last}/", r"\1/", name): array for name, array in store.arrays.items()}
-    arrays = {name: array for name, array in arrays.items() if not re.match(r"attention/\w+/block|norm/", name)}
+    arrays = {name: a for name, a in arrays.items() if not re.match(r"attention/\w+/block|norm/|images/digest", name)}
     arrays = {name: array for name, array in arrays.items() if not any(block in name for block in dropped)}
     rows = dict.fromkeys(name.split("/")[0] for name in store.spec.maps)
     return write_arrays(

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import xxhash
+from jaxtyping import UInt8
 from PIL import Image
 
 from extract.datasets.remote import RemoteFile
@@ -73,18 +75,29 @@ class ImageSet:
         """XXH3-128 over id, labels, boxes and bytes of every image in order: the same for a folder and for tars of the same."""
         return self.digest_of(len(self))
 
+    @cached_property
+    def image_digests(self) -> UInt8[np.ndarray, "N 16"]:
+        """XXH3-128 of the bytes of each image."""
+        digests = b"".join(sample.digest or xxhash.xxh3_128_digest(sample.read()) for sample in self.samples)
+        return np.frombuffer(digests, np.uint8).reshape(-1, 16)
+
     def digest_of(self, n: int) -> str:
         """The digest that a set of the first `n` images has."""
         digest = xxhash.xxh3_128()
         if self.multilabel:
             digest.update(f"multilabel\0{len(self.classes or ())}\0".encode())
-        for sample in self.samples[:n]:
+        for sample, of_image in zip(self.samples[:n], self.image_digests, strict=False):
             labels = f"{sorted(sample.labels or ())}" if self.multilabel else sample.label
             digest.update(f"{sample.id}\0{labels}\0{sample.size}\0".encode())
             if sample.boxes:
                 digest.update(f"{[(*map(float, box[:4]), box.label) for box in sample.boxes]}\0".encode())
-            digest.update(sample.digest or xxhash.xxh3_128_digest(sample.read()))
+            digest.update(of_image.tobytes())
         return digest.hexdigest()
+
+    def part(self, rows: Sequence[int]) -> "ImageSet":
+        """A set of some of the images, in the order of `rows`."""
+        samples = [self.samples[row] for row in rows]
+        return ImageSet(self.source, samples, self.classes, multilabel=self.multilabel, resources=self._resources)
 
     def image(self, row: int) -> Image.Image:
         """A decoded image, RGB; the first frame of one that has several.

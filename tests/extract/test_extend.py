@@ -20,6 +20,7 @@ from tests.features import as_older
 from tests.folders import files
 
 N = 70  # 32 + 32 + 6 rows
+SAMPLED, SAMPLED_OF_40 = 35, 32  # valid images that a check by a sample computes, of all and of the first 40
 Run = Callable[..., FeatureStore]
 
 
@@ -108,7 +109,7 @@ def test_more_images(run: Run, encoder: Counting, tars: Path, tmp_path: Path) ->
     tokens = small.tokens("patch").all()
     before, encoder.seen = shards(tmp_path / "f"), 0
     large = run(tmp_path / "f", existing="extend")
-    assert encoder.seen == 1 + 30 - 1, "one to see the shapes, 30 new images, one of which cannot be read"
+    assert encoder.seen == 1 + SAMPLED_OF_40 + 30 - 1, "to see the shapes, a sample, 30 new images but one that cannot be read"
     assert len(large) == N
     assert np.array_equal(large.tokens("patch").rows(range(40)), tokens)
     assert [note["row"] for note in large.attributes["invalid"]] == [7, 45]
@@ -140,7 +141,7 @@ def test_nothing_to_add(run: Run, encoder: Counting, tmp_path: Path) -> None:
     run(tmp_path / "f")
     before, encoder.seen = shards(tmp_path / "f"), 0
     run(tmp_path / "f", existing="extend")
-    assert encoder.seen == 1, "to see the shapes"
+    assert encoder.seen == 1 + SAMPLED, "to see the shapes, and a sample"
     assert shards(tmp_path / "f") == before
 
 
@@ -196,7 +197,7 @@ def test_an_interrupted_extension_goes_on(run: Run, tmp_path: Path) -> None:
 class TestRefused:
     def test_another_encoder(self, run: Run, tmp_path: Path) -> None:
         run(tmp_path / "f")
-        with pytest.raises(StoreError, match="f cannot be extended: weights, architecture differ; give another --out"):
+        with pytest.raises(StoreError, match="f cannot be extended: weights, architecture differ; give another set"):
             run(tmp_path / "f", encoder=tiny_encoder(1), existing="extend")
 
     def test_another_transform(self, run: Run, tmp_path: Path) -> None:

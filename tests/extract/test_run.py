@@ -15,7 +15,7 @@ from extract.datasets import DataError, ImageSet, open_images
 from extract.encoders import Encoder
 from extract.run import extract
 from extract.units import Units
-from store import BeyondClsError, FeatureStore, StoreError, verify
+from store import BeyondClsError, FeatureStore, FeatureWriter, StoreError, verify
 from tests.extract.pictures import picture, samples, write_file, write_tar
 from tests.extract.tiny import sharpen, tiny_encoder
 from tests.folders import files
@@ -81,6 +81,7 @@ class TestWhole:
         tokens, token, rows, statistic = (16, 32), (32,), (2, 16), (2, 2)
         assert shapes == {
             "images/id": ((4,), "uint8"),
+            "images/digest": ((16,), "uint8"),
             "images/label": ((), "int64"),
             "images/size": ((2,), "int32"),
             "images/valid": ((), "uint8"),
@@ -216,7 +217,7 @@ class TestChoices:
         encoder = tiny_encoder(class_token=False, global_pool="avg")
         store = run(tmp_path / "f", encoder=encoder)
         assert set(store.arrays) == {
-            *(f"images/{name}" for name in ("id", "label", "size", "valid")),
+            *(f"images/{name}" for name in ("id", "digest", "label", "size", "valid")),
             "patch/block1/view0",
             "attention/centre/block1/view0",
             *(f"images/{name}/view0" for name in ("crop", "flip")),
@@ -429,7 +430,7 @@ class TestGoingOn:
     ) -> None:
         first = run(tmp_path / "f")
         times = {f: f.stat().st_mtime_ns for f in (tmp_path / "f").rglob("*")}
-        monkeypatch.setattr(ImageSet, "image", lambda *_: pytest.fail("an image was decoded again"))
+        monkeypatch.setattr(FeatureWriter, "write_unit", lambda *_: pytest.fail("something was written again"))
         again = run(tmp_path / "f")
         assert again.spec == first.spec
         assert {f: f.stat().st_mtime_ns for f in (tmp_path / "f").rglob("*")} == times

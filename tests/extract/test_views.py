@@ -132,7 +132,7 @@ def test_views_are_added_to_those_that_are_there(images: ImageSet, tmp_path: Pat
     assert first.spec.n_views == 2
     encoder.seen = 0
     extract(encoder, images, tmp_path / "f", views=3, shard_rows=32, existing="extend")
-    assert encoder.seen == N + 1, "one more view of each, and a trial"
+    assert encoder.seen == N + 1 + 2 * 32, "one more view of each, a trial, and a sample of the two that are there"
     assert files(tmp_path / "f") == files(tmp_path / "whole")
 
 

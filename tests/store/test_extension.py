@@ -13,7 +13,7 @@ from store.disk import exchange
 from store.journal import JOURNAL
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES, flip
-from tests.store.tiny import SHARD, Tiny, notes
+from tests.store.tiny import SHARD, Tiny, first_row, notes
 
 OLD = Tiny(70, (3,))
 CASES: dict[str, Any] = {
@@ -61,17 +61,17 @@ def test_what_is_asked_for(tmp_path: Path) -> None:
         assert writer.missing_units() == [0, 1, 2, 3, 4]
         assert writer.missing_arrays(0) == ["patch/block5/view0"]
         assert writer.missing_arrays(2) == list(writer.layouts)
-        assert [writer.first_row(unit) for unit in range(5)] == [0, 32, 64, 96, 128]  # the new block needs every row
+        assert [first_row(writer, unit) for unit in range(5)] == [0, 32, 64, 96, 128]  # the new block needs every row
     with Tiny(130, (3,)).begin(path, FeatureStore.open(path)) as writer:
         assert writer.missing_units() == [2, 3, 4]
-        assert [writer.first_row(unit) for unit in (2, 3, 4)] == [70, 96, 128]
+        assert [first_row(writer, unit) for unit in (2, 3, 4)] == [70, 96, 128]
 
 
 def test_rows_that_end_with_a_shard(tmp_path: Path) -> None:
     path = Tiny(64, (3,)).make(tmp_path / "one")
     with Tiny(70, (3,)).begin(path, FeatureStore.open(path)) as writer:
         assert writer.missing_units() == [2]
-        assert writer.first_row(2) == 64
+        assert first_row(writer, 2) == 64
 
 
 def test_fewer_rows(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_notes_of_the_shard_that_is_completed(tmp_path: Path) -> None:
     """Row 35 is not valid; only rows from 40 on are computed."""
     path, new = Tiny(40, (3,)).make(tmp_path / "one"), Tiny(50, (3,))
     with new.begin(path, FeatureStore.open(path)) as writer:
-        assert writer.first_row(1) == 40
+        assert first_row(writer, 1) == 40
         new.write(writer, 1)
         writer.finish(ATTRIBUTES)
     assert FeatureStore.open(path).attributes["invalid"] == notes(0, 50)
@@ -178,6 +178,6 @@ def test_shards_to_be_left_out(tmp_path: Path) -> None:
     with new.begin(path, FeatureStore.open(path), skip=[("images/label", 0), ("images/label", 2)]) as writer:
         assert writer.missing_arrays(0) == ["images/label"]
         assert writer.missing_arrays(1) == []
-        assert (writer.first_row(0), writer.first_row(2)) == (0, 64)
+        assert (first_row(writer, 0), first_row(writer, 2)) == (0, 64)
         new.finish(writer)
     assert files(path) == new.expected(tmp_path / "expected")

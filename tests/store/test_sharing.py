@@ -18,7 +18,7 @@ TINY = Tiny(n=100)  # 32 + 32 + 32 + 4 rows
 
 
 def begin(path: Path, shared: bool = True, base: FeatureStore | None = None, tiny: Tiny = TINY) -> FeatureWriter:
-    return FeatureWriter(path, tiny.spec, tiny.layouts, tiny.constants, base, shared=shared)
+    return FeatureWriter(path, tiny.spec, tiny.layouts, tiny.constants, base, replaces=base is not None, shared=shared)
 
 
 @pytest.fixture

@@ -60,11 +60,11 @@ class Tiny:
         return rows[start : self.n if stop is None else stop]
 
     def begin(self, path: Path, base: FeatureStore | None = None, skip: Sequence[tuple[str, int]] = ()) -> FeatureWriter:
-        return FeatureWriter(path, self.spec, self.layouts, self.constants, base, skip)
+        return FeatureWriter(path, self.spec, self.layouts, self.constants, base, None, skip, replaces=base is not None)
 
     def write(self, writer: FeatureWriter, unit: int, poison: bool = False) -> None:
         """One unit: what is asked for and no more. With `poison`, rows that the base has are wrong, and must not be used."""
-        start, stop = writer.first_row(unit), self.layouts[0].rows(unit)[1]
+        start, stop = first_row(writer, unit), self.layouts[0].rows(unit)[1]
         rows: dict[str, np.ndarray] = {}
         for name in writer.missing_arrays(unit):
             rows[name] = self.values(name, start, stop).copy()
@@ -86,6 +86,11 @@ class Tiny:
     def expected(self, path: Path) -> Mapping[str, bytes]:
         """The files of this set, written at once to a new folder."""
         return files(self.make(path))
+
+
+def first_row(writer: FeatureWriter, unit: int) -> int:
+    """The first row of a unit that is to be computed, one past its last if none is."""
+    return min([*writer.rows_to_compute(unit), writer.layouts["images/label"].rows(unit)[1]])
 
 
 def notes(start: int, stop: int) -> list[dict[str, Any]]:

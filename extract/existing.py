@@ -1,0 +1,128 @@
+"""What an extraction begins with: a feature set that is there already, parts of another one, or nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Int64
+
+from extract.requests import Request, check_extension, transform_options
+from extract.reuse import rows_in
+from store import ArrayLayout, FeatureStore, StoreError
+from store.layout import DIGEST
+from store.repair import salvage
+from store.spec import EXTENDABLE_FIELDS
+from store.writer import discard_staging
+
+Existing = Literal["refuse", "update", "extend", "repair"]
+Agrees = Callable[..., bool]  # (set, rows of the images in it): whether a sample agrees; raises or says so if not
+COMPARED = ("norm_eps", "classes", "cls_caution")  # attributes that are brought up to date
+
+
+@dataclass(frozen=True)
+class Start:
+    """Arguments of a `FeatureWriter`: layouts of the set, and what it takes over."""
+
+    layouts: Sequence[ArrayLayout]
+    base: FeatureStore | None = None
+    base_rows: Int64[np.ndarray, "N"] | None = None
+    skip: Sequence[tuple[str, int]] = ()
+    replaces: bool = False
+
+
+def start(
+    request: Request,
+    out: Path,
+    existing: Existing,
+    source: FeatureStore | None,
+    older: FeatureStore | None,
+    shard_rows: int | None,
+    attributes: Mapping[str, Any],
+    agrees: Agrees,
+    warn: Callable[[str], None],
+    is_first: bool = True,
+) -> FeatureStore | Start:
+    """The feature set at `out`, if it is what is asked for; else what a new one begins with.
+
+    Args:
+        existing, source, older, shard_rows: as for `extract.run.extract`.
+        attributes: that the set will have.
+        agrees: compares a set with what the program computes now.
+        is_first: of several tasks, the first compares a set that is finished.
+
+    Raises: StoreError: `out` holds another set, or one that cannot be extended or mended; or `source` does not fit.
+    """
+    if existing == "repair":
+        base, layouts, skip = salvage(out, request.spec, request.layouts)
+        return Start(layouts, base, None, skip, replaces=True)
+    there = _opened(out, existing, warn) if (out / "zarr.json").exists() else None
+    replaces = existing == "update"
+    candidates = [store for store in (source, older) if store is not None]
+    if there is not None and there.spec.key in request.keys:
+        discard_staging(out, there.spec.key)
+        if not is_first or agrees(there):
+            if existing != "update" or _is_current(there, attributes):
+                return there
+            return Start(_as_described(request, there), there, None, (), replaces=True)
+        replaces = True
+    elif there is not None and existing == "extend":
+        check_extension(there, request.spec, request.images)
+        agrees(there, rows_in(there, request))
+        return Start(request.layouts(there.shard_rows, there), there, None, (), replaces=True)
+    elif there is not None and existing == "update":
+        candidates.append(there)
+    elif there is not None:
+        raise StoreError(_occupied(there, request))
+    for candidate in candidates:
+        try:
+            rows = rows_in(candidate, request)
+        except StoreError:
+            if candidate is source:
+                raise
+            continue
+        in_order = bool((rows == np.arange(len(rows)))[rows >= 0].all())
+        layouts = request.layouts(candidate.shard_rows if shard_rows is None and in_order else shard_rows, candidate)
+        shares = (rows >= 0).any() and any(layout.name in candidate.arrays for layout in layouts)
+        if shares and agrees(candidate, rows):
+            return Start(layouts, candidate, rows, (), replaces)
+    return Start(request.layouts(shard_rows), replaces=replaces)
+
+
+def _opened(out: Path, existing: Existing, warn: Callable[[str], None]) -> FeatureStore | None:
+    """The set at `out`; None if it is to give way to another and nothing of it can be used."""
+    try:
+        there = FeatureStore.open(out)
+    except StoreError as error:
+        if existing != "update":
+            raise
+        warn(f"{error}. It is extracted again; what is there gives way when that is finished")
+        return None
+    return there if "images" in there.kinds or existing != "update" else None
+
+
+def _is_current(there: FeatureStore, attributes: Mapping[str, Any]) -> bool:
+    """Whether nothing is to be written: this copy lacks no array, and says of itself what it would say now."""
+    whole = len(there.arrays) == len(there.attributes["arrays"])
+    return whole and all(there.attributes.get(name) == attributes.get(name) for name in COMPARED)
+
+
+def _as_described(request: Request, there: FeatureStore) -> list[ArrayLayout]:
+    """Layouts of the same set again, without arrays that older sets lack."""
+    layouts = request.named_as(there).layouts(there.shard_rows, there)
+    return [layout for layout in layouts if layout.name != DIGEST or DIGEST in there.attributes["arrays"]]
+
+
+def _occupied(there: FeatureStore, request: Request) -> str:
+    """Why a set cannot be written where another one is."""
+    spec = request.spec
+    differ = there.spec.differences(spec)
+    add = ", or add to it with --extend" if set(differ) <= set(EXTENDABLE_FIELDS) else ""
+    options = transform_options(there.spec, spec)
+    same = f", or the options it was made with{options}" if options else ""
+    return (
+        f"{there.where} holds a feature set with key {there.spec.key}, this one has {spec.key} "
+        f"({there.spec.explained(spec)} differ); give another --out, or remove it first{add}{same}, or let this one take its "
+        "place with --update"
+    )

@@ -1,0 +1,52 @@
+"""Which images of one feature set another holds already."""
+
+import numpy as np
+
+from extract.datasets import ImageSet
+from extract.requests import Request, check_same_encoder, older_names
+from store import FeatureStore, StoreError
+from store.layout import DIGEST
+
+
+def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
+    """[n_images] int64: the row of each image in a set of the same encoder, -1 where it is not in it.
+
+    Images are the same if their bytes are: by the digest of all of the set's, or by that of each, which older sets lack. Random
+    views are drawn by the image's id, so with them the id must be the same, too. Maps of older sets get the names that they
+    have now.
+
+    Raises: StoreError: the set is of another encoder, transform or dtype; or it has no digests, and not all of its images are
+        among these.
+    """
+    check_same_encoder(store, request.spec, "taken over from")
+    store.arrays |= {name: store.array(older) for name, older in older_names(store, request.encoder.n_blocks - 1).items()}
+    n, images = len(request.images), request.images
+    if len(store) <= n and store.spec.data == images.digest_of(len(store)):
+        return np.where(np.arange(n) < len(store), np.arange(n), -1)
+    if DIGEST in store.arrays:
+        return _by_digest(store, images, store.spec.n_views > 1 and request.n_views > 1)
+    rows = {sample.id: row for row, sample in enumerate(images.samples)}
+    order = [rows.get(image_id, -1) for image_id in store.ids]
+    if -1 in order or images.part(order).digest != store.spec.data:
+        raise StoreError(
+            f"{store.where} has no digests of its images, as sets of today have, and they are not all among those of "
+            f"{images.source}: which of them are the same cannot be told; extract without it"
+        )
+    found = np.full(n, -1)
+    found[order] = np.arange(len(store))
+    return _without_problems(found, store, images)
+
+
+def _by_digest(store: FeatureStore, images: ImageSet, with_ids: bool) -> np.ndarray:
+    digests = store.array(DIGEST).all()
+    names = store.ids if with_ids else [""] * len(store)
+    rows = {(name, digest.tobytes()): row for row, (name, digest) in enumerate(zip(names, digests, strict=True))}
+    ids = [sample.id if with_ids else "" for sample in images.samples]
+    found = [rows.get((name, digest.tobytes()), -1) for name, digest in zip(ids, images.image_digests, strict=True)]
+    return _without_problems(np.array(found, np.int64), store, images)
+
+
+def _without_problems(rows: np.ndarray, store: FeatureStore, images: ImageSet) -> np.ndarray:
+    """Images that were not valid there, or are not here, are looked at again."""
+    sound = np.array([not sample.problem for sample in images.samples])
+    return np.where(sound & (rows >= 0) & store.valid[rows], rows, -1)

@@ -1,0 +1,216 @@
+"""Whether a feature set holds what the program computes now: a few images of every shard, computed again."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from extract.requests import Request
+from extract.units import Unit, Units
+from store import FeatureStore
+from store.codecs import SCALE, get_codec
+from store.layout import ArrayLayout
+from store.shard import same_values
+
+PER_SHARD, AT_LEAST = 2, 32  # images of each shard; of the whole set, where it has few shards
+AT_ONCE = 64  # images that are held in memory
+# By how much features may differ, as a share of their size, beyond what the codec rounds: what another machine, batch or
+# version of torch makes of the same computation, by the dtype in which matrices are multiplied.
+TOLERANCE = {"float32": 5e-5, "float16": 4e-3, "bfloat16": 3e-2}
+FLIPS = 8  # values of an image that may be rounded to the next step of the codec without counting
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The value of an array that differs most, in units of what is allowed.
+
+    Attributes:
+        array: its name; of what is no array, the name of the attribute.
+        ratio: of the difference to what is allowed; the two agree up to 1.
+        image: its id.
+        at: index of the value in the image's row; empty where it is the mean over the row that differs most.
+        stored, computed: the two values; of a mean those of absolute values, and `difference` is the mean absolute difference.
+    """
+
+    array: str
+    ratio: float
+    difference: float
+    allowed: float
+    image: str = ""
+    at: tuple[int, ...] = ()
+    stored: float | str = ""
+    computed: float | str = ""
+
+    def __str__(self) -> str:
+        if not self.image:
+            return f"{self.array} is {self.stored}, the program now gives {self.computed}"
+        what = f"at {list(self.at)} is" if self.at else "has the mean absolute value"
+        return (
+            f"{self.array} of image {self.image!r} {what} {self.stored:.7g}, the program now gives {self.computed:.7g} "
+            f"({'' if self.at else 'on average '}{self.difference:.2g} apart, {self.allowed:.2g} allowed)"
+        )
+
+
+@dataclass(frozen=True)
+class SampleCheck:
+    """What comparing a sample gave.
+
+    Attributes:
+        n_sampled, n_images: images that were computed again, of all.
+        tolerance: share of a value's size by which it may differ.
+        worst: of each array, the largest ratio first.
+    """
+
+    n_sampled: int
+    n_images: int
+    tolerance: float
+    worst: tuple[Difference, ...]
+
+    @property
+    def agrees(self) -> bool:
+        return all(difference.ratio <= 1 for difference in self.worst)
+
+    @property
+    def described(self) -> str:
+        """`a sample of 64 of its 5,000 images agrees (at most 0.02 of what is allowed, in patch/block5/view0)`."""
+        sample = f"a sample of {self.n_sampled:,} of its {self.n_images:,} images"
+        if not self.worst:
+            return f"{sample} has nothing to compare"
+        if self.agrees:
+            return f"{sample} agrees (at most {self.worst[0].ratio:.2g} of what is allowed, in {self.worst[0].array})"
+        n = sum(difference.ratio > 1 for difference in self.worst)
+        return f"{sample} differs in {n} of {len(self.worst)} arrays, most in {self.worst[0]}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        plain = lambda x: x if not isinstance(x, float) else float(f"{x:.6g}") if np.isfinite(x) else str(x)  # noqa: E731
+        worst = [{name: plain(value) for name, value in asdict(difference).items()} for difference in self.worst]
+        return {"n_sampled": self.n_sampled, "n_images": self.n_images, "tolerance": self.tolerance, "arrays": worst}
+
+
+def check_by_sample(
+    request: Request,
+    store: FeatureStore,
+    base_rows: np.ndarray | None = None,
+    *,
+    batch_size: int = 128,
+    workers: int = 4,
+) -> SampleCheck:
+    """Compute a few images of every shard again, on the whole way from their bytes to stored values, and compare.
+
+    Two float values agree if they are no further apart than twice the codec's bound and TOLERANCE times the largest value of
+    the image in that array; and an image's row of an array if the mean absolute difference is within TOLERANCE of the mean
+    absolute value. The mean sees what lies far below the steps of a codec, which an element does not show: rounding is
+    unbiased. Integers (labels, sizes) must be equal. Images that are not valid are not sampled.
+
+    Args:
+        request: what would be extracted.
+        store: a set of the same encoder; arrays that either lacks are not compared, nor `norm`, which is the weights'.
+        base_rows: [n_images] the store's row of each image, -1 where it has none; by default they are the same.
+    """
+    if base_rows is None:
+        request = request.named_as(store)
+    rows = np.arange(len(store)) if base_rows is None else np.asarray(base_rows)
+    layouts = request.layouts(None, store)
+    names = [a.name for a in layouts if a.name in store.arrays and same_values(a, store.arrays[a.name].layout)]
+    tolerance = TOLERANCE[request.spec.compute_dtype]
+    sampled = _sampled(request, store, rows)
+    worst: dict[str, Difference] = {}
+    if base_rows is None:
+        worst |= {difference.array: difference for difference in _misfits(layouts, store)}
+    with ThreadPoolExecutor(workers) as decoders:
+        units = Units(request, layouts, batch_size, decoders, "record", lambda n: None)
+        parts = [sampled[i : i + AT_ONCE] for i in range(0, len(sampled), AT_ONCE)]
+        for unit, arrays, _ in units.compute(Unit(i, part.tolist(), names) for i, part in enumerate(parts)):
+            ids = [request.images.samples[row].id for row in unit.rows]
+            for name in (name for name in names if not name.endswith(SCALE)):
+                found = _compare(store, name, rows[list(unit.rows)], arrays, ids, tolerance)
+                if name not in worst or found.ratio > worst[name].ratio:
+                    worst[name] = found
+    ordered = sorted(worst.values(), key=lambda difference: -difference.ratio)
+    return SampleCheck(len(sampled), len(store), tolerance, tuple(ordered))
+
+
+def _sampled(request: Request, store: FeatureStore, rows: np.ndarray) -> np.ndarray:
+    """Rows of images to compare, evenly from each of the store's shards; ascending."""
+    valid = store.valid if "images/valid" in store.arrays else np.ones(len(store), bool)
+    sound = np.array([not sample.problem for sample in request.images.samples])
+    usable = np.flatnonzero((rows >= 0) & sound & valid[rows])  # a row of -1 is ruled out by the first
+    shards = rows[usable] // store.shard_rows
+    chosen: list[np.ndarray] = [_evenly(usable, AT_LEAST)]
+    chosen += [_evenly(usable[shards == shard], PER_SHARD) for shard in np.unique(shards)]
+    return np.unique(np.concatenate(chosen))
+
+
+def _evenly(rows: np.ndarray, n: int) -> np.ndarray:
+    """At most `n` of the rows, as far from one another as from the ends."""
+    return rows[np.unique(((np.arange(n) + 0.5) / n * len(rows)).astype(int))] if len(rows) else rows
+
+
+def _misfits(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[Difference]:
+    """Arrays of another shape or dtype than they would have now, or that would not be there."""
+    expected = {layout.name: layout for layout in layouts}
+    for name, array in store.arrays.items():
+        if name.startswith("norm/"):
+            continue
+        ours = expected.get(name)
+        if ours is None:
+            yield Difference(name, np.inf, np.inf, 0, stored="there", computed="no such array")
+        elif not same_values(ours, array.layout):
+            shapes = [f"{list(a.shape)} {a.codec or a.dtype}" for a in (array.layout, ours)]
+            yield Difference(name, np.inf, np.inf, 0, stored=shapes[0], computed=shapes[1])
+
+
+def _compare(
+    store: FeatureStore, name: str, rows: np.ndarray, computed: dict[str, np.ndarray], ids: Sequence[str], tolerance: float
+) -> Difference:
+    """Where some images differ most in one array."""
+    array = store.arrays[name]
+    theirs = array.rows(rows)
+    codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
+    if codec is None:
+        ours = computed[name]
+    else:
+        parts = {end: torch.from_numpy(computed[name + end]) for end in ("", SCALE) if name + end in computed}
+        parts[""] = parts[""].view(torch.uint8).view(codec.stored)
+        ours = codec.decode(parts).numpy()
+    stored, now = (values.reshape(len(rows), -1).astype(np.float64) for values in (theirs, ours))
+    apart = np.abs(stored - now)
+    if theirs.dtype.kind != "f":
+        ratios = np.where(apart > 0, np.inf, 0.0)
+        return _worst(name, ratios, apart, np.zeros_like(apart), stored, now, ids, theirs.shape[1:])
+    step = np.zeros_like(apart)
+    if codec is not None:
+        step = 2 * codec.bound(torch.from_numpy(theirs.astype(np.float32))).numpy().reshape(stored.shape)
+    size = np.abs(stored)
+    allowed = step + tolerance * np.maximum(size, np.abs(now)).max(1, keepdims=True)
+    of_values = _worst(name, _ratios(apart, allowed), apart, allowed, stored, now, ids, theirs.shape[1:])
+    means = [values.mean(1, keepdims=True) for values in (apart, size, np.abs(now))]
+    of_rows = tolerance * means[1] + FLIPS * step.max(1, keepdims=True) / stored.shape[1]
+    of_means = _worst(name, _ratios(means[0], of_rows), means[0], of_rows, means[1], means[2], ids, ())
+    return max(of_values, of_means, key=lambda difference: difference.ratio)
+
+
+def _ratios(apart: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """0 where nothing is apart, also where nothing is allowed."""
+    return np.divide(apart, allowed, out=np.where(apart > 0, np.inf, 0.0), where=allowed > 0)
+
+
+def _worst(
+    name: str,
+    ratios: np.ndarray,
+    apart: np.ndarray,
+    allowed: np.ndarray,
+    stored: np.ndarray,
+    now: np.ndarray,
+    ids: Sequence[str],
+    shape: Sequence[int],
+) -> Difference:
+    """The largest of `ratios` [n images, values]; `shape` of a row, to say where."""
+    image, value = np.unravel_index(int(np.nan_to_num(ratios, nan=np.inf).argmax()), ratios.shape)
+    at = tuple(int(i) for i in np.unravel_index(value, shape)) if shape else ()
+    ratio, *others = (float(values[image, value]) for values in (ratios, apart, allowed, stored, now))
+    return Difference(name, ratio, others[0], others[1], ids[image], at, others[2], others[3])

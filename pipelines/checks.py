@@ -1,0 +1,42 @@
+"""What is written beside a receipt: which program made a feature set, or last found it to be what it computes."""
+
+import json
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from extract.sample import SampleCheck
+from store import FeatureStore
+from store.disk import write_file
+
+PACKAGES = ("torch", "timm", "torchvision", "pillow", "numpy", "beyondcls")  # whose versions may change what is computed
+
+
+def check_of(receipt: Path) -> Path:
+    """receipts/NAME.check.json. The receipt itself says what the set must be, and stays as it is."""
+    return receipt.with_name(f"{receipt.stem}.check.json")
+
+
+def write_check(receipt: Path, store: FeatureStore, check: SampleCheck | None, device: torch.device) -> None:
+    """Write which versions extracted a set, or compared a sample of it, on what, and what that gave.
+
+    Args:
+        receipt: of the set.
+        check: None if it was extracted now.
+    """
+    content: dict[str, Any] = {
+        "key": store.spec.key,
+        "versions": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "device": device.type,
+        "compared": None if check is None else check.to_dict(),
+    }
+    write_file(check_of(receipt), [(json.dumps(content, indent=1) + "\n").encode()])
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
