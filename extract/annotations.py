@@ -1,6 +1,6 @@
 """What a data set says of its images beside their pixels: ids, digests, labels and boxes, as arrays of the store."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import UInt8
@@ -29,8 +29,16 @@ def annotation_layouts(images: ImageSet, shard_rows: int) -> list[ArrayLayout]:
     return layouts
 
 
-def write_annotations(arrays: Mapping[str, np.ndarray], at: int, sample: Sample, digest: UInt8[np.ndarray, "16"]) -> None:
-    """What is known of one image into row `at` of the arrays of ANNOTATIONS."""
+def annotations_of(images: ImageSet, rows: Sequence[int], layouts: Sequence[ArrayLayout]) -> dict[str, np.ndarray]:
+    """The arrays of ANNOTATIONS of some images, as they are stored."""
+    arrays = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in layouts if a.name in ANNOTATIONS}
+    for at, row in enumerate(rows):
+        _write(arrays, at, images.samples[row], images.image_digests[row])
+    return arrays
+
+
+def _write(arrays: Mapping[str, np.ndarray], at: int, sample: Sample, digest: UInt8[np.ndarray, "16"]) -> None:
+    """What is known of one image into row `at`."""
     id_bytes = np.frombuffer(sample.id.encode(), np.uint8)
     arrays["images/id"][at, : len(id_bytes)] = id_bytes
     if DIGEST in arrays:

@@ -23,8 +23,9 @@ COMPARED = ("norm_eps", "classes", "cls_caution")  # attributes that are brought
 
 @dataclass(frozen=True)
 class Start:
-    """Arguments of a `FeatureWriter`: layouts of the set, and what it takes over."""
+    """What is written, and arguments of the `FeatureWriter`: layouts of the set, and what it takes over."""
 
+    request: Request
     layouts: Sequence[ArrayLayout]
     base: FeatureStore | None = None
     base_rows: Int64[np.ndarray, "N"] | None = None
@@ -56,7 +57,7 @@ def start(
     """
     if existing == "repair":
         base, layouts, skip = salvage(out, request.spec, request.layouts)
-        return Start(layouts, base, None, skip, replaces=True)
+        return Start(request, layouts, base, None, skip, replaces=True)
     there = _opened(out, existing, warn) if (out / "zarr.json").exists() else None
     replaces = existing == "update"
     candidates = [store for store in (source, older) if store is not None]
@@ -65,12 +66,12 @@ def start(
         if not is_first or agrees(there):
             if existing != "update" or _is_current(there, attributes):
                 return there
-            return Start(_as_described(request, there), there, None, (), replaces=True)
+            return _completed(request.named_as(there), there)
         replaces = True
     elif there is not None and existing == "extend":
         check_extension(there, request.spec, request.images)
         agrees(there, rows_in(there, request))
-        return Start(request.layouts(there.shard_rows, there), there, None, (), replaces=True)
+        return Start(request, request.layouts(there.shard_rows, there), there, None, (), replaces=True)
     elif there is not None and existing == "update":
         candidates.append(there)
     elif there is not None:
@@ -86,8 +87,8 @@ def start(
         layouts = request.layouts(candidate.shard_rows if shard_rows is None and in_order else shard_rows, candidate)
         shares = (rows >= 0).any() and any(layout.name in candidate.arrays for layout in layouts)
         if shares and agrees(candidate, rows):
-            return Start(layouts, candidate, rows, (), replaces)
-    return Start(request.layouts(shard_rows), replaces=replaces)
+            return Start(request, layouts, candidate, rows, (), replaces)
+    return Start(request, request.layouts(shard_rows), replaces=replaces)
 
 
 def _opened(out: Path, existing: Existing, warn: Callable[[str], None]) -> FeatureStore | None:
@@ -108,10 +109,11 @@ def _is_current(there: FeatureStore, attributes: Mapping[str, Any]) -> bool:
     return whole and all(there.attributes.get(name) == attributes.get(name) for name in COMPARED)
 
 
-def _as_described(request: Request, there: FeatureStore) -> list[ArrayLayout]:
-    """Layouts of the same set again, without arrays that older sets lack."""
-    layouts = request.named_as(there).layouts(there.shard_rows, there)
-    return [layout for layout in layouts if layout.name != DIGEST or DIGEST in there.attributes["arrays"]]
+def _completed(request: Request, there: FeatureStore) -> Start:
+    """The same set again, whole; without digests of images if it is an older one that lacks them."""
+    layouts = request.layouts(there.shard_rows, there)
+    layouts = [layout for layout in layouts if layout.name != DIGEST or DIGEST in there.attributes["arrays"]]
+    return Start(request, layouts, there, None, (), replaces=True)
 
 
 def _occupied(there: FeatureStore, request: Request) -> str:

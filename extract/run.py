@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 
+from extract.annotations import ANNOTATIONS, annotations_of
 from extract.datasets import ImageSet
 from extract.encoders import Encoder
 from extract.existing import Existing, Start, start
@@ -152,7 +153,7 @@ def extract(
         report(len(images))
         return begun
     tasks = (task_id, n_tasks)
-    done = _write(request, place, begun, attributes, batch_size, workers, on_error, tasks, report, say)
+    done = _write(place, begun, attributes, batch_size, workers, on_error, tasks, report, say)
     return FeatureStore.open(place) if done else None
 
 
@@ -164,7 +165,6 @@ def _attributes(encoder: Encoder, images: ImageSet, problems: Sequence[str]) -> 
 
 
 def _write(
-    request: Request,
     out: Path,
     begun: Start,
     attributes: Mapping[str, Any],
@@ -176,7 +176,7 @@ def _write(
     warn: Callable[[str], None],
 ) -> bool:
     """Compute what is missing; false if other tasks have not finished. `tasks`: which of how many this one is."""
-    (task_id, n_tasks), rows_of = tasks, begun.layouts[0].rows
+    (task_id, n_tasks), rows_of, request = tasks, begun.layouts[0].rows, begun.request
     taken = (begun.base, begun.base_rows, begun.skip, begun.replaces)
     with FeatureWriter(out, request.spec, begun.layouts, request.constants, *taken, shared=n_tasks > 1) as writer:
         with ThreadPoolExecutor(workers) as decoders, _written_meanwhile(writer) as write:
@@ -188,15 +188,19 @@ def _write(
                 for number in sorted(todo, key=lambda unit: unit % n_tasks != task_id):  # its share first
                     if not writer.claim(number):
                         continue
-                    rows, names = writer.rows_to_compute(number), writer.arrays_to_compute(number)
-                    report(len(range(*rows_of(number))) - len(rows) * bool(names))
-                    if names:
+                    names = [name for name in writer.arrays_to_compute(number) if name not in ANNOTATIONS]
+                    rows = writer.rows_to_compute(number, names)
+                    report(len(range(*rows_of(number))) - len(rows))
+                    if len(rows) and names:
                         yield Unit(number, rows.tolist(), names)
-                    else:  # all of it is another set's
-                        write(number, {}, ())
+                    else:  # another set has all that images show
+                        write(number, annotated(number), ())
+
+            def annotated(number: int) -> dict[str, np.ndarray]:
+                return annotations_of(request.images, range(*rows_of(number)), begun.layouts)
 
             for unit, arrays, notes in units.compute(claimed()):
-                write(unit.number, arrays, notes)
+                write(unit.number, arrays | annotated(unit.number), notes)
         return writer.finish(attributes)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from extract.annotations import ANNOTATIONS, annotations_of
 from extract.requests import Request
 from extract.units import Unit, Units
 from store import FeatureStore
@@ -116,6 +117,7 @@ def check_by_sample(
     rows = np.arange(len(store)) if base_rows is None else np.asarray(base_rows)
     layouts = request.layouts(None, store)
     names = [a.name for a in layouts if a.name in store.arrays and same_values(a, store.arrays[a.name].layout)]
+    shown = [name for name in names if name not in ANNOTATIONS]
     tolerance = TOLERANCE[request.spec.compute_dtype]
     sampled = _sampled(request, store, rows)
     worst: dict[str, Difference] = {}
@@ -124,7 +126,8 @@ def check_by_sample(
     with ThreadPoolExecutor(workers) as decoders:
         units = Units(request, layouts, batch_size, decoders, "record", lambda n: None)
         parts = [sampled[i : i + AT_ONCE] for i in range(0, len(sampled), AT_ONCE)]
-        for unit, arrays, _ in units.compute(Unit(i, part.tolist(), names) for i, part in enumerate(parts)):
+        for unit, arrays, _ in units.compute(Unit(i, part.tolist(), shown) for i, part in enumerate(parts)):
+            arrays |= annotations_of(request.images, unit.rows, layouts)
             ids = [request.images.samples[row].id for row in unit.rows]
             for name in (name for name in names if not name.endswith(SCALE)):
                 found = _compare(store, name, rows[list(unit.rows)], arrays, ids, tolerance)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from extract.annotations import ANNOTATIONS, write_annotations
+from extract.annotations import ANNOTATIONS
 from extract.copies import Copies
 from extract.datasets import DataError
 from extract.encoders import Encoded
@@ -33,21 +33,21 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Unit:
-    """Rows of the set, and the names of those of their arrays that are to be computed."""
+    """Rows of the set, and the names of those of their arrays that are to be computed; none of annotations."""
 
     number: int
     rows: Sequence[int]
     names: Sequence[str]
 
     @property
-    def is_seen(self) -> bool:
-        """Whether its images must be decoded."""
-        return not set(self.names) <= set(ANNOTATIONS)
-
-    @property
     def views(self) -> list[int]:
         """Views of which it has arrays."""
         return sorted({view for name in self.names if (view := view_of(name)) is not None})
+
+
+def _is_of_images(name: str) -> bool:
+    """Whether an array is of images, but not of annotations."""
+    return name.startswith("images/") and name not in ANNOTATIONS
 
 
 @dataclass
@@ -85,9 +85,9 @@ class Units:
                 yield unit, {name: arrays[name] for name in unit.names}, notes
 
     def _zeros(self, unit: Unit) -> dict[str, np.ndarray]:
-        """The arrays of a unit, and those of its images in any case."""
+        """The arrays of a unit, and what its images show of themselves in any case."""
         n = len(unit.rows)
-        images = {a.name: np.zeros((n, *a.shape[1:]), a.dtype) for a in self.layouts if a.name.startswith("images/")}
+        images = {a.name: np.zeros((n, *a.shape[1:]), a.dtype) for a in self.layouts if _is_of_images(a.name)}
         asked = {a.name: aligned_zeros((n, *a.shape[1:]), a.dtype) for a in self.layouts if a.name in unit.names}
         return {**images, **asked}
 
@@ -104,7 +104,6 @@ class Units:
         good = []
         for at, image in enumerate(batch, first):
             sample = self.images.samples[unit.rows[at]]
-            write_annotations(arrays, at, sample, self.images.image_digests[unit.rows[at]])
             arrays["images/size"][at] = image.size
             arrays["images/valid"][at] = image.problem is None
             for view, (_, crop) in image.views.items():
@@ -170,8 +169,7 @@ class Units:
             size = self.batch_size
             for first in range(0, len(unit.rows), size):
                 rows, views = unit.rows[first : first + size], unit.views
-                decode = self._decode if unit.is_seen else self._unseen
-                decoding = [self.decoders.submit(decode, row, views) for row in rows]
+                decoding = [self.decoders.submit(self._decode, row, views) for row in rows]
                 if ahead is not None:
                     yield *ahead[:2], [future.result() for future in ahead[2]]
                 ahead = unit, first, decoding
@@ -187,10 +185,6 @@ class Units:
         except DataError as error:
             return Decoded({}, (0, 0), str(error))
         return Decoded({view: self.encoder.views.cut(image, sample.id, view) for view in views}, (image.height, image.width))
-
-    def _unseen(self, row: int, views: Sequence[int]) -> Decoded:
-        """An image of which nothing is asked that it shows; what was wrong with it is known already."""
-        return Decoded({}, (0, 0))
 
     def _stored(self, values: Tensor, name: str) -> dict[str, np.ndarray]:
         """As they are stored, by what the arrays' names end with. Never turns a finite value into an infinite one."""

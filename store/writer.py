@@ -236,11 +236,10 @@ class FeatureWriter:
         """Arrays of a unit that are not written yet."""
         return [name for name in self.layouts if name not in self._done[unit]]
 
-    def rows_to_compute(self, unit: int) -> np.ndarray:
-        """Rows of a unit that must be given to `write_unit`, ascending: all, or those that the base lacks."""
+    def rows_to_compute(self, unit: int, names: Sequence[str]) -> np.ndarray:
+        """Rows of a unit that some arrays must be given for to `write_unit`, ascending: all, or those that the base lacks."""
         rows = np.arange(*self._first.rows(unit))
-        known = all(self._in_base(name, unit) for name in self.missing_arrays(unit))
-        return rows[self._base_rows[rows] < 0] if known else rows
+        return rows[self._base_rows[rows] < 0] if all(self._in_base(name, unit) for name in names) else rows
 
     def arrays_to_compute(self, unit: int) -> list[str]:
         """Arrays of a unit that must be given to `write_unit`: those that it misses and the base does not have whole."""
@@ -256,13 +255,13 @@ class FeatureWriter:
         """Write one shard of each array that the unit still misses, and journal them.
 
         Args:
-            rows: name -> stored values [`rows_to_compute`, ...], of `arrays_to_compute` at least.
-            notes: on those of these rows that are invalid.
+            rows: name -> stored values, of `arrays_to_compute` at least; [n, ...] of all rows of the unit, or where the base
+                has the array, of those that it lacks.
+            notes: on rows that are invalid; those of the base are known.
 
         Raises: StoreError: no space is left; what was journalled before is safe.
         """
-        missing, given = self.missing_arrays(unit), self.rows_to_compute(unit)
-        to_compute = self.arrays_to_compute(unit)
+        missing, to_compute = self.missing_arrays(unit), self.arrays_to_compute(unit)
         assert set(rows) >= set(to_compute), sorted(set(to_compute) - set(rows))
         of_unit = np.arange(*self._first.rows(unit))
         theirs = self._base_rows[of_unit]
@@ -275,7 +274,7 @@ class FeatureWriter:
                 values = aligned_zeros((len(of_unit), *layout.shape[1:]), layout.dtype)
                 values[taken] = self.base.arrays[name].stored(theirs[taken])
                 if not taken.all():
-                    values[~taken] = rows[name][np.isin(given, of_unit[~taken])]
+                    values[~taken] = rows[name][~taken] if len(rows[name]) == len(of_unit) else rows[name]
             else:
                 values = rows[name]
             return {"array": name, **write_shard(self.staging, self.layouts[name], unit, values)}
@@ -286,8 +285,8 @@ class FeatureWriter:
             else:  # small arrays, for which the disk is mostly waited for, beside the large ones
                 with ThreadPoolExecutor(WRITERS, "beyondcls-writer") as writers:
                     shards = list(writers.map(write, missing))
-            carried = self._base_notes(np.setdiff1d(of_unit, given))
-            record: dict[str, Any] = {"unit": unit, "shards": shards, "invalid": [*carried, *notes]}
+            noted = {note["row"]: note for note in (*self._base_notes(of_unit), *notes)}
+            record: dict[str, Any] = {"unit": unit, "shards": shards, "invalid": [noted[row] for row in sorted(noted)]}
             add_record(self.staging, record, self._journal)
         if unit in self._claims:
             self._claims.pop(unit).release()

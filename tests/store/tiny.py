@@ -90,7 +90,7 @@ class Tiny:
 
 def first_row(writer: FeatureWriter, unit: int) -> int:
     """The first row of a unit that is to be computed, one past its last if none is."""
-    return min([*writer.rows_to_compute(unit), writer.layouts["images/label"].rows(unit)[1]])
+    return min([*writer.rows_to_compute(unit, writer.missing_arrays(unit)), writer.layouts["images/label"].rows(unit)[1]])
 
 
 def notes(start: int, stop: int) -> list[dict[str, Any]]:

@@ -1,0 +1,411 @@
+"""A feature set is compared with what the program computes now: changes of meaning are found, other ways to compute are not."""
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+from extract.attention import STATISTICS, Attention
+from extract.datasets import ImageSet, Sample, open_images
+from extract.encoders import Encoded, Encoder
+from extract.requests import Request
+from extract.run import extract
+from extract.sample import AT_LEAST, PER_SHARD, check_by_sample
+from extract.units import Units
+from extract.views import Views
+from store import FeatureStore, StoreError
+from store.codecs import get_codec
+from tests.extract.pictures import picture, samples, write_tar
+from tests.extract.tiny import sharpen, tiny_encoder
+
+N = 100
+Patch = pytest.MonkeyPatch
+
+
+def encoder_of(seed: int = 0) -> Encoder:
+    encoder = tiny_encoder(seed)
+    sharpen(encoder.model, 3.0)
+    return Encoder("tiny", encoder.model, {})
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
+    """Image 7 cannot be read."""
+    content = samples(N)
+    content[7]["png"] = picture(7)[:-40]
+    return open_images(str(write_tar(tmp_path_factory.mktemp("tars") / "0.tar", content)))
+
+
+def request_of(images: ImageSet, encoder: Encoder | None = None, dtype: str = "float16") -> Request:
+    encoder = encoder or encoder_of()
+    return Request(encoder, images, (0, 1), encoder.statistics, (0, 1), 2, dtype)
+
+
+@pytest.fixture(scope="module")
+def stores(images: ImageSet, tmp_path_factory: pytest.TempPathFactory) -> dict[str, FeatureStore]:
+    """Of both blocks and two views, by the codec of tokens."""
+    folder, of_dtype = tmp_path_factory.mktemp("stores"), {}
+    for dtype in ("float16", "int8", "int4"):
+        made = extract(
+            encoder_of(), images, folder / dtype, blocks=(0, 1), views=2, dtype=dtype, shard_rows=32, on_error="record"
+        )
+        assert made is not None
+        of_dtype[dtype] = made
+    return of_dtype
+
+
+@pytest.fixture
+def store(stores: dict[str, FeatureStore]) -> FeatureStore:
+    return stores["float16"]
+
+
+# Deliberate changes of the code. Each is made by `change(patch)`, and must be found in the array that it concerns.
+
+
+def transform(change: Callable[[Image.Image], Image.Image]) -> Callable[[Patch], None]:
+    """Change what the views are cut from."""
+    cut = Views.cut
+    return lambda patch: patch.setattr(Views, "cut", lambda self, image, *which: cut(self, change(image), *which))
+
+
+def views(**config: Any) -> Callable[[Patch], None]:
+    """Cut with other values than those that the description holds."""
+    init = Views.__init__
+    return lambda patch: patch.setattr(Views, "__init__", lambda self, given: init(self, {**given, **config}))
+
+
+def encoded(change: Callable[[Encoder, Encoded], Encoded]) -> Callable[[Patch], None]:
+    """Change what the encoder gives."""
+    call = Encoder.__call__
+    return lambda patch: patch.setattr(Encoder, "__call__", lambda self, *given: change(self, call(self, *given)))
+
+
+def tokens(change: Callable[[Tensor], Tensor]) -> Callable[[Patch], None]:
+    return encoded(lambda _, out: replace(out, patch={block: change(values) for block, values in out.patch.items()}))
+
+
+def statistic(name: str, change: Callable[[Attention], Tensor]) -> Callable[[Patch], None]:
+    return lambda patch: patch.setitem(STATISTICS, name, change)
+
+
+def scaled(name: str, factor: float) -> Callable[[Patch], None]:
+    before = STATISTICS[name]
+    return statistic(name, lambda attention: before(attention) * factor)
+
+
+def normed(encoder: Encoder, out: Encoded) -> Encoded:
+    norm: Any = encoder.model.norm
+    return replace(out, patch={block: norm(values) + 0.01 for block, values in out.patch.items()})
+
+
+def without_positions(patch: Patch) -> None:
+    def call(self: Encoder, *given: Any) -> Encoded:
+        with torch.no_grad():
+            position: Any = self.model.pos_embed
+            kept = position.clone()
+            position.zero_()
+            out = before(self, *given)
+            position.copy_(kept)
+        return out
+
+    before = Encoder.__call__
+    patch.setattr(Encoder, "__call__", call)
+
+
+def other_temperature(patch: Patch) -> None:
+    before = Attention.of.__func__  # type: ignore[attr-defined]
+    patch.setattr(
+        Attention, "of", classmethod(lambda cls, logits, *given, **named: before(cls, logits * 1.01, *given, **named))
+    )
+
+
+def through_bfloat16(patch: Patch) -> None:
+    before = Units._stored
+    patch.setattr(Units, "_stored", lambda self, values, name: before(self, values.bfloat16().float(), name))
+
+
+def other_crops(patch: Patch) -> None:
+    patch.setattr("extract.views.SEED", 1)
+
+
+def unmirrored(patch: Patch) -> None:
+    before = Views.cut
+
+    def cut(self: Views, image: Image.Image, image_id: str, view: int) -> Any:
+        pixels, crop = before(self, image, image_id, view)
+        return (pixels.flip(2) if crop.flip else pixels), crop
+
+    patch.setattr(Views, "cut", cut)
+
+
+def labels_from_1(patch: Patch) -> None:
+    patch.setattr(Sample, "label", property(lambda self: self.labels[0] + 1 if self.labels else None))
+
+
+def one_shard_is_black(patch: Patch) -> None:
+    before = ImageSet.image
+
+    def image(self: ImageSet, row: int) -> Image.Image:
+        found = before(self, row)
+        return Image.new("RGB", found.size) if 32 <= row < 64 else found
+
+    patch.setattr(ImageSet, "image", image)
+
+
+CHANGES: dict[str, tuple[Callable[[Patch], None], str]] = {
+    "bilinear for bicubic": (views(interpolation="bilinear"), "patch/"),
+    "a wider crop": (views(crop_pct=0.95), "patch/|images/crop"),
+    "another mean": (views(mean=(0.5, 0.45, 0.4)), "patch/"),
+    "another deviation": (views(std=(0.5, 0.5, 0.501)), "patch/|attention/|statistics/"),
+    "blue, green, red": (transform(lambda i: Image.merge("RGB", i.split()[::-1])), "patch/"),
+    "grey": (transform(lambda i: i.convert("L").convert("RGB")), "patch/"),
+    "upside down": (transform(lambda i: i.transpose(Image.Transpose.FLIP_TOP_BOTTOM)), "patch/"),
+    "behind the final norm": (encoded(normed), "patch/"),
+    "of the block before": (encoded(lambda _, o: replace(o, patch={1: o.patch[0], 0: o.patch[1]})), "patch/"),
+    "grid column by column": (tokens(lambda x: x.unflatten(1, (4, 4)).transpose(1, 2).flatten(1, 2)), "patch/"),
+    "tokens one further": (tokens(lambda x: x.roll(1, 1)), "patch/"),
+    "tokens a thousandth larger": (tokens(lambda x: x * 1.001), "patch/"),
+    "average for [cls]": (encoded(lambda _, o: replace(o, cls={b: x.mean(1) for b, x in o.patch.items()})), "cls/"),
+    "entropy in bits": (scaled("patch_patch_entropy", 1 / math.log(2)), "statistics/patch_patch_entropy"),
+    "a statistic a thousandth larger": (scaled("cls_self", 1.001), "statistics/cls_self"),
+    "patches for [cls]": (statistic("cls_self", STATISTICS["patch_self"]), "statistics/cls_self"),
+    "another temperature": (other_temperature, "attention/|statistics/"),
+    "positions left out": (without_positions, "patch/|attention/|statistics/"),
+    "through bfloat16": (through_bfloat16, "patch/|cls/"),
+    "random crops of another seed": (other_crops, "images/crop/view1"),
+    "crops that are not mirrored": (unmirrored, "/view1"),
+    "labels from 1": (labels_from_1, "images/label"),
+    "another row of the map": (
+        encoded(lambda _, o: replace(o, maps={n: x.flip(2) if n.startswith("centre") else x for n, x in o.maps.items()})),
+        "attention/centre",
+    ),
+    "images of one shard black": (one_shard_is_black, "patch/|attention/|statistics/"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_are_found(name: str, images: ImageSet, store: FeatureStore, monkeypatch: Patch) -> None:
+    change, where = CHANGES[name]
+    change(monkeypatch)
+    check = check_by_sample(request_of(images), store, batch_size=32)
+    assert not check.agrees
+    differing = [difference.array for difference in check.worst if difference.ratio > 1]
+    assert any(part in array for array in differing for part in where.split("|")), differing
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+@pytest.mark.parametrize("name", ["tokens a thousandth larger", "bilinear for bicubic", "grid column by column"])
+def test_changes_are_found_below_coarse_steps(
+    name: str, dtype: str, images: ImageSet, stores: dict[str, FeatureStore], monkeypatch: Patch
+) -> None:
+    assert check_by_sample(request_of(images, dtype=dtype), stores[dtype]).agrees
+    CHANGES[name][0](monkeypatch)
+    check = check_by_sample(request_of(images, dtype=dtype), stores[dtype])
+    assert "patch/" in " ".join(difference.array for difference in check.worst if difference.ratio > 1)
+
+
+# The same, computed otherwise.
+
+
+def linear(of: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Callable[[Patch], None]:
+    def change(patch: Patch) -> None:
+        patch.setattr(nn.Linear, "forward", lambda self, x: of(x, self.weight, self.bias))
+        patch.setattr("extract.encoders.encoder.FastLinear", nullcontext)
+
+    return change
+
+
+def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.einsum("...i,oi->...o", x, weight) + (0 if bias is None else bias)
+
+
+def in_float64(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x.double(), weight.double(), None if bias is None else bias.double()).float()
+
+
+def in_two_halves(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    n = weight.shape[1] // 2
+    return F.linear(x[..., :n], weight[:, :n]) + F.linear(x[..., n:], weight[:, n:], bias)
+
+
+def plain_gelu(patch: Patch) -> None:
+    patch.setattr(nn.GELU, "forward", lambda self, x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))))
+
+
+def plain_norm(patch: Patch) -> None:
+    def forward(self: nn.LayerNorm, x: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        return centred / (centred.square().mean(-1, keepdim=True) + self.eps).sqrt() * self.weight + self.bias
+
+    patch.setattr(nn.LayerNorm, "forward", forward)
+
+
+def statistic_in_float64(patch: Patch) -> None:
+    for name, before in dict(STATISTICS).items():
+
+        def of(attention: Attention, before: Callable[[Attention], Tensor] = before) -> Tensor:
+            wide = {n: v.double() if isinstance(v, Tensor) else v for n, v in vars(attention).items()}
+            return before(Attention(**wide)).float()
+
+        patch.setitem(STATISTICS, name, of)
+
+
+def shuffled_batches(patch: Patch) -> None:
+    before = Encoder.__call__
+
+    def call(self: Encoder, images: Tensor, *given: Any) -> Encoded:
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(1))
+        back = order.argsort()
+        out = before(self, images[order], *given)
+        return Encoded(*({n: v[back] for n, v in kind.items()} for kind in vars(out).values()))
+
+    patch.setattr(Encoder, "__call__", call)
+
+
+def one_by_one(patch: Patch) -> None:
+    before = Encoder.__call__
+
+    def call(self: Encoder, images: Tensor, *given: Any) -> Encoded:
+        parts = [before(self, image[None], *given) for image in images]
+        kinds = zip(*(vars(part).values() for part in parts), strict=True)
+        return Encoded(*({n: torch.cat([part[n] for part in kind]) for n in kind[0]} for kind in kinds))
+
+    patch.setattr(Encoder, "__call__", call)
+
+
+def exponential(patch: Patch) -> None:
+    """e to the logits in nats, of logits that were in units of ln 2."""
+    patch.setattr(torch, "exp2", lambda x, out=None: torch.exp(x * math.log(2), out=out))
+
+
+def normalised_in_one_product(patch: Patch) -> None:
+    before = Views.cut
+
+    def cut(self: Views, image: Image.Image, image_id: str, view: int) -> Any:
+        pixels, crop = before(self, image, image_id, view)
+        mean, std = (torch.tensor(self.config[name])[:, None, None] for name in ("mean", "std"))
+        whole = (pixels * std + mean).mul(255).round()
+        return whole * (1 / (255 * std)) - mean / std, crop
+
+    patch.setattr(Views, "cut", cut)
+
+
+def other_conversion(patch: Patch) -> None:
+    before = ImageSet.image
+    patch.setattr(ImageSet, "image", lambda self, row: Image.fromarray(np.asarray(before(self, row))))
+
+
+def encoded_by_hand(patch: Patch) -> None:
+    patch.setattr(type(get_codec("float16")), "encode", lambda self, x: {"": torch.from_numpy(x.numpy().astype(np.float16))})
+
+
+def copied(patch: Patch) -> None:
+    patch.setattr(Units, "_keep", lambda self, f, *a, keep=Units._keep: keep(self, {n: v.clone() for n, v in f.items()}, *a))
+
+
+def patches_by_product(patch: Patch) -> None:
+    """The patch embedding as a product of matrices, not as a convolution."""
+
+    def forward(self: nn.Conv2d, x: Tensor) -> Tensor:
+        columns = F.unfold(x, self.kernel_size, stride=self.stride)  # type: ignore[arg-type]
+        out = self.weight.flatten(1) @ columns + (0 if self.bias is None else self.bias[:, None])
+        return out.unflatten(2, (x.shape[2] // self.kernel_size[0], -1))
+
+    patch.setattr(nn.Conv2d, "forward", forward)
+
+
+def all_at_once(patch: Patch) -> None:
+    for change in (plain_gelu, plain_norm, linear(in_two_halves)):
+        change(patch)
+
+
+def nothing(patch: Patch) -> None:
+    pass
+
+
+REFACTORINGS: dict[str, tuple[Callable[[Patch], None], dict[str, Any]]] = {
+    "as it is": (nothing, {}),
+    "batches of one": (nothing, {"batch_size": 1}),
+    "batches of seven": (nothing, {"batch_size": 7}),
+    "one decoder": (nothing, {"workers": 1}),
+    "eight decoders": (nothing, {"workers": 8}),
+    "linear layers by einsum": (linear(plain_linear), {}),
+    "linear layers in float64": (linear(in_float64), {}),
+    "linear layers in two halves": (linear(in_two_halves), {}),
+    "gelu by its formula": (plain_gelu, {}),
+    "layer norm by its formula": (plain_norm, {}),
+    "statistics in float64": (statistic_in_float64, {}),
+    "images in another order": (shuffled_batches, {}),
+    "images one by one": (one_by_one, {}),
+    "e for 2": (exponential, {}),
+    "normalised in one product": (normalised_in_one_product, {}),
+    "decoded through numpy": (other_conversion, {}),
+    "rounded by numpy": (encoded_by_hand, {}),
+    "copied once more": (copied, {}),
+    "patches by a product": (patches_by_product, {}),
+    "gelu, norm and linear layers at once": (all_at_once, {}),
+}
+
+
+@pytest.mark.parametrize("name", REFACTORINGS)
+def test_other_ways_to_compute_are_not_refused(name: str, images: ImageSet, store: FeatureStore, monkeypatch: Patch) -> None:
+    change, options = REFACTORINGS[name]
+    change(monkeypatch)
+    check = check_by_sample(request_of(images), store, **{"batch_size": 32, **options})
+    assert check.agrees, check.described
+
+
+def test_few_images_of_every_shard(images: ImageSet, store: FeatureStore, monkeypatch: Patch) -> None:
+    seen: list[int] = []
+    before = ImageSet.image
+    monkeypatch.setattr(ImageSet, "image", lambda self, row: (seen.append(row), before(self, row))[1])
+    check = check_by_sample(request_of(images), store)
+    assert sorted(seen) == sorted(set(seen))
+    assert len(seen) == check.n_sampled
+    assert all(sum(row // 32 == shard for row in seen) >= PER_SHARD for shard in range(4))
+    assert AT_LEAST <= len(seen) <= AT_LEAST + 4 * PER_SHARD
+    assert 7 not in seen, "it is not valid"
+
+
+def test_what_is_said(images: ImageSet, store: FeatureStore, tmp_path: Path, monkeypatch: Patch) -> None:
+    """The worst difference, where it is, and what to do."""
+    scaled("cls_self", 1.001)(monkeypatch)
+    message = (
+        rf"{store.path} is not what the program computes now: a sample of \d+ of its 100 images differs in 2 of \d+ arrays, "
+        r"most in statistics/cls_self/view\d of image '\d{4}' (at \[\d, \d\] is|has the mean absolute value) 0\.\d+, the "
+        r"program now gives 0\.\d+ \((on average )?\S+ apart, \S+ allowed\)\. If the change is meant, extract it again: "
+        "--recompute, or recompute: true under that encoder in the parameter file; else undo the change"
+    )
+    before = {file: file.stat().st_mtime_ns for file in store.path.rglob("*")}
+    options: dict[str, Any] = {"blocks": (0, 1), "views": 2, "shard_rows": 32, "on_error": "record"}
+    with pytest.raises(StoreError, match=message):
+        extract(encoder_of(), images, store.path, **options)
+    assert {file: file.stat().st_mtime_ns for file in store.path.rglob("*")} == before
+
+
+def test_arrays_of_another_shape_or_name(images: ImageSet, store: FeatureStore, monkeypatch: Patch) -> None:
+    encoded(lambda _, o: replace(o, cls={b: x[:, :30] for b, x in o.cls.items()}, registers={}))(monkeypatch)
+    worst = check_by_sample(request_of(images), store).worst[0]
+    assert str(worst) == "cls/block0/view0 is [100, 32] float16, the program now gives [100, 30] float16"
+    monkeypatch.undo()
+    encoded(lambda _, o: replace(o, cls={}))(monkeypatch)
+    worst = check_by_sample(request_of(images), store).worst[0]
+    assert str(worst) == "cls/block0/view0 is there, the program now gives no such array"
+
+
+def test_as_plain_values(images: ImageSet, store: FeatureStore) -> None:
+    check = check_by_sample(request_of(images), store)
+    described = check.to_dict()
+    assert described["n_images"] == N
+    assert described["tolerance"] == 5e-5
+    assert {entry["array"] for entry in described["arrays"]} == {n for n in store.arrays if not n.startswith("norm")}
+    assert [entry["ratio"] for entry in described["arrays"]] == sorted((e["ratio"] for e in described["arrays"]), reverse=True)
