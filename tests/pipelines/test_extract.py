@@ -1,0 +1,205 @@
+"""`beyondcls extract` where features are there already: what stays, what is said, and what is written beside the receipt."""
+
+import importlib.metadata
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extract.attention import STATISTICS
+from pipelines import checks, cli
+from store import FeatureStore
+from tests.extract.pictures import samples, write_tar
+from tests.folders import files
+
+N = 40
+ENCODER = {
+    "model": "vit_tiny_patch16_224",
+    "arguments": {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2},
+    "random_seed": 0,
+}
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    """A folder with images and parameters, to run in."""
+    monkeypatch.chdir(tmp_path)
+    write_tar(tmp_path / "data/0.tar", samples(N))
+    write_params(tmp_path)
+    return tmp_path
+
+
+def write_params(folder: Path, root: str | None = None, **of_encoder: object) -> None:
+    content = {"encoders": {"tiny": ENCODER | of_encoder}, "extract": {"shard_rows": 32}, "store": {"root": root}}
+    (folder / "params.yaml").write_text(yaml.safe_dump(content))
+
+
+@pytest.fixture
+def extract(project, monkeypatch, capsys) -> Command:
+    def extract(*options: object, out: str = "features/a") -> tuple[int, str, str]:
+        receipt = f"receipts/{Path(out).name}.json"
+        given = ["--encoder", "tiny", "--params", "params.yaml", "--data", "data", "--out", out, "--receipt", receipt, *options]
+        monkeypatch.setattr(sys, "argv", ["beyondcls", "extract", *map(str, given)])
+        with pytest.raises(SystemExit) as stop:
+            cli.run()
+        said = capsys.readouterr()
+        return int(stop.value.code or 0), said.out, said.err
+
+    return extract
+
+
+@pytest.fixture
+def edit(monkeypatch) -> Callable[[], None]:
+    """Change the definition of a statistic by a thousandth."""
+    before = STATISTICS["cls_self"]
+    return lambda: monkeypatch.setitem(STATISTICS, "cls_self", lambda attention: before(attention) + 1e-3)
+
+
+def check(name: str = "a") -> dict:
+    return json.loads(Path(f"receipts/{name}.check.json").read_text())
+
+
+@pytest.mark.parametrize("options", [(), ("--update",)], ids=["", "update"])
+def test_a_set_that_is_there_stays(options, project, extract):
+    assert extract(*options)[0] == 0
+    before, receipt = files(project / "features/a"), Path("receipts/a.json").read_bytes()
+    made = check()
+    assert made["compared"] is None, "it was extracted"
+    status, out, _ = extract(*options)
+    assert status == 0
+    assert "features/a: not computed again, a sample of 32 of its 40 images agrees (at most 0" in out
+    assert files(project / "features/a") == before
+    assert Path("receipts/a.json").read_bytes() == receipt, "what depends on it need not run"
+    assert check()["compared"]["n_sampled"] == 32
+    assert {**check(), "compared": None} == made
+
+
+def test_another_version_of_torch(project, extract, monkeypatch):
+    extract()
+    monkeypatch.setattr(checks, "version", lambda name: "99.0" if name == "torch" else importlib.metadata.version(name))
+    before = files(project / "features/a")
+    assert extract("--update")[0] == 0
+    assert files(project / "features/a") == before
+    assert check()["versions"]["torch"] == "99.0"
+    assert check()["versions"]["timm"] == importlib.metadata.version("timm")
+    assert check()["device"] == "cpu"
+
+
+def test_a_package_that_is_not_installed(project, extract, monkeypatch):
+    def version(name: str) -> str:
+        if name == "timm":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(checks, "version", version)
+    extract()
+    assert "timm" not in check()["versions"]
+
+
+def test_an_edit_of_a_statistic_stops(project, extract, edit):
+    extract()
+    before, made = files(project / "features/a"), check()
+    edit()
+    status, _, err = extract("--update")
+    assert status == 1
+    assert "a sample of 32 of its 40 images differs in 1 of" in err
+    assert "most in statistics/cls_self/view0 of image '00" in err
+    assert "extract it again: --recompute, or recompute: true under that encoder in the parameter file; else undo the" in err
+    assert files(project / "features/a") == before
+    assert check() == made
+
+
+@pytest.mark.parametrize("how", ["option", "parameter"])
+def test_recompute(how, project, extract, edit):
+    extract()
+    edit()
+    if how == "parameter":
+        write_params(project, recompute=True)
+    status, _, err = extract("--update", *(["--recompute"] if how == "option" else []))
+    assert status == 0
+    assert "it is extracted again" in err
+    assert check()["compared"] is None
+    extract(out="features/b")
+    assert files(project / "features/a") == files(project / "features/b")
+    assert "not computed again" in extract("--recompute")[1], "it agrees now"
+
+
+def test_recompute_says_neither(project, extract):
+    write_params(project, recompute=3)
+    status, _, err = extract()
+    assert status == 1
+    assert "encoders.tiny.recompute is 3, expected true or false" in err
+
+
+@pytest.mark.parametrize(("one", "other"), [("--update", "--extend"), ("--extend", "--repair"), ("--update", "--repair")])
+def test_modes_exclude_each_other(one, other, extract):
+    status, _, err = extract(other, one)
+    assert status == 1
+    assert f"{one} and {other} exclude each other" in err
+
+
+def test_from_another_set(project, extract):
+    extract("--blocks", "0,1")
+    status, out, _ = extract("--from", "features/a", out="features/b")
+    assert status == 0
+    assert "features/a: not computed again, a sample of 32 of its 40 images agrees" in out
+    extract(out="features/c")
+    assert files(project / "features/b") == files(project / "features/c")
+    status, _, err = extract("--from", "features/nowhere", out="features/d")
+    assert status == 1
+    assert "features/nowhere" in err
+    status, _, err = extract("--from", "features/a", "--dtype", "int8", out="features/d")
+    assert status == 1
+    assert "features/a cannot be taken over from: dtype differ" in err
+
+
+def test_another_set_is_refused_without_update(project, extract):
+    extract()
+    status, _, err = extract("--blocks", "0")
+    assert status == 1
+    assert "give another --out, or remove it first, or add to it with --extend" in err
+    assert err.rstrip().endswith("or let this one take its place with --update")
+
+
+class TestAtASharedRoot:
+    @pytest.fixture(autouse=True)
+    def root(self, project, tmp_path_factory) -> str:
+        root = str(tmp_path_factory.mktemp("root"))
+        write_params(project, root)
+        return root
+
+    def test_a_set_that_is_there_is_compared(self, extract, edit):
+        extract()
+        status, out, _ = extract("--update")
+        assert status == 0
+        assert "not computed again, a sample of 32 of its 40 images agrees" in out
+        edit()
+        status, _, err = extract("--update", "--recompute")
+        assert status == 1
+        assert "remove that set (beyondcls store rm, " in err
+
+    def test_the_set_that_a_stub_names_is_used(self, root, project, extract):
+        """Another set of the same encoder follows it; the old one stays for others."""
+        extract("--blocks", "0")
+        status, out, _ = extract("--blocks", "0,1", "--update")
+        assert status == 0
+        assert "not computed again, a sample of 32" in out
+        assert len(list(Path(root).glob("a-*"))) == 2
+        new = FeatureStore.open(next(p for p in Path(root).glob("a-*") if (p / "patch/block1").exists()))
+        write_params(project)
+        extract("--blocks", "0,1", out="features/b")
+        assert files(new.path) == files(project / "features/b")
+
+    def test_a_stub_gives_way(self, project, extract):
+        """Where there is no root any more."""
+        extract()
+        write_params(project)
+        status, _, err = extract()
+        assert status == 1
+        assert "is a stub" in err
+        assert extract("--update")[0] == 0
+        assert FeatureStore.open("features/a").kinds
