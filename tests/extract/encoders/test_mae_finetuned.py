@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from extract.encoders import load_encoder
+from extract.encoders.pretrained import cls_caution, timm_model
 from store import BeyondClsError
 from tests.extract.encoders.official import (
     Shapes,
@@ -67,6 +68,13 @@ def test_cls_of_a_model_that_was_fine_tuned_through_the_average(tmp_path: Path) 
     assert caution.startswith("fine-tuned through the average of its patch tokens, not through [cls]")
     assert loaded("mae-ft-s16", {"model": cls}, tmp_path, depth=1).cls_caution == ""
     assert load_encoder("mae-ft-s16", random_seed=0, arguments={"depth": 1}).cls_caution == "", "it was not trained at all"
+
+
+def test_nothing_is_said_of_cls_where_there_is_none() -> None:
+    tiny = {"embed_dim": 32, "depth": 1, "num_heads": 2, "global_pool": "avg", "fc_norm": True}
+    with_cls, without = (timm_model("vit_tiny_patch16_224", class_token=has, **tiny) for has in (True, False))
+    assert cls_caution(with_cls)
+    assert cls_caution(without) == ""
 
 
 def test_both_norms_are_none_of_the_two(tmp_path: Path) -> None:
