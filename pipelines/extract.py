@@ -68,8 +68,9 @@ def main(
     --task-id and --n-tasks (a job array, a plain loop), or under torchrun; the last to finish puts the set in its place.
     `beyondcls plan` says beforehand how long it takes and how much it writes.
 
-    If the parameter file has a store.root, the set goes there, as NAME-KEY; --out gets a stub, and receipts/NAME.json says what
-    the set must be. A set that is there already is not extracted again.
+    If the parameter file has a store.root, or else your own configuration (~/.config/beyondcls.toml), the set goes there, as
+    NAME-KEY; --out gets a stub, and receipts/NAME.json says what the set must be. A set that is there already, under this name
+    or one that another project gave it, is not extracted again.
     """
     from extract.datasets import open_images
     from extract.encoders import load_encoder
