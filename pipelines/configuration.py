@@ -38,7 +38,9 @@ def configured(section: str) -> tuple[Path | None, dict[str, Any]]:
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BeyondClsError(f"{file} cannot be read ({error.strerror}); get the right to, or name another: {VARIABLE}") from error
+        raise BeyondClsError(
+            f"{file} cannot be read ({error.strerror}); get the right to, or name another: {VARIABLE}"
+        ) from error
     except ValueError as error:  # of TOML, or of UTF-8
         raise BeyondClsError(f"{file} is not TOML ({error}); correct it, or name another file: {VARIABLE}") from error
     for name in content:
@@ -46,5 +48,7 @@ def configured(section: str) -> tuple[Path | None, dict[str, Any]]:
             raise BeyondClsError(unknown(f"section in {file}", name, SECTIONS))
     values = content.get(section, {})
     if not isinstance(values, dict):
-        raise BeyondClsError(f'{section} in {file} is {values!r}, expected a section, e.g. [store] and root = "/scratch/features"')
+        raise BeyondClsError(
+            f'{section} in {file} is {values!r}, expected a section, e.g. [store] and root = "/scratch/features"'
+        )
     return file, values

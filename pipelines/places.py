@@ -53,6 +53,14 @@ class Places:
             return cls(user.root, cache or user.cache, user.source)
         return cls(None if root == PROJECT else root, cache or user.cache, source)
 
+    @classmethod
+    def at(cls, root: str) -> "Places":
+        """Of a root that was given on the command line.
+
+        Raises: BeyondClsError: it is none.
+        """
+        return cls.from_section({"root": root}, None)
+
     @property
     def shown(self) -> str:
         """The root and where it stands, for messages."""
