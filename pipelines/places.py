@@ -1,4 +1,4 @@
-"""Where feature sets are: here, or at the root that machines and projects share (`store` in the parameter file, or the user's)."""
+"""Where feature sets are: here, or at a root that is shared (`store` in the parameter file, or in the user's configuration)."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The folder or bucket that machines and projects share (`store.root`): which it is, and whether it can be read and written to."""
+"""The folder or bucket that machines and projects share (`store.root`): which it is, and whether it can be used."""
 
 import os
 import tempfile

@@ -72,17 +72,15 @@ def gc(
         return
     if not any(one.references for one in projects):
         raise StoreError(
-            "nothing here refers to any feature set (no receipt, no stub, no lock file), so all of them would go, which can hardly "
-            "be meant; name the project that they belong to with --project, or remove one with `beyondcls store rm`"
+            "nothing here refers to any feature set (no receipt, no stub, no lock file), so all of them would go, which can "
+            "hardly be meant; name the project that they belong to with --project, or remove one with `beyondcls store rm`"
         )
-    base = _repository(Path.cwd())
-    shared = [place for place, _ in [*here, *there] if not _is_below(place, base)]
-    if affected := [one for one in unused if any(_is_at(one.address, place) for place in shared)]:
-        if not (project or only_this_project):
-            raise StoreError(
-                f"{affected[0].address} lies outside of this project ({base}), where others may have theirs; name their folders "
-                f"with --project, or say --only-this-project if there are none. With --root {PROJECT} only {folder} is looked at"
-            )
+    outside = (one.address for one in unused if not _is_below(one.address, Path.cwd()))
+    if not (project or only_this_project) and (address := next(outside, None)) is not None:
+        raise StoreError(
+            f"{address} lies outside of this project ({Path.cwd()}), where others may have theirs; name their folders with "
+            f"--project, or say --only-this-project if there are none. With --root {PROJECT} only {folder} is looked at"
+        )
     _remove(unused)
 
 
@@ -183,12 +181,3 @@ def _same(place: str, other: str | None) -> bool:
 
 def _is_below(place: str, folder: Path) -> bool:
     return "://" not in place and Path(_real(place)).is_relative_to(os.path.realpath(folder))
-
-
-def _is_at(address: str, place: str) -> bool:
-    return _real(address).startswith(f"{_real(place)}/")
-
-
-def _repository(folder: Path) -> Path:
-    """The folder of its git repository; itself, where it is in none."""
-    return next((f for f in (folder, *folder.parents) if (f / ".git").exists()), folder)

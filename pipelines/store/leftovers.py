@@ -3,9 +3,11 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from pipelines.publish import SCRATCH
 from pipelines.store.find import REMOVED, is_feature_set, nbytes_of, staged_in
@@ -202,6 +204,15 @@ def _is_old(address: str) -> bool:
         listed = fs.find(path, detail=True).values()
     except Exception as error:  # each service has its own errors
         raise StoreError(f"{address} cannot be listed: {error}; check the network and your credentials") from error
-    times = [value for entry in listed for value in entry.values() if isinstance(value, datetime)]
-    aware = [time if time.tzinfo else time.replace(tzinfo=UTC) for time in times]
-    return bool(aware) and datetime.now(UTC) - max(aware) > RECENT
+    times = [time for entry in listed for value in entry.values() if (time := _as_time(value)) is not None]
+    return bool(times) and datetime.now(UTC) - max(times) > RECENT
+
+
+def _as_time(value: Any) -> datetime | None:
+    """A time as one of the services gives it; None if it is something else."""
+    if isinstance(value, str) and ":" in value:
+        with suppress(ValueError):
+            value = datetime.fromisoformat(value)
+    if not isinstance(value, datetime):
+        return None
+    return value if value.tzinfo else value.replace(tzinfo=UTC)

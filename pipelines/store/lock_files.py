@@ -1,4 +1,4 @@
-"""Feature sets that DVC's lock files name (dvc.lock, and NAME.dvc), and DVC's cache, which knows their keys. DVC is not needed."""
+"""Feature sets that DVC's lock files name (dvc.lock, NAME.dvc), and its cache, which knows their keys; read without DVC."""
 
 import configparser
 import hashlib
@@ -60,8 +60,8 @@ def outs_of(content: bytes, where: str) -> dict[str, str | None]:
     except (yaml.YAMLError, UnicodeError, AttributeError, TypeError, KeyError) as error:
         said = " ".join(str(error).split())
         raise StoreError(
-            f"{where} is no lock file of DVC that can be read ({type(error).__name__}: {said}); it may refer to any feature set, "
-            "so nothing is removed: mend it, or delete that branch"
+            f"{where} is no lock file of DVC that can be read ({type(error).__name__}: {said}); it may refer to any feature "
+            "set, so nothing is removed: mend it, or delete that branch"
         ) from error
 
 

@@ -63,7 +63,8 @@ def push(
 ) -> None:
     """Copy a feature set to store.root, every row checked, and write its receipt. The folder stays as it is.
 
-    An extraction of the same set then finds it there, and leaves a stub. One that is there under another name is not sent again.
+    An extraction of the same set then finds it there, and leaves a stub. One that is there, be it under another name, is not
+    sent again.
     """
     from pipelines.places import Places, receipt_of
     from pipelines.publish import send

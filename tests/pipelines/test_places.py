@@ -119,7 +119,10 @@ def test_nothing_at_all(project):
 
 def test_another_root(project, tmp_path):
     project.params.write_text(json.dumps({"store": {"root": str(tmp_path / "other")}}))
-    expected = rf"not in features/one, and at {tmp_path}/other \(store\.root of params\.yaml\) it cannot be used: {tmp_path}/other/one-\w+ is not a"
+    other = f"{tmp_path}/other"
+    expected = (
+        rf"not in features/one, and at {other} \(store\.root of params\.yaml\) it cannot be used: {other}/one-\w+ is not a"
+    )
     with pytest.raises(
         StoreError, match=expected + r".*dvc pull features/one` if DVC has it, or set store\.root to where it is"
     ):
