@@ -23,6 +23,7 @@ from store.stub import is_stub
 from store.transfer import AT_ONCE
 
 AT_ROOT = re.compile(r"(.+)-([0-9a-f]{32})", re.ASCII)
+CHANGED = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")  # as services call it
 RECENT = timedelta(days=1)  # an upload whose last file came since may still go on: nobody can lock an object store
 
 
@@ -204,13 +205,15 @@ def _is_old(address: str) -> bool:
         listed = fs.find(path, detail=True).values()
     except Exception as error:  # each service has its own errors
         raise StoreError(f"{address} cannot be listed: {error}; check the network and your credentials") from error
-    times = [time for entry in listed for value in entry.values() if (time := _as_time(value)) is not None]
+    times = [time for entry in listed for name in CHANGED if (time := _as_time(entry.get(name))) is not None]
     return bool(times) and datetime.now(UTC) - max(times) > RECENT
 
 
 def _as_time(value: Any) -> datetime | None:
     """A time as one of the services gives it; None if it is something else."""
-    if isinstance(value, str) and ":" in value:
+    if isinstance(value, float):
+        value = datetime.fromtimestamp(value, UTC)
+    if isinstance(value, str):
         with suppress(ValueError):
             value = datetime.fromisoformat(value)
     if not isinstance(value, datetime):
