@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -374,6 +375,24 @@ class TestLooking:
         assert status == 1
         assert "features/tiny-train is a stub: its arrays are at store.root; give ROOT/tiny-train-" in said
         assert beyondcls("store", "verify", extracted["train"])[0] == 0
+
+
+@only_s3  # a folder and a store in memory have tests of their own
+def test_removing_what_nothing_refers_to(extracted, project, root, beyondcls, monkeypatch):
+    fs, path = at(f"{root}/half-{'0' * 32}/images/label/c/0")
+    fs.pipe_file(path, b"x")
+    (project / "receipts/tiny-train.json").unlink()
+    shutil.rmtree("features/tiny-train")
+    gc = ("store", "gc", "--params", "params.yaml", "--only-this-project", "--delete", "--all")
+    status, said = beyondcls(*gc)
+    assert status == 0, said
+    assert f"removed {extracted['train']}" in said
+    assert "not uploaded completely; its last file came within a day" in said
+    assert not content(extracted["train"])
+    assert FeatureStore.open(extracted["test"]).arrays
+    monkeypatch.setattr("pipelines.store.leftovers.RECENT", timedelta(0))
+    assert f"removed {root}/half-" in beyondcls(*gc)[1]
+    assert copies_at(root).names() == [Path(extracted["test"]).name]
 
 
 class TestChanging:
