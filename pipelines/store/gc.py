@@ -59,7 +59,7 @@ def gc(
             raise StoreError(
                 f"nothing in {other.folder} refers to a feature set; name the folder of a project, with its receipts"
             )
-    ours = dict.fromkeys(Path(os.path.abspath(p)) for p in (Path(), folder.absolute().parent) if p.is_dir())
+    ours = dict.fromkeys([Path.cwd(), *(Path(os.path.abspath(folder)).parent for _ in here if folder.is_dir())])
     projects = [*(look_at(p, [Path(place) for place, _ in there if "://" not in place]) for p in ours), *others]
     for note in dict.fromkeys(note for one in projects for note in one.notes):
         typer.echo(f"note: {note}", err=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipelines.places import RECEIPTS
+from pipelines.places import FEATURES, RECEIPTS
 from pipelines.store.find import is_feature_set
 from pipelines.store.lock_files import Cache, Reference, is_lock_file, key_in, outs_of, references_of
 from store.errors import StoreError
@@ -46,7 +46,9 @@ def look_at(folder: Path, without: list[Path]) -> Project:
     if not folder.is_dir():
         raise StoreError(f"there is no folder {folder}; name that of a project")
     project, cache = Project(folder), Cache(folder)
-    _add_files(project, cache, {Path(os.path.realpath(root)) for root in without})
+    linked = (folder / name for name in (FEATURES, RECEIPTS) if (folder / name).is_symlink())  # to another disk, say
+    for start in (folder, *linked):
+        _add_files(project, start, cache, {Path(os.path.realpath(root)) for root in without})
     repository = next((f for f in (folder, *folder.parents) if (f / ".git").exists()), None)
     if repository is None:
         project.notes.append(f"{folder} is in no git repository: only what lies there now counts")
@@ -57,9 +59,9 @@ def look_at(folder: Path, without: list[Path]) -> Project:
     return project
 
 
-def _add_files(project: Project, cache: Cache, roots: set[Path]) -> None:
-    """Receipts, stubs, copies that lack arrays, and lock files, at and below its folder; hidden folders are left out."""
-    for where, below, names in os.walk(project.folder, onerror=_unreadable):
+def _add_files(project: Project, start: Path, cache: Cache, roots: set[Path]) -> None:
+    """Receipts, stubs, copies that lack arrays, and lock files, at and below a folder; hidden folders are left out."""
+    for where, below, names in os.walk(start, onerror=_unreadable):
         folder = Path(where)
         below[:] = sorted(name for name in below if not name.startswith(".") and folder / name not in roots)
         if "zarr.json" in names and is_feature_set(folder):

@@ -260,6 +260,16 @@ class TestReferences:
         monkeypatch.chdir("below")
         assert shared.why("one") == "dvc.lock of branch branch"
 
+    def test_features_and_receipts_on_another_disk(self, shared, tmp_path):
+        shared.send("two")
+        shared.receipt("one")
+        shared.stub("two")
+        for name in ("receipts", "features"):
+            Path(name).rename(tmp_path / f"their-{name}")
+            Path(name).symlink_to(tmp_path / f"their-{name}")
+        assert shared.why("one") == "receipts/one.json"
+        assert shared.why("two") == "features/two/zarr.json"
+
     def test_receipts_anywhere_in_the_project(self, shared):
         shared.receipt("one", folder=Path("runs/first"))
         assert shared.why("one") == "runs/first/receipts/one.json"
