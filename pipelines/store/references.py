@@ -15,6 +15,7 @@ from store.receipt import Receipt
 
 # How refs are called, in the order in which they are looked through.
 REFS = {"refs/heads/": "branch ", "refs/remotes/": "remote branch ", "refs/tags/": "tag ", "refs/exps/": "experiment ", "": ""}
+EXPERIMENTS = ".dvc/tmp/exps"  # where DVC runs those that have no ref yet
 OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # would stand for another repository
 
 
@@ -47,7 +48,7 @@ def look_at(folder: Path, without: list[Path]) -> Project:
         raise StoreError(f"there is no folder {folder}; name that of a project")
     project, cache = Project(folder), Cache(folder)
     linked = (folder / name for name in (FEATURES, RECEIPTS) if (folder / name).is_symlink())  # to another disk, say
-    for start in (folder, *linked):
+    for start in (folder, *linked, folder / EXPERIMENTS):
         _add_files(project, start, cache, {Path(os.path.realpath(root)) for root in without})
     repository = next((f for f in (folder, *folder.parents) if (f / ".git").exists()), None)
     if repository is None:
@@ -80,6 +81,8 @@ def _add_files(project: Project, start: Path, cache: Cache, roots: set[Path]) ->
 
 
 def _unreadable(error: OSError) -> None:
+    if isinstance(error, FileNotFoundError):  # nothing to look at, or gone in the meantime
+        return
     raise StoreError(
         f"{error.filename} cannot be looked through ({error.strerror}); it may refer to any feature set: get the right to"
     )

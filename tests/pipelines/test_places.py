@@ -160,6 +160,9 @@ class TestUnderAnotherName:
             f"{root}/theirs-{project.whole.spec.key}/images", f"{root}/{name}-{project.whole.spec.key}/images", recursive=True
         )
         assert open_features("features/one", project.params).where == renamed
+        fs.rm(f"{root}/theirs-{project.whole.spec.key}/zarr.json")
+        with pytest.raises(StoreError, match=rf"{project.at} is not a feature set: it has no zarr\.json"):
+            open_features("features/one", project.params)
 
     @pytest.mark.parametrize("name", ["one", "aaa"])
     def test_one_that_is_damaged_gives_way(self, name, project, renamed):

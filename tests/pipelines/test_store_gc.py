@@ -270,6 +270,21 @@ class TestReferences:
         assert shared.why("one") == "receipts/one.json"
         assert shared.why("two") == "features/two/zarr.json"
 
+    def test_an_experiment_that_is_running(self, shared):
+        folder = Path(".dvc/tmp/exps/standalone/tmp1")
+        folder.mkdir(parents=True)
+        shared.lock("one")
+        Path("dvc.lock").rename(folder / "dvc.lock")
+        assert shared.why("one") == f"{folder}/dvc.lock"
+
+    def test_the_same_features_computed_again(self, shared, tmp_path):
+        """It is the key that counts: other bytes of the same set are kept, too."""
+        again = write_features(tmp_path / "again", 8, 4, 4, seed=0, signal=1.0)
+        assert again.spec.key == shared.keys["one"]
+        upload(again, f"{shared.root}/again-{again.spec.key}")
+        shared.lock("one", receipts=False)
+        assert shared.why("again") == "dvc.lock"
+
     def test_receipts_anywhere_in_the_project(self, shared):
         shared.receipt("one", folder=Path("runs/first"))
         assert shared.why("one") == "runs/first/receipts/one.json"
