@@ -565,6 +565,19 @@ class TestInDoubt:
         file.write_text(file.read_text().replace('"key"', '"kye"', 1))
         assert "features/two" in shared.gc(status=1)
 
+    def test_a_folder_that_may_not_be_looked_through(self, shared, monkeypatch):
+        Path("closed").mkdir()
+        scandir = os.scandir
+
+        def refuse(path: Any = ".") -> Any:
+            if Path(path).name == "closed":
+                raise PermissionError(13, "Permission denied", str(path))
+            return scandir(path)
+
+        monkeypatch.setattr(os, "scandir", refuse)
+        said = shared.gc(status=1)
+        assert f"{shared.folder}/closed cannot be looked through (Permission denied); it may refer to any feature set" in said
+
     def test_git_that_fails(self, shared, monkeypatch):
         shared.commit()
         Path(".git/HEAD").write_text("nonsense")
