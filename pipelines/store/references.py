@@ -142,12 +142,9 @@ def _of_git(repository: Path, cache: Cache) -> Iterator[Reference]:
 
 def _commits(repository: Path) -> list[tuple[str, str]]:
     """What refs point to, and what is checked out, each once, with a name for people."""
-    lines = _git(repository, "for-each-ref", "--format=%(objecttype) %(objectname) %(*objecttype) %(*objectname) %(refname)")
-    refs = []
-    for line in lines.decode(errors="surrogateescape").splitlines():
-        kind, commit, peeled_kind, peeled, ref = line.split(" ", 4)
-        if "commit" in (kind, peeled_kind):
-            refs.append((ref, commit if kind == "commit" else peeled))
+    lines = _git(repository, "for-each-ref", "--format=%(objecttype) %(*objecttype) %(objectname) %(refname)")
+    split = (line.split(" ", 3) for line in lines.decode(errors="surrogateescape").splitlines())
+    refs = [(ref, commit) for kind, tagged, commit, ref in split if "blob" not in (kind, tagged)]
     heads = (
         line.split(" ")[1]
         for line in _git(repository, "worktree", "list", "--porcelain").decode().splitlines()
