@@ -228,6 +228,14 @@ class TestReferences:
         git(anywhere.folder, "checkout", "-q", "main")
         assert anywhere.unused() == {"one"}
 
+    def test_a_tag_of_no_commit(self, shared):
+        """Git's own repository has one: a public key."""
+        shared.commit()
+        blob = git(shared.folder, "hash-object", "-w", ".gitignore").strip()
+        git(shared.folder, "tag", "key", blob)
+        git(shared.folder, "tag", "-a", "-m", "x", "signed", blob)
+        assert shared.unused() == {"one"}
+
     def test_another_working_tree(self, shared, tmp_path):
         shared.lock("one")
         shared.commit("branch")
