@@ -384,8 +384,8 @@ class TestFolder:
 
     def test_stubs_are_references_and_stay(self, shared):
         stub = shared.stub("one")
-        said = shared.gc("--delete", "--only-this-project")
-        assert "unused: 0" in said
+        assert "unused: 0" in shared.gc("--delete", "--only-this-project")
+        assert not re.search(r"^features/one ", shared.gc("--all"), re.MULTILINE)
         assert stub.is_dir()
 
     def test_unfinished(self, shared):
@@ -462,6 +462,10 @@ class TestNeverTouched:
         before = files(Path(shared.root))
         shared.receipt("one")
         assert shared.unused() == set()
+        assert "results-" not in shared.gc("--all")
+        assert "unused: 0" in shared.command("store", "gc", shared.root, "--root", shared.root)[1], (
+            "the root, named as a folder"
+        )
         shared.gc("--delete", "--only-this-project")
         assert files(Path(shared.root)) == before
 
@@ -613,6 +617,6 @@ def test_where_it_looks(shared, command, tmp_path, monkeypatch):
     monkeypatch.setenv("BEYONDCLS_CONFIG", str(tmp_path / "user.toml"))
     assert "unused: 1 " in command("store", "gc")[1]
     assert command("store", "gc", "--root", "project")[0] == 1
-    assert "unused: 1 " in command("store", "gc", shared.root)[1], "the root, named as a folder"
+    assert "unused: 1 " in command("store", "gc", shared.root)[1]
     status, _, err = command("store", "gc", "--root", "/")
     assert "store.root is '/', expected a folder or an address" in err
