@@ -444,6 +444,15 @@ class TestNeverTouched:
         assert shared.left() == {"one", OTHER}
         lock.release()
 
+    def test_an_upload_that_began_after_it_was_listed(self, shared, monkeypatch):
+        path = Path(f"features/.upload/two-{shared.keys['two']}")
+        shutil.copytree(shared.made / "two", path)
+        lock = Lock(path.with_name(f"{path.name}.lock"), "x")
+        monkeypatch.setattr(leftovers, "holder", lambda lock: None)
+        assert f"left: {path}" in shared.gc("--delete", "--only-this-project", status=1)
+        assert files(path) == files(shared.made / "two")
+        lock.release()
+
     def test_foreign_files(self, anywhere):
         fs, root = fsspec.core.url_to_fs(anywhere.root)
         fs.pipe_file(f"{root}/one-{anywhere.keys['one']}/notes.txt", b"mine")
