@@ -10,27 +10,29 @@ import torch
 from extract.sample import SampleCheck
 from store import FeatureStore
 from store.disk import write_file
+from store.receipt import CHECK
 
+Checks = list[tuple[FeatureStore, SampleCheck]]
 PACKAGES = ("torch", "timm", "torchvision", "pillow", "numpy", "beyondcls")  # whose versions may change what is computed
 
 
 def check_of(receipt: Path) -> Path:
     """receipts/NAME.check.json. The receipt itself says what the set must be, and stays as it is."""
-    return receipt.with_name(f"{receipt.stem}.check.json")
+    return receipt.with_name(f"{receipt.stem}{CHECK}")
 
 
-def write_check(receipt: Path, store: FeatureStore, check: SampleCheck | None, device: torch.device) -> None:
+def write_check(receipt: Path, store: FeatureStore, checks: Checks, device: torch.device) -> None:
     """Write which versions extracted a set, or compared a sample of it, on what, and what that gave.
 
     Args:
         receipt: of the set.
-        check: None if it was extracted now.
+        checks: of the set itself, or of those from which it took over what both have; none if all was extracted now.
     """
     content: dict[str, Any] = {
         "key": store.spec.key,
         "versions": {name: found for name in PACKAGES if (found := _version(name)) is not None},
         "device": device.type,
-        "compared": None if check is None else check.to_dict(),
+        "compared": [{"key": compared.spec.key, **check.to_dict()} for compared, check in checks],
     }
     write_file(check_of(receipt), [(json.dumps(content, indent=1) + "\n").encode()])
 

@@ -90,17 +90,17 @@ def main(
     they agree, within what its codec rounds, it stays, whatever code or version of torch made it; if not, nothing is touched,
     and the worst difference is named. What was compared stands in NAME.check.json beside the receipt.
 
-    If the parameter file has a store.root, the set goes there, as NAME-KEY; --out gets a stub, and receipts/NAME.json says what
-    the set must be.
+    If the parameter file has a store.root, or else your own configuration (~/.config/beyondcls.toml), the set goes there, as
+    NAME-KEY; --out gets a stub, and receipts/NAME.json says what the set must be. A set that is there, under this name or one
+    that another project gave it, counts as one that is there already.
     """
     from extract.datasets import open_images
     from extract.encoders import load_encoder
     from extract.run import extract
-    from extract.sample import SampleCheck
-    from pipelines.checks import write_check
+    from pipelines.checks import Checks, write_check
     from pipelines.device import choose_device
     from pipelines.progress import progress_bar
-    from store import BeyondClsError, FeatureStore
+    from store import BeyondClsError
     from store.allocator import keep_freed_memory
     from store.stub import is_stub
 
@@ -145,7 +145,7 @@ def main(
     typer.echo(f"{encoder}: {len(images):,} images of {data} on {place}")
     if frozen.cls_caution:
         typer.echo(f"note: {encoder}: {frozen.cls_caution}", err=True)
-    checks: list[tuple[FeatureStore, SampleCheck]] = []
+    checks: Checks = []
     options |= {"checked": lambda *compared: checks.append(compared), "source": source and open_features(source, params)}
     if update and places.root is not None and is_stub(out):
         options["older"] = open_features(out, params)
@@ -162,7 +162,7 @@ def main(
         if store is None:
             typer.echo(f"{out}: another task puts it in its place")
             return
-        write_check(receipt or receipt_of(out), store, checks[-1][1] if checks else None, place)
+        write_check(receipt or receipt_of(out), store, checks, place)
     invalid = store.attributes["invalid"]
     for note in invalid[:10]:
         typer.echo(f"invalid row {note['row']}: {note['problem']}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from pipelines.places import Places, receipt_of
+from pipelines.places import PROJECT, Places, receipt_of
 from store import FeatureStore, StoreError
 from store.copies import is_remote
 from store.folder import Local, open_folder
@@ -28,22 +28,26 @@ def destination(places: Places, out: Path) -> Callable[[str], Path | FeatureStor
     """
     if not is_stub(out) and not holds_only(out):
         raise StoreError(
-            f"{out} holds files, but feature sets go to {places.root} (store.root), and only stubs stay here; put it there "
-            f"with `beyondcls store push {out}`, or remove it first"
+            f"{out} holds files, but feature sets go to {places.shown}, and only stubs stay here; put it there with "
+            f"`beyondcls store push {out}`, or remove it first; or let the sets of this project stay here: "
+            f"`store: {{ root: {PROJECT} }}` in the parameter file"
         )
+
+    typer.echo(f"{out}: the set goes to {places.shown}")
 
     def of(key: str) -> Path | FeatureStore:
         address = places.address(out.name, key)
         remote = is_remote(address)
-        if open_folder(address).content("zarr.json") is not None:
-            try:
-                there = FeatureStore.open(address, key)
-                Receipt.of(there)  # of all arrays, or none
-                return there
-            except StoreError as error:
+        try:
+            there = places.find(out.name, key, Receipt.of)  # of all arrays, or none
+        except StoreError as error:
+            if open_folder(address).content("zarr.json") is not None:
                 if not remote:
                     raise StoreError(f"{error}; mend it: beyondcls store repair {address}") from error
                 typer.echo(f"note: {error}\nit is extracted again, and what is missing there is sent", err=True)
+        else:
+            typer.echo(f"nothing to extract: {there.where} is this very set")
+            return there
         return scratch_of(out, key) if remote else Path(address)
 
     return of
@@ -58,7 +62,7 @@ def refuse_changes(places: Places, out: Path, how: str) -> None:
     """Raises: StoreError: a set at the root is to be changed, which receipts name; or there is none here."""
     if is_stub(out) or holds_only(out):
         raise StoreError(
-            f"{how} changes a feature set in {out}, but its arrays are at {places.root} (store.root), where sets stay as they "
+            f"{how} changes a feature set in {out}, but its arrays are at {places.shown}, where sets stay as they "
             f"are: fetch it first (beyondcls store pull {out} --params FILE), give this command again, and put the result "
             f"there with `beyondcls store push {out} --params FILE`"
         )

@@ -1,5 +1,6 @@
 """Where copies of feature sets are written: a folder, or any place that fsspec reaches."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +20,13 @@ class Copies(ABC):
     @abstractmethod
     def sizes(self) -> dict[str, int]:
         """Bytes of each file that is there, by its path."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Of what lies directly below, sorted; none where there is nothing, or where it may not be listed.
+
+        Raises: StoreError: the service does not answer.
+        """
 
     @abstractmethod
     def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
@@ -42,6 +50,12 @@ class _Folder(Copies):
         return {
             file.relative_to(self.folder).as_posix(): file.stat().st_size for file in files if not file.name.endswith(PARTIAL)
         }
+
+    def names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self.folder))
+        except OSError:
+            return []
 
     def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
         try:
@@ -70,11 +84,19 @@ class _ObjectStore(Copies):
         except FileNotFoundError:
             return {}
         except Exception as error:  # each service has its own errors
-            raise StoreError(
-                f"{self.url} cannot be listed: {error}; check the address, the network and your credentials"
-            ) from error
+            raise self._cannot_be_listed(error) from error
         prefix = len(self._root.strip("/")) + 1
         return {name.lstrip("/")[prefix:]: entry["size"] for name, entry in listed.items()}
+
+    def names(self) -> list[str]:
+        try:
+            self._fs.invalidate_cache()  # others write too
+            listed = self._fs.ls(self._root, detail=False)
+        except (FileNotFoundError, PermissionError):  # some may list only what lies below
+            return []
+        except Exception as error:  # each service has its own errors
+            raise self._cannot_be_listed(error) from error
+        return sorted(name.rstrip("/").rsplit("/", 1)[-1] for name in listed)
 
     def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
         content = bytearray(nbytes)  # at once: what is cut short while it is streamed could be taken for a file
@@ -90,3 +112,6 @@ class _ObjectStore(Copies):
                 f"{self.url}/{name} cannot be written: {error}; check the network, your credentials and the right to write, "
                 "and give the command again: it goes on where it was"
             ) from error
+
+    def _cannot_be_listed(self, error: Exception) -> StoreError:
+        return StoreError(f"{self.url} cannot be listed: {error}; check the address, the network and your credentials")

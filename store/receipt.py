@@ -17,6 +17,9 @@ from store.reader import FeatureStore
 from store.spec import FORMAT_VERSION
 
 DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
+CHECK = (
+    ".check.json"  # what the name of the file beside a receipt ends with that says what a sample of the set was compared with
+)
 NAME = re.compile(r"[\w-]{1,100}(/[\w-]{1,100})*", re.ASCII)
 
 
@@ -152,6 +155,11 @@ class Receipt:
                 if (size := store.folder.size(array.layout.file(shard))) != expected.nbytes:
                     there = "is missing" if size is None else f"has {size:,} bytes, its receipt says {expected.nbytes:,}"
                     raise StoreError(f"{file} {there}; {again}")
+
+
+def is_receipt_name(name: str) -> bool:
+    """Whether a file in a folder of receipts is one by its name, not what is written beside them."""
+    return name.endswith(".json") and not name.endswith(CHECK)
 
 
 def digest_of(store: FeatureStore) -> str:

@@ -8,6 +8,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
+os.environ["BEYONDCLS_CONFIG"] = ""  # a developer's own configuration is not read, by processes that tests start neither
+
 
 @pytest.fixture(scope="session", autouse=True)
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

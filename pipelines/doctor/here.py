@@ -1,14 +1,18 @@
 """What is checked: this machine, and the folder that the command was given in."""
 
 import contextlib
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.doctor.dvc_project import Project, find_project
-from pipelines.params import mapping, read_params, section
+from pipelines.params import read_params, section
 from store.errors import BeyondClsError
+
+if TYPE_CHECKING:
+    from pipelines.places import Places
 
 PARAMS = "params.yaml"
 
@@ -46,21 +50,31 @@ class Here:
         file = self.folder / PARAMS
         return read_params(file) if file.exists() else None
 
+    @cached_property
+    def places(self) -> "Places":
+        """What params.yaml and the user's configuration say of `store`.
+
+        Raises: BeyondClsError: one of them cannot be read, or says what means nothing.
+        """
+        from pipelines.places import Places
+
+        return Places.from_section(section(self.params or {}, "store"), self.folder / PARAMS)
+
     @property
     def store_root(self) -> str | None:
-        """`store.root` of params.yaml: where the machines' common feature sets lie. A file that cannot be read has none."""
+        """Where the common feature sets of machines and projects lie. Files that cannot be read name none."""
         with contextlib.suppress(BeyondClsError, OSError):
-            root = section(self.params or {}, "store").get("root")
-            return str(root) if root else None
+            return self.places.root
         return None
 
     @property
     def cache(self) -> tuple[Path, float] | None:
         """Folder and bytes of the disk cache (`store.cache`); None where nothing is read from elsewhere."""
-        with contextlib.suppress(BeyondClsError, OSError, TypeError, ValueError):
-            given = mapping("store.cache", section(self.params or {}, "store").get("cache"))
-            if self.store_root and given.get("folder"):
-                return self.folder / str(given["folder"]), float(given.get("gb", 0)) * 1e9
+        with contextlib.suppress(BeyondClsError, OSError):
+            if self.places.root and self.places.cache:
+                folder, nbytes = self.places.cache
+                given = section(self.params or {}, "store").get("cache")
+                return self.folder / os.path.expanduser(given["folder"]) if given else folder, nbytes
         return None
 
 

@@ -9,7 +9,8 @@ from pipelines.doctor.finding import Finding
 from pipelines.doctor.here import PARAMS, Here
 from pipelines.heads import SECTIONS as OF_HEADS
 from pipelines.heads import heads_of, plans_and_run
-from pipelines.params import check_names, mapping, section
+from pipelines.params import section
+from pipelines.places import of_project
 from pipelines.studies import PLACES as OF_STUDIES
 from pipelines.studies import params_of_study, studies_of
 from store.errors import BeyondClsError, unknown
@@ -30,7 +31,7 @@ def check(here: Here) -> Finding:
         _names(entries, problems)
         for entries in (lambda: section(params, "encoders"), lambda: heads_of(params), lambda: studies_of(params))
     )
-    checks: list[Callable[[], object]] = [lambda: _store(params)]
+    checks: list[Callable[[], object]] = [lambda: of_project(section(params, "store"))]
     if with_timm:
         checks += [lambda name=name: _encoder(here, name) for name in encoders]  # type: ignore[misc]
     elif encoders:
@@ -56,12 +57,6 @@ def _names(entries: Callable[[], dict[str, Any]], problems: list[str]) -> list[s
     except BeyondClsError as error:
         problems.append(str(error))
         return []
-
-
-def _store(params: dict[str, Any]) -> None:
-    store = section(params, "store")
-    check_names("store", store, ["root", "cache"])
-    check_names("store.cache", mapping("store.cache", store.get("cache")), ["folder", "gb"])
 
 
 def _encoder(here: Here, name: str) -> None:

@@ -1,22 +1,34 @@
-"""The folder or bucket that machines share (`store.root` of params.yaml): whether it can be read and written to."""
+"""The folder or bucket that machines and projects share (`store.root`): which it is, and whether it can be used."""
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from pipelines.doctor.deadline import SECONDS, within
 from pipelines.doctor.file_system import PREFIX
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import Here, existing, is_address, local_folder
+from pipelines.doctor.here import PARAMS, Here, existing, is_address, local_folder
 
-CHECK = "correct it in params.yaml, or check the network and your credentials"
+CHECK = "correct it in the file that names it, or check the network and your credentials"
 
 
 def check(here: Here) -> Finding | None:
     """Listed, and if it is a folder, written to; nothing is left there."""
+    from pipelines.places import of_user
+
+    user = of_user()  # what is wrong there is raised; params.yaml has a check of its own
     root = here.store_root
     if root is None:
-        return None
+        if user.root is None:
+            return None
+        found = f"none: feature sets lie in features/, as {PARAMS} says, and not at {user.root} ({user.source})"
+        return Finding("store.root", "ok", found)
+    finding = _looked_at(root, here)
+    return replace(finding, found=f"{finding.found} (from {here.places.source})")
+
+
+def _looked_at(root: str, here: Here) -> Finding:
     if not is_address(root):
         folder = local_folder(root, here.folder)
         try:
@@ -30,7 +42,7 @@ def check(here: Here) -> Finding | None:
 
 def _folder(folder: Path) -> Finding:
     if folder.exists() and not folder.is_dir():
-        return Finding("store.root", "problem", f"{folder} is no folder", "name a folder under store.root in params.yaml")
+        return Finding("store.root", "problem", f"{folder} is no folder", "name a folder under store.root")
     if not folder.exists():
         found = f"there is no folder {folder} yet"
         if os.access(existing(folder), os.W_OK):
@@ -64,7 +76,7 @@ def _remote(root: str) -> Finding:
     except ValueError:
         known = "a folder, s3://bucket/folder, or another protocol of fsspec"
         return Finding(
-            "store.root", "problem", f"{root} has an unknown protocol, expected {known}", "correct it in params.yaml"
+            "store.root", "problem", f"{root} has an unknown protocol, expected {known}", "correct it in the file that names it"
         )
 
     def names(address: str) -> list[str]:

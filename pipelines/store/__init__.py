@@ -2,7 +2,7 @@
 
 import typer
 
-from pipelines.store import exchange, look, mend, pull, remove
+from pipelines.store import exchange, gc, look, mend, pull, remove
 
 app = typer.Typer(no_args_is_help=True, help="Look at feature sets; check, mend, exchange, share and remove them.")
 app.command("ls")(look.ls)
@@ -15,3 +15,4 @@ app.command("push")(pull.push)
 app.command("export")(exchange.export)
 app.command("import")(exchange.import_)
 app.command("rm")(remove.rm)
+app.command("gc")(gc.gc)

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from store import ArrayReader, FeatureStore
 
 FeatureSet = Annotated[str, typer.Argument(help="folder of a feature set, or its address (s3://…)")]
-Params = Annotated[Path | None, typer.Option(help="parameter file with store.root, where the arrays of a stub are")]
+Params = Annotated[
+    Path | None,
+    typer.Option(help="parameter file with store.root, where the arrays of a stub are  [default: your configuration's]"),
+]
 
 
 def ls(root: Annotated[str, typer.Argument(help="folder to look through, or an address (s3://…)")] = "features") -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-Params = Annotated[Path | None, typer.Option(help="parameter file with store.root")]
+Params = Annotated[Path | None, typer.Option(help="parameter file with store.root  [default: your configuration's]")]
 
 
 def pull(
@@ -42,11 +42,9 @@ def pull(
             raise StoreError(f"there is no store.root to fetch {feature_set} from; give --params FILE with it, or an address")
         receipt = Receipt.read(file) if file.is_file() or not (folder / "zarr.json").is_file() else None
         key = receipt.key if receipt is not None else FeatureStore.describe(folder).spec.key
-        address = places.address(folder.name, key)
+        address = places.find(folder.name, key, receipt.check if receipt is not None else lambda _: None).where
     folder = to or folder
     source = FeatureStore.open(address)
-    if receipt is not None:
-        receipt.check(source)
     chosen = None if kinds is None else [kind.strip() for kind in kinds.split(",")]
     wanted = checked_kinds(source, chosen)
     arrays = (array for name, array in source.arrays.items() if name.split("/")[0] in wanted)
@@ -65,7 +63,8 @@ def push(
 ) -> None:
     """Copy a feature set to store.root, every row checked, and write its receipt. The folder stays as it is.
 
-    An extraction of the same set then finds it there, and leaves a stub.
+    An extraction of the same set then finds it there, and leaves a stub. One that is there, be it under another name, is not
+    sent again.
     """
     from pipelines.places import Places, receipt_of
     from pipelines.publish import send
@@ -76,7 +75,10 @@ def push(
     if places.root is None:
         raise StoreError(f"there is no store.root to copy {path} to; give --params FILE with it")
     store = FeatureStore.open(path)
-    address, file = places.address(path.name, store.spec.key), receipt or receipt_of(path)
-    send(store, address)
-    Receipt.of(store).write(file)
+    address, file, content = places.address(path.name, store.spec.key), receipt or receipt_of(path), Receipt.of(store)
+    try:
+        address = places.find(path.name, store.spec.key, lambda there: content.check(there, whole=True)).where
+    except StoreError:
+        send(store, address)
+    content.write(file)
     typer.echo(f"{address}: {len(store):,} images, {', '.join(store.kinds)}; receipt in {file}")

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,7 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
 ) -> None:
     """Remove a feature set, after asking. Folders that are none, or that hold other files too, are left alone."""
-    from pipelines.store.find import REMOVED, nbytes_of
+    from pipelines.store.find import nbytes_of
     from pipelines.store.table import size
     from store import StoreError
 
@@ -29,10 +29,10 @@ def rm(
         raise StoreError(f"{path} is a link to {os.readlink(path)}; name the folder itself")
     # "." and ".." have no name that the lock and the staged parts could be found by.
     path = Path(os.path.abspath(path)) if path.name in ("", "..") else path
-    targets = _staged(path) if staging else [(path, path, _key(path))]
+    targets = _staged(path) if staging else [(path, path, key_at(path))]
     for folder, _, _ in targets:
-        if (foreign := _foreign(folder)) is not None:
-            raise StoreError(f"{foreign} does not belong to a feature set; move it away first, then remove {folder}")
+        if (other := foreign(folder)) is not None:
+            raise StoreError(f"{other} does not belong to a feature set; move it away first, then remove {folder}")
     shown = ", ".join(f"{folder} ({size(nbytes_of(folder))})" for folder, _, _ in targets)
     if not yes:
         if not sys.stdin.isatty():
@@ -41,16 +41,46 @@ def rm(
             typer.echo("nothing was removed")
             raise typer.Exit(1)
     for folder, of, key in targets:
-        with _nobody_writes(of, key) as place:
-            gone = place / f"{REMOVED}{of.name}-{key}"
-            if folder != gone:
-                shutil.rmtree(gone, ignore_errors=True)  # of an earlier removal that was killed
-                os.rename(folder, gone)  # at one stroke: whatever happens from here on, no half set has its name
-            shutil.rmtree(gone)
+        remove(folder, of, key)
         typer.echo(f"removed {folder}")
 
 
-def _key(path: Path) -> str:
+def remove(folder: Path, of: Path, key: str) -> None:
+    """Remove a feature set, or what is unfinished of the one at `of`.
+
+    Raises: StoreError: somebody writes it.
+    """
+    from pipelines.store.find import REMOVED
+
+    with _nobody_writes(of, key) as place:
+        gone = place / f"{REMOVED}{of.name}-{key}"
+        if folder != gone:
+            shutil.rmtree(gone, ignore_errors=True)  # of an earlier removal that was killed
+            os.rename(folder, gone)  # at one stroke: whatever happens from here on, no half set has its name
+        shutil.rmtree(gone)
+
+
+def remove_objects(address: str, files: Sequence[str]) -> None:
+    """Remove files of a feature set in an object store, zarr.json first: whoever looks then finds no set.
+
+    Raises: StoreError: the service does not do it.
+    """
+    import fsspec  # type: ignore[import-untyped]
+
+    from store import StoreError
+
+    try:
+        fs, path = fsspec.core.url_to_fs(address)
+        for names in (["zarr.json"] if "zarr.json" in files else [], [name for name in files if name != "zarr.json"]):
+            if names:
+                fs.rm([f"{path}/{name}" for name in names])
+    except Exception as error:  # each service has its own errors
+        raise StoreError(
+            f"{address} cannot be removed: {error}; check the network and your right to, and give the command again"
+        ) from error
+
+
+def key_at(path: Path) -> str:
     """The key of a feature set, zeros if it is too damaged to tell.
 
     Raises: StoreError: it is none.
@@ -87,13 +117,9 @@ def _staged(path: Path) -> list[tuple[Path, Path, str]]:
     return found
 
 
-def _foreign(folder: Path) -> Path | None:
+def foreign(folder: Path) -> Path | None:
     """The first thing below a folder that neither a feature set nor its writer has."""
-    from store.layout import KINDS
-
-    group = rf"(?:{'|'.join(KINDS)})(?:/[\w-]{{1,100}})*"
-    file = re.compile(rf"(?:journal|zarr\.json|{group}/zarr\.json|{group}/c/\d+(?:/0)*)(?:\.partial)?", re.ASCII)
-    below = re.compile(group, re.ASCII)  # chunk folders fit it too
+    file, below = file_names()
     for where, folders, names in os.walk(folder):
         for name in sorted(names):
             path = Path(where, name)
@@ -104,6 +130,15 @@ def _foreign(folder: Path) -> Path | None:
             if path.is_symlink() or not below.fullmatch(path.relative_to(folder).as_posix()):
                 return path
     return None
+
+
+def file_names() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What files and folders of a feature set or its writer are called, by their path inside it."""
+    from store.layout import KINDS
+
+    group = rf"(?:{'|'.join(KINDS)})(?:/[\w-]{{1,100}})*"
+    file = re.compile(rf"(?:journal|zarr\.json|{group}/zarr\.json|{group}/c/\d+(?:/0)*)(?:\.partial)?", re.ASCII)
+    return file, re.compile(group, re.ASCII)  # chunk folders fit it too
 
 
 @contextmanager

@@ -69,6 +69,7 @@ class Machine:
         return {name: os.environ[name] for name in inherited if name in os.environ} | {
             "PATH": f"{self.python.parent}:{os.environ['PATH']}",
             "HOME": str(self.folder / "home"),
+            "BEYONDCLS_CONFIG": "",
             "DVC_NO_ANALYTICS": "1",
             "DVC_SITE_CACHE_DIR": str(self.folder / "site"),  # what DVC remembers of remotes is this machine's
             "NO_PROXY": "127.0.0.1",

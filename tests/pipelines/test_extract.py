@@ -68,14 +68,15 @@ def test_a_set_that_is_there_stays(options, project, extract):
     assert extract(*options)[0] == 0
     before, receipt = files(project / "features/a"), Path("receipts/a.json").read_bytes()
     made = check()
-    assert made["compared"] is None, "it was extracted"
+    assert made["compared"] == [], "it was extracted"
     status, out, _ = extract(*options)
     assert status == 0
     assert "features/a: not computed again, a sample of 32 of its 40 images agrees (at most 0" in out
     assert files(project / "features/a") == before
     assert Path("receipts/a.json").read_bytes() == receipt, "what depends on it need not run"
-    assert check()["compared"]["n_sampled"] == 32
-    assert {**check(), "compared": None} == made
+    [compared] = check()["compared"]
+    assert (compared["key"], compared["n_sampled"]) == (made["key"], 32)
+    assert {**check(), "compared": []} == made
 
 
 def test_another_version_of_torch(project, extract, monkeypatch):
@@ -122,7 +123,7 @@ def test_recompute(how, project, extract, edit):
     status, _, err = extract("--update", *(["--recompute"] if how == "option" else []))
     assert status == 0
     assert "it is extracted again" in err
-    assert check()["compared"] is None
+    assert check()["compared"] == []
     extract(out="features/b")
     assert files(project / "features/a") == files(project / "features/b")
     assert "not computed again" in extract("--recompute")[1], "it agrees now"
@@ -147,6 +148,7 @@ def test_from_another_set(project, extract):
     status, out, _ = extract("--from", "features/a", out="features/b")
     assert status == 0
     assert "features/a: not computed again, a sample of 32 of its 40 images agrees" in out
+    assert check("b")["compared"][0]["key"] == check("a")["key"] != check("b")["key"]
     extract(out="features/c")
     assert files(project / "features/b") == files(project / "features/c")
     status, _, err = extract("--from", "features/nowhere", out="features/d")

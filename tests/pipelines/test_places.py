@@ -119,13 +119,68 @@ def test_nothing_at_all(project):
 
 def test_another_root(project, tmp_path):
     project.params.write_text(json.dumps({"store": {"root": str(tmp_path / "other")}}))
+    other = f"{tmp_path}/other"
     expected = (
-        rf"not in features/one, and at store\.root \({tmp_path}/other\) it cannot be used: {tmp_path}/other/one-\w+ is not a"
+        rf"not in features/one, and at {other} \(store\.root of params\.yaml\) it cannot be used: {other}/one-\w+ is not a"
     )
     with pytest.raises(
         StoreError, match=expected + r".*dvc pull features/one` if DVC has it, or set store\.root to where it is"
     ):
         open_features("features/one", project.params)
+
+
+class TestUnderAnotherName:
+    """Another project may have given the same set another name."""
+
+    @pytest.fixture
+    def renamed(self, project) -> str:
+        fs, root = fsspec.core.url_to_fs(project.root)
+        key = project.whole.spec.key
+        fs.mv(f"{root}/one-{key}", f"{root}/theirs-{key}", recursive=True)
+        return f"{project.root}/theirs-{key}"
+
+    def test_is_found(self, project, renamed, tmp_path):
+        other = write_features(tmp_path / "other", 96, seed=5)
+        upload(other, f"{project.root}/one-{other.spec.key}")  # of this name, but another
+        for path in ("features/one", "receipts/one.json"):
+            store = open_features(path, project.params)
+            assert store.where == renamed
+            assert same(store, project.whole)
+        shutil.rmtree("receipts")
+        assert open_features("features/one", project.params).where == renamed, "a stub is enough"
+
+    def test_the_own_name_goes_first(self, project, renamed):
+        upload(project.whole, project.at)
+        assert open_features("features/one", project.params).where == project.at
+
+    @pytest.mark.parametrize("name", ["one", "aaa"])
+    def test_one_that_is_unfinished_does_not_count(self, name, project, renamed):
+        fs, root = fsspec.core.url_to_fs(project.root)
+        fs.cp(
+            f"{root}/theirs-{project.whole.spec.key}/images", f"{root}/{name}-{project.whole.spec.key}/images", recursive=True
+        )
+        assert open_features("features/one", project.params).where == renamed
+        fs.rm(f"{root}/theirs-{project.whole.spec.key}/zarr.json")
+        with pytest.raises(StoreError, match=rf"{project.at} is not a feature set: it has no zarr\.json"):
+            open_features("features/one", project.params)
+
+    @pytest.mark.parametrize("name", ["one", "aaa"])
+    def test_one_that_is_damaged_gives_way(self, name, project, renamed):
+        upload(project.whole, f"{project.root}/{name}-{project.whole.spec.key}")
+        fs, root = fsspec.core.url_to_fs(project.root)
+        fs.rm(f"{root}/{name}-{project.whole.spec.key}/patch", recursive=True)
+        assert open_features("features/one", project.params).where == renamed
+
+    def test_the_one_of_the_receipt_is_taken(self, project, renamed, tmp_path):
+        again = write_features(tmp_path / "again", 96, signal=1.0)  # the same key, other bytes
+        upload(again, f"{project.root}/again-{again.spec.key}")
+        assert open_features("features/one", project.params).where == renamed
+
+    def test_what_is_wrong_with_the_only_one_is_said(self, project, renamed):
+        fs, root = fsspec.core.url_to_fs(renamed)
+        fs.rm(f"{root}/patch", recursive=True)
+        with pytest.raises(StoreError, match=rf"{renamed}/patch/block1/view0 is missing"):
+            open_features("features/one", project.params)
 
 
 def damage(project, name: str, content: bytes | None) -> None:
@@ -204,6 +259,7 @@ class TestParameters:
         places = self.places(tmp_path, {"store": {"root": "s3://b/f/", "cache": {"folder": ".cache/features", "gb": 1.5}}})
         assert places == Places("s3://b/f", (Path.cwd() / ".cache/features", 1_500_000_000))
         assert places.address("one", "k") == "s3://b/f/one-k"
+        assert places.shown == f"s3://b/f (store.root of {tmp_path}/p.yaml)"
         assert self.places(tmp_path, {"store": {"root": "~/sets/"}}).root == str(Path.home() / "sets")
 
     @pytest.mark.parametrize(

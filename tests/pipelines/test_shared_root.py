@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from extract.encoders import load_encoder
 from extract.run import extract
 from pipelines import cli
 from store import FeatureStore
+from store.copies import copies_at
 from store.layout import KINDS
 from store.lock import Lock
 from store.receipt import Receipt
@@ -194,6 +196,60 @@ def test_a_set_that_is_there_is_not_extracted_again(extracted, project, beyondcl
     assert (files(project / "features"), files(project / "receipts")) == before
 
 
+@folder_and_s3
+def test_a_second_project_extracts_nothing(extracted, root, local, tmp_path, beyondcls, monkeypatch):
+    """Another folder, other names of the encoder and of the folder of the same images, and a root that the user configured."""
+    folder, file = tmp_path / "second", tmp_path / "beyondcls.toml"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    write_params(folder, None)
+    (folder / "params.yaml").write_text((folder / "params.yaml").read_text().replace("tiny:", "mine:"))
+    file.write_text(f'[store]\nroot = "{root}"\n')
+    monkeypatch.setenv("BEYONDCLS_CONFIG", str(file))
+    shutil.copytree(local / "data/test", "pictures")
+    monkeypatch.setattr("extract.run.FeatureWriter", None)
+    places = ("--data", "pictures", "--out", "features/mine-pictures", "--device", "cpu")
+    status, said = beyondcls("extract", "--params", "params.yaml", "--encoder", "mine", *places)
+    assert status == 0, said
+    assert f"features/mine-pictures: the set goes to {root} (store.root of {file})" in said
+    assert f"nothing to extract: {extracted['test']} is this very set" in said
+    assert f"at {extracted['test']}" in said
+    assert is_stub(folder / "features/mine-pictures")
+    assert {n.rpartition("-")[0] for n in copies_at(root).names()} == {"tiny-train", "tiny-test"}, "no second copy"
+    for params in ((), ("--params", "params.yaml")):
+        status, said = beyondcls("attention", "--features", "features/mine-pictures", "--out", "attention", *params)
+        assert status == 0, said
+    assert beyondcls("store", "pull", "mine-pictures", "--to", "pulled")[0] == 0
+    assert files(folder / "pulled") == files(local / "features/tiny-test")
+
+
+def test_the_root_of_the_user(project, root, local, tmp_path, beyondcls, monkeypatch):
+    """Also for commands without a parameter file; a project may insist on its own folder."""
+    file = tmp_path / "beyondcls.toml"
+    file.write_text(f'[store]\nroot = "{root}"\n')
+    monkeypatch.setenv("BEYONDCLS_CONFIG", str(file))
+    write_params(project, "project")
+    status, said = beyondcls(*extraction("test"))
+    assert status == 0, said
+    assert files(project / "features/tiny-test") == files(local / "features/tiny-test")
+    assert not Path(root).exists()
+    write_params(project, None)
+    status, said = beyondcls(*extraction("test"))
+    assert status == 1
+    assert f"features/tiny-test holds files, but feature sets go to {root} (store.root of {file})" in said
+    assert "`store: { root: project }` in the parameter file" in said
+    shutil.rmtree("features")
+    model = ("--model", "vit_tiny_patch16_224", "--random-seed", 0, "--shard-rows", 32)
+    status, said = beyondcls(
+        "extract", "--encoder", "any", *model, "--data", "data/test", "--out", "features/any", "--device", "cpu"
+    )
+    assert status == 0, said
+    assert is_stub(project / "features/any")
+    key = Receipt.read("receipts/any.json").key
+    assert FeatureStore.open(f"{root}/any-{key}").spec.key == key
+    assert beyondcls("attention", "--features", "features/any", "--out", "attention")[0] == 0
+
+
 def test_a_receipt_elsewhere_and_without_a_root(project, local, beyondcls):
     write_params(project, None)
     status, said = beyondcls(*extraction("test", "--receipt", "elsewhere/r.json"))
@@ -280,6 +336,13 @@ class TestFetching:
         assert content(address_of(root, "test", local)) == files(local / "features/tiny-test")
         assert Receipt.read("receipts/tiny-test.json") == Receipt.of(FeatureStore.open("features/tiny-test"))
         assert not is_stub(project / "features/tiny-test")
+        fs, path = at(address_of(root, "test", local))
+        fs.rm(path, recursive=True)
+        upload(FeatureStore.open("features/tiny-test"), address_of(root, "test", local).replace("tiny-test", "theirs"))
+        status, said = beyondcls("store", "push", "features/tiny-test", "--params", "params.yaml")
+        assert status == 0, said
+        assert f"{root}/theirs-" in said
+        assert not content(address_of(root, "test", local)), "what is there under another name is not sent again"
         status, said = beyondcls("store", "push", "features/tiny-test")
         assert status == 1
         assert "there is no store.root to copy features/tiny-test to; give --params FILE with it" in said
@@ -314,12 +377,33 @@ class TestLooking:
         assert beyondcls("store", "verify", extracted["train"])[0] == 0
 
 
+@only_s3  # a folder and a store in memory have tests of their own
+def test_removing_what_nothing_refers_to(extracted, project, root, beyondcls, monkeypatch):
+    fs, path = at(f"{root}/half-{'0' * 32}/images/label/c/0")
+    fs.pipe_file(path, b"x")
+    (project / "receipts/tiny-train.json").unlink()
+    shutil.rmtree("features/tiny-train")
+    gc = ("store", "gc", "--params", "params.yaml", "--only-this-project", "--delete", "--all")
+    status, said = beyondcls(*gc)
+    assert status == 0, said
+    assert f"removed {extracted['train']}" in said
+    assert "not uploaded completely; its last file came within a day" in said
+    assert not content(extracted["train"])
+    assert FeatureStore.open(extracted["test"]).arrays
+    monkeypatch.setattr("pipelines.store.leftovers.RECENT", timedelta(0))
+    assert f"removed {root}/half-" in beyondcls(*gc)[1]
+    assert copies_at(root).names() == [Path(extracted["test"]).name]
+
+
 class TestChanging:
     @pytest.mark.parametrize("how", ["--extend", "--repair"])
     def test_what_is_at_the_root_stays_as_it_is(self, how, extracted, project, root, beyondcls):
         status, said = beyondcls(*extraction("train", how))
         assert status == 1
-        assert f"{how} changes a feature set in features/tiny-train, but its arrays are at {root} (store.root)" in said
+        assert (
+            f"{how} changes a feature set in features/tiny-train, but its arrays are at {root} (store.root of params.yaml)"
+            in said
+        )
         assert "beyondcls store pull features/tiny-train --params FILE" in said
 
     @folder_and_s3

@@ -9,6 +9,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from pipelines.doctor import store_root
 from pipelines.doctor.here import Here
+from store import BeyondClsError
 
 
 def check(folder, root, **options):
@@ -22,13 +23,47 @@ def test_none(tmp_path):
     assert store_root.check(Here(tmp_path)) is None
 
 
+class TestOfTheUser:
+    @pytest.fixture(autouse=True)
+    def file(self, tmp_path, monkeypatch):
+        (tmp_path / "theirs").mkdir()
+        file = tmp_path / "beyondcls.toml"
+        file.write_text(f'[store]\nroot = "{tmp_path}/theirs"\n')
+        monkeypatch.setenv("BEYONDCLS_CONFIG", str(file))
+        return file
+
+    def test_counts_where_the_project_names_none(self, tmp_path, file):
+        expected = f"{tmp_path}/theirs (entries: 0) can be read and written to (from {file})"
+        assert store_root.check(Here(tmp_path)).found == expected
+        (tmp_path / "params.yaml").write_text("store: {root: null, cache: null}")
+        assert store_root.check(Here(tmp_path)).found == expected
+
+    def test_the_project_goes_first(self, tmp_path, file):
+        (tmp_path / "common").mkdir()
+        assert check(tmp_path, "common").found.endswith(
+            f"common (entries: 0) can be read and written to (from {tmp_path}/params.yaml)"
+        )
+        finding = check(tmp_path, "project")
+        assert finding.state == "ok"
+        assert (
+            finding.found == f"none: feature sets lie in features/, as params.yaml says, and not at {tmp_path}/theirs ({file})"
+        )
+
+    def test_a_mistake(self, tmp_path, file):
+        file.write_text("[store]\nroot = 5\n")
+        with pytest.raises(BeyondClsError, match=f"store.root in {file} is 5"):
+            check(tmp_path, "common")
+
+
 class TestFolder:
     def test_works(self, tmp_path):
         (tmp_path / "common/set").mkdir(parents=True)
         for root in ("common", str(tmp_path / "common"), f"file://{tmp_path / 'common'}"):
             finding = check(tmp_path, root)
             assert finding.state == "ok"
-            assert finding.found == f"{tmp_path / 'common'} (entries: 1) can be read and written to"
+            assert (
+                finding.found == f"{tmp_path / 'common'} (entries: 1) can be read and written to (from {tmp_path}/params.yaml)"
+            )
         assert [p.name for p in (tmp_path / "common").iterdir()] == ["set"]
 
     def test_not_there(self, tmp_path, monkeypatch):
@@ -95,7 +130,10 @@ class TestAddress:
     def test_works(self, tmp_path, service):
         service(lambda path: ["a", "b"])
         finding = check(tmp_path, "doctored://bucket/folder")
-        assert (finding.state, finding.found) == ("ok", "doctored://bucket/folder can be listed (entries: 2)")
+        assert (finding.state, finding.found) == (
+            "ok",
+            f"doctored://bucket/folder can be listed (entries: 2) (from {tmp_path}/params.yaml)",
+        )
 
     def test_empty(self, tmp_path, service):
         def ls(path):
@@ -105,7 +143,10 @@ class TestAddress:
 
         service(ls)
         finding = check(tmp_path, "doctored://bucket/folder")
-        assert (finding.state, finding.found) == ("ok", "doctored://bucket/folder: nothing there yet")
+        assert (finding.state, finding.found) == (
+            "ok",
+            f"doctored://bucket/folder: nothing there yet (from {tmp_path}/params.yaml)",
+        )
 
     def test_no_bucket(self, tmp_path, service):
         def ls(path):

@@ -1,0 +1,221 @@
+"""What lies in a folder of feature sets, or at a root, and can be removed: whole sets, and remains of unfinished work."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pipelines.publish import SCRATCH
+from pipelines.store.find import REMOVED, is_feature_set, nbytes_of, staged_in
+from pipelines.store.lock_files import key_in
+from pipelines.store.remove import file_names, foreign, key_at, remove, remove_objects
+from store.copies import copies_at, is_remote
+from store.errors import StoreError
+from store.folder import open_folder
+from store.lock import Lock, holder
+from store.parallel import each
+from store.pull import PULLED
+from store.stub import is_stub
+from store.transfer import AT_ONCE
+
+AT_ROOT = re.compile(r"(.+)-([0-9a-f]{32})", re.ASCII)
+CHANGED = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")  # as services call it
+RECENT = timedelta(days=1)  # an upload whose last file came since may still go on: nobody can lock an object store
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A feature set, or the remains of one.
+
+    Attributes:
+        name: of the set, without its key.
+        keys: what its files and its name say.
+        md5: of its zarr.json; None if it has none.
+        state: in words; empty for a whole set.
+        why_left: it must not be touched, whatever refers to it; empty if it may be.
+        unfinished: whoever makes the set would go on with it; it is of no use once the set is whole.
+        is_rest: nothing goes on with it, so it is of no use whatever refers to the set.
+        remove: does it. Raises: StoreError: somebody writes it.
+    """
+
+    address: str
+    name: str
+    keys: frozenset[str]
+    nbytes: int
+    remove: Callable[[], None] = field(compare=False)
+    md5: str | None = None
+    state: str = ""
+    why_left: str = ""
+    unfinished: bool = False
+    is_rest: bool = False
+
+
+def leftovers(place: str, at_root: bool) -> list[Leftover]:
+    """What lies directly in a folder or in a folder of an object store, stubs left out.
+
+    Args:
+        at_root: only ROOT/NAME-KEY counts; else any feature set.
+
+    Raises: StoreError: it cannot be listed.
+    """
+    if is_remote(place):
+        return list(_in_object_store(place))
+    folder = Path(place.removeprefix("file://"))
+    if not folder.is_dir():
+        return []
+    return [*_sets(folder, at_root), *_staged(folder, at_root), *_on_their_way(folder)]
+
+
+def _sets(folder: Path, at_root: bool) -> Iterator[Leftover]:
+    for path in sorted(folder.iterdir()):
+        named = AT_ROOT.fullmatch(path.name) if at_root else None
+        if path.name.startswith(".") or path.is_symlink() or not path.is_dir() or (at_root and not named):
+            continue
+        if not is_feature_set(path) or is_stub(path):
+            continue
+        file = path / "zarr.json"
+        content = file.read_bytes() if file.is_file() else None
+        key = content and key_in(content)
+        name, keys = (named[1], {named[2], key}) if named else (path.name, {key})
+        left = _why_left(path) or ("" if content is not None else f"{file} is missing; remove it by hand")
+        yield Leftover(
+            str(path),
+            name,
+            frozenset(key for key in keys if key),
+            nbytes_of(path),
+            lambda path=path: remove(path, path, key_at(path)),  # type: ignore[misc]
+            None if content is None else hashlib.md5(content, usedforsecurity=False).hexdigest(),
+            "" if key else "damaged",
+            left or _written(path),
+        )
+
+
+def _written(path: Path) -> str:
+    """Who works on the feature set at a path, be it an extension that has another key."""
+    pattern = re.escape(path.name) + r"-[0-9a-f]{32}\.lock"
+    locks = (lock for lock in sorted((path.parent / ".staging").glob("*.lock")) if re.fullmatch(pattern, lock.name))
+    return next((f"being written by {who}" for lock in locks if (who := holder(lock))), "")
+
+
+def _why_left(path: Path) -> str:
+    other = foreign(path)
+    return "" if other is None else f"{other} does not belong to a feature set; move it away first"
+
+
+def _staged(folder: Path, at_root: bool) -> Iterator[Leftover]:
+    """Under .staging: what a writer has written so far, and what is half removed."""
+    for staged in staged_in(folder):
+        key = staged.folder.name[-32:]
+        named = AT_ROOT.fullmatch(staged.of.name) if at_root else None
+        rest = staged.folder.name.startswith(REMOVED)
+        who = holder(staged.lock)
+        yield Leftover(
+            str(staged.folder),
+            named[1] if named else staged.of.name,
+            frozenset({key}),
+            nbytes_of(staged.folder),
+            lambda staged=staged, key=key: remove(staged.folder, staged.of, key),  # type: ignore[misc]
+            state=staged.state(),
+            why_left=f"being written by {who}" if who else _why_left(staged.folder),
+            unfinished=True,
+            is_rest=rest,
+        )
+
+
+def _on_their_way(folder: Path) -> Iterator[Leftover]:
+    """Under .upload and .pull: what was to be sent to a root, or fetched from there."""
+    for place, state in ((folder / SCRATCH, "not uploaded yet"), (folder / PULLED, "not fetched yet")):
+        yield from _staged(place, at_root=True)
+        for path in sorted(place.glob("*")):
+            base = path.name.removesuffix(".removed")
+            if (named := AT_ROOT.fullmatch(base)) is None or not path.is_dir():
+                continue
+            lock = place / f"{base}.lock"
+            who = holder(lock)
+            yield Leftover(
+                str(path),
+                named[1],
+                frozenset({named[2]}),
+                nbytes_of(path),
+                lambda path=path, lock=lock, key=named[2]: _remove_locked(path, lock, key),  # type: ignore[misc]
+                state=state if base == path.name else "half removed",
+                why_left=f"being written by {who}" if who else _written(path) or _why_left(path),
+                unfinished=True,
+                is_rest=base != path.name,
+            )
+
+
+def _remove_locked(path: Path, lock: Path, key: str) -> None:
+    held = Lock(lock, str(path))
+    try:
+        remove(path, path.with_name(lock.stem), key)
+    finally:
+        held.release()
+        if not any(path.parent.iterdir()):
+            path.parent.rmdir()
+
+
+def _in_object_store(root: str) -> Iterator[Leftover]:
+    sizes: dict[str, dict[str, int]] = {}
+    for name, nbytes in copies_at(root).sizes().items():
+        first, _, rest = name.partition("/")
+        if rest and AT_ROOT.fullmatch(first):
+            sizes.setdefault(first, {})[rest] = nbytes
+
+    def look(first: str) -> Leftover:
+        address, files = f"{root}/{first}", sizes[first]
+        named = AT_ROOT.fullmatch(first)
+        assert named is not None
+        content = open_folder(address).content("zarr.json") if "zarr.json" in files else None
+        key = content and key_in(content)
+        left = next(
+            (f"{address}/{f} does not belong to a feature set; move it away first" for f in sorted(files) if not _ours(f)), ""
+        )
+        if content is None and not left and not _is_old(address):
+            left = "its last file came within a day, or nobody says when: it may still be being sent"
+        return Leftover(
+            address,
+            named[1],
+            frozenset(key for key in (named[2], key) if key),
+            sum(files.values()),
+            lambda: remove_objects(address, sorted(files)),
+            None if content is None else hashlib.md5(content, usedforsecurity=False).hexdigest(),
+            "not uploaded completely" if content is None else "" if key else "damaged",
+            left,
+            unfinished=content is None,
+        )
+
+    yield from each(look, sorted(sizes), AT_ONCE)
+
+
+def _ours(file: str) -> bool:
+    return bool(file_names()[0].fullmatch(file))
+
+
+def _is_old(address: str) -> bool:
+    """Whether nothing came to an address for some time; no, if the service does not say when."""
+    import fsspec  # type: ignore[import-untyped]
+
+    try:
+        fs, path = fsspec.core.url_to_fs(address)
+        listed = fs.find(path, detail=True).values()
+    except Exception as error:  # each service has its own errors
+        raise StoreError(f"{address} cannot be listed: {error}; check the network and your credentials") from error
+    times = [time for entry in listed for name in CHANGED if (time := _as_time(entry.get(name))) is not None]
+    return bool(times) and datetime.now(UTC) - max(times) > RECENT
+
+
+def _as_time(value: Any) -> datetime | None:
+    """A time as one of the services gives it; None if it is something else."""
+    if isinstance(value, float):
+        value = datetime.fromtimestamp(value, UTC)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = datetime.fromisoformat(value)
+    if not isinstance(value, datetime):
+        return None
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
