@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SPLITS = ("train", "test")
 MAE, RANDOM = "quickstart-mae", "quickstart-random"
 DATASET = "cifar10"
-CODE = {"code-extract", "code-probe"}  # stages
+CODE = {"code-extract", f"code-data@{DATASET}", "code-probe"}  # stages
 GROUPS = {"cls": "probe-cls", "mine": "probe-own"}  # stages of heads that do not read patch tokens alone
 
 
@@ -60,11 +60,14 @@ def shrink(params: dict[str, Any]) -> None:
 def keep_stages(folder: Path, kept: Sequence[str]) -> None:
     """Leave only these stages in dvc.yaml, and those that digest their code."""
     described = yaml.safe_load((folder / "dvc.yaml").read_text())
-    stages = described["stages"]
-    deps = {dep for name in kept for dep in stages[name]["deps"]}
-    described["stages"] = {
-        name: stage for name, stage in stages.items() if name in kept or (name.startswith("code-") and deps & {*stage["outs"]})
-    }
+    stages, needed = described["stages"], list(kept)
+    for name in needed:  # which grows
+        for dep in stages[name]["deps"]:
+            made = (
+                other for other, stage in stages.items() if other.startswith("code-") and dep.startswith(tuple(stage["outs"]))
+            )
+            needed += [other for other in made if other not in needed]
+    described["stages"] = {name: stage for name, stage in stages.items() if name in needed}
     (folder / "dvc.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
 
 
