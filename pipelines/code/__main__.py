@@ -1,4 +1,4 @@
-"""python -m pipelines.code PROGRAM: digests of the code that it runs."""
+"""python -m pipelines.code: digests of the code that stages run."""
 
 import json
 import shutil
@@ -9,33 +9,28 @@ from typing import Annotated
 import typer
 
 from pipelines.code.closure import Project
-from pipelines.code.units import PROGRAMS
+from pipelines.code.units import FOLDERS, units
 from pipelines.params import read_params
 from store import BeyondClsError
-from store.errors import unknown
 
 
 def main(
-    program: Annotated[str, typer.Argument(help=f"{', '.join(PROGRAMS)}")],
     params: Annotated[Path, typer.Option(help="says which entries of registries are used")] = Path("params.yaml"),
     out: Annotated[Path, typer.Option(help="folder for the digests")] = Path("code"),
 ) -> None:
-    """Write OUT/PROGRAM.json; of programs whose stages use different code, a file for each encoder, head, …
+    """Write OUT/PROGRAM.json, and a file for each encoder, head, … where their stages use different code.
 
-    Each maps the files of the project that are run to digests of their syntax trees. To be run in the project's folder.
+    Each maps the files of the project that can be run to digests of their syntax trees. To be run in the project's folder.
 
-    Raises: BeyondClsError: unknown program, or no parameter file.
+    Raises: BeyondClsError: no parameter file, or sections without names.
     """
-    if program not in PROGRAMS:
-        raise BeyondClsError(unknown("program", program, PROGRAMS))
     project = Project(Path().resolve())
-    units = list(PROGRAMS[program](read_params(params), project))
-    for folder in {out / unit.file for unit in units if "/" in unit.file}:
-        shutil.rmtree(folder.parent, ignore_errors=True)  # of entries that are gone
-    for unit in units:
-        file = out / f"{unit.file}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(project.digests(unit.modules, unit.used), indent=1) + "\n", encoding="utf-8")
+    written = {f"{unit.file}.json": project.digests(unit.modules, unit.used) for unit in units(read_params(params), project)}
+    for folder in FOLDERS:
+        shutil.rmtree(out / folder, ignore_errors=True)  # with files of entries that are gone
+        (out / folder).mkdir(parents=True)
+    for name, digests in written.items():
+        (out / name).write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -36,9 +36,12 @@ class Project:
             used: entries of registries that it uses.
         """
         roots = list(modules)
-        trees, asked = self._reached(roots, used, {})
-        while (again := self._reached(roots, used, asked))[1] != asked:  # what is asked for may let an import stay
-            trees, asked = again
+        asked: dict[str, set[str]] = {}
+        while True:
+            trees, asks = self._reached(roots, used, asked)
+            if asks == asked:
+                break
+            asked = asks  # which may let an import stay, that asks for more
         found: dict[str, str | None] = {name: None for name in roots if name.endswith(".py") and self.file(name) is None}
         for name, tree in trees.items():
             file = self.file(name)
@@ -127,12 +130,9 @@ class Project:
         return ".".join([*above, *([node.module] if node.module else [])])
 
     def _file(self, name: str) -> Path | None:
-        path = self.root / name.replace(".", "/")
-        if name.endswith(".py"):
-            places = [self.root / name]
-        else:
-            places = [path / "__init__.py", path.with_name(f"{path.name}.py")]
-        return next((file for file in places if file.is_file()), None)
+        path = name.replace(".", "/")
+        places = (name,) if name.endswith(".py") else (f"{path}/__init__.py", f"{path}.py")
+        return next((self.root / place for place in places if (self.root / place).is_file()), None)
 
     def _tree(self, name: str) -> ast.Module:
         """A file that is no Python counts by its text: whoever runs it will say so."""
@@ -142,7 +142,7 @@ class Project:
         try:
             return parsed(text)
         except SyntaxError:
-            return ast.Module([ast.Expr(ast.Constant(text))], [])
+            return ast.Module([ast.Return(ast.Constant(text))], [])  # as no module that can be parsed
 
     def _digest_of(self, name: str) -> str:
         return digest(self.tree(name))

@@ -19,9 +19,9 @@ from store import BeyondClsError
 def main(
     data: Annotated[str, typer.Option(help="the data set, with train and test")],
     out: Annotated[Path, typer.Option(help="file to write")],
-    readers: Annotated[
-        Path, typer.Option(help="folder with FORM.json, as `python -m pipelines.code extract` writes it")
-    ] = Path("code/readers"),
+    readers: Annotated[Path, typer.Option(help="folder with FORM.json, as `python -m pipelines.code` writes it")] = Path(
+        "code/readers"
+    ),
 ) -> None:
     """Write the digests of the readers that a data set needs, by form: {FORM: {FILE: DIGEST}}.
 

@@ -1,7 +1,7 @@
 """A registry's module as those see it who use only some of its entries.
 
-A registry is a dictionary that a module writes out (`ENCODERS = {…}`); its values come from leaves, modules of their own. What is
-not used of it is taken out of the tree: the entries, the imports that serve them alone, and the names of these in `__all__`.
+A registry is a dictionary that a module writes out (`ENCODERS = {…}`); its values come from leaves, modules of their own. What
+is not used of it is taken out of the tree: the entries, the imports that serve them alone, and the names of these in `__all__`.
 """
 
 import ast

@@ -2,13 +2,13 @@
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 DIGITS = 32  # hexadecimal: 128 bits
 
-# Fields of nodes that say how something is written, not what it does.
-UNREAD = ("kind", "type_comment", "type_ignores")
+# Fields of nodes that say how something is written, or follow from where it stands.
+UNREAD = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 
 
 def parsed(source: str) -> ast.Module:
@@ -16,17 +16,15 @@ def parsed(source: str) -> ast.Module:
 
     Raises: SyntaxError: it is no Python.
     """
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
-            node, clean=False
-        ):
-            del node.body[0]
-    return _ForTypes().visit(tree)
+    return _WithoutWords().visit(ast.parse(source))
 
 
-class _ForTypes(ast.NodeTransformer):
-    """Leaves of `if TYPE_CHECKING: … else: …` what is run."""
+class _WithoutWords(ast.NodeTransformer):
+    """Leaves out texts that stand alone, docstrings among them, and of `if TYPE_CHECKING: … else: …` what is not run."""
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if is_text else self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> Any:
         self.generic_visit(node)
@@ -40,25 +38,25 @@ def digest(tree: ast.AST) -> str:
     Versions differ in which empty fields nodes have, and in which characters `repr` escapes; so empty ones are left out, and
     all beyond ASCII is escaped.
     """
-    content = hashlib.sha256()
-    for piece in _written(tree):
-        content.update(piece.encode("ascii"))
-    return content.hexdigest()[:DIGITS]
+    pieces: list[str] = []
+    _write(tree, pieces.append)
+    return hashlib.sha256("".join(pieces).encode("ascii")).hexdigest()[:DIGITS]
 
 
-def _written(value: Any) -> Iterator[str]:
+def _write(value: Any, write: Callable[[str], None]) -> None:
     if isinstance(value, ast.AST):
-        yield f"{type(value).__name__}("
-        for name, field in sorted(ast.iter_fields(value)):
+        write(f"{type(value).__name__}(")
+        for name in sorted(value._fields):
+            field = getattr(value, name, None)
             if name not in UNREAD and field is not None and field != []:
-                yield f"{name}="
-                yield from _written(field)
-        yield ")"
+                write(f"{name}=")
+                _write(field, write)
+        write(")")
     elif isinstance(value, list):
-        yield "["
+        write("[")
         for item in value:
-            yield from _written(item)
-            yield ","
-        yield "]"
+            _write(item, write)
+            write(",")
+        write("]")
     else:
-        yield f"{type(value).__name__} {value!a} "
+        write(f"{type(value).__name__} {value!a} ")

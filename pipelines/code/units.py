@@ -1,6 +1,6 @@
 """What there is a digest of: a program, or those of its entries in params.yaml that use different code."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,8 @@ from pipelines.code.registries import Used
 from pipelines.groups import GROUPS, file_of
 from pipelines.params import mapping, section
 from pipelines.studies import PLACES
+
+FOLDERS = ("extract", "readers", "heads", "studies")  # of digests for each encoder, form of data set, head, study
 
 ENCODERS = ("extract.encoders", "ENCODERS")
 STATISTICS = (("extract.attention", "STATISTICS"), ("extract.attention", "PER_BLOCK"))
@@ -44,7 +46,7 @@ def _extract(params: Params, project: Project) -> Iterator[Unit]:
         yield Unit(f"readers/{form}", (READERS[0],), {READERS: {form}})
 
 
-def _probe(params: Params, project: Project) -> Iterator[Unit]:
+def _probe(params: Params) -> Iterator[Unit]:
     """For each head, and for each study."""
     common = section(params, "probe")
     for name in GROUPS:
@@ -56,10 +58,10 @@ def _probe(params: Params, project: Project) -> Iterator[Unit]:
             yield _of_heads(f"studies/{study}", "pipelines.probe", section(entry, "heads"), [common, entry])
 
 
-def _localise(params: Params, project: Project) -> Iterator[Unit]:
+def _localise(params: Params) -> Unit:
     """Of the head whose weights it reads."""
     heads = {head: entry for name in GROUPS for head, entry in section(params, name).items() if head == LOCALISED}
-    yield _of_heads("localise", "pipelines.localise", heads, [section(params, "probe")])
+    return _of_heads("localise", "pipelines.localise", heads, [section(params, "probe")])
 
 
 def _of_heads(file: str, module: str, heads: Params, common: Collection[Params]) -> Unit:
@@ -72,31 +74,21 @@ def _of_heads(file: str, module: str, heads: Params, common: Collection[Params])
     return Unit(file, (module, *files), {AGGREGATORS: aggregators, PROTOCOLS: protocols} if heads else {})
 
 
-def _attention(params: Params, project: Project) -> Iterator[Unit]:
-    yield Unit("attention", ("pipelines.attention",), _statistics(params))
-
-
 def _statistics(params: Params) -> Used:
     """Those that `extract` asks for; all where it does not say."""
     names = section(params, "extract").get("statistics")
     return {registry: set(map(str, names)) for registry in STATISTICS} if isinstance(names, list | tuple) else {}
 
 
-def _alone(name: str, module: str, used: Used) -> Callable[[Params, Project], Iterator[Unit]]:
-    """A program that uses the same code whatever params.yaml says."""
+def units(params: Params, project: Project) -> Iterator[Unit]:
+    """All that stages depend on, but for what reads their data sets (reader.py).
 
-    def units(params: Params, project: Project) -> Iterator[Unit]:
-        yield Unit(name, (module,), used)
-
-    return units
-
-
-PROGRAMS: dict[str, Callable[[Params, Project], Iterator[Unit]]] = {
-    "extract": _extract,
-    "compose": _alone("compose", "pipelines.quickstart.compose", {READERS: ()}),
-    "probe": _probe,
-    "attention": _attention,
-    "divergence": _alone("divergence", "pipelines.divergence", {}),
-    "localise": _localise,
-    "report": _alone("report", "pipelines.report.command", {READERS: ()}),
-}
+    Raises: BeyondClsError: sections of the parameter file have no names.
+    """
+    yield from _extract(params, project)
+    yield from _probe(params)
+    yield Unit("attention", ("pipelines.attention",), _statistics(params))
+    yield _localise(params)
+    yield Unit("compose", ("pipelines.quickstart.compose",), {READERS: ()})
+    yield Unit("divergence", ("pipelines.divergence",), {})
+    yield Unit("report", ("pipelines.report.command",), {READERS: ()})

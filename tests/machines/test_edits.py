@@ -31,4 +31,12 @@ def test_only_what_changes_features_extracts(observed):
     extracting = {
         edit.name for edit in EDITS if any(stage.startswith(("extract@", "extract-")) for stage in observed[edit.name].ran)
     }
-    assert extracting == {edit.name for edit in EDITS[EDITS.index(next(e for e in EDITS if e.extracts)) :]}
+    assert extracting == {edit.name for edit in EDITS if edit.extracts}
+
+
+def test_code_that_is_not_used_runs_nothing(observed):
+    unused = [
+        edit.name for edit in EDITS if edit.name.startswith(("the code:", "a new file", "a new att", "a reader", "an agg"))
+    ]
+    assert len(unused) == 5
+    assert not any(observed[name].ran for name in unused)
