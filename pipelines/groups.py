@@ -1,6 +1,7 @@
 """Groups of heads in params.yaml: which arrays `dvc repro` fetches for each, and whether a head stands under the right one."""
 
 from collections.abc import Mapping
+from os.path import normpath
 from typing import TYPE_CHECKING, Any
 
 from pipelines.params import section
@@ -34,7 +35,7 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
                 continue
             aggregator, options = plans[name].head.aggregator, plans[name].head.options
             file = file_of(aggregator)
-            if file is not None and not file.startswith(FILES):
+            if file is not None and not normpath(file).startswith(FILES):
                 raise BeyondClsError(
                     f"{group}.{name} in the parameter file has aggregator {aggregator!r}, expected a file in {FILES}, the "
                     f"folder that `dvc repro` watches; move it there, and write {FILES}{aggregator.rpartition('/')[2]}"

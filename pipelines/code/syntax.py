@@ -26,6 +26,12 @@ class _WithoutWords(ast.NodeTransformer):
         is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         return None if is_text else self.generic_visit(node)
 
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> Any:
+        self.generic_visit(node)
+        # Python 3.12 puts an empty text behind the last value in a format.
+        node.values = [value for value in node.values if not (isinstance(value, ast.Constant) and value.value == "")]
+        return node
+
     def visit_If(self, node: ast.If) -> Any:
         self.generic_visit(node)
         name = node.test.attr if isinstance(node.test, ast.Attribute) else getattr(node.test, "id", None)

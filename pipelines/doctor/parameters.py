@@ -93,6 +93,8 @@ def _head(folder: Path, name: str, params: dict[str, Any], is_in_group: bool = F
     from probe.aggregators import AGGREGATORS, is_own
 
     plans, _ = plans_and_run([name], params, {}, {})
+    if is_in_group:
+        check_groups(params, plans, runs_files=False)
     for plan in plans.values():
         aggregator = plan.head.aggregator
         if is_own(aggregator):
@@ -101,8 +103,6 @@ def _head(folder: Path, name: str, params: dict[str, Any], is_in_group: bool = F
                 raise BeyondClsError(f"aggregator of head {name!r} is {aggregator!r}, but there is no file {file}; correct it")
         elif aggregator not in AGGREGATORS:
             raise BeyondClsError(unknown(f"aggregator of head {name!r}", aggregator, AGGREGATORS))
-    if is_in_group:
-        check_groups(params, plans, runs_files=False)
 
 
 def _study(folder: Path, name: str, params: dict[str, Any]) -> None:
