@@ -26,7 +26,7 @@ class Project:
     def __init__(self, root: Path):
         self.root = root
         self.file, self.tree = cache(self._file), cache(self._tree)
-        self._digest, self._imported = cache(self._digest_of), cache(self._imports_of)
+        self._digest, self._imported, self._pruned = cache(self._digest_of), cache(self._imports_of), cache(self._prune)
 
     def digests(self, modules: Iterable[str], used: Used) -> dict[str, str | None]:
         """Digests of all that some modules can import, by file, sorted; None of a file that is not there.
@@ -78,14 +78,17 @@ class Project:
         return trees, asks
 
     def _as_used(self, name: str, used: Used, asked: Collection[str]) -> ast.Module:
-        entries = {registry: keys for (module, registry), keys in used.items() if module == name}
-        return without_unused(self.tree(name), entries, asked, self._keys_of) if entries else self.tree(name)
+        entries = frozenset((registry, frozenset(keys)) for (module, registry), keys in used.items() if module == name)
+        return self._pruned(name, entries, frozenset(asked)) if entries else self.tree(name)
 
     def _imports(self, name: str, tree: ast.Module, asked: Collection[str]) -> Iterable[Import]:
         """Of the project's modules; those of a module's `__getattr__` as far as their names are asked for."""
         if tree is self.tree(name) and not any(map(_is_lazy, tree.body)):
             return self._imported(name)
-        return [found for node in _nodes(tree, asked) for found in self._of(node, name)] + list(self._through_facade(tree))
+        return self._of_nodes(list(_nodes(tree, asked)), name)
+
+    def _of_nodes(self, nodes: Collection[ast.AST], name: str) -> list[Import]:
+        return [found for node in nodes for found in self._of(node, name)] + list(self._through_facade(nodes))
 
     def _of(self, node: ast.AST, name: str) -> Iterator[Import]:
         """What a node of the module `name` imports."""
@@ -107,11 +110,11 @@ class Project:
             if self.file(f"{module}.{name}") is not None:
                 yield f"{module}.{name}", EVERYTHING
 
-    def _through_facade(self, tree: ast.Module) -> Iterator[Import]:
+    def _through_facade(self, nodes: Collection[ast.AST]) -> Iterator[Import]:
         """What `beyondcls.NAME` imports where `import beyondcls` stands."""
-        imported = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+        imported = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
         called = {alias.asname or alias.name for alias in imported if alias.name == FACADE}
-        for node in ast.walk(tree) if called else ():
+        for node in nodes if called else ():
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in called:
                 yield from self._named(FACADE, node.attr)
 
@@ -144,12 +147,14 @@ class Project:
         except SyntaxError:
             return ast.Module([ast.Return(ast.Constant(text))], [])  # as no module that can be parsed
 
+    def _prune(self, name: str, entries: frozenset[tuple[str, frozenset[str]]], asked: frozenset[str]) -> ast.Module:
+        return without_unused(self.tree(name), dict(entries), asked, self._keys_of)
+
     def _digest_of(self, name: str) -> str:
         return digest(self.tree(name))
 
     def _imports_of(self, name: str) -> list[Import]:
-        tree = self.tree(name)
-        return [found for node in ast.walk(tree) for found in self._of(node, name)] + list(self._through_facade(tree))
+        return self._of_nodes(list(ast.walk(self.tree(name))), name)
 
     def _keys_of(self, module: str, name: str) -> set[str] | None:
         return None if self.file(module) is None else keys_in(self.tree(module), name)

@@ -216,7 +216,7 @@ class TestRun:
             "{aggregator: cls, preset: adamw, epochs: 2, warmup_epochs: 0}",
             "{aggregator: average, protocol: {name: knn, ks: [3]}}",
         )
-        file = params(f"heads: {{a: {a}, b: {b}}}")
+        file = params(f"cls_heads: {{a: {a}}}\nheads: {{b: {b}}}")
         status, shown, _ = beyondcls(*file, "--head", "a", "--head", "b")
         assert status == 0, shown
         one, other = (json.loads((tmp_path / f"out/{name}/metrics.json").read_text()) for name in "ab")
