@@ -119,6 +119,9 @@ class Project:
                 yield from self._named(FACADE, node.attr)
 
     def _homes(self) -> dict[str, str]:
+        """Modules by the names that the front door gives; none where there is no front door."""
+        if self.file(FACADE) is None:
+            return {}
         tree = self.tree(FACADE)
         content = next(s.value for s in tree.body if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == HOMES)
         return ast.literal_eval(content)

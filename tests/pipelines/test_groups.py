@@ -87,7 +87,7 @@ def test_a_file_is_asked_what_it_reads_where_it_may_be_run(tmp_path, monkeypatch
     Path("heads/mine.py").write_text(MINE.format(reads="('cls', 'patch')"))
     check(text, runs_files=False)
     check(f"own_{text}")
-    with pytest.raises(BeyondClsError, match="reads cls and patch, .*; move it to own_heads"):
+    with pytest.raises(BeyondClsError, match=r"reads cls and patch, .*; move it to own_heads"):
         check(text)
 
 

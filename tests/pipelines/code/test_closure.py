@@ -153,6 +153,8 @@ class TestAFileOfOnesOwn:
 
     @pytest.mark.parametrize("text", ["import beyondcls as b\nA = b.SimMIM\n", "from beyondcls import SimMIM\n"])
     def test_what_it_takes_through_the_front_door_counts(self, folder, text):
+        laid(folder, {"heads/gem.py": text})
+        assert set(digests(folder, "heads/gem.py")) == {"heads/gem.py"}
         front_door = "from store import nothing\n_HOME = {'SimMIM': 'extract.encoders', 'load': 'extract.encoders'}\n"
         laid(folder, {"heads/gem.py": text, "beyondcls.py": front_door})
         assert "extract/encoders/simmim.py" in digests(folder, "heads/gem.py", used=using())
