@@ -55,7 +55,7 @@ def keys_in(tree: ast.Module, name: str) -> set[str] | None:
 
 def homes_of(tree: ast.Module) -> dict[str, str]:
     """Modules, or names in modules, by the names that the imports of a module bind."""
-    homes = {}
+    homes: dict[str, str] = {}
     for statement in tree.body:
         if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
             homes |= {alias.asname or alias.name: f"{statement.module}.{alias.name}" for alias in statement.names}
