@@ -152,11 +152,30 @@ def checked_data(images: ImageSet, on_error: OnError) -> list[str]:
     return problems
 
 
-def checked_statistics(encoder: Encoder, names: Sequence[str] | None) -> tuple[str, ...]:
-    """Names of attention statistics, all that the encoder can have by default."""
+def known_statistics(names: Sequence[str] | None) -> Sequence[str]:
+    """Names of attention statistics that some encoder can have.
+
+    Raises: BeyondClsError: an unknown one, or one name in place of a list.
+    """
+    if isinstance(names, str):
+        raise BeyondClsError(f"statistics is {names!r}, expected a list, e.g. [{names}]; leave it out for all, [] is none")
     for name in names or ():
         if name not in (known := [*STATISTICS, *PER_BLOCK]):
             raise BeyondClsError(unknown("attention statistic", name, known))
+    return names or ()
+
+
+def possible_statistics(encoder: Encoder, names: Sequence[str] | None) -> Sequence[str] | None:
+    """Of a list that is meant for several encoders, the names of those that this one can have; None stands for all.
+
+    Raises: BeyondClsError: an unknown name.
+    """
+    return None if names is None else [name for name in known_statistics(names) if name in encoder.statistics]
+
+
+def checked_statistics(encoder: Encoder, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Names of attention statistics, all that the encoder can have by default."""
+    for name in known_statistics(names):
         if name not in encoder.statistics:
             lacks = "[cls] token" if encoder.attends else "attention"
             can = ", ".join(encoder.statistics) or "none"

@@ -96,6 +96,7 @@ def main(
     """
     from extract.datasets import open_images
     from extract.encoders import load_encoder
+    from extract.requests import possible_statistics
     from extract.run import extract
     from pipelines.checks import Checks, write_check
     from pipelines.device import choose_device
@@ -138,6 +139,8 @@ def main(
     options |= {"task_id": rank if task_id is None else task_id, "n_tasks": world if n_tasks is None else n_tasks}
     images = open_images(data, form, classes, split)
     frozen = load_encoder(encoder, **loading)
+    if statistics is None:  # those of the parameter file are for all encoders
+        options["statistics"] = possible_statistics(frozen, options.get("statistics"))
     place = choose_device(f"cuda:{local}" if device == "cuda" and world > 1 else device)
     frozen.run_with(amp=amp, channels_last=channels_last, compile=compile)
     if place.type == "cpu":

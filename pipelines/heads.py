@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from pipelines.groups import GROUPS
 from pipelines.params import check_names, from_yaml, section
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
 # Beside what a recipe has, parameters that one head may change, and those of a whole run.
 OF_A_HEAD = ("preset", "seeds", "base_lrs", "weight_decays", "normalisation", "final_norm", "init", "protocol")
-# Sections of params.yaml with heads by name, and what `dvc repro` takes them to read: [cls], patch tokens, or both.
-SECTIONS = ("cls_heads", "heads", "own_heads")
 # Of these, one excludes the other.
 ALTERNATIVES = (
     ("base_lr", "base_lrs"),
@@ -84,25 +83,18 @@ def plans_and_run(
 
 
 def heads_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    """What the parameter file says of heads, by name, from all sections that hold some.
+    """What the parameter file says of heads, by name, from all groups.
 
-    Raises: BeyondClsError: two sections have heads of one name, or one's own stands in a file that `dvc repro` does not watch.
+    Raises: BeyondClsError: two groups have heads of one name.
     """
     from store import BeyondClsError
 
     heads: dict[str, Any] = {}
-    for name in SECTIONS:
+    for name in GROUPS:
         found = section(params, name)
         if twice := next((head for head in found if head in heads), None):
             raise BeyondClsError(f"head {twice!r} stands in {name} and in another section; give one of the two another name")
         heads |= found
-    for name in section(params, "own_heads"):
-        aggregator = str(section(params, "own_heads", name).get("aggregator"))
-        if aggregator.rpartition(":")[0] != (file := f"heads/{name}.py"):
-            raise BeyondClsError(
-                f"own_heads.{name} in the parameter file has aggregator {aggregator!r}, expected {file}:CLASS, "
-                "for that is the file that `dvc repro` watches"
-            )
     return heads
 
 

@@ -52,6 +52,7 @@ def main(
     from extract.datasets import open_images
     from extract.encoders import load_encoder
     from extract.plan import existing_folder, plan
+    from extract.requests import possible_statistics
     from extract.run import extract
     from pipelines.device import choose_device
     from store.allocator import keep_freed_memory
@@ -73,6 +74,8 @@ def main(
     unweighted = {name: value for name, value in loading.items() if name not in ("checkpoint", "random_seed", "weights")}
     images = open_images(data, form, classes, split)
     frozen = load_encoder(encoder, random_seed=0, **unweighted)
+    if statistics is None:
+        options["statistics"] = possible_statistics(frozen, options.get("statistics"))
     place = choose_device(device)
     frozen.run_with(amp=amp, channels_last=channels_last, compile=compile)
     if place.type == "cpu":

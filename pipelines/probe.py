@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipelines.groups import check_groups
 from pipelines.heads import options_of, plans_and_run
 from pipelines.params import given, integers, numbers, read_params
 from pipelines.places import open_features
@@ -174,6 +175,8 @@ def main(
         described = params_of_study(described, study)
         head = list(described["heads"])
     plans, of_run = plans_and_run(head or ["abmilp"], described, here, options_of(option or []))
+    if study is None:  # stages of studies fetch all kinds
+        check_groups(described or {}, plans, runs_files=True)
     if (joined is None) != (joined_test is None):
         raise BeyondClsError("--joined and --joined-test go together: feature sets of the training and of the test images")
     pair = None

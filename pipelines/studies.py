@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.heads import SECTIONS, layered, of_a_command
+from pipelines.groups import GROUPS
+from pipelines.heads import layered, of_a_command
 from pipelines.params import check_names, integers, mapping, section
 
 # Sections of params.yaml with studies by name, and what `dvc.yaml` reads of each study: what results are of and where they go,
@@ -48,5 +49,5 @@ def params_of_study(params: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not heads:
         raise BeyondClsError(f"{where} has no heads, expected one or more by name, e.g. heads: {{abmilp: {{}}}}")
     own = {parameter: value for parameter, value in study.items() if parameter in of_a_run}
-    others = {name: value for name, value in params.items() if name not in SECTIONS}
+    others = {name: value for name, value in params.items() if name not in GROUPS}
     return {**others, "heads": heads, "probe": layered(section(params, "probe"), own)}

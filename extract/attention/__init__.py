@@ -32,6 +32,7 @@ PER_BLOCK = {
 }
 # Ratios that declare themselves to be without bound.
 UNBOUNDED = tuple(name for name, f in (STATISTICS | PER_BLOCK).items() if getattr(f, "unbounded", False))
-NEEDS_CLS = ("cls_self", "cls_patch_entropy", "cls_self_adjusted", "cls_to_patches", "patches_to_cls", "cls_norm_ratio")
+# Those that declare themselves to be of [cls].
+NEEDS_CLS = tuple(name for name, f in (STATISTICS | PER_BLOCK).items() if getattr(f, "of_cls", False))
 
 __all__ = ["NEEDS_CLS", "PER_BLOCK", "STATISTICS", "UNBOUNDED", "Attention", "TokenLayout", "centre", "watched"]

@@ -4,9 +4,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.attention.layout import TokenLayout
+from extract.attention.of_cls import of_cls
 from extract.attention.unbounded import unbounded
 
 
+@of_cls
 @unbounded
 def cls_norm_ratio(residual: Float[Tensor, "B N D"], branch: Float[Tensor, "B N D"], layout: TokenLayout) -> Float[Tensor, "B"]:
     """|y| / |x| of [cls], with x what enters the block and y what its attention puts out; 0…infinity.

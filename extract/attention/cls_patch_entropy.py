@@ -4,8 +4,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.attention.attention import Attention
+from extract.attention.of_cls import of_cls
 
 
+@of_cls
 def cls_patch_entropy(attention: Attention) -> Float[Tensor, "B H"]:
     """Entropy (Eq. 5) of the [cls] row over the T patches, nats, 0…ln T. Uniform attention: ln T.
 

@@ -4,8 +4,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.attention.attention import Attention
+from extract.attention.of_cls import of_cls
 
 
+@of_cls
 def patches_to_cls(attention: Attention) -> Float[Tensor, "B H"]:
     """Mean over patches i of a[i, cls]; 0…1. Uniform attention: 1 / N.
 

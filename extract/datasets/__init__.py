@@ -47,14 +47,27 @@ def open_images(source: str, form: str | None = None, classes: Path | None = Non
     Raises:
         DataError: unknown form or split, nothing there, or no images.
     """
-    if split is not None and _is_folder_of_splits(source, split, form):
-        source, split = str(Path(source) / split), None
-    form = _seen(source) if form is None else form
+    form, source, split = _located(source, form, split)
     if form not in DATASETS:
         raise DataError(unknown("form of data set", form, DATASETS))
     if classes is not None and not classes.is_file():
         raise DataError(f"there is no file of class names {str(classes)!r}")
     return DATASETS[form].images(form, source, classes, split)
+
+
+def form_of(source: str, split: str | None = None) -> str:
+    """The form that `open_images` sees: a name in DATASETS.
+
+    Raises: DataError: it looks like several.
+    """
+    return _located(source, None, split)[0]
+
+
+def _located(source: str, form: str | None, split: str | None) -> tuple[str, str, str | None]:
+    """Form, place and split of images, where a split may be a folder of its own."""
+    if split is not None and _is_folder_of_splits(source, split, form):
+        source, split = str(Path(source) / split), None
+    return _seen(source) if form is None else form, source, split
 
 
 def _is_folder_of_splits(source: str, split: str, form: str | None) -> bool:
@@ -79,4 +92,4 @@ def _seen(source: str) -> str:
     return published[0] if published else "tars" if any(folder.glob("*.tar")) else "folder"
 
 
-__all__ = ["DATASETS", "Box", "DataError", "ImageSet", "Sample", "open_images"]
+__all__ = ["DATASETS", "Box", "DataError", "ImageSet", "Sample", "form_of", "open_images"]

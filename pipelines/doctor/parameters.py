@@ -7,7 +7,7 @@ from typing import Any
 
 from pipelines.doctor.finding import Finding
 from pipelines.doctor.here import PARAMS, Here
-from pipelines.heads import SECTIONS as OF_HEADS
+from pipelines.groups import GROUPS, check_groups
 from pipelines.heads import heads_of, plans_and_run
 from pipelines.params import section
 from pipelines.places import of_project
@@ -16,7 +16,7 @@ from pipelines.studies import params_of_study, studies_of
 from store.errors import BeyondClsError, unknown
 
 OTHERS = ("data", "datasets", "store", "encoders", "extract", "probe", "divergence", "compose", "other_probes", "other_studies")
-SECTIONS = (*OTHERS, *OF_HEADS, *OF_STUDIES)
+SECTIONS = (*OTHERS, *GROUPS, *OF_STUDIES)
 
 
 def check(here: Here) -> Finding:
@@ -36,7 +36,7 @@ def check(here: Here) -> Finding:
         checks += [lambda name=name: _encoder(here, name) for name in encoders]  # type: ignore[misc]
     elif encoders:
         notes.append("encoders were not looked at: timm is not installed")
-    checks += [lambda name=name: _head(here.folder, name, params) for name in heads]  # type: ignore[misc]
+    checks += [lambda name=name: _head(here.folder, name, params, is_in_group=True) for name in heads]  # type: ignore[misc]
     checks += [lambda name=name: _study(here.folder, name, params) for name in studies]  # type: ignore[misc]
     for one in checks:
         try:
@@ -62,11 +62,13 @@ def _names(entries: Callable[[], dict[str, Any]], problems: list[str]) -> list[s
 def _encoder(here: Here, name: str) -> None:
     """Raises: BeyondClsError: parameters that nothing reads, values that are none, no such encoder, or no such checkpoint."""
     from extract.encoders import ENCODERS, load_encoder, timm_names
+    from extract.requests import known_statistics
     from extract.run import extract
     from extract.transform import CHECKS, checked_transform
     from pipelines.extraction import from_params
 
-    loading, _ = from_params(here.folder / PARAMS, name, load_encoder, extract)
+    loading, options = from_params(here.folder / PARAMS, name, load_encoder, extract)
+    known_statistics(options.get("statistics"))
     checked_transform({option: loading.get(option) for option in CHECKS})
     checkpoint = loading.get("checkpoint")
     if checkpoint is not None and not (here.folder / str(checkpoint)).is_file():
@@ -77,11 +79,17 @@ def _encoder(here: Here, name: str) -> None:
         load_encoder(name, random_seed=0, model=loading.get("model"), arguments=loading.get("arguments"))
 
 
-def _head(folder: Path, name: str, params: dict[str, Any]) -> None:
-    """Raises: BeyondClsError: options that nothing reads, an unknown aggregator, or a file of yours that is not there."""
+def _head(folder: Path, name: str, params: dict[str, Any], is_in_group: bool = False) -> None:
+    """A head of a study, or one that stands in a group.
+
+    Raises: BeyondClsError: options that nothing reads, an unknown aggregator, a file of yours that is not there, or a head in a
+        group that it does not belong to; what a file of yours reads is not looked at.
+    """
     from probe.aggregators import AGGREGATORS, is_own
 
     plans, _ = plans_and_run([name], params, {}, {})
+    if is_in_group:
+        check_groups(params, plans, runs_files=False)
     for plan in plans.values():
         aggregator = plan.head.aggregator
         if is_own(aggregator):

@@ -13,6 +13,7 @@ import zarr
 from extract.attention import PER_BLOCK, STATISTICS
 from extract.datasets import DataError, ImageSet, open_images
 from extract.encoders import Encoder
+from extract.requests import possible_statistics
 from extract.run import extract
 from extract.units import Units
 from store import BeyondClsError, FeatureStore, FeatureWriter, StoreError, verify
@@ -227,6 +228,18 @@ class TestChoices:
         message = r"tiny has no \[cls\] token, so no cls_self; it can have: patch_self, patch_patch_entropy"
         with pytest.raises(BeyondClsError, match=message):
             run(tmp_path / "g", encoder=encoder, statistics=("cls_self",))
+
+    def test_a_list_for_several_encoders(self) -> None:
+        without = tiny_encoder(class_token=False, global_pool="avg")
+        names = ["patch_self", "cls_self", "cls_norm_ratio"]
+        assert possible_statistics(without, names) == ["patch_self"]
+        assert possible_statistics(tiny_encoder(), names) == names
+        assert possible_statistics(without, None) is None
+        assert possible_statistics(without, []) == []
+        with pytest.raises(BeyondClsError, match="unknown attention statistic 'cls_slef'; did you mean 'cls_self'"):
+            possible_statistics(without, ["cls_slef"])
+        with pytest.raises(BeyondClsError, match=r"statistics is 'cls_self', expected a list, e\.g\. \[cls_self\]"):
+            possible_statistics(without, "cls_self")
 
     def test_progress_counts_every_image(self, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
         counts: list[int] = []

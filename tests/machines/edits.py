@@ -4,8 +4,9 @@
 
 Everything is run by DVC: each edit is made in a clone with all stages of dvc.yaml, and `dvc repro` says what it runs. Only
 what a stage computes is stood in for, by a digest of what it is given (stand_in.py), so that an edit takes seconds; that the
-real commands behave so is held by test_two_machines.py and tests/pipelines/test_dvc.py. What another machine fetches is
-observed over a remote for those edits that are marked so, one of each kind; for the others it is what the probe depends on.
+real commands behave so is held by test_two_machines.py and tests/pipelines/test_dvc.py. Digests of the code are the real ones.
+What another machine fetches is observed over a remote for those edits that are marked so, one of each kind; for the others it
+is what the probe depends on.
 """
 
 import shutil
@@ -51,8 +52,10 @@ class Edit:
         name: as README calls it.
         change: makes it in a clone.
         probe: the stage that another machine then wants.
-        extracts: it changes feature sets, so that the other machine has to wait for the one that has the images.
+        extracts: it runs extraction, so that the other machine has to wait for the one that has the images.
         elsewhere: whether the other machine is observed.
+        unused: it concerns code that nothing here runs. Such edits are made all at once: what runs nothing together runs
+            nothing alone.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Edit:
     probe: str
     extracts: bool = False
     elsewhere: bool = False
+    unused: bool = False
 
 
 def of_params(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
@@ -79,20 +83,64 @@ def another_data_set(repo: Path) -> None:
     of.edit(repo, lambda p: p["datasets"].append("another"))
 
 
-def edited_file(repo: Path) -> None:
-    (repo / "heads/mine.py").write_text("# a better head\n")
+def appended(file: str, text: str = "ANOTHER = 1") -> Callable[[Path], object]:
+    """A line at the end of a file."""
 
+    def change(repo: Path) -> None:
+        with (repo / file).open("a") as written:
+            written.write(f"\n{text}\n")
+
+    return change
+
+
+def comments(repo: Path) -> None:
+    """One in every file of the code."""
+    for folder in ("extract", "heads", "pipelines", "probe", "store"):
+        for file in (repo / folder).rglob("*.py"):
+            appended(file.relative_to(repo).as_posix(), "# in passing")(repo)
+
+
+def new_entry(leaf: str, content: str, registry: str, opening: str, line: str, import_line: str) -> Callable[[Path], object]:
+    """A new file, and its line in a registry.
+
+    Args:
+        opening: how the dictionary begins; its entry is put behind it.
+    """
+
+    def change(repo: Path) -> None:
+        (repo / leaf).write_text(content)
+        text = (repo / registry).read_text()
+        assert opening in text
+        (repo / registry).write_text(text.replace(opening, f"{import_line}\n{opening}{line}"))
+
+    return change
+
+
+NEW_ENCODERS = new_entry(
+    "extract/encoders/another.py",
+    "from extract.encoders.mae import ENCODERS\n\nENCODERS = {'another': ENCODERS['mae-b16']}\n",
+    "extract/encoders/__init__.py",
+    "ENCODERS: dict[str, Pretrained] = {\n",
+    "    **another.ENCODERS,\n",
+    "from extract.encoders import another",
+)
+NEW_STATISTIC = new_entry(
+    "extract/attention/another.py",
+    "def another(attention):\n    return attention.z[..., 0]\n",
+    "extract/attention/__init__.py",
+    "STATISTICS = {\n",
+    '    "another": another,\n',
+    "from extract.attention.another import another",
+)
 
 ABMILP = of.probe_stage("abmilp")
 EDITS = (
-    Edit("nothing", lambda repo: None, ABMILP, elsewhere=True),
+    Edit("nothing", lambda repo: None, ABMILP),
     Edit("a parameter of a head that reads [cls]", of_head("cls_heads", "cls"), of.probe_stage("cls"), elsewhere=True),
-    Edit(
-        "a parameter of a head that reads patch tokens", of_head("heads", "average"), of.probe_stage("average"), elsewhere=True
-    ),
+    Edit("a parameter of a head that reads patch tokens", of_head("heads", "average"), of.probe_stage("average")),
     Edit("a parameter of `abmilp`", of_head("heads", "abmilp"), ABMILP),
     Edit("a new head under `heads`", of_params(lambda p: p["heads"].update(new={})), of.probe_stage("new")),
-    Edit("the file of a head of your own", edited_file, of.probe_stage("mine"), elsewhere=True),
+    Edit("the file of a head of your own", appended("heads/mine.py"), of.probe_stage("mine"), elsewhere=True),
     Edit("a head of a study", of_params(lambda p: p["studies"]["selection"]["heads"].update(pca={})), ABMILP),
     Edit("`probe`: epochs, seeds, …", of_params(lambda p: p["probe"].update(epochs=3)), ABMILP),
     Edit(
@@ -102,10 +150,23 @@ EDITS = (
         extracts=True,
         elsewhere=True,
     ),
-    Edit("a new encoder under `encoders`", of_params(lambda p: p["encoders"].update(new={})), of.probe_stage("abmilp", "new")),
-    Edit("`extract`: views, blocks, dtype, …", of_params(lambda p: p["extract"].update(views=2)), ABMILP),
-    Edit("images added to a data set, or changed", more_images, ABMILP),
-    Edit("a new data set under `datasets`", another_data_set, ABMILP.replace(of.DATASET, "another")),
+    Edit(
+        "a new encoder under `encoders`",
+        of_params(lambda p: p["encoders"].update(new={})),
+        of.probe_stage("abmilp", "new"),
+        extracts=True,
+    ),
+    Edit("`extract`: views, blocks, dtype, …", of_params(lambda p: p["extract"].update(views=2)), ABMILP, extracts=True),
+    Edit("images added to a data set, or changed", more_images, ABMILP, extracts=True),
+    Edit("a new data set under `datasets`", another_data_set, ABMILP.replace(of.DATASET, "another"), extracts=True),
+    Edit("the code: comments, docstrings, formatting", comments, ABMILP, elsewhere=True),
+    Edit("a new file of encoders in `extract/encoders`", NEW_ENCODERS, ABMILP, unused=True),
+    Edit("the file of an encoder that is used", appended("extract/encoders/dino.py"), ABMILP, extracts=True),
+    Edit("a new attention statistic that is not asked for", NEW_STATISTIC, ABMILP, unused=True),
+    Edit("a reader of data sets that is not used", appended("extract/datasets/coco.py"), ABMILP, unused=True),
+    Edit("an aggregator that no head uses", appended("probe/aggregators/simpool.py"), ABMILP, unused=True),
+    Edit("the trainer of heads", appended("probe/train.py"), ABMILP),
+    Edit("the report", appended("pipelines/report/sections/cost.py"), ABMILP),
 )
 
 
@@ -114,8 +175,8 @@ class Observed:
     """What an edit leads to.
 
     Attributes:
-        ran: stages that `dvc repro` ran where the images are.
-        known: stages that there are then.
+        ran: stages that `dvc repro` ran where the images are, but for those that digest the code.
+        known: stages that there are then, but for those.
         fetched: kinds of arrays that another machine fetches to train the head.
     """
 
@@ -137,17 +198,24 @@ class Bench:
         self.first.dvc("push")
         self.first.commit("Done")
 
+    def all(self) -> dict[str, Observed]:
+        """What each of EDITS leads to, by name."""
+        together = [edit for edit in EDITS if edit.unused]
+        unused = self.edited(Edit("what is not used", lambda repo: [edit.change(repo) for edit in together], ABMILP))
+        return {edit.name: unused if edit.unused else self.edited(edit) for edit in EDITS}
+
     def edited(self, edit: Edit) -> Observed:
         self.n += 1
         folder = self.folder / f"edit{self.n}"
         machine = self.first.copy(folder / "a")
         edit.change(machine.repo)
-        ran = machine.repro()
+        ran = of.without_code(machine.repro())
         locked = Locked.of(machine.repo)
         kinds = {kind_of(path) for below in ("features", "receipts") for path in locked.deps(edit.probe, below)}
         if edit.elsewhere:
             assert self.elsewhere(edit, machine, folder) == (kinds if ran else set())
-        return Observed(frozenset(ran), frozenset(locked.stages), frozenset(kinds if edit.probe in ran else ()))
+        known = of.without_code(locked.stages)
+        return Observed(frozenset(ran), frozenset(known), frozenset(kinds if edit.probe in ran else ()))
 
     def elsewhere(self, edit: Edit, machine: Machine, folder: Path) -> set[str]:
         """Kinds of what a machine without images fetches, to train the head where it is edited.
@@ -164,14 +232,14 @@ class Bench:
         else:
             edit.change(second.repo)
         trained = second.repro("--pull", "--allow-missing", edit.probe)
-        assert trained <= {edit.probe}
+        assert of.without_code(trained) <= {edit.probe}
         return fetched(Locked.of(machine.repo), second.cached(), trained)
 
 
 def fetched(locked: Locked, there: dict[str, int], trained: set[str]) -> set[str]:
-    """Kinds of those objects in the cache of a machine that had nothing which are not what it trained itself."""
+    """Kinds of those objects in the cache of a machine that had nothing which are not what it trained itself, or code."""
     outs = {path: md5 for stage in locked.stages if stage not in trained for path, md5 in locked.outs(stage).items()}
-    return {kind_of(path) for path, md5 in outs.items() if md5 in there}
+    return {kind_of(path) for path, md5 in outs.items() if md5 in there} - {"code"}
 
 
 def in_words(ran: frozenset[str], known: frozenset[str]) -> str:
@@ -199,8 +267,7 @@ def table(observed: dict[str, Observed]) -> str:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder))
-        print(table({edit.name: bench.edited(edit) for edit in EDITS}))
+        print(table(Bench(Path(folder)).all()))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A small project on two machines: some of the quickstart's images, two encoders, heads that read [cls] or patch tokens."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SPLITS = ("train", "test")
 MAE, RANDOM = "quickstart-mae", "quickstart-random"
 DATASET = "cifar10"
-CODE = {"code-extract", "code-probe"}  # stages
+CODE = {"code", f"code-data@{DATASET}"}  # stages
 GROUPS = {"cls": "probe-cls", "mine": "probe-own"}  # stages of heads that do not read patch tokens alone
 
 
@@ -57,14 +57,24 @@ def shrink(params: dict[str, Any]) -> None:
     params["studies"], params["block_studies"], params["divergence"] = {}, {}, []
 
 
+def without_code(stages: Iterable[str]) -> set[str]:
+    """Stages but for those that digest the code, which take a second."""
+    return {stage for stage in stages if stage.partition("@")[0] not in ("code", "code-data")}
+
+
 def keep_stages(folder: Path, kept: Sequence[str]) -> None:
     """Leave only these stages in dvc.yaml, and those that digest their code."""
     described = yaml.safe_load((folder / "dvc.yaml").read_text())
-    stages = described["stages"]
-    deps = {dep for name in kept for dep in stages[name]["deps"]}
-    described["stages"] = {
-        name: stage for name, stage in stages.items() if name in kept or (name.startswith("code-") and deps & {*stage["outs"]})
-    }
+    stages, needed = described["stages"], list(kept)
+    for name in needed:  # which grows
+        for dep in stages[name]["deps"]:
+            made = (
+                other
+                for other, stage in stages.items()
+                if other in ("code", "code-data") and dep.startswith(tuple(stage["outs"]))
+            )
+            needed += [other for other in made if other not in needed]
+    described["stages"] = {name: stage for name, stage in stages.items() if name in needed}
     (folder / "dvc.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
 
 

@@ -12,8 +12,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory) -> dict[str, Observed]:
-    bench = Bench(tmp_path_factory.mktemp("edits"))
-    return {edit.name: bench.edited(edit) for edit in EDITS}
+    return Bench(tmp_path_factory.mktemp("edits")).all()
 
 
 def test_readme_says_what_was_observed(observed):
@@ -31,4 +30,10 @@ def test_only_what_changes_features_extracts(observed):
     extracting = {
         edit.name for edit in EDITS if any(stage.startswith(("extract@", "extract-")) for stage in observed[edit.name].ran)
     }
-    assert extracting == {edit.name for edit in EDITS[EDITS.index(next(e for e in EDITS if e.extracts)) :]}
+    assert extracting == {edit.name for edit in EDITS if edit.extracts}
+
+
+def test_code_that_is_not_used_runs_nothing(observed):
+    unused = [edit.name for edit in EDITS if edit.unused]
+    assert len(unused) == 4
+    assert not any(observed[name].ran for name in (*unused, "the code: comments, docstrings, formatting"))

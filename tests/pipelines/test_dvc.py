@@ -1,12 +1,10 @@
 """The pipeline: its dependencies, and that it runs."""
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -14,54 +12,10 @@ import yaml
 from webdataset import TarWriter
 
 from extract.datasets import open_images
-from pipelines.code import main as digest
-from store import BeyondClsError
 from tests.machines.machine import QUICK_DVC
-from tests.pipelines.imports import ROOT, STAGES, imported
+from tests.machines.project import ROOT
 from tests.pipelines.report.written import write_probe
 from tests.test_readme import block
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_code_dependencies_are_the_files_that_stages_import(stage):
-    listed = described()[stage]["deps"]
-    expected = sorted(imported(STAGES[stage]))
-    if stage == "code-report":
-        of_the_page = (p for kind in ("jinja", "css", "js") for p in (ROOT / "pipelines/report").glob(f"*.{kind}"))
-        expected = sorted([*expected, *(p.relative_to(ROOT).as_posix() for p in of_the_page)])
-    assert sorted(listed) == expected, "deps of this stage should be:\n" + "\n".join(f"      - {name}" for name in expected)
-
-
-def test_every_stage_depends_on_the_digest_of_its_code():
-    for name, stage in described().items():
-        body = stage.get("do", stage)
-        if name in STAGES:
-            out = f"code/{name.removeprefix('code-')}.json"
-            assert (body["outs"], body["cmd"]) == ([out], f"python -m pipelines.code {name} --out {out}")
-        else:
-            program, *rest = body["cmd"].split()
-            command = rest[0] if program == "beyondcls" else rest[1].rpartition(".")[2]  # python -m
-            assert [dep for dep in body["deps"] if dep.startswith("code/")] == [f"code/{command}.json"]
-
-
-def test_a_digest_is_of_each_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("dvc.yaml").write_text("stages: {code-a: {deps: [a.py, b.py]}, other: {deps: [c]}}")
-    Path("a.py").write_text("a = 1\n")
-    Path("b.py").write_text("")
-    digest("code-a", Path("code/a.json"))
-    before = json.loads(Path("code/a.json").read_text())
-    assert before == {"a.py": sha256(b"a = 1\n").hexdigest(), "b.py": sha256(b"").hexdigest()}
-    Path("b.py").write_text("b = 1\n")
-    digest("code-a", Path("code/a.json"))
-    after = json.loads(Path("code/a.json").read_text())
-    assert [name for name in before if before[name] != after[name]] == ["b.py"]
-    with pytest.raises(BeyondClsError, match=r"dvc\.yaml has no stage 'code-b', expected one of code-a, other"):
-        digest("code-b", Path("code/b.json"))
-
-
-def described() -> dict:
-    return yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 
 
 def run(folder: Path, *command: str) -> str:
@@ -86,7 +40,7 @@ def edit(folder: Path, change) -> None:
 def project(tmp_path_factory) -> Path:
     """The pipeline over 96 of the quickstart's images and the random encoder alone."""
     folder = tmp_path_factory.mktemp("project")
-    for name in ("store", "extract", "probe", "pipelines"):
+    for name in ("store", "extract", "probe", "pipelines", "heads"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
         shutil.copy(ROOT / name, folder)
@@ -138,7 +92,8 @@ def project(tmp_path_factory) -> Path:
 def test_the_whole_pipeline_and_a_new_head(project):
     """Other edits: tests/machines/test_edits.py."""
     everything = {
-        *STAGES,
+        "code",
+        "code-data@few",
         "extract@quickstart-random-few-train",
         "extract@quickstart-random-few-test",
         "probe-cls@quickstart-random-few-cls",
@@ -160,18 +115,23 @@ def test_the_whole_pipeline_and_a_new_head(project):
     assert repro(project) == set()
 
     # README's own aggregator.
-    (project / "heads").mkdir()
     (project / "heads/gem.py").write_text(block("python", "# heads/gem.py"))
     edit(project, lambda params: params.update(yaml.safe_load(block("yaml", "gem:"))))
-    of_the_new_head = {"probe-own@quickstart-random-few-gem", "divergence@quickstart-random", "report"}
+    of_the_new_head = {"code", "probe-own@quickstart-random-few-gem", "divergence@quickstart-random", "report"}
     assert repro(project) == of_the_new_head
     assert "gem" in (project / "report/tables/accuracy.csv").read_text()
     file = project / "heads/gem.py"
     file.write_text(f"{file.read_text()}\n\nUNUSED = True\n")
-    assert repro(project) == {"probe-own@quickstart-random-few-gem"}, "which comes to the same, so nothing follows"
+    assert repro(project) == {"code", "probe-own@quickstart-random-few-gem"}, "which comes to the same, so nothing follows"
     code = project / "pipelines/divergence.py"
     code.write_text(f"{code.read_text()}\n\nUNUSED = True\n")
-    assert repro(project) == {"code-divergence", "divergence@quickstart-random"}
+    assert repro(project) == {"code", "divergence@quickstart-random"}
+    file.write_text(f"{file.read_text()}\n# more to come\n")
+    assert repro(project) == {"code"}
+    # One that reads [cls] as well.
+    edit(project, lambda params: params["own_heads"].update({"both": {"aggregator": "cls-average"}}))
+    of_the_new_head = {name.replace("-gem", "-both") for name in of_the_new_head}
+    assert repro(project) == of_the_new_head
     assert repro(project) == set()
 
     metrics = run(project, sys.executable, "-m", "dvc", "metrics", "show", "--md")

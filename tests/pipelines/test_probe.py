@@ -216,7 +216,7 @@ class TestRun:
             "{aggregator: cls, preset: adamw, epochs: 2, warmup_epochs: 0}",
             "{aggregator: average, protocol: {name: knn, ks: [3]}}",
         )
-        file = params(f"heads: {{a: {a}, b: {b}}}")
+        file = params(f"cls_heads: {{a: {a}}}\nheads: {{b: {b}}}")
         status, shown, _ = beyondcls(*file, "--head", "a", "--head", "b")
         assert status == 0, shown
         one, other = (json.loads((tmp_path / f"out/{name}/metrics.json").read_text()) for name in "ab")
@@ -227,7 +227,9 @@ class TestRun:
     @pytest.mark.parametrize("protocol", ["{name: logistic, cs: [0.1, 1]}", "{name: knn, ks: [3, 9]}", "ridge"])
     def test_protocols(self, protocol, beyondcls, params):
         name = protocol.removeprefix("{name: ").split(",")[0]
-        status, shown, metrics = beyondcls(*params(f"heads: {{h: {{aggregator: cls, protocol: {protocol}}}}}"), "--head", "h")
+        status, shown, metrics = beyondcls(
+            *params(f"cls_heads: {{h: {{aggregator: cls, protocol: {protocol}}}}}"), "--head", "h"
+        )
         assert status == 0, shown
         assert metrics["protocol"]["name"] == name
         assert f"% by {name}, 69 test images" in shown
@@ -249,7 +251,7 @@ class TestRun:
         file = tmp_path / "1percent.txt"
         file.write_text("".join(f"{row:06d}.JPEG\n" for row in (3, 7, 8, 11, 0, 25)))
         subset = {"ids": "1percent.txt", "n_ids": 6, "n_unusable": 0}
-        for given in (("--ids", file), params(f"heads: {{cls: {{}}}}\nprobe: {{ids: {file}, k_shot: null}}")):
+        for given in (("--ids", file), params(f"cls_heads: {{cls: {{}}}}\nprobe: {{ids: {file}, k_shot: null}}")):
             status, shown, metrics = beyondcls(*SHORT, "--head", "cls", "--seeds", "0", *given)
             assert status == 0, shown
             assert metrics["n_training"] == 6
@@ -290,7 +292,7 @@ class TestRun:
         status, shown, metrics = beyondcls(*SHORT, "--head", own)
         assert status == 0, shown
         assert metrics["aggregator"] == own
-        status, shown, _ = beyondcls(*SHORT, *params("heads: {cls: {}}"), "--head", own, "--head", "cls")
+        status, shown, _ = beyondcls(*SHORT, *params("cls_heads: {cls: {}}"), "--head", own, "--head", "cls")
         assert status == 0, shown
         assert {p.name for p in (tmp_path / "out").iterdir()} >= {"Mine", "cls"}
 

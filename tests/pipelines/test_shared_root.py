@@ -98,7 +98,7 @@ def write_params(folder: Path, root: str | None) -> None:
     values = {"root": root, "cache": None}
     (folder / "params.yaml").write_text(
         f"encoders: {{tiny: {ENCODER}}}\nextract: {{shard_rows: 32}}\nstore: {json.dumps(values)}\n"
-        "probe: {epochs: 2, batch_size: 32, warmup_epochs: 0, seeds: [0]}\nheads: {abmilp: {}, cls: {}}\n"
+        "probe: {epochs: 2, batch_size: 32, warmup_epochs: 0, seeds: [0]}\nheads: {abmilp: {}}\ncls_heads: {cls: {}}\n"
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.quickstart.compose import main as compose
+from store import FeatureStore
 from tests.machines.project import few_images
 from tests.pipelines.test_cli import ROOT, run
 
@@ -16,7 +17,7 @@ PARAMS = """\
 encoders:
   with: {model: quickstart-random}
   without: {model: test_vit2, random_seed: 0}
-extract: {batch_size: 16}
+extract: {batch_size: 16, statistics: [patch_self, cls_self, cls_norm_ratio]}
 cls_heads: {cls: {}}
 heads: {average: {}, abmilp: {}, near: {aggregator: average, protocol: {name: knn, ks: [3]}}}
 own_heads: {mine: {aggregator: "heads/mine.py:Mine"}}
@@ -107,6 +108,16 @@ def test_every_stage_goes_through_and_what_there_is_none_of_has_a_dash(beyondcls
     for head in HEADS:
         assert bool(rows["with"][head])
         assert bool(rows["without"][head]) == (head in TO_TRAIN)
+
+
+def test_statistics_of_the_parameter_file_are_for_all_encoders(beyondcls):
+    of_each = {"with": ("cls_self", "patch_self", "cls_norm_ratio"), "without": ("patch_self",)}
+    for encoder, statistics in of_each.items():
+        command = ("extract", "--params", "params.yaml", "--encoder", encoder, "--data", "data", "--split", "test")
+        beyondcls(*command, "--out", features(encoder, "test"))
+        assert FeatureStore.open(features(encoder, "test")).spec.statistics == statistics
+    said = beyondcls(*command, "--statistics", "patch_self,cls_self", "--out", "other", fails=True)
+    assert "without has no [cls] token, so no cls_self; it can have: patch_self" in said
 
 
 def test_it_is_an_error_unless_it_is_asked_for(beyondcls, tmp_path):

@@ -58,8 +58,12 @@ def test_section_that_nothing_reads(tmp_path):
         ("heads: {a: {aggregator: abmlip}}", "unknown aggregator of head 'a' 'abmlip'; did you mean 'abmilp'?"),
         ("heads: {abmilp: {dept: 2}}", "did you mean 'depth'?"),
         ("heads: {abmilp: {}}\nprobe: {epoch: 3}", "did you mean 'epochs'?"),
-        ("heads: {gem: {aggregator: 'my_pool.py:GeM'}}", "there is no file"),
-        ("own_heads: {gem: {aggregator: 'my_pool.py:GeM'}}", "expected heads/gem.py:CLASS"),
+        ("own_heads: {gem: {aggregator: 'heads/my_pool.py:GeM'}}", "there is no file"),
+        ("studies: {s: {heads: {gem: {aggregator: 'my_pool.py:GeM'}}}}", "study 's': aggregator of head 'gem'"),
+        ("heads: {gem: {aggregator: 'heads/../my_pool.py:GeM'}}", "expected a file in heads/"),
+        ("heads: {both: {aggregator: cls-average}}", "move it to own_heads"),
+        ("encoders: {mae-b16: {}}\nextract: {statistics: [cls_slef]}", "unknown attention statistic 'cls_slef'"),
+        ("encoders: {mae-b16: {}}\nextract: {statistics: all}", "statistics is 'all', expected a list"),
         ("heads: {a: {}}\ncls_heads: {a: {}}", "'a' stands in heads and in another section"),
         (
             "encoders: {mae-b16: {}}\nstudies: {s: {study: poolings, encoder: mea, heads: {cls: {}}}}",
@@ -80,8 +84,13 @@ def test_mistakes(tmp_path, text, says):
 
 
 def test_own_head_is_looked_for_and_not_run(tmp_path):
-    (tmp_path / "my_pool.py").write_text("raise SystemExit('run')")
-    assert check(tmp_path, "heads: {gem: {aggregator: 'my_pool.py:GeM', p: 4.0}}").state == "ok"
+    (tmp_path / "heads").mkdir()
+    (tmp_path / "heads/my_pool.py").write_text("raise SystemExit('run')")
+    assert check(tmp_path, "own_heads: {gem: {aggregator: 'heads/my_pool.py:GeM', p: 4.0}}").state == "ok"
+
+
+def test_heads_of_studies_are_in_no_group(tmp_path):
+    assert check(tmp_path, "studies: {s: {study: x, heads: {cls: , cls-attention: }}}").state == "ok"
 
 
 def test_encoders_of_timm_need_no_weights(tmp_path):

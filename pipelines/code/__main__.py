@@ -1,0 +1,40 @@
+"""python -m pipelines.code: digests of the code that stages run."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.code.closure import Project
+from pipelines.code.units import FOLDERS, units
+from pipelines.params import read_params
+from store import BeyondClsError
+
+
+def main(
+    params: Annotated[Path, typer.Option(help="says which entries of registries are used")] = Path("params.yaml"),
+    out: Annotated[Path, typer.Option(help="folder for the digests")] = Path("code"),
+) -> None:
+    """Write OUT/PROGRAM.json, and a file for each encoder, head, … where their stages use different code.
+
+    Each maps the files of the project that can be run to digests of their syntax trees. To be run in the project's folder.
+
+    Raises: BeyondClsError: no parameter file, or sections without names.
+    """
+    project = Project(Path().resolve())
+    written = {f"{unit.file}.json": project.digests(unit.modules, unit.used) for unit in units(read_params(params), project)}
+    for folder in FOLDERS:
+        shutil.rmtree(out / folder, ignore_errors=True)  # with files of entries that are gone
+        (out / folder).mkdir(parents=True)
+    for name, digests in written.items():
+        (out / name).write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except BeyondClsError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,47 @@
+"""The digest of what reads a data set, whose form is seen from its images.
+
+    python -m pipelines.code.reader --data quickstart/data/cifar10 --out code/data/cifar10.json
+
+Where there are no images this cannot be run, and is not: it depends on the images and on the digests of readers, which are the
+same after an edit that concerns none of them.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from store import BeyondClsError
+
+
+def main(
+    data: Annotated[str, typer.Option(help="the data set, with train and test")],
+    out: Annotated[Path, typer.Option(help="file to write")],
+    readers: Annotated[Path, typer.Option(help="folder with FORM.json, as `python -m pipelines.code` writes it")] = Path(
+        "code/readers"
+    ),
+) -> None:
+    """Write the digests of the readers that a data set needs, by form: {FORM: {FILE: DIGEST}}.
+
+    Raises: BeyondClsError: there are no such images, or they look like two data sets.
+    """
+    from extract.datasets import form_of
+
+    if "://" not in data and not Path(data).exists():
+        raise BeyondClsError(
+            f"there is no {data!r}, expected a data set, whose images show which reader it needs; "
+            "run this on a machine that has them, and `dvc push`"
+        )
+    forms = sorted({form_of(data, split) for split in ("train", "test")})
+    digests = {form: json.loads((readers / f"{form}.json").read_text(encoding="utf-8")) for form in forms}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except BeyondClsError as error:
+        sys.exit(f"error: {error}")

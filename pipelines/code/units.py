@@ -1,0 +1,94 @@
+"""What there is a digest of: a program, or those of its entries in params.yaml that use different code."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.code.closure import Project
+from pipelines.code.registries import Used
+from pipelines.groups import GROUPS, file_of
+from pipelines.params import mapping, section
+from pipelines.studies import PLACES
+
+FOLDERS = ("extract", "readers", "heads", "studies")  # of digests for each encoder, form of data set, head, study
+
+ENCODERS = ("extract.encoders", "ENCODERS")
+STATISTICS = (("extract.attention", "STATISTICS"), ("extract.attention", "PER_BLOCK"))
+READERS = ("extract.datasets", "DATASETS")  # which one a data set needs is seen from its images
+AGGREGATORS = ("probe.aggregators", "AGGREGATORS")
+PROTOCOLS = ("probe.closed", "CLOSED")
+LOCALISED = "abmilp"  # the head whose weights are compared with boxes, as dvc.yaml has it
+
+Params = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one file of digests is of.
+
+    Attributes:
+        file: its name, without the suffix, below the folder of all.
+        modules: what is run, and files of aggregators of one's own.
+        used: entries of registries; others are not mentioned there, and all of theirs count.
+    """
+
+    file: str
+    modules: tuple[str, ...]
+    used: Used
+
+
+def _extract(params: Params, project: Project) -> Iterator[Unit]:
+    """For each encoder; and for each reader of images, which those depend on who read with it."""
+    for name, entry in section(params, "encoders").items():
+        model = str(mapping(name, entry).get("model") or name)
+        yield Unit(f"extract/{name}", ("pipelines.extract",), {ENCODERS: {model}, READERS: (), **_statistics(params)})
+    for form in project.keys(*READERS):
+        yield Unit(f"readers/{form}", (READERS[0],), {READERS: {form}})
+
+
+def _probe(params: Params) -> Iterator[Unit]:
+    """For each head, and for each study."""
+    common = section(params, "probe")
+    for name in GROUPS:
+        for head, entry in section(params, name).items():
+            yield _of_heads(f"heads/{head}", "pipelines.probe", {head: entry}, [common])
+    for name in PLACES:
+        for study in section(params, name):
+            entry = section(params, name, study)
+            yield _of_heads(f"studies/{study}", "pipelines.probe", section(entry, "heads"), [common, entry])
+
+
+def _localise(params: Params) -> Unit:
+    """Of the head whose weights it reads."""
+    heads = {head: entry for name in GROUPS for head, entry in section(params, name).items() if head == LOCALISED}
+    return _of_heads("localise", "pipelines.localise", heads, [section(params, "probe")])
+
+
+def _of_heads(file: str, module: str, heads: Params, common: Collection[Params]) -> Unit:
+    """Of some heads by name; `common`: parameters of all of them."""
+    entries = {name: mapping(name, entry) for name, entry in heads.items()}
+    aggregators = {str(entry.get("aggregator", name)) for name, entry in entries.items()}
+    given = [layer.get("protocol") for layer in (*common, *entries.values())]
+    protocols = {str(p.get("name") if isinstance(p, Mapping) else p) for p in given if p is not None}
+    files = sorted({own for name in aggregators if (own := file_of(name))})
+    return Unit(file, (module, *files), {AGGREGATORS: aggregators, PROTOCOLS: protocols} if heads else {})
+
+
+def _statistics(params: Params) -> Used:
+    """Those that `extract` asks for; all where it does not say."""
+    names = section(params, "extract").get("statistics")
+    return {registry: set(map(str, names)) for registry in STATISTICS} if isinstance(names, list | tuple) else {}
+
+
+def units(params: Params, project: Project) -> Iterator[Unit]:
+    """All that stages depend on, but for what reads their data sets (reader.py).
+
+    Raises: BeyondClsError: sections of the parameter file have no names.
+    """
+    yield from _extract(params, project)
+    yield from _probe(params)
+    yield Unit("attention", ("pipelines.attention",), _statistics(params))
+    yield _localise(params)
+    yield Unit("compose", ("pipelines.quickstart.compose",), {READERS: ()})
+    yield Unit("divergence", ("pipelines.divergence",), {})
+    yield Unit("report", ("pipelines.report.command",), {READERS: ()})

@@ -1,0 +1,78 @@
+"""Groups of heads in params.yaml: which arrays `dvc repro` fetches for each, and whether a head stands under the right one."""
+
+from collections.abc import Mapping
+from os.path import normpath
+from typing import TYPE_CHECKING, Any
+
+from pipelines.params import section
+
+if TYPE_CHECKING:
+    from probe.grid import HeadPlan
+
+# Section of params.yaml -> kinds of features that its heads may read: the dependencies of its stages in dvc.yaml.
+GROUPS = {
+    "cls_heads": ("cls",),
+    "heads": ("patch",),
+    "own_heads": ("cls", "patch", "registers", "attention"),
+}
+FILES = "heads/"  # the folder that `dvc repro` watches
+
+
+def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], runs_files: bool) -> None:
+    """Make sure that the stages of some heads fetch what these read.
+
+    Args:
+        plans: of heads, by name; those that stand in no group are passed over.
+        runs_files: whether files of aggregators of one's own may be run, to see what they read.
+
+    Raises: BeyondClsError: a head reads more than its group says, or its file is in another folder.
+    """
+    from store import BeyondClsError
+
+    for group, kinds in GROUPS.items():
+        for name in section(params, group):
+            if name not in plans:
+                continue
+            aggregator, options = plans[name].head.aggregator, plans[name].head.options
+            file = file_of(aggregator)
+            if file is not None and not normpath(file).startswith(FILES):
+                raise BeyondClsError(
+                    f"{group}.{name} in the parameter file has aggregator {aggregator!r}, expected a file in {FILES}, the "
+                    f"folder that `dvc repro` watches; move it there, and write {FILES}{aggregator.rpartition('/')[2]}"
+                )
+            reads = _reads(aggregator, options) if file is None or runs_files else ()
+            read = {kind.split("/")[0] for kind in reads}
+            if not read <= set(kinds):
+                right = next(other for other, those in GROUPS.items() if read <= set(those) or other == "own_heads")
+                raise BeyondClsError(
+                    f"{group}.{name} in the parameter file reads {' and '.join(reads)}, but for {group} `dvc repro` fetches "
+                    f"{' and '.join(kinds)} alone; move it to {right}"
+                )
+
+
+def file_of(aggregator: str) -> str | None:
+    """The file of FILE.py:CLASS; None of an aggregator of the registry."""
+    file, colon, _ = aggregator.rpartition(":")
+    return file if colon and file.endswith(".py") else None
+
+
+def _reads(aggregator: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Kinds of features that it reads, which options decide; none where it cannot be made, which `probe` explains.
+
+    One of one's own is run, but not made: what it takes is not known. Those whose class does not say what they read pass.
+    """
+    import torch
+
+    from probe.aggregators import make_aggregator
+    from probe.aggregators.own import own_aggregator
+    from store import BeyondClsError
+
+    if file_of(aggregator) is not None:
+        return tuple(own_aggregator(aggregator).reads)
+    heads = options.get("heads")
+    dim = 64 * (heads if isinstance(heads, int) and heads > 0 else 12)  # every head as wide
+    try:
+        with torch.device("meta"):  # takes no memory
+            return tuple(make_aggregator(aggregator, dim, 196, **options).reads)
+    except BeyondClsError:
+        return ()

@@ -1,0 +1,71 @@
+"""What of a file counts."""
+
+import pytest
+
+from pipelines.code.syntax import digest, parsed
+
+FILE = '''\
+"""What it does."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from store import FeatureStore
+
+
+def scaled(x: int, by: float = 2.0) -> "str":
+    """Longer."""
+    if x:
+        y = {**{}, "a": f"{x!r:>{by}}", "b": b"\\x00", "ü": (None, ..., 1j)}
+        return str(y)
+    return "no"
+'''
+EDITS = {
+    "a comment": ("    if x:", "    # whether there is one\n    if x:"),
+    "a docstring": ('"""Longer."""', '"""Shorter: `x` times `by`."""'),
+    "the first docstring": ('"""What it does."""\n', ""),
+    "formatting": ('str(y)\n    return "no"', "(str(\n            y))\n    return 'no'"),
+    "a text that stands alone": ("    if x:", '    "a note"\n    if x:'),
+    "an import for types": ("import FeatureStore", "import FeatureStore, Loader"),
+}
+
+
+def of(text: str) -> str:
+    return digest(parsed(text))
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_words_do_not_count(edit):
+    assert EDITS[edit][0] in FILE
+    assert of(FILE.replace(*EDITS[edit])) == of(FILE)
+
+
+@pytest.mark.parametrize(
+    ("there", "then"),
+    [
+        ("2.0", "2"),
+        ('"no"', 'b"no"'),
+        ('"no"', '"No"'),
+        ("!r", "!s"),
+        ("None, ...", "..., None"),
+        ("{**{}, ", "{"),
+        ("if x:", "if not x:"),
+        ("x: int", "x: str"),
+        ("scaled", "scale"),
+        ("    if x:", "    ...\n    if x:"),
+        ("if TYPE_CHECKING:", "if scaled:"),
+    ],
+)
+def test_what_is_run_counts(there, then):
+    assert there in FILE
+    assert of(FILE.replace(there, then)) != of(FILE)
+
+
+def test_else_of_what_is_for_types_is_run():
+    text = "if typing.TYPE_CHECKING:\n    a = 1\nelse:\n    a = 2\n"
+    assert of(text) == of("a = 2\n")
+
+
+def test_versions_of_python_agree():
+    """Written under 3.11, and the same under 3.12 and 3.13, whose trees have other empty fields."""
+    assert of(FILE) == "f804d80939f8f6d4c1376a364648f26c"

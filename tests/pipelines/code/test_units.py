@@ -1,0 +1,262 @@
+"""The digests that stages depend on, of the real tree."""
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extract.attention import PER_BLOCK, STATISTICS
+from extract.datasets import DATASETS, DataError
+from extract.encoders import ENCODERS
+from pipelines.code.__main__ import main as write
+from pipelines.code.closure import Project
+from pipelines.code.reader import main as write_reader
+from pipelines.code.units import AGGREGATORS, FOLDERS, LOCALISED, PROTOCOLS, Unit, units
+from pipelines.code.units import ENCODERS as OF_ENCODERS
+from pipelines.groups import GROUPS
+from pipelines.params import read_params
+from probe.aggregators import AGGREGATORS as BY_NAME
+from probe.closed import CLOSED
+from store import BeyondClsError
+from tests.machines.project import ROOT
+from tests.pipelines.code.imported import imported
+
+# What the `main` of programs imports when it runs, and a file that some function of theirs imports later.
+RUN = {
+    "extract/quickstart-mae": (
+        ["pipelines.extract", "pipelines.device", "pipelines.progress", "extract.datasets", "extract.encoders", "extract.run"],
+        "store/remote.py",
+    ),
+    "heads/abmilp": (
+        ["pipelines.probe", "pipelines.device", "pipelines.progress", "probe.absent", "probe.run", "probe.train"],
+        "store/allocator.py",
+    ),
+    "attention": (["pipelines.attention", "extract.attention", "store", "store.codecs"], "store/stub.py"),
+    "compose": (["pipelines.quickstart.compose"], "pipelines/quickstart/cut.py"),
+    "divergence": (["pipelines.divergence", "probe.divergence", "probe.metrics"], "store/remote.py"),
+    "localise": (
+        ["pipelines.localise", "pipelines.progress", "probe.localisation", "probe.localisation.maps", "probe.results"],
+        "probe/localisation/truths.py",
+    ),
+    "report": (
+        ["pipelines.report.command", "pipelines.report.files", "pipelines.report.sections", "extract.datasets"],
+        "pipelines/report/subset.py",
+    ),
+}
+FAMILIES = {f"extract/encoders/{path.name}" for path in (ROOT / "extract/encoders").glob("*.py")} - {
+    f"extract/encoders/{name}.py" for name in ("__init__", "download", "encoder", "pretrained", "weights", "without_attention")
+}
+
+
+@cache
+def project() -> Project:
+    return Project(ROOT)
+
+
+@cache
+def of_the_quickstart() -> dict[str, dict[str, str | None]]:
+    return {unit.file: digests(unit) for unit in units(read_params(ROOT / "params.yaml"), project())}
+
+
+def digests(unit: Unit) -> dict[str, str | None]:
+    return project().digests(unit.modules, unit.used)
+
+
+def of_params(text: str) -> dict[str, dict[str, str | None]]:
+    return {unit.file: digests(unit) for unit in units(yaml.safe_load(text), project())}
+
+
+@pytest.mark.parametrize("program", RUN)
+def test_all_that_runs_is_in_it_or_is_a_leaf_that_is_not_used(program):
+    modules, lazily = RUN[program]
+    found = of_the_quickstart()[program]
+    assert lazily in found
+    ran = imported(modules)
+    missing = ran - found.keys()
+    leaves = ("extract/encoders/", "extract/datasets/", "extract/attention/", "probe/aggregators/", "probe/closed/")
+    assert all(file.startswith(leaves) and not file.endswith("__init__.py") for file in missing)
+    whole = project().digests(
+        next(u.modules for u in units(read_params(ROOT / "params.yaml"), project()) if u.file == program), {}
+    )
+    assert not ran - whole.keys(), "with all entries of registries, nothing is left out"
+
+
+def test_no_program_needs_the_other_stage_or_the_command_line():
+    for name, found in of_the_quickstart().items():
+        assert "pipelines/cli.py" not in found
+        assert not any(file.startswith("tests/") for file in found)
+        if name.startswith(("heads/", "studies/")):
+            assert not any(file.startswith("extract/") for file in found), name
+        if name.startswith("extract/"):
+            assert not any(file.startswith("probe/") for file in found), name
+
+
+def test_encoders_depend_on_their_own_family():
+    text = "encoders: {dino-b16: {}, mine: {model: mae-b16, checkpoint: a.pt}, vit_base_patch16_224.augreg_in21k: null}"
+    found = of_params(text)
+    for name, family in (("dino-b16", {"dino"}), ("mine", {"mae"}), ("vit_base_patch16_224.augreg_in21k", set())):
+        own = {f"extract/encoders/{name}.py" for name in family}
+        assert found[f"extract/{name}"].keys() & FAMILIES == own
+        assert not any("extract/datasets/coco" in file for file in found[f"extract/{name}"])
+
+
+def test_every_entry_of_a_registry_is_told_by_the_source():
+    """Or adding one would concern others."""
+    for (module, name), entries in ((OF_ENCODERS, ENCODERS), (AGGREGATORS, BY_NAME), (PROTOCOLS, CLOSED)):
+        used = {key: project().digests([module], {(module, name): {key}}).keys() for key in entries}
+        assert set.union(*map(set, used.values())) == set(project().digests([module], {}))
+        for key, kind in entries.items():
+            home = getattr(kind, "__module__", "").replace(".", "/")
+            assert module == OF_ENCODERS[0] or f"{home}.py" in used[key]
+
+
+def test_statistics_are_those_that_params_list():
+    everything = {f"extract/attention/{name}.py" for name in (STATISTICS | PER_BLOCK)}
+    assert everything <= of_the_quickstart()["extract/quickstart-mae"].keys()
+    found = of_params("encoders: {mae-b16: {}}\nextract: {statistics: [cls_self]}")
+    for name in ("extract/mae-b16", "attention"):
+        assert found[name].keys() & everything == {"extract/attention/cls_self.py"}
+    assert everything <= of_params("encoders: {mae-b16: {}}")["extract/mae-b16"].keys()
+    assert not everything & of_params("encoders: {mae-b16: {}}\nextract: {statistics: []}")["extract/mae-b16"].keys()
+
+
+def test_heads_and_studies_depend_on_their_aggregators_and_protocols():
+    text = """\
+cls_heads: {linear: {aggregator: cls}}
+heads: {max: {}, near: {aggregator: average, protocol: {name: knn}}, abmilp: {aggregator: ap}}
+own_heads: {mine: {aggregator: "heads/some.py:Mine"}}
+studies: {s: {encoder: e, heads: {a: {aggregator: ep}, b: {aggregator: pca}}}}
+block_studies: {t: {encoder: e, protocol: knn, heads: {simpool: }}}
+"""
+    found = of_params(text)
+    leaves = {f"{kind.__module__.replace('.', '/')}.py" for kind in BY_NAME.values()}
+    expected = {
+        "heads/linear": {"cls"},
+        "heads/max": {"max"},
+        "heads/near": {"average"},
+        "heads/abmilp": {"ap"},
+        "heads/mine": set(),
+        "studies/s": {"ep", "pca"},
+        "studies/t": {"simpool"},
+        "localise": {"ap"},
+    }
+    assert {name: found[name].keys() & leaves for name in expected} == {
+        name: {f"probe/aggregators/{leaf}.py" for leaf in names} for name, names in expected.items()
+    }
+    assert {name for name, files in found.items() if "probe/closed/neighbours.py" in files} == {"heads/near", "studies/t"}
+    assert found["heads/mine"]["heads/some.py"] is None
+    assert "heads/some.py" not in found["heads/max"]
+
+
+def test_what_is_localised_is_the_head_of_the_stage():
+    stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["localise"]
+    assert f"--head {LOCALISED} " in stage["cmd"]
+
+
+def test_the_report_depends_on_what_its_page_is_made_of():
+    found = of_the_quickstart()["report"]
+    assert {f"pipelines/report/page.{kind}" for kind in ("css", "html.jinja", "js")} <= found.keys()
+
+
+def test_files_are_written_and_those_of_what_is_gone_go(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    params, out = tmp_path / "params.yaml", tmp_path / "code"
+    params.write_text("encoders: {mae-b16: {}}\nheads: {average: {}}")
+    write(params, out)
+    assert {path.name for path in out.iterdir() if path.is_dir()} == set(FOLDERS), "DVC expects all of them"
+    assert {path.stem for path in (out / "readers").iterdir()} == set(DATASETS)
+    written = json.loads((out / "heads/average.json").read_text())
+    assert written == of_params("heads: {average: {}}")["heads/average"]
+    params.write_text("encoders: {dino-b16: {}}")
+    write(params, out)
+    assert [path.name for path in (out / "extract").iterdir()] == ["dino-b16.json"]
+    assert not list((out / "heads").iterdir())
+
+
+def test_nothing_is_imported_that_a_probing_machine_lacks():
+    script = "import sys, pipelines.code.__main__; print({'torch', 'timm', 'torchvision', 'webdataset'} & {*sys.modules})"
+    shown = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "set()"
+
+
+def test_a_mistake_is_a_line(tmp_path):
+    command = [sys.executable, "-m", "pipelines.code", "--params", "none.yaml", "--out", str(tmp_path)]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert shown.returncode == 1
+    assert shown.stderr.startswith("error: there is no parameter file 'none.yaml'")
+
+
+class TestReader:
+    @pytest.fixture
+    def readers(self, tmp_path) -> Path:
+        (tmp_path / "readers").mkdir()
+        for form in DATASETS:
+            (tmp_path / "readers" / f"{form}.json").write_text(json.dumps({f"{form}.py": "0"}))
+        return tmp_path / "readers"
+
+    def test_the_form_is_seen(self, tmp_path, readers):
+        for split in ("train", "test"):
+            (tmp_path / "data" / split).mkdir(parents=True)
+        (tmp_path / "data/train/0.tar").touch()
+        (tmp_path / "data/test/0.tar").touch()
+        write_reader(str(tmp_path / "data"), tmp_path / "of/data.json", readers)
+        assert json.loads((tmp_path / "of/data.json").read_text()) == {"tars": {"tars.py": "0"}}
+        (tmp_path / "data/test/0.tar").unlink()
+        write_reader(str(tmp_path / "data"), tmp_path / "of/data.json", readers)
+        assert list(json.loads((tmp_path / "of/data.json").read_text())) == ["folder", "tars"]
+        (tmp_path / "published/cifar-10-batches-bin").mkdir(parents=True)
+        write_reader(str(tmp_path / "published"), tmp_path / "of/data.json", readers)
+        assert list(json.loads((tmp_path / "of/data.json").read_text())) == ["cifar10"]
+
+    def test_without_images(self, tmp_path, readers):
+        with pytest.raises(BeyondClsError, match=r"there is no '.*none', expected a data set.* run this on a machine that has"):
+            write_reader(str(tmp_path / "none"), tmp_path / "x.json", readers)
+
+    def test_two_forms_at_once(self, tmp_path, readers):
+        for sign in ("cifar-10-batches-bin", "cifar-100-binary"):
+            (tmp_path / "data" / sign).mkdir(parents=True)
+        with pytest.raises(DataError, match="looks like cifar10 and like cifar100"):
+            write_reader(str(tmp_path / "data"), tmp_path / "x.json", readers)
+
+
+def test_each_stage_depends_on_the_digests_of_what_it_runs():
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    encoder, data, first = (
+        "code/extract/${item.encoder}.json",
+        "code/data/${item.dataset}.json",
+        "code/data/${datasets[0]}.json",
+    )
+    head, study, csv = "code/heads/${item.head}.json", "code/studies/${key}.json", "code/readers/csv.json"
+    expected = {
+        "extract": [encoder, data],
+        "compose": ["code/compose.json", first],
+        "extract-composed": [encoder, csv],
+        "probe-cls": [head],
+        "probe": [head],
+        "probe-own": [head],
+        "study": [study],
+        "extract-blocks": [encoder, first],
+        "study-blocks": [study],
+        "attention": ["code/attention.json"],
+        "divergence": ["code/divergence.json"],
+        "localise": ["code/localise.json"],
+        "report": ["code/report.json", first, csv],
+        "code": [],
+        "code-data": [],
+    }
+    bodies = {name: stage.get("do", stage) for name, stage in stages.items()}
+    assert {n: [d for d in body["deps"] if d.startswith("code/")] for n, body in bodies.items() if n != "code-data"} | {
+        "code-data": []
+    } == expected
+    assert {path.partition("/")[0] for path in of_all_files()} <= set(bodies["code"]["deps"])
+    assert set(bodies["code"]["params"]) >= {*GROUPS, "encoders", "extract", "studies", "block_studies", "probe"}
+    written = {f"code/{name.partition('/')[0]}" + ("" if "/" in name else ".json") for name in of_the_quickstart()}
+    assert written == set(bodies["code"]["outs"])
+
+
+def of_all_files() -> set[str]:
+    return {file for found in of_the_quickstart().values() for file in found}

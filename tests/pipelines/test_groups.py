@@ -1,0 +1,101 @@
+"""Groups of heads: what `dvc repro` fetches for them is what they read."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.groups import GROUPS, check_groups, file_of
+from pipelines.heads import plans_and_run
+from probe.aggregators import AGGREGATORS
+from store import BeyondClsError
+from tests.machines.project import ROOT
+
+STAGES = {"cls_heads": "probe-cls", "heads": "probe", "own_heads": "probe-own"}
+MINE = """\
+from beyondcls import Aggregator
+
+
+class Mine(Aggregator):
+    reads = {reads}
+"""
+
+
+def check(text: str, runs_files: bool = True) -> None:
+    params = yaml.safe_load(text)
+    names = [name for group in GROUPS for name in params.get(group, ())]
+    check_groups(params, plans_and_run(names, params, {}, {})[0], runs_files)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_stages_fetch_what_the_group_says(group):
+    stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][STAGES[group]]
+    assert stage["matrix"]["head"] == f"${{{group}}}"
+    for split in ("train", "test"):
+        kinds = [dep.rpartition("/")[2] for dep in stage["deps"] if dep.startswith("features/") and f"-{split}/" in dep]
+        assert kinds == ["zarr.json", "images", *GROUPS[group]]
+
+
+@pytest.mark.parametrize(
+    ("group", "head", "reads", "right"),
+    [
+        ("heads", "x: {aggregator: cls-average}", "cls and patch", "own_heads"),
+        ("heads", "x: {aggregator: cls}", "cls", "cls_heads"),
+        ("heads", "x: {aggregator: ap, heads: 3, tokens: all}", "cls and patch", "own_heads"),
+        ("heads", "x: {aggregator: ep, tokens: all}", "cls and patch", "own_heads"),
+        ("heads", "x: {aggregator: abmilp, tokens: all, position: learned}", "cls and patch", "own_heads"),
+        ("heads", "cls-attention:", "patch and attention/cls", "own_heads"),
+        ("heads", "x: {aggregator: lowest-entropy-head, top_k: 3}", "patch and attention/cls", "own_heads"),
+        ("cls_heads", "x: {aggregator: average}", "patch", "heads"),
+        ("cls_heads", "x: {aggregator: cls-average}", "cls and patch", "own_heads"),
+    ],
+)
+def test_a_head_in_the_wrong_group_is_refused(group, head, reads, right):
+    with pytest.raises(BeyondClsError) as raised:
+        check(f"{group}: {{{head}}}")
+    assert f"reads {reads}, but for {group} `dvc repro` fetches {GROUPS[group][0]} alone; move it to {right}" in str(
+        raised.value
+    )
+    check(f"{right}: {{{head}}}")
+
+
+def test_heads_that_are_right():
+    check("cls_heads: {cls: {}}\nheads: {ap: {heads: 7}, abmilp: {blocks: [3, 5]}, norm: {top_k: 3}}")
+    check("own_heads: {max: , cls-average: }")
+    check("heads: {x: {aggregator: central, k: none of these}}")  # what cannot be made is not looked at; probing says why
+
+
+def test_every_aggregator_fits_into_a_group():
+    for name in AGGREGATORS:
+        check(f"own_heads: {{{name}: }}")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_file_elsewhere_is_refused(group):
+    with pytest.raises(BeyondClsError) as raised:
+        check(f"{group}: {{gem: {{aggregator: 'mine/pool.py:GeM'}}}}", runs_files=False)
+    assert "aggregator 'mine/pool.py:GeM', expected a file in heads/" in str(raised.value)
+    assert "move it there, and write heads/pool.py:GeM" in str(raised.value)
+
+
+def test_a_file_is_asked_what_it_reads_where_it_may_be_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("heads").mkdir()
+    text = "heads: {any-name: {aggregator: 'heads/mine.py:Mine'}}"
+    Path("heads/mine.py").write_text(MINE.format(reads="('patch',)"))
+    check(text)
+    Path("heads/mine.py").write_text(MINE.format(reads="('cls', 'patch')"))
+    check(text, runs_files=False)
+    check(f"own_{text}")
+    with pytest.raises(BeyondClsError, match=r"reads cls and patch, .*; move it to own_heads"):
+        check(text)
+
+
+def test_heads_of_no_group_pass():
+    plans, _ = plans_and_run(["cls-average"], None, {}, {})
+    check_groups({"heads": {"other": {}}}, plans, runs_files=True)
+
+
+def test_what_is_a_file():
+    assert file_of("heads/gem.py:GeM") == "heads/gem.py"
+    assert [file_of(name) for name in ("abmilp", "a:b", "gem.py")] == [None] * 3
