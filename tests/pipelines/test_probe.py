@@ -374,6 +374,10 @@ class TestBadInput:
             ("heads: {abmlip: {}}", "unknown head 'abmilp'; did you mean 'abmlip'?"),
             ("heads: {abmilp: {aggregator: abmlip}}", "unknown aggregator 'abmlip'; did you mean 'abmilp'?"),
             ("heads: {abmilp: {aggregator: 3}}", "aggregator of head 'abmilp' is 3, expected a name such as abmilp"),
+            (
+                "heads: {abmilp: {aggregator: cls-average}}",
+                "heads.abmilp in the parameter file reads cls and patch, but for heads",
+            ),
             ("heads: {abmilp: {preset: adam}}", "unknown preset 'adam'; did you mean 'adamw'?"),
             ("heads: {abmilp: {preset: 3}}", "preset of head 'abmilp' is 3, expected a name"),
             ("heads: {abmilp: {epochs: '90'}}", "epochs of head 'abmilp' is '90', expected a whole number"),

@@ -18,7 +18,8 @@ from tests.features import write_features
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = """
-heads: {abmilp: {depth: 4}, knn: {aggregator: cls, protocol: {name: knn, ks: [3]}}, ridge: {aggregator: cls, protocol: ridge}}
+heads: {abmilp: {depth: 4}}
+cls_heads: {knn: {aggregator: cls, protocol: {name: knn, ks: [3]}}, ridge: {aggregator: cls, protocol: ridge}}
 probe: {epochs: 9, batch_size: 32, warmup_epochs: 0, base_lr: 0.2, seeds: [0, 1, 2], base_lrs: null}
 studies:
   pair:
