@@ -1,5 +1,6 @@
 """The pipeline: its dependencies, and that it runs."""
 
+import json
 import os
 import re
 import shutil
@@ -17,17 +18,25 @@ from tests.machines.project import ROOT
 from tests.pipelines.report.written import write_probe
 from tests.test_readme import block
 
+DVC = (sys.executable, "-P", str(QUICK_DVC))
 
-def run(folder: Path, *command: str) -> str:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DVC_NO_ANALYTICS": "1"}
+
+def run(folder: Path, *command: str, pretended: str = "", fails: bool = False) -> str:
+    """What a command says that runs the project's own code. `pretended`: a folder with packages that win over others."""
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{folder / pretended}{os.pathsep}{folder}",
+        "DVC_NO_ANALYTICS": "1",
+    }
     shown = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert shown.returncode == 0, shown.stdout + shown.stderr
-    return shown.stdout
+    assert (shown.returncode != 0) == fails, shown.stdout + shown.stderr
+    return shown.stdout + shown.stderr if fails else shown.stdout
 
 
-def repro(folder: Path) -> set[str]:
+def repro(folder: Path, *options: str, pretended: str = "") -> set[str]:
     """Stages that `dvc repro` ran."""
-    return set(re.findall(r"Running stage '([^']+)'", run(folder, sys.executable, "-P", str(QUICK_DVC), "repro")))
+    return set(re.findall(r"Running stage '([^']+)'", run(folder, *DVC, "repro", *options, pretended=pretended)))
 
 
 def edit(folder: Path, change) -> None:
@@ -88,6 +97,40 @@ def project(tmp_path_factory) -> Path:
     return folder
 
 
+def features_stay_though_their_code_is_edited(project: Path) -> None:
+    """And though another torch is installed; they are compared with what the program computes now."""
+    set_, test = "quickstart-random-few-test", "extract@quickstart-random-few-test"
+    check = project / f"receipts/{set_}.check.json"
+    tokens = (project / f"features/{set_}/patch/block5/view0/c/0/0/0").read_bytes()
+    assert json.loads(check.read_text())["compared"] == []
+
+    statistic = project / "extract/attention/cls_self.py"
+    meant = statistic.read_text()
+    statistic.write_text(meant.replace("    return attention.", "    unused = attention\n    return attention."))
+    ran = repro(project)
+    of_statistics = {"code", "attention@quickstart-random-few"}  # which imports them; it comes to the same
+    assert {name for name in ran if not name.startswith("extract")} == of_statistics, "nothing else follows"
+    assert test in ran
+    assert json.loads(check.read_text())["compared"][0]["n_sampled"] == 32
+    assert (project / f"features/{set_}/patch/block5/view0/c/0/0/0").read_bytes() == tokens
+
+    statistic.write_text(meant.replace("    return attention.", "    return 1e-3 + attention."))
+    said = run(project, *DVC, "repro", test, fails=True)
+    assert "is not what the program computes now: a sample of 32 of its 32 images differs in 1 of" in said
+    assert "most in statistics/cls_self/view0 of image" in said
+    assert "extract it again: --recompute, or recompute: true under that encoder" in said
+    statistic.write_text(meant)
+    assert repro(project) == set(), "DVC knows what came of this code"
+
+    # What `importlib.metadata` finds first.
+    (project / "pretended/torch-99.0.dist-info").mkdir(parents=True)
+    (project / "pretended/torch-99.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 99.0\n")
+    assert repro(project, pretended="pretended") == set(), "versions are nobody's dependency"
+    assert repro(project, "--force", "--single-item", test, pretended="pretended") == {test}
+    assert json.loads(check.read_text())["versions"]["torch"] == "99.0"
+    assert (project / f"features/{set_}/patch/block5/view0/c/0/0/0").read_bytes() == tokens
+
+
 @pytest.mark.slow
 def test_the_whole_pipeline_and_a_new_head(project):
     """Other edits: tests/machines/test_edits.py."""
@@ -133,6 +176,7 @@ def test_the_whole_pipeline_and_a_new_head(project):
     of_the_new_head = {name.replace("-gem", "-both") for name in of_the_new_head}
     assert repro(project) == of_the_new_head
     assert repro(project) == set()
+    features_stay_though_their_code_is_edited(project)
 
     metrics = run(project, sys.executable, "-m", "dvc", "metrics", "show", "--md")
     for head in ("cls", "abmilp", "gem"):

@@ -36,6 +36,7 @@ CONSTANTS = {"norm/weight": np.linspace(0, 1, D, dtype=np.float32), "norm/bias":
 def layouts(n: int = N, shard_rows: int = SHARD) -> list[ArrayLayout]:
     return [
         ArrayLayout("images/id", (n, 9), "uint8", ("image", "byte"), shard_rows),
+        ArrayLayout("images/digest", (n, 16), "uint8", ("image", "byte"), shard_rows),
         ArrayLayout("images/label", (n,), "int64", ("image",), shard_rows),
         ArrayLayout("images/size", (n, 2), "int32", ("image", "side"), shard_rows),
         ArrayLayout("images/valid", (n,), "uint8", ("image",), shard_rows),
