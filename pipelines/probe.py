@@ -39,7 +39,8 @@ def main(
     study: Annotated[
         str | None,
         typer.Option(
-            help="train all heads of STUDY (studies, block_studies in params.yaml), with its parameters, in place of --head"
+            help="train all heads of STUDY (studies, block_studies in params.yaml), with its parameters, in place of --head; "
+            "remove those in --out that it has no more"
         ),
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="of the aggregator, e.g. --option depth=2; may be repeated")] = None,
@@ -118,6 +119,10 @@ def main(
             help="where the encoder has none of the tokens that a head reads ([cls] of I-JEPA), write that, and go on",
         ),
     ] = False,
+    retrain: Annotated[
+        bool,
+        typer.Option("--retrain", help="train heads that are in place, too, and do not ask whether their first steps are the same"),
+    ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
     placement: Annotated[
         str | None, typer.Option(help="of the features: device, memory, stream, or auto: the first that fits  [default: auto]")
@@ -127,6 +132,9 @@ def main(
 
     All heads, seeds, learning rates and weight decays of one command train side by side, with one reading of the features.
     A run that was killed goes on when the same command is given again. Under torchrun, each process reads its own shards.
+
+    A head that is in --out, for just this request, stays as it is if a few of its steps, its schedule, the order of the images
+    and what it reaches are what they were: the program may have been edited. kept.json beside it says what was compared.
     """
     from pipelines.device import choose_device
     from pipelines.progress import progress_bar
@@ -185,8 +193,6 @@ def main(
     alone = len(plans) == 1 and study is None
     if skip_absent:
         plans = _present(plans, stores, pair, lambda name: out if alone else out / name)
-        if not plans:
-            return
     single = next(iter(plans.values())) if alone else None
     with progress_bar(f"{stores[0].attributes['encoder']} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress:
         written = probe(
@@ -200,6 +206,7 @@ def main(
             say=typer.echo if _is_first() else None,
             notes={"command": shlex.join(["beyondcls", *sys.argv[1:]]), **about},
             timed=True,
+            retrain=retrain,
             **of_run,
         )
     if _is_first():
