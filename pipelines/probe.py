@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.heads import options_of, plans_and_run
+from pipelines.left_heads import remove_left_heads
 from pipelines.params import given, integers, numbers, read_params
 from pipelines.places import open_features
-from pipelines.studies import params_of_study
+from pipelines.studies import params_of_study, studies_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,7 +122,9 @@ def main(
     ] = False,
     retrain: Annotated[
         bool,
-        typer.Option("--retrain", help="train heads that are in place, too, and do not ask whether their first steps are the same"),
+        typer.Option(
+            "--retrain", help="train heads that are in place, too, and do not ask whether their first steps are the same"
+        ),
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
     placement: Annotated[
@@ -172,6 +175,7 @@ def main(
         placement=placement,
     )
     described = None if params is None else read_params(params)
+    studies: dict[str, Any] = {}
     if study is not None:
         if described is None:
             raise BeyondClsError(
@@ -179,6 +183,7 @@ def main(
             )
         if head:
             raise BeyondClsError(f"--study {study} and --head {head[0]} exclude each other: a study brings its own heads")
+        studies = studies_of(described)
         described = params_of_study(described, study)
         head = list(described["heads"])
     plans, of_run = plans_and_run(head or ["abmilp"], described, here, options_of(option or []))
@@ -190,27 +195,32 @@ def main(
     keep_freed_memory()
     stores, place = (open_features(features, params), open_features(test, params)), choose_device(device)
     subset, about = _subset(stores[0], of_run)
-    alone = len(plans) == 1 and study is None
+    alone, asked = len(plans) == 1 and study is None, list(plans)
     if skip_absent:
         plans = _present(plans, stores, pair, lambda name: out if alone else out / name)
-    single = next(iter(plans.values())) if alone else None
-    with progress_bar(f"{stores[0].attributes['encoder']} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress:
-        written = probe(
-            *stores,
-            out,
-            single or plans,
-            joined=pair,
-            subset=subset,
-            device=place,
-            progress=progress,
-            say=typer.echo if _is_first() else None,
-            notes={"command": shlex.join(["beyondcls", *sys.argv[1:]]), **about},
-            timed=True,
-            retrain=retrain,
-            **of_run,
-        )
-    if _is_first():
-        _report({out if single else out / name: measures for name, measures in written.items()})
+    single = next(iter(plans.values())) if plans and alone else None
+    if plans:
+        encoder = stores[0].attributes["encoder"]
+        with progress_bar(f"{encoder} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress:
+            written = probe(
+                *stores,
+                out,
+                single or plans,
+                joined=pair,
+                subset=subset,
+                device=place,
+                progress=progress,
+                say=typer.echo if _is_first() else None,
+                notes={"command": shlex.join(["beyondcls", *sys.argv[1:]]), **about},
+                timed=True,
+                retrain=retrain,
+                **of_run,
+            )
+        if _is_first():
+            _report({out if single else out / name: measures for name, measures in written.items()})
+    if study is not None and _is_first():
+        for folder in remove_left_heads(out, study, asked, studies):
+            typer.echo(f"{folder}: removed, {study} has no such head any more")
 
 
 def _present(

@@ -9,19 +9,18 @@ LOSS = 1e-4  # of a loss. Another order of float32's additions moves it by about
 STATE = 1e-3  # of the norm of parameters and statistics behind them, which the steps drive apart a little faster
 RIGHT = 0.2  # percentage points of the images of these steps: of two classes that are nearly equal either may be the higher
 START = 1e-5  # of the norm: normal numbers are drawn in float32, by instructions that CPUs differ in
-UPDATE = 1e-9  # of the norm, in float64
+UPDATE = 1e-9  # of the norm, in float64; of learning rates, too
 PERCENT = 0.01  # percentage points of a measure of the test images: one image in 10,000
 ENTROPY = 1e-3  # nats
 
 EXACT = {
     "pieces": "how an epoch is cut into steps",
-    "learning_rates": "the learning rates of all steps",
     "images": "which images epochs show, in which order and view",
-    "rates": "the learning rates of the steps that were taken",
     "rows": "the images of the steps that were taken",
     "judged_by": "the images that settings are compared on",
 }
 SUMMARIES = {
+    "learning_rates": ("the learning rates of all steps", UPDATE),
     "start": ("where the head starts", START),
     "updates": ("how the optimiser updates parameters", UPDATE),
     "state": ("the parameters and running statistics behind the steps", STATE),
@@ -63,6 +62,13 @@ class Agreement:
         for name, words in EXACT.items():
             if before.get(name) != now.get(name):
                 self._note(f"{words} ({of_pass})")
+        if self.differs is not None:
+            return
+        self._compare_summary("learning_rates", before["learning_rates"], now["learning_rates"], of_pass)
+        for rates, again in zip(before["rates"], now["rates"], strict=True):
+            for rate, other in zip(rates, again, strict=True):
+                words = f"the learning rate of a step that was taken ({of_pass})"
+                self._measure("rates", rate, other, UPDATE * abs(rate), words)
         ours, theirs = before.get("members", []), now["members"]
         if [member[:3] for member in ours] != [member[:3] for member in theirs]:
             self._note(f"the members that train ({of_pass})")

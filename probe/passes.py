@@ -281,9 +281,7 @@ class Passes:
                 outcomes.append(Outcome(member, family.stack.head(m), family.curves[m], of.measures[m], *kept))
         return outcomes
 
-    def _family(
-        self, name: str, members: list[Member], trained: Sequence[tuple[Head, list[dict[str, float]]]] = ()
-    ) -> Family:
+    def _family(self, name: str, members: list[Member], trained: Sequence[tuple[Head, list[dict[str, float]]]] = ()) -> Family:
         """Members as they start, or as they were `trained`, with their curves."""
         heads = [head for head, _ in trained] or [self._build(name, member.seed) for member in members]
         values = torch.tensor([[m.base_lr, m.weight_decay] for m in members], dtype=torch.float64, device=self.device)

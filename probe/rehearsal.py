@@ -2,8 +2,8 @@
 
 No single number sees every edit of the trainer, so there are several, each nearly free:
 
-- what is exact: how an epoch is cut into steps, the learning rate of every step, which images every epoch shows in which order
-  and view, and which were really handed out;
+- what costs no step: how an epoch is cut into steps, the learning rate of every step, which images every epoch shows in which
+  order and view; and of the steps that are taken, which rates and images were really theirs;
 - `start` and `updates`: where heads start, and what the optimiser makes of parameters and gradients that are given, in float64,
   for a weight decay that moves a loss by less than rounding does;
 - `losses`, `right`, `state`: of the first steps, of the last ones of the first epoch at the full learning rate (with the rest
@@ -54,7 +54,9 @@ def rehearse(
     course, members = Course.of(learn.n_rows, recipe, order), fresh().names
     seen: dict[str, Any] = {
         "pieces": _digest([vars(piece) for piece in course.pieces]),
-        "learning_rates": _digest([[recipe.peak(share) for share in epoch] for epoch in course.shares]),
+        "learning_rates": {
+            "rates": _summary(torch.tensor([recipe.peak(s) for e in course.shares for s in e], dtype=torch.float64))
+        },
         "images": _order(learn, course),
         "rates": [],
         "rows": [],

@@ -64,7 +64,10 @@ def select(
     if not grids:
         return chosen
     learn, held = parts(passes, share)
-    by, percent = "map" if passes.training.store.multilabel else "top1", defaultdict[tuple[str, float, float], list[float]](list)
+    by, percent = (
+        "map" if passes.training.store.multilabel else "top1",
+        defaultdict[tuple[str, float, float], list[float]](list),
+    )
     for outcome in passes.train(members, recipe, learn, held):
         of = outcome.member
         percent[of.head, of.base_lr, of.weight_decay].append(outcome.result[by])

@@ -96,9 +96,10 @@ class _Check:
                 agreement.compare_passes(self.records[name]["passes"], self.passes.rehearsed.get(name, {}))
                 differs = agreement.differs or self._what_is_stored(name, selected, recipe, agreement)
             except DAMAGED as error:
-                differs = f"its files are incomplete or damaged ({error})"
+                self._again(name, f"its files are incomplete or damaged ({error})")
+                continue
             if differs is not None:
-                self._again(name, f"{differs} differs" if "before" not in differs else differs)
+                self._again(name, f"not as before: {differs}")
                 continue
             kept[name] = json.loads((self.folders[name] / "metrics.json").read_text())
             self._write(name, agreement)

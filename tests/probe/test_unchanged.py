@@ -1,0 +1,309 @@
+"""A probe stays as it is when the program was edited harmlessly, and trains again when the edit changes what training gives."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from probe.closed import make_closed
+from probe.grid import HeadPlan, HeadSpec
+from probe.passes import Passes
+from probe.recipe import Recipe
+from probe.run import n_epochs, probe
+from tests.features import write_features
+from tests.probe.edited import edit
+
+# 120 images in steps of 32, computed 16 at once; the last step of an epoch has 24.
+RECIPE = Recipe(40, 32, 16, "sgd", 0.5, 0.9, 1e-4, 3)
+HEADS = {name: HeadPlan(HeadSpec(name), RECIPE, seeds=(0, 3)) for name in ("abmilp", "cls")}
+
+
+class Trained(Exception):
+    """Training began."""
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    return write_features(folder / "train", 120, views=3), write_features(folder / "test", 70, seed=1, invalid=(5,))
+
+
+@pytest.fixture(scope="module")
+def trained(sets, tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained") / "out"
+    probe(*sets, out, HEADS)
+    return out
+
+
+@pytest.fixture
+def out(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "out")
+
+
+@pytest.fixture
+def again(sets, out, monkeypatch):
+    """What is said when the heads are asked for again, up to where training would begin."""
+
+    def run(heads=HEADS, **options):
+        said = []
+
+        def train(self, *_):
+            raise Trained
+
+        monkeypatch.setattr(Passes, "train", lambda self, members, *_: _stop(self, members))
+        try:
+            probe(*options.pop("sets", sets), out, heads, say=said.append, **options)
+        except Trained:
+            pass
+        return [message.removeprefix(f"{out}/") for message in said if "kept," in message or "again," in message]
+
+    def _stop(passes, members):
+        if {member.head for member in members} - passes.kept:
+            raise Trained
+        return []
+
+    return run
+
+
+def content(folder):
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "kept.json"
+    }
+
+
+def test_nothing_of_a_probe_that_agrees_is_touched(sets, out, again):
+    before, done = content(out), []
+    said = again(progress=done.append)
+    assert [message.split(":")[0] for message in said] == ["abmilp", "cls"]
+    assert all("kept, 24 steps of its pass agree (losses within 0.0e+00, 0.0001 is allowed)" in message for message in said)
+    assert content(out) == before
+    assert sum(done) == n_epochs(HEADS.values())
+    kept = json.loads((out / "cls/kept.json").read_text())
+    assert kept["versions"] == {"torch": torch.__version__, "numpy": np.__version__}
+    assert set(kept["largest_differences_in_tolerances"]) == set(PARTS)
+
+
+def test_what_is_given_back_is_what_stands_there(sets, out):
+    written = probe(*sets, out, HEADS)
+    assert list(written) == list(HEADS)
+    for name, metrics in written.items():
+        assert metrics == json.loads((out / name / "metrics.json").read_text())
+
+
+def test_what_is_recorded_is_the_same_bytes_when_it_is_trained_again(sets, out, tmp_path):
+    probe(*sets, tmp_path / "other", HEADS)
+    assert content(tmp_path / "other") == content(out)
+    probe(*sets, out, HEADS, retrain=True)
+    assert content(tmp_path / "other") == content(out)
+    assert not (out / "cls/kept.json").exists()
+
+
+PARTS = ("learning_rates", "rates", "start", "updates", "losses", "right", "state", "measures")
+TRAIN, STACK = "probe.train", "probe.stack"
+EDITS = {
+    "the loss is scaled": (
+        TRAIN,
+        "(loss.sum() / piece",
+        "(1.01 * loss.sum() / piece",
+        "the loss of step|behind the steps|right answers",
+    ),
+    "the loss is of smoothed labels": (
+        TRAIN,
+        'reduction="none")\n        return flat',
+        'reduction="none", label_smoothing=0.01)\n        return flat',
+        "the loss of step|behind the steps",
+    ),
+    "momentum is ignored": ("probe.optim.sgd", ".mul_(self.momentum)", ".mul_(0)", "how the optimiser updates"),
+    "weight decay is ignored": (
+        "probe.optim.sgd",
+        "average.addcmul_(along(self.weight_decay, parameter), parameter)",
+        "pass",
+        "how the optimiser updates",
+    ),
+    "weight decay gets lost on the way": (
+        TRAIN,
+        "self.weight_decay, recipe.momentum)",
+        "0 * self.weight_decay, recipe.momentum)",
+        "how the optimiser updates",
+    ),
+    "warm-up begins higher": (
+        "probe.optim.schedule",
+        "base * epoch / warmup",
+        "base * (epoch + 0.01) / warmup",
+        "the learning rates of all steps",
+    ),
+    "the last epochs have another learning rate": (
+        "probe.optim.schedule",
+        "return base * (1 +",
+        "return (0.5 if epoch > 37 else 1) * base * (1 +",
+        "the learning rates of all steps",
+    ),
+    "a learning rate is changed while training": (
+        TRAIN,
+        "rate = recipe.peak(course.shares[epoch][piece.step])",
+        "rate = recipe.peak(course.shares[epoch][piece.step]) * (0.5 if epoch > 37 else 1)",
+        "the learning rate of a step that was taken",
+    ),
+    "running statistics follow slower": (
+        STACK,
+        "MOMENTUM)",
+        "MOMENTUM / 2)",
+        r"running statistics behind the steps, running\.",
+    ),
+    "statistics of the batch are biased": (
+        STACK,
+        "variance * (n / (n - 1))",
+        "variance",
+        r"running statistics behind the steps, running\.var",
+    ),
+    "later epochs have one order": ("probe.course", "[order, epoch]", "[order, min(epoch, 35)]", "which images epochs show"),
+    "later epochs are read in another order": (
+        "probe.pooled",
+        "self.order.visited(seed)",
+        "np.sort(self.order.visited(seed))",
+        "the images of the steps|which images",
+    ),
+    "another view is shown": (
+        "store.order",
+        "default_rng([seed, n_views])",
+        "default_rng([seed, n_views, 1])",
+        "which images epochs show, in which order and view",
+    ),
+    "the classifier starts elsewhere": (
+        "probe.grid",
+        "torch.default_generator.manual_seed(seed)",
+        "torch.default_generator.manual_seed(seed + 1)",
+        "where the head starts",
+    ),
+    "an incomplete batch is left out": (
+        "probe.pieces",
+        "if recipe.drop_last else n_batches",
+        "if True else n_batches",
+        "how an epoch is cut into steps",
+    ),
+    "an incomplete batch counts as a whole one": (
+        TRAIN,
+        "(loss.sum() / piece.rows_of_step)",
+        "(loss.sum() / recipe.batch_size)",
+        "behind the steps|the loss of step",
+    ),
+    "gradients of a step are not summed": (
+        TRAIN,
+        "(loss.sum() / piece.rows_of_step).backward()",
+        "family.stack.parameters['classifier.weight'].grad = None; (loss.sum() / piece.rows_of_step).backward()",
+        "the loss of|behind the steps",
+    ),
+    "top-1 is off by a class": (
+        "probe.metrics.accuracy",
+        "(ahead.sum(-1) < k)",
+        "(ahead.sum(-1) < k + 1)",
+        "top1 of the stored head of seed 0",
+    ),
+    "running statistics are not used": (
+        STACK,
+        'self.running["mean"], self.running["var"]',
+        '0 * self.running["mean"], self.running["var"]',
+        "of the stored head of seed|trained/correct.npz",
+    ),
+    "the weights are of other tokens": (
+        "probe.results",
+        "mean[:, -passes.n_patches :]",
+        "mean[:, -passes.n_patches :].flip(1)",
+        "what is written into trained/weights.npy",
+    ),
+    "a figure is counted otherwise": ("probe.results", "sum(p.numel() for", "sum(1 for", "what is written into metrics.json"),
+    "another file is written": (
+        "probe.results",
+        'np.save(trained / "weights.npy"',
+        'np.save(trained / "weights2.npy"',
+        "the files of a probe",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_that_changes_what_is_trained_is_refused(name, again, monkeypatch, out):
+    before = content(out)
+    module, old, new, words = EDITS[name]
+    edit(monkeypatch, module, old, new)
+    said = again()
+    refused = [message for message in said if "trained again," in message]
+    assert refused, said
+    assert all(re.search(words, message) for message in refused), refused
+    assert content(out) == before  # until it has been trained
+
+
+REFACTORINGS = {
+    "gradients are scaled by hand": (
+        TRAIN,
+        "(loss.sum() / piece.rows_of_step).backward()",
+        "(loss * (1 / piece.rows_of_step)).sum().backward()",
+    ),
+    "the loss by log-softmax": (
+        TRAIN,
+        'F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), reduction="none")',
+        "-logits.flatten(0, 1).log_softmax(-1).gather(-1, labels.repeat(len(logits))[:, None])[:, 0]",
+    ),
+    "batches are not zipped but counted": (
+        TRAIN,
+        "for piece, batch in zip(course.pieces[begin:], training.epoch(seed, begin), strict=True):",
+        "for number, batch in enumerate(training.epoch(seed, begin), begin):\n                piece = course.pieces[number]",
+    ),
+    "sgd adds what it decays first": (
+        "probe.optim.sgd",
+        "parameter.addcmul_(lr, average, value=-1)",
+        "parameter.sub_(lr * average)",
+    ),
+    "half a cosine in another order": (
+        "probe.optim.schedule",
+        "/ (epochs - warmup))) / 2",
+        "/ (epochs - warmup)) ) * 0.5 / 1.0 + 0.0",
+    ),
+    "rates are scaled first": ("probe.optim.schedule", "base * epoch / warmup", "epoch * (base / warmup)"),
+    "logits by einsum": (
+        STACK,
+        "torch.addmm(bias.flatten(), vector, weight.flatten(0, 1).T)",
+        'torch.einsum("bw,kw->bk", vector, weight.flatten(0, 1)) + bias.flatten()',
+    ),
+    "members' logits by einsum": (
+        STACK,
+        "torch.baddbmm(bias[:, None], vector, weight.mT)",
+        'torch.einsum("mbw,mkw->mbk", vector, weight) + bias[:, None]',
+    ),
+    "running statistics without lerp": (
+        STACK,
+        "self.running[name].lerp_(value.squeeze(-2), MOMENTUM)",
+        "self.running[name].mul_(1 - MOMENTUM).add_(MOMENTUM * value.squeeze(-2))",
+    ),
+    "a root and a division": (STACK, "(vector - mean) * (variance + eps).rsqrt()", "(vector - mean) / (variance + eps).sqrt()"),
+    "the variance of a batch by torch": (
+        "probe.batch_norm",
+        "mean_over_ranks(centred.square().mean(-2, keepdim=True))",
+        "mean_over_ranks(x[some].var(-2, correction=0, keepdim=True))",
+    ),
+    "weights over tokens by exponentials": (
+        "probe.pooling",
+        "torch.softmax(logits, -1, out=weights[some])",
+        "weights[some].copy_((logits - logits.logsumexp(-1, keepdim=True)).exp())",
+    ),
+    "evaluation in other batches": (
+        "probe.passes",
+        "recipe.of_each(self.world_size)[1] if shuffle else recipe.at_once",
+        "recipe.of_each(self.world_size)[1] if shuffle else 7",
+    ),
+    "vectors are pooled in other pieces": ("probe.pooled", "batch_size=READ_ROWS", "batch_size=READ_ROWS // 3"),
+    "columns in another order of words": ("probe.results", "json.dumps(measures, indent=1)", "json.dumps(measures, indent=2)"),
+}
+
+
+@pytest.mark.parametrize("name", REFACTORINGS)
+def test_an_edit_that_changes_nothing_but_rounding_is_not_refused(name, again, monkeypatch, out):
+    before = content(out)
+    edit(monkeypatch, *REFACTORINGS[name])
+    said = again()
+    assert [message.split(",")[0] for message in said] == ["abmilp: kept", "cls: kept"], said
+    assert content(out) == before
