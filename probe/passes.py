@@ -164,8 +164,10 @@ class Passes:
         outcomes = []
         for by_vectors in (False, True):
             if of := sorted(member for member in trained if self._by_vectors(member.head) == by_vectors):
-                by_head = {name: list(same) for name, same in groupby(of, lambda m: m.head)}
-                families = [self._family(name, same, [trained[m] for m in same]) for name, same in by_head.items()]
+                # Members of one pass have seen the same images, and may be computed together.
+                together = groupby(of, lambda m: (m.head, m.seed if recipe.order == "own" else SHARED))
+                members = [(name, list(same)) for (name, _), same in together]
+                families = [self._family(name, same, [trained[m] for m in same]) for name, same in members]
                 names, norm = self._names_and_norm(of)
                 outcomes += self._outcomes(families, self._batches(names, self.test, recipe), norm, self.test)
         return outcomes

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from probe.select import Selected, best, candidates, parts
 from probe.stored import first_difference, stored_probe
 from store import BeyondClsError
 
-DAMAGED = (BeyondClsError, OSError, ValueError, KeyError, TypeError, IndexError, SafetensorError)
+DAMAGED = (BeyondClsError, OSError, EOFError, ValueError, KeyError, TypeError, IndexError, BadZipFile, SafetensorError)
 
 
 def keep_unchanged(

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +23,7 @@ RECIPE = Recipe(40, 32, 16, "sgd", 0.5, 0.9, 1e-4, 3)
 HEADS = {name: HeadPlan(HeadSpec(name), RECIPE, seeds=(0, 3)) for name in ("abmilp", "cls")}
 
 
-class Trained(Exception):
+class Trained(Exception):  # noqa: N818
     """Training began."""
 
 
@@ -46,27 +47,22 @@ def out(trained, tmp_path):
 
 @pytest.fixture
 def again(sets, out, monkeypatch):
-    """What is said when the heads are asked for again, up to where training would begin."""
+    """What is said of heads that are asked for again, up to where training would begin."""
 
     def run(heads=HEADS, **options):
         said = []
-
-        def train(self, *_):
-            raise Trained
-
-        monkeypatch.setattr(Passes, "train", lambda self, members, *_: _stop(self, members))
-        try:
+        monkeypatch.setattr(Passes, "train", stop_where_training_begins)
+        with suppress(Trained):
             probe(*options.pop("sets", sets), out, heads, say=said.append, **options)
-        except Trained:
-            pass
         return [message.removeprefix(f"{out}/") for message in said if "kept," in message or "again," in message]
 
-    def _stop(passes, members):
-        if {member.head for member in members} - passes.kept:
-            raise Trained
-        return []
-
     return run
+
+
+def stop_where_training_begins(passes, members, *_):
+    if {member.head for member in members} - passes.kept:
+        raise Trained
+    return []
 
 
 def content(folder):
@@ -307,3 +303,206 @@ def test_an_edit_that_changes_nothing_but_rounding_is_not_refused(name, again, m
     said = again()
     assert [message.split(",")[0] for message in said] == ["abmilp: kept", "cls: kept"], said
     assert content(out) == before
+
+
+def test_a_refused_head_is_trained_and_one_that_agrees_stays(sets, out, monkeypatch, tmp_path):
+    """Of the edit only heads with parameters in their aggregator know."""
+    kept = content(out / "cls")
+    edit(
+        monkeypatch,
+        "probe.pooling",
+        "torch.bmm(weights[some], x, out=vectors[some])",
+        "torch.bmm(weights[some], 2 * x, out=vectors[some])",
+    )
+    said = []
+    written = probe(*sets, out, HEADS, say=said.append)
+    assert [m.split(": ")[1].split(",")[0] for m in said if "kept," in m or "again," in m] == ["trained again", "kept"]
+    assert content(out / "cls") == kept
+    probe(*sets, tmp_path / "anew", HEADS)
+    assert content(out) == content(tmp_path / "anew")
+    assert written["abmilp"] == json.loads((out / "abmilp/metrics.json").read_text())
+
+
+@pytest.mark.parametrize("placement", ["memory", "stream"])
+def test_of_a_study_with_one_head_edited_that_one_trains_as_it_would_among_all(placement, sets, tmp_path):
+    heads = HEADS | {
+        "two": HeadPlan(HeadSpec("abmilp", {"branches": 2}), RECIPE, (0, 3)),
+        "knn": HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=(3,))),
+    }
+    edited = heads | {"two": replace(heads["two"], head=HeadSpec("abmilp", {"branches": 3}))}
+    probe(*sets, tmp_path / "out", heads, placement=placement)
+    said = []
+    probe(*sets, tmp_path / "out", edited, placement=placement, say=said.append)
+    told = [m.removeprefix(f"{tmp_path}/out/").split(" (")[0] for m in said if "kept," in m or "again," in m]
+    assert told == [
+        "two: trained again, it is asked for otherwise",
+        "abmilp: kept, 24 steps of its pass agree",
+        "cls: kept, 24 steps of its pass agree",
+    ]
+    probe(*sets, tmp_path / "anew", edited, placement=placement)
+    assert content(tmp_path / "out") == content(tmp_path / "anew")
+    said.clear()
+    probe(*sets, tmp_path / "out", edited, placement=placement, say=said.append)
+    assert len([m for m in said if "kept," in m]) == 3  # that it trained without the others does not show
+
+
+PLAN = HEADS["cls"]
+REQUESTS = {
+    "recipe.epochs": {"recipe": replace(RECIPE, epochs=41)},
+    "settings": {"base_lrs": (0.5, 0.6)},
+    "seeds": {"seeds": (0, 4)},
+    "head.normalisation": {"head": HeadSpec("cls", normalisation="none")},
+    "head.aggregator": {"head": HeadSpec("average")},
+    "views": {"options": {"views": 2}},
+    "training.rows": {"options": {"subset": np.arange(1, 120)}},
+    "notes.subset": {"options": {"notes": {"subset": {"percent": 100}}}},
+}
+
+
+@pytest.mark.parametrize("named", REQUESTS)
+def test_what_is_asked_for_otherwise_trains_again(named, again):
+    change = dict(REQUESTS[named])
+    options = change.pop("options", {})
+    [said] = again({"cls": replace(PLAN, **change)}, **options)
+    assert re.fullmatch(rf"cls: trained again, it is asked for otherwise \(.*\b{named}\b.*\)", said), said
+
+
+def test_other_words_for_the_same_request(again):
+    assert len(again(notes={"command": "beyondcls probe --device cpu"})) == 2
+
+
+def test_other_features_train_again(sets, tmp_path, again):
+    other = write_features(tmp_path / "labels", 120, views=3, labels=[*np.arange(119) % 3, 0])
+    assert "(training.labels)" in again({"cls": PLAN}, sets=(other, sets[1]))[0]
+    other = write_features(tmp_path / "seed", 70, seed=2)
+    assert "test.key" in again({"cls": PLAN}, sets=(sets[0], other))[0]
+
+
+def test_an_own_aggregator_that_was_edited_trains_again(sets, again, tmp_path, out):
+    file = tmp_path / "mine.py"
+    file.write_text("from probe.aggregators.abmilp import AbMILP\nclass Mine(AbMILP):\n    pass\n")
+    heads = {"mine": HeadPlan(HeadSpec(f"{file}:Mine"), RECIPE, (0,))}
+    probe(*sets, out, heads)
+    assert "mine: kept" in again(heads)[0]
+    file.write_text(file.read_text() + "# edited\n")
+    assert again(heads) == ["mine: trained again, it is asked for otherwise (head.file)"]
+
+
+DAMAGES = {
+    "trained/record.json": "nothing is recorded of its first steps",
+    "trained/weights.npy": "not as before: the files of a probe: trained/weights.npy",
+    "trained/seed3.json": "its files are incomplete or damaged",
+    "trained/seed3.safetensors": "its files are incomplete or damaged",
+    "trained/correct.npz": "not as before: the files of a probe: trained/correct.npz",
+    "curves.csv": "its files are incomplete or damaged",
+}
+
+
+@pytest.mark.parametrize("how", ["missing", "empty"])
+@pytest.mark.parametrize("file", DAMAGES)
+def test_what_is_incomplete_trains_again(file, how, again, out):
+    (out / "abmilp" / file).unlink()
+    if how == "empty":
+        (out / "abmilp" / file).touch()
+    words = DAMAGES[file]
+    [said] = again({"abmilp": HEADS["abmilp"]})
+    if how == "empty" and file.endswith(("npy", "npz")):
+        words = "its files are incomplete or damaged"
+    assert said.startswith(f"abmilp: trained again, {words}"), said
+
+
+def test_a_record_that_says_something_else_trains_again(again, out):
+    record = json.loads((out / "cls/trained/record.json").read_text())
+    del record["passes"]["training, order 0"]["members"][0][3]["start"]
+    (out / "cls/trained/record.json").write_text(json.dumps(record))
+    assert "damaged" in again({"cls": PLAN})[0]
+    (out / "cls/trained/record.json").write_text(json.dumps(record | {"format_version": 0}))
+    assert "nothing is recorded" in again({"cls": PLAN})[0]
+
+
+def test_parameters_that_someone_changed_train_again(again, out):
+    for kind in ("json", "safetensors"):
+        shutil.copyfile(out / f"cls/trained/seed0.{kind}", out / f"cls/trained/seed3.{kind}")
+    assert "again, not as before" in again({"cls": PLAN})[0]
+
+
+def test_a_run_that_is_killed_while_it_writes_leaves_nothing_that_looks_complete(sets, out, again, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("probe.run.write_trained", stop_where_training_begins_always)
+        with pytest.raises(Trained):
+            probe(*sets, out, {"cls": PLAN}, retrain=True)
+    assert not (out / "cls/trained/record.json").exists()
+    assert "nothing is recorded" in again({"cls": PLAN})[0]
+    said = []
+    monkeypatch.undo()
+    probe(*sets, out, {"cls": PLAN}, say=said.append)
+    assert "going on after 40 of 40 epochs" in said
+
+
+def stop_where_training_begins_always(*_):
+    raise Trained
+
+
+def test_passes_that_are_hardly_longer_than_a_check_are_not_recorded(sets, tmp_path):
+    for epochs, recorded in ((24, False), (25, True)):  # of 4 steps: 96 is as many as 4 times 24
+        probe(*sets, tmp_path / f"{epochs}", replace(PLAN, recipe=replace(RECIPE, epochs=epochs)))
+        assert (tmp_path / f"{epochs}/trained/record.json").exists() == recorded
+    said = []
+    probe(*sets, tmp_path / "24", replace(PLAN, recipe=replace(RECIPE, epochs=24)), say=said.append)
+    assert any("24: trained again, nothing is recorded of its first steps" in message for message in said)
+
+
+class TestGrid:
+    PLANS = {"cls": replace(PLAN, base_lrs=(0.001, 0.5)), "abmilp": HEADS["abmilp"]}
+
+    @pytest.fixture(scope="class")
+    def compared(self, sets, tmp_path_factory):
+        out = tmp_path_factory.mktemp("grid") / "out"
+        probe(*sets, out, self.PLANS, views=1)
+        return out
+
+    @pytest.fixture
+    def out(self, compared, tmp_path):
+        return shutil.copytree(compared, tmp_path / "out")
+
+    def test_is_kept_with_the_pass_that_compared_its_settings(self, again, out):
+        before = content(out)
+        said = again(self.PLANS, views=1)
+        assert [m.split(" (")[0] for m in said] == [
+            "cls: kept, 24 steps of each of its 2 passes agree",
+            "abmilp: kept, 24 steps of its pass agree",
+        ]
+        assert content(out) == before
+
+    @pytest.mark.parametrize(
+        ("old", "new", "words"),
+        [
+            ("first = max(finished", "first = min(finished", "its passes|the members that train"),
+            ("hold_out(passes.training.store.labels, share, SEED", "hold_out(passes.training.store.labels, share, SEED + 1", "(selection|compared on)"),
+        ],
+    )  # fmt: skip
+    def test_another_way_to_choose_is_refused(self, old, new, words, again, monkeypatch):
+        edit(monkeypatch, "probe.select", old, new)
+        said = again(self.PLANS, views=1)
+        assert re.search(f"cls: trained again, not as before: .*{words}", " ".join(said)), said
+        assert any("abmilp: kept" in message for message in said)
+
+    def test_another_share_that_is_held_out(self, again):
+        said = again(self.PLANS, held_out=0.2, views=1)
+        assert "cls: trained again, it is asked for otherwise (held_out)" in said
+        assert any("abmilp: kept" in message for message in said)
+
+
+def test_each_seed_in_its_own_order(sets, tmp_path):
+    plan, said = replace(PLAN, recipe=replace(RECIPE, order="own")), []
+    probe(*sets, tmp_path / "own", plan)
+    probe(*sets, tmp_path / "own", plan, say=said.append)
+    assert any("own: kept, 24 steps of each of its 2 passes agree" in message for message in said)
+
+
+def test_several_labels(tmp_path):
+    sets = [write_features(tmp_path / n, 96, seed=i, multilabel=True) for i, n in enumerate(("a", "b"))]
+    said = []
+    for _ in range(2):
+        probe(*sets, tmp_path / "out", HEADS, say=said.append)
+    assert len([message for message in said if "kept," in message]) == 2
