@@ -33,11 +33,13 @@ class Agreement:
 
     Attributes:
         worst: of each part that has a tolerance, the largest difference, in units of its tolerance.
+        steps: of each pass, how many were compared.
         loss: the largest difference of a loss, relative.
         differs: the first thing that differs, in words; None where all agree.
     """
 
     worst: dict[str, float] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
     loss: float = 0.0
     differs: str | None = None
 
@@ -69,7 +71,8 @@ class Agreement:
             for rate, other in zip(rates, again, strict=True):
                 words = f"the learning rate of a step that was taken ({of_pass})"
                 self._measure("rates", rate, other, UPDATE * abs(rate), words)
-        ours, theirs = before.get("members", []), now["members"]
+        self.steps[of_pass] = sum(map(len, now["rates"]))
+        ours, theirs = before["members"], now["members"]
         if [member[:3] for member in ours] != [member[:3] for member in theirs]:
             self._note(f"the members that train ({of_pass})")
             return

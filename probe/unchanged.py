@@ -17,7 +17,6 @@ from probe.passes import Passes
 from probe.ranks import from_first
 from probe.recipe import Recipe
 from probe.record import read_record, request_of
-from probe.rehearsal import N_STEPS
 from probe.results import KEPT, measures_of, write_measures, write_trained
 from probe.select import Selected, best, candidates, parts
 from probe.stored import first_difference, stored_probe
@@ -104,10 +103,11 @@ class _Check:
                 continue
             kept[name] = json.loads((self.folders[name] / "metrics.json").read_text())
             self._write(name, agreement)
-            n = len(self.records[name]["passes"])
+            n = " and ".join(map(str, agreement.steps.values()))
+            passes = "pass" if len(agreement.steps) == 1 else "passes"
             self.passes.say(
-                f"{self.folders[name]}: kept, {N_STEPS} steps of {'its pass' if n == 1 else f'each of its {n} passes'} agree "
-                f"(losses within {agreement.loss:.1e}, {LOSS:g} is allowed), and what it reaches"
+                f"{self.folders[name]}: kept, {n} steps of its {passes} agree (losses within {agreement.loss:.1e}, {LOSS:g} is "
+                "allowed), and so does what it reaches"
             )
         return kept
 
@@ -138,8 +138,7 @@ class _Check:
 
     def _write(self, name: str, agreement: Agreement) -> None:
         said = {
-            "steps": N_STEPS,
-            "passes": list(self.records[name]["passes"]),
+            "steps": agreement.steps,
             "largest_difference_of_a_loss": agreement.loss,
             "largest_differences_in_tolerances": agreement.worst,
             "versions": {"torch": torch.__version__, "numpy": np.__version__},

@@ -75,10 +75,11 @@ def test_nothing_of_a_probe_that_agrees_is_touched(sets, out, again):
     before, done = content(out), []
     said = again(progress=done.append)
     assert [message.split(":")[0] for message in said] == ["abmilp", "cls"]
-    assert all("kept, 24 steps of its pass agree (losses within 0.0e+00, 0.0001 is allowed)" in message for message in said)
+    assert all("kept, 12 steps of its pass agree (losses within 0.0e+00, 0.0001 is allowed)" in message for message in said)
     assert content(out) == before
     assert sum(done) == n_epochs(HEADS.values())
     kept = json.loads((out / "cls/kept.json").read_text())
+    assert kept["steps"] == {"training, order 0": 12}  # of the 4 steps of three epochs
     assert kept["versions"] == {"torch": torch.__version__, "numpy": np.__version__}
     assert set(kept["largest_differences_in_tolerances"]) == set(PARTS)
 
@@ -336,8 +337,8 @@ def test_of_a_study_with_one_head_edited_that_one_trains_as_it_would_among_all(p
     told = [m.removeprefix(f"{tmp_path}/out/").split(" (")[0] for m in said if "kept," in m or "again," in m]
     assert told == [
         "two: trained again, it is asked for otherwise",
-        "abmilp: kept, 24 steps of its pass agree",
-        "cls: kept, 24 steps of its pass agree",
+        "abmilp: kept, 12 steps of its pass agree",
+        "cls: kept, 12 steps of its pass agree",
     ]
     probe(*sets, tmp_path / "anew", edited, placement=placement)
     assert content(tmp_path / "out") == content(tmp_path / "anew")
@@ -452,25 +453,27 @@ def test_passes_that_are_hardly_longer_than_a_check_are_not_recorded(sets, tmp_p
     assert any("24: trained again, nothing is recorded of its first steps" in message for message in said)
 
 
+GRID = {"cls": replace(PLAN, base_lrs=(0.001, 0.5)), "abmilp": HEADS["abmilp"]}
+
+
+@pytest.fixture(scope="module")
+def compared(sets, tmp_path_factory):
+    out = tmp_path_factory.mktemp("grid") / "out"
+    probe(*sets, out, GRID, views=1)
+    return out
+
+
 class TestGrid:
-    PLANS = {"cls": replace(PLAN, base_lrs=(0.001, 0.5)), "abmilp": HEADS["abmilp"]}
-
-    @pytest.fixture(scope="class")
-    def compared(self, sets, tmp_path_factory):
-        out = tmp_path_factory.mktemp("grid") / "out"
-        probe(*sets, out, self.PLANS, views=1)
-        return out
-
     @pytest.fixture
     def out(self, compared, tmp_path):
         return shutil.copytree(compared, tmp_path / "out")
 
     def test_is_kept_with_the_pass_that_compared_its_settings(self, again, out):
         before = content(out)
-        said = again(self.PLANS, views=1)
+        said = again(GRID, views=1)
         assert [m.split(" (")[0] for m in said] == [
-            "cls: kept, 24 steps of each of its 2 passes agree",
-            "abmilp: kept, 24 steps of its pass agree",
+            "cls: kept, 12 and 12 steps of its passes agree",
+            "abmilp: kept, 12 steps of its pass agree",
         ]
         assert content(out) == before
 
@@ -483,12 +486,12 @@ class TestGrid:
     )  # fmt: skip
     def test_another_way_to_choose_is_refused(self, old, new, words, again, monkeypatch):
         edit(monkeypatch, "probe.select", old, new)
-        said = again(self.PLANS, views=1)
+        said = again(GRID, views=1)
         assert re.search(f"cls: trained again, not as before: .*{words}", " ".join(said)), said
         assert any("abmilp: kept" in message for message in said)
 
     def test_another_share_that_is_held_out(self, again):
-        said = again(self.PLANS, held_out=0.2, views=1)
+        said = again(GRID, held_out=0.2, views=1)
         assert "cls: trained again, it is asked for otherwise (held_out)" in said
         assert any("abmilp: kept" in message for message in said)
 
@@ -497,7 +500,7 @@ def test_each_seed_in_its_own_order(sets, tmp_path):
     plan, said = replace(PLAN, recipe=replace(RECIPE, order="own")), []
     probe(*sets, tmp_path / "own", plan)
     probe(*sets, tmp_path / "own", plan, say=said.append)
-    assert any("own: kept, 24 steps of each of its 2 passes agree" in message for message in said)
+    assert any("own: kept, 12 and 12 steps of its passes agree" in message for message in said)
 
 
 def test_several_labels(tmp_path):
