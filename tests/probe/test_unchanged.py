@@ -23,7 +23,7 @@ RECIPE = Recipe(40, 32, 16, "sgd", 0.5, 0.9, 1e-4, 3)
 HEADS = {name: HeadPlan(HeadSpec(name), RECIPE, seeds=(0, 3)) for name in ("abmilp", "cls")}
 
 
-class Trained(Exception):  # noqa: N818
+class Trained(Exception):
     """Training began."""
 
 
