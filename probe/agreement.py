@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-LOSS = 1e-4  # of a loss. Another order of float32's additions moves it by about 1e-6 within these few steps
-STATE = 1e-3  # of the norm of parameters and statistics behind them, which the steps drive apart a little faster
+LOSS = 1e-4  # of a loss. Another order of float32's additions moves it by less than 1e-6 within these few steps
+STATE = 1e-4  # of the norm of parameters and statistics behind them, which move by less than 1e-6 likewise
 RIGHT = 0.2  # percentage points of the images of these steps: of two classes that are nearly equal either may be the higher
 START = 1e-5  # of the norm: normal numbers are drawn in float32, by instructions that CPUs differ in
 UPDATE = 1e-9  # of the norm, in float64; of learning rates, too

@@ -76,8 +76,8 @@ class Passes:
         lost: members that diverged, with a note.
         kept: heads that do not train. Batches are as if they did: where features are streamed, the order of the images depends
             on all that is read.
-        rehearsed: of each head that trained, and of what was asked for by `rehearse`, the rehearsal of each pass; of passes that
-            are too short for one, nothing.
+        rehearsed: of each head that trained, or that `rehearse` was asked for, the rehearsal of each pass; of passes that are
+            too short for one, nothing.
 
     Raises:
         BeyondClsError: unknown aggregator or options, or an own aggregator that fails on the first images.

@@ -1,4 +1,4 @@
-"""What is written down of a probe's training, so that a later version of the program can tell whether it would train the same."""
+"""What is written down of a probe's training, so that a later program can tell whether it would train the same."""
 
 import json
 from collections.abc import Mapping

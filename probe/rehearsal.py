@@ -11,7 +11,7 @@ No single number sees every edit of the trainer, so there are several, each near
   and running statistics behind them, which a loss in training does not see.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -66,13 +66,7 @@ def rehearse(
         for start, updated in zip(_summaries(fresh()), _updates(fresh(), recipe), strict=True)
     ]
     for epoch, step, n in _places(course, recipe):
-        family, watched, rates, sums = fresh(), _Watched(learn), [], []
-
-        def after_step(rate: float, of_families: Any, n: int = n, rates: list[float] = rates, sums: Any = sums) -> bool:
-            rates.append(rate)
-            sums.append(of_families[0].clone())
-            return len(rates) < n
-
+        family, watched, taken = fresh(), _Watched(learn), _Taken(n)
         train(
             [family],
             watched,
@@ -82,11 +76,11 @@ def rehearse(
             final_norm=final_norm,
             start=epoch,
             first_piece=course.first_piece(step),
-            after_step=after_step,
+            after_step=taken,
         )
-        seen["rates"].append(rates)
+        seen["rates"].append(taken.rates)
         seen["rows"].append(watched.digest)
-        losses, right = _of_steps(sums, course, step)
+        losses, right = _of_steps(taken.sums, course, step)
         for member, summary in enumerate(_summaries(family)):
             of_each[member]["losses"].append(losses[member])
             of_each[member]["right"].append(right[member])
@@ -142,6 +136,18 @@ def _summary(values: Tensor) -> list[float]:
     """Norm, and the product with numbers that are no two alike: another value or another place of one changes either."""
     flat = values.detach().double().flatten().cpu()
     return [flat.norm().item(), (flat @ torch.cos(torch.arange(len(flat), dtype=torch.float64))).item()]
+
+
+class _Taken:
+    """Notes steps, and ends the training behind so many."""
+
+    def __init__(self, n: int):
+        self.n, self.rates, self.sums = n, list[float](), list[Tensor]()
+
+    def __call__(self, rate: float, sums: Sequence[Tensor]) -> bool:
+        self.rates.append(rate)
+        self.sums.append(sums[0].clone())
+        return len(self.rates) < self.n
 
 
 class _Watched:

@@ -60,8 +60,8 @@ def probe(
     `out` for one plan, into `out/NAME` for a mapping. What an earlier run wrote there is replaced, but for heads that are in
     place for exactly what is asked for and that the program as it is now would train the same, as a few steps tell
     (`probe.unchanged`): those stay, byte for byte. A run that was killed goes on where its last checkpoint was taken (in
-    `.unfinished` beside `out`), when it is started again. Protocols without gradient steps leave `curves.csv` empty and write no
-    probe, and take view 0 of the training images.
+    `.unfinished` beside `out`), when it is started again. Protocols without gradient steps leave `curves.csv` empty and write
+    no probe, and take view 0 of the training images.
 
     Args:
         training, test: feature sets of one encoder.

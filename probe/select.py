@@ -59,7 +59,9 @@ def select(
 
     Raises: BeyondClsError: there is no such setting, or nothing can be measured on the images that are held out.
     """
-    chosen = {name: Selected(*plan.settings[0]) for name, plan in plans.items() if len(plan.settings) == 1} | chosen_before
+    chosen = {name: Selected(*plan.settings[0]) for name, plan in plans.items() if len(plan.settings) == 1} | dict(
+        chosen_before
+    )
     members, grids = candidates(plans), {name: plan for name, plan in plans.items() if name not in chosen}
     if not grids:
         return chosen

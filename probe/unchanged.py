@@ -35,10 +35,10 @@ def keep_unchanged(
 ) -> dict[str, tuple[dict[str, Any], Selected]]:
     """Heads of one group that need not be trained again: the content of their metrics.json, and what was chosen for them.
 
-    Those are heads that are in place for exactly what is asked for now, whose first steps are what they were (`rehearsal`), whose
-    stored parameters reach on the test images what they reached, and whose files would be written as they are. Nothing of them
-    is touched; what was compared is written into kept.json beside them. Of others that are in place it is said why they train
-    again.
+    Those are heads that are in place for exactly what is asked for now, some of whose steps are what they were (`rehearsal`),
+    whose stored parameters reach on the test images what they reached, and whose files would be written as they are. Nothing of
+    them is touched; what was compared is written into kept.json beside them. Of others that are in place it is said why they
+    train again.
     """
     check = _Check(plans, passes, held_out, folders, about)
     chosen = from_first(check.in_place() if passes.rank == 0 else {})
@@ -130,7 +130,7 @@ class _Check:
             outcome.result = probe[seed].result
         if agreement.differs is not None:
             return agreement.differs
-        measures = measures_of(name, plan, self.passes, outcomes, chosen) | self.about
+        measures = measures_of(name, plan, self.passes, outcomes, chosen) | dict(self.about)
         with tempfile.TemporaryDirectory() as place:
             write_measures(Path(place), measures)
             write_trained(Path(place), plan, self.passes, outcomes, chosen, self.about)

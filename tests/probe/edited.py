@@ -6,7 +6,7 @@ from types import FunctionType
 
 
 def edit(monkeypatch, module, old, new):
-    """Give the functions and methods of `module` that contain the text `old` the code that they have with `new` in its place."""
+    """Give functions and methods of `module` that contain the text `old` the code that they have with `new` in its place."""
     original = importlib.import_module(module)
     source = inspect.getsource(original)
     assert source.count(old) == 1, f"{old!r} occurs {source.count(old)} times in {module}"

@@ -481,9 +481,9 @@ class TestGrid:
         ("old", "new", "words"),
         [
             ("first = max(finished", "first = min(finished", "its passes|the members that train"),
-            ("hold_out(passes.training.store.labels, share, SEED", "hold_out(passes.training.store.labels, share, SEED + 1", "(selection|compared on)"),
+            ("store.labels, share, SEED", "store.labels, share, SEED + 1", "(selection|compared on)"),
         ],
-    )  # fmt: skip
+    )
     def test_another_way_to_choose_is_refused(self, old, new, words, again, monkeypatch):
         edit(monkeypatch, "probe.select", old, new)
         said = again(GRID, views=1)
