@@ -118,7 +118,8 @@ def probe(
             kept = keep_unchanged(own, passes, recipe, held_out, folders, about) if recipe and not retrain else {}
             passes.kept |= kept.keys()
             written |= {name: measures for name, (measures, _) in kept.items()}
-            passes.progress(n_epochs(own[name] for name in kept))
+            if kept:
+                passes.progress(n_epochs(own[name] for name in kept))
             before = {name: selected for name, (_, selected) in kept.items()}
             chosen = select(own, passes, recipe, held_out, before) if recipe else {}
             outcomes = _train(own, passes, recipe, chosen) if recipe else {}

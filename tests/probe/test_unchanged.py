@@ -347,6 +347,22 @@ def test_of_a_study_with_one_head_edited_that_one_trains_as_it_would_among_all(p
     assert len([m for m in said if "kept," in m]) == 3  # that it trained without the others does not show
 
 
+def test_where_features_are_streamed_a_head_trains_in_the_order_that_all_heads_make(sets, tmp_path, monkeypatch):
+    """Rows are mixed within what a buffer holds, of all arrays that are read together: of fewer arrays it holds more rows."""
+    monkeypatch.setattr("store.loader.BUFFER_NBYTES", 3 * 2 * 16 * (9 * 8 * 2))  # of patch tokens two windows of a batch
+    heads = {"all": HeadPlan(HeadSpec("abmilp", {"tokens": "all"}), RECIPE, (0,)), "two": HeadPlan(HeadSpec(), RECIPE, (0,))}
+    edited = heads | {"two": replace(heads["two"], head=HeadSpec("abmilp", {"branches": 3}))}
+    probe(*sets, tmp_path / "out", heads, placement="stream")
+    said: list[str] = []
+    probe(*sets, tmp_path / "out", edited, placement="stream", say=said.append)
+    assert any("all: kept" in message for message in said)
+    probe(*sets, tmp_path / "anew", edited, placement="stream")
+    assert content(tmp_path / "out") == content(tmp_path / "anew")
+    alone = {"two": edited["two"]}
+    probe(*sets, tmp_path / "alone", alone, placement="stream")
+    assert content(tmp_path / "alone/two") != content(tmp_path / "anew/two")
+
+
 PLAN = HEADS["cls"]
 REQUESTS = {
     "recipe.epochs": {"recipe": replace(RECIPE, epochs=41)},
