@@ -11,9 +11,10 @@ import typer
 
 from pipelines.groups import check_groups
 from pipelines.heads import options_of, plans_and_run
+from pipelines.left_heads import remove_left_heads
 from pipelines.params import given, integers, numbers, read_params
 from pipelines.places import open_features
-from pipelines.studies import params_of_study
+from pipelines.studies import params_of_study, studies_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +41,8 @@ def main(
     study: Annotated[
         str | None,
         typer.Option(
-            help="train all heads of STUDY (studies, block_studies in params.yaml), with its parameters, in place of --head"
+            help="train all heads of STUDY (studies, block_studies in params.yaml), with its parameters, in place of --head; "
+            "remove those in --out that it has no more"
         ),
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="of the aggregator, e.g. --option depth=2; may be repeated")] = None,
@@ -119,6 +121,12 @@ def main(
             help="where the encoder has none of the tokens that a head reads ([cls] of I-JEPA), write that, and go on",
         ),
     ] = False,
+    retrain: Annotated[
+        bool,
+        typer.Option(
+            "--retrain", help="train heads that are in place, too, and do not ask whether their first steps are the same"
+        ),
+    ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
     placement: Annotated[
         str | None, typer.Option(help="of the features: device, memory, stream, or auto: the first that fits  [default: auto]")
@@ -128,6 +136,9 @@ def main(
 
     All heads, seeds, learning rates and weight decays of one command train side by side, with one reading of the features.
     A run that was killed goes on when the same command is given again. Under torchrun, each process reads its own shards.
+
+    A head that is in --out, for just this request, stays as it is if a few of its steps, its schedule, the order of the images
+    and what it reaches are what they were: the program may have been edited. kept.json beside it says what was compared.
     """
     from pipelines.device import choose_device
     from pipelines.progress import progress_bar
@@ -165,6 +176,7 @@ def main(
         placement=placement,
     )
     described = None if params is None else read_params(params)
+    studies: dict[str, Any] = {}
     if study is not None:
         if described is None:
             raise BeyondClsError(
@@ -172,6 +184,7 @@ def main(
             )
         if head:
             raise BeyondClsError(f"--study {study} and --head {head[0]} exclude each other: a study brings its own heads")
+        studies = studies_of(described)
         described = params_of_study(described, study)
         head = list(described["heads"])
     plans, of_run = plans_and_run(head or ["abmilp"], described, here, options_of(option or []))
@@ -185,28 +198,32 @@ def main(
     keep_freed_memory()
     stores, place = (open_features(features, params), open_features(test, params)), choose_device(device)
     subset, about = _subset(stores[0], of_run)
-    alone = len(plans) == 1 and study is None
+    alone, asked = len(plans) == 1 and study is None, list(plans)
     if skip_absent:
         plans = _present(plans, stores, pair, lambda name: out if alone else out / name)
-        if not plans:
-            return
-    single = next(iter(plans.values())) if alone else None
-    with progress_bar(f"{stores[0].attributes['encoder']} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress:
-        written = probe(
-            *stores,
-            out,
-            single or plans,
-            joined=pair,
-            subset=subset,
-            device=place,
-            progress=progress,
-            say=typer.echo if _is_first() else None,
-            notes={"command": shlex.join(["beyondcls", *sys.argv[1:]]), **about},
-            timed=True,
-            **of_run,
-        )
-    if _is_first():
-        _report({out if single else out / name: measures for name, measures in written.items()})
+    single = next(iter(plans.values())) if plans and alone else None
+    if plans:
+        encoder = stores[0].attributes["encoder"]
+        with progress_bar(f"{encoder} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress:
+            written = probe(
+                *stores,
+                out,
+                single or plans,
+                joined=pair,
+                subset=subset,
+                device=place,
+                progress=progress,
+                say=typer.echo if _is_first() else None,
+                notes={"command": shlex.join(["beyondcls", *sys.argv[1:]]), **about},
+                timed=True,
+                retrain=retrain,
+                **of_run,
+            )
+        if _is_first():
+            _report({out if single else out / name: measures for name, measures in written.items()})
+    if study is not None and _is_first():
+        for folder in remove_left_heads(out, study, asked, studies):
+            typer.echo(f"{folder}: removed, {study} has no such head any more")
 
 
 def _present(

@@ -1,14 +1,15 @@
 """One pass: all members that train on the same images in the same order, with one reading of the features."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -22,10 +23,12 @@ from probe.metrics import weight_entropy
 from probe.needs import check_memory
 from probe.pooled import PooledImages, PooledVectors, ToPool, fits, pool
 from probe.recipe import Recipe
+from probe.rehearsal import is_worth_it, rehearse
 from probe.sources import Source
 from probe.stack import Stack
 from probe.train import Family, train
 from store import BeyondClsError, Loader
+from store.loader import Stats
 from store.placement import Placement
 
 SHARED = 0  # seed of the images' order where all seeds share it
@@ -67,9 +70,14 @@ class Passes:
         say: called with what a user should know: where features are, how fast they came, which member diverged.
         progress: called with the number of epochs since the last call, each member's for itself.
         rank, world_size: of several processes, each of which trains on its own shards and is judged by all images.
+        rehearses: whether what trains is rehearsed first.
 
     Attributes:
         lost: members that diverged, with a note.
+        kept: heads that do not train. Batches are as if they did: where features are streamed, the order of the images depends
+            on all that is read.
+        rehearsed: of each head that trained, or that `rehearse` was asked for, the rehearsal of each pass; of passes that are
+            too short for one, nothing.
 
     Raises:
         BeyondClsError: unknown aggregator or options, or an own aggregator that fails on the first images.
@@ -87,7 +95,10 @@ class Passes:
     progress: Callable[[int], None] = field(default=lambda n: None)
     rank: int = 0
     world_size: int = 1
+    rehearses: bool = False
     lost: dict[Member, str] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+    rehearsed: dict[str, dict[str, Any]] = field(default_factory=dict)
     _templates: dict[str, Head] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -114,17 +125,51 @@ class Passes:
 
         Raises: BeyondClsError: memory does not suffice, or there is a single image.
         """
+        outcomes: list[Outcome] = []
+        for of_pass in self._passes(members, recipe, rows, judged_by):
+            if any(member.head not in self.kept for member in of_pass[0]):
+                outcomes += self._pass(*of_pass)
+        return outcomes
+
+    def rehearse(
+        self,
+        members: Sequence[Member],
+        recipe: Recipe,
+        only: Collection[str],
+        rows: np.ndarray | None = None,
+        judged_by: np.ndarray | None = None,
+    ) -> None:
+        """Note in `rehearsed` how the passes begin that `train` would make, of some of the heads."""
+        for of_pass in self._passes(members, recipe, rows, judged_by):
+            if any(member.head in only for member in of_pass[0]):
+                self._rehearse(only, *of_pass)
+
+    def _passes(
+        self, members: Sequence[Member], recipe: Recipe, rows: np.ndarray | None, judged_by: np.ndarray | None
+    ) -> Iterator[tuple[list[Member], Recipe, int, Source, Source]]:
+        """Members, recipe, order, and images to learn from and to be judged by, of one pass after the other."""
         learn_from = self.training if rows is None else self.training.part(rows)
         judge_by = self.test if judged_by is None else self.training.part(judged_by)
         if len(learn_from.rows) < 2:
             raise BeyondClsError(f"there is {len(learn_from.rows)} image to train on, expected 2 or more; use a larger subset")
         orders = sorted({member.seed for member in members}) if recipe.order == "own" else [SHARED]
-        outcomes: list[Outcome] = []
         for order in orders:
             of_order = [member for member in members if recipe.order == "shared" or member.seed == order]
             for by_vectors in (False, True):
                 if own := sorted(member for member in of_order if self._by_vectors(member.head) == by_vectors):
-                    outcomes += self._pass(own, recipe, order, learn_from, judge_by)
+                    yield own, recipe, order, learn_from, judge_by
+
+    def measure(self, trained: Mapping[Member, tuple[Head, list[dict[str, float]]]], recipe: Recipe) -> list[Outcome]:
+        """Outcomes of members that were trained before, given with their curves, on the test images."""
+        outcomes = []
+        for by_vectors in (False, True):
+            if of := sorted(member for member in trained if self._by_vectors(member.head) == by_vectors):
+                # Members of one pass have seen the same images, and may be computed together.
+                together = groupby(of, lambda m: (m.head, m.seed if recipe.order == "own" else SHARED))
+                members = [(name, list(same)) for (name, _), same in together]
+                families = [self._family(name, same, [trained[m] for m in same]) for name, same in members]
+                names, norm = self._names_and_norm(of)
+                outcomes += self._outcomes(families, self._batches(names, self.test, recipe), norm, self.test)
         return outcomes
 
     def vectors(self, name: str) -> tuple[PooledVectors, PooledVectors]:
@@ -153,11 +198,11 @@ class Passes:
         return self.training.n_patches
 
     def _pass(self, members: list[Member], recipe: Recipe, order: int, learn_from: Source, judge_by: Source) -> list[Outcome]:
+        names, norm = self._names_and_norm(members)
+        members = [member for member in members if member.head not in self.kept]
         families = [self._family(name, list(same)) for name, same in groupby(members, lambda m: m.head)]
         for family in families:
             family.begin(recipe)
-        names = [family.names[0].head for family in families]
-        norm = None if self._by_vectors(names[0]) else self._final_norm  # vectors are of normalised tokens already
         few = self._batches(names, learn_from.part(learn_from.rows[:FEW]), recipe, self.views[:1])
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # an aggregator may draw random numbers
             check_memory(families, next(iter(few.epoch())), recipe, self.device, norm)
@@ -166,6 +211,8 @@ class Passes:
         streamed = isinstance(learn, Loader) and learn.placement == "stream"  # in another order than what is kept
         if isinstance(learn, Loader):
             self.say(f"features in {learn.reason}")
+        if self.rehearses:
+            self._note(members, recipe, order, learn, learn_from, judge_by, norm)
         checkpoint = self._checkpoint(members, recipe, order, learn_from, judge_by, streamed)
         start = checkpoint.load(families) if checkpoint else 0
         if start:
@@ -186,6 +233,40 @@ class Passes:
             self.lost |= family.lost
         return self._outcomes([f for f in families if len(f.stack)], judge, norm, judge_by)
 
+    def _rehearse(
+        self, only: Collection[str], members: list[Member], recipe: Recipe, order: int, learn_from: Source, judge_by: Source
+    ) -> None:
+        names, norm = self._names_and_norm(members)
+        learn = self._batches(names, learn_from, recipe, self.views, shuffle=True)
+        self._note([member for member in members if member.head in only], recipe, order, learn, learn_from, judge_by, norm)
+
+    def _note(
+        self,
+        members: list[Member],
+        recipe: Recipe,
+        order: int,
+        learn: Loader | PooledImages,
+        learn_from: Source,
+        judge_by: Source,
+        norm: FinalNorm | None,
+    ) -> None:
+        """Rehearse members of a pass, head by head."""
+        if not is_worth_it(learn.n_rows, recipe):
+            return
+        pass_name = f"{'training' if judge_by is self.test else 'selection'}, order {order}"
+        for name, same in groupby(members, lambda m: m.head):
+            fresh = partial(self._family, name, list(same))
+            judged = xxhash.xxh3_128_hexdigest(judge_by.rows.astype("int64").tobytes())
+            noted = rehearse(fresh, learn, recipe, order, norm) | {"judged_by": judged}
+            self.rehearsed.setdefault(name, {})[pass_name] = noted
+        if isinstance(learn, Loader):
+            learn.stats = Stats()
+
+    def _names_and_norm(self, members: Sequence[Member]) -> tuple[list[str], FinalNorm | None]:
+        """Heads whose features a pass reads, and the norm that it applies to them."""
+        names = sorted({member.head for member in members})
+        return names, None if self._by_vectors(names[0]) else self._final_norm  # vectors are of normalised tokens already
+
     def _outcomes(
         self, families: list[Family], judge: Loader | PooledImages, norm: FinalNorm | None, judge_by: Source
     ) -> list[Outcome]:
@@ -202,11 +283,12 @@ class Passes:
                 outcomes.append(Outcome(member, family.stack.head(m), family.curves[m], of.measures[m], *kept))
         return outcomes
 
-    def _family(self, name: str, members: list[Member]) -> Family:
-        heads = [self._build(name, member.seed) for member in members]
+    def _family(self, name: str, members: list[Member], trained: Sequence[tuple[Head, list[dict[str, float]]]] = ()) -> Family:
+        """Members as they start, or as they were `trained`, with their curves."""
+        heads = [head for head, _ in trained] or [self._build(name, member.seed) for member in members]
         values = torch.tensor([[m.base_lr, m.weight_decay] for m in members], dtype=torch.float64, device=self.device)
         stack = Stack(heads, self.device, name if self._by_vectors(name) else None)
-        return Family(stack, values[:, 0], values[:, 1], members)
+        return Family(stack, values[:, 0], values[:, 1], list(members), [curve for _, curve in trained])
 
     def _build(self, name: str, seed: int = 0) -> Head:
         dim, n_classes = self.training.dim, self.training.store.n_classes
@@ -254,7 +336,7 @@ class Passes:
         sets = [[s.store.spec.key, s.joined and s.joined.spec.key, s.block, s.rows.tolist()] for s in (learn_from, judge_by)]
         specs = {member.head: self.heads[member.head] for member in members}
         heads = {n: [spec.to_dict(), is_own(spec.aggregator) and own_digest(spec.aggregator)] for n, spec in specs.items()}
-        described = [
+        described: list[Any] = [
             [asdict(m) for m in members],
             heads,
             asdict(recipe),
@@ -264,6 +346,8 @@ class Passes:
             self.world_size,
             streamed,
         ]
+        if self.kept and streamed:
+            described.append(sorted(self.kept))
         return Checkpoint(self.unfinished, described)
 
     @cached_property

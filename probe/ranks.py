@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,7 @@ from torch import Tensor
 from store import BeyondClsError
 
 _JOINED = count()
+T = TypeVar("T")
 
 
 @contextmanager
@@ -80,3 +82,12 @@ def summed(*tensors: Tensor) -> None:
     if world_size() > 1:
         for tensor in tensors:
             dist.all_reduce(tensor)
+
+
+def from_first(value: T) -> T:
+    """What the first process says, in all of them."""
+    if world_size() == 1:
+        return value
+    values = [value]
+    dist.broadcast_object_list(values)
+    return values[0]

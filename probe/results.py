@@ -23,6 +23,7 @@ from probe.saved import save_probe
 from probe.select import Selected
 from probe.sources import Source
 
+KEPT = "kept.json"  # that a head was checked and kept; no output of DVC, or what depends on the head would run (.dvcignore)
 LINEAR = (Logistic, Ridge)  # protocols whose classifier is a linear layer, as that of a head
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
 
@@ -126,7 +127,8 @@ def write_measures(folder: Path, measures: Mapping[str, Any]) -> None:
     A stage of dvc.yaml has `trained` and `curves.csv`, too: where nothing is trained by steps, they are empty.
     """
     (folder / "trained").mkdir(parents=True, exist_ok=True)
-    left = [*folder.glob("trained/seed*.json"), *folder.glob("trained/seed*.safetensors")]
+    (folder / "trained/record.json").unlink(missing_ok=True)  # first of all: a head without one is not complete
+    left = [*folder.glob("trained/seed*.json"), *folder.glob("trained/seed*.safetensors"), folder / KEPT]
     for file in [*left, folder / "trained/weights.npy", folder / "trained/correct.npz", folder / timing.FILE]:
         file.unlink(missing_ok=True)
     (folder / "curves.csv").write_text("seed,epoch\n")

@@ -15,10 +15,12 @@ from probe.grid import HeadPlan, Member
 from probe.passes import Outcome, Passes
 from probe.ranks import ranks
 from probe.recipe import Recipe
+from probe.record import request_of, write_record
 from probe.results import measures_of, measures_of_closed, write_correct, write_measures, write_trained
 from probe.select import Selected, select
 from probe.sources import Source, check_pair
 from probe.timing import time_head, write_timing
+from probe.unchanged import keep_unchanged
 from store import BeyondClsError, FeatureStore, StoreError
 from store.placement import Placement
 
@@ -41,6 +43,7 @@ def probe(
     say: Callable[[str], None] | None = None,
     notes: Mapping[str, Any] | None = None,
     timed: bool = False,
+    retrain: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Train heads and write everything that is known of them into `out`; returns the content of metrics.json, by head.
 
@@ -53,10 +56,12 @@ def probe(
     Writes `trained/seed<S>.safetensors` and `.json` (the probe), `trained/weights.npy` (mean over seeds of the aggregator's
     weights over the patches of the test images, [n_test, T] float32, if it has any), `trained/correct.npz` (`correct`, bool
     [n_seeds, n_test]: which test images each seed is right about, with one label an image), `curves.csv` (seed, epoch, loss,
-    top1, …) and `metrics.json`: into `out` for one plan, into `out/NAME` for a mapping. What an earlier run wrote there is
-    replaced. A run that was killed goes on where its last checkpoint was taken (in `.unfinished` beside `out`), when it is
-    started again. Protocols without gradient steps leave `curves.csv` empty and write no probe, and take view 0 of the training
-    images.
+    top1, …), `trained/record.json` (what was asked for, and a few steps, to be compared with later) and `metrics.json`: into
+    `out` for one plan, into `out/NAME` for a mapping. What an earlier run wrote there is replaced, but for heads that are in
+    place for exactly what is asked for and that the program as it is now would train the same, as a few steps tell
+    (`probe.unchanged`): those stay, byte for byte. A run that was killed goes on where its last checkpoint was taken (in
+    `.unfinished` beside `out`), when it is started again. Protocols without gradient steps leave `curves.csv` empty and write
+    no probe, and take view 0 of the training images.
 
     Args:
         training, test: feature sets of one encoder.
@@ -76,6 +81,7 @@ def probe(
         say: called with what a user should know.
         notes: to be written into metrics.json too, e.g. the command.
         timed: measure what the forward pass of each head takes here, and write it into `timing.json`.
+        retrain: train heads that are in place, too, without a look at them.
 
     Raises:
         BeyondClsError: unknown aggregator or options, a grid that memory cannot hold, or a seed that diverged.
@@ -95,7 +101,7 @@ def probe(
     written: dict[str, dict[str, Any]] = {}
     with ranks(place) as (rank, world_size):
         common: dict[str, Any] = {"device": place, "placement": placement, "unfinished": unfinished}
-        common |= {"rank": rank, "world_size": world_size}
+        common |= {"rank": rank, "world_size": world_size, "rehearses": True}
         common |= {name: called for name, called in (("say", say), ("progress", progress)) if called is not None}
         # All are made first: what cannot be is said before anything trains.
         passes_of = [
@@ -108,9 +114,18 @@ def probe(
         ]
         while passes_of:  # vectors that one of them has pooled are gone when the next begins
             recipe, own, passes = passes_of.pop(0)
-            chosen = select(own, passes, recipe, held_out) if recipe else {}
+            folders = {name: out / name if isinstance(heads, Mapping) else out for name in own}
+            kept = keep_unchanged(own, passes, recipe, held_out, folders, about) if recipe and not retrain else {}
+            passes.kept |= kept.keys()
+            written |= {name: measures for name, (measures, _) in kept.items()}
+            if kept:
+                passes.progress(n_epochs(own[name] for name in kept))
+            before = {name: selected for name, (_, selected) in kept.items()}
+            chosen = select(own, passes, recipe, held_out, before) if recipe else {}
             outcomes = _train(own, passes, recipe, chosen) if recipe else {}
             for name, plan in own.items():
+                if name in kept:
+                    continue
                 correct = None
                 if plan.closed is None:
                     measures = measures_of(name, plan, passes, outcomes[name], chosen[name]) | about
@@ -119,10 +134,12 @@ def probe(
                     measures |= about
                 written[name] = json.loads(json.dumps(measures))
                 if rank == 0:
-                    folder = out / name if isinstance(heads, Mapping) else out
+                    folder = folders[name]
                     write_measures(folder, measures)
                     if plan.closed is None:
                         write_trained(folder, plan, passes, outcomes[name], chosen[name], about)
+                        request = request_of(plan, passes, held_out, about)
+                        write_record(folder, request, chosen[name], passes.rehearsed.get(name, {}))
                     elif correct is not None:
                         write_correct(folder, correct)
                     if timed:
@@ -178,9 +195,9 @@ def _train(
     """
     members = [Member(n, chosen[n].base_lr, chosen[n].weight_decay, seed) for n, plan in plans.items() for seed in plan.seeds]
     by_member = {outcome.member: outcome for outcome in passes.train(members, recipe)}
-    if missing := [member for member in members if member not in by_member]:
+    if missing := [member for member in members if member not in by_member and member.head not in passes.kept]:
         raise BeyondClsError(f"{missing[0]} {passes.lost[missing[0]]}")
-    return {name: [by_member[m] for m in members if m.head == name] for name in plans}
+    return {name: [by_member[m] for m in members if m.head == name] for name in plans if name not in passes.kept}
 
 
 def _remove(unfinished: Path) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ class Selected:
         n_images: that were held out.
         candidates: of each setting, the mean and standard deviation over seeds; none where a seed diverged.
         notes: what a reader should know.
+        percent: of each candidate, what the seeds reached that did not diverge.
     """
 
     base_lr: float
@@ -36,46 +37,75 @@ class Selected:
     n_images: int = 0
     candidates: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+    percent: tuple[tuple[float, ...], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, without the notes."""
+        """Plain values, without the notes, and the single values that candidates are means of."""
         values = {**asdict(self), "candidates": list(self.candidates)}
-        del values["notes"]
+        del values["notes"], values["percent"]
         return values
 
 
-def select(plans: Mapping[str, HeadPlan], passes: Passes, recipe: Recipe, share: float) -> dict[str, Selected]:
+def select(
+    plans: Mapping[str, HeadPlan], passes: Passes, recipe: Recipe, share: float, chosen_before: Mapping[str, Selected] = {}
+) -> dict[str, Selected]:
     """The best setting of each head, on average over its seeds; of equal ones the first.
 
     All settings of all heads train in one pass over the images that are not held out, and are judged once, by those that are.
     A setting with which some seed diverged is none to rely on, and is not chosen.
 
+    Args:
+        chosen_before: of heads that are kept, which stay.
+
     Raises: BeyondClsError: there is no such setting, or nothing can be measured on the images that are held out.
     """
-    grids = {name: plan for name, plan in plans.items() if len(plan.settings) > 1}
-    chosen = {name: Selected(*plan.settings[0]) for name, plan in plans.items() if name not in grids}
-    members = [Member(name, *setting, seed) for name, plan in grids.items() for setting in plan.settings for seed in plan.seeds]
-    if not members:
+    chosen = {name: Selected(*plan.settings[0]) for name, plan in plans.items() if len(plan.settings) == 1} | dict(
+        chosen_before
+    )
+    members, grids = candidates(plans), {name: plan for name, plan in plans.items() if name not in chosen}
+    if not grids:
         return chosen
-    store, rows = passes.training.store, passes.training.rows
-    learn, held = hold_out(store.labels, share, SEED, rows)
-    by, how = ("map", "at random") if store.multilabel else ("top1", "stratified")
-    percent: dict[tuple[str, float, float], list[float]] = defaultdict(list)
+    learn, held = parts(passes, share)
+    by, percent = (
+        "map" if passes.training.store.multilabel else "top1",
+        defaultdict[tuple[str, float, float], list[float]](list),
+    )
     for outcome in passes.train(members, recipe, learn, held):
         of = outcome.member
         percent[of.head, of.base_lr, of.weight_decay].append(outcome.result[by])
     if any(math.isnan(value) for values in percent.values() for value in values):
         raise BeyondClsError(f"{by} of the {len(held)} images held out is no number: no class has any; hold out more of them")
-    on = f"{100 * share:g} % of the training images, {how}"
-    return chosen | {name: _best(name, plan, percent, on, by, len(held)) for name, plan in grids.items()}
+    return chosen | {
+        name: best(name, plan, [percent[name, *setting] for setting in plan.settings], passes, share, len(held))
+        for name, plan in grids.items()
+    }
 
 
-def _best(
-    name: str, plan: HeadPlan, percent: Mapping[tuple[str, float, float], list[float]], on: str, by: str, n_images: int
+def candidates(plans: Mapping[str, HeadPlan]) -> list[Member]:
+    """Members of the pass in which settings are compared."""
+    grids = {name: plan for name, plan in plans.items() if len(plan.settings) > 1}
+    return [Member(name, *setting, seed) for name, plan in grids.items() for setting in plan.settings for seed in plan.seeds]
+
+
+def parts(passes: Passes, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the training set to learn from while settings are compared, and those that are held out."""
+    return hold_out(passes.training.store.labels, share, SEED, passes.training.rows)
+
+
+def best(
+    name: str, plan: HeadPlan, percent: Sequence[Sequence[float]], passes: Passes, share: float, n_images: int
 ) -> Selected:
-    candidates, finished, notes = [], [], []
-    for base_lr, weight_decay in plan.settings:
-        values = percent.get((name, base_lr, weight_decay), [])
+    """What is chosen of a grid.
+
+    Args:
+        percent: of each setting, what its seeds reached that did not diverge.
+        share: that was held out, `n_images`.
+
+    Raises: BeyondClsError: there is no setting with which no seed diverged.
+    """
+    by, how = ("map", "at random") if passes.training.store.multilabel else ("top1", "stratified")
+    compared, finished, notes = [], [], []
+    for (base_lr, weight_decay), values in zip(plan.settings, percent, strict=True):
         candidate: dict[str, Any] = {"base_lr": base_lr, "weight_decay": weight_decay, "mean": None, "std": None}
         if len(values) == len(plan.seeds):
             candidate |= {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}
@@ -83,11 +113,13 @@ def _best(
         else:
             lost = f"{len(plan.seeds) - len(values)} of {len(plan.seeds)} seeds"
             notes.append(f"base_lr {base_lr:g} with weight_decay {weight_decay:g} diverged ({lost})")
-        candidates.append(candidate)
+        compared.append(candidate)
     if not finished:
         raise BeyondClsError(f"head {name!r} diverged with every setting: {'; '.join(notes)}; give lower base_lrs")
-    best = max(finished, key=lambda candidate: candidate["mean"])
+    first = max(finished, key=lambda candidate: candidate["mean"])
     for what, grid in (("base_lr", plan.base_lrs), ("weight_decay", plan.weight_decays)):
-        if len(grid) > 1 and best[what] in (min(grid), max(grid)) and best[what] > 0:
-            notes.append(f"{what} {best[what]:g} is at the edge of the grid; a wider grid may give more")
-    return Selected(best["base_lr"], best["weight_decay"], on, by, n_images, tuple(candidates), tuple(notes))
+        if len(grid) > 1 and first[what] in (min(grid), max(grid)) and first[what] > 0:
+            notes.append(f"{what} {first[what]:g} is at the edge of the grid; a wider grid may give more")
+    on = f"{100 * share:g} % of the training images, {how}"
+    reached = tuple(tuple(values) for values in percent)
+    return Selected(first["base_lr"], first["weight_decay"], on, by, n_images, tuple(compared), tuple(notes), reached)

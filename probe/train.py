@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from probe.aggregators import Features
+from probe.course import Course
 from probe.evaluate import evaluate
 from probe.head import FinalNorm
-from probe.optim import OPTIMISERS, Optimiser, learning_rate
-from probe.pieces import pieces
+from probe.optim import OPTIMISERS, Optimiser
 from probe.ranks import rank, summed, world_size
 from probe.recipe import Recipe
 from probe.stack import Stack
@@ -79,6 +78,8 @@ def train(
     *,
     final_norm: FinalNorm | None = None,
     start: int = 0,
+    first_piece: int = 0,
+    after_step: Callable[[float, Sequence[Float[Tensor, "2 M"]]], bool] | None = None,
     after_epoch: Callable[[int], None] | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> None:
@@ -97,6 +98,9 @@ def train(
         order: seed of the images' order, and of the views that are shown.
         final_norm: applied to the tokens for those heads that want it.
         start: epochs that are done already.
+        first_piece: of the epoch after those, where to begin.
+        after_step: called behind each step with the learning rate of a member whose base is 1, and of each family the summed
+            losses and right answers of each member in this epoch so far; False ends the training there.
         after_epoch: called with the number of epochs that are done.
         warn: called with a note on each member that is dropped.
 
@@ -107,12 +111,12 @@ def train(
     for family in families:
         if family.optimiser is None:
             family.begin(recipe)
-    plan = pieces(training.n_rows, recipe)
+    course = Course.of(training.n_rows, recipe, order)
     for epoch in range(start, recipe.epochs if families else 0):
         sums = [torch.zeros(2, len(f.stack), dtype=torch.float64, device=f.base_lr.device) for f in families]
-        seed = epoch_seed(order, epoch)
+        seed, begin = course.seeds[epoch], first_piece if epoch == start else 0
         with own_randomness(seed):
-            for piece, batch in zip(plan, training.epoch(seed), strict=True):
+            for piece, batch in zip(course.pieces[begin:], training.epoch(seed, begin), strict=True):
                 assert len(batch["label"]) == piece.rows
                 if not piece.skip:
                     normalised = final_norm(batch) if final_norm is not None else batch
@@ -125,10 +129,12 @@ def train(
                         if batch["label"].ndim == 1:
                             total[1] += (logits.detach().argmax(-1) == batch["label"]).sum(-1)
                 if piece.ends_step:
-                    share = learning_rate(epoch + piece.step / plan[-1].n_steps, 1.0, recipe.epochs, recipe.warmup_epochs)
+                    rate = recipe.peak(course.shares[epoch][piece.step])
                     for family in families:
-                        _step(family, recipe.peak(share))
-        seen = sum(piece.rows for piece in plan if not piece.skip) * world_size()
+                        take_step(family, rate)
+                    if after_step is not None and not after_step(rate, sums):
+                        return
+        seen = sum(piece.rows for piece in course.pieces[begin:] if not piece.skip) * world_size()
         multilabel = batch["label"].ndim > 1
         for family, total in zip(families, sums, strict=True):
             summed(total)
@@ -145,11 +151,11 @@ def train(
             return
 
 
-def _step(family: Family, peak: float) -> None:
-    """Update the parameters; `peak`: learning rate at this moment of a member whose base is 1."""
+def take_step(family: Family, rate: float) -> None:
+    """Update the parameters by their gradients; `rate`: learning rate at this moment of a member whose base is 1."""
     assert family.optimiser is not None
     summed(*(p.grad for p in family.stack.parameters.values() if p.grad is not None))
-    family.optimiser.step(family.base_lr * peak)
+    family.optimiser.step(family.base_lr * rate)
 
 
 def _end_epoch(
@@ -210,8 +216,3 @@ def losses_of(logits: Float[Tensor, "M B K"], labels: Tensor) -> Float[Tensor, "
         return flat.view(logits.shape[:2]).sum(1)
     target = labels.to(logits.dtype).expand(logits.shape)
     return F.binary_cross_entropy_with_logits(logits, target, reduction="none").mean(2).sum(1)
-
-
-def epoch_seed(order: int, epoch: int) -> int:
-    """Seed of an epoch's order; no two (order, epoch) share one."""
-    return int(np.random.SeedSequence([order, epoch]).generate_state(1, np.uint64)[0])

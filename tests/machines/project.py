@@ -36,7 +36,7 @@ def probe_folder(head: str, encoder: str = MAE) -> str:
 
 def content(folder: Path) -> dict[str, bytes]:
     """All files below a folder, but for what DVC keeps there, and what it does not see."""
-    unseen = (".gitignore", "timing.json")
+    unseen = (".gitignore", "timing.json", "kept.json")
     return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name not in unseen}
 
 

@@ -316,10 +316,52 @@ class TestRun:
             "--k-shot",
             "--placement",
             "--ids",
+            "--retrain",
             "the paper's mae-lars, mae-lars-large, small-sgd; or adamw, which is not the paper's",
             "one inside it for each of several heads",
         ):
             assert part in shown
+
+
+class TestWhatIsInPlace:
+    LONG = ("--head", "cls", "--epochs", "26", "--warmup-epochs", "0", "--batch-size", "32", "--seeds", "0")  # of four steps
+
+    def test_stays_when_it_is_asked_for_again(self, beyondcls, tmp_path):
+        _, _, before = beyondcls(*self.LONG)
+        files = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+        status, shown, metrics = beyondcls(*self.LONG, "--placement", "memory")
+        assert status == 0, shown
+        told = "kept, 12 steps of its pass agree (losses within 0.0e+00, 0.0001 is allowed), and so does what it reaches"
+        assert f"{tmp_path}/out: {told}" in shown
+        assert f"{tmp_path}/out: top-1 {metrics['top1']['mean']:.2f}" in shown
+        assert metrics == before
+        assert {p: p.read_bytes() for p in files} == files
+        assert {p.name for p in (tmp_path / "out").rglob("*") if p.is_file()} - {p.name for p in files} == {"kept.json"}
+
+    def test_trains_again_when_asked_to(self, beyondcls, tmp_path):
+        beyondcls(*self.LONG)
+        beyondcls(*self.LONG)
+        _, shown, _ = beyondcls(*self.LONG, "--retrain")
+        assert "kept," not in shown
+        assert "again," not in shown
+        assert not (tmp_path / "out/kept.json").exists()
+
+    def test_trains_again_when_it_is_asked_for_otherwise_and_it_is_said_why(self, beyondcls, tmp_path):
+        beyondcls(*self.LONG)
+        _, shown, metrics = beyondcls(*self.LONG, "--base-lr", "0.2")
+        assert f"{tmp_path}/out: trained again, it is asked for otherwise (recipe.base_lr, settings)" in shown
+        assert metrics["recipe"]["base_lr"] == 0.2
+
+    def test_an_absent_head_leaves_nothing_of_an_older_one(self, beyondcls, sets, tmp_path):
+        from tests.features import write_features
+
+        beyondcls(*self.LONG)
+        without = [write_features(tmp_path / name, 64, cls=False).path for name in ("train", "test")]
+        places = ("--features", without[0], "--test", without[1], "--skip-absent")
+        status, shown, metrics = beyondcls(*self.LONG, *places)
+        assert status == 0, shown
+        assert metrics["absent"] == ["cls"]
+        assert not list((tmp_path / "out/trained").iterdir())
 
 
 class TestBadInput:

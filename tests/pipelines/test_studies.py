@@ -215,6 +215,35 @@ class TestRun:
         assert "Traceback" not in shown
 
 
+class TestWhatIsInPlace:
+    """Of a study that is run again: what agrees stays, what was edited trains, what it has no more goes."""
+
+    LONG = ("--study", "pair", "--epochs", "40")  # of three steps
+
+    def test_a_head_is_edited_another_one_added_and_one_removed(self, beyondcls, tmp_path):
+        status, shown, before = beyondcls(*self.LONG)
+        assert status == 0, shown
+        study = yaml.safe_load(FILE)
+        study["studies"]["pair"]["heads"] = {"abmilp": {}, "wide": {"aggregator": "abmilp", "branches": 2}}
+        (tmp_path / "params.yaml").write_text(yaml.safe_dump(study))
+        kept = (tmp_path / "out/abmilp/trained/seed3.safetensors").stat().st_mtime_ns
+        status, shown, after = beyondcls(*self.LONG)
+        assert status == 0, shown
+        out = tmp_path / "out"
+        assert f"{out}/abmilp: kept, 9 steps of its pass agree (losses within 0.0e+00, 0.0001 is allowed)" in shown
+        assert f"{out}/deep: removed, pair has no such head any more" in shown
+        assert set(after) == {"abmilp", "wide"}
+        assert after["abmilp"] == before["abmilp"]
+        assert (out / "abmilp/trained/seed3.safetensors").stat().st_mtime_ns == kept
+        assert f"{out}/abmilp: top-1" in shown  # what it reached is said as ever
+
+    def test_heads_that_train_stay_in_the_folder_when_a_command_has_no_study(self, beyondcls):
+        beyondcls("--study", "one")
+        _, shown, written = beyondcls("--head", "ridge", "--head", "knn")
+        assert set(written) == {"cls", "knn", "ridge"}
+        assert "removed" not in shown
+
+
 class TestCost:
     def test_of_heads_that_are_trained(self, beyondcls):
         _, _, written = beyondcls("--study", "pair")

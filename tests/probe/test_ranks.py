@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,13 @@ def probe_in_ranks(folder):
     }
     written = probe(*stores, folder / "out", heads)
     (folder / f"returned{os.environ['RANK']}.json").write_text(json.dumps(written))
+    long = {name: HeadPlan(plan.head, Recipe(11, 32, warmup_epochs=1), (0, 1)) for name, plan in heads.items()}
+    first = probe(*stores, folder / "long", long)
+    long["cls"] = HeadPlan(HeadSpec("cls"), Recipe(11, 32, warmup_epochs=1, base_lr=0.2), (0, 1))
+    said: list[str] = []
+    second = probe(*stores, folder / "long", long, say=said.append)
+    assert second["abmilp"] == first["abmilp"]
+    (folder / f"said{os.environ['RANK']}.json").write_text(json.dumps(said))
 
 
 def both(folder):
@@ -140,6 +148,24 @@ def test_a_run_in_two_processes_ends_and_one_of_them_writes(together):
         assert all(p.isfinite().all() for p in head.parameters())
         assert head.norm.running_mean.abs().sum() > 0
     assert not (together / ".unfinished").exists()
+
+
+def test_in_two_processes_a_head_that_agrees_is_kept_and_the_other_one_trained(together):
+    said = [json.loads((together / f"said{number}.json").read_text()) for number in range(2)]
+    ours = [m.removeprefix(f"{together}/long/").split(" (")[0] for m in said[0] if "kept," in m or "again," in m]
+    assert ours == ["cls: trained again, it is asked for otherwise", "abmilp: kept, 20 steps of its pass agree"]
+    assert not [message for message in said[1] if "kept," in message or "again," in message]
+    assert (together / "long/abmilp/kept.json").exists()
+    metrics = json.loads((together / "long/cls/metrics.json").read_text())
+    assert metrics["recipe"]["base_lr"] == 0.2
+
+
+def test_one_process_does_not_keep_what_two_have_trained(together):
+    stores, said = [FeatureStore.open(together / name) for name in ("train", "test")], []
+    plan = HeadPlan(HeadSpec("abmilp"), Recipe(11, 32, warmup_epochs=1), (0, 1))
+    out = shutil.copytree(together / "long", together / "one")
+    probe(*stores, out, {"abmilp": plan}, say=said.append)
+    assert f"{out}/abmilp: trained again, it is asked for otherwise (processes)" in said
 
 
 class TestOne:

@@ -8,12 +8,13 @@ from torch import nn
 
 from probe.aggregators import AGGREGATORS, Aggregator, Pooled
 from probe.batch_norm import batch_norm
+from probe.course import epoch_seed
 from probe.grid import HeadSpec
 from probe.head import FinalNorm
 from probe.pieces import pieces
 from probe.recipe import Recipe
 from probe.stack import Stack
-from probe.train import Family, epoch_seed, losses_of, train
+from probe.train import Family, losses_of, train
 from store import BeyondClsError
 from tests.probe.training import D, Images, K, T, equal, family, member, trained
 

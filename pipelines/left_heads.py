@@ -1,0 +1,42 @@
+"""Heads that a study has no more: what an earlier run of it left in its folder."""
+
+import json
+import shlex
+from collections.abc import Collection
+from pathlib import Path
+
+OURS = ("metrics.json", "curves.csv", "timing.json", "kept.json")
+TRAINED = ("seed*.json", "seed*.safetensors", "weights.npy", "correct.npz", "record.json")
+
+
+def remove_left_heads(out: Path, study: str, heads: Collection[str], studies: Collection[str]) -> list[Path]:
+    """Remove folders of heads in `out` that are not among the study's `heads` any more; those that were removed.
+
+    They would appear in its tables. Ours are what a command with `--study` wrote, of this study or of one that is not among
+    `studies` any more; of their files those are removed that `beyondcls probe` writes, and folders that are empty then.
+    """
+    removed = []
+    for metrics in sorted(out.glob("*/metrics.json")):
+        folder = metrics.parent
+        if folder.name in heads or not _is_of(metrics, study, studies):
+            continue
+        for file in (*(p for kind in TRAINED for p in folder.glob(f"trained/{kind}")), *(folder / name for name in OURS)):
+            file.unlink(missing_ok=True)
+        for place in (folder / "trained", folder):
+            if place.is_dir() and not any(place.iterdir()):
+                place.rmdir()
+        removed.append(folder)
+    return removed
+
+
+def _is_of(metrics: Path, study: str, studies: Collection[str]) -> bool:
+    """Whether metrics.json was written for this study, or for one that is no more, or says that there was nothing to train."""
+    try:
+        content = json.loads(metrics.read_text())
+        if "absent" in content:
+            return True
+        words = shlex.split(content["command"])
+        named = words[words.index("--study") + 1]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return False
+    return named == study or named not in studies

@@ -1,0 +1,55 @@
+"""What is fixed of a pass before its first step: how epochs are cut, their seeds, and the learning rate of each step."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from probe.optim import learning_rate
+from probe.pieces import Piece, pieces
+from probe.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Course:
+    """Of one pass.
+
+    Attributes:
+        pieces: of every epoch.
+        seeds: of each epoch: of the order of its images, of the views that are shown, and of what aggregators draw.
+        shares: of each epoch's steps, the learning rate as a share of its peak.
+    """
+
+    pieces: list[Piece]
+    seeds: list[int]
+    shares: list[list[float]]
+
+    @classmethod
+    def of(cls, n_rows: int, recipe: Recipe, order: int) -> "Course":
+        """The course over the `n_rows` images of one process, in the order that a seed gives.
+
+        Raises: BeyondClsError: batches that cannot be shared by the processes, or fewer than two images.
+        """
+        cut = pieces(n_rows, recipe)
+        n = cut[-1].n_steps
+        return cls(
+            cut,
+            [epoch_seed(order, epoch) for epoch in range(recipe.epochs)],
+            [
+                [learning_rate(epoch + step / n, 1.0, recipe.epochs, recipe.warmup_epochs) for step in range(n)]
+                for epoch in range(recipe.epochs)
+            ],
+        )
+
+    @property
+    def n_steps(self) -> int:
+        """In an epoch."""
+        return self.pieces[-1].n_steps
+
+    def first_piece(self, step: int) -> int:
+        """Number of the piece that a step of an epoch begins with."""
+        return next(number for number, piece in enumerate(self.pieces) if piece.step == step)
+
+
+def epoch_seed(order: int, epoch: int) -> int:
+    """Seed of an epoch's order; no two (order, epoch) share one."""
+    return int(np.random.SeedSequence([order, epoch]).generate_state(1, np.uint64)[0])

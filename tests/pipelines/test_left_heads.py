@@ -1,0 +1,56 @@
+"""Heads that a study has no more are removed, and nothing else."""
+
+import json
+
+import pytest
+
+from pipelines.left_heads import remove_left_heads
+
+COMMAND = "beyondcls probe --params params.yaml --study pair --out 'a folder'"
+
+
+@pytest.fixture
+def out(tmp_path):
+    """A folder with heads, by what their metrics.json holds; each with all files that are written."""
+
+    def write(**metrics):
+        for name, content in metrics.items():
+            (tmp_path / name / "trained").mkdir(parents=True)
+            files = ("seed0.json", "seed0.safetensors", "weights.npy", "correct.npz", "record.json")
+            for file in (*(f"trained/{file}" for file in files), "curves.csv", "timing.json", "kept.json"):
+                (tmp_path / name / file).touch()
+            (tmp_path / name / "metrics.json").write_text(content if isinstance(content, str) else json.dumps(content))
+        return tmp_path
+
+    return write
+
+
+def removed(out, heads=("here",), studies=("pair", "other")):
+    before = {p.name for p in out.iterdir()}
+    names = [folder.name for folder in remove_left_heads(out, "pair", heads, studies)]
+    assert {p.name for p in out.iterdir()} == before - set(names)
+    return names
+
+
+def test_what_the_study_no_longer_has(out):
+    assert removed(out(here={"command": COMMAND}, gone={"command": COMMAND}, absent={"absent": ["cls"]})) == ["absent", "gone"]
+
+
+def test_what_a_study_wrote_that_is_no_more(out):
+    renamed = COMMAND.replace("pair", "pairs")
+    assert removed(out(renamed={"command": renamed}, other={"command": COMMAND.replace("pair", "other")})) == ["renamed"]
+
+
+@pytest.mark.parametrize(
+    "content", [{"command": "beyondcls probe --head a"}, {}, [], "{", {"command": "--study"}, {"command": "a '"}]
+)
+def test_what_is_not_ours_stays(content, out):
+    assert removed(out(someone=content)) == []
+
+
+def test_files_of_the_user_stay(out):
+    folder = out(gone={"command": COMMAND}) / "gone"
+    (folder / "trained/notes.txt").touch()
+    (folder.parent / "readme.txt").touch()
+    assert [p.name for p in remove_left_heads(folder.parent, "pair", (), ("pair",))] == ["gone"]
+    assert [p.relative_to(folder).as_posix() for p in folder.rglob("*")] == ["trained", "trained/notes.txt"]

@@ -1,0 +1,527 @@
+"""A probe stays as it is when the program was edited harmlessly, and trains again when the edit changes what training gives."""
+
+import json
+import re
+import shutil
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from probe.closed import make_closed
+from probe.grid import HeadPlan, HeadSpec
+from probe.passes import Passes
+from probe.recipe import Recipe
+from probe.run import n_epochs, probe
+from tests.features import write_features
+from tests.probe.edited import edit
+
+# 120 images in steps of 32, computed 16 at once; the last step of an epoch has 24.
+RECIPE = Recipe(40, 32, 16, "sgd", 0.5, 0.9, 1e-4, 3)
+HEADS = {name: HeadPlan(HeadSpec(name), RECIPE, seeds=(0, 3)) for name in ("abmilp", "cls")}
+
+
+class Trained(Exception):
+    """Training began."""
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    return write_features(folder / "train", 120, views=3), write_features(folder / "test", 70, seed=1, invalid=(5,))
+
+
+@pytest.fixture(scope="module")
+def trained(sets, tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained") / "out"
+    probe(*sets, out, HEADS)
+    return out
+
+
+@pytest.fixture
+def out(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "out")
+
+
+@pytest.fixture
+def again(sets, out, monkeypatch):
+    """What is said of heads that are asked for again, up to where training would begin."""
+
+    def run(heads=HEADS, **options):
+        said = []
+        monkeypatch.setattr(Passes, "train", stop_where_training_begins)
+        with suppress(Trained):
+            probe(*options.pop("sets", sets), out, heads, say=said.append, **options)
+        return [message.removeprefix(f"{out}/") for message in said if "kept," in message or "again," in message]
+
+    return run
+
+
+def stop_where_training_begins(passes, members, *_):
+    if {member.head for member in members} - passes.kept:
+        raise Trained
+    return []
+
+
+def content(folder):
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "kept.json"
+    }
+
+
+def test_nothing_of_a_probe_that_agrees_is_touched(sets, out, again):
+    before, done = content(out), []
+    said = again(progress=done.append)
+    assert [message.split(":")[0] for message in said] == ["abmilp", "cls"]
+    assert all("kept, 12 steps of its pass agree (losses within 0.0e+00, 0.0001 is allowed)" in message for message in said)
+    assert content(out) == before
+    assert sum(done) == n_epochs(HEADS.values())
+    kept = json.loads((out / "cls/kept.json").read_text())
+    assert kept["steps"] == {"training, order 0": 12}  # of the 4 steps of three epochs
+    assert kept["versions"] == {"torch": torch.__version__, "numpy": np.__version__}
+    assert set(kept["largest_differences_in_tolerances"]) == set(PARTS)
+
+
+def test_what_is_given_back_is_what_stands_there(sets, out):
+    written = probe(*sets, out, HEADS)
+    assert list(written) == list(HEADS)
+    for name, metrics in written.items():
+        assert metrics == json.loads((out / name / "metrics.json").read_text())
+
+
+def test_what_is_recorded_is_the_same_bytes_when_it_is_trained_again(sets, out, tmp_path):
+    probe(*sets, tmp_path / "other", HEADS)
+    assert content(tmp_path / "other") == content(out)
+    probe(*sets, out, HEADS, retrain=True)
+    assert content(tmp_path / "other") == content(out)
+    assert not (out / "cls/kept.json").exists()
+
+
+PARTS = ("learning_rates", "rates", "start", "updates", "losses", "right", "state", "measures")
+TRAIN, STACK = "probe.train", "probe.stack"
+EDITS = {
+    "the loss is scaled": (
+        TRAIN,
+        "(loss.sum() / piece",
+        "(1.01 * loss.sum() / piece",
+        "the loss of step|behind the steps|right answers",
+    ),
+    "the loss is of smoothed labels": (
+        TRAIN,
+        'reduction="none")\n        return flat',
+        'reduction="none", label_smoothing=0.01)\n        return flat',
+        "the loss of step|behind the steps",
+    ),
+    "momentum is ignored": ("probe.optim.sgd", ".mul_(self.momentum)", ".mul_(0)", "how the optimiser updates"),
+    "weight decay is ignored": (
+        "probe.optim.sgd",
+        "average.addcmul_(along(self.weight_decay, parameter), parameter)",
+        "pass",
+        "how the optimiser updates",
+    ),
+    "weight decay gets lost on the way": (
+        TRAIN,
+        "self.weight_decay, recipe.momentum)",
+        "0 * self.weight_decay, recipe.momentum)",
+        "how the optimiser updates",
+    ),
+    "warm-up begins higher": (
+        "probe.optim.schedule",
+        "base * epoch / warmup",
+        "base * (epoch + 0.01) / warmup",
+        "the learning rates of all steps",
+    ),
+    "the last epochs have another learning rate": (
+        "probe.optim.schedule",
+        "return base * (1 +",
+        "return (0.5 if epoch > 37 else 1) * base * (1 +",
+        "the learning rates of all steps",
+    ),
+    "a learning rate is changed while training": (
+        TRAIN,
+        "rate = recipe.peak(course.shares[epoch][piece.step])",
+        "rate = recipe.peak(course.shares[epoch][piece.step]) * (0.5 if epoch > 37 else 1)",
+        "the learning rate of a step that was taken",
+    ),
+    "running statistics follow slower": (
+        STACK,
+        "MOMENTUM)",
+        "MOMENTUM / 2)",
+        r"running statistics behind the steps, running\.",
+    ),
+    "statistics of the batch are biased": (
+        STACK,
+        "variance * (n / (n - 1))",
+        "variance",
+        r"running statistics behind the steps, running\.var",
+    ),
+    "later epochs have one order": ("probe.course", "[order, epoch]", "[order, min(epoch, 35)]", "which images epochs show"),
+    "later epochs are read in another order": (
+        "probe.pooled",
+        "self.order.visited(seed)",
+        "np.sort(self.order.visited(seed))",
+        "the images of the steps|which images",
+    ),
+    "another view is shown": (
+        "store.order",
+        "default_rng([seed, n_views])",
+        "default_rng([seed, n_views, 1])",
+        "which images epochs show, in which order and view",
+    ),
+    "the classifier starts elsewhere": (
+        "probe.grid",
+        "torch.default_generator.manual_seed(seed)",
+        "torch.default_generator.manual_seed(seed + 1)",
+        "where the head starts",
+    ),
+    "an incomplete batch is left out": (
+        "probe.pieces",
+        "if recipe.drop_last else n_batches",
+        "if True else n_batches",
+        "how an epoch is cut into steps",
+    ),
+    "an incomplete batch counts as a whole one": (
+        TRAIN,
+        "(loss.sum() / piece.rows_of_step)",
+        "(loss.sum() / recipe.batch_size)",
+        "behind the steps|the loss of step",
+    ),
+    "gradients of a step are not summed": (
+        TRAIN,
+        "(loss.sum() / piece.rows_of_step).backward()",
+        "family.stack.parameters['classifier.weight'].grad = None; (loss.sum() / piece.rows_of_step).backward()",
+        "the loss of|behind the steps",
+    ),
+    "top-1 is off by a class": (
+        "probe.metrics.accuracy",
+        "(ahead.sum(-1) < k)",
+        "(ahead.sum(-1) < k + 1)",
+        "top1 of the stored head of seed 0",
+    ),
+    "running statistics are not used": (
+        STACK,
+        'self.running["mean"], self.running["var"]',
+        '0 * self.running["mean"], self.running["var"]',
+        "of the stored head of seed|trained/correct.npz",
+    ),
+    "the weights are of other tokens": (
+        "probe.results",
+        "mean[:, -passes.n_patches :]",
+        "mean[:, -passes.n_patches :].flip(1)",
+        "what is written into trained/weights.npy",
+    ),
+    "a figure is counted otherwise": ("probe.results", "sum(p.numel() for", "sum(1 for", "what is written into metrics.json"),
+    "another file is written": (
+        "probe.results",
+        'np.save(trained / "weights.npy"',
+        'np.save(trained / "weights2.npy"',
+        "the files of a probe",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_that_changes_what_is_trained_is_refused(name, again, monkeypatch, out):
+    before = content(out)
+    module, old, new, words = EDITS[name]
+    edit(monkeypatch, module, old, new)
+    said = again()
+    refused = [message for message in said if "trained again," in message]
+    assert refused, said
+    assert all(re.search(words, message) for message in refused), refused
+    assert content(out) == before  # until it has been trained
+
+
+REFACTORINGS = {
+    "gradients are scaled by hand": (
+        TRAIN,
+        "(loss.sum() / piece.rows_of_step).backward()",
+        "(loss * (1 / piece.rows_of_step)).sum().backward()",
+    ),
+    "the loss by log-softmax": (
+        TRAIN,
+        'F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), reduction="none")',
+        "-logits.flatten(0, 1).log_softmax(-1).gather(-1, labels.repeat(len(logits))[:, None])[:, 0]",
+    ),
+    "batches are not zipped but counted": (
+        TRAIN,
+        "for piece, batch in zip(course.pieces[begin:], training.epoch(seed, begin), strict=True):",
+        "for number, batch in enumerate(training.epoch(seed, begin), begin):\n                piece = course.pieces[number]",
+    ),
+    "sgd adds what it decays first": (
+        "probe.optim.sgd",
+        "parameter.addcmul_(lr, average, value=-1)",
+        "parameter.sub_(lr * average)",
+    ),
+    "half a cosine in another order": (
+        "probe.optim.schedule",
+        "/ (epochs - warmup))) / 2",
+        "/ (epochs - warmup)) ) * 0.5 / 1.0 + 0.0",
+    ),
+    "rates are scaled first": ("probe.optim.schedule", "base * epoch / warmup", "epoch * (base / warmup)"),
+    "logits by einsum": (
+        STACK,
+        "torch.addmm(bias.flatten(), vector, weight.flatten(0, 1).T)",
+        'torch.einsum("bw,kw->bk", vector, weight.flatten(0, 1)) + bias.flatten()',
+    ),
+    "members' logits by einsum": (
+        STACK,
+        "torch.baddbmm(bias[:, None], vector, weight.mT)",
+        'torch.einsum("mbw,mkw->mbk", vector, weight) + bias[:, None]',
+    ),
+    "running statistics without lerp": (
+        STACK,
+        "self.running[name].lerp_(value.squeeze(-2), MOMENTUM)",
+        "self.running[name].mul_(1 - MOMENTUM).add_(MOMENTUM * value.squeeze(-2))",
+    ),
+    "a root and a division": (STACK, "(vector - mean) * (variance + eps).rsqrt()", "(vector - mean) / (variance + eps).sqrt()"),
+    "the variance of a batch by torch": (
+        "probe.batch_norm",
+        "mean_over_ranks(centred.square().mean(-2, keepdim=True))",
+        "mean_over_ranks(x[some].var(-2, correction=0, keepdim=True))",
+    ),
+    "weights over tokens by exponentials": (
+        "probe.pooling",
+        "torch.softmax(logits, -1, out=weights[some])",
+        "weights[some].copy_((logits - logits.logsumexp(-1, keepdim=True)).exp())",
+    ),
+    "evaluation in other batches": (
+        "probe.passes",
+        "recipe.of_each(self.world_size)[1] if shuffle else recipe.at_once",
+        "recipe.of_each(self.world_size)[1] if shuffle else 7",
+    ),
+    "vectors are pooled in other pieces": ("probe.pooled", "batch_size=READ_ROWS", "batch_size=READ_ROWS // 3"),
+    "columns in another order of words": ("probe.results", "json.dumps(measures, indent=1)", "json.dumps(measures, indent=2)"),
+}
+
+
+@pytest.mark.parametrize("name", REFACTORINGS)
+def test_an_edit_that_changes_nothing_but_rounding_is_not_refused(name, again, monkeypatch, out):
+    before = content(out)
+    edit(monkeypatch, *REFACTORINGS[name])
+    said = again()
+    assert [message.split(",")[0] for message in said] == ["abmilp: kept", "cls: kept"], said
+    assert content(out) == before
+
+
+def test_a_refused_head_is_trained_and_one_that_agrees_stays(sets, out, monkeypatch, tmp_path):
+    """Of the edit only heads with parameters in their aggregator know."""
+    kept = content(out / "cls")
+    edit(
+        monkeypatch,
+        "probe.pooling",
+        "torch.bmm(weights[some], x, out=vectors[some])",
+        "torch.bmm(weights[some], 2 * x, out=vectors[some])",
+    )
+    said = []
+    written = probe(*sets, out, HEADS, say=said.append)
+    assert [m.split(": ")[1].split(",")[0] for m in said if "kept," in m or "again," in m] == ["trained again", "kept"]
+    assert content(out / "cls") == kept
+    probe(*sets, tmp_path / "anew", HEADS)
+    assert content(out) == content(tmp_path / "anew")
+    assert written["abmilp"] == json.loads((out / "abmilp/metrics.json").read_text())
+
+
+@pytest.mark.parametrize("placement", ["memory", "stream"])
+def test_of_a_study_with_one_head_edited_that_one_trains_as_it_would_among_all(placement, sets, tmp_path):
+    heads = HEADS | {
+        "two": HeadPlan(HeadSpec("abmilp", {"branches": 2}), RECIPE, (0, 3)),
+        "knn": HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=(3,))),
+    }
+    edited = heads | {"two": replace(heads["two"], head=HeadSpec("abmilp", {"branches": 3}))}
+    probe(*sets, tmp_path / "out", heads, placement=placement)
+    said = []
+    probe(*sets, tmp_path / "out", edited, placement=placement, say=said.append)
+    told = [m.removeprefix(f"{tmp_path}/out/").split(" (")[0] for m in said if "kept," in m or "again," in m]
+    assert told == [
+        "two: trained again, it is asked for otherwise",
+        "abmilp: kept, 12 steps of its pass agree",
+        "cls: kept, 12 steps of its pass agree",
+    ]
+    probe(*sets, tmp_path / "anew", edited, placement=placement)
+    assert content(tmp_path / "out") == content(tmp_path / "anew")
+    said.clear()
+    probe(*sets, tmp_path / "out", edited, placement=placement, say=said.append)
+    assert len([m for m in said if "kept," in m]) == 3  # that it trained without the others does not show
+
+
+def test_where_features_are_streamed_a_head_trains_in_the_order_that_all_heads_make(sets, tmp_path, monkeypatch):
+    """Rows are mixed within what a buffer holds, of all arrays that are read together: of fewer arrays it holds more rows."""
+    monkeypatch.setattr("store.loader.BUFFER_NBYTES", 3 * 2 * 16 * (9 * 8 * 2))  # of patch tokens two windows of a batch
+    heads = {"all": HeadPlan(HeadSpec("abmilp", {"tokens": "all"}), RECIPE, (0,)), "two": HeadPlan(HeadSpec(), RECIPE, (0,))}
+    edited = heads | {"two": replace(heads["two"], head=HeadSpec("abmilp", {"branches": 3}))}
+    probe(*sets, tmp_path / "out", heads, placement="stream")
+    said: list[str] = []
+    probe(*sets, tmp_path / "out", edited, placement="stream", say=said.append)
+    assert any("all: kept" in message for message in said)
+    probe(*sets, tmp_path / "anew", edited, placement="stream")
+    assert content(tmp_path / "out") == content(tmp_path / "anew")
+    alone = {"two": edited["two"]}
+    probe(*sets, tmp_path / "alone", alone, placement="stream")
+    assert content(tmp_path / "alone/two") != content(tmp_path / "anew/two")
+
+
+PLAN = HEADS["cls"]
+REQUESTS = {
+    "recipe.epochs": {"recipe": replace(RECIPE, epochs=41)},
+    "settings": {"base_lrs": (0.5, 0.6)},
+    "seeds": {"seeds": (0, 4)},
+    "head.normalisation": {"head": HeadSpec("cls", normalisation="none")},
+    "head.aggregator": {"head": HeadSpec("average")},
+    "views": {"options": {"views": 2}},
+    "training.rows": {"options": {"subset": np.arange(1, 120)}},
+    "notes.subset": {"options": {"notes": {"subset": {"percent": 100}}}},
+}
+
+
+@pytest.mark.parametrize("named", REQUESTS)
+def test_what_is_asked_for_otherwise_trains_again(named, again):
+    change = dict(REQUESTS[named])
+    options = change.pop("options", {})
+    [said] = again({"cls": replace(PLAN, **change)}, **options)
+    assert re.fullmatch(rf"cls: trained again, it is asked for otherwise \(.*\b{named}\b.*\)", said), said
+
+
+def test_other_words_for_the_same_request(again):
+    assert len(again(notes={"command": "beyondcls probe --device cpu"})) == 2
+
+
+def test_other_features_train_again(sets, tmp_path, again):
+    other = write_features(tmp_path / "labels", 120, views=3, labels=[*np.arange(119) % 3, 0])
+    assert "(training.labels)" in again({"cls": PLAN}, sets=(other, sets[1]))[0]
+    other = write_features(tmp_path / "seed", 70, seed=2)
+    assert "test.key" in again({"cls": PLAN}, sets=(sets[0], other))[0]
+
+
+def test_an_own_aggregator_that_was_edited_trains_again(sets, again, tmp_path, out):
+    file = tmp_path / "mine.py"
+    file.write_text("from probe.aggregators.abmilp import AbMILP\nclass Mine(AbMILP):\n    pass\n")
+    heads = {"mine": HeadPlan(HeadSpec(f"{file}:Mine"), RECIPE, (0,))}
+    probe(*sets, out, heads)
+    assert "mine: kept" in again(heads)[0]
+    file.write_text(file.read_text() + "# edited\n")
+    assert again(heads) == ["mine: trained again, it is asked for otherwise (head.file)"]
+
+
+DAMAGES = {
+    "trained/record.json": "nothing is recorded of its first steps",
+    "trained/weights.npy": "not as before: the files of a probe: trained/weights.npy",
+    "trained/seed3.json": "its files are incomplete or damaged",
+    "trained/seed3.safetensors": "its files are incomplete or damaged",
+    "trained/correct.npz": "not as before: the files of a probe: trained/correct.npz",
+    "curves.csv": "its files are incomplete or damaged",
+}
+
+
+@pytest.mark.parametrize("how", ["missing", "empty"])
+@pytest.mark.parametrize("file", DAMAGES)
+def test_what_is_incomplete_trains_again(file, how, again, out):
+    (out / "abmilp" / file).unlink()
+    if how == "empty":
+        (out / "abmilp" / file).touch()
+    words = DAMAGES[file]
+    [said] = again({"abmilp": HEADS["abmilp"]})
+    if how == "empty" and file.endswith(("npy", "npz")):
+        words = "its files are incomplete or damaged"
+    assert said.startswith(f"abmilp: trained again, {words}"), said
+
+
+def test_a_record_that_says_something_else_trains_again(again, out):
+    record = json.loads((out / "cls/trained/record.json").read_text())
+    del record["passes"]["training, order 0"]["members"][0][3]["start"]
+    (out / "cls/trained/record.json").write_text(json.dumps(record))
+    assert "damaged" in again({"cls": PLAN})[0]
+    (out / "cls/trained/record.json").write_text(json.dumps(record | {"format_version": 0}))
+    assert "nothing is recorded" in again({"cls": PLAN})[0]
+
+
+def test_parameters_that_someone_changed_train_again(again, out):
+    for kind in ("json", "safetensors"):
+        shutil.copyfile(out / f"cls/trained/seed0.{kind}", out / f"cls/trained/seed3.{kind}")
+    assert "again, not as before" in again({"cls": PLAN})[0]
+
+
+def test_a_run_that_is_killed_while_it_writes_leaves_nothing_that_looks_complete(sets, out, again, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("probe.run.write_trained", stop_where_training_begins_always)
+        with pytest.raises(Trained):
+            probe(*sets, out, {"cls": PLAN}, retrain=True)
+    assert not (out / "cls/trained/record.json").exists()
+    assert "nothing is recorded" in again({"cls": PLAN})[0]
+    said = []
+    monkeypatch.undo()
+    probe(*sets, out, {"cls": PLAN}, say=said.append)
+    assert "going on after 40 of 40 epochs" in said
+
+
+def stop_where_training_begins_always(*_):
+    raise Trained
+
+
+def test_passes_that_are_hardly_longer_than_a_check_are_not_recorded(sets, tmp_path):
+    for epochs, recorded in ((24, False), (25, True)):  # of 4 steps: 96 is as many as 4 times 24
+        probe(*sets, tmp_path / f"{epochs}", replace(PLAN, recipe=replace(RECIPE, epochs=epochs)))
+        assert (tmp_path / f"{epochs}/trained/record.json").exists() == recorded
+    said = []
+    probe(*sets, tmp_path / "24", replace(PLAN, recipe=replace(RECIPE, epochs=24)), say=said.append)
+    assert any("24: trained again, nothing is recorded of its first steps" in message for message in said)
+
+
+GRID = {"cls": replace(PLAN, base_lrs=(0.001, 0.5)), "abmilp": HEADS["abmilp"]}
+
+
+@pytest.fixture(scope="module")
+def compared(sets, tmp_path_factory):
+    out = tmp_path_factory.mktemp("grid") / "out"
+    probe(*sets, out, GRID, views=1)
+    return out
+
+
+class TestGrid:
+    @pytest.fixture
+    def out(self, compared, tmp_path):
+        return shutil.copytree(compared, tmp_path / "out")
+
+    def test_is_kept_with_the_pass_that_compared_its_settings(self, again, out):
+        before = content(out)
+        said = again(GRID, views=1)
+        assert [m.split(" (")[0] for m in said] == [
+            "cls: kept, 12 and 12 steps of its passes agree",
+            "abmilp: kept, 12 steps of its pass agree",
+        ]
+        assert content(out) == before
+
+    @pytest.mark.parametrize(
+        ("old", "new", "words"),
+        [
+            ("first = max(finished", "first = min(finished", "its passes|the members that train"),
+            ("store.labels, share, SEED", "store.labels, share, SEED + 1", "(selection|compared on)"),
+        ],
+    )
+    def test_another_way_to_choose_is_refused(self, old, new, words, again, monkeypatch):
+        edit(monkeypatch, "probe.select", old, new)
+        said = again(GRID, views=1)
+        assert re.search(f"cls: trained again, not as before: .*{words}", " ".join(said)), said
+        assert any("abmilp: kept" in message for message in said)
+
+    def test_another_share_that_is_held_out(self, again):
+        said = again(GRID, held_out=0.2, views=1)
+        assert "cls: trained again, it is asked for otherwise (held_out)" in said
+        assert any("abmilp: kept" in message for message in said)
+
+
+def test_each_seed_in_its_own_order(sets, tmp_path):
+    plan, said = replace(PLAN, recipe=replace(RECIPE, order="own")), []
+    probe(*sets, tmp_path / "own", plan)
+    probe(*sets, tmp_path / "own", plan, say=said.append)
+    assert any("own: kept, 12 and 12 steps of its passes agree" in message for message in said)
+
+
+def test_several_labels(tmp_path):
+    sets = [write_features(tmp_path / n, 96, seed=i, multilabel=True) for i, n in enumerate(("a", "b"))]
+    said = []
+    for _ in range(2):
+        probe(*sets, tmp_path / "out", HEADS, say=said.append)
+    assert len([message for message in said if "kept," in message]) == 2
