@@ -47,11 +47,11 @@ class Difference:
 
     def __str__(self) -> str:
         if not self.image:
-            return f"{self.array} is {self.stored}, the program now gives {self.computed}"
-        what = f"at {list(self.at)} is" if self.at else "has the mean absolute value"
+            return f"{self.array}: it is {self.stored}, the program now gives {self.computed}"
+        where = f"at {list(self.at)}" if self.at else "on average (absolute values)"
         return (
-            f"{self.array} of image {self.image!r} {what} {self.stored:.7g}, the program now gives {self.computed:.7g} "
-            f"({'' if self.at else 'on average '}{self.difference:.2g} apart, {self.allowed:.2g} allowed)"
+            f"{self.array}: image {self.image!r} has {self.stored:.7g} {where}, the program now gives {self.computed:.7g} "
+            f"({self.difference:.2g} apart, {self.allowed:.2g} allowed)"
         )
 
 
@@ -213,7 +213,7 @@ def _worst(
     shape: Sequence[int],
 ) -> Difference:
     """The largest of `ratios` [n images, values]; `shape` of a row, to say where."""
-    image, value = np.unravel_index(int(np.nan_to_num(ratios, nan=np.inf).argmax()), ratios.shape)
+    image, value = divmod(int(np.nan_to_num(ratios, nan=np.inf).argmax()), ratios.shape[1])
     at = tuple(int(i) for i in np.unravel_index(value, shape)) if shape else ()
     ratio, *others = (float(values[image, value]) for values in (ratios, apart, allowed, stored, now))
     return Difference(name, ratio, others[0], others[1], ids[image], at, others[2], others[3])

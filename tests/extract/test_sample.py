@@ -381,8 +381,8 @@ def test_what_is_said(images: ImageSet, store: FeatureStore, tmp_path: Path, mon
     scaled("cls_self", 1.001)(monkeypatch)
     message = (
         rf"{store.path} is not what the program computes now: a sample of \d+ of its 100 images differs in 2 of \d+ arrays, "
-        r"most in statistics/cls_self/view\d of image '\d{4}' (at \[\d, \d\] is|has the mean absolute value) 0\.\d+, the "
-        r"program now gives 0\.\d+ \((on average )?\S+ apart, \S+ allowed\)\. If the change is meant, extract it again: "
+        r"most in statistics/cls_self/view\d: image '\d{4}' has 0\.\d+ (at \[\d, \d\]|on average \(absolute values\)), the "
+        r"program now gives 0\.\d+ \(\S+ apart, \S+ allowed\)\. If the change is meant, extract it again: "
         "--recompute, or recompute: true under that encoder in the parameter file; else undo the change"
     )
     before = {file: file.stat().st_mtime_ns for file in store.path.rglob("*")}
@@ -395,11 +395,11 @@ def test_what_is_said(images: ImageSet, store: FeatureStore, tmp_path: Path, mon
 def test_arrays_of_another_shape_or_name(images: ImageSet, store: FeatureStore, monkeypatch: Patch) -> None:
     encoded(lambda _, o: replace(o, cls={b: x[:, :30] for b, x in o.cls.items()}, registers={}))(monkeypatch)
     worst = check_by_sample(request_of(images), store).worst[0]
-    assert str(worst) == "cls/block0/view0 is [100, 32] float16, the program now gives [100, 30] float16"
+    assert str(worst) == "cls/block0/view0: it is [100, 32] float16, the program now gives [100, 30] float16"
     monkeypatch.undo()
     encoded(lambda _, o: replace(o, cls={}))(monkeypatch)
     worst = check_by_sample(request_of(images), store).worst[0]
-    assert str(worst) == "cls/block0/view0 is there, the program now gives no such array"
+    assert str(worst) == "cls/block0/view0: it is there, the program now gives no such array"
 
 
 def test_as_plain_values(images: ImageSet, store: FeatureStore) -> None:

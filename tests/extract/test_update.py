@@ -282,7 +282,7 @@ class TestEditedCode:
         run(tmp_path / "f")
         before = files(tmp_path / "f")
         edit()
-        with pytest.raises(StoreError, match=r"not what the program computes now: .*, most in statistics/cls_self/view0 of"):
+        with pytest.raises(StoreError, match=r"not what the program computes now: .*, most in statistics/cls_self/view0:"):
             run(tmp_path / "f", **arguments)
         assert files(tmp_path / "f") == before
         assert not (tmp_path / ".staging").exists()

@@ -54,7 +54,7 @@ class Edit:
         probe: the stage that another machine then wants.
         extracts: it runs extraction, so that the other machine has to wait for the one that has the images.
         elsewhere: whether the other machine is observed.
-        unused: it concerns code that nothing here runs. Such edits are made all at once: what runs nothing together runs
+        unused: it concerns what no stage depends on. Such edits are made all at once: what runs nothing together runs
             nothing alone.
     """
 
@@ -91,6 +91,15 @@ def appended(file: str, text: str = "ANOTHER = 1") -> Callable[[Path], object]:
             written.write(f"\n{text}\n")
 
     return change
+
+
+def another_torch(repo: Path) -> None:
+    """Pretend that another version is installed on the machine of this clone."""
+    (site,) = (repo.parent / "venv/lib").glob("python*/site-packages")
+    for there in site.glob("torch-*.dist-info"):
+        there.unlink()  # a link
+    (site / "torch-99.0.dist-info").mkdir()
+    (site / "torch-99.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 99.0\n")
 
 
 def comments(repo: Path) -> None:
@@ -165,6 +174,7 @@ EDITS = (
     Edit("a new attention statistic that is not asked for", NEW_STATISTIC, ABMILP, unused=True),
     Edit("a reader of data sets that is not used", appended("extract/datasets/coco.py"), ABMILP, unused=True),
     Edit("an aggregator that no head uses", appended("probe/aggregators/simpool.py"), ABMILP, unused=True),
+    Edit("another version of torch or timm", another_torch, ABMILP, unused=True),
     Edit("the trainer of heads", appended("probe/train.py"), ABMILP),
     Edit("the report", appended("pipelines/report/sections/cost.py"), ABMILP),
 )

@@ -117,7 +117,7 @@ def features_stay_though_their_code_is_edited(project: Path) -> None:
     statistic.write_text(meant.replace("    return attention.", "    return 1e-3 + attention."))
     said = run(project, *DVC, "repro", test, fails=True)
     assert "is not what the program computes now: a sample of 32 of its 32 images differs in 1 of" in said
-    assert "most in statistics/cls_self/view0 of image" in said
+    assert "most in statistics/cls_self/view0: image" in said
     assert "extract it again: --recompute, or recompute: true under that encoder" in said
     statistic.write_text(meant)
     assert repro(project) == set(), "DVC knows what came of this code"

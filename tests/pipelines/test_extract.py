@@ -108,7 +108,7 @@ def test_an_edit_of_a_statistic_stops(project, extract, edit):
     status, _, err = extract("--update")
     assert status == 1
     assert "a sample of 32 of its 40 images differs in 1 of" in err
-    assert "most in statistics/cls_self/view0 of image '00" in err
+    assert "most in statistics/cls_self/view0: image '00" in err
     assert "extract it again: --recompute, or recompute: true under that encoder in the parameter file; else undo the" in err
     assert files(project / "features/a") == before
     assert check() == made
