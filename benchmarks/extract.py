@@ -99,7 +99,7 @@ class Listed(ImageSet):
     digest = "0"
 
     def __init__(self, n: int):
-        super().__init__("benchmark", [Sample(f"{i:06}", (0,), Path("none"), 0, 1) for i in range(n)])
+        super().__init__("benchmark", [Sample(f"{i:06}", (0,), Path("none"), 0, 1, digest=b"-" * 16) for i in range(n)])
 
     def image(self, row: int) -> Any:
         return _Size()

@@ -1,5 +1,6 @@
 """Extraction under `dvc repro` that is killed goes on where it was, and shows how far it is."""
 
+import json
 import os
 import pty
 import re
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,10 +37,17 @@ def start(machine: Machine, **places: int) -> subprocess.Popen[bytes]:
     )
 
 
-def journalled(machine: Machine) -> set[int]:
-    """Units that the journal of the staged set holds; none before there is one."""
-    journals = list(machine.repo.glob("features/.staging/*/journal"))
-    return {int(unit) for journal in journals for unit in re.findall(rb'"unit": (\d+)', journal.read_bytes())}
+def journalled(machine: Machine, array: str = "") -> set[int]:
+    """Units of which the journal of the staged set holds an array, or any; none before there is one."""
+    lines = [line for j in machine.repo.glob("features/.staging/*/journal") for line in j.read_bytes().splitlines()]
+    of_array = (line for line in lines if array.encode() in line)
+    return {int(unit) for line in of_array for unit in re.findall(rb'"unit": (\d+)', line)}
+
+
+def compared(machine: Machine) -> list[dict[str, Any]]:
+    """Sets that the last run compared with what it would compute."""
+    check = of.feature_folder(of.MAE, "train").replace("features/", "receipts/")
+    return json.loads((machine.repo / f"{check}.check.json").read_text())["compared"]
 
 
 def written(folder: Path) -> dict[tuple[str, int], int]:
@@ -72,13 +81,38 @@ def test_killed_on_the_way_it_computes_no_unit_twice(machine):
     assert len(kept) * N_UNITS == len([name for name, _ in after if not name.startswith("norm")]) * len(done)
 
     resumed = of.content(machine.repo / FEATURES)
+    assert not compared(machine)
     assert machine.repro("--force", "--single-item", STAGE) == {STAGE}
     assert of.content(machine.repo / FEATURES) == resumed
-    assert not written(machine.repo / FEATURES).items() & {shard: after[shard] for shard in kept}.items()
+    assert compared(machine), "and nothing was computed but a sample"
+
+
+def test_what_is_there_outlives_a_run_that_would_replace_it(machine):
+    """Where it is killed, the set of other blocks that was there is there; DVC has left it in place."""
+    before = of.content(machine.repo / FEATURES)
+    of.edit(machine.repo, lambda params: params["extract"].update(blocks=[3, -1]))
+    killed = start(machine, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(journalled(machine, "patch/block3/view0")) < N_UNITS // 4:
+        assert killed.poll() is None, "the stage ended before it was killed"
+        time.sleep(0.005)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert of.content(machine.repo / FEATURES) == before
+    done = journalled(machine, "patch/block3/view0")
+    (staged,) = machine.repo.glob("features/.staging/*/journal")
+    written_before = written(staged.parent / "patch/block3")
+
+    assert machine.repro(STAGE) == {STAGE}
+    after = written(machine.repo / FEATURES / "patch/block3")
+    assert {unit for (_, unit), when in after.items() if written_before.get(("view0", unit)) == when} == done
+    assert compared(machine), "what both sets have"
+    content = of.content(machine.repo / FEATURES)
+    shards = {name for name in before if "/c/" in name}
+    assert {name: content[name] for name in shards} == {name: before[name] for name in shards}
 
 
 def test_a_terminal_shows_progress(machine):
-    of.edit(machine.repo, lambda params: params["extract"].update(batch_size=16))
+    of.edit(machine.repo, lambda params: params["extract"].update(batch_size=16, dtype="float32"))
     leader, follower = pty.openpty()
     shown = b""
     running = start(machine, stdin=follower, stdout=follower, stderr=follower)
