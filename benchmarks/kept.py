@@ -12,6 +12,7 @@ training images would take on this machine, in shards of the size that extractio
 import argparse
 import json
 import math
+import os
 import shutil
 import statistics
 import tempfile
@@ -43,9 +44,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=64, help="that a ViT-B is timed on")
     given = parser.parse_args()
     keep_freed_memory()  # as the commands do
+    os.chdir(ROOT)  # where the quickstart's encoders are looked for
     data = ROOT / "quickstart/data/cifar10"
-    weights = ROOT / "quickstart/encoders/mae.safetensors"
-    encoder = load_encoder("quickstart-mae", checkpoint=weights)
+    encoder = load_encoder("quickstart-mae")
     test = open_images(str(data / "test"))
     training = test if given.quick else open_images(str(data / "train"))
     rounds, epochs = (1, 10) if given.quick else (given.rounds, 40)

@@ -63,7 +63,7 @@ def run(folder: Path, remote: Remote, quick: bool) -> dict[str, float]:
         remote.add_to(second)
         of.edit(second.repo, of_head(head))
         seconds[head], ran = timed(second.repro, "--pull", "--allow-missing", of.probe_stage(head))
-        assert ran == {of.probe_stage(head)}, ran
+        assert of.without_code(ran) == {of.probe_stage(head)}, ran
         reads = Locked.of(second.repo).deps(of.probe_stage(head), "features")
         kinds = by_kind(second, locked, reads | features)
         pulled[head] = sum(kinds.values())
