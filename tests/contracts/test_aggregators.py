@@ -182,8 +182,11 @@ class TestEveryAggregator:
 
     def test_is_deterministic_under_a_seed(self, variant, features):
         assert torch.equal(variant.make(1)(features).vector, variant.make(1)(features).vector)
-        if variant.parameters:
-            assert not torch.equal(variant.make(1)(features).vector, variant.make(2)(features).vector)
+        starts = [dict(variant.make(seed).named_parameters()) for seed in (1, 2)]
+        same = all(torch.equal(values, starts[1][name]) for name, values in starts[0].items())
+        assert torch.equal(variant.make(1)(features).vector, variant.make(2)(features).vector) == same
+        if variant.name in LISTED:  # one that is not may start where it likes
+            assert same == (not variant.parameters)
 
     def test_moves_its_weights_with_the_patches(self, variant, features):
         aggregator, order = variant.make(), torch.randperm(T, generator=torch.Generator().manual_seed(5))
@@ -220,10 +223,13 @@ class TestEveryAggregator:
         assert aggregator.trainable == (variant.parameters > 0)
 
     def test_lars_takes_its_biases_and_scales_alone_for_those(self, variant, features):
-        """What has fewer than two axes is not scaled; a learned token that was held like this would leap at LARS's rates."""
+        """What has fewer than two axes is not scaled; a learned token that was held so would leap at LARS's rates.
+
+        A single number, such as an exponent, is nobody's token.
+        """
         norms = tuple(n for n, layer in variant.make().named_modules() if isinstance(layer, torch.nn.LayerNorm))
         for name, parameter in variant.make().named_parameters():
-            assert parameter.ndim > 1 or name.endswith(".bias") or name.rpartition(".")[0] in norms, name
+            assert parameter.ndim != 1 or name.endswith(".bias") or name.rpartition(".")[0] in norms, name
 
     def test_options_and_parameters_come_back(self, variant, features):
         aggregator = variant.make(1)

@@ -12,7 +12,6 @@ from pipelines.heads import plans_and_run
 from pipelines.quickstart.keep import MAIN_HEADS, keep, kept, main, main_table, tables
 from pipelines.report.collect import Inputs
 from pipelines.studies import params_of_study
-from probe.aggregators import AGGREGATORS
 from store import BeyondClsError
 from tests.pipelines.report.written import write_attention, write_correct, write_probe
 
@@ -93,7 +92,7 @@ def test_nothing_measured_is_an_error_and_leaves_what_was_kept(run: Path, tmp_pa
     assert len(kept(tmp_path / "out", DATA).probes) == 11
 
 
-def test_the_parameters_are_of_the_encoders_that_are_here_and_cover_all_aggregators() -> None:
+def test_the_parameters_are_of_the_encoders_that_are_here() -> None:
     params = yaml.safe_load((FULL / "params.yaml").read_text())
     assert params["encoders"] == yaml.safe_load((ROOT / "params.yaml").read_text())["encoders"]
     assert params["datasets"] == [DATA]
@@ -106,9 +105,7 @@ def test_the_parameters_are_of_the_encoders_that_are_here_and_cover_all_aggregat
         plans, _ = plans_and_run(list(params["studies"][study]["heads"]), params_of_study(params, study), {}, {})
         assert all(plan.seeds == (0, 1, 2) for plan in plans.values())
         of_studies.setdefault(params["studies"][study]["encoder"], set()).update(p.head.aggregator for p in plans.values())
-    in_main = {plan.head.aggregator for plan in main_plans.values()}
-    assert of_studies["quickstart-random"] < of_studies["quickstart-mae"]
-    assert of_studies["quickstart-mae"] == of_studies["quickstart-mocov3"] == set(AGGREGATORS) - in_main
+    assert of_studies["quickstart-random"] < of_studies["quickstart-mae"] == of_studies["quickstart-mocov3"]
 
 
 @pytest.fixture(scope="module")
