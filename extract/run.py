@@ -27,6 +27,10 @@ HERE = (
     "If the change is meant, extract it again: --recompute, or recompute: true under that encoder in the parameter file; "
     "else undo the change"
 )
+OF_TASKS = (
+    "One process can extract it again: leave out the number of tasks; or remove it (beyondcls store rm), and all of them "
+    "extract it"
+)
 AT_ROOT = (
     "If the change is meant, remove that set (beyondcls store rm, or at an object store its folder) and extract again; others "
     "may use it. Else undo the change"
@@ -84,7 +88,7 @@ def extract(
             that follow its own, computing only what it lacks; or "repair" it, computing only what is damaged.
         source: another set of this encoder, from which images, blocks, statistics, maps and views are taken over that it has.
         older: the same, of a set that this one follows, wherever it lies; nothing is taken over if it is of another encoder.
-        recompute: extract again what a sample shows to differ, instead of stopping.
+        recompute: extract again what a sample shows to differ, instead of stopping; where there is one task.
         task_id, n_tasks: which of several processes this is that write the set together, on one machine or several with a
             common file system. Each begins with its share of the units and goes on with what nobody else works on, so
             fewer may run than were planned.
@@ -110,8 +114,6 @@ def extract(
         raise BeyondClsError(f"task_id is {task_id}, expected 0 to {n_tasks - 1} (n_tasks is {n_tasks})")
     if n_tasks > 1 and existing == "repair":
         raise BeyondClsError("one process repairs a feature set; leave out the number of tasks")
-    if n_tasks > 1 and recompute:
-        raise BeyondClsError("one process finds what must be extracted again; leave out the number of tasks, or recompute")
     encoder.model.to(device)
     report, say = progress or _ignore, warn or _ignore
     assert isinstance(out, Path) or existing in ("refuse", "update"), (
@@ -129,10 +131,11 @@ def extract(
         check = check_by_sample(request, store, rows, batch_size=batch_size, workers=workers)
         if check.agrees:
             (checked or _ignore)(store, check)
-        elif recompute and isinstance(out, Path):
+        elif recompute and isinstance(out, Path) and n_tasks == 1:
             say(f"{store.where}: {check.described}; it is extracted again")
         else:
-            remedy = OF_SOURCE if store is source else HERE if isinstance(out, Path) else AT_ROOT
+            here = OF_TASKS if recompute else HERE
+            remedy = OF_SOURCE if store is source else here if isinstance(out, Path) else AT_ROOT
             raise StoreError(f"{store.where} is not what the program computes now: {check.described}. {remedy}")
         return check.agrees
 

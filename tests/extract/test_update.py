@@ -14,7 +14,7 @@ from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder
 from extract.run import extract
 from extract.sample import SampleCheck
-from store import BeyondClsError, FeatureStore, StoreError
+from store import FeatureStore, StoreError
 from tests.extract.pictures import picture, samples, write_tar
 from tests.extract.tiny import tiny_encoder
 from tests.features import as_older
@@ -318,8 +318,11 @@ class TestEditedCode:
         edit()
         run(tmp_path / "f", statistics=("patch_self",))
 
-    def test_one_process_recomputes(self, run: Run, tmp_path: Path) -> None:
-        with pytest.raises(BeyondClsError, match="one process finds what must be extracted again; leave out the number"):
+    def test_one_process_recomputes(self, edit: Callable[[], None], run: Run, tmp_path: Path) -> None:
+        run(tmp_path / "f")
+        run(tmp_path / "f", recompute=True, n_tasks=2)
+        edit()
+        with pytest.raises(StoreError, match=r"leave out the number of tasks; or remove it \(beyondcls store rm\), and all"):
             run(tmp_path / "f", recompute=True, n_tasks=2)
 
 
