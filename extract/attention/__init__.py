@@ -6,6 +6,7 @@ from extract.attention.cls_patch_entropy import cls_patch_entropy
 from extract.attention.cls_self import cls_self
 from extract.attention.cls_self_adjusted import cls_self_adjusted
 from extract.attention.cls_to_patches import cls_to_patches
+from extract.attention.declared import declared_by
 from extract.attention.layout import TokenLayout
 from extract.attention.patch_norm_ratio import patch_norm_ratio
 from extract.attention.patch_patch_entropy import patch_patch_entropy
@@ -31,8 +32,8 @@ PER_BLOCK = {
     "patch_norm_ratio": patch_norm_ratio,
 }
 # Ratios that declare themselves to be without bound.
-UNBOUNDED = tuple(name for name, f in (STATISTICS | PER_BLOCK).items() if getattr(f, "unbounded", False))
+UNBOUNDED = tuple(name for name, f in (STATISTICS | PER_BLOCK).items() if not declared_by(f).is_bounded)
 # Those that declare themselves to be of [cls].
-NEEDS_CLS = tuple(name for name, f in (STATISTICS | PER_BLOCK).items() if getattr(f, "of_cls", False))
+NEEDS_CLS = tuple(name for name, f in (STATISTICS | PER_BLOCK).items() if declared_by(f).of_cls)
 
 __all__ = ["NEEDS_CLS", "PER_BLOCK", "STATISTICS", "UNBOUNDED", "Attention", "TokenLayout", "centre", "watched"]

@@ -3,13 +3,11 @@
 from jaxtyping import Float
 from torch import Tensor
 
+from extract.attention.declared import declares, infinity
 from extract.attention.layout import TokenLayout
-from extract.attention.of_cls import of_cls
-from extract.attention.unbounded import unbounded
 
 
-@of_cls
-@unbounded
+@declares(highest=infinity, of_cls=True)
 def cls_norm_ratio(residual: Float[Tensor, "B N D"], branch: Float[Tensor, "B N D"], layout: TokenLayout) -> Float[Tensor, "B"]:
     """|y| / |x| of [cls], with x what enters the block and y what its attention puts out; 0…infinity.
 

@@ -1,13 +1,15 @@
 """Entropy of the attention of [cls] to the patches (Fig. 4)."""
 
+import math
+
 from jaxtyping import Float
 from torch import Tensor
 
 from extract.attention.attention import Attention
-from extract.attention.of_cls import of_cls
+from extract.attention.declared import declares
 
 
-@of_cls
+@declares(highest=lambda n, t: math.log(t), uniform=lambda n, t: math.log(t), of_cls=True)
 def cls_patch_entropy(attention: Attention) -> Float[Tensor, "B H"]:
     """Entropy (Eq. 5) of the [cls] row over the T patches, nats, 0…ln T. Uniform attention: ln T.
 

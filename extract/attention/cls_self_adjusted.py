@@ -4,12 +4,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.attention.attention import Attention
-from extract.attention.of_cls import of_cls
-from extract.attention.unbounded import unbounded
+from extract.attention.declared import declares, infinity
 
 
-@of_cls
-@unbounded
+@declares(highest=infinity, uniform=lambda n, t: 1 / t, of_cls=True)
 def cls_self_adjusted(attention: Attention) -> Float[Tensor, "B H"]:
     """a[cls, cls] / sum over patches j of a[cls, j]; 0…infinity. Uniform attention: 1 / T.
 

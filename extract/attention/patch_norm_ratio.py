@@ -3,11 +3,11 @@
 from jaxtyping import Float
 from torch import Tensor
 
+from extract.attention.declared import declares, infinity
 from extract.attention.layout import TokenLayout
-from extract.attention.unbounded import unbounded
 
 
-@unbounded
+@declares(highest=infinity)
 def patch_norm_ratio(
     residual: Float[Tensor, "B N D"], branch: Float[Tensor, "B N D"], layout: TokenLayout
 ) -> Float[Tensor, "B"]:

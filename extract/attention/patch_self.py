@@ -4,8 +4,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.attention.attention import Attention
+from extract.attention.declared import declares
 
 
+@declares(highest=lambda n, t: 1, uniform=lambda n, t: 1 / t)
 def patch_self(attention: Attention) -> Float[Tensor, "B H"]:
     """Mean over patches i of a[i, i] / sum over patches j of a[i, j]; 0…1. Uniform attention: 1 / T.
 

@@ -4,8 +4,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.attention.attention import Attention
+from extract.attention.declared import declares
 
 
+@declares(highest=lambda n, t: 1, uniform=lambda n, t: 1 / n, of_all_tokens=True)
 def patch_self_raw(attention: Attention) -> Float[Tensor, "B H"]:
     """Mean over patches i of a[i, i]; 0…1. Uniform attention: 1 / N.
 

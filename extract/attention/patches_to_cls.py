@@ -4,10 +4,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.attention.attention import Attention
-from extract.attention.of_cls import of_cls
+from extract.attention.declared import declares
 
 
-@of_cls
+@declares(highest=lambda n, t: 1, uniform=lambda n, t: 1 / n, of_cls=True, of_all_tokens=True)
 def patches_to_cls(attention: Attention) -> Float[Tensor, "B H"]:
     """Mean over patches i of a[i, cls]; 0…1. Uniform attention: 1 / N.
 

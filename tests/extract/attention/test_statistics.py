@@ -1,11 +1,13 @@
 """Closed forms of the statistics, and what every statistic must do."""
 
 import math
+import re
 
 import pytest
 import torch
 
 from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, UNBOUNDED, Attention, TokenLayout
+from extract.attention.declared import declared_by
 
 LAYOUTS = {
     "cls": TokenLayout(has_cls=True, n_prefix=1),
@@ -34,37 +36,54 @@ def statistic(name: str, attention: torch.Tensor, layout: TokenLayout) -> torch.
     return STATISTICS[name](Attention.of(attention.log2(), layout, bounded=True))
 
 
-def uniform_value(name: str, layout: TokenLayout) -> float:
-    n = layout.n_prefix + T
-    return {
-        "cls_self": 1 / n,
-        "cls_patch_entropy": math.log(T),
-        "patch_self": 1 / T,
-        "patch_patch_entropy": math.log(T),
-        "cls_self_adjusted": 1 / T,
-        "patch_self_raw": 1 / n,
-        "cls_to_patches": 1 / n,
-        "patches_to_cls": 1 / n,
-    }[name]
-
-
 @pytest.mark.parametrize(("name", "layout"), CASES)
 def test_uniform_attention(name: str, layout: TokenLayout) -> None:
     n = layout.n_prefix + T
+    uniform = declared_by(STATISTICS[name]).uniform
+    assert uniform is not None, "a statistic of attention has a value where that is uniform"
     value = statistic(name, torch.full((2, 3, n, n), 1 / n), layout)
-    torch.testing.assert_close(value, torch.full((2, 3), uniform_value(name, layout)), rtol=0, atol=2e-6)
+    torch.testing.assert_close(value, torch.full((2, 3), float(uniform(n, T))), rtol=0, atol=2e-6)
 
 
-def test_those_whose_range_ends_at_infinity_declare_it() -> None:
-    ranges = {name: statistic.__doc__ or "" for name, statistic in (STATISTICS | PER_BLOCK).items()}
-    assert {name for name, text in ranges.items() if "infinity" in text} == set(UNBOUNDED)
+@pytest.mark.parametrize("name", [*STATISTICS, *PER_BLOCK])
+def test_what_is_declared_is_what_is_said(name: str) -> None:
+    """In the docstring, where a reader looks."""
+    of = (STATISTICS | PER_BLOCK)[name]
+    facts, text = declared_by(of), of.__doc__ or ""
+    assert facts.of_cls == (name in NEEDS_CLS)
+    assert ("infinity" in text) == (not facts.is_bounded) == (name in UNBOUNDED)
+    said = re.search(r"Uniform attention: (1 / N|1 / T|ln T)\.", text)
+    if said is not None and facts.uniform is not None:
+        assert facts.uniform(20, 16) == {"1 / N": 1 / 20, "1 / T": 1 / 16, "ln T": math.log(16)}[said[1]]
+
+
+def test_a_statistic_must_declare_its_facts() -> None:
+    with pytest.raises(TypeError, match=r"the statistic mine declares nothing, expected @declares\(highest=…, uniform=…\)"):
+        declared_by(mine)
+
+
+def mine(attention: Attention) -> torch.Tensor:
+    return attention.z[..., 0]
+
+
+# By hand, of those that the paper has and their relatives; one that is added brings its own.
+BY_HAND = (
+    "cls_self",
+    "cls_patch_entropy",
+    "patch_self",
+    "patch_patch_entropy",
+    "cls_self_adjusted",
+    "patch_self_raw",
+    "cls_to_patches",
+    "patches_to_cls",
+)
 
 
 def test_rows_on_one_patch_have_no_entropy() -> None:
     layout = LAYOUTS["cls and registers"]
     attention = torch.zeros(1, 1, layout.n_prefix + T, layout.n_prefix + T)
     attention[..., layout.n_prefix + 2] = 1  # every token looks at patch 2 alone
-    values = {name: statistic(name, attention, layout).item() for name in STATISTICS}
+    values = {name: statistic(name, attention, layout).item() for name in BY_HAND}
     assert values == {
         "cls_self": 0,
         "cls_patch_entropy": 0,
@@ -80,7 +99,7 @@ def test_rows_on_one_patch_have_no_entropy() -> None:
 def test_identity() -> None:
     layout = LAYOUTS["cls and registers"]
     attention = torch.eye(layout.n_prefix + T)[None, None]
-    values = {name: statistic(name, attention, layout).item() for name in STATISTICS}
+    values = {name: statistic(name, attention, layout).item() for name in BY_HAND}
     # [cls] gives nothing to the patches: there is no distribution, and no number is made up for it.
     assert math.isnan(values.pop("cls_patch_entropy"))
     assert values == {
@@ -98,7 +117,7 @@ def test_two_patches_in_unequal_parts() -> None:
     """By hand: [cls] gives 0.5 to itself, 0.3 and 0.2 to two patches, so 0.6 and 0.4 after renormalising."""
     attention = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.0, 0.9, 0.1]])[None, None]
     h = {p: -p * math.log(p) - (1 - p) * math.log(1 - p) for p in (0.6, 0.25, 0.9)}
-    values = {name: statistic(name, attention, LAYOUTS["cls"]).item() for name in STATISTICS}
+    values = {name: statistic(name, attention, LAYOUTS["cls"]).item() for name in BY_HAND}
     assert values == {
         "cls_self": pytest.approx(0.5),
         "cls_patch_entropy": pytest.approx(h[0.6], abs=1e-6),
@@ -131,7 +150,7 @@ class TestEveryStatistic:
     def test_stays_in_its_range(self, name: str, layout: TokenLayout) -> None:
         value = statistic(name, random_attention(layout), layout)
         assert (value >= 0).all()
-        assert (value <= (math.log(T) if "entropy" in name else math.inf if "adjusted" in name else 1)).all()
+        assert (value <= declared_by(STATISTICS[name]).highest(layout.n_prefix + T, T) + 1e-6).all()
 
     def test_each_image_and_head_for_itself(self, name: str, layout: TokenLayout) -> None:
         attention = random_attention(layout)
@@ -143,10 +162,11 @@ class TestEveryStatistic:
         order = torch.cat([torch.arange(prefix), prefix + torch.randperm(T, generator=torch.Generator().manual_seed(1))])
         permuted = attention[:, :, order][..., order]
         assert not torch.equal(permuted, attention)
-        torch.testing.assert_close(statistic(name, permuted, layout), statistic(name, attention, layout))
-
-
-OF_ALL_TOKENS = ("cls_self", "patch_self_raw", "cls_to_patches", "patches_to_cls")  # shares of all that a token gives
+        values = statistic(name, permuted, layout), statistic(name, attention, layout)
+        if declared_by(STATISTICS[name]).spatial:
+            assert not torch.allclose(*values), "it depends on where patches lie"
+        else:
+            torch.testing.assert_close(*values)
 
 
 @pytest.mark.parametrize(("name", "layout"), [case for case in CASES if case.values[1].n_registers])
@@ -163,7 +183,7 @@ def test_what_registers_are_given_counts_among_all_tokens_only(name: str, layout
     rest = [i for i in range(attention.shape[-1]) if not first <= i < layout.n_prefix]
     alone = statistic(name, attention[:, :, rest][..., rest], TokenLayout(layout.has_cls, first))
     value = statistic(name, attention, layout)
-    if name in OF_ALL_TOKENS:
+    if declared_by(STATISTICS[name]).of_all_tokens:
         assert (value < alone).all()
     else:
         torch.testing.assert_close(value, alone)
