@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
 from extract.encoders.relative_position import per_block
 from extract.encoders.weights import unwrapped, without
 from store import BeyondClsError
@@ -41,6 +41,7 @@ def _beitv2(model: str, file: str) -> Pretrained:
         convert=convert,
         transform=IMAGENET,
         labels=False,
+        family=MASKED,
         signs=(FROM_CLS,),
     )
 

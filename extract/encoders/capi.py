@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
 from extract.encoders.weights import unwrapped, without
 
 EPS = 1e-5
@@ -157,7 +157,9 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 def _capi(images: str) -> Pretrained:
     # No name tells on which images.
     weights = f"https://dl.fbaipublicfiles.com/capi/capi_vitl14_{images}.pth"
-    return Pretrained("capi_vitl14", weights, "Apache-2.0", make=capi, convert=convert, transform=IMAGENET, signs=())
+    return Pretrained(
+        "capi_vitl14", weights, "Apache-2.0", make=capi, convert=convert, transform=IMAGENET, signs=(), family=MASKED
+    )
 
 
 ENCODERS = {

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.pretrained import IMAGENET, LABELS, Pretrained
 from extract.encoders.weights import unwrapped
 
 RENAMED = (
@@ -28,7 +28,9 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _convnext(size: str) -> Pretrained:
-    return Pretrained(f"convnext_{size}", f"timm/convnext_{size}.fb_in1k", "MIT", convert=convert, transform=IMAGENET)
+    return Pretrained(
+        f"convnext_{size}", f"timm/convnext_{size}.fb_in1k", "MIT", convert=convert, transform=IMAGENET, family=LABELS
+    )
 
 
 ENCODERS = {"convnext-b": _convnext("base"), "convnext-t": _convnext("tiny")}

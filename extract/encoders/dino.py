@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.pretrained import IMAGENET, JOINT, Pretrained
 from extract.encoders.weights import names_in, unwrapped
 from store import BeyondClsError
 
@@ -27,7 +27,9 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def _dino(model: str, file: str) -> Pretrained:
     weights = f"https://dl.fbaipublicfiles.com/dino/{file}/{file}.pth"
-    return Pretrained(model, weights, "Apache-2.0", convert=convert, transform=IMAGENET, labels=False, signs=(LOSS,))
+    return Pretrained(
+        model, weights, "Apache-2.0", convert=convert, transform=IMAGENET, labels=False, signs=(LOSS,), family=JOINT
+    )
 
 
 ENCODERS = {

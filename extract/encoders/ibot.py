@@ -7,7 +7,7 @@ from torch import Tensor
 
 from extract.encoders.dino import LOSS as LOSS_OF_DINO
 from extract.encoders.dino import OF_IBOT
-from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.pretrained import IMAGENET, JOINT, Pretrained
 from extract.encoders.weights import unwrapped
 from store import BeyondClsError
 
@@ -31,7 +31,9 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def _ibot(model: str, folder: str) -> Pretrained:
     weights = f"https://lf3-nlp-opensource.bytetos.com/obj/nlp-opensource/archive/2022/ibot/{folder}/checkpoint_teacher.pth"
-    return Pretrained(model, weights, "Apache-2.0", convert=convert, transform=IMAGENET, labels=False, signs=OF_IBOT)
+    return Pretrained(
+        model, weights, "Apache-2.0", convert=convert, transform=IMAGENET, labels=False, signs=OF_IBOT, family=JOINT
+    )
 
 
 # Trained on ImageNet-1K with patches masked in blocks.

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
 from extract.encoders.weights import shorten, unwrapped
 from store import BeyondClsError
 
@@ -28,7 +28,7 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def _ijepa(model: str, file: str) -> Pretrained:
     weights = f"https://dl.fbaipublicfiles.com/ijepa/{file}.pth.tar"
-    return Pretrained(model, weights, "CC-BY-NC-4.0", convert=convert, transform=IMAGENET)
+    return Pretrained(model, weights, "CC-BY-NC-4.0", convert=convert, transform=IMAGENET, family=MASKED)
 
 
 # Without [cls].

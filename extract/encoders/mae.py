@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
 from extract.encoders.weights import unwrapped, without
 
 DECODER = ("mask_token", "decoder_")
@@ -17,7 +17,9 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _mae(model: str, weights: str) -> Pretrained:
-    return Pretrained(model, weights, "CC-BY-NC-4.0", convert=convert, transform=IMAGENET, labels=False, signs=("decoder_",))
+    return Pretrained(
+        model, weights, "CC-BY-NC-4.0", convert=convert, transform=IMAGENET, labels=False, signs=("decoder_",), family=MASKED
+    )
 
 
 OFFICIAL = "https://dl.fbaipublicfiles.com/mae/pretrain"

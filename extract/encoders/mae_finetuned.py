@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.pretrained import IMAGENET, LABELS, Pretrained
 from extract.encoders.weights import unwrapped
 from store import BeyondClsError
 
@@ -42,6 +42,7 @@ def _mae(model: str, weights: str, licence: str = "CC-BY-NC-4.0") -> Pretrained:
         arguments_of=pooling,
         convert=convert,
         transform=IMAGENET,
+        family=LABELS,
         signs=("fc_norm.",),  # with the classifier on [cls], files look like those of ViTs that were trained on labels alone
     )
 

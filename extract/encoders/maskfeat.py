@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
 from extract.encoders.weights import unwrapped, without
 
 # The fixed filters of the histograms, and the head that predicts them; the only norm behind the blocks is the head's.
@@ -27,6 +27,7 @@ def _maskfeat(model: str, file: str) -> Pretrained:
         convert=convert,
         transform=IMAGENET,
         labels=False,
+        family=MASKED,
         signs=("model_state", *PREDICTION[1:]),
     )
 

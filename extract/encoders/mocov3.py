@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.pretrained import IMAGENET, JOINT, Pretrained
 from extract.encoders.weights import names_in, unwrapped, without
 from store import BeyondClsError
 
@@ -40,7 +40,9 @@ def _mocov3(model: str, size: str, **arguments: Any) -> Pretrained:
     # As the paper's code sees every encoder. MoCo v3's own linear evaluation resizes bilinearly (torchvision's default) instead
     # of bicubically, to the same 256 pixels: --interpolation bilinear.
     weights = f"https://dl.fbaipublicfiles.com/moco-v3/vit-{size}-300ep/vit-{size}-300ep.pth.tar"
-    return Pretrained(model, weights, "CC-BY-NC-4.0", arguments, convert=convert, transform=IMAGENET, signs=(BASE,))
+    return Pretrained(
+        model, weights, "CC-BY-NC-4.0", arguments, convert=convert, transform=IMAGENET, signs=(BASE,), family=JOINT
+    )
 
 
 ENCODERS = {

@@ -23,6 +23,9 @@ IMAGENET = {
     "crop_mode": "center",
 }
 
+# By these the report compares encoders. iBOT does both, and stands where the paper puts it (appendix C.1, v2); DINOv2 and
+# DINOv3, which do both too and are in none of its tables, are of no family.
+MASKED, JOINT, LABELS = "masked image modelling", "joint embedding", "labels"
 
 # [cls] of these models differs from that of the paper's, whose fine-tuned MAEs were classified by it (appendix on models).
 POOLED = (
@@ -84,6 +87,7 @@ class Pretrained:
         seed: random weights from this seed, instead of published ones.
         note: what a user should know, for `beyondcls encoders`.
         labels: False if it was trained without labels; a file with a classifier is of another training then, and refused.
+        family: how it was trained, `MASKED`, `JOINT` or `LABELS`; empty where it was not, or by several of them.
         signs: what names in files of this training begin with, or a part of them behind a dot, and in files of no other that
             fits. A local file without any of them is loaded with a word on that. None where whatever fits is of this training.
     """
@@ -101,6 +105,7 @@ class Pretrained:
     seed: int | None = None
     note: str = ""
     labels: bool = True
+    family: str = ""
     signs: Sequence[str] | None = None
 
     def load(

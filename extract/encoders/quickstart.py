@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from extract.encoders.pretrained import Pretrained, timm_model
+from extract.encoders.pretrained import JOINT, MASKED, Pretrained, timm_model
 
 WEIGHTS = "quickstart/encoders"  # in the repository, where `dvc repro` runs
 ARCHITECTURE = {"img_size": 32, "patch_size": 4, "embed_dim": 192, "depth": 6, "num_heads": 6}
@@ -21,15 +21,21 @@ def small_vit(model: str, **arguments: Any) -> nn.Module:
     return timm_model("vit_tiny_patch16_224", **{**ARCHITECTURE, **arguments})
 
 
-def _trained(objective: str) -> Pretrained:
+def _trained(objective: str, family: str) -> Pretrained:
     return Pretrained(
-        "quickstart-vit", f"{WEIGHTS}/{objective}.safetensors", "MIT", make=small_vit, transform=CIFAR10, signs=()
+        "quickstart-vit",
+        f"{WEIGHTS}/{objective}.safetensors",
+        "MIT",
+        make=small_vit,
+        transform=CIFAR10,
+        family=family,
+        signs=(),
     )
 
 
 ENCODERS = {
-    "quickstart-mae": _trained("mae"),
-    "quickstart-mocov3": _trained("mocov3"),
+    "quickstart-mae": _trained("mae", MASKED),
+    "quickstart-mocov3": _trained("mocov3", JOINT),
     # The untrained twin. params.yaml takes it from a file: MKL's erfinv has other last bits on the CPU of another maker.
     "quickstart-random": Pretrained("quickstart-vit", "random", "MIT", make=small_vit, transform=CIFAR10, seed=0),
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.pretrained import IMAGENET, LABELS, MASKED, Pretrained
 from extract.encoders.relative_position import per_block
 from extract.encoders.weights import unwrapped, without
 from store import BeyondClsError
@@ -50,11 +50,19 @@ ENCODERS = {
     # recommended by the authors" (footnote 5 of v1), without saying whether blocks count from 0 or from 1. Its code stops
     # behind the block whose index, counted from 0, is `return_block`; 8 there is the ninth block, which is what is read here.
     "simmim-b16": replace(
-        _simmim(f"{DRIVE}/1dJn6GYkwMIcoP3zqOEyW1_iQfpBi8UOw", "token", 8, convert=convert, labels=False, signs=(ENCODER,)),
+        _simmim(
+            f"{DRIVE}/1dJn6GYkwMIcoP3zqOEyW1_iQfpBi8UOw",
+            "token",
+            8,
+            convert=convert,
+            labels=False,
+            signs=(ENCODER,),
+            family=MASKED,
+        ),
         note=EIGHTH,
     ),
     # Averages patch tokens, then normalises: there is no norm before pooling.
     "simmim-ft-b16": _simmim(
-        f"{DRIVE}/1fKgDYd0tRgyHyTnyB1CleYxjo0Gn5tEB", "avg", -1, convert=convert_finetuned, signs=OF_SIMMIM
+        f"{DRIVE}/1fKgDYd0tRgyHyTnyB1CleYxjo0Gn5tEB", "avg", -1, convert=convert_finetuned, signs=OF_SIMMIM, family=LABELS
     ),
 }

@@ -1,17 +1,19 @@
 """Trained on labels: DeiT (Touvron et al. 2021, arXiv 2012.12877), AugReg (Steiner et al. 2022, arXiv 2106.10270)."""
 
-from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.pretrained import IMAGENET, LABELS, Pretrained
 
 MINUS_ONE_TO_ONE = {**IMAGENET, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 
 
 def _deit(model: str, file: str) -> Pretrained:
-    return Pretrained(model, f"https://dl.fbaipublicfiles.com/deit/{file}.pth", "Apache-2.0", transform=IMAGENET, signs=())
+    return Pretrained(
+        model, f"https://dl.fbaipublicfiles.com/deit/{file}.pth", "Apache-2.0", transform=IMAGENET, signs=(), family=LABELS
+    )
 
 
 def _augreg(model: str) -> Pretrained:
     """Published in JAX's format; timm converted it."""
-    return Pretrained(model, f"timm/{model}.augreg_in1k", "Apache-2.0", transform=MINUS_ONE_TO_ONE, signs=())
+    return Pretrained(model, f"timm/{model}.augreg_in1k", "Apache-2.0", transform=MINUS_ONE_TO_ONE, signs=(), family=LABELS)
 
 
 # Classifiers, which are dropped, were on [cls]; both families saw ImageNet-1K alone, without distillation. No name tells their
