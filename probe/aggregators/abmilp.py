@@ -39,6 +39,20 @@ class AbMILP(Attentive):
     """
 
     position: Tensor | None
+    variants = (
+        {},
+        {"depth": 2, "activation": "tanh"},
+        {"depth": 4, "activation": "gelu"},
+        {"tokens": "all"},
+        {"position": "sin-cos"},
+        {"position": "learned", "tokens": "all"},
+        {"position": "learned", "depth": 2, "blocks": [3, 5]},
+        {"branches": 3},
+        {"branches": 3, "combine": "average", "depth": 2},
+        {"blocks": [3, 5], "tokens": "all", "branches": 2},
+        {"top_k": 4},
+        {"top_k": 4, "depth": 2, "branches": 2},
+    )
 
     def __init__(
         self,
@@ -61,7 +75,8 @@ class AbMILP(Attentive):
         self.activation = ACTIVATIONS[choice("activation", activation, ACTIVATIONS)]()
         hidden = [layer for _ in range(depth - 1) for layer in (nn.Linear(dim, dim), self.activation)]
         self.score = nn.Sequential(*hidden, nn.Linear(dim, whole("branches", branches)))
-        if choice("position", position, ("none", "sin-cos", "learned")) == "none":
+        self.uses_position = choice("position", position, ("none", "sin-cos", "learned")) != "none"
+        if not self.uses_position:
             self.position = None
             return
         if n_patches is None:

@@ -1,7 +1,7 @@
 """What every aggregator is: tokens to one vector per image."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -33,9 +33,17 @@ class Aggregator(nn.Module):
     Attributes:
         reads: kinds of features.
         width: W, of the vector; `dim` unless said otherwise.
+        weighted: it gives a weight to each token of its bag (patches, or [cls] and patches).
+        random_start: its parameters are drawn, so that seeds start differently.
+        uses_position: another order of the patches gives another vector.
+        variants: options with which the contract of all aggregators tests it.
     """
 
     reads: tuple[str, ...] = ()
+    weighted: bool = False
+    random_start: bool = False
+    uses_position: bool = False
+    variants: Sequence[Mapping[str, Any]] = ({},)
 
     def __init__(self, dim: int, width: int | None = None):
         super().__init__()

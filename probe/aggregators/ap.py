@@ -45,6 +45,18 @@ class AttentiveProbing(Attentive):
         tokens: "patch", or "all" for [cls] and patches (never registers); weights then are [B, 1 + T], [cls] first.
     """
 
+    variants = (
+        {},
+        {"heads": 1},
+        {"heads": 4, "norm": True},
+        {"heads": 4, "top_k": 5},
+        {"form": "aim"},
+        {"form": "aim", "heads": 1, "top_k": 5, "tokens": "all"},
+        {"form": "cae"},
+        {"form": "cae", "heads": 2, "top_k": 5},
+        {"form": "cae", "tokens": "all"},
+    )
+
     def __init__(self, dim: int, heads: int = 12, norm: bool = False, form: str = "plain", tokens: str = "patch"):
         super().__init__(dim)
         self.heads, self.form = whole("heads", heads), choice("form of attentive probing", form, FORMS)

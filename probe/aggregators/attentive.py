@@ -16,6 +16,8 @@ class Attentive(Weighted):
     M: members. H: queries of each, one per branch or attention head.
     """
 
+    random_start = True
+
     def forward(self, features: Features) -> Pooled:
         vector, weights = self.pool_members({name: value[None] for name, value in self.named_parameters()}, features)
         return Pooled(vector[0], None if weights is None else weights[0])

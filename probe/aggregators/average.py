@@ -7,6 +7,7 @@ class Average(Aggregator):
     """Mean over the T patch tokens (Sec. 3.1); every weight is 1 / T. No parameters."""
 
     reads = ("patch",)
+    weighted = True
 
     def __init__(self, dim: int):
         super().__init__(dim)

@@ -22,6 +22,9 @@ class Central(Aggregator):
     """
 
     reads = ("patch",)
+    weighted = True
+    uses_position = True
+    variants = ({}, {"k": 2})
 
     def __init__(self, dim: int, k: int = 1):
         super().__init__(dim)

@@ -18,3 +18,4 @@ class CentralAttention(StoredAttention):
     """
 
     row = "attention/centre"
+    variants = ({}, {"of": "joined", "top_k": 16, "head": 0})

@@ -14,3 +14,5 @@ class ClsAttention(StoredAttention):
     Args:
         of, head: see `StoredAttention`.
     """
+
+    variants = ({}, {"of": "joined", "top_k": 3}, {"head": 3})

@@ -27,6 +27,13 @@ class EfficientProbing(Attentive):
         tokens: "patch", or "all" for [cls] and patches (never registers); weights then are [B, 1 + T], [cls] first.
     """
 
+    variants = (
+        {},
+        {"queries": 8, "divide": 2},
+        {"queries": 4, "top_k": 1},
+        {"tokens": "all"},
+    )
+
     def __init__(self, dim: int, queries: int = 32, divide: int = 1, tokens: str = "patch"):
         super().__init__(dim, dim // whole("divide", divide))
         if dim % divide or self.width % whole("queries", queries):

@@ -18,6 +18,8 @@ class Foreground(Aggregator):
     """
 
     reads = ("patch",)
+    weighted = True
+    uses_position = True
 
     def forward(self, features: Features) -> Pooled:
         patch = features["patch"]

@@ -26,6 +26,8 @@ class KMeans(Foreground):
         steps: of Lloyd's algorithm.
     """
 
+    variants = ({}, {"clusters": 3})
+
     def __init__(self, dim: int, clusters: int = 2, steps: int = 20):
         super().__init__(dim)
         self.clusters, self.steps = whole("clusters", clusters, 2), whole("steps", steps)

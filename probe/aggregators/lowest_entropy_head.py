@@ -19,6 +19,8 @@ class LowestEntropyHead(StoredAttention):
         of: see `StoredAttention`.
     """
 
+    variants = ({}, {"of": "joined"})
+
     def __init__(self, dim: int, of: str = "own"):
         super().__init__(dim, of)
 

@@ -24,6 +24,7 @@ class Norm(Weighted):
     """
 
     reads = ("patch",)
+    variants = ({}, {"top_k": 3}, {"largest": False, "top_k": 5})
 
     def __init__(self, dim: int, largest: bool = True):
         super().__init__(dim)

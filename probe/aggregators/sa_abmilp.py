@@ -27,6 +27,14 @@ class SelfAttentionAbMILP(AbMILP):
         depth, activation, tokens, position, branches, combine, blocks, n_patches: see `AbMILP`.
     """
 
+    variants = (
+        {},
+        {"apply_to": "map", "depth": 2},
+        {"branches": 2, "tokens": "all"},
+        {"position": "sin-cos", "blocks": [3, 5]},
+        {"top_k": 2},
+    )
+
     def __init__(
         self,
         dim: int,

@@ -18,6 +18,7 @@ class SimPool(Attentive):
     """
 
     reads = ("patch",)
+    variants = ({}, {"top_k": 3})
 
     def __init__(self, dim: int):
         super().__init__(dim)

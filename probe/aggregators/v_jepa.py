@@ -27,6 +27,7 @@ class VJEPAPooler(Attentive):
     """
 
     reads = ("patch",)
+    variants = ({}, {"heads": 2, "ratio": 1, "top_k": 3})
 
     def __init__(self, dim: int, heads: int = 12, ratio: int = 4):
         super().__init__(dim)

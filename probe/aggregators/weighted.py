@@ -15,6 +15,7 @@ class Weighted(Aggregator):
         top_k: K, the number of weights of each query that count; all by default (`make_aggregator` sets it).
     """
 
+    weighted = True
     top_k: int | None = None
 
     def weigh(self, tokens: Float[Tensor, "B T D"], weights: Float[Tensor, "B T"]) -> Pooled:

@@ -1,7 +1,8 @@
 """What holds for every aggregator of the registry, with its options."""
 
 import json
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -13,17 +14,10 @@ D, T, B = 96, 16, 3
 
 
 class Variant(NamedTuple):
-    """An aggregator with options, the width of its vector, its number of parameters, and over how many tokens it has weights.
-
-    n_weights: None where it may have none.
-    """
+    """An aggregator with some of the options that it declares."""
 
     name: str
-    options: dict
-    width: int = D
-    parameters: int = 0
-    ordered: str = ""  # why another order of the patches gives another vector
-    n_weights: int | None = T
+    options: Mapping[str, Any]
 
     def make(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> Aggregator:
         torch.manual_seed(seed)
@@ -34,80 +28,7 @@ class Variant(NamedTuple):
         return aggregator
 
 
-def linear(n_in: int, n_out: int) -> int:
-    return n_in * n_out + n_out
-
-
-PLACE = "position in the grid counts"
-VARIANTS = [
-    Variant("cls", {}, n_weights=0),
-    Variant("average", {}),
-    Variant("cls-average", {}, 2 * D, n_weights=0),
-    Variant("max", {}, n_weights=0),
-    Variant("central", {}, ordered=PLACE),
-    Variant("central", {"k": 2}, ordered=PLACE),
-    Variant("abmilp", {}, parameters=D + 1),
-    Variant("abmilp", {"depth": 2, "activation": "tanh"}, parameters=linear(D, D) + D + 1),
-    Variant("abmilp", {"depth": 4, "activation": "gelu"}, parameters=3 * linear(D, D) + D + 1),
-    Variant("abmilp", {"tokens": "all"}, parameters=D + 1, n_weights=T + 1),
-    Variant("abmilp", {"position": "sin-cos"}, parameters=D + 1, ordered=PLACE),
-    Variant(
-        "abmilp",
-        {"position": "learned", "tokens": "all"},
-        parameters=D + 1 + (T + 1) * D,
-        ordered=PLACE,
-        n_weights=T + 1,
-    ),
-    Variant(
-        "abmilp",
-        {"position": "learned", "depth": 2, "blocks": [3, 5]},
-        parameters=linear(D, D) + D + 1 + T * D,
-        ordered=PLACE,
-    ),
-    Variant("abmilp", {"branches": 3}, 3 * D, 3 * (D + 1)),
-    Variant("abmilp", {"branches": 3, "combine": "average", "depth": 2}, D, linear(D, D) + 3 * (D + 1)),
-    Variant("abmilp", {"blocks": [3, 5], "tokens": "all", "branches": 2}, 2 * D, 2 * (D + 1), n_weights=T + 1),
-    Variant("abmilp", {"top_k": 4}, parameters=D + 1),
-    Variant("abmilp", {"top_k": 4, "depth": 2, "branches": 2}, 2 * D, linear(D, D) + 2 * (D + 1)),
-    Variant("sa-abmilp", {}, parameters=4 * D * D + D + D + 1),
-    Variant("sa-abmilp", {"apply_to": "map", "depth": 2}, parameters=4 * D * D + D + linear(D, D) + D + 1),
-    Variant("sa-abmilp", {"branches": 2, "tokens": "all"}, 2 * D, 4 * D * D + D + 2 * (D + 1), n_weights=T + 1),
-    Variant("sa-abmilp", {"position": "sin-cos", "blocks": [3, 5]}, parameters=4 * D * D + D + D + 1, ordered=PLACE),
-    Variant("sa-abmilp", {"top_k": 2}, parameters=4 * D * D + D + D + 1),
-    Variant("ap", {}, parameters=2 * D * D + D),
-    Variant("ap", {"heads": 1}, parameters=2 * D * D + D),
-    Variant("ap", {"heads": 4, "norm": True}, parameters=2 * D * D + 3 * D),
-    Variant("ap", {"heads": 4, "top_k": 5}, parameters=2 * D * D + D),
-    Variant("ap", {"form": "aim"}, parameters=2 * D * D + D),
-    Variant("ap", {"form": "aim", "heads": 1, "top_k": 5, "tokens": "all"}, parameters=2 * D * D + D, n_weights=T + 1),
-    Variant("ap", {"form": "cae"}, parameters=4 * D * D + 10 * D),
-    Variant("ap", {"form": "cae", "heads": 2, "top_k": 5}, parameters=4 * D * D + 10 * D),
-    Variant("ap", {"form": "cae", "tokens": "all"}, parameters=4 * D * D + 10 * D, n_weights=T + 1),
-    Variant("ep", {}, parameters=32 * D + D * D),
-    Variant("ep", {"queries": 8, "divide": 2}, D // 2, 8 * D + D * D // 2),
-    Variant("ep", {"queries": 4, "top_k": 1}, parameters=4 * D + D * D),
-    Variant("ep", {"tokens": "all"}, parameters=32 * D + D * D, n_weights=T + 1),
-    Variant("simpool", {}, parameters=2 * D * D + 2 * D),
-    Variant("simpool", {"top_k": 3}, parameters=2 * D * D + 2 * D),
-    Variant("v-jepa", {}, parameters=12 * D * D + 14 * D),
-    Variant("v-jepa", {"heads": 2, "ratio": 1, "top_k": 3}, parameters=6 * D * D + 11 * D),
-    Variant("cls-attention", {}),
-    Variant("cls-attention", {"of": "joined", "top_k": 3}),
-    Variant("cls-attention", {"head": 3}),
-    Variant("lowest-entropy-head", {}),
-    Variant("lowest-entropy-head", {"of": "joined"}),
-    Variant("central-attention", {}),
-    Variant("central-attention", {"of": "joined", "top_k": T, "head": 0}),
-    Variant("norm", {}),
-    Variant("norm", {"top_k": 3}),
-    Variant("norm", {"largest": False, "top_k": 5}),
-    Variant("pca", {}, ordered=PLACE),
-    Variant("k-means", {}, ordered=PLACE),
-    Variant("k-means", {"clusters": 3}, ordered=PLACE),
-]
-LISTED = {v.name for v in VARIANTS}
-OTHERS = {name: make_aggregator(name, D, T) for name in AGGREGATORS if name not in LISTED}
-VARIANTS += [Variant(name, {}, a.width, sum(p.numel() for p in a.parameters()), n_weights=None) for name, a in OTHERS.items()]
+VARIANTS = [Variant(name, options) for name, kind in AGGREGATORS.items() for options in kind.variants]
 
 
 def shown(variant: Variant) -> str:
@@ -145,7 +66,7 @@ class TestEveryAggregator:
     def test_gives_one_vector_of_its_width_per_image(self, variant, features):
         aggregator = variant.make()
         vector = aggregator(features).vector
-        assert vector.shape == (B, aggregator.width) == (B, variant.width)
+        assert vector.shape == (B, aggregator.width)
         assert vector.isfinite().all()
 
     def test_reads_what_it_says_and_nothing_else(self, variant, features):
@@ -162,10 +83,10 @@ class TestEveryAggregator:
     def test_weights_sum_to_one(self, variant, features):
         aggregator = variant.make()
         weights = aggregator(features).weights
+        assert (weights is not None) == aggregator.weighted, "it declares whether it weights tokens"
         if weights is None:
-            assert not variant.n_weights
             return
-        assert weights.shape == (B, T if variant.n_weights is None else variant.n_weights)
+        assert weights.shape == (B, T + any(kind.startswith("cls") for kind in aggregator.reads))
         assert (weights >= 0).all()
         torch.testing.assert_close(weights.sum(-1), torch.ones(B, dtype=torch.float64))
 
@@ -185,14 +106,13 @@ class TestEveryAggregator:
         starts = [dict(variant.make(seed).named_parameters()) for seed in (1, 2)]
         same = all(torch.equal(values, starts[1][name]) for name, values in starts[0].items())
         assert torch.equal(variant.make(1)(features).vector, variant.make(2)(features).vector) == same
-        if variant.name in LISTED:  # one that is not may start where it likes
-            assert same == (not variant.parameters)
+        assert same != variant.make().random_start, "it declares whether its parameters are drawn"
 
     def test_moves_its_weights_with_the_patches(self, variant, features):
         aggregator, order = variant.make(), torch.randperm(T, generator=torch.Generator().manual_seed(5))
         stayed, moved = aggregator(features), aggregator(in_order(features, order))
-        if variant.ordered:
-            assert not torch.allclose(moved.vector, stayed.vector), variant.ordered
+        if aggregator.uses_position:
+            assert not torch.allclose(moved.vector, stayed.vector)
             return
         torch.testing.assert_close(moved.vector, stayed.vector)
         if stayed.weights is not None:
@@ -217,11 +137,6 @@ class TestEveryAggregator:
             vector.square().sum().backward()
             assert all(p.grad is not None and p.grad.isfinite().all() for p in aggregator.parameters())
 
-    def test_has_as_many_parameters_as_it_says(self, variant, features):
-        aggregator = variant.make()
-        assert sum(p.numel() for p in aggregator.parameters()) == variant.parameters
-        assert aggregator.trainable == (variant.parameters > 0)
-
     def test_lars_takes_its_biases_and_scales_alone_for_those(self, variant, features):
         """What has fewer than two axes is not scaled; a learned token that was held so would leap at LARS's rates.
 
@@ -244,7 +159,7 @@ class TestEveryAggregator:
     def test_many_members_are_each_of_them(self, variant, features):
         members = [variant.make(seed) for seed in range(3)]
         together = variant.make(9).pool_many(stacked(members), features, n_members=3)
-        assert together.vector.shape == (3, B, variant.width)
+        assert together.vector.shape == (3, B, members[0].width)
         for i, member in enumerate(members):
             vector, weights = member(features)
             torch.testing.assert_close(together.vector[i], vector, rtol=1e-10, atol=1e-10)
@@ -258,11 +173,11 @@ def stacked(members: list[Aggregator]) -> dict[str, torch.Tensor]:
     return {n: torch.stack([m.get_parameter(n).detach() for m in members]).requires_grad_() for n in names}
 
 
-@pytest.mark.parametrize("variant", [v for v in VARIANTS if v.parameters], ids=shown)
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v.make().trainable], ids=shown)
 def test_gradients_of_many_members_are_those_of_each(variant, features):
     members = [variant.make(seed) for seed in range(3)]
     parameters = stacked(members)
-    towards = torch.randn(3, B, variant.width, dtype=torch.float64)
+    towards = torch.randn(3, B, members[0].width, dtype=torch.float64)
     (variant.make(9).pool_many(parameters, features).vector * towards).sum().backward()
     for i, member in enumerate(members):
         (member(features).vector * towards[i]).sum().backward()
@@ -274,6 +189,7 @@ class Mine(Weighted):
     """What a user writes: forward alone."""
 
     reads = ("patch",)
+    random_start = True
 
     def __init__(self, dim, p=0.0):
         super().__init__(dim)
@@ -291,7 +207,7 @@ class TestAnAggregatorOfTheUser:
 
     @pytest.mark.parametrize("options", [{}, {"top_k": 3}])
     def test_needs_nothing_but_forward(self, options, features):
-        variant = Variant("mine", options, parameters=D + 1)
+        variant = Variant("mine", options)
         test_gradients_of_many_members_are_those_of_each(variant, features)
         TestEveryAggregator().test_many_members_are_each_of_them(variant, features)
         TestEveryAggregator().test_weights_sum_to_one(variant, features)
