@@ -58,7 +58,8 @@ class Suite:
 
     def within(self, tests: Iterable[str], budget: float) -> list[str]:
         """The first ones that take `budget` seconds together; one at least."""
-        chosen, spent = [], 0.0
+        chosen: list[str] = []
+        spent = 0.0
         for test in tests:
             spent += self.seconds.get(test, 0.0)
             if chosen and spent > budget:

@@ -1,14 +1,33 @@
 """Places of the program's source at which one small break is possible: operators, constants, branches, calls."""
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-COMPARISONS = {ast.Lt: ast.LtE, ast.Gt: ast.GtE, ast.Eq: ast.NotEq, ast.In: ast.NotIn, ast.Is: ast.IsNot}
-ARITHMETIC = {ast.Add: ast.Sub, ast.Mult: ast.Div, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.BitAnd: ast.BitOr}
-OTHERS: dict[type[ast.AST], type[ast.AST]] = {**COMPARISONS, **ARITHMETIC, ast.And: ast.Or, ast.Pow: ast.Mult}
-OTHERS |= {other: one for one, other in OTHERS.items() if other not in OTHERS}
+# Each operator, and what stands in its place.
+OTHERS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.Pow: ast.Mult,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
 
 
 @dataclass(frozen=True)
@@ -73,18 +92,13 @@ class _Finder(ast.NodeVisitor):
     def visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.JoinedStr):  # before Python 3.12 their positions are those of other text
             return
-        for kind, after in _breaks(node):
+        for kind, after in _replacements(node):
             self._add(node, kind, after)
-        test = getattr(node, "test", None)
-        if isinstance(node, ast.If | ast.IfExp | ast.While) and "TYPE_CHECKING" not in ast.unparse(node.test):
-            self._add(node.test, "branch", f"(not ({ast.unparse(node.test)}))")
-        if isinstance(node, ast.comprehension):
-            for test in node.ifs:
-                self._add(test, "branch", f"(not ({ast.unparse(test)}))")
-        named = isinstance(node, ast.FunctionDef | ast.ClassDef)
+        for test in _conditions(node):
+            self._add(test, "branch", f"(not ({ast.unparse(test)}))")
         outer = self.scope
-        if named:
-            self.scope = (*outer, node.name)  # type: ignore[attr-defined]
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            self.scope = (*outer, node.name)
         for child in _children(node):
             self.visit(child)
         self.scope = outer
@@ -106,32 +120,34 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
                 yield child
 
 
-def _breaks(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Kinds and replacements of one node."""
-    if (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)) or isinstance(node, ast.Raise):
-        yield "call", "pass"
-    elif isinstance(node, ast.Constant):
-        if isinstance(node.value, bool):
-            yield "constant", str(not node.value)
-        elif isinstance(node.value, int | float):
-            yield "constant", repr(node.value + 1 if isinstance(node.value, int) else 2 * node.value or 1.0)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield "operator", f"({ast.unparse(node.operand)})"
-    else:
-        yield from (("operator", f"({after})") for after in _operators(node))
+def _conditions(node: ast.AST) -> list[ast.expr]:
+    """What decides which way the program goes."""
+    if isinstance(node, ast.comprehension):
+        return node.ifs
+    decides = isinstance(node, ast.If | ast.IfExp | ast.While) and "TYPE_CHECKING" not in ast.unparse(node.test)
+    return [node.test] if decides else []  # type: ignore[attr-defined]
 
 
-def _operators(node: ast.AST) -> Iterator[str]:
-    """The node with its operator replaced."""
-    rebuilt: Callable[[ast.AST], ast.AST]
+def _replacements(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Kinds and sources of what may stand in place of a node."""
     match node:
-        case ast.Compare(ops=[operator]):
-            rebuilt = lambda other: ast.Compare(node.left, [other], node.comparators)  # noqa: E731
-        case ast.BinOp(op=operator):
-            rebuilt = lambda other: ast.BinOp(node.left, other, node.right)  # noqa: E731
+        case ast.Expr(value=ast.Call()) | ast.Raise():
+            yield "call", "pass"
+        case ast.Constant(value=bool(value)):
+            yield "constant", str(not value)
+        case ast.Constant(value=int(value)):
+            yield "constant", repr(value + 1)
+        case ast.Constant(value=float(value)):
+            yield "constant", repr(2 * value or 1.0)
+        case ast.UnaryOp(op=ast.Not()):
+            yield "operator", f"({ast.unparse(node.operand)})"
+        case ast.Compare(ops=[operator]) if type(operator) in OTHERS:
+            yield "operator", f"({ast.unparse(ast.Compare(node.left, [_other(operator)], node.comparators))})"
+        case ast.BinOp(op=operator) if type(operator) in OTHERS:
+            yield "operator", f"({ast.unparse(ast.BinOp(node.left, _other(operator), node.right))})"
         case ast.BoolOp(op=operator):
-            rebuilt = lambda other: ast.BoolOp(other, node.values)  # noqa: E731
-        case _:
-            return
-    if other := OTHERS.get(type(operator)):
-        yield ast.unparse(rebuilt(other()))
+            yield "operator", f"({ast.unparse(ast.BoolOp(_other(operator), node.values))})"
+
+
+def _other(operator: ast.AST) -> Any:
+    return OTHERS[type(operator)]()
