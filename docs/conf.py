@@ -1,0 +1,28 @@
+"""How Sphinx builds the documentation: `make docs`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+project = "beyondcls"
+author = "the authors of beyondcls"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_heading_anchors = 3
+html_theme = "furo"
+html_title = "beyondcls"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_member_order = "bysource"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+
+# The reference of the command line is what its help says.
+subprocess.run(
+    [sys.executable, "-m", "typer", "pipelines.cli", "utils", "docs", "--name", "beyondcls", "--output", "docs/cli.md"],
+    cwd=ROOT,
+    check=True,
+    stdout=subprocess.DEVNULL,
+)
