@@ -22,6 +22,7 @@ from probe.recipe import Recipe
 from probe.run import probe
 from store import FeatureStore
 from tests.extract.datasets.test_published import cub
+from tests.extract.pictures import samples, write_tar
 from tests.pipelines.test_cli import run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,6 +74,10 @@ def project(tmp_path_factory) -> Iterator[Path]:
         patch.setitem(ENCODERS, "mae-b16", replace(ENCODERS["quickstart-mae"], model="quickstart-vit"))
         torch.save(timm_model("vit_small_patch16_224").state_dict(), "mine.pth")
         cub(folder)
+        for shard in range(2):
+            write_tar(Path(f"train-{shard:03d}.tar"), samples(8, first=8 * shard))
+        Path("heads").mkdir()
+        Path("heads/gem.py").write_text(block("python", "# heads/gem.py"))
         for split, n in (("train", 96), ("test", 32)):
             data = open_images(f"quickstart/data/cifar10/{split}")
             save(data, {"train": "train", "test": "val"}[split])
