@@ -20,63 +20,49 @@ class Entry:
     """Something to add.
 
     Attributes:
-        file, content: that are written.
+        file: is written, with the content of the file of the same name in tests/newcomers.
         registry: file with the dictionary.
-        imports, line: that are added to it, the line in front of an entry `before`.
-        contracts: test files that must test it, by a word in the names of their cases.
+        line: is added to it, in front of `before`, which is there.
+        imports: too.
+        contract: test file that must test it, without a change.
+        word: in the names of the contract's cases of it.
     """
 
     file: str
-    content: str
     registry: str
-    imports: str
     line: str
     before: str
-    contracts: tuple[str, ...]
+    imports: str
+    contract: str
     word: str
 
-
-def gem() -> str:
-    """README's aggregator, as a file of the package."""
-    return block("python", "# heads/gem.py").replace("import beyondcls", OF_THE_PACKAGE).replace("beyondcls.", "")
-
-
-OF_THE_PACKAGE = "from probe.aggregators.aggregator import Aggregator, Pooled"
-STATISTIC = '''"""Attention of the central patch to [cls]."""
-
-from jaxtyping import Float
-from torch import Tensor
-
-from extract.attention.attention import Attention, centre
-from extract.attention.declared import declares
+    @property
+    def content(self) -> str:
+        """README's aggregator, as a file of the package, or a file of this folder."""
+        if self.word != "gem":
+            return (ROOT / "tests/newcomers" / Path(self.file).name).read_text()
+        imports = "from probe.aggregators.aggregator import Aggregator, Pooled"
+        return block("python", "# heads/gem.py").replace("import beyondcls", imports).replace("beyondcls.", "")
 
 
-@declares(highest=lambda n, t: 1, uniform=lambda n, t: 1 / n, of_cls=True, of_all_tokens=True, spatial=True)
-def centre_to_cls(attention: Attention) -> Float[Tensor, "B H"]:
-    """a[centre, cls]; 0…1. Uniform attention: 1 / N."""
-    at = attention.layout.n_prefix + centre(attention.z.shape[-1] - attention.layout.n_prefix)
-    return attention.to_cls[..., at] / attention.z[..., at]
-'''
 ENTRIES = {
     "an aggregator": Entry(
-        "probe/aggregators/gem.py",
-        gem(),
-        "probe/aggregators/__init__.py",
-        "from probe.aggregators.gem import GeM",
-        '    "gem": GeM,',
-        '    "k-means": KMeans,',
-        ("tests/contracts/test_aggregators.py",),
-        "gem",
+        file="probe/aggregators/gem.py",
+        registry="probe/aggregators/__init__.py",
+        line='    "gem": GeM,',
+        before='    "k-means": KMeans,',
+        imports="from probe.aggregators.gem import GeM",
+        contract="tests/contracts/test_aggregators.py",
+        word="gem",
     ),
     "an attention statistic": Entry(
-        "extract/attention/centre_to_cls.py",
-        STATISTIC,
-        "extract/attention/__init__.py",
-        "from extract.attention.centre_to_cls import centre_to_cls",
-        '    "centre_to_cls": centre_to_cls,',
-        '    "patches_to_cls": patches_to_cls,',
-        ("tests/extract/attention/test_statistics.py",),
-        "centre_to_cls",
+        file="extract/attention/centre_to_cls.py",
+        registry="extract/attention/__init__.py",
+        line='    "centre_to_cls": centre_to_cls,',
+        before='    "patches_to_cls": patches_to_cls,',
+        imports="from extract.attention.centre_to_cls import centre_to_cls",
+        contract="tests/extract/attention/test_statistics.py",
+        word="centre_to_cls",
     ),
 }
 
@@ -90,26 +76,41 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "beyondcls.py"):
         shutil.copy(ROOT / name, folder)
     for entry in ENTRIES.values():
+        assert not (folder / entry.file).exists()
         (folder / entry.file).write_text(entry.content)
         registry = folder / entry.registry
         text = registry.read_text()
         first = re.search(r"^from ", text, re.MULTILINE)
         assert first is not None
-        assert entry.before in text
+        assert text.count(entry.before) == 1
         text = text[: first.start()] + f"{entry.imports}\n" + text[first.start() :]
         registry.write_text(text.replace(entry.before, f"{entry.line}\n{entry.before}"))
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ENTRIES)
-def test_one_file_and_one_line(kind: str, tree: Path) -> None:
+def test_contributing_says_so(kind: str) -> None:
     entry = ENTRIES[kind]
-    assert f"| {kind} | `{Path(entry.file).parent}/<name>.py`" in (ROOT / "CONTRIBUTING.md").read_text()
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *entry.contracts, "-k", entry.word]
+    rows = [line for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines() if line.startswith(f"| {kind} |")]
+    assert len(rows) == 1
+    assert f"`{Path(entry.file).parent}/<" in rows[0]
+    assert f"`{entry.registry}`" in rows[0]
+
+
+@pytest.mark.slow
+def test_one_file_and_one_line_each(tree: Path) -> None:
+    contracts = sorted({entry.contract for entry in ENTRIES.values()})
+    words = " or ".join(entry.word for entry in ENTRIES.values())
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *contracts, "-k", words]
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     shown = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
     assert shown.returncode == 0, shown.stdout + shown.stderr
-    counted = re.search(r"(\d+) passed", shown.stdout)
-    assert counted is not None
-    assert int(counted[1]) >= 10, "the contract tests it"
+    for kind, entry in ENTRIES.items():
+        cases = [line for line in shown.stdout.splitlines() if line.startswith(entry.contract) and entry.word in line]
+        assert len(cases) >= 3, f"its contract tests {kind}"
+
+
+def test_every_row_of_contributing_is_tried() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text().split("\n\n")[1]
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in text.splitlines()[2:]]
+    assert sorted(ENTRIES) == sorted(rows)
