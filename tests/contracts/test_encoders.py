@@ -1,0 +1,250 @@
+"""What every encoder of the registry must do with the files that its authors publish.
+
+Files are written by what the entry declares of them (`Pretrained.published`), never by its converter. What is loaded is
+compared with a plain float64 computation on the authors' names (tests/extract/encoders/reference.py).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from extract.encoders import ENCODERS, Encoder, Pretrained
+from extract.encoders.encoder import input_of
+from extract.encoders.listing import listing_of
+from extract.encoders.pretrained import JOINT, LABELS, MASKED
+from extract.encoders.published import Published
+from extract.encoders.weights import CLASSIFIER, load_strictly
+from store import BeyondClsError
+from tests.extract.encoders.official import (
+    Content,
+    assert_equal,
+    computed,
+    loaded,
+    placed,
+    random_images,
+    values_of,
+    written,
+    zeros_of,
+)
+
+FILES = [
+    pytest.param((name, index), id=f"{name}-file{index}")
+    for name, entry in ENCODERS.items()
+    for index in range(len(entry.published))
+]
+Key = tuple[str, int]  # of an entry, and which of its files
+
+
+def of(key: Key) -> tuple[Pretrained, Published]:
+    entry = ENCODERS[key[0]]
+    return entry, entry.published[key[1]]
+
+
+def kept(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of what a converter leaves, but for a classifier."""
+    return {name: tuple(value.shape) for name, value in state.items() if name not in CLASSIFIER}
+
+
+@cache
+def _made(make: Any, model: str, arguments: tuple[tuple[str, Any], ...]) -> nn.Module:
+    with torch.device("meta"):
+        return make(model, **dict(arguments))
+
+
+def made(entry: Pretrained, arguments: Mapping[str, Any]) -> nn.Module:
+    """The architecture at full size; no memory is taken."""
+    return _made(entry.make, entry.model, tuple({**entry.arguments, **arguments}.items()))
+
+
+@cache
+def full(key: Key) -> Content:
+    return written(of(key)[1], values=zeros_of)
+
+
+@cache
+def expected(name: str, arguments: tuple[tuple[str, Any], ...]) -> dict[str, tuple[int, ...]]:
+    return kept(made(ENCODERS[name], dict(arguments)).state_dict())
+
+
+def takes(name: str, content: Content) -> bool:
+    try:
+        state, arguments = ENCODERS[name].read(content)
+    except BeyondClsError:
+        return False
+    return kept(state) == expected(name, tuple(arguments.items()))
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+class TestEntry:
+    def test_says_what_its_authors_publish(self, name: str) -> None:
+        assert ENCODERS[name].published, f"declare the files of {name}: published=(Vit(…),), extract/encoders/published.py"
+
+    def test_says_where_from_and_how_it_was_trained(self, name: str) -> None:
+        entry = ENCODERS[name]
+        assert re.match(r"https://|see https://|timm/\w+\.\w+$|quickstart/encoders/\w+\.safetensors$|random$", entry.weights)
+        assert entry.licence
+        assert entry.digest is None or re.fullmatch("[0-9a-f]{64}", entry.digest)
+        assert entry.family in ("", MASKED, JOINT, LABELS)
+        if entry.family:
+            assert entry.labels == (entry.family == LABELS), "a file with a classifier is of training on labels"
+
+    def test_says_what_it_sees(self, name: str) -> None:
+        """All of it: what timm knows is of other weights of the same architecture."""
+        entry = ENCODERS[name]
+        assert {"mean", "std", "crop_pct", "interpolation"} <= entry.transform.keys()
+        seen = input_of(made(entry, {}), entry.transform)
+        assert seen["input_size"] == (3, entry.published[0].side, entry.published[0].side)
+        assert all(len(seen[part]) == 3 and all(0 < x < 1 for x in seen[part]) for part in ("mean", "std"))
+        assert 0 < seen["crop_pct"] <= 1
+
+    def test_is_as_large_as_its_file(self, name: str) -> None:
+        """Full size, as `beyondcls encoders` lists it."""
+        entry = ENCODERS[name]
+        file, listing, model = entry.published[0], listing_of(entry), made(entry, {})
+        tensors = file.tensors().values()
+        roles = {part.role: part.shape for part in tensors}
+        assert (listing.n_blocks, listing.n_patches, listing.width) == file.output
+        assert (listing.has_cls, listing.n_registers) == ("cls" in roles, roles.get("registers", (1, 0))[1])
+        assert listing.attends == bool(file.heads)
+        assert heads_of(model) == ({file.heads} if file.heads else set())
+        assert eps_of(model) == {file.eps}
+        assert listing.block == entry.block % listing.n_blocks
+        assert bool(listing.cls_caution) == (file.pooled and listing.has_cls)
+
+
+@pytest.mark.parametrize("key", FILES)
+class TestFullSize:
+    def test_names_and_shapes(self, key: Key) -> None:
+        entry, _ = of(key)
+        state, arguments = entry.read(full(key))
+        assert kept(state) == expected(key[0], tuple(arguments.items()))
+
+    def test_under_every_name(self, key: Key) -> None:
+        """A file that says how it was trained is taken by no encoder of other training; others with a word on that at most."""
+        entry, file = of(key)
+        assert entry.is_told_by(full(key)) == (file.tells or entry.seed is not None)
+        for name, other in ENCODERS.items():
+            if other.seed is None and any(same_size(file, theirs) for theirs in other.published) and takes(name, full(key)):
+                if file in other.published:
+                    continue
+                assert not file.tells, f"{key[0]} is loaded as {name}"
+                assert not other.is_told_by(full(key)), f"{key[0]} is loaded as {name} without a word"
+                assert any(file.heads == theirs.heads for theirs in other.published), f"{name} has other attention heads"
+
+
+def same_size(one: Published, other: Published) -> bool:
+    return (one.output, one.side) == (other.output, other.side)
+
+
+def eps_of(model: nn.Module) -> set[float | None]:
+    return {module.eps for module in model.modules() if isinstance(module, nn.LayerNorm | nn.RMSNorm)}
+
+
+def heads_of(model: nn.Module) -> set[int]:
+    """Of those modules that say it, by either name."""
+    return {getattr(m, name) for m in model.modules() for name in ("num_heads", "n_heads") if hasattr(m, name)}
+
+
+@dataclass
+class Small:
+    """A file of few and narrow blocks, and what was loaded from it.
+
+    Attributes:
+        entry, file: what is declared; `arguments` make the architecture as small.
+        state: the encoder's tensors, under the authors' names.
+        folder: where to write more.
+    """
+
+    name: str
+    entry: Pretrained
+    file: Any
+    arguments: dict[str, Any]
+    state: dict[str, Tensor]
+    encoder: Encoder
+    folder: Path
+
+    def load(self, content: Content) -> Encoder:
+        return loaded(self.name, content, self.folder, **self.arguments)
+
+    def assert_refused(self, content: Content, *names: str) -> None:
+        """With a message that has one of these names, or of those that it goes by in the model."""
+        differing = {*names}
+        try:
+            state, model = self.entry.read(content)[0], self.encoder.model
+            differing |= dict(kept(state).items() ^ kept(model.state_dict()).items()).keys()
+            load_strictly(model, state, "the file")
+        except BeyondClsError as error:
+            message = str(error)
+        else:
+            pytest.fail(f"a file is loaded that differs in {names}")
+        assert any(name in message for name in differing), f"{names}: {message}"
+
+
+@pytest.fixture(scope="module", params=FILES)
+def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Small:
+    name, (entry, whole) = request.param[0], of(request.param)
+    file, arguments = whole.smaller()
+    state, folder = values_of(file.tensors()), tmp_path_factory.mktemp("file")
+    encoder = loaded(name, written(file, state), folder, **arguments)
+    return Small(name, entry, file, arguments, state, encoder, folder)
+
+
+class TestSmall:
+    def test_tokens_maps_and_statistics(self, small: Small) -> None:
+        images = random_images(small.file.side)
+        assert_equal(small.encoder, images, computed(small.file, small.state, images))
+
+    def test_norm(self, small: Small) -> None:
+        """That of the tokens; one behind pooling is loaded, and does nothing to them."""
+        norm = {
+            part.role[5:]: small.state[name] for name, part in small.file.tensors().items() if part.role.startswith("norm.")
+        }
+        weights, eps = small.encoder.norm()
+        if small.file.pooled or not norm:
+            assert (weights, eps) == ({}, None)
+        else:
+            assert eps == small.file.eps
+            assert weights.keys() == norm.keys()
+            assert all(torch.equal(weights[part], value) for part, value in norm.items())
+
+    def test_what_is_dropped_changes_nothing(self, small: Small) -> None:
+        """Neither with other values nor without it, unless it shows that the file was fine-tuned."""
+        assert small.load(written(small.file, small.state, seed=8)).weights == small.encoder.weights
+        try:
+            alone = small.load(written(small.file, small.state, dropped=False))
+        except BeyondClsError:
+            assert small.entry.labels
+        else:
+            assert alone.weights == small.encoder.weights
+
+    def test_missing_tensor(self, small: Small) -> None:
+        for name in small.state:
+            state = {other: value for other, value in small.state.items() if other != name}
+            small.assert_refused(written(small.file, state), name)
+
+    def test_tensor_of_another_shape(self, small: Small) -> None:
+        for name, value in small.state.items():
+            small.assert_refused(written(small.file, {**small.state, name: torch.cat([value, value])}), name)
+
+    def test_tensor_too_many(self, small: Small) -> None:
+        """In every layer: nothing is dropped but what is declared."""
+        for layer in {name.rpartition(".")[0] for name in small.state}:
+            name = f"{layer}.unknown".removeprefix(".")
+            small.assert_refused(written(small.file, {**small.state, name: torch.ones(1)}), name)
+
+    def test_classifier(self, small: Small) -> None:
+        """It shows that labels were seen."""
+        classifier = {"head.weight": torch.ones(3, small.file.output[2]), "head.bias": torch.ones(3)}
+        content = placed(written(small.file, small.state), small.file.at, classifier)
+        if small.entry.labels or any(name.startswith(f"{small.file.at}head.") for name in small.file.dropped):
+            assert small.load(content).weights == small.encoder.weights
+            return
+        with pytest.raises(BeyondClsError, match=r"has a classifier \(head\.weight, head\.bias\), .* trained on labels"):
+            small.load(content)
