@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
-from extract.encoders.published import Vit
+from extract.encoders.published import SIZES, Vit
 from extract.encoders.weights import unwrapped, without
 
 EPS = 1e-5
@@ -181,7 +181,7 @@ OFFICIAL = Vit(
     biases=False,
     rms=True,
     eps=1e-5,
-    sizes=("dim", "depth"),
+    sizes=SIZES | {"width": "dim"},
     dropped=("backbone.mask_token", "backbone.decoder.blocks.0.residual1.norm.weight", "head.last_layer.weight_v"),
     tells=False,
 )

@@ -60,7 +60,8 @@ def _dinov2(model: str, file: str, vit: Vit) -> Pretrained:
     names = {**vit.names, "scale1": "ls1.gamma", "scale2": "ls2.gamma"} | (
         {"registers": "register_tokens"} if n_registers else {}
     )
-    official = replace(vit, patch=14, learnt_at=518, names=names, n_registers=n_registers, dropped=("mask_token",))
+    sizes = {"width": "embed_dim", "depth": "depth"}  # the converter's positions are those of 224 pixels
+    official = replace(vit, patch=14, learnt_at=518, names=names, n_registers=n_registers, dropped=("mask_token",), sizes=sizes)
     return Pretrained(
         model,
         weights,

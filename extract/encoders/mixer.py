@@ -23,6 +23,6 @@ ENCODERS = {
         "Apache-2.0",
         transform=HALVES,
         family=LABELS,
-        published=(Vit(768, 12, 0, names=NAMES, dropped=("head.weight", "head.bias"), sizes=()),),
+        published=(Vit(768, 12, 0, names=NAMES, dropped=("head.weight", "head.bias"), sizes={"side": "img_size"}),),
     ),
 }

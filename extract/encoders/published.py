@@ -64,6 +64,9 @@ INSIDE = {
 }
 
 
+SIZES = {"width": "embed_dim", "depth": "depth", "side": "img_size"}  # as timm calls them
+
+
 class Part(NamedTuple):
     """What a tensor is for (a key of the tables above), and its shape."""
 
@@ -124,7 +127,7 @@ class Vit(Published):
         biases: whether norms and layers of the blocks have any; "names" may take single ones away.
         rms: norms divide by the root mean square, and subtract no mean.
         pooled: the last norm is behind pooling; tokens are never normalised.
-        sizes: names of the arguments of the architecture that are its width and depth; empty if there are none.
+        sizes: arguments of the architecture that are its `width`, `depth` and `side`, by these names; fewer if some are fixed.
     """
 
     width: int
@@ -141,7 +144,7 @@ class Vit(Published):
     biases: bool = True
     rms: bool = False
     pooled: bool = False
-    sizes: tuple[str, ...] = ("embed_dim", "depth")
+    sizes: Mapping[str, str] = field(default_factory=lambda: SIZES)
 
     @property
     def grid(self) -> int:
@@ -180,12 +183,11 @@ class Vit(Published):
         }
 
     def smaller(self) -> tuple[Self, dict[str, Any]]:
-        """Two blocks of heads of 8 channels; 4 x 4 patches if neither width nor depth can be chosen."""
-        if not self.sizes:
-            return replace(self, side=4 * self.patch), {"img_size": 4 * self.patch}
-        width, depth = 8 * self.heads, 2
-        hidden = None if self.hidden is None else self.hidden * width // self.width
-        return replace(self, width=width, depth=depth, hidden=hidden), dict(zip(self.sizes, (width, depth), strict=True))
+        """Two blocks, 8 channels in each attention head, 5 x 5 patches; of these what can be chosen."""
+        small = {"width": 8 * self.heads, "depth": 2, "side": 5 * self.patch}
+        small = {size: value for size, value in small.items() if size in self.sizes}
+        hidden = self.hidden and self.hidden * small.get("width", self.width) // self.width
+        return replace(self, hidden=hidden, **small), {self.sizes[size]: value for size, value in small.items()}
 
     def _shape(self, letters: str) -> tuple[int, ...]:
         hidden = self.hidden or 4 * self.width
