@@ -5,7 +5,6 @@ compared with a plain float64 computation on the authors' names (tests/extract/e
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -19,15 +18,18 @@ from extract.encoders.encoder import input_of
 from extract.encoders.listing import listing_of
 from extract.encoders.pretrained import JOINT, LABELS, MASKED
 from extract.encoders.published import Published
-from extract.encoders.weights import CLASSIFIER, load_strictly
+from extract.encoders.weights import load_strictly
 from store import BeyondClsError
 from tests.extract.encoders.official import (
     Content,
     assert_equal,
     computed,
+    kept,
     loaded,
+    made,
     placed,
     random_images,
+    takes,
     values_of,
     written,
     zeros_of,
@@ -46,38 +48,9 @@ def of(key: Key) -> tuple[Pretrained, Published]:
     return entry, entry.published[key[1]]
 
 
-def kept(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of what a converter leaves, but for a classifier."""
-    return {name: tuple(value.shape) for name, value in state.items() if name not in CLASSIFIER}
-
-
-@cache
-def _made(make: Any, model: str, arguments: tuple[tuple[str, Any], ...]) -> nn.Module:
-    with torch.device("meta"):
-        return make(model, **dict(arguments))
-
-
-def made(entry: Pretrained, arguments: Mapping[str, Any]) -> nn.Module:
-    """The architecture at full size; no memory is taken."""
-    return _made(entry.make, entry.model, tuple({**entry.arguments, **arguments}.items()))
-
-
 @cache
 def full(key: Key) -> Content:
     return written(of(key)[1], values=zeros_of)
-
-
-@cache
-def expected(name: str, arguments: tuple[tuple[str, Any], ...]) -> dict[str, tuple[int, ...]]:
-    return kept(made(ENCODERS[name], dict(arguments)).state_dict())
-
-
-def takes(name: str, content: Content) -> bool:
-    try:
-        state, arguments = ENCODERS[name].read(content)
-    except BeyondClsError:
-        return False
-    return kept(state) == expected(name, tuple(arguments.items()))
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -98,7 +71,7 @@ class TestEntry:
         """All of it: what timm knows is of other weights of the same architecture."""
         entry = ENCODERS[name]
         assert {"mean", "std", "crop_pct", "interpolation"} <= entry.transform.keys()
-        seen = input_of(made(entry, {}), entry.transform)
+        seen = input_of(made(entry), entry.transform)
         assert seen["input_size"] == (3, entry.published[0].side, entry.published[0].side)
         assert all(len(seen[part]) == 3 and all(0 < x < 1 for x in seen[part]) for part in ("mean", "std"))
         assert 0 < seen["crop_pct"] <= 1
@@ -106,7 +79,7 @@ class TestEntry:
     def test_is_as_large_as_its_file(self, name: str) -> None:
         """Full size, as `beyondcls encoders` lists it."""
         entry = ENCODERS[name]
-        file, model = entry.published[0], made(entry, {})
+        file, model = entry.published[0], made(entry)
         listing = listing_of(replace(entry, make=lambda *_, **__: model))  # made once
         tensors = file.tensors().values()
         roles = {part.role: part.shape for part in tensors}
@@ -124,7 +97,7 @@ class TestFullSize:
     def test_names_and_shapes(self, key: Key) -> None:
         entry, _ = of(key)
         state, arguments = entry.read(full(key))
-        assert kept(state) == expected(key[0], tuple(arguments.items()))
+        assert kept(state) == kept(made(entry, **arguments).state_dict())
 
     def test_under_every_name(self, key: Key) -> None:
         """A file that says how it was trained is taken by no encoder of other training; others with a word on that at most."""

@@ -2,17 +2,19 @@
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from extract.attention import TokenLayout
-from extract.encoders import ENCODERS, Encoder, load_encoder
+from extract.encoders import ENCODERS, Encoder, Pretrained, load_encoder
 from extract.encoders.convnext import Stages
 from extract.encoders.published import Part, Published, Vit
+from extract.encoders.weights import CLASSIFIER
+from store import BeyondClsError
 from store.errors import BeyondClsWarning
 from tests.extract.encoders.positions import offsets
 from tests.extract.encoders.reference import Reference, State, vit
@@ -99,10 +101,29 @@ def loaded(name: str, content: Any, folder: Path, **arguments: Any) -> Encoder:
         return load_encoder(name, checkpoint=folder / "checkpoint.pth", arguments=arguments)
 
 
-def small(name: str, index: int = 0, depth: int | None = None) -> tuple[Any, dict[str, Any]]:
-    """One of the files of a registered name at a size that takes no time, and the arguments for it."""
-    file, arguments = ENCODERS[name].published[index].smaller()
-    return (file, arguments) if depth is None else (replace(file, depth=depth), {**arguments, "depth": depth})
+def kept(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes, but for a classifier."""
+    return {name: tuple(value.shape) for name, value in state.items() if name not in CLASSIFIER}
+
+
+def made(entry: Pretrained, **arguments: Any) -> nn.Module:
+    """The architecture of an entry, made once; no memory is taken."""
+    return _made(entry.make, entry.model, tuple({**entry.arguments, **arguments}.items()))
+
+
+@cache
+def _made(make: Callable[..., nn.Module], model: str, arguments: tuple[tuple[str, Any], ...]) -> nn.Module:
+    with torch.device("meta"):
+        return make(model, **dict(arguments))
+
+
+def takes(name: str, content: Content, **arguments: Any) -> bool:
+    """Whether a registered name loads such a file."""
+    try:
+        state, decided = ENCODERS[name].read(content)
+    except BeyondClsError:
+        return False
+    return kept(state) == kept(made(ENCODERS[name], **arguments, **decided).state_dict())
 
 
 def random_images(side: int = 224) -> Tensor:

@@ -2,25 +2,22 @@
 
 from pathlib import Path
 
-import pytest
-import torch
-
-from extract.encoders import load_encoder
+from extract.encoders import ENCODERS, load_encoder
 from extract.encoders.pretrained import cls_caution, timm_model
-from store import BeyondClsError
-from tests.extract.encoders.official import loaded, placed, small, written
+from tests.extract.encoders.official import loaded, written
 
 AVERAGED, CLS = 0, 1
+FILES = ENCODERS["mae-ft-s16"].published
 
 
 def test_classifier_decides_the_architecture(tmp_path: Path) -> None:
     for kind, pooling in ((AVERAGED, "avg"), (CLS, "token")):
-        file, arguments = small("mae-ft-s16", kind)
+        file, arguments = FILES[kind].smaller()
         assert f'"global_pool": "{pooling}"' in loaded("mae-ft-s16", written(file), tmp_path, **arguments).architecture
 
 
 def test_cls_of_a_model_that_was_fine_tuned_through_the_average(tmp_path: Path) -> None:
-    (averaged, arguments), (cls, _) = (small("mae-ft-s16", kind) for kind in (AVERAGED, CLS))
+    (averaged, arguments), (cls, _) = (FILES[kind].smaller() for kind in (AVERAGED, CLS))
     caution = loaded("mae-ft-s16", written(averaged), tmp_path, **arguments).cls_caution
     assert caution.startswith("fine-tuned through the average of its patch tokens, not through [cls]")
     assert loaded("mae-ft-s16", written(cls), tmp_path, **arguments).cls_caution == ""
@@ -32,17 +29,3 @@ def test_nothing_is_said_of_cls_where_there_is_none() -> None:
     with_cls, without = (timm_model("vit_tiny_patch16_224", class_token=has, **tiny) for has in (True, False))
     assert cls_caution(with_cls)
     assert cls_caution(without) == ""
-
-
-def test_both_norms_are_none_of_the_two(tmp_path: Path) -> None:
-    file, arguments = small("mae-ft-s16", AVERAGED)
-    both = placed(written(file), file.at, {f"norm.{part}": torch.ones(file.width) for part in ("weight", "bias")})
-    with pytest.raises(BeyondClsError, match=r"another architecture\. unexpected: norm\.bias, norm\.weight$"):
-        loaded("mae-ft-s16", both, tmp_path, **arguments)
-
-
-def test_no_small_one_is_published() -> None:
-    with pytest.raises(
-        BeyondClsError, match=r"get them from https://.*FINETUNE\.md \(how to train them\) and give --checkpoint"
-    ):
-        load_encoder("mae-ft-s16")
