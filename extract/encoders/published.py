@@ -184,8 +184,8 @@ class Vit(Published):
 
     def smaller(self) -> tuple[Self, dict[str, Any]]:
         """Two blocks, 8 channels in each attention head, 5 x 5 patches; of these what can be chosen."""
-        small = {"width": 8 * self.heads, "depth": 2, "side": 5 * self.patch}
-        small = {size: value for size, value in small.items() if size in self.sizes}
+        every = {"width": 8 * self.heads, "depth": 2, "side": 5 * self.patch}
+        small: dict[str, Any] = {size: value for size, value in every.items() if size in self.sizes}
         hidden = self.hidden and self.hidden * small.get("width", self.width) // self.width
         return replace(self, hidden=hidden, **small), {self.sizes[size]: value for size, value in small.items()}
 

@@ -18,7 +18,7 @@ from extract.encoders.encoder import input_of
 from extract.encoders.listing import listing_of
 from extract.encoders.pretrained import JOINT, LABELS, MASKED
 from extract.encoders.published import Published
-from extract.encoders.weights import load_strictly
+from extract.encoders.weights import CLASSIFIER, load_strictly
 from store import BeyondClsError
 from tests.extract.encoders.official import (
     Content,
@@ -70,6 +70,8 @@ class TestEntry:
         assert entry.family in ("", MASKED, JOINT, LABELS)
         if entry.family:
             assert entry.labels == (entry.family == LABELS), "a file with a classifier is of training on labels"
+        if entry.seed is None and entry.labels:
+            assert any(name.endswith(CLASSIFIER) for file in entry.published for name in file.dropped), "declare its classifier"
 
     def test_says_what_it_sees(self, name: str) -> None:
         """All of it: what timm knows is of other weights of the same architecture."""
