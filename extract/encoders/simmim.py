@@ -58,6 +58,7 @@ FINETUNED = replace(
     pooled=True,
     dropped=("model/head.weight", "model/head.bias", "model/blocks.{}.attn.relative_position_index", "max_accuracy"),
 )
+TENSORS_ALONE = replace(FINETUNED, dropped=FINETUNED.dropped[:-1], tells=False)
 EIGHTH = "read at block 8 of 0 to 11: the paper's 8-th block, counted from 0 as in its code; counted from 1 it is --blocks 7"
 ENCODERS = {
     # A middle block represents more than the last, which serves the reconstruction. The paper reads "the 8-th ViT block, as
@@ -84,6 +85,6 @@ ENCODERS = {
         convert=convert_finetuned,
         signs=OF_SIMMIM,
         family=LABELS,
-        published=(FINETUNED,),
+        published=(FINETUNED, TENSORS_ALONE),
     ),
 }

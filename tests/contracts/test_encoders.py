@@ -87,8 +87,7 @@ class TestEntry:
         entry = ENCODERS[name]
         file, model = entry.published[0], made(entry)
         listing = listing_of(replace(entry, make=lambda *_, **__: model))  # made once
-        tensors = file.tensors().values()
-        roles = {part.role: part.shape for part in tensors}
+        roles = {part.role: part.shape for part in file.tensors().values()}
         assert (listing.n_blocks, listing.n_patches, listing.width) == file.output
         assert (listing.has_cls, listing.n_registers) == ("cls" in roles, roles.get("registers", (1, 0))[1])
         assert listing.attends == bool(file.heads)
@@ -177,6 +176,7 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 class TestSmall:
     def test_tokens_maps_and_statistics(self, small: Small) -> None:
         images = random_images(small.file.side)
+        assert small.encoder.config["input_size"] == images.shape[1:]
         assert_equal(small.encoder, images, computed(small.file, small.state, images))
 
     def test_norm(self, small: Small) -> None:

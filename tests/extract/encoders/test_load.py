@@ -459,9 +459,3 @@ class TestPublishedFiles:
         message = "cannot be fetched by a program; get them from https://example.org/weights and give --checkpoint FILE"
         with pytest.raises(BeyondClsError, match=message):
             load_encoder("mine")
-
-
-def test_other_image_size_reaches_the_transform() -> None:
-    encoder = tiny_encoder(img_size=48)
-    assert encoder.described_transform["input_size"] == [3, 48, 48]
-    assert encoder(torch.zeros(1, 3, 48, 48), [0]).patch[0].shape == (1, 36, 32)

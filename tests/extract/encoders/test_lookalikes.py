@@ -41,7 +41,7 @@ WORDS = more("mask_token", "lm_head.weight", "lm_head.bias")
 VIT, AVERAGED = zeros(VIT_S), zeros(VIT_S, names={"norm": "fc_norm"})
 SHARED, OWN = (zeros(VIT_B, names=NAMES | tables) for tables in (OF_ALL, OF_EACH))
 OWN_AVERAGED = zeros(VIT_B, names=NAMES | OF_EACH | {"norm": "fc_norm"})
-DINOV2 = zeros(replace(ENCODERS["dinov2-s14"].published[0]))
+DINOV2 = zeros(ENCODERS["dinov2-s14"].published[0])
 FAMILIES = ("mae", "mocov3", "dino", "ibot", "ijepa", "capi", "beit", "simmim", "maskfeat", "deit", "augreg")
 # Without a name that tells who wrote it; with a classifier.
 BARE, TUNED = ("deit-s16", "augreg-s16"), ("mae-ft-s16", "deit-s16", "augreg-s16")
@@ -60,7 +60,6 @@ FILES: dict[str, tuple[dict[str, Any], str | None, tuple[str, ...]]] = {
     ),
     "teacher": (at("teacher/backbone.", VIT), None, ("dino-s16", "ibot-s16")),
     "MoCo v3, momentum encoder": (at("state_dict/module.momentum_encoder.", VIT), None, ()),
-    "SimMIM or BEiT fine-tuned, weights alone": (at("model/", OWN_AVERAGED, HEAD), None, ("simmim-ft-b16",)),
     "BEiT v2 fine-tuned, average": (at("model/", OWN_AVERAGED, HEAD) | {"args": {}}, None, ()),
     "BEiT v2 fine-tuned, [cls]": (at("model/", OWN, HEAD), None, ()),
     "BEiT": (at("model/", SHARED, WORDS), None, ()),
