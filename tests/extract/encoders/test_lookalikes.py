@@ -47,7 +47,6 @@ FAMILIES = ("mae", "mocov3", "dino", "ibot", "ijepa", "capi", "beit", "simmim", 
 BARE, TUNED = ("deit-s16", "augreg-s16"), ("mae-ft-s16", "deit-s16", "augreg-s16")
 FILES: dict[str, tuple[dict[str, Any], str | None, tuple[str, ...]]] = {
     # what it is: its content, the entry whose it is and that sees so, entries that take it with a word on what they assume
-    "MAE fine-tuned, [cls]": (at("model/", VIT, HEAD), None, TUNED),
     "any of timm without classifier": (VIT, None, ("mae-s16", "dino-s16", "ibot-s16", *BARE)),
     "of timm, with classifier": (VIT | HEAD, None, TUNED),
     "of timm, fine-tuned through the average": (AVERAGED | HEAD, "mae-ft-s16", ()),
