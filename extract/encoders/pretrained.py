@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from extract.encoders.download import download
+from extract.encoders.published import Published
 from extract.encoders.weights import CLASSIFIER, load_strictly, names_in, read_checkpoint, unwrapped
 from extract.encoders.without_attention import described
 from store import BeyondClsError
@@ -90,6 +91,7 @@ class Pretrained:
         family: how it was trained, `MASKED`, `JOINT` or `LABELS`; empty where it was not, or by several of them.
         signs: what names in files of this training begin with, or a part of them behind a dot, and in files of no other that
             fits. A local file without any of them is loaded with a word on that. None where whatever fits is of this training.
+        published: the files that are published of it, or that its training writes: what the contract of encoders goes by.
     """
 
     model: str
@@ -107,6 +109,7 @@ class Pretrained:
     labels: bool = True
     family: str = ""
     signs: Sequence[str] | None = None
+    published: Sequence[Published] = ()
 
     def load(
         self, checkpoint: str | Path | None = None, random_seed: int | None = None, arguments: Mapping[str, Any] | None = None

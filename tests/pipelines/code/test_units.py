@@ -48,7 +48,8 @@ RUN = {
     ),
 }
 FAMILIES = {f"extract/encoders/{path.name}" for path in (ROOT / "extract/encoders").glob("*.py")} - {
-    f"extract/encoders/{name}.py" for name in ("__init__", "download", "encoder", "pretrained", "weights", "without_attention")
+    f"extract/encoders/{name}.py"
+    for name in ("__init__", "download", "encoder", "pretrained", "published", "weights", "without_attention")
 }
 
 
