@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.remotes import Folder
 from tests.machines import pipeline
 from tests.machines import project as of
 from tests.machines.machine import DATA, Machine
 from tests.machines.objects import Locked, kind_of
-from tests.machines.remotes import Folder
 
 BEGIN, END = "<!-- edits -->", "<!-- end of edits -->"
 # What README calls what stages do.
