@@ -12,7 +12,7 @@ import pytest
 
 from store import ArrayLayout, ArrayReader, FeatureStore, Loader, StoreError, verify
 from store.remote import PIECE_NBYTES, REQUESTS, Remote
-from tests.forked import CONTEXT, status
+from tests.forked import CONTEXT, start
 from tests.s3 import served
 from tests.store.conftest import SPEC, N, same, values, write
 from tests.store.service import Service
@@ -193,8 +193,9 @@ def test_a_reader_is_sent_to_another_process(wide: Path) -> None:
     array = FeatureStore.open(f"service://{wide}").tokens("patch")
     array.rows([0])
     receiver, sender = CONTEXT.Pipe()
-    assert status(_answer, array, sender) == 0
+    process = start(_answer, array, sender)
     assert same(receiver.recv(), array.rows(range(9)))
+    process.join()
 
 
 def _answer(array: ArrayReader, answer: Connection) -> None:
