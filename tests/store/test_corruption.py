@@ -1,8 +1,7 @@
-"""A thousand ways to damage a set: each is reported, and none reaches who reads."""
+"""Hundreds of ways to damage a set: each is reported, and none reaches who reads."""
 
 import json
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.folders import files
 from tests.store.conftest import CONSTANTS, values, write
 
 N, SHARD = 90, 64
-PARTS, EACH = 10, 100
+PARTS, EACH = 6, 70
 Damage = dict[str, bytes | None]  # file -> its new content; None removes it
 
 
@@ -202,13 +201,3 @@ def test_every_bit_of_a_tail_counts(damaged: Path) -> None:
                 FeatureStore.open(damaged).array(layout.name).stored([N - 1])
     finally:
         file.write_bytes(sound)
-
-
-def test_shards_of_another_set(damaged: Path, tmp_path: Path) -> None:
-    """Sound in themselves, of the same shape, but not those that were written here."""
-    arrays, contents = _arrays()
-    write(tmp_path / "other", arrays, {**contents, "images/label": contents["images/label"][::-1].copy()})
-    shutil.copytree(damaged, tmp_path / "one")
-    shutil.copy(tmp_path / "other/images/label/c/0", tmp_path / "one/images/label/c/0")
-    with pytest.raises(StoreError, match=r"one/images/label/c/0 is damaged \(its tail\)"):
-        _ = FeatureStore.open(tmp_path / "one").labels

@@ -11,13 +11,12 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from store import FeatureWriter, StoreError
 from store.lock import Lock, _owner
 from tests.forked import CONTEXT, start
-from tests.store.conftest import ATTRIBUTES, CONSTANTS, SPEC, layouts, notes_of, unit_of
+from tests.store.conftest import CONSTANTS, SPEC, layouts
 
 
 def hold(path: Path, held: Event) -> None:
@@ -177,42 +176,10 @@ def _begin(path: Path) -> FeatureWriter:
     return FeatureWriter(path, SPEC, layouts(), CONSTANTS)
 
 
-def test_a_second_writer_is_refused(tmp_path: Path, contents: dict[str, np.ndarray]) -> None:
-    """It touches nothing of what the first has staged."""
-    with _begin(tmp_path / "one") as writer:
-        writer.write_unit(0, unit_of(contents, layouts(), 0), notes_of(layouts(), 0))
-        with pytest.raises(StoreError, match=rf"{tmp_path}/one is being written by process {os.getpid()} on"):
-            _begin(tmp_path / "one")
-        for unit in (1, 2):
-            writer.write_unit(unit, unit_of(contents, layouts(), unit), notes_of(layouts(), unit))
-        writer.finish(ATTRIBUTES)
-    assert not (tmp_path / ".staging").exists()
-
-
-def test_a_closed_writer_lets_another_go_on(tmp_path: Path, contents: dict[str, np.ndarray]) -> None:
-    with _begin(tmp_path / "one") as writer:
-        writer.write_unit(0, unit_of(contents, layouts(), 0))
-    again = _begin(tmp_path / "one")
-    assert again.missing_units() == [1, 2]
-    again.close()
-
-
-def test_a_lost_writer_holds_nothing(tmp_path: Path) -> None:
-    writer = _begin(tmp_path / "one")
-    del writer
-    _begin(tmp_path / "one").close()
-
-
 def test_a_writer_that_cannot_begin_holds_nothing(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("a file")
     with pytest.raises(StoreError, match="already holds files"):
         _begin(tmp_path / "one")
     assert not (tmp_path / ".staging").exists()
     (tmp_path / "one").unlink()
-    _begin(tmp_path / "one").close()
-
-
-def test_an_error_inside_the_block_releases_it(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), _begin(tmp_path / "one"):
-        raise KeyboardInterrupt
     _begin(tmp_path / "one").close()

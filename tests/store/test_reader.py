@@ -44,18 +44,6 @@ def _everywhere(folder: Path, arrays: list[ArrayLayout], contents: Contents) -> 
             assert got.dtype == expected.dtype
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "int64", "uint8"])
-@pytest.mark.parametrize(("n", "shard_rows"), [(1, 32), (31, 64), (128, 64), (150, 64), (20, 1024)])
-def test_rows_are_those_that_zarr_reads(tmp_path: Path, dtype: str, n: int, shard_rows: int) -> None:
-    arrays = [
-        ArrayLayout("images/label", (n,), "int64", ("image",), shard_rows),
-        ArrayLayout("patch/block0/view0", (n, 2, 3), dtype, ("image", "patch", "channel"), shard_rows),
-    ]
-    contents = values(arrays)
-    write(tmp_path / "s", arrays, contents)
-    _everywhere(tmp_path / "s", arrays, contents)
-
-
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     n=st.integers(1, 200),

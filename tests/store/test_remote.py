@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,8 @@ import fsspec  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
-from store import ArrayLayout, ArrayReader, FeatureStore, Loader, StoreError, verify
+from store import ArrayLayout, FeatureStore, Loader, StoreError, verify
 from store.remote import PIECE_NBYTES, REQUESTS, Remote
-from tests.forked import CONTEXT, start
 from tests.s3 import served
 from tests.store.conftest import SPEC, N, same, values, write
 from tests.store.service import Service
@@ -45,13 +43,6 @@ def _nbytes(array: Any) -> int:
     """Of all its shards, but for the padding of the last one."""
     layout = array.layout
     return sum(layout.nbytes(shard) for shard in range(layout.n_shards))
-
-
-def test_all_rows_of_all_arrays(written: Path, contents: dict[str, np.ndarray]) -> None:
-    store = FeatureStore.open(f"service://{written}", key=SPEC.key)
-    rows = np.random.default_rng(0).integers(0, N, 200)  # with repeats
-    for name, got in store.rows(rows).items():
-        assert same(got, contents[name][rows]), name
 
 
 @pytest.mark.parametrize("rows", [[3], [1, 30], [0, 0, 1], [5, 5, 7, 9], [63, 64], [149, 2, 2, 4], range(0, N, 7), []])
@@ -187,19 +178,6 @@ def test_a_lost_connection(wide: Path, placement: Any, error: Exception) -> None
             pass
     with pytest.raises(StoreError, match=f"cannot be read: {reason}"):
         store.tokens("patch").all()
-
-
-def test_a_reader_is_sent_to_another_process(wide: Path) -> None:
-    array = FeatureStore.open(f"service://{wide}").tokens("patch")
-    array.rows([0])
-    receiver, sender = CONTEXT.Pipe()
-    process = start(_answer, array, sender)
-    assert same(receiver.recv(), array.rows(range(9)))
-    process.join()
-
-
-def _answer(array: ArrayReader, answer: Connection) -> None:
-    answer.send(array.rows(range(9)))
 
 
 def test_s3(written: Path, contents: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
