@@ -37,6 +37,7 @@ def values_of(codec: Codec, shape: tuple[int, ...], magnitude: float, seed: int)
 def test_round_trip_within_the_bound(codec: Codec, shape: tuple[int, ...], magnitude: int, seed: int) -> None:
     """Also where float32 is subnormal, and at the largest numbers that can be stored."""
     values = values_of(codec, shape, magnitude, seed)
+    assert CODECS[codec.name] is codec
     codec.check(values, "x")
     parts = codec.encode(values.clone())
     stored = codec.parts(shape)
