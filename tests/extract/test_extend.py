@@ -132,21 +132,6 @@ def test_extending_what_is_not_there_makes_it(run: Run, tmp_path: Path) -> None:
     assert len(run(tmp_path / "f", existing="extend")) == N
 
 
-def test_an_interrupted_extension_goes_on(run: Run, made: Run, whole: Whole, tmp_path: Path) -> None:
-    before = made(tmp_path / "f", blocks=(1,)).spec.key
-    calls = iter(range(1000))
-
-    def stop(_: int) -> None:
-        if next(calls) == 6:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "f", blocks=(0,), existing="extend", progress=stop)
-    assert FeatureStore.open(tmp_path / "f").spec.key == before
-    run(tmp_path / "f", blocks=(0,), existing="extend")
-    assert files(tmp_path / "f") == whole(blocks=(0, 1))
-
-
 class TestRefused:
     def test_another_encoder(self, run: Run, made: Run, tmp_path: Path) -> None:
         made(tmp_path / "f")

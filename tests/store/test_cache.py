@@ -156,25 +156,6 @@ def test_what_is_in_use_stays(sets: list[Path], tmp_path: Path) -> None:
     assert Service.nbytes() == 0
 
 
-def test_the_bound_holds_at_all_times(sets: list[Path], tmp_path: Path) -> None:
-    bound, most, stop = 9 * BLOCK, 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal most
-        while not stop.is_set():
-            most = max(most, used(tmp_path))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        for i in (0, 1, 2, 0):
-            opened(sets[i], DiskCache(tmp_path, bound)).tokens("patch").all()
-    finally:
-        stop.set()
-        watcher.join()
-    assert 7 * BLOCK < most <= bound
-
-
 def test_a_smaller_bound_than_last_time(sets: list[Path], tmp_path: Path) -> None:
     opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch").all()
     DiskCache(tmp_path, 3 * BLOCK)

@@ -83,13 +83,6 @@ def test_rows_that_share_a_digest_are_one_request(written: Path) -> None:
     assert len(Service.data()) == 3
 
 
-def test_requests_wait_together(wide: Path) -> None:
-    array = FeatureStore.open(f"service://{wide}").tokens("patch")
-    Service.delay = 0.1
-    array.all()
-    assert 5 <= Service.most <= REQUESTS
-
-
 def test_a_store_is_opened_in_a_few_rounds(written: Path) -> None:
     Service.delay = 0.05
     FeatureStore.open(f"service://{written}")
