@@ -51,7 +51,7 @@ class Cifar:
                     [label] * self.n_label_bytes + [40 * len(contents)] * PIXELS_NBYTES
                 )
                 images[split][f"{split}/{i:05d}"] = (classes[label],)
-        return Example(contents, images)
+        return Example(contents, classes, images)
 
 
 @dataclass(frozen=True)

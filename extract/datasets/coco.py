@@ -59,6 +59,7 @@ EXAMPLE = Example(
         **pictures("val2017", "000000000003.jpg", "000000000009.jpg", "5.jpg"),
         **pictures("train2017", "000000000003.jpg", "000000000009.jpg", "5.jpg"),
     },
+    ("person", "stop sign", "toothbrush"),
     {"val2017": LABELLED, "train2017": LABELLED},
 )
 COCO = Published(coco, SPLITS, tuple(f"annotations/instances_{split}.json" for split in SPLITS), EXAMPLE)

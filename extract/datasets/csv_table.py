@@ -119,6 +119,7 @@ EXAMPLE = Example(
         "deep/b.jpg": None,
         "c.jpg": None,
     },
+    ("ape", "cat"),
     {"": {"1": ("cat",), "2": ("ape",), "3": ("cat",)}},
     source="images.csv",
 )

@@ -57,6 +57,7 @@ EXAMPLE = Example(
         "CUB_200_2011/classes.txt": f"1 {BLACK_FOOTED}\n2 {LAYSAN}\n",
         **pictures("CUB_200_2011/images", f"{BLACK_FOOTED}/a.jpg", f"{BLACK_FOOTED}/b.jpg", f"{LAYSAN}/c.jpg"),
     },
+    ("Black footed Albatross", "Laysan Albatross"),
     {
         "train": {f"{BLACK_FOOTED}/b": ("Black footed Albatross",), f"{LAYSAN}/c": ("Laysan Albatross",)},
         "test": {f"{BLACK_FOOTED}/a": ("Black footed Albatross",)},

@@ -37,6 +37,7 @@ EXAMPLE = Example(
         **pictures("food-101/images/apple_pie", "7.jpg", "1.jpg", "3.jpg"),
         **pictures("food-101/images/waffles", "7.jpg", "1.jpg", "3.jpg"),
     },
+    ("apple_pie", "waffles"),
     {
         "train": {"waffles/7": ("waffles",), "waffles/1": ("waffles",), "apple_pie/3": ("apple_pie",)},
         "test": {"apple_pie/7": ("apple_pie",), "apple_pie/1": ("apple_pie",), "waffles/3": ("waffles",)},

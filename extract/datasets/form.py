@@ -17,12 +17,14 @@ class Example:
 
     Attributes:
         files: by path, their content; None is an image.
+        classes: their names by label.
         images: by split, the names of the classes of each image, by its id and in order. A form without splits has one, "".
         source: path of what the user names.
         listed: a list names the images, so that one that is missing is noticed.
     """
 
     files: Mapping[str, str | bytes | Callable[[], bytes] | None]
+    classes: tuple[str, ...]
     images: Mapping[str, Mapping[str, tuple[str, ...]]]
     source: str = "."
     listed: bool = True

@@ -40,6 +40,7 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
 
 EXAMPLE = Example(
     pictures("cat", "2.png") | pictures("bee", "deep/0.png") | pictures("ape", "1.png", "0.JPEG"),
+    ("ape", "bee", "cat"),
     {"": {"ape/0": ("ape",), "ape/1": ("ape",), "bee/deep/0": ("bee",), "cat/2": ("cat",)}},
     listed=False,
 )

@@ -102,6 +102,7 @@ EXAMPLE = Example(
         **pictures("train", "n01443537/n01443537_2.JPEG", "n01440764/n01440764_10026.JPEG", "n01440764/n01440764_9.JPEG"),
         **pictures("val", "val_1.JPEG", "val_2.JPEG"),
     },
+    ("tench, Tinca tinca", "goldfish"),
     {
         "train": {
             "n01440764_10026": ("tench, Tinca tinca",),

@@ -53,6 +53,7 @@ EXAMPLE = Example(
         **{f"Groundtruth/TrainTestLabels/Labels_{concept}_Test.txt": marks for concept, (_, marks) in MARKS.items()},
         **pictures("Flickr", "actor/0001_2.jpg", "actor/0002_3.jpg", "zoo/0001_9.jpg", "zoo/0002_8.jpg"),
     },
+    ("airport", "animal", "beach"),
     {
         "train": {"actor/0001_2": ("airport", "animal"), "zoo/0002_8": (), "zoo/0001_9": ("animal",)},
         "test": {"actor/0002_3": ("animal", "beach")},

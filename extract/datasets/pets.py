@@ -39,6 +39,7 @@ EXAMPLE = Example(
         "oxford-iiit-pet/annotations/test.txt": "Abyssinian_2 1 1 1\n",
         **pictures("oxford-iiit-pet/images", "Abyssinian_1.jpg", "Abyssinian_2.jpg", "american_bulldog_1.jpg", "beagle_9.jpg"),
     },
+    ("Abyssinian", "American Bulldog"),
     {
         "trainval": {"Abyssinian_1": ("Abyssinian",), "american_bulldog_1": ("American Bulldog",)},
         "test": {"Abyssinian_2": ("Abyssinian",)},

@@ -44,6 +44,7 @@ EXAMPLE = Example(
         **pictures("stanford_cars/cars_train", "00001.jpg", "00002.jpg"),
         **pictures("stanford_cars/cars_test", "00001.jpg"),
     },
+    NAMES,
     {"train": {"00001": (NAMES[2],), "00002": (NAMES[0],)}, "test": {"00001": (NAMES[1],)}},
 )
 SIGNS = ("stanford_cars/devkit/cars_meta.mat", "devkit/cars_meta.mat")

@@ -108,6 +108,7 @@ EXAMPLE = Example(
         "train-001.tar": partial(tar_file, {"c.ppm": PPM, "c.cls": b"1"}),
         CLASS_NAMES: "ape\nbee\n",
     },
+    ("ape", "bee"),
     {"": {"b": ("bee",), "a": ("ape",), "c": ("bee",)}},
     listed=False,
 )
