@@ -196,10 +196,12 @@ class TestRepair:
         flip(sound / "zarr.json", 300)
         assert "--on-error" not in beyondcls("store", "repair", sound)[1]
 
-    def test_the_split_stands_in_the_command(self, beyondcls, tmp_path):
-        path = write_features(tmp_path / "set").path
-        flip(path / "zarr.json", 300)
-        assert "--split test" in beyondcls("store", "repair", path, "--form", "cub", "--split", "test")[1]
+    def test_what_was_asked_for_stands_in_the_command(self, beyondcls, tmp_path):
+        path = write_features(tmp_path / "set", maps=()).path
+        flip(path / PATCH / "c/0/0/0", 3)
+        said = beyondcls("store", "repair", path, "--form", "cub", "--split", "test")[1]
+        assert "--split test" in said
+        assert "--no-maps" in said
 
     def test_a_spec_that_can_be_read_is_trusted_more_than_folders(self, tmp_path):
         path, arrays = tmp_path / "set", layouts()
