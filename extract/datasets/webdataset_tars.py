@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from webdataset.shardlists import expand_urls
-
 from extract.datasets.form import Example, Plain
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.remote import RemoteFile
@@ -56,6 +54,8 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
 
 
 def _tars(source: str, pipes: Path | None) -> Sequence[Path | RemoteFile]:
+    from webdataset.shardlists import expand_urls
+
     folder = RemoteFile(source) if "://" in source else Path(source)
     if pipes is None and "::" not in source and folder.is_dir():
         inside: Sequence[Path | RemoteFile] = sorted(folder.glob("*.tar"), key=str)
