@@ -5,18 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import venv
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from tests.forked import status
-from tests.machines import quick_dvc
-
 IMAGE_PACKAGES = ("timm", "torchvision", "webdataset")  # what extraction needs and probing must not
 DATA, ENCODERS = "quickstart/data", "quickstart/encoders"
-QUICK_DVC = Path(quick_dvc.__file__)
+QUICK_DVC = Path(__file__).with_name("quick_dvc.py")
 SCRIPT = "#!{python}\nimport sys\nfrom pipelines.cli import run\nsys.exit(run())\n"
 
 
@@ -91,12 +87,7 @@ class Machine:
         return shown
 
     def dvc(self, *arguments: str, fails: bool = False) -> str:
-        """As `run`, of DVC, in a process that need not import it any more."""
-        with tempfile.NamedTemporaryFile("r") as shown:
-            ended = status(quick_dvc.run_in, self.repo, self.environment, arguments, shown.name)
-            said = shown.read()
-        assert (ended != 0) == fails, f"dvc {' '.join(arguments)}: exit code {ended}\n{said}"
-        return said
+        return self.run(*self.dvc_command(*arguments), fails=fails)
 
     def dvc_command(self, *arguments: str) -> list[str]:
         return [str(self.python), "-P", str(QUICK_DVC), *arguments]
