@@ -11,9 +11,7 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    ["pytest", "zarr", "extract.run", "extract.encoders", "pipelines.extract", "dvc.cli.parser", "dvc.repo"]
-)
+CONTEXT.set_forkserver_preload(["pytest", "zarr", "extract.run", "extract.encoders", "pipelines.cli"])
 
 
 def start(function: Callable[..., object], *arguments: Any) -> ForkServerProcess:

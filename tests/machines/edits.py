@@ -145,7 +145,7 @@ NEW_STATISTIC = new_entry(
 ABMILP = of.probe_stage("abmilp")
 EDITS = (
     Edit("nothing", lambda repo: None, ABMILP),
-    Edit("a parameter of a head that reads [cls]", of_head("cls_heads", "cls"), of.probe_stage("cls"), elsewhere=True),
+    Edit("a parameter of a head that reads [cls]", of_head("cls_heads", "cls"), of.probe_stage("cls")),
     Edit("a parameter of a head that reads patch tokens", of_head("heads", "average"), of.probe_stage("average")),
     Edit("a parameter of `abmilp`", of_head("heads", "abmilp"), ABMILP),
     Edit("a new head under `heads`", of_params(lambda p: p["heads"].update(new={})), of.probe_stage("new")),
