@@ -149,21 +149,6 @@ def test_members_and_heads_each_with_a_query_for_each_image():
     torch.testing.assert_close(vectors, torch.einsum("mbht,btd->mbhd", expected, PATCH))
 
 
-def test_queries_of_zero_pool_the_average():
-    for name, parameter in (("ap", "query"), ("ep", "queries")):
-        a = make(name, **({"queries": 4} if name == "ep" else {}))
-        torch.nn.init.zeros_(a.get_parameter(parameter))
-        vector, weights = a({"patch": PATCH})
-        torch.testing.assert_close(vector, a.value(PATCH.mean(1)))
-        torch.testing.assert_close(weights, torch.full_like(weights, 1 / T))
-
-
-def test_simpool_without_keys_is_the_average_of_normalised_tokens():
-    a = make("simpool")
-    torch.nn.init.zeros_(a.key.weight)
-    torch.testing.assert_close(a({"patch": PATCH}).vector, a.norm(PATCH).mean(1))
-
-
 def test_each_head_keeps_its_own_largest():
     a = make("ap", heads=2, top_k=1)
     keys, values = (x.unflatten(-1, (2, -1)) for x in (a.key(PATCH), a.value(PATCH)))  # [B, T, H, D / H]

@@ -76,17 +76,6 @@ def test_the_final_norm_comes_along(tmp_path):
     assert torch.equal(loaded(features)[0], head(features)[0])
 
 
-def test_running_statistics_come_along(tmp_path):
-    spec = HeadSpec("ap", {"heads": 2, "form": "aim"})
-    head = spec.build(8, 9, 3)
-    head.norm.running_mean += 3
-    head.aggregator.statistics.mean += 5
-    save_probe(tmp_path / "p", head, spec, 9, {})
-    loaded = load_probe(tmp_path / "p")
-    assert torch.equal(loaded.norm.running_mean, torch.full((8,), 3.0))
-    assert torch.equal(loaded.aggregator.statistics.mean, torch.full((8,), 5.0))
-
-
 @pytest.mark.parametrize(("name", "held"), [("ap", "query"), ("v-jepa", "token")])
 def test_a_query_that_was_held_with_one_axis(name, held, tmp_path):
     spec = HeadSpec(name, {"heads": 2})

@@ -64,15 +64,6 @@ class TestEveryStack:
             for parameter, own in head.named_parameters():
                 torch.testing.assert_close(stack.parameters[parameter].grad[m], own.grad)
 
-    def test_shapes(self, name, batches):
-        logits, weights = Stack(heads_of(SPECS[name]))(batches[0])
-        assert logits.shape == (M, 15, K)
-        if "cls" in name:
-            assert weights is None
-        else:
-            assert weights.shape == ((15, T) if name == "average" else (M, 15, T))
-            torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1], dtype=torch.float64))
-
     @pytest.mark.parametrize("members", [[2, 0], [1], [0, 1, 2], []])
     def test_goes_on_with_some_members(self, name, members, batches):
         stack, heads = Stack(heads_of(SPECS[name])), heads_of(SPECS[name])
