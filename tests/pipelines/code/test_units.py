@@ -50,7 +50,8 @@ def of_params(text: str) -> dict[str, dict[str, str | None]]:
 
 def lazily(module: str) -> list[str]:
     """A module, and those that its functions import when they run."""
-    file = ROOT / f"{module.replace('.', '/')}.py"
+    path = ROOT / module.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     inside = (node for part in ast.parse(file.read_text()).body if isinstance(part, ast.FunctionDef) for node in ast.walk(part))
     found = {node.module for node in inside if isinstance(node, ast.ImportFrom) and node.module}
     return [module, *sorted(name for name in found if name.startswith(("extract", "pipelines", "probe", "store")))]
