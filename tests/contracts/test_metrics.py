@@ -28,10 +28,6 @@ def perfect(labels: torch.Tensor) -> torch.Tensor:
     return torch.full((len(labels), K), -torch.inf).scatter(1, labels[:, None], 1.0)
 
 
-def test_whoever_is_counted_is_counted_by_image():
-    assert METRICS.keys() == PER_IMAGE.keys()
-
-
 @pytest.mark.parametrize("name", PER_IMAGE)
 class TestOneLabel:
     def test_many_members_at_once_are_each_of_them(self, name):

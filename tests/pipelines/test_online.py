@@ -73,11 +73,6 @@ def test_the_map_lies_as_the_patches(world):
     assert model(x)[1][0].argmax() == 7
 
 
-def test_one_picture_alone_is_as_in_a_batch(world, images):
-    model = online(world.encoder, world.probe("abmilp"))
-    torch.testing.assert_close(model(images)[0][1:], model(images[1:])[0])
-
-
 def test_computes_what_the_head_reads_and_no_more(world, images, monkeypatch):
     asked = []
     monkeypatch.setattr(Encoder, "__call__", watched(asked, Encoder.__call__))

@@ -229,9 +229,6 @@ class TestBadInput:
         assert "sees input_size 32 (not 40)" in said(photo, "--encoder", "mine", "--params", params)
         assert "--mean is 'a,b,c', expected numbers with commas" in said(photo, "--mean", "a,b,c")
 
-    def test_no_probe(self, said, tmp_path):
-        assert "there is no probe" in said(probe=tmp_path / "seed0")
-
     def test_images_that_are_not_there(self, said, tmp_path):
         assert "there is no image 'gone.png', nor any that it matches as a pattern" in said("gone.png")
         assert "there is no image 'gone/*.png'" in said("gone/*.png")

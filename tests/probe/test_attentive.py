@@ -10,7 +10,6 @@ from probe.aggregators.attentive import Attentive
 from probe.grid import HeadSpec
 from probe.optim import LARS
 from probe.stack import Stack
-from store import BeyondClsError
 
 B, T, D = 3, 10, 24
 torch.manual_seed(7)
@@ -86,12 +85,6 @@ def test_attentive_probing_of_cae_begins_as_the_average():
     torch.testing.assert_close(a({"patch": PATCH}).weights, torch.full((B, T), 1 / T, dtype=torch.float64))
     a({"patch": PATCH}).vector.sum().backward()
     assert a.query.grad.any()  # and leaves it
-
-
-@pytest.mark.parametrize("form", ["aim", "cae"])
-def test_forms_that_normalise_in_their_own_way(form):
-    with pytest.raises(BeyondClsError, match=f"norm is true, expected false: form='{form}' normalises the tokens"):
-        make_aggregator("ap", D, form=form, norm=True)
 
 
 @pytest.mark.parametrize(

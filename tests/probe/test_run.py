@@ -13,7 +13,7 @@ import xxhash
 from probe.closed import CLOSED, make_closed
 from probe.cost import Cost
 from probe.grid import HeadPlan, HeadSpec
-from probe.metrics import MULTILABEL
+from probe.metrics import MULTILABEL, PER_IMAGE
 from probe.recipe import Recipe
 from probe.run import n_epochs, probe
 from probe.saved import load_with
@@ -59,7 +59,7 @@ class TestWhatIsWritten:
         assert metrics["selected"]["on"] == "nothing"
         rows = list(csv.DictReader((tmp_path / "out/curves.csv").open()))
         assert [(r["seed"], r["epoch"]) for r in rows] == [(s, e) for s in "03" for e in "123"]
-        assert set(rows[0]) == {"seed", "epoch", "loss", "train_top1", "top1", "top5", "entropy"}
+        assert set(rows[0]) == {"seed", "epoch", "loss", "train_top1", "entropy", *PER_IMAGE}
         for measure in ("top1", "train_top1"):
             assert [float(rows[i][measure]) for i in (2, 5)] == metrics[measure]["values"]
         weights = np.load(tmp_path / "out/trained/weights.npy")

@@ -230,26 +230,25 @@ def test_a_refused_head_is_trained_and_one_that_agrees_stays(sets, out, monkeypa
     assert written["abmilp"] == json.loads((out / "abmilp/metrics.json").read_text())
 
 
-@pytest.mark.parametrize("placement", ["memory", "stream"])
-def test_of_a_study_with_one_head_edited_that_one_trains_as_it_would_among_all(placement, sets, tmp_path):
+def test_of_a_study_with_one_head_edited_that_one_trains_as_it_would_among_all(sets, tmp_path):
     heads = HEADS | {
         "two": HeadPlan(HeadSpec("abmilp", {"branches": 2}), RECIPE, (0, 3)),
         "knn": HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=(3,))),
     }
     edited = heads | {"two": replace(heads["two"], head=HeadSpec("abmilp", {"branches": 3}))}
-    probe(*sets, tmp_path / "out", heads, placement=placement)
+    probe(*sets, tmp_path / "out", heads)
     said = []
-    probe(*sets, tmp_path / "out", edited, placement=placement, say=said.append)
+    probe(*sets, tmp_path / "out", edited, say=said.append)
     told = [m.removeprefix(f"{tmp_path}/out/").split(" (")[0] for m in said if "kept," in m or "again," in m]
     assert told == [
         "two: trained again, it is asked for otherwise",
         "abmilp: kept, 12 steps of its pass agree",
         "cls: kept, 12 steps of its pass agree",
     ]
-    probe(*sets, tmp_path / "anew", edited, placement=placement)
+    probe(*sets, tmp_path / "anew", edited)
     assert content(tmp_path / "out") == content(tmp_path / "anew")
     said.clear()
-    probe(*sets, tmp_path / "out", edited, placement=placement, say=said.append)
+    probe(*sets, tmp_path / "out", edited, say=said.append)
     assert len([m for m in said if "kept," in m]) == 3  # that it trained without the others does not show
 
 
