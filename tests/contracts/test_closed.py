@@ -81,6 +81,7 @@ class TestEveryProtocol:
         training, test = make(offset=1.0), make(20, seed=1)
         plain = run(name, training, test)
         backwards = run(name, training, test, list(VALUES[::-1]))
+        assert plain.selection == backwards.selection
         assert torch.equal(plain.scores, backwards.scores)
 
     def test_one_value_needs_no_selection(self, name, make):
