@@ -66,6 +66,13 @@ def test_without_parameters_it_is_pooled(run, tmp_path):
     assert np.load(tmp_path / "out/trained/weights.npy").shape == (64, 9)
 
 
+def test_what_cannot_be_counted_is_said(run):
+    text = MINE.replace("        self.score = torch.nn.Linear(dim, 1)\n", "")
+    metrics = run(text.replace("self.score(patch).squeeze(-1)", "(patch.sum(-1) * float(patch.sum() > 0))"))
+    assert (metrics["cost"]["parameters"], metrics["cost"]["flops_per_image"]) == (0, None)
+    assert any("flops_per_image is unknown: this aggregator's steps depend on values" in note for note in metrics["notes"])
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -392,6 +392,10 @@ class TestBadInput:
         ):
             probe(*pair, tmp_path / "out", HeadPlan(HeadSpec("central-attention"), RECIPE))
 
+    def test_no_final_norm(self, sets, tmp_path):
+        with pytest.raises(StoreError, match="has no final norm to apply; train this head without final_norm"):
+            probe(*sets, tmp_path / "out", HeadPlan(HeadSpec(final_norm=True), RECIPE))
+
     def test_no_valid_image(self, sets, tmp_path):
         empty = write_features(tmp_path / "empty", 64, invalid=range(64))
         with pytest.raises(StoreError, match="empty has no valid, labelled image"):
