@@ -13,7 +13,7 @@ import xxhash
 from jaxtyping import Bool
 
 from probe import timing
-from probe.closed import CLOSED, Closed, Logistic, Ridge, Vectors
+from probe.closed import CLOSED, Closed, Vectors
 from probe.cost import Cost, bytes_read, cost_of, shapes_read
 from probe.grid import HeadPlan
 from probe.metrics import top_k_hits
@@ -24,7 +24,6 @@ from probe.select import Selected
 from probe.sources import Source
 
 KEPT = "kept.json"  # that a head was checked and kept; no output of DVC, or what depends on the head would run (.dvcignore)
-LINEAR = (Logistic, Ridge)  # protocols whose classifier is a linear layer, as that of a head
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
 
 
@@ -65,7 +64,7 @@ def measures_of_closed(
         **{measure: over_seeds([value]) for measure, value in result.metrics.items()},
         "seeds": [],
         "protocol": {"name": called, **vars(protocol)},
-        "cost": asdict(cost if isinstance(protocol, LINEAR) else Cost(0, None, None, cost.bytes_per_image)),
+        "cost": asdict(cost if protocol.linear else Cost(0, None, None, cost.bytes_per_image)),
         "selected": {**result.chosen, **asdict(result.selection)},
         "notes": [*result.notes, *_cautions(name, passes)],
     }
