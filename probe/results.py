@@ -22,6 +22,7 @@ from probe.passes import Outcome, Passes
 from probe.saved import save_probe
 from probe.select import Selected
 from probe.sources import Source
+from store.pretraining import NAMES, passed_on
 
 KEPT = "kept.json"  # that a head was checked and kept; no output of DVC, or what depends on the head would run (.dvcignore)
 LINEAR = (Logistic, Ridge)  # protocols whose classifier is a linear layer, as that of a head
@@ -76,6 +77,7 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
     reads = passes.template(name).aggregator.reads
     return {
         "encoder": passes.training.store.attributes["encoder"],
+        **passed_on(passes.training.store.attributes),
         **plan.head.to_dict(),
         "block": passes.training.probed_block,
         "n_training": len(passes.training.rows),
@@ -133,6 +135,19 @@ def write_measures(folder: Path, measures: Mapping[str, Any]) -> None:
         file.unlink(missing_ok=True)
     (folder / "curves.csv").write_text("seed,epoch\n")
     (folder / "metrics.json").write_text(json.dumps(measures, indent=1) + "\n")
+
+
+def with_pretraining(folder: Path, pretraining: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of metrics.json, which is written again if it says something else of the encoder's training than this."""
+    file, timed = folder / "metrics.json", timing.is_of_metrics(folder)
+    measures: dict[str, Any] = json.loads(file.read_text())
+    if {name: measures[name] for name in NAMES if name in measures} != pretraining:
+        others = {name: value for name, value in measures.items() if name not in (*NAMES, "encoder")}
+        measures = {"encoder": measures["encoder"], **pretraining, **others}
+        file.write_text(json.dumps(measures, indent=1) + "\n")
+        if timed:
+            timing.stays(folder)
+    return measures
 
 
 def write_correct(folder: Path, correct: Bool[np.ndarray, "M N"]) -> None:

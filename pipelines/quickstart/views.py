@@ -37,13 +37,26 @@ from probe.sources import Source
 from probe.stack import Stack
 from probe.train import Family, train
 from store import FeatureStore
+from store.pretraining import NAMES
 
 HEADS = ("cls", "average", "abmilp")
 STORED = (0, 1, 2, 4, 8, 16)  # crops; 0: the evaluation crop alone
 FRESH = "fresh"
 # In metrics.json, what does not depend on the crops.
 ALIKE = (
-    *("encoder", "aggregator", "options", "normalisation", "final_norm", "init", "block", "features", "recipe", "seeds"),
+    *(
+        "encoder",
+        *NAMES,
+        "aggregator",
+        "options",
+        "normalisation",
+        "final_norm",
+        "init",
+        "block",
+        "features",
+        "recipe",
+        "seeds",
+    ),
     *("n_training", "n_test", "test_images", "n_tokens", "n_classes", "n_parameters", "cost"),
 )
 
