@@ -163,8 +163,8 @@ def _attributes(encoder: Encoder, images: ImageSet, problems: Sequence[str]) -> 
     """What a reader of the set wants to know beside its description."""
     names = list(images.classes) if images.classes is not None else None
     caution = {"cls_caution": encoder.cls_caution} if encoder.cls_caution else {}
-    about = {"encoder": encoder.name, "norm_eps": encoder.norm()[1], "classes": names, "problems": list(problems)}
-    return {**about, **encoder.pretraining.to_dict(), **caution}
+    about = {**encoder.pretraining.to_dict(), **caution}
+    return {"encoder": encoder.name, "norm_eps": encoder.norm()[1], "classes": names, "problems": list(problems), **about}
 
 
 def _write(

@@ -152,6 +152,12 @@ def known_pretraining(name: str) -> Pretraining:
     return UNKNOWN if entry is None else Pretraining(entry.family, entry.seed)
 
 
+def checked_family(family: str | None) -> None:
+    """Raises: BeyondClsError: it is none of FAMILIES; with the nearest one."""
+    if family is not None and family not in FAMILIES:
+        raise BeyondClsError(unknown("family", str(family), FAMILIES, "Leave it out if it is none of these"))
+
+
 def _pretraining(
     name: str, model: str | None, checkpoint: str | Path | None, random_seed: int | None, family: str | None
 ) -> Pretraining:
@@ -159,8 +165,7 @@ def _pretraining(
 
     Raises: BeyondClsError: an unknown family, or one of weights that were drawn.
     """
-    if family is not None and family not in FAMILIES:
-        raise BeyondClsError(unknown("family", str(family), FAMILIES, "Leave it out if it is none of these"))
+    checked_family(family)
     named = model or name
     published = checkpoint is None or named in ENCODERS or "." in named  # a tag names weights of timm
     known = known_pretraining(named) if published else UNKNOWN
@@ -214,4 +219,4 @@ def timm_names(pretrained: bool = False) -> list[str]:
     return timm.list_models(["vit_*", "deit*", "beit*", "eva*", "convnext*", "mixer*"], pretrained=pretrained)
 
 
-__all__ = ["ENCODERS", "Encoded", "Encoder", "Pretrained", "known_pretraining", "load_encoder", "timm_names"]
+__all__ = ["ENCODERS", "Encoded", "Encoder", "Pretrained", "checked_family", "known_pretraining", "load_encoder", "timm_names"]

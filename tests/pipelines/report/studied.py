@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from pipelines.report.collect import Attention, Inputs, Measure, Probe
+from tests.pipelines.report.written import pretraining_of
 
 RECIPE = {"epochs": 4, "batch_size": 128, "optimiser": "sgd", "base_lr": 0.03}
 
@@ -35,6 +36,7 @@ def studied(encoder: str, head: str, top1: float, aggregator: str = "abmilp", **
         weights=None,
         aggregator=aggregator,
         cost=cost,
+        pretraining=pretraining_of(encoder),
     )
 
 

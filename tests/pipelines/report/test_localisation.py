@@ -16,6 +16,7 @@ from pipelines.report.page import render
 from pipelines.report.published.table_8 import TABLE_8
 from pipelines.report.sections.localisation import section
 from store import BeyondClsError
+from tests.pipelines.report.written import pretraining_of
 
 
 def over_seeds(*values: float) -> dict[str, object]:
@@ -36,7 +37,7 @@ CROP = {"words": "central crop, in 224 x 224 pixels; 12.3 % of the boxes' area l
 
 def write(root: Path, encoder: str, maps: list[dict[str, object]], **others: object) -> Path:
     content = {"encoder": encoder, "data": "d", "n_images": 1000, "n_images_outside": 0, "size": 224, "maps": maps}
-    content |= {"frame": OFFICIAL, **others}
+    content |= {"frame": OFFICIAL, **pretraining_of(encoder).to_dict(), **others}
     (root / encoder).mkdir(parents=True)
     file = root / encoder / "localisation.json"
     file.write_text(json.dumps(content))
@@ -72,7 +73,7 @@ def test_nothing_localised_is_no_section(tmp_path):
 
 
 def test_a_row_for_each_encoder_and_the_best_in_bold(tmp_path):
-    write(tmp_path, "a-random", maps(abmilp=(20, 20, 20)))
+    write(tmp_path, "a-twin", maps(abmilp=(20, 20, 20)))
     write(tmp_path, "mae", maps())
     found = built(tmp_path)
     assert found.anchor == "localisation"
@@ -126,7 +127,7 @@ def test_says_what_the_numbers_show(tmp_path):
 def test_trained_encoders_stand_against_what_an_untrained_one_finds(tmp_path):
     write(tmp_path, "mae", maps())
     write(tmp_path, "weak", maps(abmilp=(21, 21)))
-    write(tmp_path, "a-random", maps(heads=(21, 22), abmilp=(20, 20), centre=50))
+    write(tmp_path, "a-twin", maps(heads=(21, 22), abmilp=(20, 20), centre=50))
     write(tmp_path, "random", maps(heads=(33, 40), abmilp=(20, 20)))
     assert texts(built(tmp_path), "finding")[1] == (
         "random was never trained, and its best map ([cls], attention head 1) still finds 40.0: so much stands out in the "
@@ -243,10 +244,10 @@ def has(picture: np.ndarray, colour: str) -> np.ndarray:
 
 def test_predicted_boxes_stand_beside_the_true_ones(tmp_path):
     write_boxes(tmp_path, "mae")
-    write_boxes(tmp_path, "a-random", flips=[True] * 8, crops=[[10, 0, 30, 20]] * 8)
+    write_boxes(tmp_path, "a-twin", flips=[True] * 8, crops=[[10, 0, 30, 20]] * 8)
     write(tmp_path, "old", maps())  # an earlier version wrote no boxes
     shown = gallery(built(tmp_path))
-    assert shown.columns == ("image", "mae", "a-random")
+    assert shown.columns == ("image", "mae", "a-twin")
     assert [row[0].lines for row in shown.rows] == [("000",), ("001",), ("002",), ("004",), ("005",), ("006",)]
     (image, mae, random), (_, unseen, _), *_ = shown.rows
     assert mae.lines == ("[cls] IoU 0.25", "AbMILP IoU 1.00")

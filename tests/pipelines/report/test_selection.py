@@ -3,6 +3,7 @@
 import csv
 import html
 import json
+import math
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Figures, Section, Table, Text
 from pipelines.report.divergences import SHADE, Pair
 from pipelines.report.published.table_6 import TABLE_6
-from pipelines.report.sections.selection import UNTRAINED, section
-from probe.aggregators import AGGREGATORS, make_aggregator
+from pipelines.report.sections.selection import section
+from probe.aggregators import AGGREGATORS
 from store import BeyondClsError
 from tests.pipelines.report.written import write_all, write_probe
 
@@ -80,9 +81,19 @@ def test_nothing_where_nothing_was_computed(root: Path):
     assert section(inputs_of(root)) is None
 
 
-def test_untrained_are_those_without_parameters_that_do_not_weight_all_alike():
-    without = {name for name in AGGREGATORS if not make_aggregator(name, 96, 9).trainable}
-    assert set(UNTRAINED) == without - {"cls", "cls-average", "average", "max"}
+@pytest.mark.parametrize(
+    ("parameters", "entropy", "is_selected"),
+    [(0, 1.1, True), (0, math.log(4), False), (0, None, False), (193, 1.1, False), (None, 1.1, False)],
+)
+def test_untrained_selections_are_heads_without_parameters_that_weight_patches_unevenly(
+    root: Path, parameters: int | None, entropy: float | None, is_selected: bool
+):
+    """By its numbers alone: also a head of one's own. Average has none and weights all alike, [cls] and max weight nothing."""
+    folder = write_probe(root / "studies/selection", "mae", "my-own", 50.0)
+    measured = {} if entropy is None else {"entropy": {"mean": entropy, "std": 0.0, "values": [entropy]}}
+    change(folder, lambda metrics: metrics.update(cost={"parameters": parameters}, **measured))
+    groups = {row.cells[0].text: row.group for row in tables(root)["selection"].rows}
+    assert groups["my-own"] == ("selected without training" if is_selected else "others")
 
 
 class TestTable:

@@ -10,11 +10,24 @@ import numpy as np
 from PIL import Image
 
 from extract.datasets import open_images
+from store.pretraining import JOINT, MASKED, UNKNOWN, Pretraining
 
 CLASSES = ("<script>alert(1)</script>", "dog", "cat")
 STATISTICS = ("cls_self", "cls_patch_entropy", "patch_self", "patch_patch_entropy")
 ACCURACY = {"mae": {"cls": 46.25, "average": 48.5, "abmilp": 51.5}, "random": {"cls": 34.0, "average": 35.0, "abmilp": 36.5}}
+UNITS = ("share of attention, 0–1", "entropy, nats")
 N_IMAGES, N_TOKENS = 7, 4
+PRETRAINING = {
+    **dict.fromkeys(("mae", "simmim", "mae-b16", "quickstart-mae"), Pretraining(MASKED)),
+    **dict.fromkeys(("dino", "mocov3", "dino-b16", "quickstart-mocov3"), Pretraining(JOINT)),
+    **dict.fromkeys(("random", "a-twin", "b-twin", "quickstart-random"), Pretraining(random_seed=0)),
+}
+PARAMETERS = {"abmilp": 193, "sa-abmilp": 147_841}  # of aggregators; others have none
+
+
+def pretraining_of(encoder: str) -> Pretraining:
+    """What is written down of an encoder; the program knows no more by its name."""
+    return PRETRAINING.get(encoder, UNKNOWN)
 
 
 def write_images(folder: Path, n: int = N_IMAGES, problem: bool = False) -> str:
@@ -56,6 +69,7 @@ def write_probe(
 
     metrics = {
         "encoder": recorded or encoder,
+        **pretraining_of(encoder).to_dict(),
         "aggregator": head,
         "options": {"depth": 1} if head == "abmilp" else {},
         "top1": measure(top1),
@@ -70,6 +84,7 @@ def write_probe(
         "selected": selected or {"base_lr": 0.03, "weight_decay": 0.0, "on": "nothing", "by": None, "n_images": 0},
         "command": f"beyondcls probe --head {head} --out probes/<{encoder}>",
         "features": {"training": f"training-{encoder}", "test": f"test-{encoder}"},
+        "cost": {"parameters": PARAMETERS.get(head, 0)},
     }
     (folder / "metrics.json").write_text(json.dumps(metrics))
     curve = [(seed, epoch, 2.0 / epoch + seed, 10.0 * epoch + seed) for seed in seeds for epoch in (1, 2)]
@@ -108,12 +123,14 @@ def write_attention(
     np.save(folder / "maps/crops.npy", np.tile(np.array([0, 0, side, side], np.float32), (n_images, 1)))
     summary = {
         "encoder": encoder,
+        **pretraining_of(encoder).to_dict(),
         "key": f"test-{encoder}",
         "data": digest,
         "n_images": n_images,
         "n_tokens": n_tokens,
         "classes": list(CLASSES),
         "architecture": {"patch_size": 4},
+        "statistics": {name: {"title": f"Title of {name}", "unit": UNITS["entropy" in name]} for name in STATISTICS},
     }
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder
