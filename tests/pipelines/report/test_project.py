@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.report.collect import Folders, Inputs
+from pipelines.report.collect import Examples, Folders, Inputs
 from pipelines.report.project import project
 from pipelines.report.sections import overlays
 from store import BeyondClsError
@@ -97,6 +97,17 @@ def test_what_is_named_goes_before_what_the_project_has(finished: Path, tmp_path
     status, _, err = report(finished, "--probes", "p", "--dataset", "one")
     assert status == 1
     assert "--probes p and --dataset one both choose the probes" in err
+
+
+def test_what_is_shown_can_be_chosen(finished: Path, report):
+    for options in (("--image", "003", "--image", "005"), ("--draw", "4"), ("--encoder", "random")):
+        assert report(finished, *options)[0] == 0
+    of_ids, drawn, of_one = report.taken
+    assert (of_ids.examples, drawn.examples) == (Examples(1, ("003", "005")), Examples(1, seed=4))
+    assert (of_ids.encoders, of_one.encoders) == (["mae", "random"], ["random"])
+    status, _, err = report(finished, "--image", "003", "--draw", "1")
+    assert status == 1
+    assert "--image 003 and --draw 1 both choose the images" in err
 
 
 def metrics(folder: Path, *places: str) -> Path:

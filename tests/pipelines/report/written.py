@@ -57,9 +57,15 @@ def write_probe(
     n_tokens: int = N_TOKENS,
     n_test: int = N_IMAGES,
     recorded: str | None = None,
-    selected: dict[str, object] | None = None,
+    more: float = 0.0,
+    **changes: object,
 ) -> Path:
-    """One PROBES/ENCODER/HEAD; AbMILP looks at patch 0 alone, in half of each image's weight."""
+    """One PROBES/ENCODER/HEAD; AbMILP looks at patch 0 alone, in half of each image's weight.
+
+    Args:
+        more: is added to numbers that are measured.
+        changes: of metrics.json.
+    """
     folder = root / encoder / head
     (folder / "trained").mkdir(parents=True)
     spread = std * np.linspace(-1, 1, len(seeds)) if len(seeds) > 1 else np.zeros(1)
@@ -72,22 +78,23 @@ def write_probe(
         **pretraining_of(encoder).to_dict(),
         "aggregator": head,
         "options": {"depth": 1} if head == "abmilp" else {},
-        "top1": measure(top1),
-        "top5": measure(top1 + 40),
+        "top1": measure(top1 + more),
+        "top5": measure(top1 + more + 40),
         **({"entropy": measure(1.1)} if head == "abmilp" else {}),
         "n_training": 50,
         "n_test": n_test,
         "n_tokens": None if head == "cls" else n_tokens,
         "n_classes": 3,
         "seeds": list(seeds),
-        "recipe": {"epochs": 2, "base_lr": 0.03},
-        "selected": selected or {"base_lr": 0.03, "weight_decay": 0.0, "on": "nothing", "by": None, "n_images": 0},
+        "recipe": {"epochs": 2, "base_lr": 0.03 + more},
+        "selected": {"base_lr": 0.03, "weight_decay": 0.0, "on": "nothing", "by": None, "n_images": 0},
         "command": f"beyondcls probe --head {head} --out probes/<{encoder}>",
         "features": {"training": f"training-{encoder}", "test": f"test-{encoder}"},
         "cost": {"parameters": PARAMETERS.get(head, 0)},
+        **changes,
     }
     (folder / "metrics.json").write_text(json.dumps(metrics))
-    curve = [(seed, epoch, 2.0 / epoch + seed, 10.0 * epoch + seed) for seed in seeds for epoch in (1, 2)]
+    curve = [(seed, epoch, 2.0 / epoch + seed + more, 10.0 * epoch + seed) for seed in seeds for epoch in (1, 2)]
     _table(folder / "curves.csv", ("seed", "epoch", "loss", "top1"), curve)
     if head == "abmilp":
         weights = np.full((n_test, n_tokens), 0.5 / (n_tokens - 1), np.float16)
@@ -108,12 +115,21 @@ def write_correct(folder: Path, correct: np.ndarray, images: str | None = "image
 
 
 def write_attention(
-    root: Path, encoder: str, digest: str, n_tokens: int = N_TOKENS, n_images: int = N_IMAGES, side: int = 8
+    root: Path,
+    encoder: str,
+    digest: str,
+    n_tokens: int = N_TOKENS,
+    n_images: int = N_IMAGES,
+    side: int = 8,
+    more: float = 0.0,
 ) -> Path:
-    """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch of images that are `side` pixels wide and high."""
+    """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch of images that are `side` pixels wide and high.
+
+    `more` is added to the statistics.
+    """
     folder = root / encoder
     (folder / "maps").mkdir(parents=True)
-    rows = [(name, block, 0.5 + block / 4, 0.125) for name in STATISTICS for block in (0, 1)]
+    rows = [(name, block, 0.5 + block / 4 + more, 0.125) for name in STATISTICS for block in (0, 1)]
     _table(folder / "statistics.csv", ("statistic", "block", "mean", "std"), rows)
     by_head = [(name, block, head, 0.5 + block / 4 - head / 8) for name in STATISTICS for block in (0, 1) for head in (0, 1, 2)]
     _table(folder / "heads.csv", ("statistic", "block", "head", "mean"), by_head)
