@@ -84,9 +84,8 @@ def test_blocks():
 
 @pytest.mark.parametrize("inside", [True, False], ids=["AbMILP of the study", "AbMILP trained elsewhere"])
 def test_selection(inside):
-    untrained = [
-        studied("mae", name, top1, name, parameters=0) for name, top1 in (("pca", 48.0), ("norm", 46.0), ("cls", 60.0))
-    ]
+    untrained = [studied("mae", n, top1, n, parameters=0, entropy=1.0) for n, top1 in (("pca", 48.0), ("norm", 46.0))]
+    untrained.append(studied("mae", "cls", 60.0, "cls", parameters=0))
     abmilp = studied("mae", "abmilp", 50.0)
     text = answer(inputs("selection", *untrained, *([abmilp] if inside else []), main=(abmilp,)), 3)
     where = "" if inside else " (trained in another way than these)"

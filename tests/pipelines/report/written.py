@@ -125,7 +125,7 @@ def write_attention(
 ) -> Path:
     """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch of images that are `side` pixels wide and high.
 
-    `more` is added to the statistics.
+    `more` is added to the statistics, and to what it gives to that patch.
     """
     folder = root / encoder
     (folder / "maps").mkdir(parents=True)
@@ -134,7 +134,7 @@ def write_attention(
     by_head = [(name, block, head, 0.5 + block / 4 - head / 8) for name in STATISTICS for block in (0, 1) for head in (0, 1, 2)]
     _table(folder / "heads.csv", ("statistic", "block", "head", "mean"), by_head)
     maps = np.full((n_images, n_tokens), 0.25 / (n_tokens - 1), np.float16)
-    maps[:, -1] = 0.75
+    maps[:, -1] = 0.75 + more
     np.save(folder / "maps/cls_map.npy", maps)
     np.save(folder / "maps/crops.npy", np.tile(np.array([0, 0, side, side], np.float32), (n_images, 1)))
     summary = {
