@@ -98,11 +98,11 @@ def test_what_is_known_of_the_encoder_by_now_is_written_down_and_nothing_trains(
     before = content(out)
     for name, value in {"family": "labels", "random_seed": None}.items():
         monkeypatch.setitem(sets[0].attributes, name, value)
+    fresh = probe(*sets, out.parent / "fresh", HEADS)
     assert all(": kept, " in message for message in again())
     after = content(out)
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"abmilp/metrics.json", "cls/metrics.json", "cls/timing.json"}
-    fresh = probe(*sets, out.parent / "fresh", HEADS)
     for name, metrics in fresh.items():
         assert (out / name / "metrics.json").read_bytes() == (out.parent / "fresh" / name / "metrics.json").read_bytes()
         assert (metrics["family"], metrics["random_seed"]) == ("labels", None)
