@@ -13,7 +13,7 @@ from extract.requests import Request, check_extension, transform_options
 from extract.reuse import rows_in
 from store import ArrayLayout, FeatureStore, StoreError
 from store.layout import DIGEST
-from store.pretraining import Pretraining
+from store.pretraining import NAMES, Pretraining
 from store.repair import salvage
 from store.spec import EXTENDABLE_FIELDS
 from store.writer import discard_staging
@@ -112,6 +112,18 @@ def _is_current(there: FeatureStore, attributes: Mapping[str, Any]) -> bool:
     whole = len(there.arrays) == len(there.attributes["arrays"])
     same = all(there.attributes.get(name) == attributes.get(name) for name in COMPARED)
     return whole and same and trained_otherwise(there, attributes) is None
+
+
+def as_older(begun: Start, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Attributes of a set that is mended or completed: an older one says what it said, so that its receipt stays that of it."""
+    base = begun.base
+    if base is None or base.spec.key != begun.request.spec.key:
+        return attributes
+    if "encoder" in base.attributes:
+        says_it = NAMES[0] in base.attributes or trained_otherwise(base, attributes) is not None
+    else:  # its zarr.json is lost; a set without digests of images is older than these attributes
+        says_it = any(layout.name == DIGEST for layout in begun.layouts)
+    return attributes if says_it else {name: value for name, value in attributes.items() if name not in NAMES}
 
 
 def trained_otherwise(there: FeatureStore, attributes: Mapping[str, Any]) -> str | None:

@@ -14,7 +14,7 @@ from jaxtyping import Int64
 from extract.annotations import ANNOTATIONS, annotations_of
 from extract.datasets import ImageSet
 from extract.encoders import Encoder
-from extract.existing import Existing, Start, start, trained_otherwise
+from extract.existing import Existing, Start, as_older, start, trained_otherwise
 from extract.requests import OnError, Request, checked_blocks, checked_data, checked_statistics
 from extract.sample import SampleCheck, check_by_sample
 from extract.units import Unit, Units
@@ -154,7 +154,7 @@ def extract(
     if isinstance(begun, FeatureStore):
         report(len(images))
         return begun
-    tasks = (task_id, n_tasks)
+    tasks, attributes = (task_id, n_tasks), dict(as_older(begun, attributes))
     done = _write(place, begun, attributes, batch_size, workers, on_error, tasks, report, say)
     return FeatureStore.open(place) if done else None
 

@@ -207,7 +207,10 @@ def _of_registry(encoder: Encoder, name: str | None, given: Mapping[str, Any]) -
 
 def _with_weights_of(name: str) -> list[str]:
     """Encoders of the registry that have the weights of timm's `name`."""
-    config = None if name in ENCODERS or not timm.is_model(name) else timm.get_pretrained_cfg(name)
+    try:
+        config = None if name in ENCODERS or not timm.is_model(name) else timm.get_pretrained_cfg(name)
+    except RuntimeError:  # a model of timm with a tag that it does not have
+        config = None
     if config is None:
         return []
     places = (f"timm/{config.architecture}.{config.tag}", config.url)

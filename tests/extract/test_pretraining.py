@@ -30,6 +30,7 @@ DRAWN = Pretraining(random_seed=0)
         ("vit_base_patch16_224.dino", Pretraining(JOINT)),
         ("vit_small_patch14_dinov2.lvd142m", UNKNOWN),  # of both kinds
         ("vit_base_patch16_224.orig_in21k", UNKNOWN),
+        ("vit_tiny_patch16_224.mae", UNKNOWN),  # timm has no such tag
         ("my-random-mae", UNKNOWN),
     ],
 )
@@ -128,6 +129,14 @@ def test_an_older_set_that_says_no_less_than_is_known_is_not_touched(
     for existing in ("refuse", "update"):
         assert not set(NAMES) & set(run(pretraining, name, existing=existing).attributes)
     assert {file: file.stat().st_mtime_ns for file in Path(older.where).rglob("*")} == before
+
+
+def test_an_older_set_is_mended_as_it_was(run: Run, tmp_path: Path) -> None:
+    older = Path(without_pretraining(run(Pretraining(MASKED), "quickstart-mae", out=tmp_path / "new"), tmp_path / "f").where)
+    before, shard = files(older), next(file for file in older.glob("patch/**/c/**") if file.is_file())
+    shard.write_bytes(shard.read_bytes()[:-40])
+    run(Pretraining(MASKED), "quickstart-mae", existing="repair")
+    assert files(older) == before
 
 
 def without_pretraining(store: FeatureStore, out: Path) -> FeatureStore:
