@@ -111,7 +111,9 @@ def sources(inputs: Inputs) -> list[Source]:
                 training=_once([p.features["training"] for p in probes]),
                 test=_once([p.features["test"] for p in probes] + ([attention.key] if attention else [])),
                 architecture=_pairs(attention.architecture) if attention else "–",
-                pretraining=_once([one.pretraining.in_words for one in (*probes, *([attention] if attention else []))]),
+                pretraining=_once(
+                    [p.pretraining.in_words for p in probes] + ([attention.pretraining.in_words] if attention else [])
+                ),
             )
         )
     return found
