@@ -89,7 +89,7 @@ def section(inputs: Inputs) -> Section | None:
         *_frames(found),
         *examples_of_boxes(inputs, _boxes([file for _, file in read_files])),
         _every_map(found),
-        _published(),
+        published(),
     ]
     return Section("localisation", "Where the object is", tuple(blocks))
 
@@ -276,7 +276,7 @@ def _every_map(found: Sequence[Localisation]) -> Table:
     return Table("localisation-maps", "Every map, and every IoU", note, tuple(columns), tuple(rows), folded=True)
 
 
-def _published() -> Table:
+def published() -> Table:
     columns = (
         ENCODER,
         Column("vit", "ViT", "text"),

@@ -50,7 +50,7 @@ def section(inputs: Inputs) -> Section | None:
     blocks: list[Block] = []
     if selections:
         blocks += [Text(INTRODUCTION), *_findings(selections), *_notices(inputs, selections)]
-        blocks += [_accuracies(selections), _published()]
+        blocks += [_accuracies(selections), published()]
     if found:
         blocks += [Heading("Whether they choose the same patches"), *nearest(found), Text(READING, kind="note")]
         blocks += [*heat_maps(found), table(found)]
@@ -162,7 +162,7 @@ def _keys(encoders: list[str]) -> list[str]:
     return [key if plain.count(key) == 1 and key else f"{key}_{at}" for at, key in enumerate(plain)]
 
 
-def _published() -> Table:
+def published() -> Table:
     columns = (
         Column("approach", "Weights", "text"),
         Column("aggregator", "Aggregator here", "text"),

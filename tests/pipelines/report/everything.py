@@ -57,18 +57,14 @@ def everything(root: Path, more: float = 0.0) -> Inputs:
         for head, top1 in (("cls", 40.0), ("abmilp", 45.0), ("ep", 46.0)):
             for encoder in ENCODERS if head != "ep" or name == "one" else ():
                 write_probe(root / "sets" / name, encoder, head, top1, more=more)
-    return collect(
-        Folders(
-            root / "probes",
-            root / "attention",
-            (root / "studies",),
-            root / "divergence",
-            root / "localisation",
-            images=data,
-            datasets=(root / "sets",),
-        ),
-        Examples(2),
-    )
+    return collect(folders(root), Examples(2))
+
+
+def folders(root: Path) -> Folders:
+    """Of what `everything` writes."""
+    attention, studies, divergence = root / "attention", (root / "studies",), root / "divergence"
+    others = {"images": str(root / "data"), "datasets": (root / "sets",)}
+    return Folders(root / "probes", attention, studies, divergence, root / "localisation", **others)
 
 
 def little(root: Path) -> Inputs:

@@ -9,8 +9,7 @@ import pytest
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Row, Table, Text
 from pipelines.report.formats.csv_table import to_csv
-from pipelines.report.published.table_1 import TABLE_1
-from pipelines.report.sections.accuracy import every_probe, published, section, top1, top5
+from pipelines.report.sections.accuracy import every_probe, section, top1, top5
 from pipelines.report.tables import file_names, listed, signed
 from tests.pipelines.report.written import ACCURACY, write_all, write_probe
 
@@ -137,25 +136,6 @@ def test_what_was_selected_on_what_and_the_command_stand_beside_the_numbers(tmp_
     expected = "base_lr 0.03, weight_decay 0 by top1 on 10 % of the training images, stratified (1,500 images)"
     assert (chosen["selected"], fixed["selected"]) == (expected, "nothing")
     assert fixed["command"] == "beyondcls probe --head abmilp --out probes/<mae>"
-
-
-def test_published_gains():
-    gains = {(row.encoder, row.vit): row.gain for row in TABLE_1}
-    assert len(TABLE_1) == 13
-    assert gains["MAE", "ViT-B"] == 3.8
-    assert gains["DINO", "ViT-B"] == -1.9
-    assert gains["I-JEPA", "ViT-H"] is None
-
-
-def test_published_table_is_set_apart(inputs: Inputs):
-    table = published()
-    assert "not comparable" in table.note
-    assert "arXiv:2412.03215v1, Table 1" in table.published
-    assert [row.group for row in table.rows].count("joint embedding") == 3
-    assert ["SimMIM", "ViT-B", "51.5", "54.3", "62.8", "+11.3"] in [texts(row) for row in table.rows]
-    own = [block for block in section(inputs).blocks if isinstance(block, Table) and not block.published]
-    assert [table.name for table in own] == ["accuracy", "gains", "accuracy-top5", "probes"]
-    assert not any(cell.text == "71.6" for block in own for row in block.rows for cell in row.cells)
 
 
 @pytest.mark.parametrize(("value", "text"), [(2.14, "+2.1"), (-0.44, "−0.4"), (-0.04, "0.0"), (0.0, "0.0")])

@@ -89,41 +89,6 @@ def test_missing_probes_are_named_with_the_remedy(tmp_path: Path):
         collect(Folders(tmp_path / "nowhere", tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "damaged"),
-        ("[]", "damaged"),
-        ('{"encoder": "a", "options": {}}', "has no 'top1'"),
-        ('{"encoder": "a", "options": {}, "top1": {"values": [], "mean": NaN, "std": 0}}', "no finite number"),
-        ('{"encoder": "a", "options": {}, "top1": {"values": ["x"], "mean": 1, "std": 0}}', "damaged"),
-    ],
-)
-def test_broken_metrics_are_named_with_the_remedy(tmp_path: Path, content: str, message: str):
-    folder = write_probe(tmp_path, "mae", "cls", 10.0)
-    (folder / "metrics.json").write_text(content)
-    with pytest.raises(BeyondClsError, match=r"metrics\.json") as error:
-        collect(Folders(tmp_path, tmp_path / "none"))
-    assert message in str(error.value)
-    assert "beyondcls probe" in str(error.value)
-
-
-@pytest.mark.parametrize("wrong", [{"family": 1}, {"random_seed": "0"}, {"random_seed": True}])
-def test_what_is_no_pretraining_is_named_with_the_remedy(tmp_path: Path, wrong: dict[str, object]):
-    file = write_probe(tmp_path, "mae", "cls", 10.0) / "metrics.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | wrong))
-    with pytest.raises(BeyondClsError, match=r"metrics\.json .*expected a text and a whole number or null.*`beyondcls probe`"):
-        collect(Folders(tmp_path))
-
-
-def test_broken_statistics_are_named_with_the_remedy(tmp_path: Path):
-    write_probe(tmp_path / "p", "mae", "cls", 10.0)
-    folder = write_attention(tmp_path / "a", "mae", "d")
-    (folder / "statistics.csv").write_text("statistic,block,mean,std\ncls_self,0,much,0\n")
-    with pytest.raises(BeyondClsError, match=r"summary.json or a table beside it is damaged .*much.*beyondcls attention"):
-        collect(Folders(tmp_path / "p", tmp_path / "a"))
-
-
 def test_missing_tables_are_missing_not_empty(tmp_path: Path):
     folder = write_probe(tmp_path, "mae", "abmilp", 10.0)
     (folder / "curves.csv").unlink()

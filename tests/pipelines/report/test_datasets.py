@@ -92,25 +92,6 @@ def test_some_encoders_alone(inputs: Inputs) -> None:
     assert {row.cells[1].text for row in table.rows} == {"mae"}
 
 
-def test_nothing_without_other_sets(tmp_path: Path) -> None:
-    write_probe(tmp_path / "p", "mae", "cls", 40.0)
-    assert section(collect(Folders(tmp_path / "p", datasets=(tmp_path / "none",)))) is None
-
-
-def test_says_how_much_more_abmilp_gains_on_the_masked_encoder(inputs: Inputs) -> None:
-    found = section(inputs)
-    assert found is not None
-    said = found.blocks[0]
-    assert isinstance(said, Text)
-    (item,) = said.items  # the other set has no joint-embedding encoder
-    text = item.replace("\xa0", " ")
-    assert text.startswith(
-        "cub: Of the errors that [cls] makes, AbMILP removes 8.6 ± 1.0 % (+6.0 ± 0.7 points) on mae and 1.0 ±"
-    )
-    assert "AbMILP gains more on mae than on dino, +5.5 ± 1.0 points and +7.6 ± 1.7 percentage points of the errors." in text
-    assert "More than selection alone explains: over [cls] AbMILP gains more on mae than on random, +4.0" in text
-
-
 def test_heads_that_one_set_alone_has_stand_in_a_table_of_their_own(tmp_path: Path) -> None:
     write_probe(tmp_path / "p", "mae", "cls", 40.0)
     for name, heads in (("few", ("cls", "abmilp")), ("many", ("cls", "abmilp", "ep", "simpool"))):

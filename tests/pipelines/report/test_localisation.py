@@ -6,15 +6,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from extract.datasets import open_images
 from pipelines.report.collect import Examples, Folders, Inputs
 from pipelines.report.content import Gallery, Picture, Section, Table, Text
-from pipelines.report.published.table_8 import TABLE_8
 from pipelines.report.sections.localisation import section
-from store import BeyondClsError
 from tests.pipelines.report.everything import WIDE, write_boxes
 from tests.pipelines.report.everything import score_map as entry
 from tests.pipelines.report.everything import score_maps as maps
@@ -113,17 +110,6 @@ def test_maps_that_are_missing_leave_dashes(tmp_path):
     assert texts(built(tmp_path), "finding") == [
         "Neither AbMILP nor [cls] attention was localised, so they cannot be compared."
     ]
-
-
-def test_the_published_table_stands_apart(tmp_path):
-    write(tmp_path, "mae", maps())
-    published = table(built(tmp_path), "published-table-8")
-    assert "arXiv:2412.03215v2, Table 8" in published.published
-    assert [[cell.text for cell in row.cells] for row in published.rows] == [
-        ["MAE", "ViT-B", "53.3", "59.4"],
-        ["BEiT-v2", "ViT-B", "44.3", "65.1"],
-    ]
-    assert all(row.abmilp > row.cls for row in TABLE_8)
 
 
 def test_warns_of_what_makes_numbers_odd(tmp_path):
@@ -252,33 +238,3 @@ def test_boxes_are_drawn_over_the_images_that_were_localised(tmp_path):
     other = images_of(tmp_path / "other", ["x"])
     assert "The boxes are of other images (data set" in texts(section_of(Examples(1), other), "notice")[0]
     assert "name those that were localised with --localised." in texts(section_of(Examples(1), other), "notice")[0]
-
-
-@pytest.mark.parametrize(
-    ("others", "said"),
-    [
-        ({"flips": [False]}, "1 entries, expected one for each of 8 images"),
-        ({"crops": [[0, 0, 1]] * 8}, "not enough values to unpack"),
-    ],
-)
-def test_damaged_boxes_are_named(tmp_path, others, said):
-    file = boxes(tmp_path, "mae", **others)
-    with pytest.raises(BeyondClsError, match=said) as caught:
-        built(tmp_path)
-    assert f"{file} or a table beside it is damaged" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda text: text[:50], "is damaged"),
-        (lambda text: text.replace('"max_box_acc_v2"', '"other"'), "has no 'max_box_acc_v2'; run `beyondcls localise`"),
-        (lambda text: text.replace('"mean": 20.0', '"mean": NaN', 1), "is no finite number"),
-    ],
-)
-def test_damaged_files_are_named(tmp_path, damage, said):
-    file = write(tmp_path, "mae", maps())
-    file.write_text(damage(file.read_text()))
-    with pytest.raises(BeyondClsError, match=said) as caught:
-        built(tmp_path)
-    assert str(file) in str(caught.value)

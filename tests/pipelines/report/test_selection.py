@@ -11,10 +11,7 @@ import pytest
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Figures, Section, Table, Text
 from pipelines.report.divergences import SHADE, Pair
-from pipelines.report.published.table_6 import TABLE_6
 from pipelines.report.sections.selection import section
-from probe.aggregators import AGGREGATORS
-from store import BeyondClsError
 from tests.pipelines.report.everything import over_seeds, write_divergence
 from tests.pipelines.report.written import write_all, write_probe
 
@@ -119,14 +116,6 @@ class TestTable:
         names = [column.name for column in tables(root)["selection"].columns][2:]
         assert len(set(names)) == len(names) == 3 * 3
         assert all(name.isascii() and name.isidentifier() for name in names)
-
-    def test_published(self, root: Path):
-        write_study(root, pca=PCA)
-        table = tables(root)["published-table-6"]
-        assert "2412.03215v2, Table 6" in table.published
-        assert rows(table)["average DINO [cls] token attention"] == ["cls-attention, of joined", "70.9", "4.89", "133.0"]
-        assert [row.cells[0].text for row in table.rows if row.cells[2].best] == ["AbMILP"]
-        assert {row.aggregator.partition(",")[0] for row in TABLE_6} < set(AGGREGATORS)
 
 
 class TestFindings:
@@ -237,19 +226,6 @@ class TestDivergences:
         write_divergence(root / "divergence", "mae", (name, "abmilp", 1.0, 0), ("abmilp", name, 1.0, 0))
         (figure,) = self.figure(root)
         assert f"2  {html.escape(name[:23])}…" in figure.svg
-
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            ("from,to\na,b\n", "divergence.csv or a table beside it has no 'mean'; run `beyondcls divergence`"),
-            ("from,to,mean,std,n_images,n_infinite\na,b,nan,0,1,0\n", "is damaged .*'nan' is no finite number"),
-            ("from,to,mean,std,n_images,n_infinite\na,b,1,0,x,0\n", "is damaged"),
-        ],
-    )
-    def test_damaged(self, text: str, message: str, root: Path):
-        (write_divergence(root / "divergence", "mae") / "divergence.csv").write_text(text)
-        with pytest.raises(BeyondClsError, match=message):
-            built(root)
 
     @pytest.mark.parametrize(
         ("mean", "n_infinite", "shown"), [(0.5, 0, "0.50"), (0.5, 5, "0.50*"), (0.5, 6, "∞"), (None, 10, "∞")]

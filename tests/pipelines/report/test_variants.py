@@ -1,7 +1,6 @@
 import pytest
 
-from pipelines.report.content import Table, Text
-from pipelines.report.published.table_5 import TABLE_3_V1, TABLE_5
+from pipelines.report.content import Text
 from pipelines.report.sections.variants import measured, section
 from pipelines.report.studies import count, trained_alike
 from tests.pipelines.report.studied import RECIPE, inputs, studied
@@ -12,10 +11,6 @@ HEADS = (
     studied("mae", "abmilp", 50.0),
     studied("mae", "cls", 45.0, "cls", parameters=0, flops=3840),
 )
-
-
-def test_nothing_without_the_study():
-    assert section(inputs("branches", studied("mae", "abmilp", 50.0))) is None
 
 
 def test_rows_from_the_cheapest_on():
@@ -56,16 +51,6 @@ def test_nothing_to_compare_is_said():
     found = section(inputs("variants", HEADS[1]))
     assert found is not None
     assert "there are not both AbMILP with one layer and another variant" in found.blocks[0].text
-
-
-def test_published_tables():
-    found = section(inputs("variants", *HEADS))
-    assert found is not None
-    five, three = (block for block in found.blocks if isinstance(block, Table) and block.published)
-    assert (five.published[-9:], three.published[-9:]) == (", Table 5", ", Table 3")
-    assert [cell.text for cell in five.rows[7].cells] == ["2", "Tanh", "–", "68.7"]
-    assert [cell.text for cell in three.rows[3].cells] == ["–", "–", "yes", "74.83"]
-    assert (len(TABLE_5), max(v.accuracy for v in TABLE_5), len(TABLE_3_V1)) == (10, 71.7, 4)
 
 
 @pytest.mark.parametrize(
