@@ -80,11 +80,8 @@ def test_every_head_with_weights_has_a_column_except_even_ones(tmp_path: Path):
     np.save(paths["probes"] / "mae" / "average" / "trained" / "weights.npy", even)
     shutil.copytree(paths["probes"] / "mae" / "abmilp", paths["probes"] / "mae" / "simpool")
     found = shown(paths)
-    assert [kind for encoder, kind in found.columns if encoder == "mae"] == [
-        "[cls] attention",
-        "AbMILP weights",
-        "simpool weights",
-    ]
+    kinds = ["[cls] attention", "AbMILP weights", "simpool weights"]
+    assert [kind for encoder, kind in found.columns if encoder == "mae"] == kinds
     assert "Heads that weigh all patches alike are not drawn." in found.words
 
 

@@ -81,16 +81,8 @@ class TestTable:
         write_study(root, "random", pca=35.5)
         change(root / "studies/selection/mae/norm", lambda metrics: metrics.update(options={"top_k": 16}))
         table = tables(root)["selection"]
-        assert [column.name for column in table.columns] == [
-            "head",
-            "aggregator",
-            "top1_mae",
-            "entropy_mae",
-            "effective_patches_mae",
-            "top1_random",
-            "entropy_random",
-            "effective_patches_random",
-        ]
+        of_encoders = [f"{what}_{e}" for e in ("mae", "random") for what in ("top1", "entropy", "effective_patches")]
+        assert [column.name for column in table.columns] == ["head", "aggregator", *of_encoders]
         assert rows(table) == {
             "[cls]": ["cls", "46.2 ± 0.5", "–", "–", "34.0 ± 0.5", "–", "–"],
             "average": ["average", "48.5 ± 0.5", "–", "–", "35.0 ± 0.5", "–", "–"],
