@@ -114,7 +114,7 @@ def check_formats(section: Section) -> None:
         rows = list(csv.reader(io.StringIO(written["csv"])))
         assert len(rows) == 1 + len(table.rows)
         assert {len(row) for row in rows} == {len(rows[0])}
-        assert all(text.endswith("\n") for text in written.values())
+        assert all(text.endswith("\n") and not text.endswith("\n\n") for text in written.values())
 
 
 def check_plots(section: Section) -> None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from pipelines.report.collect import Examples, Folders, Inputs
+from pipelines.report.content import Gallery, Text
 from pipelines.report.project import project
 from pipelines.report.sections import overlays
 from store import BeyondClsError
@@ -34,14 +35,13 @@ def finished(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def report(monkeypatch, capsys):
-    """Runs the command in a folder: status, output, errors; and with what it would have written the page."""
+    """Runs the command in a folder: status, output, errors; and `taken`: with what it would have written the page."""
     taken: list[Inputs] = []
 
-    def command(folder: Path, *arguments: object, draws: bool = False) -> tuple[int, str, str]:
+    def command(folder: Path, *arguments: object) -> tuple[int, str, str]:
         monkeypatch.chdir(folder)
-        if not draws:
-            monkeypatch.setattr("pipelines.report.sections.sections", lambda inputs: [])
-            monkeypatch.setattr("pipelines.report.files.write", lambda out, inputs, sections: taken.append(inputs))
+        monkeypatch.setattr("pipelines.report.sections.sections", lambda inputs: [])
+        monkeypatch.setattr("pipelines.report.files.write", lambda out, inputs, sections: taken.append(inputs))
         status, out, err = run(monkeypatch, capsys, "report", "--n-examples", "1", *arguments)
         return status, out, " ".join(err.split())
 
@@ -54,13 +54,17 @@ def copied(finished: Path, tmp_path: Path) -> Path:
 
 
 def test_a_finished_project_needs_no_options(finished: Path, report):
-    status, out, err = report(finished, draws=True)
+    status, out, err = report(finished)
     assert status == 0, err
     assert "46.2 ± 0.5" in out
-    page = (finished / "report/index.html").read_text()
-    assert "As Fig. 3 of the paper." in page  # attention/one
-    assert "<img" in page  # images/one, which params.yaml names
-    assert 'id="datasets"' not in page  # there is one
+    (found,) = report.taken
+    assert set(found.attention) == {"mae", "random"}
+    assert found.datasets == {}, "there is one"
+    assert [type(block) for block in overlays.section(found).blocks] == [
+        Text,
+        Text,
+        Gallery,
+    ]  # of images that params.yaml names
 
 
 def test_several_data_sets_are_compared_and_one_is_the_main_one(finished: Path, tmp_path: Path, report):
