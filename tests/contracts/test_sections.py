@@ -18,7 +18,6 @@ from pipelines.report.content import Definitions, Figure, Figures, Gallery, Head
 from pipelines.report.formats import FORMATS
 from pipelines.report.page import render
 from pipelines.report.sections import SECTIONS, sections
-from tests.decoys import lay_decoys
 from tests.pipelines.report.everything import EVIL, everything, little
 from tests.pipelines.report.html import check_page
 
@@ -167,7 +166,6 @@ class TestEverySection:
     def test_the_same_inputs_give_the_same_in_any_folder(
         self, name: str, written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        lay_decoys(tmp_path)
         monkeypatch.chdir(tmp_path)
         one, other = built(name, written.inputs["all"]), written.section(name, "all")
         assert one is not None

@@ -60,11 +60,8 @@ def test_a_finished_project_needs_no_options(finished: Path, report):
     (found,) = report.taken
     assert set(found.attention) == {"mae", "random"}
     assert found.datasets == {}, "there is one"
-    assert [type(block) for block in overlays.section(found).blocks] == [
-        Text,
-        Text,
-        Gallery,
-    ]  # of images that params.yaml names
+    kinds = [type(block) for block in overlays.section(found).blocks]
+    assert kinds == [Text, Text, Gallery], "params.yaml names the images"
 
 
 def test_several_data_sets_are_compared_and_one_is_the_main_one(finished: Path, tmp_path: Path, report):
