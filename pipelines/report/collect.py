@@ -153,9 +153,8 @@ class Inputs:
 
     @property
     def encoders(self) -> list[str]:
-        return sorted(
-            {encoder for encoder, _ in self.probes} | set(self.attention), key=lambda name: (name in self.untrained, name)
-        )
+        last = self.untrained
+        return sorted({encoder for encoder, _ in self.probes} | set(self.attention), key=lambda name: (name in last, name))
 
     @property
     def untrained(self) -> set[str]:
@@ -172,8 +171,9 @@ class Inputs:
 
     def twin(self, encoder: str) -> str | None:
         """The random encoder to hold `encoder` against: of the same architecture if that is known, else the first."""
-        randoms = [name for name in self.encoders if name in self.untrained and self.of(name)]
-        if encoder in self.untrained or not randoms:
+        last = self.untrained
+        randoms = [name for name in self.encoders if name in last and self.of(name)]
+        if encoder in last or not randoms:
             return None
         known = {name: a.architecture for name, a in self.attention.items()}
         alike = [name for name in randoms if encoder in known and known.get(name) == known[encoder]]

@@ -20,7 +20,10 @@ def pretraining_of(encoder: str) -> Pretraining:
 
 
 def declared(statistic: str) -> tuple[str, str]:
-    """Title and unit of an attention statistic; its name, and no unit, of one that is gone."""
-    attention: Any = import_module("extract.attention")
+    """Title and unit of an attention statistic; its name, and no unit, of one that is gone, or where torch is not installed."""
+    try:
+        attention: Any = import_module("extract.attention")
+    except ImportError:
+        return statistic, ""
     of = (attention.STATISTICS | attention.PER_BLOCK).get(statistic)
     return (statistic, "") if of is None else (of.declared.title, of.declared.unit)

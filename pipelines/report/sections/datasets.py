@@ -149,8 +149,9 @@ def _ahead(inputs: Inputs) -> str:
     """On which sets AbMILP is clearly ahead of [cls], for each encoder that was trained."""
     by_encoder: dict[str, dict[str, int | None]] = {}
     for name, probes in inputs.datasets.items():
+        random = untrained(probes)
         for (encoder, over), gain in gains(probes).items():
-            if over == "cls" and encoder not in untrained(probes):
+            if over == "cls" and encoder not in random:
                 by_encoder.setdefault(encoder, {})[name] = gain.points.sign
     if not by_encoder:
         return "AbMILP cannot be compared with [cls]: no trained encoder has probes of both on one data set."
