@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from extract.datasets import open_images
-from store.pretraining import JOINT, MASKED, UNKNOWN, Pretraining
+from store.pretraining import JOINT, LABELS, MASKED, UNKNOWN, Pretraining
 
 CLASSES = ("<script>alert(1)</script>", "dog", "cat")
 STATISTICS = ("cls_self", "cls_patch_entropy", "patch_self", "patch_patch_entropy")
@@ -20,6 +20,7 @@ N_IMAGES, N_TOKENS = 7, 4
 PRETRAINING = {
     **dict.fromkeys(("mae", "simmim", "mae-b16", "quickstart-mae"), Pretraining(MASKED)),
     **dict.fromkeys(("dino", "mocov3", "dino-b16", "quickstart-mocov3"), Pretraining(JOINT)),
+    "deit": Pretraining(LABELS),
     **dict.fromkeys(("random", "a-twin", "b-twin", "quickstart-random"), Pretraining(random_seed=0)),
 }
 PARAMETERS = {"abmilp": 193, "sa-abmilp": 147_841}  # of aggregators; others have none
