@@ -134,20 +134,24 @@ def write_measures(folder: Path, measures: Mapping[str, Any]) -> None:
     for file in [*left, folder / "trained/weights.npy", folder / "trained/correct.npz", folder / timing.FILE]:
         file.unlink(missing_ok=True)
     (folder / "curves.csv").write_text("seed,epoch\n")
-    (folder / "metrics.json").write_text(json.dumps(measures, indent=1) + "\n")
+    _write_metrics(folder, measures)
 
 
 def with_pretraining(folder: Path, pretraining: Mapping[str, Any]) -> dict[str, Any]:
     """The content of metrics.json, which is written again if it says something else of the encoder's training than this."""
-    file, timed = folder / "metrics.json", timing.is_of_metrics(folder)
-    measures: dict[str, Any] = json.loads(file.read_text())
+    timed = timing.is_of_metrics(folder)
+    measures: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
     if {name: measures[name] for name in NAMES if name in measures} != pretraining:
         others = {name: value for name, value in measures.items() if name not in (*NAMES, "encoder")}
         measures = {"encoder": measures["encoder"], **pretraining, **others}
-        file.write_text(json.dumps(measures, indent=1) + "\n")
+        _write_metrics(folder, measures)
         if timed:
             timing.stays(folder)
     return measures
+
+
+def _write_metrics(folder: Path, measures: Mapping[str, Any]) -> None:
+    (folder / "metrics.json").write_text(json.dumps(measures, indent=1) + "\n")
 
 
 def write_correct(folder: Path, correct: Bool[np.ndarray, "M N"]) -> None:

@@ -78,8 +78,11 @@ def write_timing(folder: Path, timing: Timing) -> None:
 
 
 def is_of_metrics(folder: Path) -> bool:
-    """Whether there is a timing.json in the folder of a head, and it is of the metrics.json there."""
-    return (folder / FILE).is_file() and json.loads((folder / FILE).read_text()).get("metrics") == _digest(folder)
+    """Whether there is a timing.json in the folder of a head that is of the metrics.json there; not so if it is damaged."""
+    try:
+        return bool(json.loads((folder / FILE).read_text())["metrics"] == _digest(folder))
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
 
 
 def stays(folder: Path) -> None:
