@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from pipelines.report.collect import Folders, Inputs, collect
-from pipelines.report.content import Row, Table, Text
+from pipelines.report.content import Table
 from pipelines.report.formats.csv_table import to_csv
 from pipelines.report.sections.accuracy import every_probe, section, top1, top5
 from pipelines.report.tables import file_names, listed, signed
+from tests.pipelines.report.parts import shown, words
 from tests.pipelines.report.written import ACCURACY, write_all, write_probe
 
 
@@ -25,15 +26,20 @@ def inputs(folder: Path) -> Inputs:
     return collect(Folders(paths["probes"], paths["attention"]))
 
 
-def texts(row: Row) -> list[str]:
-    return [cell.text for cell in row.cells]
-
-
 def test_rows_mark_the_best_and_give_the_gain(inputs: Inputs):
     mae, random = top1(inputs).rows
     titles = ["Encoder", "[cls]", "average", "AbMILP", "AbMILP − [cls]", "Entropy", "ln T", "Effective patches"]
     assert [column.title for column in top1(inputs).columns] == titles
-    assert texts(mae) == ["mae", "46.2 ± 0.5", "48.5 ± 0.5", "51.5 ± 0.5", "+5.2 ± 0.7", "1.10 ± 0.50", "1.39", "3.0"]
+    assert shown(top1(inputs))[0] == [
+        "mae",
+        "46.2 ± 0.5",
+        "48.5 ± 0.5",
+        "51.5 ± 0.5",
+        "+5.2 ± 0.7",
+        "1.10 ± 0.50",
+        "1.39",
+        "3.0",
+    ]
     assert [cell.best for cell in mae.cells] == [False, False, False, True, False, False, False, False]
     assert (mae.muted, random.muted, mae.cells[0].tag, random.cells[0].tag) == (False, True, "", "random twin")
     assert (mae.cells[4].value, mae.cells[4].std) == (5.25, math.hypot(0.5, 0.5))
@@ -50,16 +56,16 @@ def test_ties_as_displayed_are_both_best(tmp_path: Path):
 def test_one_seed_has_no_spread_and_a_missing_head_a_dash(tmp_path: Path):
     write_probe(tmp_path, "mae", "cls", 40.0, seeds=(0,))
     write_probe(tmp_path, "other", "abmilp", 40.0)
-    mae, other = top1(collect(Folders(tmp_path, tmp_path / "none"))).rows
-    assert texts(mae) == ["mae", "40.0", "–", "–", "–", "–", "–"]
-    assert (mae.cells[1].value, mae.cells[1].std, mae.cells[2].value) == (40.0, None, None)
-    assert texts(other)[1:4] == ["–", "40.0 ± 0.5", "–"]
+    table = top1(collect(Folders(tmp_path)))
+    assert shown(table)[0] == ["mae", "40.0", "–", "–", "–", "–", "–"]
+    assert [(cell.value, cell.std) for cell in table.rows[0].cells[1:3]] == [(40.0, None), (None, None)]
+    assert shown(table)[1][1:4] == ["–", "40.0 ± 0.5", "–"]
 
 
 def test_top5_is_folded_and_holds_the_numbers(inputs: Inputs):
     table = top5(inputs)
     assert table.folded
-    assert texts(table.rows[0]) == ["mae", "86.2 ± 0.5", "88.5 ± 0.5", "91.5 ± 0.5"]
+    assert shown(table)[0] == ["mae", "86.2 ± 0.5", "88.5 ± 0.5", "91.5 ± 0.5"]
 
 
 def read(table: Table) -> list[dict[str, str]]:
@@ -95,19 +101,17 @@ def test_each_note_stands_once_below_the_main_table_with_what_it_is_about(tmp_pa
     for encoder in ("mae", "dino"):
         for head in ("cls", "abmilp", "average"):
             notes = ["all crops are alike"] + ["no [cls] there"] * (encoder == "mae" and head != "average")
-            notes += ["slow"] * (head == "abmilp") + ["one of them"] * (
-                (encoder, head) in (("mae", "cls"), ("dino", "average"))
-            )
+            is_one = (encoder, head) in (("mae", "cls"), ("dino", "average"))
+            notes += ["slow"] * (head == "abmilp") + ["one of them"] * is_one
             write_probe(tmp_path, encoder, head, 40.0, notes=notes)
-    _, said, *_ = section(collect(Folders(tmp_path))).blocks
-    assert isinstance(said, Text)
-    assert set(said.items) == {
+    _, *items = words(section(collect(Folders(tmp_path))), "notice")
+    assert set(items) == {
         "all heads: all crops are alike",
         "[cls] and AbMILP on mae: no [cls] there",
         "AbMILP: slow",
         "[cls] on mae; average on dino: one of them",
     }
-    assert len(said.items) == 4
+    assert len(items) == 4
 
 
 @pytest.mark.parametrize(

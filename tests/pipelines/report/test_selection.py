@@ -1,7 +1,6 @@
 """The section on selection without training: sentences and tables from the numbers, heat maps that hold names safely."""
 
 import html
-import json
 import math
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -9,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.report.collect import Folders, Inputs, collect
-from pipelines.report.content import Figures, Section, Table, Text
+from pipelines.report.content import Section, Table
 from pipelines.report.divergences import SHADE, Pair
 from pipelines.report.sections.selection import section
+from tests.pipelines.report import parts
 from tests.pipelines.report.everything import over_seeds, write_divergence
 from tests.pipelines.report.written import write_all, write_probe
 
@@ -23,12 +23,6 @@ def write_study(root: Path, encoder: str = "mae", **top1: float) -> Path:
     for name, value in top1.items():
         write_probe(root / "studies/selection", encoder, name.replace("_", "-"), value, entropy=over_seeds(1.1))
     return root / "studies"
-
-
-def change(folder: Path, edit) -> None:
-    metrics = json.loads((folder / "metrics.json").read_text())
-    edit(metrics)
-    (folder / "metrics.json").write_text(json.dumps(metrics))
 
 
 @pytest.fixture
@@ -49,12 +43,11 @@ def built(root: Path) -> Section:
 
 
 def tables(root: Path) -> dict[str, Table]:
-    return {block.name: block for block in built(root).blocks if isinstance(block, Table)}
+    return parts.tables(built(root))
 
 
 def said(root: Path, kind: str) -> list[str]:
-    texts = [block for block in built(root).blocks if isinstance(block, Text) and block.kind == kind]
-    return [line for text in texts for line in (text.text, *text.items)]
+    return parts.words(built(root), kind)
 
 
 def rows(table: Table) -> dict[str, list[str]]:
@@ -77,9 +70,9 @@ def test_untrained_selections_are_heads_without_parameters_that_weight_patches_u
 
 class TestTable:
     def test_selections_and_what_they_are_held_against(self, root: Path):
-        write_study(root, pca=PCA, norm=NORM)
+        write_study(root, pca=PCA)
         write_study(root, "random", pca=35.5)
-        change(root / "studies/selection/mae/norm", lambda metrics: metrics.update(options={"top_k": 16}))
+        write_probe(root / "studies/selection", "mae", "norm", NORM, entropy=over_seeds(1.1), options={"top_k": 16})
         table = tables(root)["selection"]
         of_encoders = [f"{what}_{e}" for e in ("mae", "random") for what in ("top1", "entropy", "effective_patches")]
         assert [column.name for column in table.columns] == ["head", "aggregator", *of_encoders]
@@ -143,10 +136,9 @@ class TestNotices:
         assert said(root, "notice") == []
 
     def test_other_features_recipes_and_divergences(self, root: Path):
-        write_study(root, pca=PCA)
-        write_divergence(root / "divergence", "mae", ("pca", "abmilp", 0.5, 0), key="else")
         changes = {"features": {"training": "a", "test": "b"}, "recipe": {"epochs": 90}}
-        change(root / "studies/selection/mae/pca", lambda metrics: metrics.update(changes))
+        write_probe(root / "studies/selection", "mae", "pca", PCA, **changes)
+        write_divergence(root / "divergence", "mae", ("pca", "abmilp", 0.5, 0), key="else")
         features, recipe, divergences = said(root, "notice")
         assert features == "The heads of mae were trained or tested on different feature sets; probe them again."
         assert recipe == "Not all heads of mae in this section were trained with the same recipe and seeds."
@@ -163,19 +155,15 @@ class TestDivergences:
         ("pca", "average", 1.0, 2),
     )
 
-    def figure(self, root: Path):
-        return [figure for block in built(root).blocks if isinstance(block, Figures) for figure in block.figures]
-
     def test_both_directions_and_what_is_infinite(self, root: Path):
         write_divergence(root / "divergence", "mae", *self.ROWS)
-        (figure,) = self.figure(root)
+        (figure,) = parts.figures(built(root))
         svg = ElementTree.fromstring(figure.svg)
         texts = [text for element in svg.iter() if (text := "".join(element.itertext()).strip()) and element.tag == "text"]
         # ticks of q, p, then cells row by row
         assert texts[:4] == ["1", "2", "3", "q: number of the row"]
         assert [t for t in texts if t[0].isdigit() and " " in t] == ["1  average", "2  AbMILP", "3  pca"]
         assert [t for t in texts if "." in t or t in "∞·–"] == ["·", "0.50", "∞", "0.25", "·", "∞", "1.00*", "0.75", "·"]
-        assert set(figure.files) == {"svg", "png"}
         assert "Lowest: 0.25 nats from AbMILP to average. Highest: 1.00* nats from pca to average" in figure.alt
         assert figure.alt.endswith("Infinite for more than half of the images: 2 of 6 pairs.")
 
@@ -183,7 +171,8 @@ class TestDivergences:
         write_divergence(root / "divergence", "mae", ("a", "b", 0.0, 0), ("b", "a", 1.0, 0))
         write_divergence(root / "divergence", "random", ("a", "b", 2.0, 0), ("b", "a", 1.0, 0))
         shades = [
-            [float(s.partition(";")[0].partition('"')[0]) for s in f.svg.split("opacity: ")[1:]] for f in self.figure(root)
+            [float(s.partition(";")[0].partition('"')[0]) for s in f.svg.split("opacity: ")[1:]]
+            for f in parts.figures(built(root))
         ]
         (lowest, middle), (highest, same) = shades
         assert SHADE[0] == lowest < middle == same < highest == SHADE[1]
@@ -204,7 +193,7 @@ class TestDivergences:
         write_divergence(root / "divergence", "mae", *self.ROWS)
         write_divergence(root / "divergence", "not-probed", ("a", "b", 1.0, 0))
         table = tables(root)["divergence"]
-        assert [[cell.text for cell in row.cells] for row in table.rows][2:5] == [
+        assert parts.shown(table)[2:5] == [
             ["mae", "AbMILP", "pca", "∞", "10", "10"],
             ["mae", "pca", "AbMILP", "0.750 ± 0.125", "10", "0"],
             ["mae", "average", "pca", "2.000 ± 0.125", "10", "6"],
@@ -216,7 +205,7 @@ class TestDivergences:
     def test_long_names_are_shortened(self, root: Path):
         name = "a name & more of it than there is room for"
         write_divergence(root / "divergence", "mae", (name, "abmilp", 1.0, 0), ("abmilp", name, 1.0, 0))
-        (figure,) = self.figure(root)
+        (figure,) = parts.figures(built(root))
         assert f"2  {html.escape(name[:23])}…" in figure.svg
 
     @pytest.mark.parametrize(

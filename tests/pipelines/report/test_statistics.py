@@ -13,6 +13,7 @@ from pipelines.report.block_statistics import by_block
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Figure, Figures, Table
 from pipelines.report.sections.statistics import section
+from tests.pipelines.report.parts import figures, shown
 from tests.pipelines.report.written import STATISTICS, UNITS, write_all, write_attention
 
 
@@ -25,11 +26,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     return inputs_of(write_all(tmp_path_factory.mktemp("report")))
 
 
-def plots(inputs: Inputs) -> tuple[Figure, ...]:
-    """Fig. 3-6."""
-    return next(block for block in section(inputs).blocks if isinstance(block, Figures)).figures
-
-
 def tables(inputs: Inputs) -> dict[str, Table]:
     """Those of the section, without its plots."""
     return {table.name: table for table in (measured(inputs), published(), by_block(inputs.attention))}
@@ -40,12 +36,12 @@ def rows(table: Table) -> dict[str, list[str]]:
 
 
 def test_four_plots_with_units_and_all_encoders(inputs: Inputs):
-    blocks = section(inputs).blocks
-    assert [block for block in blocks if isinstance(block, Table)] == list(tables(inputs).values())
-    figures = next(block for block in blocks if isinstance(block, Figures)).figures
-    assert [figure.caption for figure in figures] == [f"As Fig. {n} of the paper." for n in (3, 4, 5, 6)]
-    assert [figure.title for figure in figures] == [f"Title of {name}" for name in STATISTICS]
-    for figure, entropy in zip(figures, (False, True, False, True), strict=True):
+    found = section(inputs)
+    assert [block for block in found.blocks if isinstance(block, Table)] == list(tables(inputs).values())
+    plots = figures(found)[:4]
+    assert [figure.caption for figure in plots] == [f"As Fig. {n} of the paper." for n in (3, 4, 5, 6)]
+    assert [figure.title for figure in plots] == [f"Title of {name}" for name in STATISTICS]
+    for figure, entropy in zip(plots, (False, True, False, True), strict=True):
         assert UNITS[entropy] in figure.svg
         assert UNITS[entropy] in figure.alt
         assert ("ln 4 = 1.39" in figure.svg) is entropy
@@ -67,7 +63,7 @@ def test_encoders_of_different_depths_stand_at_relative_ones(tmp_path: Path):
     paths = write_all(tmp_path)
     file = paths["attention"] / "random" / "statistics.csv"
     file.write_text(file.read_text() + "".join(f"{name},2,0.5,0.1\n" for name in STATISTICS))
-    figure = plots(inputs_of(paths))[0]
+    figure = figures(section(inputs_of(paths)))[0]
     assert "relative depth: block, counted from 1 / number of blocks" in figure.svg
     assert "counted from 0" not in figure.svg
     assert "per block by relative depth" in figure.alt
@@ -80,24 +76,22 @@ def test_encoders_of_different_depths_stand_at_relative_ones(tmp_path: Path):
 def test_missing_attention_is_named(tmp_path: Path):
     paths = write_all(tmp_path)
     shutil.rmtree(paths["attention"] / "random")
-    figure = plots(inputs_of(paths))[0]
+    figure = figures(section(inputs_of(paths)))[0]
     assert figure.caption.endswith("Not computed: random.")
     assert "var(--series-random)" not in figure.svg
     shutil.rmtree(paths["attention"])
     found = section(inputs_of(paths))
-    (block,) = found.blocks
-    assert isinstance(block, Figures)
-    assert [figure.svg for figure in block.figures] == [""] * 4
-    assert all("Not computed: no encoder has this statistic." in figure.caption for figure in block.figures)
+    assert [type(block) for block in found.blocks] == [Figures]
+    assert [figure.svg for figure in figures(found)] == [""] * 4
+    assert all("Not computed: no encoder has this statistic." in figure.caption for figure in figures(found))
 
 
 def test_a_heat_map_of_blocks_by_heads_for_each_statistic(tmp_path: Path):
     paths = write_all(tmp_path)
-    figures = head_figures(inputs_of(paths))
-    assert [(figure.name, figure.title) for figure in figures] == [
-        (f"heads-{name.replace('_', '-')}", f"Title of {name}") for name in STATISTICS
-    ]
-    for figure in figures:
+    plots = head_figures(inputs_of(paths))
+    assert [figure.name for figure in plots] == [f"heads-{name.replace('_', '-')}" for name in STATISTICS]
+    assert [figure.title for figure in plots] == [f"Title of {name}" for name in STATISTICS]
+    for figure in plots:
         assert figure.svg.count("<image") == 3  # two encoders, and the scale
         assert "mae: from 0.25 to 0.75 over 2 blocks of 3 heads." in figure.alt
     (paths["attention"] / "random" / "heads.csv").unlink()
@@ -123,12 +117,8 @@ def test_statistics_of_each_block_are_a_table(inputs: Inputs):
     assert names == ["cls_self", "cls_patch_entropy", "effective_patches", "patch_self", "patch_patch_entropy"]
     assert [column.title for column in table.columns if "Title" in column.title] == [f"Title of {n}" for n in STATISTICS]
     assert [row.cells[4].value for row in table.rows[:2]] == [math.exp(0.5), math.exp(0.75)]
-    assert [[cell.text for cell in row.cells[:3]] for row in table.rows] == [
-        ["mae", "0", "0.500 ± 0.125"],
-        ["mae", "1", "0.750 ± 0.125"],
-        ["random", "0", "0.500 ± 0.125"],
-        ["random", "1", "0.750 ± 0.125"],
-    ]
+    of_blocks = [("0", "0.500 ± 0.125"), ("1", "0.750 ± 0.125")]
+    assert shown(table, slice(3)) == [[encoder, *of_block] for encoder in ("mae", "random") for of_block in of_blocks]
 
 
 def test_an_encoder_without_cls_gathers_evenly(tmp_path: Path):

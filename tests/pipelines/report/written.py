@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -31,13 +32,14 @@ def pretraining_of(encoder: str) -> Pretraining:
     return PRETRAINING.get(encoder, UNKNOWN)
 
 
-def write_images(folder: Path, n: int = N_IMAGES, problem: bool = False) -> str:
+def write_images(folder: Path, n: int = N_IMAGES, problem: bool = False, pictures: Iterable[Image.Image] | None = None) -> str:
     """Tars with `n` images of three classes; image i is of class -i mod 3. Returns the folder's name."""
     folder.mkdir(parents=True)
+    plain = (Image.new("RGB", (8, 8), (20 * i, 40, 200 - 20 * i)) for i in range(n))
     with tarfile.open(folder / "000.tar", "w") as tar:
-        for i in range(n):
+        for i, image in enumerate(pictures or plain):
             picture = io.BytesIO()
-            Image.new("RGB", (8, 8), (20 * i, 40, 200 - 20 * i)).save(picture, "PNG")
+            image.save(picture, "PNG")
             label = b"no number" if problem and i == n - 1 else str(-i % 3).encode()
             for name, content in ((f"{i:03d}.png", picture.getvalue()), (f"{i:03d}.cls", label)):
                 member = tarfile.TarInfo(name)
@@ -174,19 +176,9 @@ def _table(file: Path, names: tuple[str, ...], rows: list[tuple[object, ...]]) -
 def write_large(root: Path, n_encoders: int, n_blocks: int = 12, n_heads: int = 12, n_tokens: int = 196) -> str:
     """Encoders with four heads each and photograph-like images; gives the name of the images."""
     generator = np.random.default_rng(0)
-    data = root / "data"
-    data.mkdir()
-    with tarfile.open(data / "000.tar", "w") as tar:
-        for i in range(N_IMAGES):
-            picture = io.BytesIO()
-            coarse = Image.fromarray(generator.integers(0, 256, (24, 24, 3), np.uint8))
-            coarse.resize((224, 224), Image.Resampling.BICUBIC).save(picture, "PNG")
-            for name, content in ((f"{i:03d}.png", picture.getvalue()), (f"{i:03d}.cls", str(i % 3).encode())):
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-    (data / "classes.txt").write_text("bird\ndog\ncat\n")
-    digest = open_images(str(data)).digest
+    coarse = (Image.fromarray(generator.integers(0, 256, (24, 24, 3), np.uint8)) for _ in range(N_IMAGES))
+    data = write_images(root / "data", pictures=[image.resize((224, 224), Image.Resampling.BICUBIC) for image in coarse])
+    digest = open_images(data).digest
     for n in range(n_encoders):
         encoder = "random" if n == n_encoders - 1 else f"vit_base_patch16_224.encoder{n}"
         folder = write_attention(root / "attention", encoder, digest, n_tokens, side=224)
@@ -205,4 +197,4 @@ def write_large(root: Path, n_encoders: int, n_blocks: int = 12, n_heads: int = 
             _table(probe / "curves.csv", ("seed", "epoch", "loss", "top1"), curve)
             if head in ("abmilp", "simpool"):
                 np.save(probe / "trained" / "weights.npy", maps[::-1])
-    return str(data)
+    return data
