@@ -22,6 +22,7 @@ from probe.passes import Outcome, Passes
 from probe.saved import save_probe
 from probe.select import Selected
 from probe.sources import Source
+from store.pretraining import NAMES, passed_on
 
 KEPT = "kept.json"  # that a head was checked and kept; no output of DVC, or what depends on the head would run (.dvcignore)
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
@@ -75,6 +76,7 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
     reads = passes.template(name).aggregator.reads
     return {
         "encoder": passes.training.store.attributes["encoder"],
+        **passed_on(passes.training.store.attributes),
         **plan.head.to_dict(),
         "block": passes.training.probed_block,
         "n_training": len(passes.training.rows),
@@ -131,6 +133,23 @@ def write_measures(folder: Path, measures: Mapping[str, Any]) -> None:
     for file in [*left, folder / "trained/weights.npy", folder / "trained/correct.npz", folder / timing.FILE]:
         file.unlink(missing_ok=True)
     (folder / "curves.csv").write_text("seed,epoch\n")
+    _write_metrics(folder, measures)
+
+
+def with_pretraining(folder: Path, pretraining: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of metrics.json, which is written again if it says something else of the encoder's training than this."""
+    timed = timing.is_of_metrics(folder)
+    measures: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
+    if {name: measures[name] for name in NAMES if name in measures} != pretraining:
+        others = {name: value for name, value in measures.items() if name not in (*NAMES, "encoder")}
+        measures = {"encoder": measures["encoder"], **pretraining, **others}
+        _write_metrics(folder, measures)
+        if timed:
+            timing.stays(folder)
+    return measures
+
+
+def _write_metrics(folder: Path, measures: Mapping[str, Any]) -> None:
     (folder / "metrics.json").write_text(json.dumps(measures, indent=1) + "\n")
 
 

@@ -14,6 +14,7 @@ from extract.encoders.published import Published
 from extract.encoders.weights import CLASSIFIER, load_strictly, names_in, read_checkpoint, unwrapped
 from extract.encoders.without_attention import described
 from store import BeyondClsError
+from store.pretraining import JOINT, LABELS, MASKED
 
 # Resize the shorter side to 256 pixels, keep the central 224 (as the official code does for every encoder).
 IMAGENET = {
@@ -23,10 +24,6 @@ IMAGENET = {
     "interpolation": "bicubic",
     "crop_mode": "center",
 }
-
-# By these the report compares encoders. iBOT does both, and stands where the paper puts it (appendix C.1, v2); DINOv2 and
-# DINOv3, which do both too and are in none of its tables, are of no family.
-MASKED, JOINT, LABELS = "masked image modelling", "joint embedding", "labels"
 
 # [cls] of these models differs from that of the paper's, whose fine-tuned MAEs were classified by it (appendix on models).
 POOLED = (
@@ -186,3 +183,6 @@ def _from_timm(name: str, arguments: Mapping[str, Any]) -> nn.Module:
         raise BeyondClsError(
             f"no weights for {name!r} from the hub ({reason}); check the name and the connection, or give --checkpoint FILE"
         ) from error
+
+
+__all__ = ["IMAGENET", "JOINT", "LABELS", "MASKED", "POOLED", "Loaded", "Pretrained", "cls_caution", "timm_model"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from extract.attention import STATISTICS
 from pipelines import checks
@@ -131,6 +132,19 @@ def test_recompute_says_neither(project, extract):
 def test_modes_exclude_each_other(one, other, extract):
     err = extract(other, one, fails=True)
     assert f"{one} and {other} exclude each other" in err
+
+
+def test_the_family_of_weights_is_that_of_params_yaml_or_of_the_command(project, extract):
+    write_params(project, family="untrained")
+    assert extract()[0] == 0
+    attributes = FeatureStore.open(project / "features/a").attributes
+    assert (attributes["family"], attributes["random_seed"]) == ("untrained", 0)
+    status, _, err = extract("--family", "labels")
+    assert status == 1
+    assert "tiny has random weights (seed 0), but its family is 'labels'; leave the family out" in " ".join(err.split())
+    write_params(project, family="labels", random_seed=None)
+    planned = ["plan", "--encoder", "tiny", "--params", "params.yaml", "--data", "data", "--out", "features/b"]
+    assert CliRunner().invoke(cli.app, planned).exit_code == 0, "it plans with random weights, whatever is said of the others"
 
 
 def test_from_another_set(project, extract):

@@ -14,6 +14,7 @@ from probe.localisation.maps import attention_maps, probe_maps
 from probe.localisation.truths import truths_of
 from probe.saved import save_probe
 from store import FeatureStore
+from store.pretraining import Pretraining
 from tests.features import as_older, write_features
 from tests.probe.localisation.features import write_boxed
 
@@ -59,6 +60,16 @@ def written(tmp_path: Path) -> dict:
 
 def maps(content: dict) -> dict:
     return {(entry["source"], entry["name"]): entry for entry in content["maps"]}
+
+
+def test_how_the_encoder_was_trained_is_passed_on(localise, tmp_path, monkeypatch):
+    store = write_boxed(tmp_path / "set", 3)
+    assert localise(tmp_path / "set")[0] == 0
+    assert "family" not in written(tmp_path), "an older set does not say it"
+    monkeypatch.setattr("pipelines.localise.open_features", lambda *_: store)
+    store.attributes.update(Pretraining("labels").to_dict())
+    assert localise(tmp_path / "set")[0] == 0
+    assert (written(tmp_path)["family"], written(tmp_path)["random_seed"]) == ("labels", None)
 
 
 def test_finds_what_a_map_sees(localise, tmp_path):

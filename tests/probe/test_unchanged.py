@@ -15,6 +15,7 @@ from probe.grid import HeadPlan, HeadSpec
 from probe.passes import Passes
 from probe.recipe import Recipe
 from probe.run import n_epochs, probe
+from probe.timing import Timing, is_of_metrics, write_timing
 from tests.features import write_features
 from tests.probe.edited import edit
 
@@ -82,6 +83,25 @@ def test_nothing_of_a_probe_that_agrees_is_touched(sets, out, again):
     assert kept["steps"] == {"training, order 0": 12}  # of the 4 steps of three epochs
     assert kept["versions"] == {"torch": torch.__version__, "numpy": np.__version__}
     assert set(kept["largest_differences_in_tolerances"]) == set(PARTS)
+
+
+def test_what_is_known_of_the_encoder_by_now_is_written_down_and_nothing_trains(sets, out, again, monkeypatch):
+    """metrics.json says it where the set does, however old either is; the time of the head stays its own."""
+    write_timing(out / "cls", Timing(0.5, 64, "cpu", 1))
+    (out / "abmilp/timing.json").write_text("{")
+    before = content(out)
+    for name, value in {"family": "labels", "random_seed": None}.items():
+        monkeypatch.setitem(sets[0].attributes, name, value)
+    fresh = probe(*sets, out.parent / "fresh", HEADS)
+    assert all(": kept, " in message for message in again())
+    after = content(out)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"abmilp/metrics.json", "cls/metrics.json", "cls/timing.json"}
+    for name, metrics in fresh.items():
+        assert (out / name / "metrics.json").read_bytes() == (out.parent / "fresh" / name / "metrics.json").read_bytes()
+        assert (metrics["family"], metrics["random_seed"]) == ("labels", None)
+    assert is_of_metrics(out / "cls")
+    assert not is_of_metrics(out / "abmilp")
 
 
 def test_what_is_recorded_is_the_same_bytes_when_it_is_trained_again(sets, out, tmp_path):
