@@ -150,7 +150,6 @@ NAN = float("nan")
         (hold_out, (np.full(4, -1),), "no labelled image to choose from"),
         (percentage, (LABELS, 5, 0, np.arange(142)), "rows are 0 to 141, expected 0 to 140, those of the labels"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_drawn(draw, arguments, message):
     with pytest.raises(BeyondClsError, match=message):
