@@ -13,6 +13,7 @@ import pytest
 from tests.test_readme import block
 
 ROOT = Path(__file__).resolve().parents[1]
+TREE = ("extract", "probe", "store", "pipelines", "heads", "tests", "pyproject.toml", "beyondcls.py", "dvc.yaml", "params.yaml")
 
 
 @dataclass(frozen=True)
@@ -21,17 +22,14 @@ class Entry:
 
     Attributes:
         file: is written, with the content of the file of the same name in tests/newcomers.
-        registry: file with the dictionary.
-        line: is added to it, in front of `before`, which is there.
-        imports: too.
+        lines: are added, by the file of the registry: the line, and the one in front of which it stands.
+        imports: one more line in the first of these files.
         contract: test file that must test it, without a change.
         word: in the names of the contract's cases of it.
     """
 
     file: str
-    registry: str
-    line: str
-    before: str
+    lines: dict[str, tuple[str, str]]
     imports: str
     contract: str
     word: str
@@ -45,56 +43,168 @@ class Entry:
         return block("python", "# heads/gem.py").replace("import beyondcls", imports).replace("beyondcls.", "")
 
 
+STAGE = """\
+  ranking:
+    desc: Order the heads of one encoder.
+    matrix:
+      encoder: ${encoders}
+    cmd: >-
+      beyondcls ranking --probes probes/${datasets[0]}/${item.encoder} --out ranking/${item.encoder}.csv
+    deps:
+      - code/ranking.json
+      - probes/${datasets[0]}/${item.encoder}
+    outs:
+      - ranking/${item.encoder}.csv
+
+"""
 ENTRIES = {
+    "an encoder": Entry(
+        file="extract/encoders/newcomer.py",
+        lines={"extract/encoders/__init__.py": ("    **newcomer.ENCODERS,", "    **quickstart.ENCODERS,")},
+        imports="from extract.encoders import newcomer",
+        contract="tests/contracts/test_encoders.py",
+        word="newcomer",
+    ),
     "an aggregator": Entry(
         file="probe/aggregators/gem.py",
-        registry="probe/aggregators/__init__.py",
-        line='    "gem": GeM,',
-        before='    "k-means": KMeans,',
+        lines={"probe/aggregators/__init__.py": ('    "gem": GeM,', '    "k-means": KMeans,')},
         imports="from probe.aggregators.gem import GeM",
         contract="tests/contracts/test_aggregators.py",
         word="gem",
     ),
     "an attention statistic": Entry(
         file="extract/attention/centre_to_cls.py",
-        registry="extract/attention/__init__.py",
-        line='    "centre_to_cls": centre_to_cls,',
-        before='    "patches_to_cls": patches_to_cls,',
+        lines={
+            "extract/attention/__init__.py": ('    "centre_to_cls": centre_to_cls,', '    "patches_to_cls": patches_to_cls,')
+        },
         imports="from extract.attention.centre_to_cls import centre_to_cls",
         contract="tests/extract/attention/test_statistics.py",
         word="centre_to_cls",
     ),
+    "a dtype of tokens": Entry(
+        file="store/codecs/float8_e5m2.py",
+        lines={"store/codecs/__init__.py": ('    "float8_e5m2": Float8E5M2(),', '    "int8": Int8(),')},
+        imports="from store.codecs.float8_e5m2 import Float8E5M2",
+        contract="tests/contracts/test_codecs.py",
+        word="float8_e5m2",
+    ),
+    "a metric": Entry(
+        file="probe/metrics/sure.py",
+        lines={"probe/metrics/__init__.py": ('    "sure": sure_hits,', '    "top5": partial(top_k_hits, k=5),')},
+        imports="from probe.metrics.sure import sure_hits",
+        contract="tests/contracts/test_metrics.py",
+        word="sure",
+    ),
+    "a protocol without gradient steps": Entry(
+        file="probe/closed/parzen.py",
+        lines={"probe/closed/__init__.py": ('    "parzen": Parzen,', '    "ridge": Ridge,')},
+        imports="from probe.closed.parzen import Parzen",
+        contract="tests/contracts/test_closed.py",
+        word="parzen",
+    ),
+    "a data set": Entry(
+        file="extract/datasets/birds.py",
+        lines={"extract/datasets/__init__.py": ('    "birds": BIRDS,', '    "cifar10": CIFAR10,')},
+        imports="from extract.datasets.birds import BIRDS",
+        contract="tests/contracts/test_datasets.py",
+        word="birds",
+    ),
+    "a form of exchange": Entry(
+        file="store/exchange/raw.py",
+        lines={"store/exchange/__init__.py": ('    "raw": Raw(),', '    "npy": Npy(),')},
+        imports="from store.exchange.raw import Raw",
+        contract="tests/contracts/test_exchanges.py",
+        word="raw",
+    ),
+    "a store tool": Entry(
+        file="pipelines/store/count.py",
+        lines={"pipelines/store/__init__.py": ('app.command("count")(count.count)', 'app.command("rm")(remove.rm)')},
+        imports="from pipelines.store import count",
+        contract="tests/contracts/test_store_tools.py",
+        word="count",
+    ),
+    "a check of the machine": Entry(
+        file="pipelines/doctor/clock.py",
+        lines={"pipelines/doctor/__init__.py": ('    "clock": clock.check,', '    "cpu": cpu.check,')},
+        imports="from pipelines.doctor import clock",
+        contract="tests/contracts/test_doctor.py",
+        word="clock",
+    ),
+    "a stage": Entry(
+        file="pipelines/ranking.py",
+        lines={
+            "pipelines/cli.py": ('app.command("ranking")(ranking.main)', 'app.command("report")(report.main)'),
+            "pipelines/code/units.py": (
+                '    yield Unit("ranking", ("pipelines.ranking",), {})',
+                '    yield Unit("report", ("pipelines.report.command",), {READERS: ()})',
+            ),
+            "dvc.yaml": ("      - code/ranking.json", "      - code/report.json\n\n"),
+        },
+        imports="from pipelines import ranking",
+        contract="tests/contracts/test_stages.py",
+        word="ranking",
+    ),
+    "a section of the report": Entry(
+        file="pipelines/report/sections/best_heads.py",
+        lines={"pipelines/report/sections/__init__.py": ("    best_heads.section,", "    curves.section,")},
+        imports="from pipelines.report.sections import best_heads",
+        contract="tests/contracts/test_sections.py",
+        word="best_heads",
+    ),
+    "a form of the report's tables": Entry(
+        file="pipelines/report/formats/jsonl_table.py",
+        lines={"pipelines/report/formats/__init__.py": ('    "jsonl": to_jsonl,', '    "tex": to_latex,')},
+        imports="from pipelines.report.formats.jsonl_table import to_jsonl",
+        contract="tests/contracts/test_formats.py",
+        word="jsonl",
+    ),
 }
+
+
+def add(entry: Entry, tree: Path) -> None:
+    """Write its file and its lines."""
+    assert not (tree / entry.file).exists()
+    (tree / entry.file).write_text(entry.content)
+    for number, (registry, (line, before)) in enumerate(entry.lines.items()):
+        text = (tree / registry).read_text()
+        assert text.count(before) == 1
+        text = text.replace(before, f"{line}\n{before}")
+        if not number:
+            first = re.search(r"^from ", text, re.MULTILINE)
+            assert first is not None
+            text = f"{text[: first.start()]}{entry.imports}\n{text[first.start() :]}"
+        (tree / registry).write_text(text)
+    if "dvc.yaml" in entry.lines:
+        text = (tree / "dvc.yaml").read_text()
+        (tree / "dvc.yaml").write_text(text.replace("stages:\n", f"stages:\n{STAGE}", 1))
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree with all of these entries."""
     folder = tmp_path_factory.mktemp("tree")
-    for name in ("extract", "probe", "store", "pipelines", "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "beyondcls.py"):
-        shutil.copy(ROOT / name, folder)
+    for name in TREE:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, folder)
     for entry in ENTRIES.values():
-        assert not (folder / entry.file).exists()
-        (folder / entry.file).write_text(entry.content)
-        registry = folder / entry.registry
-        text = registry.read_text()
-        first = re.search(r"^from ", text, re.MULTILINE)
-        assert first is not None
-        assert text.count(entry.before) == 1
-        text = text[: first.start()] + f"{entry.imports}\n" + text[first.start() :]
-        registry.write_text(text.replace(entry.before, f"{entry.line}\n{entry.before}"))
+        add(entry, folder)
     return folder
+
+
+def rows() -> dict[str, str]:
+    """CONTRIBUTING's table, by what is added."""
+    table = (ROOT / "CONTRIBUTING.md").read_text().split("\n\n")[1]
+    return {line.split(" | ")[0].removeprefix("| "): line for line in table.splitlines()[2:]}
 
 
 @pytest.mark.parametrize("kind", ENTRIES)
 def test_contributing_says_so(kind: str) -> None:
-    entry = ENTRIES[kind]
-    rows = [line for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines() if line.startswith(f"| {kind} |")]
-    assert len(rows) == 1
-    assert f"`{Path(entry.file).parent}/<" in rows[0]
-    assert f"`{entry.registry}`" in rows[0]
+    entry, row = ENTRIES[kind], rows()[kind]
+    assert f"`{Path(entry.file).parent}/<" in row
+    for registry in entry.lines:
+        assert f"`{registry}`" in row
 
 
 @pytest.mark.slow
@@ -111,6 +221,4 @@ def test_one_file_and_one_line_each(tree: Path) -> None:
 
 
 def test_every_row_of_contributing_is_tried() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text().split("\n\n")[1]
-    rows = [line.split(" | ")[0].removeprefix("| ") for line in text.splitlines()[2:]]
-    assert sorted(ENTRIES) == sorted(rows)
+    assert sorted(ENTRIES) == sorted(rows())

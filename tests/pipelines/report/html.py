@@ -3,6 +3,9 @@
 import re
 from html.parser import HTMLParser
 
+from pipelines.report.formats import FORMATS
+
+BESIDE = rf"(tables|figures)/[a-z0-9-]+\.({'|'.join([*FORMATS, 'svg', 'png'])})"  # files that the page offers
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
 
@@ -45,7 +48,7 @@ def check_page(text: str) -> Page:
             assert not name.startswith("on"), f"{tag} has a handler {name}"
             if name in ("src", "href", "xlink:href", "srcset", "action", "data"):
                 embedded = str(value).startswith(("#", "data:image/png;base64,", "data:image/webp;base64,"))
-                beside = tag == "a" and re.fullmatch(r"(tables|figures)/[a-z0-9-]+\.(csv|tex|md|svg|png)", str(value))
+                beside = tag == "a" and re.fullmatch(BESIDE, str(value))
                 assert embedded or beside, f"{tag} loads {str(value)[:60]}"
     for what in ("http://", "https://", "@import"):
         assert what not in text
