@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.remotes import REMOTES, Remote, lacking
 from tests.machines import project as of
 from tests.machines.machine import Machine, git
 from tests.machines.objects import Locked, kind_of
-from tests.machines.remotes import REMOTES, Remote, lacking
 
 HEADS = {"cls": "cls_heads", "abmilp": "heads"}
 EXTRACT = [of.extract_stage(of.MAE, split) for split in of.SPLITS]

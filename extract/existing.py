@@ -8,10 +8,12 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int64
 
+from extract.encoders import known_pretraining
 from extract.requests import Request, check_extension, transform_options
 from extract.reuse import rows_in
 from store import ArrayLayout, FeatureStore, StoreError
 from store.layout import DIGEST
+from store.pretraining import NAMES, Pretraining
 from store.repair import salvage
 from store.spec import EXTENDABLE_FIELDS
 from store.writer import discard_staging
@@ -64,6 +66,8 @@ def start(
     if there is not None and there.spec.key in request.keys:
         discard_staging(out, there.spec.key)
         if not is_first or agrees(there):
+            if is_first and existing != "update" and (note := trained_otherwise(there, attributes)):
+                warn(f"{note}. It stays as it is; --update writes this down")
             if existing != "update" or _is_current(there, attributes):
                 return there
             return _completed(request.named_as(there), there)
@@ -106,7 +110,33 @@ def _opened(out: Path, existing: Existing, warn: Callable[[str], None]) -> Featu
 def _is_current(there: FeatureStore, attributes: Mapping[str, Any]) -> bool:
     """Whether nothing is to be written: this copy lacks no array, and says of itself what it would say now."""
     whole = len(there.arrays) == len(there.attributes["arrays"])
-    return whole and all(there.attributes.get(name) == attributes.get(name) for name in COMPARED)
+    same = all(there.attributes.get(name) == attributes.get(name) for name in COMPARED)
+    return whole and same and trained_otherwise(there, attributes) is None
+
+
+def as_older(begun: Start, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Attributes of a set that is mended or completed: an older one says what it said, so that its receipt stays that of it."""
+    base = begun.base
+    if base is None or base.spec.key != begun.request.spec.key:
+        return attributes
+    if "encoder" in base.attributes:
+        says_it = NAMES[0] in base.attributes or trained_otherwise(base, attributes) is not None
+    else:  # its zarr.json is lost; a set without digests of images is older than these attributes
+        says_it = any(layout.name == DIGEST for layout in begun.layouts)
+    return attributes if says_it else {name: value for name, value in attributes.items() if name not in NAMES}
+
+
+def trained_otherwise(there: FeatureStore, attributes: Mapping[str, Any]) -> str | None:
+    """In what a set says of its encoder's training something else than is known now; None where it says the same.
+
+    A set that is older than these attributes says what the registry knows of its encoder's name, so that it need not be
+    written again for their sake, nor be checked by all that depends on it.
+    """
+    before = Pretraining.of(there.attributes) or known_pretraining(str(there.attributes["encoder"]))
+    now = Pretraining.of(attributes)
+    if now is None or before == now:
+        return None
+    return f"{there.where} says that its encoder was trained thus: {before.in_words}; now it is: {now.in_words}"
 
 
 def _completed(request: Request, there: FeatureStore) -> Start:

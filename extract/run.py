@@ -14,7 +14,7 @@ from jaxtyping import Int64
 from extract.annotations import ANNOTATIONS, annotations_of
 from extract.datasets import ImageSet
 from extract.encoders import Encoder
-from extract.existing import Existing, Start, start
+from extract.existing import Existing, Start, as_older, start, trained_otherwise
 from extract.requests import OnError, Request, checked_blocks, checked_data, checked_statistics
 from extract.sample import SampleCheck, check_by_sample
 from extract.units import Unit, Units
@@ -139,23 +139,22 @@ def extract(
             raise StoreError(f"{store.where} is not what the program computes now: {check.described}. {remedy}")
         return check.agrees
 
-    place = out
+    attributes, place = _attributes(encoder, images, problems), out
     if not isinstance(place, Path):
         places = [place(key) for key in request.keys]
         for finished in places:
             if isinstance(finished, FeatureStore):
-                if task_id == 0:
-                    agrees(finished)
+                if task_id == 0 and agrees(finished) and (note := trained_otherwise(finished, attributes)):
+                    say(f"{note}. It stays as it is, for others may use it")
                 report(len(images))
                 return finished
         assert isinstance(places[0], Path)
         place = places[0]
-    attributes = _attributes(encoder, images, problems)
     begun = start(request, place, existing, source, older, shard_rows, attributes, agrees, say, is_first=task_id == 0)
     if isinstance(begun, FeatureStore):
         report(len(images))
         return begun
-    tasks = (task_id, n_tasks)
+    tasks, attributes = (task_id, n_tasks), dict(as_older(begun, attributes))
     done = _write(place, begun, attributes, batch_size, workers, on_error, tasks, report, say)
     return FeatureStore.open(place) if done else None
 
@@ -164,7 +163,8 @@ def _attributes(encoder: Encoder, images: ImageSet, problems: Sequence[str]) -> 
     """What a reader of the set wants to know beside its description."""
     names = list(images.classes) if images.classes is not None else None
     caution = {"cls_caution": encoder.cls_caution} if encoder.cls_caution else {}
-    return {"encoder": encoder.name, "norm_eps": encoder.norm()[1], "classes": names, "problems": list(problems), **caution}
+    about = {**encoder.pretraining.to_dict(), **caution}
+    return {"encoder": encoder.name, "norm_eps": encoder.norm()[1], "classes": names, "problems": list(problems), **about}
 
 
 def _write(

@@ -24,14 +24,16 @@ def main(
     Writes statistics.csv (block, statistic, and over images of the mean over heads: mean, std, median and quartiles), heads.csv
     (mean and median over images per block and head), maps/cls_map.npy ([N, T] float16: a block's [cls] attention, mean over
     heads, renormalised over patches; only for encoders with [cls]), maps/crops.npy ([N, 4] float32: x0, y0, x1, y1 of what the
-    encoder saw, in pixels of the original) and summary.json, which names the statistics without bound, of which medians tell
-    more.
+    encoder saw, in pixels of the original) and summary.json, which has titles and units of the statistics, and names those
+    without bound, of which medians tell more.
     """
     import csv
 
     import numpy as np
 
-    from extract.attention import UNBOUNDED
+    from extract.attention import PER_BLOCK, STATISTICS, UNBOUNDED
+    from extract.attention.declared import declared_by
+    from store.pretraining import passed_on
 
     store = open_features(features, params)
     (out / "maps").mkdir(parents=True, exist_ok=True)
@@ -64,6 +66,7 @@ def main(
         np.save(out / "maps/crops.npy", store.array("images/crop/view0").rows(rows))
     summary = {
         "encoder": store.attributes["encoder"],
+        **passed_on(store.attributes),
         "key": store.spec.key,
         "data": store.spec.data,
         "n_images": len(rows),
@@ -71,6 +74,11 @@ def main(
         "block": block,  # of the maps
         "classes": store.attributes["classes"],
         "architecture": json.loads(store.spec.architecture),
+        "statistics": {
+            name: {"title": declared_by(of).title, "unit": declared_by(of).unit}
+            for name, of in (STATISTICS | PER_BLOCK).items()
+            if name in store.spec.statistics
+        },
         "unbounded": [name for name in store.spec.statistics if name in UNBOUNDED],
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")

@@ -15,6 +15,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # or [cls] would be markup, and not be seen
     help="How good is a frozen ViT's representation, and why: extract features once, probe them many times.",
 )
 app.command("extract")(extract.main)

@@ -24,6 +24,13 @@ def main(
     model: of.Model = None,
     random_seed: Annotated[int | None, typer.Option(help="random weights from this seed: the untrained twin")] = None,
     weights: Annotated[str | None, typer.Option(help="digest that the weights must have")] = None,
+    family: Annotated[
+        str | None,
+        typer.Option(
+            help="how weights of your own were trained: masked image modelling, joint embedding, labels or untrained; the "
+            "report compares encoders by it  [default: as the name says, if it is one of the registry]"
+        ),
+    ] = None,
     mean: of.Mean = None,
     std: of.Std = None,
     crop_pct: of.CropPct = None,
@@ -106,7 +113,7 @@ def main(
     from store.stub import is_stub
 
     loading, options = of.from_params(params, encoder, load_encoder, extract)
-    loading |= given(checkpoint=checkpoint, model=model, random_seed=random_seed, weights=weights)
+    loading |= given(checkpoint=checkpoint, model=model, random_seed=random_seed, weights=weights, family=family)
     loading |= of.as_transform(
         mean, std, crop_pct=crop_pct, crop_mode=crop_mode, interpolation=interpolation, input_size=input_size
     )

@@ -12,6 +12,8 @@ from pipelines.store.table import size
 if TYPE_CHECKING:
     from extract.plan import Plan
 
+OF_WEIGHTS = ("checkpoint", "random_seed", "weights", "family")  # in params.yaml; nothing that is planned depends on them
+
 
 def main(
     encoder: of.Name,
@@ -71,7 +73,7 @@ def main(
     loading |= given(model=model) | of.as_transform(
         mean, std, crop_pct=crop_pct, crop_mode=crop_mode, interpolation=interpolation, input_size=input_size
     )
-    unweighted = {name: value for name, value in loading.items() if name not in ("checkpoint", "random_seed", "weights")}
+    unweighted = {name: value for name, value in loading.items() if name not in OF_WEIGHTS}
     images = open_images(data, form, classes, split)
     frozen = load_encoder(encoder, random_seed=0, **unweighted)
     if statistics is None:

@@ -13,7 +13,7 @@ import xxhash
 from jaxtyping import Bool
 
 from probe import timing
-from probe.closed import CLOSED, Closed, Logistic, Ridge, Vectors
+from probe.closed import CLOSED, Closed, Vectors
 from probe.cost import Cost, bytes_read, cost_of, shapes_read
 from probe.grid import HeadPlan
 from probe.metrics import top_k_hits
@@ -22,9 +22,9 @@ from probe.passes import Outcome, Passes
 from probe.saved import save_probe
 from probe.select import Selected
 from probe.sources import Source
+from store.pretraining import NAMES, passed_on
 
 KEPT = "kept.json"  # that a head was checked and kept; no output of DVC, or what depends on the head would run (.dvcignore)
-LINEAR = (Logistic, Ridge)  # protocols whose classifier is a linear layer, as that of a head
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
 
 
@@ -65,7 +65,7 @@ def measures_of_closed(
         **{measure: over_seeds([value]) for measure, value in result.metrics.items()},
         "seeds": [],
         "protocol": {"name": called, **vars(protocol)},
-        "cost": asdict(cost if isinstance(protocol, LINEAR) else Cost(0, None, None, cost.bytes_per_image)),
+        "cost": asdict(cost if protocol.linear else Cost(0, None, None, cost.bytes_per_image)),
         "selected": {**result.chosen, **asdict(result.selection)},
         "notes": [*result.notes, *_cautions(name, passes)],
     }
@@ -76,6 +76,7 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
     reads = passes.template(name).aggregator.reads
     return {
         "encoder": passes.training.store.attributes["encoder"],
+        **passed_on(passes.training.store.attributes),
         **plan.head.to_dict(),
         "block": passes.training.probed_block,
         "n_training": len(passes.training.rows),
@@ -132,6 +133,23 @@ def write_measures(folder: Path, measures: Mapping[str, Any]) -> None:
     for file in [*left, folder / "trained/weights.npy", folder / "trained/correct.npz", folder / timing.FILE]:
         file.unlink(missing_ok=True)
     (folder / "curves.csv").write_text("seed,epoch\n")
+    _write_metrics(folder, measures)
+
+
+def with_pretraining(folder: Path, pretraining: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of metrics.json, which is written again if it says something else of the encoder's training than this."""
+    timed = timing.is_of_metrics(folder)
+    measures: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
+    if {name: measures[name] for name in NAMES if name in measures} != pretraining:
+        others = {name: value for name, value in measures.items() if name not in (*NAMES, "encoder")}
+        measures = {"encoder": measures["encoder"], **pretraining, **others}
+        _write_metrics(folder, measures)
+        if timed:
+            timing.stays(folder)
+    return measures
+
+
+def _write_metrics(folder: Path, measures: Mapping[str, Any]) -> None:
     (folder / "metrics.json").write_text(json.dumps(measures, indent=1) + "\n")
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import xxhash
@@ -73,5 +74,25 @@ def write_timing(folder: Path, timing: Timing) -> None:
 
     DVC may bring other metrics back without a run; then the time is not theirs.
     """
-    digest = xxhash.xxh3_128_hexdigest((folder / "metrics.json").read_bytes())
-    (folder / FILE).write_text(json.dumps(asdict(timing) | {"metrics": digest}, indent=1) + "\n")
+    _write(folder, asdict(timing))
+
+
+def is_of_metrics(folder: Path) -> bool:
+    """Whether there is a timing.json in the folder of a head that is of the metrics.json there; not so if it is damaged."""
+    try:
+        return bool(json.loads((folder / FILE).read_text())["metrics"] == _digest(folder))
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
+def stays(folder: Path) -> None:
+    """The time is that of the metrics.json which has taken the other's place: of the same head."""
+    _write(folder, json.loads((folder / FILE).read_text()))
+
+
+def _write(folder: Path, timing: dict[str, Any]) -> None:
+    (folder / FILE).write_text(json.dumps(timing | {"metrics": _digest(folder)}, indent=1) + "\n")
+
+
+def _digest(folder: Path) -> str:
+    return xxhash.xxh3_128_hexdigest((folder / "metrics.json").read_bytes())

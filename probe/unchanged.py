@@ -17,10 +17,11 @@ from probe.passes import Passes
 from probe.ranks import from_first
 from probe.recipe import Recipe
 from probe.record import read_record, request_of
-from probe.results import KEPT, measures_of, write_measures, write_trained
+from probe.results import KEPT, measures_of, with_pretraining, write_measures, write_trained
 from probe.select import Selected, best, candidates, parts
 from probe.stored import first_difference, stored_probe
 from store import BeyondClsError
+from store.pretraining import passed_on
 
 DAMAGED = (BeyondClsError, OSError, EOFError, ValueError, KeyError, TypeError, IndexError, BadZipFile, SafetensorError)
 
@@ -37,8 +38,8 @@ def keep_unchanged(
 
     Those are heads that are in place for exactly what is asked for now, some of whose steps are what they were (`rehearsal`),
     whose stored parameters reach on the test images what they reached, and whose files would be written as they are. Nothing of
-    them is touched; what was compared is written into kept.json beside them. Of others that are in place it is said why they
-    train again.
+    them is touched, but for what metrics.json says of the encoder's training where the feature set says something else by now;
+    what was compared is written into kept.json beside them. Of others that are in place it is said why they train again.
     """
     check = _Check(plans, passes, held_out, folders, about)
     chosen = from_first(check.in_place() if passes.rank == 0 else {})
@@ -101,7 +102,7 @@ class _Check:
             if differs is not None:
                 self._again(name, f"not as before: {differs}")
                 continue
-            kept[name] = json.loads((self.folders[name] / "metrics.json").read_text())
+            kept[name] = with_pretraining(self.folders[name], passed_on(self.passes.training.store.attributes))
             self._write(name, agreement)
             n = " and ".join(map(str, agreement.steps.values()))
             passes = "pass" if len(agreement.steps) == 1 else "passes"

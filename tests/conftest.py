@@ -21,6 +21,14 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.chdir(before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _power_does_not_fail() -> Iterator[None]:
+    """Half of the time of a small write is spent in waiting for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first: in the end no process waits for another that has just begun one."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}

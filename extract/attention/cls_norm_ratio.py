@@ -7,7 +7,12 @@ from extract.attention.declared import declares, infinity
 from extract.attention.layout import TokenLayout
 
 
-@declares(highest=infinity, of_cls=True)
+@declares(
+    "Norm of what attention adds to [cls], relative to [cls]",
+    "ratio of norms, without bound",
+    highest=infinity,
+    of_cls=True,
+)
 def cls_norm_ratio(residual: Float[Tensor, "B N D"], branch: Float[Tensor, "B N D"], layout: TokenLayout) -> Float[Tensor, "B"]:
     """|y| / |x| of [cls], with x what enters the block and y what its attention puts out; 0…infinity.
 

@@ -7,7 +7,14 @@ from extract.attention.attention import Attention
 from extract.attention.declared import declares
 
 
-@declares(highest=lambda n, t: 1, uniform=lambda n, t: 1 / n, of_cls=True, of_all_tokens=True)
+@declares(
+    "Attention of [cls] to itself",
+    "share of attention, 0–1",
+    highest=lambda n, t: 1,
+    uniform=lambda n, t: 1 / n,
+    of_cls=True,
+    of_all_tokens=True,
+)
 def cls_self(attention: Attention) -> Float[Tensor, "B H"]:
     """a[cls, cls], the share of its attention that [cls] spends on itself; 0…1. Uniform attention: 1 / N.
 

@@ -7,7 +7,13 @@ from extract.attention.attention import Attention
 from extract.attention.declared import declares, infinity
 
 
-@declares(highest=infinity, uniform=lambda n, t: 1 / t, of_cls=True)
+@declares(
+    "Attention of [cls] to itself, relative to the patches",
+    "ratio, without bound",
+    highest=infinity,
+    uniform=lambda n, t: 1 / t,
+    of_cls=True,
+)
 def cls_self_adjusted(attention: Attention) -> Float[Tensor, "B H"]:
     """a[cls, cls] / sum over patches j of a[cls, j]; 0…infinity. Uniform attention: 1 / T.
 

@@ -7,7 +7,14 @@ from extract.attention.attention import Attention
 from extract.attention.declared import declares
 
 
-@declares(highest=lambda n, t: 1 / t, uniform=lambda n, t: 1 / n, of_cls=True, of_all_tokens=True)
+@declares(
+    "Attention of [cls] to a patch, mean over patches",
+    "share of attention, 0–1 / T",
+    highest=lambda n, t: 1 / t,
+    uniform=lambda n, t: 1 / n,
+    of_cls=True,
+    of_all_tokens=True,
+)
 def cls_to_patches(attention: Attention) -> Float[Tensor, "B H"]:
     """Mean over patches j of a[cls, j]; 0…1 / T. Uniform attention: 1 / N.
 

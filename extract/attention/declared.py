@@ -19,6 +19,8 @@ class Declared:
     """Facts of a statistic. None is below 0.
 
     Attributes:
+        title: what it is, as a heading; in words that a reader of the paper knows.
+        unit: of its values, as an axis says it.
         highest: its largest value. Of a ratio without bound one image can carry a mean over images anywhere, so reports show
             medians.
         uniform: its value where attention is uniform; None for what is no statistic of attention.
@@ -27,6 +29,8 @@ class Declared:
         spatial: it depends on where patches lie; of others their order does not matter.
     """
 
+    title: str
+    unit: str
     highest: OfCounts
     uniform: OfCounts | None = None
     of_cls: bool = False
@@ -40,6 +44,8 @@ class Declared:
 
 
 def declares(
+    title: str,
+    unit: str,
     highest: OfCounts,
     uniform: OfCounts | None = None,
     of_cls: bool = False,
@@ -49,7 +55,7 @@ def declares(
     """Give a statistic its facts; see `Declared`."""
 
     def decorated(statistic: F) -> F:
-        statistic.__dict__["declared"] = Declared(highest, uniform, of_cls, of_all_tokens, spatial)
+        statistic.__dict__["declared"] = Declared(title, unit, highest, uniform, of_cls, of_all_tokens, spatial)
         return statistic
 
     return decorated
@@ -63,5 +69,7 @@ def declared_by(statistic: Callable[..., object]) -> Declared:
     declared = getattr(statistic, "declared", None)
     if not isinstance(declared, Declared):
         name = getattr(statistic, "__name__", statistic)
-        raise TypeError(f"the statistic {name} declares nothing, expected @declares(highest=…, uniform=…) above it")
+        raise TypeError(
+            f"the statistic {name} declares nothing, expected @declares(title, unit, highest=…, uniform=…) above it"
+        )
     return declared

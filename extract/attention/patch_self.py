@@ -7,7 +7,12 @@ from extract.attention.attention import Attention
 from extract.attention.declared import declares
 
 
-@declares(highest=lambda n, t: 1, uniform=lambda n, t: 1 / t)
+@declares(
+    "Attention of patches to themselves",
+    "share of attention to patches, 0–1",
+    highest=lambda n, t: 1,
+    uniform=lambda n, t: 1 / t,
+)
 def patch_self(attention: Attention) -> Float[Tensor, "B H"]:
     """Mean over patches i of a[i, i] / sum over patches j of a[i, j]; 0…1. Uniform attention: 1 / T.
 

@@ -7,7 +7,13 @@ from extract.attention.attention import Attention
 from extract.attention.declared import declares
 
 
-@declares(highest=lambda n, t: 1, uniform=lambda n, t: 1 / n, of_all_tokens=True)
+@declares(
+    "Attention of patches to themselves, of all tokens",
+    "share of attention, 0–1",
+    highest=lambda n, t: 1,
+    uniform=lambda n, t: 1 / n,
+    of_all_tokens=True,
+)
 def patch_self_raw(attention: Attention) -> Float[Tensor, "B H"]:
     """Mean over patches i of a[i, i]; 0…1. Uniform attention: 1 / N.
 

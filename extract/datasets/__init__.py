@@ -4,24 +4,24 @@ from pathlib import Path
 
 from extract.datasets.cifar import CIFAR10, CIFAR100
 from extract.datasets.coco import COCO
-from extract.datasets.csv_table import csv_table
+from extract.datasets.csv_table import CSV
 from extract.datasets.cub import CUB
 from extract.datasets.food101 import FOOD101
 from extract.datasets.form import Plain, Published
-from extract.datasets.image_folder import image_folder
+from extract.datasets.image_folder import FOLDER
 from extract.datasets.image_set import ImageSet
 from extract.datasets.imagenet import IMAGENET
 from extract.datasets.nus_wide import NUS_WIDE
 from extract.datasets.pets import PETS
 from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.stanford_cars import STANFORD_CARS
-from extract.datasets.webdataset_tars import PIPE, webdataset_tars
+from extract.datasets.webdataset_tars import PIPE, TARS
 from store.errors import unknown
 
 DATASETS: dict[str, Plain | Published] = {
-    "tars": Plain(webdataset_tars),
-    "folder": Plain(image_folder),
-    "csv": Plain(csv_table),
+    "tars": TARS,
+    "folder": FOLDER,
+    "csv": CSV,
     "cifar10": CIFAR10,
     "cifar100": CIFAR100,
     "coco": COCO,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from extract.datasets.cifar_pickle import plain_batch
-from extract.datasets.form import Published
+from extract.datasets.form import Example, Published
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import lines, parsing
 from extract.datasets.sample import DataError, Sample
@@ -37,7 +37,21 @@ class Cifar:
     key: str
 
     def published(self) -> Published:
-        return Published(partial(_open, self), tuple(self.files), (self.binary, self.python))
+        return Published(partial(_open, self), tuple(self.files), (self.binary, self.python), self.example())
+
+    def example(self) -> Example:
+        """The binary version, with one image a file."""
+        classes = ("apple", "bear", "cat")
+        contents: dict[str, str | bytes] = {f"{self.binary}/{self.names[0]}": "\n".join(classes)}
+        images: dict[str, dict[str, tuple[str, ...]]] = {split: {} for split in self.files}
+        for split, files in self.files.items():
+            for i, file in enumerate(files):
+                label = (i + len(files)) % 3
+                contents[f"{self.binary}/{file}.bin"] = bytes(
+                    [label] * self.n_label_bytes + [40 * len(contents)] * PIXELS_NBYTES
+                )
+                images[split][f"{split}/{i:05d}"] = (classes[label],)
+        return Example(contents, classes, images)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from extract.datasets.form import Published
+from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import listed, parsing, text, unlisted
 from extract.datasets.sample import Box
@@ -39,4 +39,27 @@ def coco(root: Path, split: str) -> ImageSet:
     return ImageSet(str(root), samples, classes, unlisted(root / split, images.values()), multilabel=True)
 
 
-COCO = Published(coco, SPLITS, tuple(f"annotations/instances_{split}.json" for split in SPLITS))
+OBJECTS = """{
+"images": [
+  {"id": 9, "file_name": "000000000009.jpg"},
+  {"id": 3, "file_name": "000000000003.jpg"},
+  {"id": 5, "file_name": "5.jpg"}],
+"annotations": [
+  {"image_id": 9, "category_id": 90, "bbox": [1.5, 2.0, 10.0, 20.0], "iscrowd": 0},
+  {"image_id": 9, "category_id": 1, "bbox": [0, 0, 5, 0], "iscrowd": 1},
+  {"image_id": 9, "category_id": 90, "bbox": [3, 3, 1, 1], "iscrowd": 0},
+  {"image_id": 5, "category_id": 1, "bbox": [3, 3, 1, 1], "iscrowd": 0}],
+"categories": [{"id": 90, "name": "toothbrush"}, {"id": 1, "name": "person"}, {"id": 13, "name": "stop sign"}]
+}"""
+LABELLED: dict[str, tuple[str, ...]] = {"000000000003": (), "5": ("person",), "000000000009": ("person", "toothbrush")}
+EXAMPLE = Example(
+    {
+        "annotations/instances_val2017.json": OBJECTS,
+        "annotations/instances_train2017.json": OBJECTS,
+        **pictures("val2017", "000000000003.jpg", "000000000009.jpg", "5.jpg"),
+        **pictures("train2017", "000000000003.jpg", "000000000009.jpg", "5.jpg"),
+    },
+    ("person", "stop sign", "toothbrush"),
+    {"val2017": LABELLED, "train2017": LABELLED},
+)
+COCO = Published(coco, SPLITS, tuple(f"annotations/instances_{split}.json" for split in SPLITS), EXAMPLE)

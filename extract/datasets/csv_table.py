@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from extract.datasets.form import Example, Plain
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.listed import listed, parsing, text
 from extract.datasets.sample import Box, DataError
@@ -109,3 +110,17 @@ def _boxes(row: dict[str, str], label: int) -> list[Box]:
     if wrong := [box for box in boxes if len(box) != 4]:
         raise ValueError(f"box {' '.join(wrong[0])[:80]!r} has not four numbers x0 y0 x1 y1")
     return [Box(float(x0), float(y0), float(x1), float(y1), label) for x0, y0, x1, y1 in boxes]
+
+
+EXAMPLE = Example(
+    {
+        "images.csv": "label,id,path,other\ncat,1,a.jpg,x\nape,2,deep/b.jpg,y\ncat,3,c.jpg,\n",
+        "a.jpg": None,
+        "deep/b.jpg": None,
+        "c.jpg": None,
+    },
+    ("ape", "cat"),
+    {"": {"1": ("cat",), "2": ("ape",), "3": ("cat",)}},
+    source="images.csv",
+)
+CSV = Plain(csv_table, EXAMPLE)

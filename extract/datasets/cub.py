@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from extract.datasets.form import Published
+from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import inner, lines, listed, parsing, unlisted
 from extract.datasets.sample import Box, DataError
@@ -47,4 +47,20 @@ def _by_id(file: Path) -> dict[str, str]:
         return by_id
 
 
-CUB = Published(cub, tuple(IS_TRAINING), ("CUB_200_2011/train_test_split.txt", "train_test_split.txt"))
+BLACK_FOOTED, LAYSAN = "001.Black_footed_Albatross", "002.Laysan_Albatross"
+EXAMPLE = Example(
+    {
+        "CUB_200_2011/images.txt": f"1 {BLACK_FOOTED}/a.jpg\n2 {BLACK_FOOTED}/b.jpg\n3 {LAYSAN}/c.jpg\n",
+        "CUB_200_2011/image_class_labels.txt": "1 1\n2 1\n3 2\n",
+        "CUB_200_2011/train_test_split.txt": "1 0\n2 1\n3 1\n",
+        "CUB_200_2011/bounding_boxes.txt": "1 60.0 27.0 325.0 304.0\n2 1.0 2.0 3.0 4.0\n3 0.0 0.0 9.5 8.0\n",
+        "CUB_200_2011/classes.txt": f"1 {BLACK_FOOTED}\n2 {LAYSAN}\n",
+        **pictures("CUB_200_2011/images", f"{BLACK_FOOTED}/a.jpg", f"{BLACK_FOOTED}/b.jpg", f"{LAYSAN}/c.jpg"),
+    },
+    ("Black footed Albatross", "Laysan Albatross"),
+    {
+        "train": {f"{BLACK_FOOTED}/b": ("Black footed Albatross",), f"{LAYSAN}/c": ("Laysan Albatross",)},
+        "test": {f"{BLACK_FOOTED}/a": ("Black footed Albatross",)},
+    },
+)
+CUB = Published(cub, tuple(IS_TRAINING), ("CUB_200_2011/train_test_split.txt", "train_test_split.txt"), EXAMPLE)

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from extract.datasets.form import Published
+from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import inner, listed, parsing, text, unlisted
 
@@ -30,4 +30,17 @@ def _listed(file: Path) -> dict[str, list[str]]:
         return {str(kind): [f"{name.strip()}.jpg" for name in names] for kind, names in json.loads(text(file)).items()}
 
 
-FOOD101 = Published(food101, SPLITS, ("food-101/meta/train.json", "meta/train.json"))
+EXAMPLE = Example(
+    {
+        "food-101/meta/train.json": '{"waffles": ["waffles/7", "waffles/1"], "apple_pie": ["apple_pie/3"]}',
+        "food-101/meta/test.json": '{"apple_pie": ["apple_pie/7", "apple_pie/1"], "waffles": ["waffles/3"]}',
+        **pictures("food-101/images/apple_pie", "7.jpg", "1.jpg", "3.jpg"),
+        **pictures("food-101/images/waffles", "7.jpg", "1.jpg", "3.jpg"),
+    },
+    ("apple_pie", "waffles"),
+    {
+        "train": {"waffles/7": ("waffles",), "waffles/1": ("waffles",), "apple_pie/3": ("apple_pie",)},
+        "test": {"apple_pie/7": ("apple_pie",), "apple_pie/1": ("apple_pie",), "waffles/3": ("waffles",)},
+    },
+)
+FOOD101 = Published(food101, SPLITS, ("food-101/meta/train.json", "meta/train.json"), EXAMPLE)

@@ -1,6 +1,6 @@
-"""How images of one form are opened, and how the form is recognised."""
+"""How images of one form are opened, how the form is recognised, and what it looks like."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +12,35 @@ ALSO = {"train": ("trainval", "train2017"), "test": ("val", "val2017")}
 
 
 @dataclass(frozen=True)
+class Example:
+    """A tiny copy of a data set, which shows how it lies there; the contract of all forms reads it.
+
+    Attributes:
+        files: by path, their content; None is an image.
+        classes: their names by label.
+        images: by split, the names of the classes of each image, by its id and in order. A form without splits has one, "".
+        source: path of what the user names.
+        listed: a list names the images, so that one that is missing is noticed.
+    """
+
+    files: Mapping[str, str | bytes | Callable[[], bytes] | None]
+    classes: tuple[str, ...]
+    images: Mapping[str, Mapping[str, tuple[str, ...]]]
+    source: str = "."
+    listed: bool = True
+
+
+def pictures(folder: str, *names: str) -> dict[str, None]:
+    """Images of an example."""
+    return dict.fromkeys(f"{folder}/{name}" for name in names)
+
+
+@dataclass(frozen=True)
 class Plain:
     """A form that images of any data set can have. `open(source, classes)`; the user may name the classes."""
 
     open: Callable[[str, Path | None], ImageSet]
+    example: Example
 
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
         """Raises: DataError: a split was asked for, or as `open`."""
@@ -35,11 +60,13 @@ class Published:
         open: `open(folder, split)`.
         splits: their names.
         signs: paths in the folder, one of which shows that this is the data set.
+        example: of its layout.
     """
 
     open: Callable[[Path, str], ImageSet]
     splits: tuple[str, ...]
     signs: tuple[str, ...]
+    example: Example
 
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
         """Raises: DataError: no folder, no such split, names of classes were given, or as `open`."""

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from extract.datasets.form import Example, Plain, pictures
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.sample import DataError, Sample, is_image
 
@@ -35,3 +36,12 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
     loose = [f for f in sorted(root.iterdir()) if f.is_file() and is_image(f.name)]
     samples += [Sample(f.stem, None, f, 0, f.stat().st_size, "has no label (it lies in no class folder)") for f in loose]
     return ImageSet(source, samples, names)
+
+
+EXAMPLE = Example(
+    pictures("cat", "2.png") | pictures("bee", "deep/0.png") | pictures("ape", "1.png", "0.JPEG"),
+    ("ape", "bee", "cat"),
+    {"": {"ape/0": ("ape",), "ape/1": ("ape",), "bee/deep/0": ("bee",), "cat/2": ("cat",)}},
+    listed=False,
+)
+FOLDER = Plain(image_folder, EXAMPLE)

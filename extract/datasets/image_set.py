@@ -15,8 +15,14 @@ from extract.datasets.sample import IMAGE_EXTENSIONS, DataError, Sample
 
 
 def read_class_names(file: Path | RemoteFile) -> list[str]:
-    """Names of the classes in the order of the labels, one a line; empty lines do not count."""
-    return [line.strip() for line in file.read_text().splitlines() if line.strip()]
+    """Names of the classes in the order of the labels, one a line; empty lines do not count.
+
+    Raises: DataError: it is no text.
+    """
+    try:
+        return [line.strip() for line in file.read_text().splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is no UTF-8 text ({error.reason} at byte {error.start}); write the names again") from error
 
 
 class ImageSet:

@@ -1,7 +1,11 @@
 """Variables of a MATLAB file."""
 
+import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from extract.datasets.sample import DataError
 
@@ -22,3 +26,12 @@ def matlab_variable(file: Path, name: str) -> list[Any]:
         return list(content[name].reshape(-1))
     except Exception as error:  # scipy raises many kinds, none of which a damaged file may let through unnamed
         raise DataError(f"{file} cannot be read ({error!r}): expected a MATLAB file with {name}; get it again") from error
+
+
+def matlab_file(name: str, rows: Sequence[Sequence[Any]], fields: Sequence[str] = ()) -> bytes:
+    """A file with one variable, for examples: cells, or structures with these fields."""
+    from scipy.io import savemat
+
+    file = io.BytesIO()
+    savemat(file, {name: np.array(rows, [(field, object) for field in fields] if fields else object)})
+    return file.getvalue()

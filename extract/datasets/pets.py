@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from extract.datasets.form import Published
+from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import inner, lines, listed, parsing
 from extract.datasets.sample import DataError
@@ -33,4 +33,17 @@ def _listed(file: Path) -> list[tuple[str, int]]:
         return entries
 
 
-PETS = Published(pets, SPLITS, tuple(f"{folder}annotations/trainval.txt" for folder in ("oxford-iiit-pet/", "")))
+EXAMPLE = Example(
+    {
+        "oxford-iiit-pet/annotations/trainval.txt": "Abyssinian_1 1 1 1\namerican_bulldog_1 2 2 1\n",
+        "oxford-iiit-pet/annotations/test.txt": "Abyssinian_2 1 1 1\n",
+        **pictures("oxford-iiit-pet/images", "Abyssinian_1.jpg", "Abyssinian_2.jpg", "american_bulldog_1.jpg", "beagle_9.jpg"),
+    },
+    ("Abyssinian", "American Bulldog"),
+    {
+        "trainval": {"Abyssinian_1": ("Abyssinian",), "american_bulldog_1": ("American Bulldog",)},
+        "test": {"Abyssinian_2": ("Abyssinian",)},
+    },
+)
+SIGNS = tuple(f"{folder}annotations/trainval.txt" for folder in ("oxford-iiit-pet/", ""))
+PETS = Published(pets, SPLITS, SIGNS, EXAMPLE)

@@ -1,11 +1,12 @@
 """Stanford Cars, as torchvision keeps it: lists in MATLAB files, with a box around each car."""
 
+from functools import partial
 from pathlib import Path
 
-from extract.datasets.form import Published
+from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import inner, listed, parsing, unlisted
-from extract.datasets.matlab import matlab_variable
+from extract.datasets.matlab import matlab_file, matlab_variable
 from extract.datasets.sample import Box
 
 LISTS = {"train": "devkit/cars_train_annos.mat", "test": "cars_test_annos_withlabels.mat"}
@@ -32,4 +33,19 @@ def stanford_cars(root: Path, split: str) -> ImageSet:
     return ImageSet(str(root), samples, classes, unlisted(images, (name for name, _, _ in cars)))
 
 
-STANFORD_CARS = Published(stanford_cars, tuple(LISTS), ("stanford_cars/devkit/cars_meta.mat", "devkit/cars_meta.mat"))
+NAMES = ("AM General Hummer SUV 2000", "Acura RL Sedan 2012", "Audi TT RS Coupe 2012")
+FIELDS = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "fname")
+OF_TRAIN = [(39, 116, 569, 375, 3, "00001.jpg"), (5, 6, 30, 40, 1, "00002.jpg")]
+EXAMPLE = Example(
+    {
+        "stanford_cars/devkit/cars_meta.mat": partial(matlab_file, "class_names", [NAMES]),
+        f"stanford_cars/{LISTS['train']}": partial(matlab_file, "annotations", [OF_TRAIN], FIELDS),
+        f"stanford_cars/{LISTS['test']}": partial(matlab_file, "annotations", [[(1, 2, 3, 4, 2, "00001.jpg")]], FIELDS),
+        **pictures("stanford_cars/cars_train", "00001.jpg", "00002.jpg"),
+        **pictures("stanford_cars/cars_test", "00001.jpg"),
+    },
+    NAMES,
+    {"train": {"00001": (NAMES[2],), "00002": (NAMES[0],)}, "test": {"00001": (NAMES[1],)}},
+)
+SIGNS = ("stanford_cars/devkit/cars_meta.mat", "devkit/cars_meta.mat")
+STANFORD_CARS = Published(stanford_cars, tuple(LISTS), SIGNS, EXAMPLE)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import IO
 
 import xxhash
-from webdataset.tariterators import base_plus_ext
 
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import IMAGE_EXTENSIONS, Sample
@@ -49,6 +48,8 @@ def index_tar(tar: Path | RemoteFile) -> tuple[list[Sample], str | None]:
 
 def _groups(tar: Path | RemoteFile, stream: IO[bytes]) -> tuple[dict[str, dict[str, Member]], str | None]:
     """Members by key and extension, and what is wrong with the tar."""
+    from webdataset.tariterators import base_plus_ext  # torch comes with it, which who reads other forms need not wait for
+
     groups: dict[str, dict[str, Member]] = {}
     problem = None
     if (size := stream.seek(0, 2)) == 0:

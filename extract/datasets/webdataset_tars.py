@@ -1,13 +1,15 @@
 """WebDataset tars, indexed before use: webdataset itself skips what it cannot read, here nothing may be lost."""
 
 import glob
+import io
 import subprocess
-from collections.abc import Sequence
+import tarfile
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from webdataset.shardlists import expand_urls
-
+from extract.datasets.form import Example, Plain
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import DataError, Sample
@@ -52,6 +54,8 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
 
 
 def _tars(source: str, pipes: Path | None) -> Sequence[Path | RemoteFile]:
+    from webdataset.shardlists import expand_urls
+
     folder = RemoteFile(source) if "://" in source else Path(source)
     if pipes is None and "::" not in source and folder.is_dir():
         inside: Sequence[Path | RemoteFile] = sorted(folder.glob("*.tar"), key=str)
@@ -84,3 +88,28 @@ def _copied(url: str, tar: Path) -> Path:
     if status:
         raise DataError(f"the command of {url!r} ended with status {status}; try it in a shell: it must write a tar")
     return tar
+
+
+def tar_file(members: Mapping[str, bytes]) -> bytes:
+    """A tar, for examples."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+PPM = b"P6 2 2 255\n" + bytes(12)
+EXAMPLE = Example(
+    {
+        "train-000.tar": partial(tar_file, {"b.ppm": PPM, "b.cls": b"1", "a.ppm": PPM, "a.cls": b"0"}),
+        "train-001.tar": partial(tar_file, {"c.ppm": PPM, "c.cls": b"1"}),
+        CLASS_NAMES: "ape\nbee\n",
+    },
+    ("ape", "bee"),
+    {"": {"b": ("bee",), "a": ("ape",), "c": ("bee",)}},
+    listed=False,
+)
+TARS = Plain(webdataset_tars, EXAMPLE)

@@ -31,6 +31,7 @@ from extract.encoders.pretrained import IMAGENET, Pretrained
 from extract.transform import as_options, checked_transform, differing, in_words, resize_input
 from store import BeyondClsError
 from store.errors import BeyondClsWarning, unknown
+from store.pretraining import FAMILIES, UNKNOWN, UNTRAINED, Pretraining
 
 ENCODERS: dict[str, Pretrained] = {
     **quickstart.ENCODERS,
@@ -65,11 +66,12 @@ def load_encoder(
     crop_mode: str | None = None,
     interpolation: str | None = None,
     input_size: int | None = None,
+    family: str | None = None,
 ) -> Encoder:
     """A frozen encoder.
 
     What it sees of an image is what its entry in the registry says, or timm of weights that it publishes, or ImageNet's
-    constants for a checkpoint of one's own; each of the last six arguments takes the place of one of these values.
+    constants for a checkpoint of one's own; each of the six arguments from `mean` on takes the place of one of these values.
 
     Args:
         name: of the registry, of timm, or any name if `model` is given.
@@ -84,9 +86,11 @@ def load_encoder(
             `crop_pct` of 1 the whole image), "border" resizes the longer side and pads the shorter one with the mean.
         interpolation: "bicubic", "bilinear", …
         input_size: side of the square input, in pixels; positions that the model has learnt are interpolated.
+        family: how it was trained, one of `store.pretraining.FAMILIES`; what the registry knows by default, which is nothing of
+            a name of one's own.
 
     Raises:
-        BeyondClsError: unknown name (with the nearest one), missing or unfitting checkpoint, another digest,
+        BeyondClsError: unknown name or family (with the nearest one), missing or unfitting checkpoint, another digest,
             options that contradict each other, or a value of the transform that is none.
 
     Warns:
@@ -100,13 +104,15 @@ def load_encoder(
     given = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
     transform = checked_transform(given)
     entry = _entry(model or name, checkpoint is not None)
+    pretraining = _pretraining(name, model, checkpoint, random_seed, family)
     loaded = entry.load(checkpoint, random_seed, arguments)
     vit, described = loaded.model, loaded.architecture
     if input_size is not None:
         if resize_input(name, vit, input_size):
             described["img_size"] = input_size
         transform["input_size"] = (3, input_size, input_size)
-    encoder = Encoder(name, vit, described, {**entry.transform, **transform}, entry.block, loaded.cls_caution)
+    seen = {**entry.transform, **transform}
+    encoder = Encoder(name, vit, described, seen, entry.block, loaded.cls_caution, pretraining)
     if weights is not None and weights != encoder.weights:
         is_drawn = random_seed is not None or (checkpoint is None and entry.seed is not None)
         drawn = " (a seed gives other last bits on the CPU of another maker: keep such weights in a file, --checkpoint)"
@@ -137,6 +143,42 @@ def _entry(name: str, is_own: bool = False) -> Pretrained:
     return replace(entry, transform=IMAGENET) if is_own and "." not in name else entry
 
 
+def known_pretraining(name: str) -> Pretraining:
+    """How the encoder of a name was trained, as the registry says; nothing of a name that it does not know.
+
+    A name of timm counts where its weights are those of an encoder of the registry.
+    """
+    entry = ENCODERS.get(name) or next((ENCODERS[other] for other in _with_weights_of(name)), None)
+    return UNKNOWN if entry is None else Pretraining(entry.family, entry.seed)
+
+
+def checked_family(family: str | None) -> None:
+    """Raises: BeyondClsError: it is none of FAMILIES; with the nearest one."""
+    if family is not None and family not in FAMILIES:
+        raise BeyondClsError(unknown("family", str(family), FAMILIES, "Leave it out if it is none of these"))
+
+
+def _pretraining(
+    name: str, model: str | None, checkpoint: str | Path | None, random_seed: int | None, family: str | None
+) -> Pretraining:
+    """Of an encoder as `load_encoder` is asked for it. A file under a name of the registry is what that name stands for.
+
+    Raises: BeyondClsError: an unknown family, or one of weights that were drawn.
+    """
+    checked_family(family)
+    named = model or name
+    published = checkpoint is None or named in ENCODERS or "." in named  # a tag names weights of timm
+    known = known_pretraining(named) if published else UNKNOWN
+    if random_seed is None and (checkpoint is None or named == name):
+        random_seed = known.random_seed
+    if random_seed is not None and family not in (None, UNTRAINED):
+        raise BeyondClsError(
+            f"{name} has random weights (seed {random_seed}), but its family is {family!r}; leave the family out, or give the "
+            "weights that were trained, under a name of your own, as --checkpoint"
+        )
+    return Pretraining(family or ("" if random_seed is not None else known.family), random_seed)
+
+
 def _assumed(encoder: Encoder, entry: Pretrained, given: Mapping[str, Any]) -> str:
     """What was assumed of the transform of a checkpoint; nothing if its entry says it, or all of it was given."""
     names = [name for name in entry.transform if name not in given]
@@ -150,21 +192,29 @@ def _assumed(encoder: Encoder, entry: Pretrained, given: Mapping[str, Any]) -> s
 
 def _of_registry(encoder: Encoder, name: str | None, given: Mapping[str, Any]) -> str:
     """In which values an encoder of the registry that has the weights of timm's `name` differs; nothing if none does."""
-    config = None if name is None or name in ENCODERS else timm.get_pretrained_cfg(name)
-    if config is None:
-        return ""
-    places = (f"timm/{config.architecture}.{config.tag}", config.url)
-    for other, entry in ENCODERS.items():
-        if entry.weights in places:
-            theirs, side = dict(entry.transform), entry.arguments.get("img_size")
-            theirs |= {"input_size": (3, side, side)} if side else {}
-            ours = encoder.described_transform
-            if names := [n for n in differing(ours, theirs) if n not in given]:
-                return (
-                    f"{name} has the weights of {other}, but timm's transform: {in_words(ours, names, theirs)}; "
-                    f"to compare with the paper, give --encoder {other} or {as_options(theirs, names)}"
-                )
+    for other in () if name is None else _with_weights_of(name):
+        entry = ENCODERS[other]
+        theirs, side = dict(entry.transform), entry.arguments.get("img_size")
+        theirs |= {"input_size": (3, side, side)} if side else {}
+        ours = encoder.described_transform
+        if names := [n for n in differing(ours, theirs) if n not in given]:
+            return (
+                f"{name} has the weights of {other}, but timm's transform: {in_words(ours, names, theirs)}; "
+                f"to compare with the paper, give --encoder {other} or {as_options(theirs, names)}"
+            )
     return ""
+
+
+def _with_weights_of(name: str) -> list[str]:
+    """Encoders of the registry that have the weights of timm's `name`."""
+    try:
+        config = None if name in ENCODERS or not timm.is_model(name) else timm.get_pretrained_cfg(name)
+    except RuntimeError:  # a model of timm with a tag that it does not have
+        config = None
+    if config is None:
+        return []
+    places = (f"timm/{config.architecture}.{config.tag}", config.url)
+    return [other for other, entry in ENCODERS.items() if entry.weights in places]
 
 
 def timm_names(pretrained: bool = False) -> list[str]:
@@ -172,4 +222,4 @@ def timm_names(pretrained: bool = False) -> list[str]:
     return timm.list_models(["vit_*", "deit*", "beit*", "eva*", "convnext*", "mixer*"], pretrained=pretrained)
 
 
-__all__ = ["ENCODERS", "Encoded", "Encoder", "Pretrained", "load_encoder", "timm_names"]
+__all__ = ["ENCODERS", "Encoded", "Encoder", "Pretrained", "checked_family", "known_pretraining", "load_encoder", "timm_names"]

@@ -1,12 +1,14 @@
 """BEiT v2 (Peng et al. 2022, arXiv 2208.06366): ViTs that predict the visual words of masked patches."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
-from extract.encoders.relative_position import per_block
+from extract.encoders.published import VIT_B, VIT_L, Vit
+from extract.encoders.relative_position import NAMES, OF_ALL, OF_EACH, per_block
 from extract.encoders.weights import unwrapped, without
 from store import BeyondClsError
 
@@ -30,9 +32,20 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     return per_block(without(state, *PREDICTION))
 
 
-def _beitv2(model: str, file: str) -> Pretrained:
+def _beitv2(model: str, file: str, vit: Vit) -> Pretrained:
     # By "token", timm means a norm before pooling, as in pretraining; the published fine-tuned models have one behind it.
     weights = f"https://github.com/addf400/files/releases/download/BEiT-v2/{file}.pth"
+    words = (
+        "rel_pos_bias.relative_position_index",
+        "mask_token",
+        "cls_pt_layers.0.norm1.weight",
+        "lm_head.weight",
+        "lm_head.bias",
+    )
+    official, of_deepspeed = (
+        replace(vit, at=at, names=NAMES | OF_ALL, dropped=[f"{at}{name}" for name in words]) for at in ("model/", "module/")
+    )
+    of_timm = replace(vit, names=NAMES | OF_EACH, dropped=("blocks.{}.attn.relative_position_index",), tells=False)
     return Pretrained(
         model,
         weights,
@@ -43,10 +56,11 @@ def _beitv2(model: str, file: str) -> Pretrained:
         labels=False,
         family=MASKED,
         signs=(FROM_CLS,),
+        published=(official, of_deepspeed, of_timm),
     )
 
 
 ENCODERS = {
-    "beitv2-b16": _beitv2("beitv2_base_patch16_224", "beitv2_base_patch16_224_pt1k"),
-    "beitv2-l16": _beitv2("beitv2_large_patch16_224", "beitv2_large_patch16_224_pt1k"),
+    "beitv2-b16": _beitv2("beitv2_base_patch16_224", "beitv2_base_patch16_224_pt1k", VIT_B),
+    "beitv2-l16": _beitv2("beitv2_large_patch16_224", "beitv2_large_patch16_224_pt1k", VIT_L),
 }

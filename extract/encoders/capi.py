@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
+from extract.encoders.published import SIZES, Vit
 from extract.encoders.weights import unwrapped, without
 
 EPS = 1e-5
@@ -154,11 +155,52 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     return state
 
 
+OFFICIAL = Vit(
+    1024,
+    24,
+    16,
+    patch=14,
+    at="backbone.",
+    names={
+        "cls": None,
+        "registers": "registers",
+        "positions": None,
+        "patches": "patch_embed",
+        "block": "encoder.blocks.{}.",
+        "norm1": "residual1.norm",
+        "qkv": None,
+        **{part: f"residual1.fn.{part}_proj" for part in "qkv"},
+        "frequencies": "residual1.fn.rope.freqs",
+        "proj": "residual1.fn.proj",
+        "norm2": "residual2.norm",
+        "fc1": "residual2.fn.fc1",
+        "fc2": "residual2.fn.fc2",
+        "norm": None,
+    },
+    n_registers=16,
+    biases=False,
+    rms=True,
+    eps=1e-5,
+    sizes=SIZES | {"width": "dim"},
+    dropped=("backbone.mask_token", "backbone.decoder.blocks.0.residual1.norm.weight", "head.last_layer.weight_v"),
+    tells=False,
+)
+
+
 def _capi(images: str) -> Pretrained:
     # No name tells on which images.
     weights = f"https://dl.fbaipublicfiles.com/capi/capi_vitl14_{images}.pth"
     return Pretrained(
-        "capi_vitl14", weights, "Apache-2.0", make=capi, convert=convert, transform=IMAGENET, signs=(), family=MASKED
+        "capi_vitl14",
+        weights,
+        "Apache-2.0",
+        make=capi,
+        convert=convert,
+        transform=IMAGENET,
+        labels=False,
+        signs=(),
+        family=MASKED,
+        published=(OFFICIAL,),
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.published import VIT_B, VIT_L, VIT_S, Vit
 from extract.encoders.weights import unwrapped, without
 
 SIDE = 16  # patches of 14 pixels along 224
@@ -49,18 +51,36 @@ def at_224(positions: Float[Tensor, "1 M D"], registers: bool) -> Float[Tensor, 
     return fitted.flatten(2).transpose(1, 2)
 
 
-def _dinov2(model: str, file: str) -> Pretrained:
+GIANT = Vit(1536, 40, 24, hidden=4096, swiglu=True, names={"fc1": "mlp.w12", "fc2": "mlp.w3"})
+
+
+def _dinov2(model: str, file: str, vit: Vit) -> Pretrained:
     weights = f"https://dl.fbaipublicfiles.com/dinov2/{file.split('_reg')[0]}/{file}_pretrain.pth"
-    return Pretrained(model, weights, "Apache-2.0", {"img_size": 224}, convert=convert, transform=IMAGENET, labels=False)
+    n_registers = 4 if "_reg4" in file else 0
+    names = {**vit.names, "scale1": "ls1.gamma", "scale2": "ls2.gamma"} | (
+        {"registers": "register_tokens"} if n_registers else {}
+    )
+    sizes = {"width": "embed_dim", "depth": "depth"}  # the converter's positions are those of 224 pixels
+    official = replace(vit, patch=14, learnt_at=518, names=names, n_registers=n_registers, dropped=("mask_token",), sizes=sizes)
+    return Pretrained(
+        model,
+        weights,
+        "Apache-2.0",
+        {"img_size": 224},
+        convert=convert,
+        transform=IMAGENET,
+        labels=False,
+        published=(official,),
+    )
 
 
 ENCODERS = {
-    "dinov2-s14": _dinov2("vit_small_patch14_dinov2", "dinov2_vits14"),
-    "dinov2-b14": _dinov2("vit_base_patch14_dinov2", "dinov2_vitb14"),
-    "dinov2-l14": _dinov2("vit_large_patch14_dinov2", "dinov2_vitl14"),
-    "dinov2-g14": _dinov2("vit_giant_patch14_dinov2", "dinov2_vitg14"),
-    "dinov2-reg-s14": _dinov2("vit_small_patch14_reg4_dinov2", "dinov2_vits14_reg4"),
-    "dinov2-reg-b14": _dinov2("vit_base_patch14_reg4_dinov2", "dinov2_vitb14_reg4"),
-    "dinov2-reg-l14": _dinov2("vit_large_patch14_reg4_dinov2", "dinov2_vitl14_reg4"),
-    "dinov2-reg-g14": _dinov2("vit_giant_patch14_reg4_dinov2", "dinov2_vitg14_reg4"),
+    "dinov2-s14": _dinov2("vit_small_patch14_dinov2", "dinov2_vits14", VIT_S),
+    "dinov2-b14": _dinov2("vit_base_patch14_dinov2", "dinov2_vitb14", VIT_B),
+    "dinov2-l14": _dinov2("vit_large_patch14_dinov2", "dinov2_vitl14", VIT_L),
+    "dinov2-g14": _dinov2("vit_giant_patch14_dinov2", "dinov2_vitg14", GIANT),
+    "dinov2-reg-s14": _dinov2("vit_small_patch14_reg4_dinov2", "dinov2_vits14_reg4", VIT_S),
+    "dinov2-reg-b14": _dinov2("vit_base_patch14_reg4_dinov2", "dinov2_vitb14_reg4", VIT_B),
+    "dinov2-reg-l14": _dinov2("vit_large_patch14_reg4_dinov2", "dinov2_vitl14_reg4", VIT_L),
+    "dinov2-reg-g14": _dinov2("vit_giant_patch14_reg4_dinov2", "dinov2_vitg14_reg4", GIANT),
 }

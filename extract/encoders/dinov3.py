@@ -1,12 +1,14 @@
 """DINOv3 (Siméoni et al. 2025, arXiv 2508.10104): rotary positions, four registers."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from extract.encoders.pretrained import IMAGENET, Pretrained, timm_model
+from extract.encoders.published import VIT_B, VIT_L, VIT_S, Vit
 from extract.encoders.weights import unwrapped, without
 from store import BeyondClsError
 
@@ -36,11 +38,16 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
         if name.endswith("attn.qkv.bias_mask"):
             continue
         if name.endswith("attn.qkv.bias"):
-            masked = value * published.get(f"{name}_mask", torch.ones(())).to(value.dtype)
+            mask = published.get(f"{name}_mask", torch.ones_like(value))
+            if mask.shape != value.shape:
+                raise BeyondClsError(
+                    f"{name}_mask {list(mask.shape)} is for {name} {list(value.shape)}, expected the same shape"
+                )
+            masked = value * mask.to(value.dtype)
             attention = name.removesuffix("qkv.bias")
             state[f"{attention}q_bias"], of_keys, state[f"{attention}v_bias"] = masked.chunk(3)
             if of_keys.any():
-                raise BeyondClsError(f"{name} gives keys a bias that `bias_mask` does not take away; DINOv3 has none")
+                raise BeyondClsError(f"{name} gives keys a bias that {name}_mask does not take away; DINOv3 has none")
             continue
         for old, new in TO_TIMM.items():
             name = name.replace(old, new)
@@ -48,7 +55,17 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     return state
 
 
-def _dinov3(model: str) -> Pretrained:
+NAMES = {
+    "registers": "storage_tokens",
+    "positions": None,
+    "periods": "rope_embed.periods",
+    "mask": "attn.qkv.bias_mask",
+    "scale1": "ls1.gamma",
+    "scale2": "ls2.gamma",
+}
+
+
+def _dinov3(model: str, vit: Vit) -> Pretrained:
     # Meta sends addresses of the files to those who accept its licence.
     weights = "see https://ai.meta.com/resources/models-and-libraries/dinov3-downloads/"
     return Pretrained(
@@ -60,12 +77,13 @@ def _dinov3(model: str) -> Pretrained:
         convert=convert,
         transform=IMAGENET,
         labels=False,
+        published=(replace(vit, names=NAMES, n_registers=4, eps=1e-5, dropped=("mask_token",)),),
     )
 
 
 # Trained on web images (LVD-1689M); the files for satellite images have other means and a norm more.
 ENCODERS = {
-    "dinov3-s16": _dinov3("vit_small_patch16_dinov3_qkvb"),
-    "dinov3-b16": _dinov3("vit_base_patch16_dinov3_qkvb"),
-    "dinov3-l16": _dinov3("vit_large_patch16_dinov3_qkvb"),
+    "dinov3-s16": _dinov3("vit_small_patch16_dinov3_qkvb", VIT_S),
+    "dinov3-b16": _dinov3("vit_base_patch16_dinov3_qkvb", VIT_B),
+    "dinov3-l16": _dinov3("vit_large_patch16_dinov3_qkvb", VIT_L),
 }

@@ -18,6 +18,7 @@ from extract.transform import TRANSFORM
 from extract.views import Views
 from store import BeyondClsError, onednn
 from store.errors import unknown
+from store.pretraining import UNKNOWN, Pretraining
 
 AMP = {"bf16": "bfloat16", "fp16": "float16"}
 
@@ -46,6 +47,7 @@ class Encoder:
         transform: what differs from what timm knows of the model's input.
         block: whose tokens to keep unless told otherwise.
         cls_caution: what to know before its [cls] is probed; empty if nothing.
+        pretraining: how it was trained, as far as known.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Encoder:
         transform: Mapping[str, Any] | None = None,
         block: int = -1,
         cls_caution: str = "",
+        pretraining: Pretraining = UNKNOWN,
     ):
         for attribute in ("blocks", "num_prefix_tokens", "forward_features"):
             if not hasattr(model, attribute):
@@ -73,7 +76,7 @@ class Encoder:
         self.config = input_of(model, transform or {})
         self.views = Views(self.config)
         self.transform = self.views.evaluation
-        self.cls_caution = cls_caution
+        self.cls_caution, self.pretraining = cls_caution, pretraining
         self.amp: str | None = None
         self._forward: Callable[[Tensor], Tensor] = model.forward_features  # type: ignore[assignment]
         self._memory_format = torch.contiguous_format

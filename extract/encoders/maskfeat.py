@@ -1,11 +1,13 @@
 """MaskFeat (Wei et al. 2022, arXiv 2112.09133): ViTs that predict the histograms of oriented gradients of masked patches."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
+from extract.encoders.published import VIT_B, VIT_L, Vit
 from extract.encoders.weights import unwrapped, without
 
 # The fixed filters of the histograms, and the head that predicts them; the only norm behind the blocks is the head's.
@@ -17,8 +19,10 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     return without(unwrapped(content, ("model_state",)), *PREDICTION)
 
 
-def _maskfeat(model: str, file: str) -> Pretrained:
+def _maskfeat(model: str, file: str, vit: Vit) -> Pretrained:
     weights = f"https://dl.fbaipublicfiles.com/pyslowfast/masked_models/{file}.pyth"
+    predicted = ("mask_token", "hogs.0.weight_x", "pred_head.transforms.0.0.weight", "pred_head.projections.0.bias")
+    official = replace(vit, at="model_state/", names={"norm": None}, dropped=[f"model_state/{name}" for name in predicted])
     return Pretrained(
         model,
         weights,
@@ -29,10 +33,11 @@ def _maskfeat(model: str, file: str) -> Pretrained:
         labels=False,
         family=MASKED,
         signs=("model_state", *PREDICTION[1:]),
+        published=(official,),
     )
 
 
 ENCODERS = {
-    "maskfeat-b16": _maskfeat("vit_base_patch16_224", "in1k_VIT_B_MaskFeat_PT_epoch_01600"),
-    "maskfeat-l16": _maskfeat("vit_large_patch16_224", "in1k_VIT_L_MaskFeat_PT_epoch_01600"),
+    "maskfeat-b16": _maskfeat("vit_base_patch16_224", "in1k_VIT_B_MaskFeat_PT_epoch_01600", VIT_B),
+    "maskfeat-l16": _maskfeat("vit_large_patch16_224", "in1k_VIT_L_MaskFeat_PT_epoch_01600", VIT_L),
 }

@@ -1,11 +1,13 @@
 """MoCo v3 (Chen et al. 2021, arXiv 2104.02057): contrastive learning with a momentum encoder."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from extract.encoders.pretrained import IMAGENET, JOINT, Pretrained
+from extract.encoders.published import VIT_B, VIT_S, Vit
 from extract.encoders.weights import names_in, unwrapped, without
 from store import BeyondClsError
 
@@ -36,16 +38,37 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     return without(unwrapped(content, prefixes=(PARALLEL, BASE)), "head.")
 
 
-def _mocov3(model: str, size: str, **arguments: Any) -> Pretrained:
+def _mocov3(model: str, size: str, vit: Vit, **arguments: Any) -> Pretrained:
     # As the paper's code sees every encoder. MoCo v3's own linear evaluation resizes bilinearly (torchvision's default) instead
     # of bicubically, to the same 256 pixels: --interpolation bilinear.
     weights = f"https://dl.fbaipublicfiles.com/moco-v3/vit-{size}-300ep/vit-{size}-300ep.pth.tar"
+    projection = ("head.0.weight", "head.1.weight", "head.1.running_mean", "head.7.num_batches_tracked")
+    whole = replace(
+        vit,
+        at="state_dict/module.base_encoder.",
+        twins=("state_dict/module.momentum_encoder.",),
+        dropped=(
+            *(f"state_dict/module.{network}_encoder.{name}" for network in ("base", "momentum") for name in projection),
+            "state_dict/module.predictor.0.weight",
+        ),
+    )
+    classifier = ("state_dict/module.head.weight", "state_dict/module.head.bias")
+    of_linear = replace(vit, at="state_dict/module.", dropped=classifier, tells=False)
     return Pretrained(
-        model, weights, "CC-BY-NC-4.0", arguments, convert=convert, transform=IMAGENET, signs=(BASE,), family=JOINT
+        model,
+        weights,
+        "CC-BY-NC-4.0",
+        arguments,
+        convert=convert,
+        transform=IMAGENET,
+        labels=False,
+        signs=(BASE,),
+        family=JOINT,
+        published=(whole, of_linear),
     )
 
 
 ENCODERS = {
-    "mocov3-s16": _mocov3("vit_small_patch16_224", "s", num_heads=12),  # twice those of other ViT-S
-    "mocov3-b16": _mocov3("vit_base_patch16_224", "b"),
+    "mocov3-s16": _mocov3("vit_small_patch16_224", "s", replace(VIT_S, heads=12), num_heads=12),  # twice those of other ViT-S
+    "mocov3-b16": _mocov3("vit_base_patch16_224", "b", VIT_B),
 }

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from extract.encoders.download import download
+from extract.encoders.published import Published
 from extract.encoders.weights import CLASSIFIER, load_strictly, names_in, read_checkpoint, unwrapped
 from extract.encoders.without_attention import described
 from store import BeyondClsError
+from store.pretraining import JOINT, LABELS, MASKED
 
 # Resize the shorter side to 256 pixels, keep the central 224 (as the official code does for every encoder).
 IMAGENET = {
@@ -22,10 +24,6 @@ IMAGENET = {
     "interpolation": "bicubic",
     "crop_mode": "center",
 }
-
-# By these the report compares encoders. iBOT does both, and stands where the paper puts it (appendix C.1, v2); DINOv2 and
-# DINOv3, which do both too and are in none of its tables, are of no family.
-MASKED, JOINT, LABELS = "masked image modelling", "joint embedding", "labels"
 
 # [cls] of these models differs from that of the paper's, whose fine-tuned MAEs were classified by it (appendix on models).
 POOLED = (
@@ -90,6 +88,7 @@ class Pretrained:
         family: how it was trained, `MASKED`, `JOINT` or `LABELS`; empty where it was not, or by several of them.
         signs: what names in files of this training begin with, or a part of them behind a dot, and in files of no other that
             fits. A local file without any of them is loaded with a word on that. None where whatever fits is of this training.
+        published: the files that are published of it, or that its training writes: what the contract of encoders goes by.
     """
 
     model: str
@@ -107,6 +106,7 @@ class Pretrained:
     labels: bool = True
     family: str = ""
     signs: Sequence[str] | None = None
+    published: Sequence[Published] = ()
 
     def load(
         self, checkpoint: str | Path | None = None, random_seed: int | None = None, arguments: Mapping[str, Any] | None = None
@@ -183,3 +183,6 @@ def _from_timm(name: str, arguments: Mapping[str, Any]) -> nn.Module:
         raise BeyondClsError(
             f"no weights for {name!r} from the hub ({reason}); check the name and the connection, or give --checkpoint FILE"
         ) from error
+
+
+__all__ = ["IMAGENET", "JOINT", "LABELS", "MASKED", "POOLED", "Loaded", "Pretrained", "cls_caution", "timm_model"]

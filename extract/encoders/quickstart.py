@@ -5,6 +5,7 @@ from typing import Any
 from torch import nn
 
 from extract.encoders.pretrained import JOINT, MASKED, Pretrained, timm_model
+from extract.encoders.published import Vit
 
 WEIGHTS = "quickstart/encoders"  # in the repository, where `dvc repro` runs
 ARCHITECTURE = {"img_size": 32, "patch_size": 4, "embed_dim": 192, "depth": 6, "num_heads": 6}
@@ -14,6 +15,9 @@ CIFAR10 = {  # mean and std of its training images
     "crop_pct": 1.0,
     "interpolation": "bicubic",
 }
+
+
+PUBLISHED = (Vit(192, 6, 6, patch=4, side=32, tells=False),)
 
 
 def small_vit(model: str, **arguments: Any) -> nn.Module:
@@ -28,8 +32,10 @@ def _trained(objective: str, family: str) -> Pretrained:
         "MIT",
         make=small_vit,
         transform=CIFAR10,
+        labels=False,
         family=family,
         signs=(),
+        published=PUBLISHED,
     )
 
 
@@ -37,5 +43,7 @@ ENCODERS = {
     "quickstart-mae": _trained("mae", MASKED),
     "quickstart-mocov3": _trained("mocov3", JOINT),
     # The untrained twin. params.yaml takes it from a file: MKL's erfinv has other last bits on the CPU of another maker.
-    "quickstart-random": Pretrained("quickstart-vit", "random", "MIT", make=small_vit, transform=CIFAR10, seed=0),
+    "quickstart-random": Pretrained(
+        "quickstart-vit", "random", "MIT", make=small_vit, transform=CIFAR10, seed=0, published=PUBLISHED
+    ),
 }

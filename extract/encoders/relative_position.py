@@ -10,6 +10,16 @@ from store import BeyondClsError
 
 SHARED = "rel_pos_bias.relative_position_bias_table"
 INDEX = "relative_position_index"
+# What BEiT's files call what a plain ViT has not, or calls otherwise; keys have no bias.
+NAMES = {
+    "positions": None,
+    "qkv.bias": None,
+    "q.bias": "attn.q_bias",
+    "v.bias": "attn.v_bias",
+    "scale1": "gamma_1",
+    "scale2": "gamma_2",
+}
+OF_ALL, OF_EACH = {"table": SHARED}, {"tables": "attn.relative_position_bias_table"}
 
 
 def per_block(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

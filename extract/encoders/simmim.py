@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from extract.encoders.pretrained import IMAGENET, LABELS, MASKED, Pretrained
-from extract.encoders.relative_position import per_block
+from extract.encoders.published import VIT_B
+from extract.encoders.relative_position import NAMES, OF_ALL, OF_EACH, per_block
 from extract.encoders.weights import unwrapped, without
 from store import BeyondClsError
 
@@ -44,6 +45,20 @@ def _simmim(weights: str, pooling: str, block: int, **told: Any) -> Pretrained:
 
 
 DRIVE = "https://drive.google.com/file/d"
+PRETRAINED = replace(
+    VIT_B,
+    at=f"model/{ENCODER}",
+    names=NAMES | OF_ALL,
+    dropped=("model/encoder.mask_token", "model/encoder.rel_pos_bias.relative_position_index", "model/decoder.0.weight"),
+)
+FINETUNED = replace(
+    VIT_B,
+    at="model/",
+    names=NAMES | OF_EACH | {"norm": "fc_norm"},
+    pooled=True,
+    dropped=("model/head.weight", "model/head.bias", "model/blocks.{}.attn.relative_position_index", "max_accuracy"),
+)
+TENSORS_ALONE = replace(FINETUNED, dropped=FINETUNED.dropped[:-1], tells=False)
 EIGHTH = "read at block 8 of 0 to 11: the paper's 8-th block, counted from 0 as in its code; counted from 1 it is --blocks 7"
 ENCODERS = {
     # A middle block represents more than the last, which serves the reconstruction. The paper reads "the 8-th ViT block, as
@@ -58,11 +73,18 @@ ENCODERS = {
             labels=False,
             signs=(ENCODER,),
             family=MASKED,
+            published=(PRETRAINED,),
         ),
         note=EIGHTH,
     ),
     # Averages patch tokens, then normalises: there is no norm before pooling.
     "simmim-ft-b16": _simmim(
-        f"{DRIVE}/1fKgDYd0tRgyHyTnyB1CleYxjo0Gn5tEB", "avg", -1, convert=convert_finetuned, signs=OF_SIMMIM, family=LABELS
+        f"{DRIVE}/1fKgDYd0tRgyHyTnyB1CleYxjo0Gn5tEB",
+        "avg",
+        -1,
+        convert=convert_finetuned,
+        signs=OF_SIMMIM,
+        family=LABELS,
+        published=(FINETUNED, TENSORS_ALONE),
     ),
 }

@@ -61,7 +61,7 @@ def _names(entries: Callable[[], dict[str, Any]], problems: list[str]) -> list[s
 
 def _encoder(here: Here, name: str) -> None:
     """Raises: BeyondClsError: parameters that nothing reads, values that are none, no such encoder, or no such checkpoint."""
-    from extract.encoders import ENCODERS, load_encoder, timm_names
+    from extract.encoders import ENCODERS, checked_family, load_encoder, timm_names
     from extract.requests import known_statistics
     from extract.run import extract
     from extract.transform import CHECKS, checked_transform
@@ -70,6 +70,7 @@ def _encoder(here: Here, name: str) -> None:
     loading, options = from_params(here.folder / PARAMS, name, load_encoder, extract)
     known_statistics(options.get("statistics"))
     checked_transform({option: loading.get(option) for option in CHECKS})
+    checked_family(loading.get("family"))
     checkpoint = loading.get("checkpoint")
     if checkpoint is not None and not (here.folder / str(checkpoint)).is_file():
         raise BeyondClsError(f"checkpoint of encoder {name!r} is {checkpoint!r}, which is no file here; correct it, or pull it")

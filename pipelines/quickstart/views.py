@@ -37,14 +37,15 @@ from probe.sources import Source
 from probe.stack import Stack
 from probe.train import Family, train
 from store import FeatureStore
+from store.pretraining import NAMES
 
 HEADS = ("cls", "average", "abmilp")
 STORED = (0, 1, 2, 4, 8, 16)  # crops; 0: the evaluation crop alone
 FRESH = "fresh"
 # In metrics.json, what does not depend on the crops.
 ALIKE = (
-    *("encoder", "aggregator", "options", "normalisation", "final_norm", "init", "block", "features", "recipe", "seeds"),
-    *("n_training", "n_test", "test_images", "n_tokens", "n_classes", "n_parameters", "cost"),
+    *("encoder", *NAMES, "aggregator", "options", "normalisation", "final_norm", "init", "block", "features", "recipe"),
+    *("seeds", "n_training", "n_test", "test_images", "n_tokens", "n_classes", "n_parameters", "cost"),
 )
 
 
@@ -148,7 +149,7 @@ def measure(
     for head, of_seeds in by_head.items():
         of_stored = json.loads((out / f"{head}-{stored[0]}/metrics.json").read_text())
         reached = {name: over_seeds([measures[name] for measures in of_seeds]) for name in of_seeds[0]}
-        of_head = {name: of_stored[name] for name in ALIKE}
+        of_head = {name: of_stored[name] for name in ALIKE if name in of_stored}  # older ones lack some
         keep(out / f"{head}-{FRESH}", of_head | reached | {"augmentation": {"n_crops": FRESH, "evaluation_view": False}})
 
 

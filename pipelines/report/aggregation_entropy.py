@@ -2,7 +2,7 @@
 
 import math
 
-from pipelines.report.collect import Attention, Inputs, is_random
+from pipelines.report.collect import Attention, Inputs
 from pipelines.report.content import Cell, Column, Row, Table
 from pipelines.report.published import table_3
 from pipelines.report.tables import EFFECTIVE, NOTHING, effective, listed, number
@@ -51,7 +51,7 @@ def measured(inputs: Inputs) -> Table:
         last = last_block(attention)
         over_all = (number(entropy), effective(entropy), share)
         cells = (name, *over_all, number(last), effective(last), number(highest), number(attention.n_tokens, 0))
-        rows.append(Row(cells, muted=is_random(encoder)))
+        rows.append(Row(cells, muted=encoder in inputs.untrained))
     note = (
         "Entropy of the attention of [cls] to the patches, nats, mean over blocks, attention heads and test images; ln T, "
         "the highest there is, for an encoder without [cls], whose patches are averaged. Entropies are compared between "

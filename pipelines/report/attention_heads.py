@@ -14,21 +14,9 @@ from matplotlib.figure import Figure as Plot
 from pipelines.report.collect import Attention, Inputs, read
 from pipelines.report.content import Figure
 from pipelines.report.drawing import STYLE, WIDTH, drawn
+from pipelines.report.statistic_names import in_order, titles
 from pipelines.report.tables import file_names
 
-# Statistics as extraction names them; one that is not here goes by its own name.
-NAMES = {
-    "cls_self": "Attention of [cls] to itself",
-    "cls_patch_entropy": "Entropy of the attention of [cls] to the patches",
-    "patch_self": "Attention of patches to themselves",
-    "patch_patch_entropy": "Entropy of the attention of patches to patches",
-    "cls_self_adjusted": "Attention of [cls] to itself, relative to the patches",
-    "cls_to_patches": "Attention of [cls] to a patch, mean over patches",
-    "patch_self_raw": "Attention of patches to themselves, of all tokens",
-    "patches_to_cls": "Attention of patches to [cls]",
-    "cls_norm_ratio": "Norm of what attention adds to [cls], relative to [cls]",
-    "patch_norm_ratio": "Norm of what attention adds to patches, relative to them",
-}
 N_COLUMNS = 3
 
 
@@ -42,12 +30,15 @@ def head_figures(inputs: Inputs) -> tuple[Figure, ...]:
         attention = inputs.attention.get(encoder)
         if attention is not None and attention.heads is not None:
             by_encoder[encoder] = read(attention.heads, "beyondcls attention", partial(read_heads, medians=medians))
-    found = {name for statistics in by_encoder.values() for name in statistics}
-    ordered = [name for name in NAMES if name in found] + sorted(found - set(NAMES))
+    ordered, shown = in_order(name for heads in by_encoder.values() for name in heads), titles(inputs.attention.values())
     files = file_names("heads", ordered)
     return tuple(
         _figure(
-            name, files[name], inputs, {encoder: s[name] for encoder, s in by_encoder.items() if name in s}, name in medians
+            shown.get(name, name),
+            files[name],
+            inputs.encoders,
+            {encoder: heads[name] for encoder, heads in by_encoder.items() if name in heads},
+            name in medians,
         )
         for name in ordered
     )
@@ -81,9 +72,7 @@ def read_heads(file: Path, medians: Collection[str] = ()) -> dict[str, Float[np.
     return values
 
 
-def _figure(
-    name: str, file: str, inputs: Inputs, series: Mapping[str, Float[np.ndarray, "L H"]], median: bool = False
-) -> Figure:
+def _figure(title: str, file: str, encoders: list[str], series: Mapping[str, Float[np.ndarray, "L H"]], median: bool) -> Figure:
     low, high = min(v.min() for v in series.values()), max(v.max() for v in series.values())
     n_rows = -(-len(series) // N_COLUMNS)
     with matplotlib.rc_context(STYLE | {"axes.spines.top": True, "axes.spines.right": True, "font.size": 8}):
@@ -105,8 +94,7 @@ def _figure(
         f"{encoder}: from {values.min():.2f} to {values.max():.2f} over {len(values)} blocks of {values.shape[1]} heads."
         for encoder, values in series.items()
     )
-    title = NAMES.get(name, name)
-    missing = [encoder for encoder in inputs.encoders if encoder not in series]
+    missing = [encoder for encoder in encoders if encoder not in series]
     caption = "Median over test images, as it has no bound." if median else ""
     caption += f"{' ' if median else ''}Not computed: {', '.join(missing)}." if missing else ""
     return drawn(plot, file, title, caption, f"{title}, block by head. {told}")

@@ -3,21 +3,21 @@
 from collections.abc import Mapping
 
 from pipelines.report.aggregation_entropy import ENTROPY
-from pipelines.report.attention_heads import NAMES
-from pipelines.report.collect import Attention, is_random
+from pipelines.report.collect import Attention
 from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.statistic_names import in_order, titles
 from pipelines.report.tables import EFFECTIVE, NOTHING, effective, listed, named
 
 
 def by_block(attention: Mapping[str, Attention]) -> Table:
     """A row for each encoder and block, a column for each statistic that any of them has."""
-    found = {name for a in attention.values() for name, values in a.statistics.items() if values}
-    names = [name for name in NAMES if name in found] + sorted(found - set(NAMES))
+    shown = titles(attention.values())
+    names = in_order(name for a in attention.values() for name, values in a.statistics.items() if values)
     by_median = {name for a in attention.values() for name in a.medians}
     columns = [Column("encoder", "Encoder", "text"), Column("block", "Block")]
     for name in names:
-        shown = NAMES.get(name, name)
-        columns.append(Column(f"{name}_median", f"{shown}: median") if name in by_median else Column(name, shown, "spread"))
+        is_median = name in by_median
+        columns.append(Column(f"{name}_median", f"{shown[name]}: median") if is_median else Column(name, shown[name], "spread"))
         if name == ENTROPY:
             columns.append(Column("effective_patches", "Effective patches"))
     rows = []
@@ -29,7 +29,8 @@ def by_block(attention: Mapping[str, Attention]) -> Table:
                 cells.append(_median(measured, name, block) if name in by_median else _cell(values, block))
                 if name == ENTROPY:
                     cells.append(effective(values[block][0] if block < len(values) else None))
-            rows.append(Row((named(encoder), Cell(str(block), block), *cells), muted=is_random(encoder)))
+            is_untrained = measured.pretraining.is_untrained
+            rows.append(Row((named(encoder, is_untrained), Cell(str(block), block), *cells), muted=is_untrained))
     note = (
         "Mean ± standard deviation over test images, each averaged over attention heads; blocks are counted from 0. Shares are "
         f"of 1, entropies in nats. {EFFECTIVE}"

@@ -3,9 +3,9 @@
 from pipelines.report.aggregation_entropy import last_block, limit, over_blocks
 from pipelines.report.collect import Attention, Inputs
 from pipelines.report.content import Text
-from pipelines.report.families import JOINT, MASKED, family
 from pipelines.report.gains import basis
 from pipelines.report.lead import Lead, headline, lead, verdicts
+from store.pretraining import JOINT, MASKED
 
 HOLDS, FAILS = "holds", "does not hold"
 
@@ -39,8 +39,8 @@ def _entropies(inputs: Inputs) -> list[Text]:
         f"The paper finds that [cls] of masked models looks at the patches more evenly than [cls] of {JOINT}: MAE lies above "
         "DINO in Fig. 4, and in Table 3 (v2) over all blocks."
     )
-    kinds = {name: family(name) for name in attention}
-    counts = {a.n_tokens for name, a in attention.items() if kinds[name]}
+    kinds = {name: kind for name, a in attention.items() if (kind := a.pretraining.family) in (MASKED, JOINT)}
+    counts = {attention[name].n_tokens for name in kinds}
     if {MASKED, JOINT} - set(kinds.values()):
         return [Text(f"{text} There are not both kinds of encoders here to compare.", kind="finding")]
     if len(counts) > 1:
@@ -48,7 +48,9 @@ def _entropies(inputs: Inputs) -> list[Text]:
     else:
         parts = []
         for where, measure in (("in the last block", last_block), ("over all blocks", over_blocks)):
-            values = {kind: [measure(a) or 0.0 for n, a in attention.items() if kinds[n] == kind] for kind in (MASKED, JOINT)}
+            values = {
+                kind: [measure(a) or 0.0 for n, a in attention.items() if kinds.get(n) == kind] for kind in (MASKED, JOINT)
+            }
             above = min(values[MASKED]) > max(values[JOINT])
             parts.append(f"{HOLDS if above else FAILS} {where}")
         verdict = f"Here that {' and '.join(parts)}"

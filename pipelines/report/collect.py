@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 import xxhash
 
+from pipelines.report import older
 from store import BeyondClsError
+from store.pretraining import UNKNOWN, Pretraining
 
 FIRST_HEADS = ("cls", "average", "abmilp")  # others follow alphabetically
 MEASURES = ("top5", "entropy", "train_top1")  # beside top1 or map, where they were written down
@@ -64,6 +66,7 @@ class Probe:
     timing: Mapping[str, Any] = field(default_factory=dict)  # as `probe.timing.Timing` names it; empty if nothing was measured
     notes: tuple[str, ...] = ()  # sentences that a reader of the numbers should know
     transferred: str | None = None  # key of the training features of the probe whose aggregators these are, if of another
+    pretraining: Pretraining = UNKNOWN  # of the encoder
 
     @property
     def measure(self) -> str:
@@ -80,6 +83,8 @@ class Attention:
         heads: the table of statistics per block and attention head; None if there is none.
         medians: of statistics without bound, per block (median, lower, upper quartile over images), to be shown in place of
             means; none in what was averaged before they were kept.
+        declared: titles and units of the statistics.
+        pretraining: of the encoder.
     """
 
     encoder: str
@@ -93,6 +98,8 @@ class Attention:
     heads: Path | None = None
     crops: Path | None = None  # [N, 4] of what its maps show
     medians: Mapping[str, tuple[tuple[float, float, float], ...]] = field(default_factory=dict)
+    declared: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    pretraining: Pretraining = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -146,7 +153,13 @@ class Inputs:
 
     @property
     def encoders(self) -> list[str]:
-        return sorted({encoder for encoder, _ in self.probes} | set(self.attention), key=lambda name: (is_random(name), name))
+        last = self.untrained
+        return sorted({encoder for encoder, _ in self.probes} | set(self.attention), key=lambda name: (name in last, name))
+
+    @property
+    def untrained(self) -> set[str]:
+        """Encoders with random weights."""
+        return untrained(self.probes) | {name for name, a in self.attention.items() if a.pretraining.is_untrained}
 
     @property
     def heads(self) -> list[str]:
@@ -158,8 +171,9 @@ class Inputs:
 
     def twin(self, encoder: str) -> str | None:
         """The random encoder to hold `encoder` against: of the same architecture if that is known, else the first."""
-        randoms = [name for name in self.encoders if is_random(name) and self.of(name)]
-        if is_random(encoder) or not randoms:
+        last = self.untrained
+        randoms = [name for name in self.encoders if name in last and self.of(name)]
+        if encoder in last or not randoms:
             return None
         known = {name: a.architecture for name, a in self.attention.items()}
         alike = [name for name in randoms if encoder in known and known.get(name) == known[encoder]]
@@ -172,9 +186,15 @@ def in_order(heads: Iterable[str]) -> list[str]:
     return [head for head in FIRST_HEADS if head in found] + sorted(found - set(FIRST_HEADS))
 
 
-def is_random(encoder: str) -> bool:
-    """Whether its name says that it was never trained."""
-    return "random" in encoder.lower()
+def untrained(probes: Mapping[tuple[str, str], Probe]) -> set[str]:
+    """Encoders of these probes that have random weights."""
+    return {encoder for (encoder, _), probe in probes.items() if probe.pretraining.is_untrained}
+
+
+def trained_first(probes: Mapping[tuple[str, str], Probe]) -> list[str]:
+    """Encoders of these probes in the order of the page."""
+    last = untrained(probes)
+    return sorted({encoder for encoder, _ in probes}, key=lambda name: (name in last, name))
 
 
 def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
@@ -285,7 +305,16 @@ def _probe(file: Path) -> Probe | None:
         timing=_timing(file),
         notes=tuple(str(note) for note in content.get("notes", ())),
         transferred=str(content["transferred"]["training"]) if "transferred" in content else None,
+        pretraining=pretraining_in(content),
     )
+
+
+def pretraining_in(content: Mapping[str, Any]) -> Pretraining:
+    """How the encoder was trained that a file is of; as the registry knows its name, where the file is too old to say it.
+
+    Raises: KeyError, ValueError: it is not what the stages write.
+    """
+    return Pretraining.of(content) or older.pretraining_of(str(content["encoder"]))
 
 
 def _timing(metrics: Path) -> dict[str, Any]:
@@ -352,7 +381,15 @@ def _attention(file: Path) -> Attention:
             for name, of in _by_block(rows, QUARTILES).items()
             if name in content.get("unbounded", ())
         },
+        declared=_declared(content, {row["statistic"]: None for row in rows}),
+        pretraining=pretraining_in(content),
     )
+
+
+def _declared(content: Mapping[str, Any], names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Titles and units by statistic, in the order of the table; of what does not say them, as this version declares them."""
+    said = content.get("statistics", {})
+    return {n: (str(said[n]["title"]), str(said[n]["unit"])) if n in said else older.declared(n) for n in names}
 
 
 def _by_block(rows: Sequence[Mapping[str, str]], columns: tuple[str, ...]) -> dict[str, list[tuple[float, ...]]]:

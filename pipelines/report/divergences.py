@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure as Plot
 from matplotlib.patches import Rectangle
 
-from pipelines.report.collect import FIRST_HEADS, Inputs, files_in, is_random, read
+from pipelines.report.collect import FIRST_HEADS, Inputs, files_in, read
 from pipelines.report.content import Cell, Column, Figure, Figures, Row, Table, Text
 from pipelines.report.drawing import INK, STYLE, drawn
 from pipelines.report.tables import file_names, number, title
@@ -53,7 +53,7 @@ def divergences(inputs: Inputs) -> dict[str, list[Pair]]:
     """By encoder, those that the page knows first."""
     files = {file.parent.name: file for file in files_in(inputs.folders.divergence, "*/divergence.csv")}
     rank = {encoder: number for number, encoder in enumerate(inputs.encoders)}
-    order = sorted(files, key=lambda name: (rank.get(name, len(rank)), is_random(name), name))
+    order = sorted(files, key=lambda name: (rank.get(name, len(rank)), name))
     found = {encoder: read(files[encoder], "beyondcls divergence", _pairs) for encoder in order}
     return {encoder: pairs for encoder, pairs in found.items() if pairs}
 

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from pipelines.report import content
-from pipelines.report.collect import is_random
 from pipelines.report.content import Look
 from pipelines.report.tables import title as titled
 
@@ -52,11 +51,11 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def looks(names: list[str]) -> dict[str, Look]:
+def looks(names: list[str], random: Collection[str] = ()) -> dict[str, Look]:
     """Colour, dashes and marker of each name, in order; random encoders are grey and dashed. 18 names can be told apart."""
     found, n = {}, 0
     for name in names:
-        if is_random(name):
+        if name in random:
             found[name] = Look(name, "var(--series-random)", "dashed", "x", "×")
             continue
         turn = n // N_COLOURS

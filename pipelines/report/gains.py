@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipelines.report.collect import is_random
+from pipelines.report.collect import trained_first, untrained
 from pipelines.report.content import Cell, Column, Row, Table
 from pipelines.report.estimate import Estimate, Probes, estimates
 from pipelines.report.tables import NOTHING, change, named
@@ -34,7 +34,7 @@ def gains(probes: Probes) -> dict[tuple[str, str], Gain]:
     """By encoder, trained ones first, and the head that AbMILP is compared with."""
     found = estimates(probes, ("abmilp", *OVER))
     gains = {}
-    for encoder in sorted({encoder for encoder, _ in found}, key=lambda name: (is_random(name), name)):
+    for encoder in trained_first({key: probes[key] for key in found}):
         for head in OVER:
             if (encoder, head) in found and (encoder, "abmilp") in found:
                 one, other = found[encoder, "abmilp"], found[encoder, head]
@@ -75,11 +75,11 @@ def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Tab
     found = gains(probes)
     if not found:
         return None
-    rows = []
+    rows, random = [], untrained(probes)
     for head, called in OVER.items():
         group = f"over {called}"
         of_head = {encoder: gain for (encoder, other), gain in found.items() if other == head}
-        rows += [Row((named(e), *_cells(gain)), group, muted=is_random(e)) for e, gain in of_head.items()]
+        rows += [Row((named(e, e in random), *_cells(gain)), group, muted=e in random) for e, gain in of_head.items()]
         for name, one, other in contrasts:
             if one in of_head and other in of_head:
                 rows.append(Row((Cell(name, name), *_cells(of_head[one].minus(of_head[other]))), group))

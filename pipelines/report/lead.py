@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from pipelines.report.collect import is_random
+from pipelines.report.collect import untrained
 from pipelines.report.estimate import Estimate, Probes
-from pipelines.report.families import JOINT, MASKED, family
 from pipelines.report.gains import OVER, Gain, gains
 from pipelines.report.tables import listed
+from store.pretraining import JOINT, MASKED
 
 AGREES, FAILS = "As the paper says", "Not as the paper says"
 BEYOND, WITHIN = "More than selection alone explains", "Not clearly more than selection alone explains"
@@ -29,12 +29,14 @@ class Lead:
         joint: of several the one on which it gains most.
         twin: None where no untrained encoder has these heads. What AbMILP gains there, selection alone explains.
         gains: by encoder and the head that AbMILP is compared with.
+        families: of the encoders that are masked or joint-embedding ones.
     """
 
     masked: str
     joint: str
     twin: str | None
     gains: Mapping[tuple[str, str], Gain]
+    families: Mapping[str, str]
 
     def more(self, than: str, over: str = "cls") -> Gain | None:
         """How much more it gains on `masked` than on another encoder; None where heads are missing."""
@@ -60,12 +62,14 @@ def lead(probes: Probes, twin: str | None = None) -> Lead | None:
     """
     found = gains(probes)
     points = {encoder: gain.points.mean for (encoder, over), gain in found.items() if over == "cls"}
-    by_family = {kind: [encoder for encoder in points if family(encoder) == kind] for kind in (MASKED, JOINT)}
+    families = {e: kind for (e, _), p in probes.items() if e in points and (kind := p.pretraining.family) in (MASKED, JOINT)}
+    by_family = {kind: [encoder for encoder in points if families.get(encoder) == kind] for kind in (MASKED, JOINT)}
     if not all(by_family.values()):
         return None
-    randoms = [encoder for encoder in points if is_random(encoder)]
+    randoms = [encoder for encoder in points if encoder in untrained(probes)]
     beside = twin if twin in randoms else next(iter(randoms), None)
-    return Lead(min(by_family[MASKED], key=points.__getitem__), max(by_family[JOINT], key=points.__getitem__), beside, found)
+    masked, joint = min(by_family[MASKED], key=points.__getitem__), max(by_family[JOINT], key=points.__getitem__)
+    return Lead(masked, joint, beside, found, families)
 
 
 def headline(found: Lead, called: Callable[[str], str] = str, heads: Iterable[str] = OVER) -> str:
@@ -103,7 +107,7 @@ def verdicts(found: Lead, called: Callable[[str], str] = str) -> dict[str, list[
         said[UNKNOWN if sign is None else yes if sign == 1 else no].append(statement)
 
     for (encoder, over), gain in found.gains.items():
-        kind, sign = family(encoder), gain.points.sign
+        kind, sign = found.families.get(encoder), gain.points.sign
         if over == "cls" and kind is not None:
             ahead = f"{'whether ' if sign is None else ''}AbMILP is {'not clearly ' if sign in (0, -1) else ''}ahead of [cls]"
             masked = kind == MASKED

@@ -1,11 +1,12 @@
 """What sections about studies share: probes by encoder, their table, how costs are written, how heads were trained."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from pipelines.report.collect import FIRST_HEADS, Probe, is_random
+from pipelines.report.collect import FIRST_HEADS, Probe, trained_first
 from pipelines.report.content import Cell, Column, Row, Table
 from pipelines.report.remarks import one_order
-from pipelines.report.tables import NOTHING, spread, title
+from pipelines.report.tables import NOTHING, ceiling, spread, title
 
 Study = Mapping[tuple[str, str], Probe]
 Columns = Sequence[tuple[Column, Callable[[Probe], Cell]]]
@@ -21,8 +22,9 @@ UNITS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 def by_encoder(study: Study) -> dict[str, list[Probe]]:
     """Probes of each encoder: trained encoders, then random ones; heads from the cheapest on."""
-    encoders = sorted({encoder for encoder, _ in study}, key=lambda name: (is_random(name), name))
-    return {encoder: sorted((p for (of, _), p in study.items() if of == encoder), key=_price) for encoder in encoders}
+    return {
+        encoder: sorted((p for (of, _), p in study.items() if of == encoder), key=_price) for encoder in trained_first(study)
+    }
 
 
 def study_table(name: str, heading: str, study: Study, before: Columns = (), after: Columns = (), note: str = "") -> Table:
@@ -45,7 +47,7 @@ def study_table(name: str, heading: str, study: Study, before: Columns = (), aft
             reached = probe.measures["top1"]
             cells = [Cell(encoder, encoder), Cell(title(probe.head), probe.head), *(cell(probe) for _, cell in before)]
             cells += [spread(reached, best=round(reached.mean, 1) == best), *(cell(probe) for _, cell in (*after, *fixed))]
-            rows.append(Row(tuple(cells), muted=is_random(encoder)))
+            rows.append(Row(tuple(cells), muted=probe.pretraining.is_untrained))
     columns = (*names, *(column for column, _ in before), top1, *(column for column, _ in (*after, *fixed)))
     what = "Top-1 accuracy on the test images, mean ± standard deviation over seeds; bold: the highest mean of an encoder."
     return Table(
@@ -55,6 +57,14 @@ def study_table(name: str, heading: str, study: Study, before: Columns = (), aft
         columns,
         tuple(rows),
     )
+
+
+def selects_untrained(probe: Probe) -> bool:
+    """Whether a head chooses patches, and nothing of it was trained but the classifier: no parameters, and uneven weights."""
+    entropy, even = probe.measures.get("entropy"), ceiling(probe)
+    if probe.cost.get("parameters") != 0 or entropy is None or even is None:
+        return False
+    return not math.isclose(entropy.mean, even, rel_tol=1e-6)
 
 
 def count(value: int | None) -> Cell:

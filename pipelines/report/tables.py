@@ -3,7 +3,7 @@
 import math
 import re
 
-from pipelines.report.collect import Inputs, Measure, Probe, is_random
+from pipelines.report.collect import Inputs, Measure, Probe
 from pipelines.report.content import Cell
 
 TITLES = {"cls": "[cls]", "average": "average", "abmilp": "AbMILP"}
@@ -88,9 +88,9 @@ def change(difference: Measure | None) -> Cell:
     return NOTHING if difference is None else Cell(points(difference), difference.mean, spread(difference).std)
 
 
-def named(encoder: str) -> Cell:
+def named(encoder: str, is_untrained: bool) -> Cell:
     """An encoder, tagged if it was never trained."""
-    return Cell(encoder, encoder, tag="random twin" if is_random(encoder) else "")
+    return Cell(encoder, encoder, tag="random twin" if is_untrained else "")
 
 
 def number(value: float | None, digits: int = 2) -> Cell:

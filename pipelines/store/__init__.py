@@ -4,7 +4,9 @@ import typer
 
 from pipelines.store import exchange, gc, look, mend, pull, remove
 
-app = typer.Typer(no_args_is_help=True, help="Look at feature sets; check, mend, exchange, share and remove them.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Look at feature sets; check, mend, exchange, share and remove them."
+)
 app.command("ls")(look.ls)
 app.command("info")(look.info)
 app.command("du")(look.du)

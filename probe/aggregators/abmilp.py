@@ -1,6 +1,7 @@
 """Attention-based multiple-instance-learning pooling (AbMILP), the paper's selective aggregation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -39,7 +40,7 @@ class AbMILP(Attentive):
     """
 
     position: Tensor | None
-    variants = (
+    variants: Sequence[Mapping[str, Any]] = (
         {},
         {"depth": 2, "activation": "tanh"},
         {"depth": 4, "activation": "gelu"},

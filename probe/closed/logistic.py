@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,6 +32,9 @@ class Logistic(Closed):
 
     Source: Radford et al. 2021 (arXiv 2103.00020, A.3); `log_regression.py` of DINOv2's code.
     """
+
+    grid: ClassVar[str] = "cs"
+    linear: ClassVar[bool] = True
 
     cs: tuple[float, ...] = tuple(10.0**power for power in range(-6, 6))
     standardise: bool = True

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -38,6 +38,8 @@ class Neighbours(Closed):
 
     Source: Wu et al. 2018 (arXiv 1805.01978); `eval_knn.py` of DINO's code (Caron et al. 2021).
     """
+
+    grid: ClassVar[str] = "ks"
 
     ks: tuple[int, ...] = (10, 20, 100, 200)
     votes: str = "weighted"

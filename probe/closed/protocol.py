@@ -1,6 +1,7 @@
 """What every protocol without gradient steps is: labelled vectors in, scores and measures of test vectors out."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -15,7 +16,14 @@ class Closed:
 
     A subclass is a frozen dataclass whose fields are its options, checked when it is made. The same vectors give the same
     result: what is random (a hold-out) is fixed by the option `seed`.
+
+    Attributes:
+        grid: the option with the values that the hyperparameter is selected from, positive and in any order.
+        linear: whether what is learnt is a linear layer, as that of a head.
     """
+
+    grid: ClassVar[str]
+    linear: ClassVar[bool] = False
 
     def fit(self, training: Vectors, test: Vectors) -> Result:
         """Learn from the training images, the hyperparameter included, and score the test images.

@@ -1,6 +1,7 @@
 """Ridge regression onto ±1: a linear classifier in closed form."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -27,6 +28,9 @@ class Ridge(Closed):
 
     Source: scikit-learn's RidgeClassifier; Rifkin & Lippert 2007 for leaving one out.
     """
+
+    grid: ClassVar[str] = "alphas"
+    linear: ClassVar[bool] = True
 
     alphas: tuple[float, ...] = tuple(10.0**power for power in range(-3, 7))
     standardise: bool = True

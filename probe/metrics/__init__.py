@@ -21,11 +21,13 @@ PER_IMAGE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "top5": partial(top_k_hits, k=5),
 }
 
+
+def _percent(hits: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor) -> float:
+    return 100 * hits(logits, labels).double().mean().item()
+
+
 # name -> function(logits [B, K], labels [B]) that gives percent
-METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
-    "top1": partial(top_k_accuracy, k=1),
-    "top5": partial(top_k_accuracy, k=5),
-}
+METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {name: partial(_percent, hits) for name, hits in PER_IMAGE.items()}
 
 # name -> function(scores [..., N, K], labels [N, K] of 0 and 1) that gives percent, float64 [...]
 MULTILABEL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

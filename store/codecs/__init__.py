@@ -9,7 +9,14 @@ from store.codecs.int4 import Int4
 from store.codecs.int8 import Int8
 from store.errors import StoreError, unknown
 
-CODECS: dict[str, Codec] = {codec.name: codec for codec in (Float32(), Float16(), BFloat16(), Float8(), Int8(), Int4())}
+CODECS: dict[str, Codec] = {
+    "float32": Float32(),
+    "float16": Float16(),
+    "bfloat16": BFloat16(),
+    "float8_e4m3": Float8(),
+    "int8": Int8(),
+    "int4": Int4(),
+}
 
 __all__ = ["CODECS", "SCALE", "Codec", "get_codec"]
 

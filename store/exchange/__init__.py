@@ -9,7 +9,11 @@ from store.exchange.importing import import_from
 from store.exchange.npy import Npy
 from store.exchange.webdataset import WebDataset
 
-EXCHANGES: dict[str, Exchange] = {form.name: form for form in (Hdf5(), Npy(), WebDataset())}
+EXCHANGES: dict[str, Exchange] = {
+    "hdf5": Hdf5(),
+    "npy": Npy(),
+    "webdataset": WebDataset(),
+}
 
 __all__ = ["EXCHANGES", "Exchange", "Exported", "form_of", "get_exchange", "import_from"]
 

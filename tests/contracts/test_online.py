@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -43,6 +44,7 @@ class World:
     joined: Encoder
     stores: dict[str, tuple[FeatureStore, FeatureStore]]
     images: tuple[Tensor, ...]
+    metrics: dict[str, dict]
 
     def path(self, name: str) -> Path:
         return self.folder / "probes" / name.replace("/", "-") / "trained/seed0"
@@ -80,10 +82,10 @@ def world(tmp_path_factory) -> World:
     recipe = Recipe(epochs=2, batch_size=10, base_lr=4.0, warmup_epochs=0)
     train, second = stores["float32"]
     plans = {name.replace("/", "-"): HeadPlan(spec, recipe, seeds=(0,)) for name, spec in SPECS.items()}
-    probe(train, train, folder / "probes", plans, joined=(second, second))
+    metrics = probe(train, train, folder / "probes", plans, joined=(second, second))
     pictures = [data.image(row) for row in range(N)]
     images = tuple(torch.stack([e.views.evaluation(p) for p in pictures]) for e in (encoder, joined))
-    return World(folder, encoder, joined, stores, images)
+    return World(folder, encoder, joined, stores, images, metrics)
 
 
 def codec_of(kind: str, dtype: str):
@@ -179,6 +181,21 @@ def test_logits_are_those_of_the_store(name, world):
             if maps is not None:
                 expected_maps = weights[same, -16:].unflatten(1, (4, 4))
                 torch.testing.assert_close(maps[same], expected_maps, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_saved_probe_gives_what_was_measured(name, world):
+    model, metrics, folder = world.online(name), world.metrics[name.replace("/", "-")], world.path(name).parent
+    with torch.no_grad():
+        logits, weights = model.head(world.stored(model.head.aggregator.reads, "float32"))
+    correct = logits.argmax(1).numpy() == world.stores["float32"][0].labels
+    assert metrics["top1"]["mean"] == pytest.approx(100 * correct.mean())
+    with np.load(folder / "correct.npz") as file:
+        assert file["correct"].tolist() == [correct.tolist()]
+    assert (folder / "weights.npy").exists() == (weights is not None) == ("entropy" in metrics)
+    if weights is not None:
+        np.testing.assert_allclose(np.load(folder / "weights.npy"), weights[:, -16:], atol=1e-6)
+        assert metrics["entropy"]["mean"] == pytest.approx(torch.special.entr(weights).sum(1).mean().item(), abs=1e-3)
 
 
 @pytest.mark.parametrize("name", SPECS)

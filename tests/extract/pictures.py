@@ -8,6 +8,8 @@ import numpy as np
 import webdataset
 from PIL import Image
 
+from extract.datasets import DATASETS
+
 
 def picture(seed: int, form: str = "png", width: int = 36, height: int = 40) -> bytes:
     """An encoded image of smooth noise."""
@@ -47,3 +49,15 @@ def write_pictures(folder: Path, *names: str, form: str = "jpeg") -> Path:
     for seed, name in enumerate(names):
         write_file(folder / name, picture(seed, form))
     return folder
+
+
+def write_example(folder: Path, form: str) -> str:
+    """The tiny copy that a form of data set brings; what a user would name."""
+    example = DATASETS[form].example
+    for seed, (name, content) in enumerate(example.files.items()):
+        if content is None:
+            content = picture(seed, "png" if name.endswith("png") else "jpeg")
+        elif not isinstance(content, str | bytes):
+            content = content()
+        write_file(folder / name, content.encode() if isinstance(content, str) else content)
+    return str(folder / example.source)

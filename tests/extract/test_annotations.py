@@ -9,8 +9,7 @@ import pytest
 from extract.datasets import Box, DataError, ImageSet, Sample, open_images
 from extract.run import extract
 from store import FeatureStore, StoreError, join, verify
-from tests.extract.datasets.test_published import cub
-from tests.extract.pictures import picture, write_file, write_pictures, write_text
+from tests.extract.pictures import picture, write_example, write_file, write_pictures, write_text
 from tests.extract.tiny import tiny_encoder
 
 N = 35
@@ -83,10 +82,10 @@ def test_labels_and_boxes_of_an_image_that_is_missing_are_kept(tmp_path: Path) -
 
 
 def test_problems_of_a_published_set_are_recorded_without_paths(tmp_path: Path) -> None:
-    root = cub(tmp_path / "d")
+    source, root = write_example(tmp_path / "d", "cub"), tmp_path / "d"
     write_file(root / "CUB_200_2011" / "images" / "extra.jpg", picture(0, "jpeg"))
     (root / "CUB_200_2011" / "images" / "002.Laysan_Albatross" / "c.jpg").unlink()
-    store = run(open_images(str(root), split="train"), tmp_path / "f", on_error="record")
+    store = run(open_images(source, split="train"), tmp_path / "f", on_error="record")
     assert store.attributes["problems"][0].startswith("1 images in images are in no list, e.g. extra.jpg")
     assert len(store.attributes["problems"]) == 2
     assert str(tmp_path) not in (store.path / "zarr.json").read_text()

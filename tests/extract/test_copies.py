@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from extract.copies import Copies
-from extract.datasets import open_images
+from extract.datasets import ImageSet
 from extract.run import extract
-from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
+from tests.folders import files
 
 
 def behind() -> Copies:
@@ -55,26 +55,18 @@ def test_an_error_is_raised_with_the_next_job_or_at_the_end() -> None:
     assert not done
 
 
-def test_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_tar(tmp_path / "0.tar", samples(40))
-    images = open_images(str(tmp_path / "0.tar"))
-    extract(tiny_encoder(), images, tmp_path / "once", batch_size=7, shard_rows=32, views=2)
+def test_the_same_bytes(forty: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extract(tiny_encoder(), forty, tmp_path / "once", batch_size=7, shard_rows=32, views=2)
     monkeypatch.setattr("extract.units.Copies", lambda device: behind())
-    extract(tiny_encoder(), images, tmp_path / "behind", batch_size=7, shard_rows=32, views=2)
-    files = [
-        {f.relative_to(tmp_path / name): f.read_bytes() for f in (tmp_path / name).rglob("*") if f.is_file()}
-        for name in ("once", "behind")
-    ]
-    assert files[0] == files[1]
+    extract(tiny_encoder(), forty, tmp_path / "behind", batch_size=7, shard_rows=32, views=2)
+    assert files(tmp_path / "once") == files(tmp_path / "behind")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_on_a_gpu(tmp_path: Path) -> None:
-    write_tar(tmp_path / "0.tar", samples(40))
-    images = open_images(str(tmp_path / "0.tar"))
+def test_on_a_gpu(forty: ImageSet, tmp_path: Path) -> None:
     options = {"batch_size": 7, "dtype": "float32", "views": 2}
-    here = extract(tiny_encoder(), images, tmp_path / "here", **options)  # type: ignore[arg-type]
-    there = extract(tiny_encoder(), images, tmp_path / "there", device="cuda", **options)  # type: ignore[arg-type]
+    here = extract(tiny_encoder(), forty, tmp_path / "here", **options)  # type: ignore[arg-type]
+    there = extract(tiny_encoder(), forty, tmp_path / "there", device="cuda", **options)  # type: ignore[arg-type]
     assert here is not None
     assert there is not None
     for name in here.arrays:

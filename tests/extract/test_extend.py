@@ -1,68 +1,23 @@
 """A feature set that is there is added to, or mended: only what it lacks is computed, and the rest is not touched."""
 
 import re
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from extract.datasets import ImageSet, open_images
+from extract.datasets import open_images
 from extract.encoders import Encoder
-from extract.run import extract
 from store import FeatureStore, StoreError, verify
-from store.codecs import CODECS
-from tests.extract.pictures import picture, samples, write_tar
-from tests.extract.tiny import tiny_encoder
+from tests.extract.conftest import N, Run, Whole
+from tests.extract.pictures import samples, write_tar
+from tests.extract.tiny import Counting, tiny_encoder
 from tests.features import as_older
 from tests.folders import files
 
-N = 70  # 32 + 32 + 6 rows
 SAMPLED, SAMPLED_OF_40 = 35, 32  # valid images that a check by a sample computes, of all and of the first 40
-Run = Callable[..., FeatureStore]
-
-
-class Counting(Encoder):
-    """Counts the images that it is shown."""
-
-    seen = 0
-
-    def __call__(self, images: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-        self.seen += len(images)
-        return super().__call__(images, *arguments, **named)
-
-
-@pytest.fixture
-def encoder() -> Counting:
-    return Counting("tiny", tiny_encoder().model, {})
-
-
-@pytest.fixture(scope="module")
-def tars(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """40 images in the first tar, 30 in the second; 7 and 45 cannot be read."""
-    folder = tmp_path_factory.mktemp("tars")
-    content = samples(N)
-    for bad in (7, 45):
-        content[bad]["png"] = picture(bad)[:-40]
-    write_tar(folder / "0.tar", content[:40])
-    write_tar(folder / "1.tar", content[40:])
-    return folder
-
-
-@pytest.fixture(scope="module")
-def images(tars: Path) -> ImageSet:
-    return open_images(str(tars))
-
-
-@pytest.fixture
-def run(encoder: Counting, images: ImageSet) -> Run:
-    def run(out: Path, images: ImageSet = images, encoder: Encoder = encoder, **arguments: Any) -> FeatureStore:
-        given = {"shard_rows": 32, "batch_size": 8, "workers": 2, "on_error": "record", **arguments}
-        return extract(encoder, images, out, **given)
-
-    return run
 
 
 def shards(folder: Path) -> dict[str, tuple[int, int]]:
@@ -81,30 +36,31 @@ def shards(folder: Path) -> dict[str, tuple[int, int]]:
     ],
     ids=["block", "statistics", "maps", "all"],
 )
-def test_what_is_added_is_what_would_have_been_there(less: dict[str, Any], run: Run, tmp_path: Path) -> None:
-    run(tmp_path / "f", **{"blocks": (0, 1), **less})
+def test_what_is_added_is_what_would_have_been_there(
+    less: dict[str, Any], run: Run, made: Run, whole: Whole, tmp_path: Path
+) -> None:
+    made(tmp_path / "f", **{"blocks": (0, 1), **less})
     before = shards(tmp_path / "f")
     run(tmp_path / "f", blocks=(0, 1), existing="extend")
-    run(tmp_path / "whole", blocks=(0, 1))
-    assert files(tmp_path / "f") == files(tmp_path / "whole")
+    assert files(tmp_path / "f") == whole(blocks=(0, 1))
     after = shards(tmp_path / "f")
     assert {name: after[name] for name in before if "norm" not in name} == {n: v for n, v in before.items() if "norm" not in n}
     assert not (tmp_path / ".staging").exists()
 
 
-def test_what_is_there_stays_though_it_is_not_asked_for(run: Run, tmp_path: Path) -> None:
-    run(tmp_path / "f", blocks=(0,))
+def test_what_is_there_stays_though_it_is_not_asked_for(run: Run, made: Run, tmp_path: Path) -> None:
+    made(tmp_path / "f", blocks=(0,))
     extended = run(tmp_path / "f", blocks=(1,), statistics=(), maps=False, existing="extend")
     assert extended.spec.blocks == (0, 1)
     assert extended.spec.statistics
     assert extended.spec.maps
 
 
-def test_more_images(run: Run, encoder: Counting, tars: Path, tmp_path: Path) -> None:
+def test_more_images(run: Run, encoder: Counting, tars: Path, made: Run, whole: Whole, tmp_path: Path) -> None:
     """The last shard of 40 images held 8; they are kept, and only images behind them are computed."""
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "0.tar").symlink_to(tars / "0.tar")
-    small = run(tmp_path / "f", images=open_images(str(tmp_path / "first")))
+    small = made(tmp_path / "f", images=open_images(str(tmp_path / "first")))
     first = {name: array.stored(np.arange(len(array.layout.rows(0)))) for name, array in small.arrays.items()}
     tokens = small.tokens("patch").all()
     before, encoder.seen = shards(tmp_path / "f"), 0
@@ -114,18 +70,17 @@ def test_more_images(run: Run, encoder: Counting, tars: Path, tmp_path: Path) ->
     assert np.array_equal(large.tokens("patch").rows(range(40)), tokens)
     assert [note["row"] for note in large.attributes["invalid"]] == [7, 45]
     after = shards(tmp_path / "f")
-    whole = [name for name in before if "/c/0" in name and "norm" not in name]
-    assert whole
-    assert all(after[name] == before[name] for name in whole)
+    full = [name for name in before if "/c/0" in name and "norm" not in name]
+    assert full
+    assert all(after[name] == before[name] for name in full)
     assert first.keys() == large.arrays.keys()
-    run(tmp_path / "whole")
-    assert files(tmp_path / "f") == files(tmp_path / "whole")
+    assert files(tmp_path / "f") == whole()
 
 
-def test_longer_ids(run: Run, tars: Path, tmp_path: Path) -> None:
+def test_longer_ids(run: Run, tars: Path, made: Run, whole: Whole, tmp_path: Path) -> None:
     (tmp_path / "tars").mkdir()
     (tmp_path / "tars" / "0.tar").symlink_to(tars / "0.tar")
-    run(tmp_path / "f", images=open_images(str(tmp_path / "tars")))
+    made(tmp_path / "f", images=open_images(str(tmp_path / "tars")))
     content = samples(3)
     for i, sample in enumerate(content):
         sample["__key__"] = f"one-with-a-long-name-{i}"
@@ -133,12 +88,11 @@ def test_longer_ids(run: Run, tars: Path, tmp_path: Path) -> None:
     images = open_images(str(tmp_path / "tars"))
     extended = run(tmp_path / "f", images=images, existing="extend")
     assert extended.ids == [sample.id for sample in images.samples]
-    run(tmp_path / "whole", images=images)
-    assert files(tmp_path / "f") == files(tmp_path / "whole")
+    assert files(tmp_path / "f") == whole(images=images)
 
 
-def test_nothing_to_add(run: Run, encoder: Counting, tmp_path: Path) -> None:
-    run(tmp_path / "f")
+def test_nothing_to_add(run: Run, encoder: Counting, made: Run, tmp_path: Path) -> None:
+    made(tmp_path / "f")
     before, encoder.seen = shards(tmp_path / "f"), 0
     run(tmp_path / "f", existing="extend")
     assert encoder.seen == 1 + SAMPLED, "to see the shapes, and a sample"
@@ -148,8 +102,8 @@ def test_nothing_to_add(run: Run, encoder: Counting, tmp_path: Path) -> None:
 class TestOlder:
     """Sets that have the last block's attention maps alone, under names that do not say the block."""
 
-    def test_have_what_is_asked_for(self, run: Run, encoder: Counting, tmp_path: Path) -> None:
-        as_older(run(tmp_path / "new"), tmp_path / "f")
+    def test_have_what_is_asked_for(self, run: Run, encoder: Counting, made: Run, tmp_path: Path) -> None:
+        as_older(made(tmp_path / "new"), tmp_path / "f")
         before = files(tmp_path / "f")
         for existing in ("refuse", "extend"):
             assert run(tmp_path / "f", existing=existing).spec.maps == ("centre", "cls")
@@ -161,9 +115,9 @@ class TestOlder:
             run(tmp_path / "f", blocks=(0, 1))
 
     @pytest.mark.parametrize("block", [1, 0], ids=["last", "another"])
-    def test_get_maps_of_other_blocks(self, block: int, run: Run, tmp_path: Path) -> None:
+    def test_get_maps_of_other_blocks(self, block: int, run: Run, made: Run, tmp_path: Path) -> None:
         """That of the last block stays, under its new name, also where the tokens were of another one."""
-        both = run(tmp_path / "both", blocks=(0, 1))
+        both = made(tmp_path / "both", blocks=(0, 1))
         as_older(both, tmp_path / "f", blocks=(block,))
         before = shards(tmp_path / "f")
         assert not (tmp_path / f"f/patch/block{1 - block}").exists()
@@ -178,33 +132,17 @@ def test_extending_what_is_not_there_makes_it(run: Run, tmp_path: Path) -> None:
     assert len(run(tmp_path / "f", existing="extend")) == N
 
 
-def test_an_interrupted_extension_goes_on(run: Run, tmp_path: Path) -> None:
-    before = run(tmp_path / "f", blocks=(1,)).spec.key
-    calls = iter(range(1000))
-
-    def stop(_: int) -> None:
-        if next(calls) == 6:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "f", blocks=(0,), existing="extend", progress=stop)
-    assert FeatureStore.open(tmp_path / "f").spec.key == before
-    run(tmp_path / "f", blocks=(0,), existing="extend")
-    run(tmp_path / "whole", blocks=(0, 1))
-    assert files(tmp_path / "f") == files(tmp_path / "whole")
-
-
 class TestRefused:
-    def test_another_encoder(self, run: Run, tmp_path: Path) -> None:
-        run(tmp_path / "f")
+    def test_another_encoder(self, run: Run, made: Run, tmp_path: Path) -> None:
+        made(tmp_path / "f")
         with pytest.raises(StoreError, match="f cannot be extended: weights, architecture differ; give another set"):
             run(tmp_path / "f", encoder=tiny_encoder(1), existing="extend")
 
-    def test_another_transform(self, run: Run, tmp_path: Path) -> None:
+    def test_another_transform(self, run: Run, made: Run, tmp_path: Path) -> None:
         """Such as that of a checkpoint of one's own, which was once taken from timm: the options that give it are named."""
         old = Encoder("tiny", tiny_encoder().model, {}, {"mean": (0.5, 0.5, 0.5), "crop_pct": 0.9})
         new = Encoder("tiny", tiny_encoder().model, {}, {"mean": (0.485, 0.456, 0.406), "crop_pct": 0.875})
-        run(tmp_path / "f", encoder=old)
+        made(tmp_path / "f", encoder=old)
         what = re.escape("transform (mean 0.5,0.5,0.5 and 0.485,0.456,0.406; crop_pct 0.9 and 0.875) differ")
         for existing in ("extend", "refuse"):
             with pytest.raises(StoreError, match=rf"{what}.* \(--mean 0\.5,0\.5,0\.5 --crop-pct 0\.9\)"):
@@ -212,22 +150,22 @@ class TestRefused:
         with pytest.raises(StoreError, match=what):
             run(tmp_path / "f", encoder=new, existing="repair")
 
-    def test_another_dtype(self, run: Run, tmp_path: Path) -> None:
-        run(tmp_path / "f")
+    def test_another_dtype(self, run: Run, made: Run, tmp_path: Path) -> None:
+        made(tmp_path / "f")
         with pytest.raises(StoreError, match="f cannot be extended: dtype differ"):
             run(tmp_path / "f", dtype="int8", existing="extend")
 
-    def test_images_before_those_that_are_there(self, run: Run, tars: Path, tmp_path: Path) -> None:
+    def test_images_before_those_that_are_there(self, run: Run, tars: Path, made: Run, tmp_path: Path) -> None:
         (tmp_path / "second").mkdir()
         (tmp_path / "second" / "1.tar").symlink_to(tars / "1.tar")
-        run(tmp_path / "f", images=open_images(str(tmp_path / "second")))
+        made(tmp_path / "f", images=open_images(str(tmp_path / "second")))
         before = files(tmp_path / "f")
         with pytest.raises(StoreError, match=r"its 30 images are not the first of the 70 in .*; new images must come after"):
             run(tmp_path / "f", existing="extend")
         assert files(tmp_path / "f") == before
 
-    def test_fewer_images(self, run: Run, tars: Path, tmp_path: Path) -> None:
-        run(tmp_path / "f")
+    def test_fewer_images(self, run: Run, tars: Path, made: Run, tmp_path: Path) -> None:
+        made(tmp_path / "f")
         (tmp_path / "first").mkdir()
         (tmp_path / "first" / "0.tar").symlink_to(tars / "0.tar")
         with pytest.raises(StoreError, match="its 70 images are not the first of the 40"):
@@ -236,9 +174,9 @@ class TestRefused:
 
 class TestRepair:
     @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "array", "group", "older", "all"])
-    def test_same_bytes_as_before(self, damage: str, run: Run, encoder: Counting, tmp_path: Path) -> None:
+    def test_same_bytes_as_before(self, damage: str, run: Run, encoder: Counting, made: Run, tmp_path: Path) -> None:
         if damage == "older":
-            as_older(run(tmp_path / "new"), tmp_path / "f")
+            as_older(made(tmp_path / "new"), tmp_path / "f")
             damage = "all"
         else:
             run(tmp_path / "f")
@@ -263,8 +201,8 @@ class TestRepair:
         computed = {"flip": 31, "cut": 31, "missing": 0, "array": 0, "group": 62, "all": 68}
         assert encoder.seen == 1 + computed[damage]
 
-    def test_with_other_options(self, run: Run, tmp_path: Path) -> None:
-        run(tmp_path / "f")
+    def test_with_other_options(self, run: Run, made: Run, tmp_path: Path) -> None:
+        made(tmp_path / "f")
         with pytest.raises(
             StoreError, match=r"but these options give .* \(blocks, maps differ\); repair it with what it was made"
         ):
@@ -279,9 +217,11 @@ class TestRepair:
         ],
         ids=["blocks", "dtype", "encoder"],
     )
-    def test_options_that_do_not_fit_what_is_left(self, other: dict[str, Any], message: str, run: Run, tmp_path: Path) -> None:
+    def test_options_that_do_not_fit_what_is_left(
+        self, other: dict[str, Any], message: str, run: Run, made: Run, tmp_path: Path
+    ) -> None:
         """The description is damaged, so nothing says what the options were; but a set is not made into another one."""
-        run(tmp_path / "f", blocks=(0, 1))
+        made(tmp_path / "f", blocks=(0, 1))
         file = tmp_path / "f" / "zarr.json"
         file.write_bytes(file.read_bytes().replace(b'"encoder"', b'"encodes"'))
         before = files(tmp_path / "f")
@@ -289,27 +229,11 @@ class TestRepair:
             run(tmp_path / "f", **{"blocks": (0, 1), **other, "existing": "repair"})
         assert files(tmp_path / "f") == before
 
-    def test_of_a_part(self, run: Run, tmp_path: Path) -> None:
-        import shutil
-
-        run(tmp_path / "f")
+    def test_of_a_part(self, run: Run, made: Run, tmp_path: Path) -> None:
+        made(tmp_path / "f")
         shutil.rmtree(tmp_path / "f" / "cls")
         with pytest.raises(StoreError, match="is a copy without cls/block1/view0; pull all of it first"):
             run(tmp_path / "f", existing="repair")
-
-
-@pytest.mark.parametrize("dtype", CODECS)
-def test_every_dtype_keeps_tokens_within_its_bound(dtype: str, run: Run, images: ImageSet, tmp_path: Path) -> None:
-    exact, store = run(tmp_path / "exact", dtype="float32"), run(tmp_path / "f", dtype=dtype)
-    for kind in ("patch", "cls"):
-        values = torch.from_numpy(exact.tokens(kind).all())
-        error = (torch.from_numpy(store.tokens(kind).all().astype(np.float32)) - values).abs()
-        assert (error <= CODECS[dtype].bound(values)).all()
-        assert values.abs().max() > 0.1
-    for name in ("statistics/cls_self/view0", "images/label"):
-        assert np.array_equal(store.array(name).all(), exact.array(name).all())
-    maps = store.array("attention/cls/block1/view0")
-    assert maps.dtype == (np.float32 if dtype == "float32" else np.float16)
 
 
 def test_shards_that_suit_the_set(run: Run, tmp_path: Path) -> None:

@@ -6,22 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from extract.datasets import ImageSet, open_images
+from extract.datasets import ImageSet
 from extract.encoders import Encoder
 from extract.run import extract
 from store import BeyondClsError
-from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
 from tests.folders import files
-
-N = 40
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
-    folder = tmp_path_factory.mktemp("tars")
-    write_tar(folder / "0.tar", samples(N))
-    return open_images(str(folder))
 
 
 class Narrow(Encoder):
@@ -44,17 +34,17 @@ class Narrow(Encoder):
         (RuntimeError, "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried"),
     ],
 )
-def test_batches_are_halved(error: type[RuntimeError], text: str, images: ImageSet, tmp_path: Path) -> None:
+def test_batches_are_halved(error: type[RuntimeError], text: str, forty: ImageSet, tmp_path: Path) -> None:
     narrow = Narrow("tiny", tiny_encoder().model, {})
     narrow.error, narrow.text = error, text
     said: list[str] = []
-    extract(narrow, images, tmp_path / "narrow", batch_size=32, shard_rows=32, warn=said.append)
+    extract(narrow, forty, tmp_path / "narrow", batch_size=32, shard_rows=32, warn=said.append)
     assert said == [f"out of memory: going on with batches of {n}" for n in (16, 8, 4)]
-    extract(Encoder("tiny", narrow.model, {}), images, tmp_path / "wide", batch_size=4, shard_rows=32)
+    extract(Encoder("tiny", narrow.model, {}), forty, tmp_path / "wide", batch_size=4, shard_rows=32)
     assert files(tmp_path / "narrow") == files(tmp_path / "wide")
 
 
-def test_not_even_one_image(images: ImageSet, tmp_path: Path) -> None:
+def test_not_even_one_image(forty: ImageSet, tmp_path: Path) -> None:
     narrow = Narrow("tiny", tiny_encoder().model, {})
     narrow.room = 1
     probe = narrow(torch.zeros(1, 3, 32, 32), [1])
@@ -68,11 +58,11 @@ def test_not_even_one_image(images: ImageSet, tmp_path: Path) -> None:
             return Encoder.__call__(self, images, *arguments, **named)
 
     with pytest.raises(BeyondClsError, match="memory does not suffice for one image through tiny; stop what else uses it"):
-        extract(None_("tiny", narrow.model, {}), images, tmp_path / "f", batch_size=2)
+        extract(None_("tiny", narrow.model, {}), forty, tmp_path / "f", batch_size=2)
 
 
-def test_other_errors_are_not_taken_for_it(images: ImageSet, tmp_path: Path) -> None:
+def test_other_errors_are_not_taken_for_it(forty: ImageSet, tmp_path: Path) -> None:
     narrow = Narrow("tiny", tiny_encoder().model, {})
     narrow.error, narrow.text = RuntimeError, "mat1 and mat2 shapes cannot be multiplied"
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        extract(narrow, images, tmp_path / "f", batch_size=32)
+        extract(narrow, forty, tmp_path / "f", batch_size=32)

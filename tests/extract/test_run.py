@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import zarr
 
 from extract.attention import PER_BLOCK, STATISTICS
 from extract.datasets import DataError, ImageSet, open_images
@@ -112,6 +111,8 @@ class TestWhole:
         assert store is not None
         codecs = {kind: store.tokens(kind).layout.codec for kind in ("patch", "cls", "registers")}  # type: ignore[arg-type]
         assert codecs == {"patch": dtype, "cls": small, "registers": small}
+        maps = store.array("attention/cls/block1/view0")
+        assert maps.dtype == (np.float32 if dtype == "float32" else np.float16)
 
     def test_each_row_is_what_the_encoder_says_of_that_image(
         self, store: FeatureStore, images: ImageSet, encoder: Encoder
@@ -158,11 +159,6 @@ class TestWhole:
         assert store.attributes["encoder"] == "tiny"
         assert store.attributes["classes"] == ["ape", "bee", "cat"]
         assert store.attributes["invalid"] == store.attributes["problems"] == []
-
-    def test_opens_with_zarr_alone(self, store: FeatureStore) -> None:
-        group = zarr.open_group(store.path, mode="r")
-        for name, array in store.arrays.items():
-            np.testing.assert_array_equal(group[name][:], array.all())
 
     def test_nothing_is_left_behind(self, store: FeatureStore) -> None:
         assert [p.name for p in store.path.parent.iterdir() if p.name != ".staging"] == ["features"]
@@ -406,7 +402,7 @@ def kill_after(n_images: int) -> Callable[[int], None]:
 
 
 class TestGoingOn:
-    @pytest.mark.parametrize(("n_images", "n_written"), [(8, 0), (40, 32), (64, 32), (N, 64)])
+    @pytest.mark.parametrize(("n_images", "n_written"), [(8, 0), (64, 32), (N, 64)])
     def test_killed_and_run_again_is_byte_identical(
         self, n_images: int, n_written: int, run: Callable[..., FeatureStore], store: FeatureStore, tmp_path: Path
     ) -> None:
@@ -439,12 +435,6 @@ class TestGoingOn:
         again = run(tmp_path / "f")
         assert again.spec == first.spec
         assert {f: f.stat().st_mtime_ns for f in (tmp_path / "f").rglob("*")} == times
-
-    def test_two_places_give_the_same_bytes(
-        self, run: Callable[..., FeatureStore], store: FeatureStore, tmp_path: Path
-    ) -> None:
-        run(tmp_path / "another" / "name", blocks=(0, -1), workers=3)
-        assert files(tmp_path / "another" / "name") == files(store.path)
 
 
 def test_images_of_the_next_unit_are_decoded_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,17 +167,13 @@ CHANGES: dict[str, tuple[Callable[[Patch], None], str]] = {
     "another mean": (views(mean=(0.5, 0.45, 0.4)), "patch/"),
     "another deviation": (views(std=(0.5, 0.5, 0.501)), "patch/|attention/|statistics/"),
     "blue, green, red": (transform(lambda i: Image.merge("RGB", i.split()[::-1])), "patch/"),
-    "grey": (transform(lambda i: i.convert("L").convert("RGB")), "patch/"),
-    "upside down": (transform(lambda i: i.transpose(Image.Transpose.FLIP_TOP_BOTTOM)), "patch/"),
     "behind the final norm": (encoded(normed), "patch/"),
     "of the block before": (encoded(lambda _, o: replace(o, patch={1: o.patch[0], 0: o.patch[1]})), "patch/"),
     "grid column by column": (tokens(lambda x: x.unflatten(1, (4, 4)).transpose(1, 2).flatten(1, 2)), "patch/"),
-    "tokens one further": (tokens(lambda x: x.roll(1, 1)), "patch/"),
     "tokens a thousandth larger": (tokens(lambda x: x * 1.001), "patch/"),
     "average for [cls]": (encoded(lambda _, o: replace(o, cls={b: x.mean(1) for b, x in o.patch.items()})), "cls/"),
     "entropy in bits": (scaled("patch_patch_entropy", 1 / math.log(2)), "statistics/patch_patch_entropy"),
     "a statistic a thousandth larger": (scaled("cls_self", 1.001), "statistics/cls_self"),
-    "patches for [cls]": (statistic("cls_self", STATISTICS["patch_self"]), "statistics/cls_self"),
     "another temperature": (other_temperature, "attention/|statistics/"),
     "positions left out": (without_positions, "patch/|attention/|statistics/"),
     "through bfloat16": (through_bfloat16, "patch/|cls/"),
@@ -224,10 +220,6 @@ def linear(of: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Callable[[P
     return change
 
 
-def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.einsum("...i,oi->...o", x, weight) + (0 if bias is None else bias)
-
-
 def in_float64(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x.double(), weight.double(), None if bias is None else bias.double()).float()
 
@@ -259,18 +251,6 @@ def statistic_in_float64(patch: Patch) -> None:
         patch.setitem(STATISTICS, name, of)
 
 
-def shuffled_batches(patch: Patch) -> None:
-    before = Encoder.__call__
-
-    def call(self: Encoder, images: Tensor, *given: Any) -> Encoded:
-        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(1))
-        back = order.argsort()
-        out = before(self, images[order], *given)
-        return Encoded(*({n: v[back] for n, v in kind.items()} for kind in vars(out).values()))
-
-    patch.setattr(Encoder, "__call__", call)
-
-
 def one_by_one(patch: Patch) -> None:
     before = Encoder.__call__
 
@@ -299,17 +279,8 @@ def normalised_in_one_product(patch: Patch) -> None:
     patch.setattr(Views, "cut", cut)
 
 
-def other_conversion(patch: Patch) -> None:
-    before = ImageSet.image
-    patch.setattr(ImageSet, "image", lambda self, row: Image.fromarray(np.asarray(before(self, row))))
-
-
 def encoded_by_hand(patch: Patch) -> None:
     patch.setattr(type(get_codec("float16")), "encode", lambda self, x: {"": torch.from_numpy(x.numpy().astype(np.float16))})
-
-
-def copied(patch: Patch) -> None:
-    patch.setattr(Units, "_keep", lambda self, f, *a, keep=Units._keep: keep(self, {n: v.clone() for n, v in f.items()}, *a))
 
 
 def patches_by_product(patch: Patch) -> None:
@@ -335,22 +306,12 @@ def nothing(patch: Patch) -> None:
 REFACTORINGS: dict[str, tuple[Callable[[Patch], None], dict[str, Any]]] = {
     "as it is": (nothing, {}),
     "batches of one": (nothing, {"batch_size": 1}),
-    "batches of seven": (nothing, {"batch_size": 7}),
-    "one decoder": (nothing, {"workers": 1}),
-    "eight decoders": (nothing, {"workers": 8}),
-    "linear layers by einsum": (linear(plain_linear), {}),
     "linear layers in float64": (linear(in_float64), {}),
-    "linear layers in two halves": (linear(in_two_halves), {}),
-    "gelu by its formula": (plain_gelu, {}),
-    "layer norm by its formula": (plain_norm, {}),
     "statistics in float64": (statistic_in_float64, {}),
-    "images in another order": (shuffled_batches, {}),
     "images one by one": (one_by_one, {}),
     "e for 2": (exponential, {}),
     "normalised in one product": (normalised_in_one_product, {}),
-    "decoded through numpy": (other_conversion, {}),
     "rounded by numpy": (encoded_by_hand, {}),
-    "copied once more": (copied, {}),
     "patches by a product": (patches_by_product, {}),
     "gelu, norm and linear layers at once": (all_at_once, {}),
 }

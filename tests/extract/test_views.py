@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from extract.datasets import ImageSet, open_images
-from extract.encoders import Encoder
+from extract.datasets import ImageSet
 from extract.run import extract
 from extract.views import Crop, Views, random_crop
 from store import BeyondClsError, FeatureStore
-from tests.extract.pictures import samples, write_tar
-from tests.extract.tiny import tiny_encoder
+from tests.extract.tiny import Counting, tiny_encoder
 from tests.folders import files
 
 CONFIG = {
@@ -109,39 +107,24 @@ def test_areas_and_aspects_are_those_of_the_protocol() -> None:
 N = 40
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
-    folder = tmp_path_factory.mktemp("tars")
-    write_tar(folder / "0.tar", samples(N))
-    return open_images(str(folder))
-
-
-class Counting(Encoder):
-    seen = 0
-
-    def __call__(self, images: torch.Tensor, *arguments: object, **named: object) -> object:
-        self.seen += len(images)
-        return super().__call__(images, *arguments, **named)  # type: ignore[arg-type]
-
-
-def test_views_are_added_to_those_that_are_there(images: ImageSet, tmp_path: Path) -> None:
+def test_views_are_added_to_those_that_are_there(forty: ImageSet, tmp_path: Path) -> None:
     encoder = Counting("tiny", tiny_encoder().model, {})
-    extract(encoder, images, tmp_path / "whole", views=3, shard_rows=32)
-    first = extract(encoder, images, tmp_path / "f", views=2, shard_rows=32)
+    extract(encoder, forty, tmp_path / "whole", views=3, shard_rows=32)
+    first = extract(encoder, forty, tmp_path / "f", views=2, shard_rows=32)
     assert isinstance(first, FeatureStore)
     assert first.spec.n_views == 2
     encoder.seen = 0
-    extract(encoder, images, tmp_path / "f", views=3, shard_rows=32, existing="extend")
+    extract(encoder, forty, tmp_path / "f", views=3, shard_rows=32, existing="extend")
     assert encoder.seen == N + 1 + 2 * 32, "one more view of each, a trial, and a sample of the two that are there"
     assert files(tmp_path / "f") == files(tmp_path / "whole")
 
 
-def test_views_are_stored_with_their_crops(images: ImageSet, tmp_path: Path) -> None:
+def test_views_are_stored_with_their_crops(forty: ImageSet, tmp_path: Path) -> None:
     encoder = tiny_encoder()
-    store = extract(encoder, images, tmp_path / "f", views=3, dtype="float32")
+    store = extract(encoder, forty, tmp_path / "f", views=3, dtype="float32")
     assert store is not None
     boxes, flips = (store.array(f"images/{what}/view2").all() for what in ("crop", "flip"))
-    tensor, crop = encoder.views.cut(images.image(7), "0007", 2)
+    tensor, crop = encoder.views.cut(forty.image(7), "0007", 2)
     assert tuple(boxes[7]) == crop.box
     assert bool(flips[7]) == crop.flip
     expected = encoder(tensor[None], [1], ["patch_self"])
@@ -151,6 +134,6 @@ def test_views_are_stored_with_their_crops(images: ImageSet, tmp_path: Path) -> 
     assert not np.array_equal(store.array("patch/block1/view1").all(), store.array("patch/block1/view2").all())
 
 
-def test_no_view(images: ImageSet, tmp_path: Path) -> None:
+def test_no_view(forty: ImageSet, tmp_path: Path) -> None:
     with pytest.raises(BeyondClsError, match=r"views is 0, expected 1 \(the evaluation crop\) or more"):
-        extract(tiny_encoder(), images, tmp_path / "f", views=0)
+        extract(tiny_encoder(), forty, tmp_path / "f", views=0)

@@ -21,3 +21,13 @@ def sharpen(model: nn.Module, factor: float) -> None:
         for name, parameter in model.named_parameters():
             if "attn.qkv.weight" in name or ("attn" in name and "_proj.weight" in name):
                 parameter.mul_(factor)
+
+
+class Counting(Encoder):
+    """Counts the images that it is shown."""
+
+    seen = 0
+
+    def __call__(self, images: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        self.seen += len(images)
+        return super().__call__(images, *arguments, **named)

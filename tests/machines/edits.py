@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.remotes import Folder
 from tests.machines import pipeline
 from tests.machines import project as of
 from tests.machines.machine import DATA, Machine
 from tests.machines.objects import Locked, kind_of
-from tests.machines.remotes import Folder
 
 BEGIN, END = "<!-- edits -->", "<!-- end of edits -->"
 # What README calls what stages do.
@@ -145,7 +145,7 @@ NEW_STATISTIC = new_entry(
 ABMILP = of.probe_stage("abmilp")
 EDITS = (
     Edit("nothing", lambda repo: None, ABMILP),
-    Edit("a parameter of a head that reads [cls]", of_head("cls_heads", "cls"), of.probe_stage("cls"), elsewhere=True),
+    Edit("a parameter of a head that reads [cls]", of_head("cls_heads", "cls"), of.probe_stage("cls")),
     Edit("a parameter of a head that reads patch tokens", of_head("heads", "average"), of.probe_stage("average")),
     Edit("a parameter of `abmilp`", of_head("heads", "abmilp"), ABMILP),
     Edit("a new head under `heads`", of_params(lambda p: p["heads"].update(new={})), of.probe_stage("new")),

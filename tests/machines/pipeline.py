@@ -26,7 +26,8 @@ def without_computing(tree: Path) -> None:
         outs = [path for part in ("outs", "metrics", "plots") for path in map(path_of, body.get(part, ()))]
         deps = [dep for dep in body["deps"] if not dep.startswith("code/")]  # an edit of the code comes to the same
         given = {"params": body.get("params", ()), "deps": deps, "outs": outs}
-        body["cmd"] = " ".join(["python stand_in.py", *(f"--{name} {' '.join(values)}" for name, values in given.items())])
+        arguments = (f"--{name} {' '.join(values)}" for name, values in given.items())
+        body["cmd"] = " ".join(["python -S -E stand_in.py", *arguments])
     (tree / "dvc.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
     for split in of.SPLITS:
         folder = tree / DATA / of.DATASET / split

@@ -40,11 +40,18 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name not in unseen}
 
 
+class Written(yaml.SafeDumper):
+    """Writes out what stands in several places."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change params.yaml."""
     params = yaml.safe_load((folder / "params.yaml").read_text())
     change(params)
-    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    (folder / "params.yaml").write_text(yaml.dump(params, Dumper=Written, sort_keys=False))
 
 
 def shrink(params: dict[str, Any]) -> None:

@@ -1,10 +1,11 @@
-"""Stands in for a stage's command: what it makes is a digest of what it is given. Copied into the project that is edited."""
+"""Stands in for a stage's command: what it makes is a digest of what it is given. Copied into the project that is edited.
+
+Run by `python -S -E`, and without a parser of YAML: starting one takes longer than all that is done here.
+"""
 
 import argparse
 import hashlib
 from pathlib import Path
-
-import yaml
 
 
 def main() -> None:
@@ -14,10 +15,7 @@ def main() -> None:
     given = parser.parse_args()
     digest = hashlib.sha256()
     for name in given.params:
-        value = yaml.safe_load(Path("params.yaml").read_text())
-        for key in name.split("."):
-            value = value[key]
-        digest.update(yaml.safe_dump(value).encode())
+        digest.update(value_of(name, Path("params.yaml").read_text()).encode())
     for dep in map(Path, given.deps):
         for file in sorted(f for f in (dep, *dep.rglob("*")) if f.is_file()):
             digest.update(file.read_bytes())
@@ -25,6 +23,16 @@ def main() -> None:
         file = out if out.suffix else out / "content"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{out}: {digest.hexdigest()}\n")
+
+
+def value_of(name: str, text: str) -> str:
+    """The lines of a parameter, in a file as project.edit writes it."""
+    lines, indent = ["", *text.splitlines()], ""
+    for key in name.split("."):
+        (begin,) = (i for i, line in enumerate(lines) if i and line.startswith(f"{indent}{key}:"))
+        inside = (i for i in range(begin + 1, len(lines)) if not lines[i].startswith((f"{indent} ", f"{indent}-")))
+        lines, indent = lines[begin : next(inside, len(lines))], f"{indent}  "
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ from tests.machines.machine import Machine
 pytestmark = pytest.mark.slow
 
 STAGE, FEATURES = of.extract_stage(of.MAE, "train"), of.feature_folder(of.MAE, "train")
-N_UNITS = 24
+N_UNITS = 8
 
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory) -> Machine:
-    """Its extraction writes 24 shards of 32 images, one forward pass each."""
+    """Its extraction writes 8 shards of 32 images, one forward pass each."""
     folder = tmp_path_factory.mktemp("machine")
     machine = of.machine_a(folder / "a", of.small_origin(folder, ("extract",), n_train=32 * N_UNITS))
     of.edit(machine.repo, lambda params: params["extract"].update(batch_size=32, workers=1))

@@ -1,15 +1,14 @@
 """One machine extracts, another probes: what a DVC remote carries between them, and that it suffices."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from benchmarks.remotes import Folder
 from tests.machines import project as of
 from tests.machines.machine import DATA, ENCODERS, Machine, git
 from tests.machines.objects import Locked, kind_of
-from tests.machines.remotes import REMOTES, Remote, lacking
 
 HEADS = ("cls", "abmilp")
 KINDS = {"cls": {"zarr.json", "images", "cls"}, "abmilp": {"zarr.json", "images", "patch"}}
@@ -31,10 +30,11 @@ def results(machine: Machine, head: str) -> dict[str, bytes]:
 
 @dataclass
 class First:
-    """The machine with images, its repository, and what its heads come to when they are edited there."""
+    """The machine with images, its repository, the remote that it pushed to, and what its heads come to when edited there."""
 
     machine: Machine
     origin: Path
+    remote: Folder
     locked: Locked
     edited: dict[str, dict[str, bytes]]
 
@@ -43,9 +43,12 @@ class First:
 def first(tmp_path_factory) -> First:
     folder = tmp_path_factory.mktemp("first")
     bare = of.small_origin(folder, ("extract", "probe", "probe-cls"))
-    machine = of.machine_a(folder / "a", bare)
-    stages = {*of.extracted(), *map(of.probe_stage, HEADS)}
+    machine, remote = of.machine_a(folder / "a", bare), Folder(folder / "remote")
+    other = of.extract_stage(of.RANDOM, "test")  # which no head here reads
+    stages = {*(of.extract_stage(of.MAE, split) for split in of.SPLITS), other, *map(of.probe_stage, HEADS)}
     assert machine.repro(*sorted(stages)) == stages | of.CODE
+    remote.add_to(machine)
+    machine.dvc("push")
     machine.commit("Extracted and probed")
     git(machine.repo, "push", "-q", "origin", "HEAD:main")
     locked = Locked.of(machine.repo)
@@ -54,63 +57,39 @@ def first(tmp_path_factory) -> First:
     assert machine.repro(*map(of.probe_stage, HEADS)) == {"code", *map(of.probe_stage, HEADS)}
     edited = {head: results(machine, head) for head in HEADS}
     git(machine.repo, "checkout", "-q", ".")
-    return First(machine, bare, locked, edited)
+    return First(machine, bare, remote, locked, edited)
 
 
-@dataclass
-class Second:
-    """The machine without images, and the remote between the two."""
-
-    machine: Machine
-    remote: Remote
-
-    def transferred(self, *command: str) -> tuple[set[str], dict[str, int]]:
-        """Stages that ran, and bytes by MD5 of the objects that were fetched."""
-        before, served = self.machine.cached(), self.remote.served()
-        ran = self.machine.repro(*command) if command[0] != "pull" else self.machine.dvc(*command) and set()
-        locked = Locked.of(self.machine.repo)
-        own = {md5 for stage in ran for md5 in locked.objects(locked.outs(stage))}
-        fetched = {md5: n for md5, n in self.machine.cached().items() if md5 not in before and md5 not in own}
-        now = self.remote.served()
-        if served is not None and now is not None:
-            sent = {md5: n - served.get(md5, 0) for md5, n in now.items() if n > served.get(md5, 0)}
-            # Each file once; DVC reads lists of files several times.
-            assert {m: n for m, n in sent.items() if not m.endswith(".dir")} == {
-                m: n for m, n in fetched.items() if not m.endswith(".dir")
-            }
-            assert all(sent[md5] >= n for md5, n in fetched.items())
-        return ran, fetched
+@pytest.fixture(scope="module")
+def second(first, tmp_path_factory) -> Machine:
+    """The machine without images."""
+    machine = of.machine_b(tmp_path_factory.mktemp("second") / "b", first.origin)
+    first.remote.add_to(machine)
+    return machine
 
 
-@pytest.fixture(scope="module", params=list(REMOTES))
-def second(request, first, tmp_path_factory) -> Iterator[Second]:
-    if reason := lacking(request.param):
-        pytest.skip(reason)
-    folder = tmp_path_factory.mktemp(request.param)
-    remote = REMOTES[request.param](folder / "remote")
-    try:
-        remote.add_to(first.machine)
-        first.machine.dvc("push")
-        machine = of.machine_b(folder / "b", first.origin)
-        remote.add_to(machine)
-        yield Second(machine, remote)
-    finally:
-        remote.close()
+def transferred(machine: Machine, *command: str) -> tuple[set[str], dict[str, int]]:
+    """Stages that ran, and bytes by MD5 of the objects that were fetched."""
+    before = machine.cached()
+    ran = machine.repro(*command) if command[0] != "pull" else machine.dvc(*command) and set()
+    locked = Locked.of(machine.repo)
+    own = {md5 for stage in ran for md5 in locked.objects(locked.outs(stage))}
+    return ran, {md5: n for md5, n in machine.cached().items() if md5 not in before and md5 not in own}
 
 
-def test_the_remote_holds_what_the_first_machine_made_and_no_more(first, second):
+def test_the_remote_holds_what_the_first_machine_made_and_no_more(first):
     outs = {path: md5 for stage in first.locked.stages for path, md5 in first.locked.outs(stage).items()}
-    assert second.remote.received() == sum(first.locked.objects(outs).values())
+    assert first.remote.received() == sum(first.locked.objects(outs).values())
 
 
 def test_a_probe_that_nobody_changed_is_fetched_not_trained(first, second):
     stage = of.probe_stage("cls")
-    assert second.transferred("--pull", "--allow-missing", stage) == (set(), {})
-    ran, fetched = second.transferred("pull", stage)
+    assert transferred(second, "--pull", "--allow-missing", stage) == (set(), {})
+    ran, fetched = transferred(second, "pull", stage)
     assert ran == set()
     assert fetched == first.locked.objects(first.locked.outs(stage))
-    assert set(results(second.machine, "cls")) == set(first.edited["cls"])
-    assert not (second.machine.repo / "features").exists()
+    assert set(results(second, "cls")) == set(first.edited["cls"])
+    assert not (second.repo / "features").exists()
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -118,13 +97,13 @@ def test_a_changed_probe_fetches_what_it_reads_and_comes_out_the_same(first, sec
     stage = of.probe_stage(head)
     reads = first.locked.deps(stage, "features")
     assert {kind_of(path) for path in reads} == KINDS[head]
-    before = second.machine.cached()
-    change(second.machine, head)
-    ran, fetched = second.transferred("--pull", "--allow-missing", stage)
+    before = second.cached()
+    change(second, head)
+    ran, fetched = transferred(second, "--pull", "--allow-missing", stage)
     assert ran == {"code", stage}, "which aggregator a head has decides what its code is"
     expected = first.locked.objects(reads | first.locked.deps(stage, "receipts"))
     assert fetched == {md5: n for md5, n in expected.items() if md5 not in before}
-    assert results(second.machine, head) == first.edited[head]
+    assert results(second, head) == first.edited[head]
 
 
 def test_the_second_machine_cannot_extract(first, tmp_path):

@@ -13,6 +13,7 @@ from extract.encoders import Encoder
 from extract.run import extract
 from pipelines.attention import main
 from store import FeatureStore, StoreError
+from store.pretraining import JOINT, Pretraining
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import sharpen, tiny_encoder
 from tests.features import as_older, write_features
@@ -30,7 +31,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[FeatureStore, Pat
     model = tiny_encoder().model
     sharpen(model, 8)
     images = open_images(str(folder / "images"))
-    store = extract(Encoder("tiny", model, {}), images, folder / "features", on_error="record")
+    encoder = Encoder("tiny", model, {}, pretraining=Pretraining(JOINT))
+    store = extract(encoder, images, folder / "features", on_error="record")
     assert store is not None
     main(folder / "features", folder / "out")
     return store, folder / "out"
@@ -103,6 +105,12 @@ def test_maps_and_summary(written: tuple[FeatureStore, Path]) -> None:
     assert (summary["key"], summary["n_images"], summary["n_tokens"]) == (store.spec.key, N_IMAGES - 1, 16)
     assert summary["block"] == 1
     assert set(summary["unbounded"]) == set(UNBOUNDED) >= {"cls_self_adjusted"}
+    assert (summary["family"], summary["random_seed"]) == (JOINT, None)
+    assert set(summary["statistics"]) == set(store.spec.statistics)
+    assert summary["statistics"]["cls_patch_entropy"] == {
+        "title": "Entropy of the attention of [cls] to the patches",
+        "unit": "entropy, nats",
+    }
 
 
 def test_maps_of_a_block(tmp_path: Path) -> None:

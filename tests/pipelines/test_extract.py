@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 import yaml
 
 from extract.attention import STATISTICS
-from pipelines import checks, cli
+from pipelines import checks
 from store import FeatureStore
 from tests.extract.pictures import samples, write_tar
 from tests.folders import files
@@ -21,7 +20,7 @@ ENCODER = {
     "arguments": {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2},
     "random_seed": 0,
 }
-Command = Callable[..., tuple[int, str, str]]
+Command = Callable[..., str]
 
 
 @pytest.fixture
@@ -39,15 +38,11 @@ def write_params(folder: Path, root: str | None = None, **of_encoder: object) ->
 
 
 @pytest.fixture
-def extract(project, monkeypatch, capsys) -> Command:
-    def extract(*options: object, out: str = "features/a") -> tuple[int, str, str]:
+def extract(project, beyondcls) -> Command:
+    def extract(*options: object, out: str = "features/a", fails: bool = False) -> str:
         receipt = f"receipts/{Path(out).name}.json"
         given = ["--encoder", "tiny", "--params", "params.yaml", "--data", "data", "--out", out, "--receipt", receipt, *options]
-        monkeypatch.setattr(sys, "argv", ["beyondcls", "extract", *map(str, given)])
-        with pytest.raises(SystemExit) as stop:
-            cli.run()
-        said = capsys.readouterr()
-        return int(stop.value.code or 0), said.out, said.err
+        return beyondcls("extract", *given, fails=fails)
 
     return extract
 
@@ -65,12 +60,11 @@ def check(name: str = "a") -> dict:
 
 @pytest.mark.parametrize("options", [(), ("--update",)], ids=["", "update"])
 def test_a_set_that_is_there_stays(options, project, extract):
-    assert extract(*options)[0] == 0
+    extract(*options)
     before, receipt = files(project / "features/a"), Path("receipts/a.json").read_bytes()
     made = check()
     assert made["compared"] == [], "it was extracted"
-    status, out, _ = extract(*options)
-    assert status == 0
+    out = extract(*options)
     assert "features/a: not computed again, a sample of 32 of its 40 images agrees (at most 0" in out
     assert files(project / "features/a") == before
     assert Path("receipts/a.json").read_bytes() == receipt, "what depends on it need not run"
@@ -83,7 +77,7 @@ def test_another_version_of_torch(project, extract, monkeypatch):
     extract()
     monkeypatch.setattr(checks, "version", lambda name: "99.0" if name == "torch" else importlib.metadata.version(name))
     before = files(project / "features/a")
-    assert extract("--update")[0] == 0
+    extract("--update")
     assert files(project / "features/a") == before
     assert check()["versions"]["torch"] == "99.0"
     assert check()["versions"]["timm"] == importlib.metadata.version("timm")
@@ -105,8 +99,7 @@ def test_an_edit_of_a_statistic_stops(project, extract, edit):
     extract()
     before, made = files(project / "features/a"), check()
     edit()
-    status, _, err = extract("--update")
-    assert status == 1
+    err = extract("--update", fails=True)
     assert "a sample of 32 of its 40 images differs in 1 of" in err
     assert "most in statistics/cls_self/view0: image '00" in err
     assert "extract it again: --recompute, or recompute: true under that encoder in the parameter file; else undo the" in err
@@ -120,49 +113,53 @@ def test_recompute(how, project, extract, edit):
     edit()
     if how == "parameter":
         write_params(project, recompute=True)
-    status, _, err = extract("--update", *(["--recompute"] if how == "option" else []))
-    assert status == 0
+    err = extract("--update", *(["--recompute"] if how == "option" else []))
     assert "it is extracted again" in err
     assert check()["compared"] == []
     extract(out="features/b")
     assert files(project / "features/a") == files(project / "features/b")
-    assert "not computed again" in extract("--recompute")[1], "it agrees now"
+    assert "not computed again" in extract("--recompute"), "it agrees now"
 
 
 def test_recompute_says_neither(project, extract):
     write_params(project, recompute=3)
-    status, _, err = extract()
-    assert status == 1
+    err = extract(fails=True)
     assert "encoders.tiny.recompute is 3, expected true or false" in err
 
 
 @pytest.mark.parametrize(("one", "other"), [("--update", "--extend"), ("--extend", "--repair"), ("--update", "--repair")])
 def test_modes_exclude_each_other(one, other, extract):
-    status, _, err = extract(other, one)
-    assert status == 1
+    err = extract(other, one, fails=True)
     assert f"{one} and {other} exclude each other" in err
+
+
+def test_the_family_of_weights_is_that_of_params_yaml_or_of_the_command(project, extract, beyondcls):
+    write_params(project, family="untrained")
+    extract()
+    attributes = FeatureStore.open(project / "features/a").attributes
+    assert (attributes["family"], attributes["random_seed"]) == ("untrained", 0)
+    err = extract("--family", "labels", fails=True)
+    assert "tiny has random weights (seed 0), but its family is 'labels'; leave the family out" in " ".join(err.split())
+    write_params(project, family="labels", random_seed=None)
+    beyondcls("plan", "--encoder", "tiny", "--params", "params.yaml", "--data", "data", "--out", "features/b")  # random weights
 
 
 def test_from_another_set(project, extract):
     extract("--blocks", "0,1")
-    status, out, _ = extract("--from", "features/a", out="features/b")
-    assert status == 0
+    out = extract("--from", "features/a", out="features/b")
     assert "features/a: not computed again, a sample of 32 of its 40 images agrees" in out
     assert check("b")["compared"][0]["key"] == check("a")["key"] != check("b")["key"]
     extract(out="features/c")
     assert files(project / "features/b") == files(project / "features/c")
-    status, _, err = extract("--from", "features/nowhere", out="features/d")
-    assert status == 1
+    err = extract("--from", "features/nowhere", out="features/d", fails=True)
     assert "features/nowhere" in err
-    status, _, err = extract("--from", "features/a", "--dtype", "int8", out="features/d")
-    assert status == 1
+    err = extract("--from", "features/a", "--dtype", "int8", out="features/d", fails=True)
     assert "features/a cannot be taken over from: dtype differ" in err
 
 
 def test_another_set_is_refused_without_update(project, extract):
     extract()
-    status, _, err = extract("--blocks", "0")
-    assert status == 1
+    err = extract("--blocks", "0", fails=True)
     assert "give another --out, or remove it first, or add to it with --extend" in err
     assert err.rstrip().endswith("or let this one take its place with --update")
 
@@ -176,19 +173,16 @@ class TestAtASharedRoot:
 
     def test_a_set_that_is_there_is_compared(self, extract, edit):
         extract()
-        status, out, _ = extract("--update")
-        assert status == 0
+        out = extract("--update")
         assert "not computed again, a sample of 32 of its 40 images agrees" in out
         edit()
-        status, _, err = extract("--update", "--recompute")
-        assert status == 1
+        err = extract("--update", "--recompute", fails=True)
         assert "remove that set (beyondcls store rm, " in err
 
     def test_the_set_that_a_stub_names_is_used(self, root, project, extract):
         """Another set of the same encoder follows it; the old one stays for others."""
         extract("--blocks", "0")
-        status, out, _ = extract("--blocks", "0,1", "--update")
-        assert status == 0
+        out = extract("--blocks", "0,1", "--update")
         assert "not computed again, a sample of 32" in out
         assert len(list(Path(root).glob("a-*"))) == 2
         new = FeatureStore.open(next(p for p in Path(root).glob("a-*") if (p / "patch/block1").exists()))
@@ -200,8 +194,7 @@ class TestAtASharedRoot:
         """Where there is no root any more."""
         extract()
         write_params(project)
-        status, _, err = extract()
-        assert status == 1
+        err = extract(fails=True)
         assert "is a stub" in err
-        assert extract("--update")[0] == 0
+        extract("--update")
         assert FeatureStore.open("features/a").kinds

@@ -8,24 +8,22 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.cli import app
-from pipelines.localise import described
 from probe.grid import HeadSpec
-from probe.localisation import Localised, iou
+from probe.localisation import iou
 from probe.localisation.maps import attention_maps, probe_maps
 from probe.localisation.truths import truths_of
 from probe.saved import save_probe
 from store import FeatureStore
+from store.pretraining import Pretraining
 from tests.features import as_older, write_features
-from tests.pipelines.test_cli import run
 from tests.probe.localisation.features import write_boxed
 
 
 @pytest.fixture
-def localise(monkeypatch, capsys, tmp_path):
-    def call(features, *arguments, workers=1):
-        options = ("--features", features, "--out", tmp_path / "out", "--size", 64, "--workers", workers, *arguments)
-        return run(monkeypatch, capsys, "localise", *options)
+def localise(beyondcls, tmp_path):
+    def call(features, *given, workers=1, fails=False):
+        options = ("--out", tmp_path / "out", "--size", 64, "--workers", workers)
+        return beyondcls("localise", "--features", features, *options, *given, fails=fails)
 
     return call
 
@@ -64,14 +62,23 @@ def maps(content: dict) -> dict:
     return {(entry["source"], entry["name"]): entry for entry in content["maps"]}
 
 
+def test_how_the_encoder_was_trained_is_passed_on(localise, tmp_path, monkeypatch):
+    store = write_boxed(tmp_path / "set", 3)
+    localise(tmp_path / "set")
+    assert "family" not in written(tmp_path), "an older set does not say it"
+    monkeypatch.setattr("pipelines.localise.open_features", lambda *_: store)
+    store.attributes.update(Pretraining("labels").to_dict())
+    localise(tmp_path / "set")
+    assert (written(tmp_path)["family"], written(tmp_path)["random_seed"]) == ("labels", None)
+
+
 def test_finds_what_a_map_sees(localise, tmp_path):
     store = write_boxed(tmp_path / "set", 9, maps=("cls", "centre"))
     write_probes(tmp_path / "probes/mine/abmilp", seeds=(0, 10, 2))
     write_probes(tmp_path / "probes/mine/away", score=-1.0)
     write_probes(tmp_path / "probes/mine/average", "average")
-    status, out, err = localise(tmp_path / "set", "--probes", tmp_path / "probes/mine")
-    assert status == 0, err
-    assert f"{tmp_path / 'probes/mine/average'} does not weight patches, or all alike; left out" in err
+    out = localise(tmp_path / "set", "--probes", tmp_path / "probes/mine")
+    assert f"{tmp_path / 'probes/mine/average'} does not weight patches, or all alike; left out" in out
     content = written(tmp_path)
     assert (content["encoder"], content["key"], content["size"], content["view"]) == ("encoder-w", store.spec.key, 64, 0)
     assert content["block"] == 1
@@ -121,7 +128,7 @@ def test_a_row_of_the_table_for_each_map_and_seed(localise, tmp_path):
     write_boxed(tmp_path / "set")
     write_probes(tmp_path / "probes/mine/abmilp", seeds=(0,))
     write_probes(tmp_path / "probes/mine/abmilp", seeds=(1,), score=-1.0)
-    assert localise(tmp_path / "set", "--probes", tmp_path / "probes/mine", "--head", "abmilp")[0] == 0
+    localise(tmp_path / "set", "--probes", tmp_path / "probes/mine", "--head", "abmilp")
     with (tmp_path / "out/localisation.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["source"], row["name"], row["seed"]) for row in rows] == [
@@ -147,7 +154,7 @@ def test_a_box_of_each_image_and_map(localise, tmp_path):
     store = write_boxed(tmp_path / "set", 9, boxes={1: [], 2: [[0, 0, 4, 4]]}, crop=(8, 8, 32, 32), flip=True, invalid=(4,))
     write_probes(tmp_path / "probes/mine/abmilp", seeds=(3, 5))
     write_probes(tmp_path / "probes/mine/away", seeds=(0,), score=-10.0)
-    assert localise(tmp_path / "set", "--probes", tmp_path / "probes/mine")[0] == 0
+    localise(tmp_path / "set", "--probes", tmp_path / "probes/mine")
     content, found = json.loads((tmp_path / "out/boxes.json").read_text()), maps(written(tmp_path))
     assert (content["data"], content["size"], content["view"]) == (store.spec.data, 64, 0)
     assert content["ids"] == ["000", "002", "003", "005", "006", "007", "008"]
@@ -177,33 +184,24 @@ def test_a_head_that_was_trained_on_crops_is_shown_whole_images(localise, tmp_pa
     seen = {"input_size": [3, 32, 32], "mean": [0.5] * 3}
     write_boxed(tmp_path / "set", transform={**seen, "crop_mode": "squash", "crop_pct": 1.0})
     write_probes(tmp_path / "probes/crops/abmilp", transform={**seen, "crop_mode": "center", "crop_pct": 0.9})
-    assert localise(tmp_path / "set", "--probes", tmp_path / "probes/crops")[0] == 0
+    localise(tmp_path / "set", "--probes", tmp_path / "probes/crops")
     assert ("probe", "abmilp") in maps(written(tmp_path))
     write_probes(tmp_path / "probes/other/abmilp", transform={**seen, "crop_mode": "squash", "crop_pct": 1.0, "mean": [0] * 3})
-    status, _, err = localise(tmp_path / "set", "--probes", tmp_path / "probes/other")
-    assert status == 1
+    err = localise(tmp_path / "set", "--probes", tmp_path / "probes/other", fails=True)
     assert "with transform {'input_size': [3, 32, 32], 'mean': [0, 0, 0]}" in err
-
-
-def test_each_measure_has_its_own_thresholds():
-    found = Localised(50.0, (60.0, 50.0, 40.0), (0.1, 0.2, 0.3), 45.0, 0.4)
-    entry = described("probe", "abmilp", [found], (7,), [0])
-    assert [measured["thresholds"] for measured in entry["by_iou"].values()] == [[0.1], [0.2], [0.3]]
-    assert entry["max_box_acc"] == {"mean": 45, "std": 0, "values": [45], "thresholds": [0.4]}
 
 
 def test_two_processes_give_the_same(localise, tmp_path):
     write_boxed(tmp_path / "set", 70)
-    assert localise(tmp_path / "set")[0] == 0
+    localise(tmp_path / "set")
     alone = written(tmp_path)["maps"]
-    assert localise(tmp_path / "set", workers=2)[0] == 0
+    localise(tmp_path / "set", workers=2)
     assert written(tmp_path)["maps"] == alone
 
 
 def test_flat_maps_and_lost_objects_are_told(localise, tmp_path):
     write_boxed(tmp_path / "set", boxes={0: [[0, 0, 4, 4]]}, crop=(8, 8, 32, 32), flat=(1, 3))
-    status, _, err = localise(tmp_path / "set")
-    assert status == 0
+    err = localise(tmp_path / "set")
     assert "the crop shows nothing of the boxes of 1 images; they count as not found" in err
     assert written(tmp_path)["n_images_outside"] == 1
     frame = written(tmp_path)["frame"]
@@ -221,8 +219,7 @@ def test_flat_maps_and_lost_objects_are_told(localise, tmp_path):
 )
 def test_feature_sets_that_cannot_be_localised(localise, tmp_path, options, said):
     write_boxed(tmp_path / "set", **options)
-    status, _, err = localise(tmp_path / "set")
-    assert status == 1
+    err = localise(tmp_path / "set", fails=True)
     assert said in err
     assert not (tmp_path / "out").exists()
 
@@ -240,21 +237,12 @@ def test_feature_sets_that_cannot_be_localised(localise, tmp_path, options, said
 def test_probes_that_do_not_fit(localise, tmp_path, probe, arguments, said):
     write_boxed(tmp_path / "set")
     write_probes(tmp_path / "probes/abmilp", **probe)
-    status, _, err = localise(tmp_path / "set", *(tmp_path / "probes" if a == "PROBES" else a for a in arguments))
-    assert status == 1
+    err = localise(tmp_path / "set", *(tmp_path / "probes" if a == "PROBES" else a for a in arguments), fails=True)
     assert said in err
 
 
 def test_a_head_that_needs_a_second_set_is_refused(localise, tmp_path):
     write_boxed(tmp_path / "set")
     write_probes(tmp_path / "probes/borrowed", "cls-attention", of="joined")
-    status, _, err = localise(tmp_path / "set", "--probes", tmp_path / "probes")
-    assert status == 1
+    err = localise(tmp_path / "set", "--probes", tmp_path / "probes", fails=True)
     assert "reads 'joined/attention/cls', of a second feature set, which this does not; leave that head out" in err
-
-
-def test_help(monkeypatch, capsys):
-    assert any(command.name == "localise" for command in app.registered_commands)
-    status, out, _ = run(monkeypatch, capsys, "localise", "--help")
-    assert status == 0
-    assert "--probes" in out

@@ -19,7 +19,6 @@ from probe.head import FinalNorm
 from probe.recipe import Recipe
 from probe.run import probe
 from probe.saved import load_with
-from probe.sources import Source
 from store import BeyondClsError
 from tests.extract.pictures import picture, samples, write_tar
 from tests.extract.tiny import tiny_encoder
@@ -63,21 +62,6 @@ def images() -> torch.Tensor:
     return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-def test_logits_and_a_map_over_the_grid(world, images):
-    logits, maps = beyondcls.online(world.encoder, world.probe("abmilp"))(images)
-    assert (logits.shape, maps.shape) == ((2, 3), (2, 4, 4))
-    assert (logits.dtype, maps.dtype) == (torch.float32, torch.float32)
-    assert not logits.requires_grad
-    assert not logits.is_inference()  # usable outside
-    torch.testing.assert_close(maps.sum((1, 2)), torch.ones(2))
-
-
-def test_no_map_without_weights(world, images):
-    model = online(world.encoder, world.probe("cls"))
-    assert model.grid is None
-    assert model(images)[1] is None
-
-
 def test_the_map_lies_as_the_patches(world):
     """The head looks at one patch only, where the image is bright."""
     model = online(world.encoder, world.probe("abmilp"))
@@ -87,11 +71,6 @@ def test_the_map_lies_as_the_patches(world):
     with torch.no_grad():
         model.head.aggregator.score[0].weight.copy_((patch[0, 7] - patch[0].mean(0))[None] * 1e3)
     assert model(x)[1][0].argmax() == 7
-
-
-def test_one_picture_alone_is_as_in_a_batch(world, images):
-    model = online(world.encoder, world.probe("abmilp"))
-    torch.testing.assert_close(model(images)[0][1:], model(images[1:])[0])
 
 
 def test_computes_what_the_head_reads_and_no_more(world, images, monkeypatch):
@@ -189,14 +168,6 @@ def test_moves_with_all_its_parts(world, images, monkeypatch):
     assert logits.device.type == maps.device.type == "meta"
 
 
-def test_state_dict_holds_encoder_and_head(world, images):
-    model = online(world.encoder, world.probe("abmilp"))
-    other = online(tiny_encoder(3), load_with(world.probe("abmilp"))[0])
-    assert not torch.equal(other(images)[0], model(images)[0])
-    other.load_state_dict(model.state_dict())
-    assert torch.equal(other(images)[0], model(images)[0])
-
-
 def test_a_head_without_description(world, images):
     spec = HeadSpec("abmilp", final_norm=True)
     norm = FinalNorm(torch.rand(32), torch.rand(32), 1e-6)
@@ -215,20 +186,6 @@ class TestPictures:
         assert torch.equal(one[0], world.encoder.views.cut(data.image(3), "x", 0)[0])
         assert torch.equal(one[0], one[1])
         assert torch.equal(model.prepare(str(file))[0], one[:1])
-
-    def test_are_what_the_store_has_of_them(self, world, tmp_path):
-        """From a file on disk to logits, with a second encoder of another input size."""
-        files = [tmp_path / f"{i}.png" for i in range(4)]
-        for i, file in enumerate(files):
-            file.write_bytes(picture(i))
-        model = online(world.encoder, world.probe("joined"), joined=world.joined)
-        logits, maps = model(*model.prepare(files))
-        stores = [beyondcls.open_store(world.folder / name) for name in ("one", "two")]
-        (batch,) = Source(*stores).loader(model.head.aggregator.reads, batch_size=24, shuffle=False).epoch()
-        with torch.no_grad():
-            expected, weights = model.head(batch)
-        torch.testing.assert_close(logits, expected[:4], rtol=0.02, atol=0.02)
-        torch.testing.assert_close(maps.flatten(1), weights[:4], rtol=0.01, atol=1e-4)
 
     def test_missing(self, world):
         model = online(world.encoder, world.probe("cls"))

@@ -33,11 +33,6 @@ class First(beyondcls.Aggregator):
 ENCODER = ("--encoder", "quickstart-random")
 
 
-@pytest.fixture
-def beyondcls(monkeypatch, capsys):
-    return lambda *arguments: run(monkeypatch, capsys, *arguments)
-
-
 @dataclass
 class World:
     folder: Path
@@ -61,12 +56,8 @@ def world(tmp_path_factory) -> World:
     (folder / "data/classes.txt").write_text("cat\ndog\nowl\n")
     (folder / "own.py").write_text(OWN)
     data = open_images(str(folder / "data"))
-    sets = [
-        extract(
-            load_encoder("quickstart-vit", model="quickstart-random", random_seed=seed), data, folder / f"{seed}", statistics=()
-        )
-        for seed in (0, 1)
-    ]
+    encoders = [load_encoder("quickstart-vit", model="quickstart-random", random_seed=seed) for seed in (0, 1)]
+    sets = [extract(one, data, folder / f"{seed}", statistics=()) for seed, one in enumerate(encoders)]
     specs = {"abmilp": HeadSpec(), "cls": HeadSpec("cls"), "own": HeadSpec(f"{folder}/own.py:First")}
     specs["joined"] = HeadSpec("cls-attention", {"of": "joined"})
     recipe = Recipe(epochs=2, batch_size=12, base_lr=4.0, warmup_epochs=0)
@@ -79,9 +70,22 @@ def world(tmp_path_factory) -> World:
     return World(folder)
 
 
-def test_prints_classes_with_their_probabilities(beyondcls, world):
-    status, out, err = beyondcls("predict", world.folder / "photos", "--probe", world.probe("abmilp"), *ENCODER, "--top", 2)
-    assert status == 0, err
+@pytest.fixture
+def predict(monkeypatch, capsys, world):
+    """Standard output of `beyondcls predict`, and what it says beside that, without line breaks."""
+
+    def predict(*given, probe=None, encoder=ENCODER, fails=False) -> tuple[str, str]:
+        where = ("--probe", probe or world.probe("abmilp"), *encoder)
+        status, out, err = run(monkeypatch, capsys, "predict", *(given or [world.folder / "photos/a.png"]), *where)
+        assert status == int(fails), err
+        assert "Traceback" not in err
+        return out, " ".join(err.split())
+
+    return predict
+
+
+def test_prints_classes_with_their_probabilities(predict, world):
+    out, _ = predict(world.folder / "photos", "--top", 2)
     lines = out.splitlines()
     files = [str(world.folder / "photos" / name) for name in ("a.png", "b.png", "more/c.png")]
     assert [line for line in lines if not line.startswith(" ")] == files
@@ -93,10 +97,8 @@ def test_prints_classes_with_their_probabilities(beyondcls, world):
         assert lines[3 * i + 1 : 3 * i + 3] == expected
 
 
-def test_json_is_all_that_stands_on_standard_output(beyondcls, world):
-    arguments = ("predict", world.folder / "photos/*.png", "--probe", world.probe("abmilp"), *ENCODER, "--json")
-    status, out, err = beyondcls(*arguments, "--batch-size", 1)
-    assert status == 0, err
+def test_json_is_all_that_stands_on_standard_output(predict, world):
+    out, err = predict(world.folder / "photos/*.png", "--json", "--batch-size", 1)
     entries = [json.loads(line) for line in out.splitlines()]
     assert [Path(entry["image"]).name for entry in entries] == ["a.png", "b.png"]
     for entry in entries:
@@ -107,33 +109,22 @@ def test_json_is_all_that_stands_on_standard_output(beyondcls, world):
     assert "2/2" in err
 
 
-def test_several_labels_an_image(beyondcls, world):
-    many = world.probe("abmilp", multilabel=True)
-    arguments = ("predict", world.folder / "photos/a.png", "--probe", many, *ENCODER)
+def test_several_labels_an_image(predict, world):
+    many, image = world.probe("abmilp", multilabel=True), world.folder / "photos/a.png"
     model = online(load_encoder("quickstart-random"), many)
     assert model.multilabel
-    expected = model(*model.prepare(world.folder / "photos/a.png"))[0][0].sigmoid()
+    expected = model(*model.prepare(image))[0][0].sigmoid()
     threshold = float(expected.sort().values[:2].mean())
-    _, out, _ = beyondcls(*arguments, "--json", "--threshold", threshold)
+    out, _ = predict(image, "--json", "--threshold", threshold, probe=many)
     found = {entry["label"]: entry for entry in json.loads(out)["classes"]}
     np.testing.assert_allclose([found[k]["probability"] for k in range(3)], expected, atol=1e-6)
     assert [found[k]["yes"] for k in range(3)] == (expected >= threshold).tolist()
-    _, out, _ = beyondcls(*arguments, "--threshold", threshold)
+    out, _ = predict(image, "--threshold", threshold, probe=many)
     assert [line.split()[2] for line in out.splitlines()[1:]] == ["yes", "yes", "no"]
 
 
-def test_overlays_show_the_crop_and_where_the_head_looks(beyondcls, world, tmp_path):
-    arguments = (
-        "predict",
-        world.folder / "photos",
-        "--probe",
-        world.probe("abmilp"),
-        *ENCODER,
-        "--overlays",
-        tmp_path / "look",
-    )
-    status, out, err = beyondcls(*arguments, "--json")
-    assert status == 0, err
+def test_overlays_show_the_crop_and_where_the_head_looks(predict, world, tmp_path):
+    out, _ = predict(world.folder / "photos", "--overlays", tmp_path / "look", "--json")
     names = [f"{i}-{stem}-{what}.png" for i, stem in enumerate("abc") for what in ("crop", "overlay")]
     assert sorted(p.name for p in (tmp_path / "look").iterdir()) == names
     entry = json.loads(out.splitlines()[1])
@@ -153,39 +144,30 @@ def test_overlays_show_the_crop_and_where_the_head_looks(beyondcls, world, tmp_p
     assert change[row, column] > np.median(change)
 
 
-def test_a_head_without_weights_has_crops_only(beyondcls, world, tmp_path):
-    arguments = ("predict", world.folder / "photos/a.png", "--probe", world.probe("cls"), *ENCODER)
-    status, _, err = beyondcls(*arguments, "--overlays", tmp_path / "look")
-    assert status == 0, err
+def test_a_head_without_weights_has_crops_only(predict, world, tmp_path):
+    _, err = predict(world.folder / "photos/a.png", "--overlays", tmp_path / "look", probe=world.probe("cls"))
     assert "this head has no weights over the patches; overlays are left out" in err
     assert [p.name for p in (tmp_path / "look").iterdir()] == ["0-a-crop.png"]
 
 
-def test_a_second_encoder(beyondcls, world, tmp_path):
-    params = tmp_path / "params.yaml"
-    params.write_text(
-        "encoders: {one: {model: quickstart-random, random_seed: 0}, two: {model: quickstart-random, random_seed: 1}}\n"
-    )
-    arguments = ("predict", world.folder / "photos/a.png", "--probe", world.probe("joined"))
-    status, out, err = beyondcls(*arguments, "--params", params, "--encoder", "one", "--joined-encoder", "two")
-    assert status == 0, err
+def test_a_second_encoder(predict, world, tmp_path):
+    params, image = tmp_path / "params.yaml", world.folder / "photos/a.png"
+    entries = (f"{name}: {{model: quickstart-random, random_seed: {seed}}}" for seed, name in enumerate(("one", "two")))
+    params.write_text(f"encoders: {{{', '.join(entries)}}}\n")
+    joined = world.probe("joined")
+    named = ("--encoder", "one", "--joined-encoder", "two")
     by_hand = ("--joined-encoder", "x", "--joined-model", "quickstart-random", "--joined-random-seed", 1)
-    assert beyondcls(*arguments, *ENCODER, *by_hand)[1] == out
-    status, _, err = beyondcls(*arguments, *ENCODER)
-    assert status == 1
-    assert "reads 'joined/attention/cls', of a second encoder ('quickstart-vit'); give it" in err
-    status, _, err = beyondcls(*arguments, *ENCODER, "--joined-random-seed", 1)
-    assert "--joined-random-seed was given without --joined-encoder NAME" in err
+    assert predict(image, "--params", params, probe=joined, encoder=named)[0] == predict(image, *by_hand, probe=joined)[0]
+    words = "reads 'joined/attention/cls', of a second encoder ('quickstart-vit'); give it"
+    assert words in predict(image, probe=joined, fails=True)[1]
+    words = "--joined-random-seed was given without --joined-encoder NAME"
+    assert words in predict(image, "--joined-random-seed", 1, probe=joined, fails=True)[1]
 
 
-def test_an_aggregator_of_the_user(beyondcls, world):
-    arguments = ("predict", world.folder / "photos/a.png", "--probe", world.probe("own"), *ENCODER)
-    status, out, err = beyondcls(*arguments, "--own", f"{world.folder}/own.py:First")
-    assert status == 0, err
-    assert out.count(" % ") == 3
-    status, _, err = beyondcls(*arguments)
-    assert status == 1
-    assert "if you trust that file, name it" in err
+def test_an_aggregator_of_the_user(predict, world):
+    own = {"probe": world.probe("own")}
+    assert predict(world.folder / "photos/a.png", "--own", f"{world.folder}/own.py:First", **own)[0].count(" % ") == 3
+    assert "if you trust that file, name it" in predict(fails=True, **own)[1]
 
 
 class TestDamage:
@@ -195,27 +177,24 @@ class TestDamage:
         (tmp_path / "photos/b.png").write_bytes(picture(1)[:80])
         return tmp_path / "photos"
 
-    def test_stops_and_is_named(self, beyondcls, world, photos):
-        status, out, err = beyondcls("predict", photos, "--probe", world.probe("abmilp"), *ENCODER)
-        assert status == 1
+    def test_stops_and_is_named(self, predict, photos):
+        out, err = predict(photos, fails=True)
         assert "'b.png' in" in err
         assert "mend it, or go on with --on-error record" in err
         assert "c.png" not in out
 
-    def test_is_recorded(self, beyondcls, world, photos, tmp_path):
+    def test_is_recorded(self, predict, photos, tmp_path):
         options = ("--on-error", "record", "--overlays", tmp_path / "look")
-        arguments = ("predict", photos, "--probe", world.probe("abmilp"), *ENCODER, *options)
-        status, out, err = beyondcls(*arguments, "--json")
-        assert status == 0, err
+        out, err = predict(photos, *options, "--json")
         entries = {Path(entry["image"]).name: entry for entry in map(json.loads, out.splitlines())}
         assert list(entries) == ["a.png", "b.png", "c.png"]
         assert "cannot be decoded" in entries["b.png"]["error"]
         assert "classes" in entries["c.png"]
         assert "1 of 3 images were not shown to the probe" in err
-        whole = beyondcls("predict", photos / "more", "--probe", world.probe("abmilp"), *ENCODER, "--json")[1]
-        assert json.loads(whole)["classes"] == entries["c.png"]["classes"]  # those behind it are not mixed up
-        _, out, _ = beyondcls(*arguments)
-        assert "b.png\n  not shown: 'b.png' in" in out
+        whole = json.loads(predict(photos / "more", "--json")[0])
+        assert whole["classes"] == entries["c.png"]["classes"]  # those behind it are not mixed up
+        assert "b.png\n  not shown: 'b.png' in" in predict(photos, *options)[0]
+        assert "none of the 1 images could be shown" in predict(photos / "b.png", "--on-error", "record", fails=True)[1]
 
     def test_logits_that_are_no_numbers(self, world):
         model = online(load_encoder("quickstart-random"), world.probe("abmilp"))
@@ -223,26 +202,16 @@ class TestDamage:
         (result,) = predictions(model, [world.folder / "photos/a.png"])
         assert "a.png: the head gives NaN" in result.problem
 
-    def test_all_of_them(self, beyondcls, world, photos):
-        arguments = ("predict", photos / "b.png", "--probe", world.probe("abmilp"), *ENCODER, "--on-error", "record")
-        status, _, err = beyondcls(*arguments)
-        assert status == 1
-        assert "none of the 1 images could be shown" in err
-
 
 class TestBadInput:
     @pytest.fixture
-    def said(self, beyondcls, world):
+    def said(self, predict):
         """The error of a command that fails."""
 
         def said(*arguments, probe=None):
-            given = arguments or (world.folder / "photos/a.png",)
-            encoder = () if "--encoder" in given else ENCODER
-            status, out, err = beyondcls("predict", *given, "--probe", probe or world.probe("abmilp"), *encoder)
-            assert status == 1
+            out, err = predict(*arguments, probe=probe, encoder=() if "--encoder" in arguments else ENCODER, fails=True)
             assert out == ""
-            assert "Traceback" not in err
-            return " ".join(err.split())
+            return err
 
         return said
 
@@ -260,9 +229,6 @@ class TestBadInput:
         assert "sees input_size 32 (not 40)" in said(photo, "--encoder", "mine", "--params", params)
         assert "--mean is 'a,b,c', expected numbers with commas" in said(photo, "--mean", "a,b,c")
 
-    def test_no_probe(self, said, tmp_path):
-        assert "there is no probe" in said(probe=tmp_path / "seed0")
-
     def test_images_that_are_not_there(self, said, tmp_path):
         assert "there is no image 'gone.png', nor any that it matches as a pattern" in said("gone.png")
         assert "there is no image 'gone/*.png'" in said("gone/*.png")
@@ -270,10 +236,6 @@ class TestBadInput:
         (tmp_path / "empty/notes.txt").write_text("")
         assert "empty' has no images; expected .jpg" in said(tmp_path / "empty")
         assert "there are no images in what" in said(tmp_path / "*")
-
-    def test_number_of_class_names(self, said, world):
-        text = said(probe=world.probe("abmilp", classes=["cat", "dog"]))
-        assert "has 2 names of classes, expected 3 as it has logits" in text
 
     def test_options(self, said, world, tmp_path):
         image = world.folder / "photos/a.png"
@@ -285,9 +247,8 @@ class TestBadInput:
         assert "unknown encoder 'quickstart-random'" in said(image, "--params", params)
 
 
-def test_classes_without_names(beyondcls, world):
-    arguments = ("predict", world.folder / "photos/a.png", *ENCODER, "--top", 1)
-    out = beyondcls(*arguments, "--probe", world.probe("abmilp", classes=None))[1]
+def test_classes_without_names(predict, world):
+    out, _ = predict(world.folder / "photos/a.png", "--top", 1, probe=world.probe("abmilp", classes=None))
     assert out.splitlines()[1].split("  ")[-1] in ("class 0", "class 1", "class 2")
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines import cli
 from pipelines.heads import layered, options_of, plans_and_run
 from pipelines.params import read_params
+from probe.grid import HeadSpec
 from probe.recipe import PRESETS, Recipe
 from store import BeyondClsError
 from tests.features import write_features
@@ -35,19 +35,16 @@ def sets(tmp_path_factory):
 
 
 @pytest.fixture
-def beyondcls(monkeypatch, capsys, sets, tmp_path):
-    """Exit status, output and metrics of `beyondcls probe`; errors have line breaks of no meaning."""
+def probe(beyondcls, sets, tmp_path):
+    """What `beyondcls probe` says, and the metrics of its one head."""
 
-    def run(*arguments, out=None):
+    def run(*arguments, out=None, fails=False):
         out = tmp_path / "out" if out is None else out
         places = ("--features", sets[0], "--test", sets[1], "--out", out, "--device", "cpu")
-        monkeypatch.setattr(sys, "argv", ["beyondcls", "probe", *map(str, (*places, *arguments))])
-        with pytest.raises(SystemExit) as stop:
-            cli.run()
-        shown, err = capsys.readouterr()
+        shown = beyondcls("probe", *places, *arguments, fails=fails)
         file = out / "metrics.json"
         metrics = json.loads(file.read_text()) if file.exists() else None
-        return int(stop.value.code or 0), " ".join((shown + err).split()), metrics
+        return shown, metrics
 
     return run
 
@@ -88,23 +85,11 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
     def test_nothing_given_is_the_default(self, tmp_path):
         default, run = plan(tmp_path=tmp_path)
         assert (default.recipe, default.seeds, default.base_lrs, default.closed, run) == (Recipe(), (0, 1, 2), (), None, {})
-        assert default.head.to_dict() == {
-            "aggregator": "abmilp",
-            "options": {},
-            "normalisation": "batch",
-            "final_norm": False,
-            "init": "normal",
-        }
+        assert default.head == HeadSpec()
 
     def test_a_head_wins_over_probe_and_the_command_line_over_both(self, tmp_path):
         mine = self.plan("mine", tmp_path)
-        assert mine.head.to_dict() == {
-            "aggregator": "abmilp",
-            "options": {"depth": 2},
-            "normalisation": "none",
-            "final_norm": False,
-            "init": "normal",
-        }
+        assert mine.head == HeadSpec("abmilp", {"depth": 2}, "none")
         expected = Recipe(epochs=7, batch_size=64, base_lr=0.2, momentum=0.5, warmup_epochs=1)
         assert (mine.recipe, mine.seeds, mine.weight_decays) == (expected, (5,), (0, 0.1))
         here = {"base_lr": 0.3, "epochs": 4, "seeds": (8,), "normalisation": "batch", "final_norm": True}
@@ -181,9 +166,8 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
 
 
 class TestRun:
-    def test_one_head(self, beyondcls, tmp_path):
-        status, shown, metrics = beyondcls(*SHORT, "--seeds", "0,4", "--option", "depth=2", "--views", "1")
-        assert status == 0, shown
+    def test_one_head(self, probe, tmp_path):
+        shown, metrics = probe(*SHORT, "--seeds", "0,4", "--option", "depth=2", "--views", "1")
         reached = metrics["top1"]
         assert f"{tmp_path}/out: top-1 {reached['mean']:.2f} ± {reached['std']:.2f} % over 2 seeds, 69 test images" in shown
         assert "features in memory" in shown
@@ -196,10 +180,9 @@ class TestRun:
         assert metrics["recipe"] == asdict(Recipe(epochs=2, warmup_epochs=0, batch_size=32))
         assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
 
-    def test_several_heads_and_notes(self, beyondcls, tmp_path):
+    def test_several_heads_and_notes(self, probe, tmp_path):
         heads = ("--head", "cls", "--head", "abmilp", "--head", "average")
-        status, shown, _ = beyondcls(*SHORT, *heads, "--base-lrs", "0.1,1", "--seeds", "0")
-        assert status == 0, shown
+        shown, _ = probe(*SHORT, *heads, "--base-lrs", "0.1,1", "--seeds", "0")
         for name in ("cls", "abmilp", "average"):
             metrics = json.loads((tmp_path / "out" / name / "metrics.json").read_text())
             assert f"{tmp_path}/out/{name}: top-1 {metrics['top1']['mean']:.2f} ± 0.00 % over 1 seed, 69 test images" in shown
@@ -211,90 +194,55 @@ class TestRun:
         assert "69 test images, trained on 1 random crop of each image" in shown
         assert "features read once for cls, average: 189 vectors of each in memory" in shown
 
-    def test_heads_of_a_file(self, beyondcls, params, tmp_path):
-        a, b = (
-            "{aggregator: cls, preset: adamw, epochs: 2, warmup_epochs: 0}",
-            "{aggregator: average, protocol: {name: knn, ks: [3]}}",
-        )
-        file = params(f"cls_heads: {{a: {a}}}\nheads: {{b: {b}}}")
-        status, shown, _ = beyondcls(*file, "--head", "a", "--head", "b")
-        assert status == 0, shown
+    def test_heads_of_a_file(self, probe, params, tmp_path):
+        a = "{aggregator: cls, preset: adamw, epochs: 2, warmup_epochs: 0}"
+        file = params(f"cls_heads: {{a: {a}}}\nheads: {{b: {{aggregator: average, protocol: {{name: knn, ks: [3]}}}}}}")
+        shown, _ = probe(*file, "--head", "a", "--head", "b")
         one, other = (json.loads((tmp_path / f"out/{name}/metrics.json").read_text()) for name in "ab")
         assert (one["aggregator"], one["recipe"]["optimiser"], one["recipe"]["epochs"]) == ("cls", "adamw", 2)
         assert other["protocol"]["ks"] == [3]
         assert f"b: top-1 {other['top1']['mean']:.2f} % by knn, 69 test images" in shown
 
-    @pytest.mark.parametrize("protocol", ["{name: logistic, cs: [0.1, 1]}", "{name: knn, ks: [3, 9]}", "ridge"])
-    def test_protocols(self, protocol, beyondcls, params):
-        name = protocol.removeprefix("{name: ").split(",")[0]
-        status, shown, metrics = beyondcls(
-            *params(f"cls_heads: {{h: {{aggregator: cls, protocol: {protocol}}}}}"), "--head", "h"
-        )
-        assert status == 0, shown
-        assert metrics["protocol"]["name"] == name
-        assert f"% by {name}, 69 test images" in shown
-        status, shown, _ = beyondcls("--head", "abmilp", "--protocol", name)
-        assert status == 1
-        assert "'abmilp' has parameters to train" in shown
-
-    def test_subsets(self, beyondcls):
+    def test_subsets(self, probe):
         for given, n, subset in (
             (("--k-shot", 5), 15, {"k_shot": 5, "seed": 0}),
             (("--percent", 50, "--subset-seed", 3), 60, {"percent": 50.0, "seed": 3}),
         ):
-            status, shown, metrics = beyondcls(*SHORT, "--head", "cls", "--seeds", "0", *given)
-            assert status == 0, shown
+            _, metrics = probe(*SHORT, "--head", "cls", "--seeds", "0", *given)
             assert (metrics["n_training"], metrics["n_test"], metrics["subset"]) == (n, 69, subset)
 
-    def test_a_list_of_images(self, beyondcls, params, tmp_path):
+    def test_a_list_of_images(self, probe, params, tmp_path):
         """As the published lists are: file names, from the command line or the parameter file."""
         file = tmp_path / "1percent.txt"
         file.write_text("".join(f"{row:06d}.JPEG\n" for row in (3, 7, 8, 11, 0, 25)))
         subset = {"ids": "1percent.txt", "n_ids": 6, "n_unusable": 0}
         for given in (("--ids", file), params(f"cls_heads: {{cls: {{}}}}\nprobe: {{ids: {file}, k_shot: null}}")):
-            status, shown, metrics = beyondcls(*SHORT, "--head", "cls", "--seeds", "0", *given)
-            assert status == 0, shown
+            shown, metrics = probe(*SHORT, "--head", "cls", "--seeds", "0", *given)
             assert metrics["n_training"] == 6
             assert {name: value for name, value in metrics["subset"].items() if name != "digest"} == subset
             assert len(metrics["subset"]["digest"]) == 32
         file.write_text("000003.JPEG\n000120.JPEG\nn01_1.JPEG\n")
-        status, shown, _ = beyondcls(*SHORT, "--ids", file)
-        assert status == 1
+        shown, _ = probe(*SHORT, "--ids", file, fails=True)
         assert "2 of 3 ids are not in" in shown
         assert "first '000120.JPEG'" in shown
 
-    def test_a_list_with_images_that_could_not_be_read(self, beyondcls, sets, tmp_path):
+    def test_a_list_with_images_that_could_not_be_read(self, probe, sets, tmp_path):
         (tmp_path / "ids.txt").write_text("000005\n000006\n000007\n000009\n")  # 5 is not valid
         swapped = ("--features", sets[1], "--test", sets[1])
-        status, shown, metrics = beyondcls(*SHORT, *swapped, "--head", "cls", "--seeds", "0", "--ids", tmp_path / "ids.txt")
-        assert status == 0, shown
+        shown, metrics = probe(*SHORT, *swapped, "--head", "cls", "--seeds", "0", "--ids", tmp_path / "ids.txt")
         assert "1 of 4 images of" in shown
         assert (metrics["n_training"], metrics["subset"]["n_unusable"]) == (3, 1)
 
-    def test_joined(self, beyondcls, sets):
+    def test_joined(self, probe, sets):
         pair = ("--joined", sets[2], "--joined-test", sets[3])
         head = ("--head", "cls-attention", "--option", "of=joined", "--seeds", "0", "--views", "1")
-        status, shown, metrics = beyondcls(*SHORT, *head, *pair)
-        assert status == 0, shown
+        shown, metrics = probe(*SHORT, *head, *pair)
         assert set(metrics["joined"]) == {"training", "test"}
         for half in (pair[:2], pair[2:]):
-            status, shown, _ = beyondcls(*SHORT, *head, *half)
-            assert status == 1
+            shown, _ = probe(*SHORT, *head, *half, fails=True)
             assert "error: --joined and --joined-test go together" in shown
-        status, shown, _ = beyondcls(*SHORT, *head)
-        assert status == 1
+        shown, _ = probe(*SHORT, *head, fails=True)
         assert "of a second feature set; name it with --joined" in shown
-
-    def test_own_aggregator(self, beyondcls, params, tmp_path):
-        text = "from probe.aggregators import Aggregator, Pooled\nclass Mine(Aggregator):\n    reads = ('patch',)\n"
-        (tmp_path / "mine.py").write_text(f"{text}    def forward(self, f):\n        return Pooled(f['patch'].amax(1), None)\n")
-        own = f"{tmp_path}/mine.py:Mine"
-        status, shown, metrics = beyondcls(*SHORT, "--head", own)
-        assert status == 0, shown
-        assert metrics["aggregator"] == own
-        status, shown, _ = beyondcls(*SHORT, *params("cls_heads: {cls: {}}"), "--head", own, "--head", "cls")
-        assert status == 0, shown
-        assert {p.name for p in (tmp_path / "out").iterdir()} >= {"Mine", "cls"}
 
     def test_other_processes_of_torchrun_are_silent(self, monkeypatch):
         from pipelines.probe import _is_first
@@ -306,60 +254,29 @@ class TestRun:
         monkeypatch.setenv("RANK", "0")
         assert _is_first()
 
-    def test_help(self, beyondcls, monkeypatch):
-        monkeypatch.setenv("COLUMNS", "200")
-        status, shown, _ = beyondcls("--help")
-        assert status == 0
-        for part in (
-            "--base-lrs",
-            "--held-out",
-            "--k-shot",
-            "--placement",
-            "--ids",
-            "--retrain",
-            "the paper's mae-lars, mae-lars-large, small-sgd; or adamw, which is not the paper's",
-            "one inside it for each of several heads",
-        ):
-            assert part in shown
-
 
 class TestWhatIsInPlace:
     LONG = ("--head", "cls", "--epochs", "26", "--warmup-epochs", "0", "--batch-size", "32", "--seeds", "0")  # of four steps
 
-    def test_stays_when_it_is_asked_for_again(self, beyondcls, tmp_path):
-        _, _, before = beyondcls(*self.LONG)
+    def test_stays_when_it_is_asked_for_again(self, probe, tmp_path):
+        _, before = probe(*self.LONG)
         files = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
-        status, shown, metrics = beyondcls(*self.LONG, "--placement", "memory")
-        assert status == 0, shown
+        shown, metrics = probe(*self.LONG, "--placement", "memory")
         told = "kept, 12 steps of its pass agree (losses within 0.0e+00, 0.0001 is allowed), and so does what it reaches"
         assert f"{tmp_path}/out: {told}" in shown
         assert f"{tmp_path}/out: top-1 {metrics['top1']['mean']:.2f}" in shown
         assert metrics == before
         assert {p: p.read_bytes() for p in files} == files
         assert {p.name for p in (tmp_path / "out").rglob("*") if p.is_file()} - {p.name for p in files} == {"kept.json"}
-
-    def test_trains_again_when_asked_to(self, beyondcls, tmp_path):
-        beyondcls(*self.LONG)
-        beyondcls(*self.LONG)
-        _, shown, _ = beyondcls(*self.LONG, "--retrain")
+        shown, _ = probe(*self.LONG, "--retrain")
         assert "kept," not in shown
-        assert "again," not in shown
         assert not (tmp_path / "out/kept.json").exists()
 
-    def test_trains_again_when_it_is_asked_for_otherwise_and_it_is_said_why(self, beyondcls, tmp_path):
-        beyondcls(*self.LONG)
-        _, shown, metrics = beyondcls(*self.LONG, "--base-lr", "0.2")
-        assert f"{tmp_path}/out: trained again, it is asked for otherwise (recipe.base_lr, settings)" in shown
-        assert metrics["recipe"]["base_lr"] == 0.2
-
-    def test_an_absent_head_leaves_nothing_of_an_older_one(self, beyondcls, sets, tmp_path):
-        from tests.features import write_features
-
-        beyondcls(*self.LONG)
+    def test_an_absent_head_leaves_nothing_of_an_older_one(self, probe, sets, tmp_path):
+        probe(*self.LONG)
         without = [write_features(tmp_path / name, 64, cls=False).path for name in ("train", "test")]
         places = ("--features", without[0], "--test", without[1], "--skip-absent")
-        status, shown, metrics = beyondcls(*self.LONG, *places)
-        assert status == 0, shown
+        _, metrics = probe(*self.LONG, *places)
         assert metrics["absent"] == ["cls"]
         assert not list((tmp_path / "out/trained").iterdir())
 
@@ -368,23 +285,13 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (("--head", "abmlip"), "unknown aggregator 'abmlip'; did you mean 'abmilp'?"),
-            (("--option", "dept=2"), "unknown option of aggregator 'abmilp' 'dept'; did you mean 'depth'?"),
             (("--option", "depth"), "--option is 'depth', expected name=value"),
             (("--option", "=3"), "--option is '=3', expected name=value"),
             (("--option", "a=[1"), "--option is 'a=[1', whose value is not YAML"),
-            (("--preset", "mae-lar"), "unknown preset 'mae-lar'; did you mean 'mae-lars'?"),
-            (("--optimiser", "sdg"), "unknown optimiser 'sdg'; did you mean 'sgd'?"),
             (("--protocol", "lojistic"), "unknown protocol 'lojistic'; did you mean 'logistic'?"),
             (("--protocol", "knn"), "aggregator 'abmilp' has parameters to train"),
-            (("--init", "unifrom"), "unknown init 'unifrom'; did you mean 'uniform'?"),
-            (("--order", "owns"), "unknown order 'owns'; did you mean 'own'?"),
             (("--seeds", "a"), "--seeds is 'a', expected integers with commas"),
-            (("--seeds", "1,1"), "seeds are [1, 1], expected every value once"),
-            (("--seeds", "-1"), "seeds hold -1, expected whole numbers from 0 on"),
             (("--base-lrs", "0.1,x"), "--base-lrs is '0.1,x', expected numbers with commas"),
-            (("--base-lrs", "0.1,0"), "base_lrs hold 0.0, expected positive numbers"),
-            (("--base-lrs", "nan"), "base_lrs hold nan, expected positive numbers"),
             (("--weight-decays", "x"), "--weight-decays is 'x', expected numbers with commas"),
             (("--base-lr", "0.1", "--base-lrs", "0.1,0.2"), "--base-lr 0.1 and --base-lrs 0.1,0.2 exclude each other"),
             (("--k-shot", "5", "--percent", "10"), "--k-shot 5 and --percent 10.0 exclude each other; give one of them"),
@@ -392,20 +299,16 @@ class TestBadInput:
             (("--ids", "x.txt", "--k-shot", "5"), "--k-shot 5 and --ids x.txt exclude each other; give one of them"),
             (("--ids", "nowhere.txt"), "the list of ids 'nowhere.txt' cannot be read"),
             (("--k-shot", "50"), "expected 50 or more; choose k ≤ 40"),
-            (("--percent", "0"), "percentage is 0.0, expected more than 0"),
             (("--views", "3"), "views is 3, expected 1 to 2, as many as"),
             (("--block", "5"), "no array 'patch/block5/view0'; it has: patch/block1/view0"),
             (("--device", "gpu"), "unknown device 'gpu'; expected auto, cpu, cuda"),
             (("--head", "cls", "--head", "cls"), "--head cls was given twice"),
-            (("--final-norm",), "has no final norm to apply"),
             (("--head", "nowhere.py:Mine"), "there is no file 'nowhere.py'"),
         ],
     )
-    def test_on_the_command_line(self, arguments, message, beyondcls, tmp_path):
-        status, shown, _ = beyondcls(*arguments)
-        assert status == 1
+    def test_on_the_command_line(self, arguments, message, probe, tmp_path):
+        shown, _ = probe(*arguments, fails=True)
         assert f"error: {message}" in shown or message in shown
-        assert "Traceback" not in shown
         assert not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize(
@@ -414,13 +317,8 @@ class TestBadInput:
             ("heads: {abmilp: {epochss: 3}}", "unknown parameter in heads.abmilp 'epochss'; did you mean 'epochs'?"),
             ("heads: {abmilp: {dept: 3}}", "unknown parameter in heads.abmilp 'dept'; did you mean 'depth'?"),
             ("heads: {abmlip: {}}", "unknown head 'abmilp'; did you mean 'abmlip'?"),
-            ("heads: {abmilp: {aggregator: abmlip}}", "unknown aggregator 'abmlip'; did you mean 'abmilp'?"),
             ("heads: {abmilp: {aggregator: 3}}", "aggregator of head 'abmilp' is 3, expected a name such as abmilp"),
-            (
-                "heads: {abmilp: {aggregator: cls-average}}",
-                "heads.abmilp in the parameter file reads cls and patch, but for heads",
-            ),
-            ("heads: {abmilp: {preset: adam}}", "unknown preset 'adam'; did you mean 'adamw'?"),
+            ("heads: {abmilp: {aggregator: cls-average}}", "abmilp in the parameter file reads cls and patch, but for heads"),
             ("heads: {abmilp: {preset: 3}}", "preset of head 'abmilp' is 3, expected a name"),
             ("heads: {abmilp: {epochs: '90'}}", "epochs of head 'abmilp' is '90', expected a whole number"),
             ("heads: {abmilp: {epochs: 9.5}}", "epochs of head 'abmilp' is 9.5, expected a whole number"),
@@ -428,12 +326,9 @@ class TestBadInput:
             ("heads: {abmilp: {base_lr: high}}", "base_lr of head 'abmilp' is 'high', expected a number"),
             ("heads: {abmilp: {final_norm: 1}}", "final_norm of head 'abmilp' is 1, expected true or false"),
             ("heads: {abmilp: {base_lrs: 0.1}}", "base_lrs of head 'abmilp' is 0.1, expected a list; give [0.1] for one"),
-            ("heads: {abmilp: {base_lrs: [a, b]}}", "base_lrs hold 'a', expected positive numbers"),
-            ("heads: {abmilp: {seeds: []}}", "no seed was given"),
             ("heads: {abmilp: {seeds: 3}}", "seeds of head 'abmilp' is 3, expected a list; give [3] for one"),
             ("heads: {abmilp: {base_lr: 0.1, base_lrs: [0.1]}}", "--base-lr 0.1 and --base-lrs 0.1 exclude each other"),
-            ("heads: {abmilp: {protocol: {name: knn, kss: [1]}}}", "unknown option of 'knn' 'kss'; did you mean 'ks'?"),
-            ("heads: {abmilp: {protocol: {ks: [1]}}}", "unknown protocol ''; known: knn, logistic, ridge"),
+            ("heads: {abmilp: {protocol: {ks: [1]}}}", "unknown protocol ''; known: "),
             ("heads: {abmilp: 3}", "heads.abmilp in the parameter file is 3, expected names and values"),
             ("heads: [abmilp]", "heads in the parameter file is ['abmilp'], expected names and values"),
             ("heads: {abmilp: {}}\nprobe: {epoch: 3}", "unknown parameter in probe 'epoch'; did you mean 'epochs'?"),
@@ -442,21 +337,16 @@ class TestBadInput:
             ("heads: {abmilp: {}}\nprobe: {ids: 3}", "ids is 3, expected a name"),
             ("heads: {abmilp: {}}\nprobe: {k_shot: 2, percent: 3}", "--k-shot 2 and --percent 3 exclude each other"),
             ("heads: {abmilp: {}}\nprobe: {placement: disk}", "placement"),
-            ("heads: {abmilp: {}}\nprobe: {held_out: 2}\n", "the share that is held out is 2"),
         ],
     )
-    def test_in_the_file(self, text, message, beyondcls, params, tmp_path):
-        grid = ("--base-lrs", "0.1,0.2") if "held_out" in text else ()
-        status, shown, _ = beyondcls(*params(text), *grid, "--head", "abmilp")
-        assert status == 1
+    def test_in_the_file(self, text, message, probe, params, tmp_path):
+        shown, _ = probe(*params(text), "--head", "abmilp", fails=True)
         assert message in shown
-        assert "Traceback" not in shown
         assert not (tmp_path / "out").exists()
 
-    def test_what_all_heads_share_cannot_be_of_one(self, beyondcls, params):
+    def test_what_all_heads_share_cannot_be_of_one(self, probe, params):
         file = params("heads: {a: {aggregator: cls, views: 1}, b: {aggregator: cls}}")
-        status, shown, _ = beyondcls(*file, "--head", "a", "--head", "b")
-        assert status == 1
+        shown, _ = probe(*file, "--head", "a", "--head", "b", fails=True)
         assert "heads.a gives views, which all heads of a command share; run it alone, or move it to probe" in shown
 
     def test_two_own_aggregators_of_one_name(self):
@@ -487,50 +377,24 @@ cli.run()
 """
 
 
-@pytest.mark.parametrize("stop_at", [2, 11], ids=["while settings are compared", "while the chosen ones train"])
-def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_bytes(stop_at, sets, beyondcls, tmp_path):
+def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_bytes(sets, probe, tmp_path):
+    """While the chosen settings train."""
     out = tmp_path / "probes/killed"
-    grid = (
-        "--head",
-        "abmilp",
-        "--head",
-        "cls",
-        "--base-lrs",
-        "0.1,0.5",
-        "--seeds",
-        "0,1",
-        "--epochs",
-        "4",
-        "--warmup-epochs",
-        "0",
-    )
-    places = ("--features", sets[0], "--test", sets[1], "--device", "cpu")
+    grid = "--head abmilp --head cls --base-lrs 0.1,0.5 --seeds 0,1 --epochs 4 --warmup-epochs 0 --batch-size 32"
+    places = ("--features", sets[0], "--test", sets[1], "--device", "cpu", "--out", out)
     (tmp_path / "killed.py").write_text(KILLED)
-    command = [
-        sys.executable,
-        tmp_path / "killed.py",
-        str(stop_at),
-        "probe",
-        *places,
-        "--out",
-        out,
-        *grid,
-        "--batch-size",
-        "32",
-    ]
+    command = [sys.executable, tmp_path / "killed.py", "11", "probe", *places, *grid.split()]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(torch.get_num_threads())}
     with subprocess.Popen(list(map(str, command)), env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert any(line.strip() == "now" for line in process.stdout)
         process.send_signal(signal.SIGKILL)
     assert not out.exists()
     assert list((tmp_path / "probes/.unfinished").iterdir())
-    status, shown, _ = beyondcls(*grid, "--batch-size", "32", out=out)
-    assert status == 0, shown
+    shown, _ = probe(*grid.split(), out=out)
     assert "going on after" in shown
     assert sorted(p.name for p in (tmp_path / "probes").iterdir()) == ["killed"]  # .unfinished is gone
     whole = tmp_path / "probes/whole"
-    status, shown, _ = beyondcls(*grid, "--batch-size", "32", out=whole)
-    assert status == 0, shown
+    shown, _ = probe(*grid.split(), out=whole)
     assert "going on after" not in shown
     files = sorted(p.relative_to(whole) for p in whole.rglob("*") if p.is_file() and p.name != "timing.json")
     assert len(files) == 2 * (5 + 2) + 1

@@ -12,7 +12,7 @@ import typer
 from safetensors.torch import load_file
 
 from extract.encoders import load_encoder
-from extract.encoders.quickstart import CIFAR10
+from extract.encoders.quickstart import ARCHITECTURE, CIFAR10
 from pipelines.quickstart import cut, pretrain
 from pipelines.quickstart.accuracy import PROTOCOLS, accuracy, pooled
 from pipelines.quickstart.augment import colour_jitter, random_resized_crop
@@ -160,7 +160,13 @@ def train(objective: str, cifar: Path, out: Path, *options: str, epochs: tuple[i
 
 
 @pytest.fixture
-def unmeasured(monkeypatch):
+def small(monkeypatch):
+    """An encoder of one block: what is tested of a run is not what it learns."""
+    monkeypatch.setitem(ARCHITECTURE, "depth", 1)
+
+
+@pytest.fixture
+def unmeasured(monkeypatch, small):
     """The end of a run without accuracies, which take longer here than the run."""
     return lambda: monkeypatch.setattr(pretrain, "accuracies", lambda *arguments: {})
 

@@ -20,7 +20,10 @@ N = 400
 def swapped(inputs: Inputs) -> Inputs:
     """The same numbers, those of the MAE and of MoCo v3 exchanged."""
     other = {MAE: MOCO, MOCO: MAE}
-    probes = {(other.get(encoder, encoder), head): probe for (encoder, head), probe in inputs.probes.items()}
+    probes = {
+        (encoder, head): replace(inputs.probes[other.get(encoder, encoder), head], pretraining=probe.pretraining)
+        for (encoder, head), probe in inputs.probes.items()
+    }
     return replace(inputs, probes=probes, attention={other.get(e, e): a for e, a in inputs.attention.items()})
 
 

@@ -4,10 +4,9 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from datetime import timedelta
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from extract.datasets import open_images
 from extract.encoders import load_encoder
 from extract.run import extract
 from pipelines import cli
-from store import FeatureStore
+from store import FeatureStore, copies
 from store.copies import copies_at
 from store.layout import KINDS
 from store.lock import Lock
@@ -26,8 +25,9 @@ from store.stub import is_stub, write_stub
 from store.upload import upload
 from tests.extract.pictures import samples, write_tar
 from tests.folders import files
+from tests.forked import kill_after, start, status
+from tests.s3 import served
 
-ROOT = Path(__file__).resolve().parents[2]
 N = 70
 ENCODER = "{model: vit_tiny_patch16_224, arguments: {img_size: 32, patch_size: 8, embed_dim: 32, depth: 2, num_heads: 2}, "
 ENCODER += "random_seed: 0}"
@@ -35,23 +35,10 @@ SETS = {"train": N, "test": 40}
 
 
 @pytest.fixture(scope="module")
-def server():
-    """The address of an S3 server with a bucket."""
-    moto = pytest.importorskip("moto.server", reason="moto[server] is not installed: no S3 server to test with")
-    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
-    with pytest.MonkeyPatch.context() as patch:
-        running = moto.ThreadedMotoServer(port=0, verbose=False)
-        running.start()
-        _, port = running.get_host_and_port()
-        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "test")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir("sets")
+def server() -> Iterator[str]:
+    """The address of an S3 server's bucket."""
+    with served("sets"):
         yield "s3://sets"
-        s3fs.S3FileSystem.clear_instance_cache()
-        running.stop()
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +150,7 @@ def test_extraction(project, root, local, beyondcls):
     assert {p.name for p in (project / "features").iterdir()} == {"tiny-test"}, "nothing else is left here"
 
 
-@folder_and_s3
+@only_s3
 def test_probes_are_the_same_to_the_last_bit(extracted, project, local, beyondcls):
     def probe(out: str, train: object, test: object) -> dict[str, bytes]:
         places = ("--features", train, "--test", test, "--out", out, "--head", "abmilp", "--head", "cls")
@@ -177,14 +164,6 @@ def test_probes_are_the_same_to_the_last_bit(extracted, project, local, beyondcl
     assert probe("c", "receipts/tiny-train.json", extracted["test"]) == expected
 
 
-def test_attention_is_the_same(extracted, project, local, beyondcls):
-    for out, path in (("a", local / "features/tiny-test"), ("b", "features/tiny-test")):
-        status, said = beyondcls("attention", "--features", path, "--out", out, "--params", "params.yaml")
-        assert status == 0, said
-    assert files(project / "a") == files(project / "b")
-
-
-@folder_and_s3
 def test_a_set_that_is_there_is_not_extracted_again(extracted, project, beyondcls, monkeypatch):
     """As when DVC has emptied the outs."""
     before, receipts = files(project / "features"), {name: Path(f"receipts/tiny-{name}.json").read_bytes() for name in SETS}
@@ -197,7 +176,6 @@ def test_a_set_that_is_there_is_not_extracted_again(extracted, project, beyondcl
     assert {name: Path(f"receipts/tiny-{name}.json").read_bytes() for name in SETS} == receipts
 
 
-@folder_and_s3
 def test_a_second_project_extracts_nothing(extracted, root, local, tmp_path, beyondcls, monkeypatch):
     """Another folder, other names of the encoder and of the folder of the same images, and a root that the user configured."""
     folder, file = tmp_path / "second", tmp_path / "beyondcls.toml"
@@ -262,19 +240,11 @@ def test_a_receipt_elsewhere_and_without_a_root(project, local, beyondcls):
 
 
 @folder_and_s3
-def test_a_deleted_and_a_cut_object(extracted, project, beyondcls):
+def test_a_deleted_object(extracted, project, beyondcls):
     fs, path = at(extracted["train"])
     name = "patch/block1/view0/c/1/0/0"
     whole = fs.cat_file(f"{path}/{name}")
-    fs.pipe_file(f"{path}/{name}", whole[:1000])
-    probe = ("probe", "--features", "features/tiny-train", "--test", "features/tiny-test", "--out", "out")
-    status, said = beyondcls(*probe, "--params", "params.yaml")
-    assert status == 1
-    assert f"{extracted['train']}/{name} has 1000 bytes, expected {len(whole)}" in said
     fs.rm(f"{path}/{name}")
-    status, said = beyondcls(*probe, "--params", "params.yaml")
-    assert status == 1
-    assert f"{extracted['train']}/{name} is missing (rows 32 to 63" in said
     status, said = beyondcls(*extraction("train"))
     if extracted["train"].startswith("s3://"):  # what is missing is extracted and sent again
         assert status == 0, said
@@ -286,22 +256,9 @@ def test_a_deleted_and_a_cut_object(extracted, project, beyondcls):
         status, said = beyondcls(*repair, "--device", "cpu")
         assert status == 0, said
     assert fs.cat_file(f"{path}/{name}") == whole
-    assert beyondcls(*probe, "--params", "params.yaml")[0] == 0
-
-
-@folder_and_s3
-def test_another_set_at_the_address(extracted, project, local, beyondcls):
-    fs, path = at(extracted["train"])
-    fs.rm(path, recursive=True)
-    upload(FeatureStore.open(local / "features/tiny-test"), extracted["train"])
-    probe = ("probe", "--features", "features/tiny-train", "--test", "features/tiny-test", "--out", "out")
-    status, said = beyondcls(*probe, "--params", "params.yaml")
-    assert status == 1
-    assert f"{extracted['train']} has key {extracted['test'][-32:]}, expected {extracted['train'][-32:]}" in said
 
 
 class TestFetching:
-    @folder_and_s3
     def test_pull(self, extracted, project, local, beyondcls):
         status, said = beyondcls("store", "pull", "tiny-train", "--params", "params.yaml", "--kinds", "images,cls")
         assert status == 0, said
@@ -329,7 +286,7 @@ class TestFetching:
         assert status == 1
         assert "unknown kind of arrays 'clss'; did you mean 'cls'?" in said
 
-    @folder_and_s3
+    @only_s3
     def test_push(self, project, root, local, beyondcls):
         shutil.copytree(local / "features", "features")
         status, said = beyondcls("store", "push", "features/tiny-test", "--params", "params.yaml")
@@ -378,24 +335,6 @@ class TestLooking:
         assert beyondcls("store", "verify", extracted["train"])[0] == 0
 
 
-@only_s3  # a folder and a store in memory have tests of their own
-def test_removing_what_nothing_refers_to(extracted, project, root, beyondcls, monkeypatch):
-    fs, path = at(f"{root}/half-{'0' * 32}/images/label/c/0")
-    fs.pipe_file(path, b"x")
-    (project / "receipts/tiny-train.json").unlink()
-    shutil.rmtree("features/tiny-train")
-    gc = ("store", "gc", "--params", "params.yaml", "--only-this-project", "--delete", "--all")
-    status, said = beyondcls(*gc)
-    assert status == 0, said
-    assert f"removed {extracted['train']}" in said
-    assert "not uploaded completely; its last file came within a day" in said
-    assert not content(extracted["train"])
-    assert FeatureStore.open(extracted["test"]).arrays
-    monkeypatch.setattr("pipelines.store.leftovers.RECENT", timedelta(0))
-    assert f"removed {root}/half-" in beyondcls(*gc)[1]
-    assert copies_at(root).names() == [Path(extracted["test"]).name]
-
-
 class TestChanging:
     @pytest.mark.parametrize("how", ["--extend", "--repair"])
     def test_what_is_at_the_root_stays_as_it_is(self, how, extracted, project, root, beyondcls):
@@ -407,7 +346,7 @@ class TestChanging:
         )
         assert "beyondcls store pull features/tiny-train --params FILE" in said
 
-    @folder_and_s3
+    @only_s3
     def test_fetched_extended_and_sent(self, extracted, project, root, beyondcls):
         assert beyondcls("store", "pull", "tiny-train", "--params", "params.yaml")[0] == 0
         status, said = beyondcls(*extraction("train", "--extend", "--blocks", "0"))
@@ -443,7 +382,6 @@ def test_half_of_a_stub(project, root, local, beyondcls):
     assert is_stub(project / "features/tiny-test")
 
 
-@folder_and_s3
 def test_one_task_publishes(project, root, local, beyondcls):
     key = FeatureStore.open(local / "features/tiny-test").spec.key
     lock = Lock(project / f"features/.upload/tiny-test-{key}.lock", "features/tiny-test")
@@ -458,61 +396,42 @@ def test_one_task_publishes(project, root, local, beyondcls):
     assert content(address_of(root, "test", local)) == files(local / "features/tiny-test")
 
 
-KILLED = """
-import os, signal, sys
-from store import copies
-real, left = copies._ObjectStore.put, [int(sys.argv.pop(1))]
-def put(self, *given):
-    left[0] -= 1
-    if left[0] < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    real(self, *given)
-copies._ObjectStore.put = put
-from pipelines import cli
-cli.run()
-"""
+def extract_in(project: Path, arguments: tuple[object, ...], n_sent: int | None = None) -> None:
+    """The command in a process of its own, which is killed when it has sent so many files."""
+    os.chdir(project)
+    if n_sent is not None:
+        kill_after(n_sent, (copies._ObjectStore, "put"))
+    sys.argv = ["beyondcls", *map(str, arguments)]
+    cli.run()
 
 
 @pytest.mark.slow
 @only_s3  # a folder is written without an upload
 def test_killed_during_the_upload(server, project, root, local, beyondcls):
     n = 9  # files that are sent before it
-    command = [sys.executable, "-c", KILLED, str(n), *map(str, extraction("train"))]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    killed = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert status(extract_in, project, extraction("train"), n) == -signal.SIGKILL
     address = address_of(root, "train", local)
     assert len(content(address)) <= n
     assert "zarr.json" not in content(address)
     assert not (project / "features/tiny-train").exists()
-    status, said = beyondcls("store", "ls", "features")
+    said = beyondcls("store", "ls", "features")[1]
     assert "not uploaded yet: features/.upload/tiny-train-" in said
-    status, said = beyondcls(*extraction("train"))
-    assert status == 0, said
+    code, said = beyondcls(*extraction("train"))
+    assert code == 0, said
     assert content(address) == files(local / "features/tiny-train")
     assert {p.name for p in (project / "features").iterdir()} == {"tiny-train"}
 
 
 @pytest.mark.slow
-@folder_and_s3
-def test_several_tasks(project, root, local, server):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pipelines.cli", *map(str, extraction("train"))]
+@only_s3
+def test_several_tasks(project, root, local):
     tasks = []
     for i in range(2):
-        tasks.append(
-            subprocess.Popen(
-                [*command, "--task-id", str(i), "--n-tasks", "2"],
-                cwd=project,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
+        tasks.append(start(extract_in, project, extraction("train", "--task-id", i, "--n-tasks", 2)))
         time.sleep(0.2)
-    said = [task.communicate(timeout=180)[0] for task in tasks]
-    assert [task.returncode for task in tasks] == [0, 0], said
+    for task in tasks:
+        task.join()
+    assert [task.exitcode for task in tasks] == [0, 0]
     assert content(address_of(root, "train", local)) == files(local / "features/tiny-train")
     assert is_stub(project / "features/tiny-train")
     assert Receipt.read(project / "receipts/tiny-train.json") == Receipt.of(FeatureStore.open(local / "features/tiny-train"))

@@ -171,12 +171,12 @@ def test_what_nothing_refers_to_goes(anywhere):
 class TestReferences:
     """Each keeps its set; without it, the set is free."""
 
-    def test_a_receipt(self, anywhere):
-        file = anywhere.receipt("one", "called-otherwise")
-        assert anywhere.unused() == set()
-        assert anywhere.why("one") == "receipts/called-otherwise.json"
+    def test_a_receipt(self, shared):
+        file = shared.receipt("one", "called-otherwise")
+        assert shared.unused() == set()
+        assert shared.why("one") == "receipts/called-otherwise.json"
         file.unlink()
-        assert anywhere.unused() == {"one"}
+        assert shared.unused() == {"one"}
 
     def test_what_lies_beside_receipts(self, shared):
         """What a sample was compared with is no receipt, in a folder, in git, or in a lock file."""
@@ -203,12 +203,12 @@ class TestReferences:
         shutil.rmtree("features/one/patch")
         assert shared.why("one") == "features/one/zarr.json"
 
-    def test_a_lock_file(self, anywhere):
-        anywhere.lock("one")
-        assert anywhere.unused() == set()
-        assert anywhere.why("one") == "dvc.lock"
+    def test_a_lock_file(self, shared):
+        shared.lock("one")
+        assert shared.unused() == set()
+        assert shared.why("one") == "dvc.lock"
         Path("dvc.lock").unlink()
-        assert anywhere.unused() == {"one"}
+        assert shared.unused() == {"one"}
 
     @pytest.mark.parametrize("only", ["receipts", "stubs"])
     def test_a_lock_file_with_one_of_both(self, only, shared):
@@ -216,29 +216,29 @@ class TestReferences:
         assert shared.why("one") == "dvc.lock"
 
     @pytest.mark.parametrize("ref", ["branch", "remote branch", "tag", "annotated tag", "experiment", "detached"])
-    def test_what_git_has(self, ref, anywhere):
-        anywhere.lock("one")
-        anywhere.commit("branch")
+    def test_what_git_has(self, ref, shared):
+        shared.lock("one")
+        shared.commit("branch")
         assert not Path("dvc.lock").exists()
-        assert anywhere.why("one") == "dvc.lock of branch branch"
+        assert shared.why("one") == "dvc.lock of branch branch"
         refs = {"remote branch": "refs/remotes/origin/x", "tag": "refs/tags/x", "experiment": "refs/exps/ab/cdef/x"}
         if ref in refs:
-            git(anywhere.folder, "update-ref", refs[ref], "branch")
+            git(shared.folder, "update-ref", refs[ref], "branch")
         elif ref == "annotated tag":
-            git(anywhere.folder, "tag", "-a", "-m", "x", "x", "branch")
+            git(shared.folder, "tag", "-a", "-m", "x", "x", "branch")
         elif ref == "detached":
-            git(anywhere.folder, "checkout", "-q", "--detach", "branch")
+            git(shared.folder, "checkout", "-q", "--detach", "branch")
             Path("dvc.lock").unlink()
-        git(anywhere.folder, "branch", "-q", "-D", "branch")
+        git(shared.folder, "branch", "-q", "-D", "branch")
         if ref == "branch":
-            assert anywhere.unused() == {"one"}
+            assert shared.unused() == {"one"}
             return
         names = {"remote branch": "remote branch origin/x", "annotated tag": "tag x", "detached": "HEAD"}
-        assert anywhere.why("one") == f"dvc.lock of {names.get(ref, f'{ref} x')}"
+        assert shared.why("one") == f"dvc.lock of {names.get(ref, f'{ref} x')}"
         for name in ("refs/remotes/origin/x", "refs/tags/x", "refs/exps/ab/cdef/x"):
-            git(anywhere.folder, "update-ref", "-d", name)
-        git(anywhere.folder, "checkout", "-q", "main")
-        assert anywhere.unused() == {"one"}
+            git(shared.folder, "update-ref", "-d", name)
+        git(shared.folder, "checkout", "-q", "main")
+        assert shared.unused() == {"one"}
 
     def test_a_tag_of_no_commit(self, shared):
         """Git's own repository has one: a public key."""
@@ -327,18 +327,18 @@ class TestTheCacheOfDVC:
             file.write_text(f"[core]\n    remote = x\n[cache]\n    type = copy\n    dir = {folder}\n")
         assert shared.why("one") == "dvc.lock"
 
-    def test_a_receipt_that_is_not_there(self, anywhere):
+    def test_a_receipt_that_is_not_there(self, shared):
         """Nothing tells the key: whatever has the name is kept."""
-        anywhere.send("two", "one")
-        anywhere.send("two")
-        anywhere.lock("one", cached=False, stubs=False)
-        md5 = anywhere.cache(Receipt.of(FeatureStore.open(anywhere.made / "one")).to_json(), cached=False)
-        assert anywhere.unused() == {"two"}
+        shared.send("two", "one")
+        shared.send("two")
+        shared.lock("one", cached=False, stubs=False)
+        md5 = shared.cache(Receipt.of(FeatureStore.open(shared.made / "one")).to_json(), cached=False)
+        assert shared.unused() == {"two"}
         why = f"dvc.lock: its key is not known, for {md5} is not in DVC's cache here; `dvc fetch --all-branches"
-        assert anywhere.gc("--all").count(why) == 2
-        assert f"kept in doubt: {why}" in anywhere.gc()
+        assert shared.gc("--all").count(why) == 2
+        assert f"kept in doubt: {why}" in shared.gc()
         Path("dvc.lock").unlink()
-        assert anywhere.unused() == {"one", "two"}
+        assert shared.unused() == {"one", "two"}
 
     def test_a_stub_that_is_not_there_is_known_by_its_digest(self, anywhere):
         """Under whatever name, and no other of the name in the lock file is kept for it."""

@@ -1,17 +1,17 @@
 """`beyondcls probe --study`: heads and parameters of a study, where its results go, and what is refused."""
 
 import json
-import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import yaml
 
-from pipelines import cli
 from pipelines.heads import plans_and_run
 from pipelines.params import read_params
 from pipelines.studies import PLACES, params_of_study, studies_of
 from probe.aggregators import make_aggregator
+from probe.cost import Cost
 from probe.recipe import PRESETS, Recipe
 from store import BeyondClsError
 from tests.features import write_features
@@ -19,7 +19,6 @@ from tests.features import write_features
 ROOT = Path(__file__).resolve().parents[2]
 FILE = """
 heads: {abmilp: {depth: 4}}
-cls_heads: {knn: {aggregator: cls, protocol: {name: knn, ks: [3]}}, ridge: {aggregator: cls, protocol: ridge}}
 probe: {epochs: 9, batch_size: 32, warmup_epochs: 0, base_lr: 0.2, seeds: [0, 1, 2], base_lrs: null}
 studies:
   pair:
@@ -38,7 +37,6 @@ studies:
   listed: {heads: [abmilp]}
   misspelt: {heads: {abmilp: {}}, epoch: 3}
   option: {heads: {abmilp: {dept: 3}}}
-  aggregator: {heads: {abmlip: {}}}
   both: {heads: {abmilp: {}}, base_lr: 0.1, base_lrs: [0.1, 0.2]}
   stored: {heads: {abmilp: {}}, stored: "3,-1"}
 block_studies:
@@ -54,10 +52,18 @@ def plans(name, **here):
 
 
 class TestWhatAStudySays:
-    def test_its_heads_are_those_that_stand_in_it(self):
-        found, run = plans("pair")
-        assert {name: dict(plan.head.options) for name, plan in found.items()} == {"abmilp": {}, "deep": {"depth": 2}}
-        assert run == {}
+    @pytest.mark.parametrize(
+        ("name", "options", "run"),
+        [
+            ("pair", {"abmilp": {}, "deep": {"depth": 2}}, {}),
+            ("one", {"cls": {}}, {"views": 1}),
+            ("deep", {"both": {"blocks": [3, 5]}}, {}),
+        ],
+    )
+    def test_its_heads_are_those_that_stand_in_it(self, name, options, run):
+        found, of_run = plans(name)
+        assert {head: dict(plan.head.options) for head, plan in found.items()} == options
+        assert of_run == run
 
     def test_its_parameters_win_over_those_of_probe_a_heads_own_over_both_and_the_command_line_over_all(self):
         found, _ = plans("pair")
@@ -67,24 +73,13 @@ class TestWhatAStudySays:
         assert {plan.seeds for plan in found.values()} == {(3,)}
         found, _ = plans("pair", epochs=5, base_lr=0.7)
         assert {(plan.recipe.epochs, plan.recipe.base_lr) for plan in found.values()} == {(5, 0.7)}
-
-    def test_a_preset_replaces_the_recipe_of_probe(self):
         found, _ = plans("again")
         assert found["abmilp"].recipe == Recipe(**{**PRESETS["adamw"], "epochs": 2, "warmup_epochs": 0})
         assert found["abmilp"].seeds == (0, 1, 2)
 
-    def test_one_of_blocks_is_found_likewise(self):
-        found, _ = plans("deep")
-        assert (dict(found["both"].head.options), found["both"].recipe.epochs) == ({"blocks": [3, 5]}, 3)
-
     def test_no_two_have_one_name(self):
-        with pytest.raises(
-            BeyondClsError, match="study 'a' stands in block_studies and in another section; give one of the two"
-        ):
+        with pytest.raises(BeyondClsError, match="study 'a' stands in block_studies and in another section; give one of"):
             params_of_study({"studies": {"a": {}}, "block_studies": {"a": {}}}, "a")
-
-    def test_parameters_of_the_run(self):
-        assert plans("one")[1] == {"views": 1}
 
     def test_the_file_is_not_changed(self):
         content = yaml.safe_load(FILE)
@@ -140,79 +135,47 @@ def sets(tmp_path_factory):
 
 
 @pytest.fixture
-def beyondcls(monkeypatch, capsys, sets, tmp_path):
-    """Exit status and output of `beyondcls probe`; metrics of all heads below OUT, by folder."""
+def study(beyondcls, sets, tmp_path):
+    """What `beyondcls probe` says; metrics of all heads below OUT, by folder."""
     (tmp_path / "params.yaml").write_text(FILE)
 
-    def run(*arguments, params=True, joined=None):
+    def run(*arguments, params=True, joined=None, fails=False):
         file = ("--params", tmp_path / "params.yaml") if params else ()
         pair = ("--joined", joined[0], "--joined-test", joined[1]) if joined else ()
         places = ("--features", sets[0][0], "--test", sets[0][1], "--out", tmp_path / "out", "--device", "cpu")
-        monkeypatch.setattr(sys, "argv", ["beyondcls", "probe", *map(str, (*places, *file, *pair, *arguments))])
-        with pytest.raises(SystemExit) as stop:
-            cli.run()
-        shown, err = capsys.readouterr()
-        written = {
-            p.parent.relative_to(tmp_path / "out").as_posix(): json.loads(p.read_text())
-            for p in sorted((tmp_path / "out").rglob("metrics.json"))
-        }
-        return int(stop.value.code or 0), " ".join((shown + err).split()), written
+        shown = beyondcls("probe", *places, *file, *pair, *arguments, fails=fails)
+        written = {p.parent.name: json.loads(p.read_text()) for p in sorted((tmp_path / "out").rglob("metrics.json"))}
+        return shown, written
 
     return run
 
 
 class TestRun:
-    def test_every_head_has_a_folder_and_all_train_in_one_pass(self, beyondcls):
-        status, shown, written = beyondcls("--study", "pair")
-        assert status == 0, shown
+    def test_every_head_has_a_folder_and_all_train_in_one_pass(self, study):
+        shown, written = study("--study", "pair")
         assert set(written) == {"abmilp", "deep"}
         assert {name: m["options"] for name, m in written.items()} == {"abmilp": {}, "deep": {"depth": 2}}
         assert {(m["recipe"]["epochs"], tuple(m["seeds"])) for m in written.values()} == {(2, (3,))}
         assert shown.count("features in memory") == 1
 
-    def test_the_only_head_of_a_study_has_a_folder_too(self, beyondcls):
-        status, shown, written = beyondcls("--study", "one")
-        assert status == 0, shown
-        assert set(written) == {"cls"}
-
-    def test_a_head_that_reads_the_joined_set_stands_beside_one_that_does_not(self, beyondcls, sets):
-        status, shown, _ = beyondcls("--study", "foreign")
-        assert status == 1
+    def test_a_head_that_reads_the_joined_set_stands_beside_one_that_does_not(self, study, sets):
+        shown, _ = study("--study", "foreign", fails=True)
         assert "of a second feature set; name it with --joined" in shown
-        status, shown, written = beyondcls("--study", "foreign", joined=sets[1])
-        assert status == 0, shown
+        shown, written = study("--study", "foreign", joined=sets[1])
         assert set(written) == {"cls", "cls-attention"}
-        assert written["cls-attention"]["cost"] == {
-            "parameters": 0,
-            "parameters_classifier": 8 * 3 + 3,
-            "flops_per_image": 2 * 9 * 8 + 2 * 8 * 3,
-            "bytes_per_image": 2 * (9 * 8 + 3 * 9),
-        }
-
-    def test_a_joined_set_changes_nothing_for_heads_that_do_not_read_it(self, beyondcls, sets):
-        """The pipeline gives one to all studies: the encoder's own, where no head reads it."""
-        _, _, without = beyondcls("--study", "pair")
-        for joined in (sets[0], sets[1]):
-            status, shown, written = beyondcls("--study", "pair", joined=joined)
-            assert status == 0, shown
-            for name, metrics in written.items():
-                same = ("top1", "n_training", "n_test", "features")
-                assert {n: metrics[n] for n in same} == {n: without[name][n] for n in same}
+        assert written["cls-attention"]["cost"] == asdict(Cost(0, 8 * 3 + 3, 2 * 9 * 8 + 2 * 8 * 3, 2 * (9 * 8 + 3 * 9)))
 
     @pytest.mark.parametrize(
         ("arguments", "params", "message"),
         [
             (("--study", "pair"), False, "--study pair stands in a parameter file; name it with --params"),
             (("--study", "pair", "--head", "cls"), True, "--study pair and --head cls exclude each other"),
-            (("--study", "pears"), True, "unknown study 'pears'; did you mean 'pair'?"),
-            (("--study", "aggregator"), True, "unknown aggregator 'abmlip'; did you mean 'abmilp'?"),
         ],
     )
-    def test_what_is_refused(self, arguments, params, message, beyondcls):
-        status, shown, written = beyondcls(*arguments, params=params)
-        assert (status, written) == (1, {})
+    def test_what_is_refused(self, arguments, params, message, study):
+        shown, written = study(*arguments, params=params, fails=True)
+        assert written == {}
         assert f"error: {message}" in shown
-        assert "Traceback" not in shown
 
 
 class TestWhatIsInPlace:
@@ -220,15 +183,13 @@ class TestWhatIsInPlace:
 
     LONG = ("--study", "pair", "--epochs", "40")  # of three steps
 
-    def test_a_head_is_edited_another_one_added_and_one_removed(self, beyondcls, tmp_path):
-        status, shown, before = beyondcls(*self.LONG)
-        assert status == 0, shown
-        study = yaml.safe_load(FILE)
-        study["studies"]["pair"]["heads"] = {"abmilp": {}, "wide": {"aggregator": "abmilp", "branches": 2}}
-        (tmp_path / "params.yaml").write_text(yaml.safe_dump(study))
+    def test_a_head_is_edited_another_one_added_and_one_removed(self, study, tmp_path):
+        shown, before = study(*self.LONG)
+        edited = yaml.safe_load(FILE)
+        edited["studies"]["pair"]["heads"] = {"abmilp": {}, "wide": {"aggregator": "abmilp", "branches": 2}}
+        (tmp_path / "params.yaml").write_text(yaml.safe_dump(edited))
         kept = (tmp_path / "out/abmilp/trained/seed3.safetensors").stat().st_mtime_ns
-        status, shown, after = beyondcls(*self.LONG)
-        assert status == 0, shown
+        shown, after = study(*self.LONG)
         out = tmp_path / "out"
         assert f"{out}/abmilp: kept, 9 steps of its pass agree (losses within 0.0e+00, 0.0001 is allowed)" in shown
         assert f"{out}/deep: removed, pair has no such head any more" in shown
@@ -236,42 +197,3 @@ class TestWhatIsInPlace:
         assert after["abmilp"] == before["abmilp"]
         assert (out / "abmilp/trained/seed3.safetensors").stat().st_mtime_ns == kept
         assert f"{out}/abmilp: top-1" in shown  # what it reached is said as ever
-
-    def test_heads_that_train_stay_in_the_folder_when_a_command_has_no_study(self, beyondcls):
-        beyondcls("--study", "one")
-        _, shown, written = beyondcls("--head", "ridge", "--head", "knn")
-        assert set(written) == {"cls", "knn", "ridge"}
-        assert "removed" not in shown
-
-
-class TestCost:
-    def test_of_heads_that_are_trained(self, beyondcls):
-        _, _, written = beyondcls("--study", "pair")
-        assert written["abmilp"]["cost"] == {
-            "parameters": 9,
-            "parameters_classifier": 27,
-            "flops_per_image": 4 * 9 * 8 + 2 * 8 * 3,
-            "bytes_per_image": 2 * 9 * 8,
-        }
-        assert written["abmilp"]["n_parameters"] == 9 + 27
-        assert written["deep"]["cost"]["parameters"] == 9 + 8 * 8 + 8
-
-    @pytest.mark.parametrize(("protocol", "linear"), [("ridge", True), ("knn", False)])
-    def test_of_protocols_without_gradient_steps(self, protocol, linear, beyondcls):
-        status, shown, written = beyondcls("--head", protocol)
-        assert status == 0, shown
-        classifier, flops = (27, 2 * 8 * 3) if linear else (None, None)
-        expected = {"parameters": 0, "parameters_classifier": classifier, "flops_per_image": flops}
-        assert written["."]["cost"] == expected | {"bytes_per_image": 2 * 8}
-
-    def test_what_cannot_be_counted_is_said(self, beyondcls, tmp_path):
-        text = (
-            "from probe.aggregators import Aggregator, Pooled\nclass Mine(Aggregator):\n    reads = ('patch',)\n"
-            "    def forward(self, f):\n        return Pooled(f['patch'].amax(1) * float(f['patch'].sum() > 0), None)\n"
-        )
-        (tmp_path / "mine.py").write_text(text)
-        status, shown, written = beyondcls("--head", f"{tmp_path}/mine.py:Mine")
-        assert status == 0, shown
-        expected = {"parameters": 0, "parameters_classifier": 27, "flops_per_image": None, "bytes_per_image": 2 * 9 * 8}
-        assert written["."]["cost"] == expected
-        assert "note: flops_per_image is unknown: this aggregator's steps depend on values" in shown

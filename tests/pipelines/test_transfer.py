@@ -19,7 +19,6 @@ from probe.saved import load_probe
 from probe.transfer import transfer
 from store import BeyondClsError, FeatureStore
 from tests.features import write_features
-from tests.pipelines.test_cli import run
 
 RECIPE = Recipe(epochs=20, batch_size=32, base_lr=2.0, warmup_epochs=2)
 
@@ -96,16 +95,12 @@ def test_what_is_written_is_a_probe(sets, probes: Path) -> None:
     assert np.load(folder / "trained/weights.npy").shape == weights.shape
 
 
-def test_by_command(sets, probes: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_by_command(sets, probes: Path, tmp_path: Path, beyondcls) -> None:
     places = ("--features", sets["b"][0].where, "--test", sets["b"][1].where)
-    status, out, err = run(
-        monkeypatch, capsys, "transfer", "--probe", probes / "a/mae/abmilp", *places, "--out", tmp_path / "out"
-    )
-    assert status == 0, err
+    out = beyondcls("transfer", "--probe", probes / "a/mae/abmilp", *places, "--out", tmp_path / "out")
     assert " % with abmilp of " in out
     assert json.loads((tmp_path / "out/metrics.json").read_text())["command"].startswith("beyondcls transfer --probe")
-    status, _, err = run(monkeypatch, capsys, "transfer", "--probe", tmp_path, *places, "--out", tmp_path / "out")
-    assert status == 1
+    err = beyondcls("transfer", "--probe", tmp_path, *places, "--out", tmp_path / "out", fails=True)
     assert "trained/seed0.json, expected what `beyondcls probe --out" in err
 
 

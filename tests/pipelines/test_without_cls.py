@@ -3,7 +3,6 @@
 import csv
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from pipelines.quickstart.compose import main as compose
 from store import FeatureStore
 from tests.machines.project import few_images
-from tests.pipelines.test_cli import ROOT, run
+from tests.pipelines.test_cli import ROOT
 
 PARAMS = """\
 encoders:
@@ -42,9 +41,9 @@ HEADS = ("cls", "average", "abmilp", "near", "mine")
 TO_TRAIN = ("average", "abmilp", "near")  # without [cls]
 
 
-@pytest.fixture
-def beyondcls(monkeypatch, capsys, tmp_path) -> Callable[..., str]:
-    """Runs a command where the project is; gives what it printed."""
+@pytest.fixture(autouse=True)
+def project(monkeypatch, tmp_path) -> None:
+    """A folder with images, parameters and a head of one's own, to run in."""
     for split, n in (("train", 64), ("test", 32)):
         shutil.copytree(ROOT / "quickstart/data/cifar10" / split, tmp_path / "data" / split)
         few_images(tmp_path / "data" / split, n)
@@ -52,13 +51,6 @@ def beyondcls(monkeypatch, capsys, tmp_path) -> Callable[..., str]:
     (tmp_path / "heads").mkdir()
     (tmp_path / "heads/mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object, fails: bool = False) -> str:
-        status, out, err = run(monkeypatch, capsys, *arguments)
-        assert (status != 0) == fails, out + err
-        return " ".join((out + err).split())
-
-    return call
 
 
 def features(encoder: str, split: str) -> str:
@@ -91,9 +83,8 @@ def test_every_stage_goes_through_and_what_there_is_none_of_has_a_dash(beyondcls
         of_attention = {"heads.csv", "maps", "statistics.csv", "summary.json"}  # all outs of its stage
         assert of_attention <= set(content(tmp_path / "attention" / encoder))
     joined = ("--joined", features("with", "train"), "--joined-test", features("with", "test"))
-    said = beyondcls(
-        "probe", *sets("without"), "--study", "selection", *joined, "--skip-absent", "--out", "studies/selection/without"
-    )
+    study = ("--study", "selection", *joined, "--skip-absent", "--out", "studies/selection/without")
+    said = beyondcls("probe", *sets("without"), *study)
     assert "studies/selection/without/cls-average: not trained, without has no cls tokens" in said
     for encoder in ("with", "without"):
         probes = ("--probes", f"probes/{encoder}")
@@ -122,19 +113,8 @@ def test_statistics_of_the_parameter_file_are_for_all_encoders(beyondcls):
 
 def test_it_is_an_error_unless_it_is_asked_for(beyondcls, tmp_path):
     for split in ("train", "test"):
-        beyondcls(
-            "extract",
-            "--params",
-            "params.yaml",
-            "--encoder",
-            "without",
-            "--data",
-            "data",
-            "--split",
-            split,
-            "--out",
-            features("without", split),
-        )
+        common = ("extract", "--params", "params.yaml", "--encoder", "without", "--data", "data")
+        beyondcls(*common, "--split", split, "--out", features("without", split))
     out = tmp_path / "probe"
     beyondcls("probe", *sets("without"), "--head", "average", "--out", out)
     before = content(out)

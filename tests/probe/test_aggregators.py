@@ -83,20 +83,9 @@ class TestTopK:
         all_kept.load_state_dict(full.state_dict())
         torch.testing.assert_close(all_kept(features), full(features))
 
-    def test_only_the_weighted_can_be_cut(self):
-        with pytest.raises(
-            BeyondClsError, match=r"top_k is 3, but 'average' has no weights to choose by, expected.* abmilp, ap"
-        ):
-            make_aggregator("average", 4, top_k=3)
-
     def test_no_more_than_there_are(self):
         with pytest.raises(BeyondClsError, match="top_k is 5, expected at most 4, the number of tokens"):
             make_aggregator("abmilp", 3, top_k=5)({"patch": torch.randn(1, 4, 3)})
-
-
-def test_unknown_aggregator_suggests_the_nearest():
-    with pytest.raises(BeyondClsError, match="unknown aggregator 'abmlip'; did you mean 'abmilp'"):
-        make_aggregator("abmlip", 4)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +118,15 @@ def test_unknown_aggregator_suggests_the_nearest():
         ("v-jepa", {"heads": 3, "ratio": 0}, "ratio is 0, expected 1"),
         ("cls-attention", {"of": "dino"}, "unknown source of attention 'dino'"),
         ("central", {"k": 0}, "k is 0, expected 1"),
+        ("norm", {"largest": "no"}, "largest is 'no', expected true or false"),
+        ("k-means", {"clusters": 1}, "clusters is 1, expected 2 or more"),
+        ("k-means", {"steps": 0}, "steps is 0, expected 1 or more"),
+        ("pca", {"top_k": 3}, "top_k is 3, but 'pca' has no weights to choose by"),
+        ("k-means", {"top_k": 3}, "top_k is 3, but 'k-means' has no weights to choose by"),
+        ("ap", {"form": "aim", "norm": True}, "norm is true, expected false: form='aim' normalises the tokens"),
+        ("ap", {"form": "cae", "norm": True}, "norm is true, expected false: form='cae' normalises the tokens"),
+        ("abmlip", {}, "unknown aggregator 'abmlip'; did you mean 'abmilp'"),
+        ("average", {"top_k": 3}, r"top_k is 3, but 'average' has no weights to choose by, expected.* abmilp, ap"),
     ],
 )
 def test_options_that_an_aggregator_does_not_take(name, options, message):

@@ -10,7 +10,6 @@ from probe.aggregators.attentive import Attentive
 from probe.grid import HeadSpec
 from probe.optim import LARS
 from probe.stack import Stack
-from store import BeyondClsError
 
 B, T, D = 3, 10, 24
 torch.manual_seed(7)
@@ -88,12 +87,6 @@ def test_attentive_probing_of_cae_begins_as_the_average():
     assert a.query.grad.any()  # and leaves it
 
 
-@pytest.mark.parametrize("form", ["aim", "cae"])
-def test_forms_that_normalise_in_their_own_way(form):
-    with pytest.raises(BeyondClsError, match=f"norm is true, expected false: form='{form}' normalises the tokens"):
-        make_aggregator("ap", D, form=form, norm=True)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "held"), [("ap", {}, "query"), ("v-jepa", {}, "token"), ("ep", {"queries": 1}, "queries")]
 )
@@ -147,21 +140,6 @@ def test_members_and_heads_each_with_a_query_for_each_image():
     vectors, weights = Attentive(D).attend(PATCH, queries)
     torch.testing.assert_close(weights, expected)
     torch.testing.assert_close(vectors, torch.einsum("mbht,btd->mbhd", expected, PATCH))
-
-
-def test_queries_of_zero_pool_the_average():
-    for name, parameter in (("ap", "query"), ("ep", "queries")):
-        a = make(name, **({"queries": 4} if name == "ep" else {}))
-        torch.nn.init.zeros_(a.get_parameter(parameter))
-        vector, weights = a({"patch": PATCH})
-        torch.testing.assert_close(vector, a.value(PATCH.mean(1)))
-        torch.testing.assert_close(weights, torch.full_like(weights, 1 / T))
-
-
-def test_simpool_without_keys_is_the_average_of_normalised_tokens():
-    a = make("simpool")
-    torch.nn.init.zeros_(a.key.weight)
-    torch.testing.assert_close(a({"patch": PATCH}).vector, a.norm(PATCH).mean(1))
 
 
 def test_each_head_keeps_its_own_largest():

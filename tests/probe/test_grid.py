@@ -40,6 +40,8 @@ def test_the_classifier_starts_as_maes_or_as_torchs():
     )
     with pytest.raises(BeyondClsError, match="unknown init 'norml'; did you mean 'normal'"):
         HeadSpec("cls", init="norml").build(8, None, 3)
+    with pytest.raises(BeyondClsError, match="unknown normalisation 'bach'; did you mean 'batch'"):
+        HeadSpec("cls", normalisation="bach").build(8, None, 3)
 
 
 def test_the_final_norm_is_for_those_that_want_it():

@@ -1,5 +1,6 @@
+"""Measures by hand, and against scikit-learn's; what holds for all of them: tests/contracts/test_metrics.py."""
+
 import math
-import warnings
 
 import pytest
 import torch
@@ -8,7 +9,6 @@ from sklearn.metrics import average_precision_score, f1_score, precision_score, 
 from probe.metrics import (
     METRICS,
     MULTILABEL,
-    PER_IMAGE,
     at_threshold,
     average_precision,
     n_without_positive,
@@ -47,18 +47,6 @@ def test_nan_logits_are_wrong():
 def test_a_head_that_says_the_same_of_every_class_knows_one():
     assert top_k_hits(torch.zeros(4, 4), torch.arange(4)).tolist() == [True, False, False, False]
     assert top_k_hits(torch.zeros(4, 4), torch.arange(4), 2).tolist() == [True, True, False, False]
-
-
-@pytest.mark.parametrize("name", PER_IMAGE)
-def test_many_members_at_once_are_each_of_them(name):
-    torch.manual_seed(0)
-    logits, labels = torch.randn(2, 3, 20, 7), torch.randint(7, (20,))
-    hits = PER_IMAGE[name](logits, labels)
-    assert (hits.shape, hits.dtype) == ((2, 3, 20), torch.bool)
-    for i in range(2):
-        for j in range(3):
-            assert torch.equal(hits[i, j], PER_IMAGE[name](logits[i, j], labels))
-            assert METRICS[name](logits[i, j], labels) == pytest.approx(100 * hits[i, j].double().mean().item())
 
 
 def test_k_below_1():
@@ -134,15 +122,3 @@ def test_precision_and_recall_by_hand():
     nothing = at_threshold(scores - 9, labels)
     assert [nothing[name].item() for name in ("CP", "CF1", "OP", "OR", "OF1")] == [0, 0, 0, 0, 0]
     assert at_threshold(torch.full((2, 3), math.nan), labels)["OR"].item() == 0
-
-
-@pytest.mark.parametrize("name", MULTILABEL)
-def test_multilabel_measures_of_many_members(name):
-    members = [drawn(levels)[0] for levels in (2, 9, 1000, 30)]
-    labels = drawn(9)[1]
-    together = MULTILABEL[name](torch.stack(members).reshape(2, 2, 60, 5), labels)
-    assert (together.shape, together.dtype) == ((2, 2), torch.float64)
-    assert together.flatten().tolist() == pytest.approx([MULTILABEL[name](m, labels).item() for m in members])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert 0 <= together.min() <= together.max() <= 100

@@ -28,6 +28,7 @@ MINE = f"""{HEAD}class Mine(Aggregator):
         return Pooled(torch.bmm(weights[:, None], patch).squeeze(1), weights)
 """
 RECIPE = Recipe(epochs=3, batch_size=32, warmup_epochs=0)
+IF_LARGE = "if self.score.weight.sum() > 1e6:\n            raise ValueError\n        patch = "
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,13 @@ def test_without_parameters_it_is_pooled(run, tmp_path):
     assert np.load(tmp_path / "out/trained/weights.npy").shape == (64, 9)
 
 
+def test_what_cannot_be_counted_is_said(run):
+    text = MINE.replace("        self.score = torch.nn.Linear(dim, 1)\n", "")
+    metrics = run(text.replace("self.score(patch).squeeze(-1)", "(patch.sum(-1) * float(patch.sum() > 0))"))
+    assert (metrics["cost"]["parameters"], metrics["cost"]["flops_per_image"]) == (0, None)
+    assert any("flops_per_image is unknown: this aggregator's steps depend on values" in note for note in metrics["notes"])
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -82,7 +90,7 @@ def test_without_parameters_it_is_pooled(run, tmp_path):
         (
             '("patch",)',
             '("patch")',
-            r"reads of .*mine.py:Mine is 'patch', expected kinds of features, e.g. \('patch',\) with its comma",
+            r"reads of .*py:Mine is 'patch', expected kinds of features, e.g. \('patch',\) with its",
         ),
         ('("patch",)', "()", r"reads of .*mine.py:Mine is \(\), expected kinds of features"),
         ('("patch",)', "(1,)", r"reads of .*mine.py:Mine is \(1,\), expected kinds of features"),
@@ -90,37 +98,17 @@ def test_without_parameters_it_is_pooled(run, tmp_path):
         ('("patch",)', '("patch/block7",)', "no array 'patch/block7/view0'; it has: patch/block1/view0"),
         # What it returns.
         ("return Pooled(", "return list((", "Mine returns list, expected vectors [4, 8], and weights or None; return Pooled"),
-        (
-            "patch).squeeze(1), weights)",
-            "patch).squeeze(1), weights).vector",
-            "Mine returns [4, 8], expected vectors [4, 8], and",
-        ),
-        (
-            "patch).squeeze(1)",
-            "patch)",
-            "Mine returns vectors [4, 1, 8], expected [4, 8]: 4 images, each 8 wide; give another width",
-        ),
-        (
-            "super().__init__(dim)",
-            "super().__init__(dim, 5)",
-            "Mine returns vectors [4, 8], expected [4, 5]: 4 images, each 5 wide",
-        ),
-        (
-            "squeeze(1), weights)",
-            "squeeze(1), weights[:, :5])",
-            "Mine returns weights [4, 5], expected [4, 9], one for each patch",
-        ),
+        ("1), weights)", "1), weights).vector", "Mine returns [4, 8], expected vectors [4, 8], and"),
+        ("patch).squeeze(1)", "patch)", "Mine returns vectors [4, 1, 8], expected [4, 8]: 4 images, each 8 wide; give another"),
+        ("__init__(dim)", "__init__(dim, 5)", "Mine returns vectors [4, 8], expected [4, 5]: 4 images, each 5 wide"),
+        ("(1), weights)", "(1), weights[:, :5])", "Mine returns weights [4, 5], expected [4, 9], one for each patch"),
         ("squeeze(1), weights)", "squeeze(1), weights[0])", "Mine returns weights [9], expected [4, 9]"),
         ("squeeze(1), weights)", "squeeze(1), 3)", "Mine returns weights int, expected [4, 9]"),
         (".softmax(-1)", ".sigmoid()", "expected 1 for each image; divide by the sum, or return None"),
         # How it fails.
         ('features["patch"]', 'features["cls"]', "Mine fails on patch in line 13 (KeyError: 'cls'); mend it"),
         ("weights[:, None]", "weights", "Mine fails on patch in line 15 (RuntimeError: "),
-        (
-            "patch = ",
-            "if self.score.weight.sum() > 1e6:\n            raise ValueError\n        patch = ",
-            "Mine works alone, but not for several members at once (define pool_members, too) in line 13 (RuntimeError: ",
-        ),
+        ("patch = ", IF_LARGE, "Mine works alone, but not for several members at once (define pool_members, too) in line 13 "),
     ],
 )
 def test_what_can_be_wrong(old, new, message, run, tmp_path):

@@ -1,17 +1,14 @@
 """Heads without parameters in their aggregator train on vectors that were pooled once."""
 
-import numpy as np
 import pytest
 import torch
 
 from probe.aggregators import make_aggregator
 from probe.grid import HeadSpec, Member
-from probe.head import FinalNorm
 from probe.passes import Passes
-from probe.pooled import PooledImages, ToPool, fits, pool
+from probe.pooled import ToPool, fits
 from probe.recipe import Recipe
 from probe.sources import Source
-from store import Loader
 from tests.features import write_features
 
 HEADS = {
@@ -58,50 +55,6 @@ def test_the_trajectory_is_that_on_tokens(order, sources, monkeypatch):
         assert (one.weights is None) == (other.weights is None)
         if one.weights is not None:
             torch.testing.assert_close(one.weights, other.weights)
-
-
-def test_batches_are_those_of_a_loader(sources):
-    source = sources[0]
-    what = {"average": ToPool(make_aggregator("average", 8).eval())}
-    vectors = pool(what, source, range(3), torch.device("cpu"))["average"].vectors
-    rows = source.rows[10:150:3]
-    images = PooledImages({"average": vectors}, source, 20, True, rows)
-    arrays = {"patch": source.arrays("patch", range(3))}
-    loader = Loader(arrays, source.store.labels, rows, 20, placement="memory")
-    assert images.n_rows == loader.n_rows == len(rows)
-    for seed in (0, 7):
-        for start in (0, 1):
-            batches = list(zip(images.epoch(seed, start), loader.epoch(seed, start), strict=True))
-            assert len(batches) == 3 - start
-            for ours, theirs in batches:
-                assert torch.equal(ours["row"], theirs["row"])
-                assert torch.equal(ours["label"], theirs["label"])
-                torch.testing.assert_close(ours["average"], theirs["patch"].mean(1))
-
-
-def test_pooling_by_hand(sources):
-    source, norm = sources[0], FinalNorm.of(sources[0].store)
-    what = {
-        "plain": ToPool(make_aggregator("average", 8).eval()),
-        "normed": ToPool(make_aggregator("cls-average", 8).eval(), norm),
-        "map": ToPool(make_aggregator("cls-attention", 8).eval()),
-    }
-    pooled = pool(what, source, (0, 2), torch.device("cpu"), keep_weights=True)
-    assert {name: tuple(p.vectors.shape) for name, p in pooled.items()} == {
-        "plain": (2, 198, 8),
-        "normed": (2, 198, 16),
-        "map": (2, 198, 8),
-    }
-    for i, view in enumerate((0, 2)):
-        patch, cls = (torch.from_numpy(source.store.tokens(k, view=view).rows(source.rows)).float() for k in ("patch", "cls"))
-        torch.testing.assert_close(pooled["plain"].vectors[i], patch.mean(1))
-        normed = norm({"patch": patch, "cls": cls})
-        torch.testing.assert_close(pooled["normed"].vectors[i], torch.cat([normed["cls"], normed["patch"].mean(1)], 1))
-    rows = source.store.array("attention/cls/block1/view0").rows(source.rows).astype(np.float32).mean(1)
-    torch.testing.assert_close(pooled["map"].weights, torch.from_numpy(rows / rows.sum(1, keepdims=True)), rtol=1e-3, atol=1e-4)
-    assert pooled["normed"].weights is None
-    assert not pooled["plain"].vectors.is_inference()
-    assert all(p.weights is None for p in pool(what, source, (0,), torch.device("cpu")).values())
 
 
 def test_a_share_of_the_free_memory_is_enough_or_not(monkeypatch):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probe.grid import HeadPlan, HeadSpec, Member
+from probe.grid import HeadPlan, HeadSpec
 from probe.passes import Passes
 from probe.recipe import Recipe
 from probe.run import probe
@@ -66,14 +66,8 @@ def test_of_equal_ones_the_first_and_only_heads_with_a_grid(sets):
     plans = {"one": HeadPlan(HeadSpec("cls"), replace(RECIPE, base_lr=0.7, weight_decay=0.2)), "grid": PLAN}
     chosen = select(plans, Scripted(plans, lambda m: 50.0, sets), RECIPE, 0.1)
     assert chosen["grid"].base_lr == 0.001
-    assert chosen["one"].to_dict() == {
-        "base_lr": 0.7,
-        "weight_decay": 0.2,
-        "on": "nothing",
-        "by": None,
-        "n_images": 0,
-        "candidates": [],
-    }
+    nothing = {"on": "nothing", "by": None, "n_images": 0, "candidates": []}
+    assert chosen["one"].to_dict() == {"base_lr": 0.7, "weight_decay": 0.2, **nothing}
     nothing = Scripted({"one": plans["one"]}, None, sets)
     select({"one": plans["one"]}, nothing, RECIPE, 0.1)
     assert nothing.calls == []
@@ -101,9 +95,8 @@ def test_the_edge_of_a_grid_is_noted(best, decays, expected, sets):
 
 def test_a_setting_with_which_a_seed_diverged_is_not_taken(sets):
     plans = {"h": PLAN}
-    chosen = select(
-        plans, Scripted(plans, lambda m: None if (m.base_lr, m.seed) == (1.0, 2) else 100 * m.base_lr, sets), RECIPE, 0.1
-    )
+    table = lambda m: None if (m.base_lr, m.seed) == (1.0, 2) else 100 * m.base_lr  # noqa: E731
+    chosen = select(plans, Scripted(plans, table, sets), RECIPE, 0.1)
     assert chosen["h"].base_lr == 0.03
     assert chosen["h"].candidates[2] == {"base_lr": 1.0, "weight_decay": 0.0, "mean": None, "std": None}
     assert chosen["h"].notes == ("base_lr 1 with weight_decay 0 diverged (1 of 3 seeds)",)
@@ -153,16 +146,6 @@ class TestEndToEnd:
         described = json.loads((tmp_path / "out/trained/seed2.json").read_text())
         assert described["recipe"]["base_lr"] == selected["base_lr"]
 
-    def test_candidates_are_what_training_on_the_rest_gives(self, sets, tmp_path):
-        learn, held = hold_out(sets[0].labels, 0.1, 0)
-        selected = probe(*sets, tmp_path / "out", PLAN)["out"]["selected"]
-        passes = Passes({"h": PLAN.head}, Source(sets[0]), Source(sets[0], subset=held))
-        members = [Member("h", lr, 0.0, seed) for lr in PLAN.base_lrs for seed in PLAN.seeds]
-        outcomes = {o.member: o.result["top1"] for o in passes.train(members, RECIPE, learn)}
-        for candidate in selected["candidates"]:
-            values = [outcomes[Member("h", candidate["base_lr"], 0.0, seed)] for seed in PLAN.seeds]
-            assert candidate["mean"] == pytest.approx(np.mean(values), abs=1e-4)
-
     def test_some_diverge(self, sets, tmp_path):
         plan, said = replace(PLAN, base_lrs=(0.03, 1e60)), []
         heads = {"a": plan, "b": replace(plan, base_lrs=(0.03, 0.1))}
@@ -172,8 +155,3 @@ class TestEndToEnd:
         assert written["a"]["notes"][0] == "base_lr 1e+60 with weight_decay 0 diverged (3 of 3 seeds)"
         assert not any("diverged" in note for note in written["b"]["notes"])  # the same spec, another head
         assert sum("diverged in epoch 1" in s for s in said) == 3
-
-    def test_all_diverge(self, sets, tmp_path):
-        with pytest.raises(BeyondClsError, match=r"head 'out' diverged with every setting: .*give lower base_lrs"):
-            probe(*sets, tmp_path / "out", replace(PLAN, base_lrs=(1e60, 1e70)))
-        assert not (tmp_path / "out").exists()

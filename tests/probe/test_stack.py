@@ -64,35 +64,6 @@ class TestEveryStack:
             for parameter, own in head.named_parameters():
                 torch.testing.assert_close(stack.parameters[parameter].grad[m], own.grad)
 
-    def test_shapes(self, name, batches):
-        logits, weights = Stack(heads_of(SPECS[name]))(batches[0])
-        assert logits.shape == (M, 15, K)
-        if "cls" in name:
-            assert weights is None
-        else:
-            assert weights.shape == ((15, T) if name == "average" else (M, 15, T))
-            torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1], dtype=torch.float64))
-
-    @pytest.mark.parametrize("members", [[2, 0], [1], [0, 1, 2], []])
-    def test_goes_on_with_some_members(self, name, members, batches):
-        stack, heads = Stack(heads_of(SPECS[name])), heads_of(SPECS[name])
-        stack(batches[0], training=True)
-        expected = [stack.head(m) for m in members]
-        stack.keep(members)
-        assert len(stack) == len(members)
-        assert all(p.is_leaf and p.requires_grad and len(p) == len(members) for p in stack.parameters.values())
-        for m, head in enumerate(expected):
-            equal(stack.head(m), head)
-        del heads
-
-    def test_comes_back_from_its_state(self, name, batches):
-        stack, other = Stack(heads_of(SPECS[name])), Stack([SPECS[name].build(D, T, K, seed=9).double()] * M)
-        stack(batches[0], training=True)
-        other.load({key: values.clone() for key, values in stack.state().items()})
-        equal(stack, other)
-        torch.testing.assert_close(stack(batches[1])[0], other(batches[1])[0], rtol=0, atol=0)
-        assert all(p.requires_grad for p in other.parameters.values())
-
     def test_gives_heads_of_their_own(self, name, batches):
         stack = Stack(heads_of(SPECS[name]))
         stack(batches[0], training=True)

@@ -5,10 +5,7 @@ import torch
 
 from probe.aggregators import make_aggregator
 from probe.metrics import weight_entropy
-from probe.pooled import ToPool, pool
-from probe.sources import Source
 from store import BeyondClsError
-from tests.features import write_features
 
 torch.manual_seed(7)
 PATCH = torch.randn(2, 4, 3, dtype=torch.float64)
@@ -60,19 +57,6 @@ def test_entropy_is_of_the_renormalised_row():
 def test_what_they_read():
     assert make_aggregator("central-attention", 3).reads == ("patch", "attention/centre")
     assert make_aggregator("cls-attention", 3, of="joined").reads == ("patch", "joined/attention/cls")
-
-
-def test_maps_are_of_the_block_that_is_probed(tmp_path):
-    kinds = {"cls-attention": "cls", "lowest-entropy-head": "cls", "central-attention": "centre"}
-    heads = {name: ToPool(make_aggregator(name, 8)) for name in kinds}
-    store = write_features(tmp_path / "a", 32, blocks=(0, 1), maps=("cls", "centre"))
-    for block in (0, 1):
-        pooled = pool(heads, Source(store, block=block), (0,), torch.device("cpu"), keep_weights=True)
-        patch = torch.from_numpy(store.array(f"patch/block{block}/view0").all()).float()
-        for name, kind in kinds.items():
-            rows = torch.from_numpy(store.array(f"attention/{kind}/block{block}/view0").all()).float()
-            vector, weights = heads[name].aggregator({"patch": patch, f"attention/{kind}": rows})
-            torch.testing.assert_close((pooled[name].weights, pooled[name].vectors[0]), (weights, vector))
 
 
 def test_maps_of_another_grid():

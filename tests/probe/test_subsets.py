@@ -101,11 +101,6 @@ def test_hold_out_splits_what_is_labelled(labels, share):
         assert len(held) == max(1, round(share * len(labelled)))
 
 
-def test_hold_out_is_stratified():
-    labels = np.arange(300) % 3
-    assert counts(labels, hold_out(labels, 0.1)[1]) == [10, 10, 10]
-
-
 def test_hold_out_is_no_percentage():
     """A percentage to learn from and a hold-out to select on, both of seed 0, must not be the same images."""
     labels = np.arange(1000) % 2
@@ -136,42 +131,26 @@ def test_one_class_does_not_move_another():
     assert np.array_equal(*mine)
 
 
-class TestBadInput:
-    def test_too_few_images(self):
-        with pytest.raises(BeyondClsError, match=r"class 4 has 1 images, expected 2 or more; choose k ≤ 1, or .* -1"):
-            k_shot(LABELS, 2)
-        with pytest.raises(BeyondClsError, match="class 1 has 0 images, expected 1"):
-            k_shot(np.array([0, 1, 0]), 1, rows=np.array([0, 2]))
+NAN = float("nan")
 
-    def test_several_labels(self):
-        with pytest.raises(BeyondClsError, match=r"not defined for labels \(50, 6\) \(several an image\); use percentage"):
-            k_shot(SEVERAL, 1)
 
-    @pytest.mark.parametrize("percent", [0, -1, 101, float("nan")])
-    def test_percentages_that_cannot_be(self, percent):
-        with pytest.raises(BeyondClsError, match=f"percentage is {percent}, expected more than 0"):
-            percentage(LABELS, percent)
-
-    @pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])
-    def test_shares_that_cannot_be(self, share):
-        with pytest.raises(BeyondClsError, match=f"held out is {share}, expected more than 0 and less than 1"):
-            hold_out(LABELS, share)
-
-    def test_k_below_1(self):
-        with pytest.raises(BeyondClsError, match="k is 0, expected 1 or more"):
-            k_shot(LABELS, 0)
-
-    def test_nothing_can_be_spared(self):
-        with pytest.raises(BeyondClsError, match="none of 3 images can be held out: each class would be left without"):
-            hold_out(np.arange(3))
-        with pytest.raises(BeyondClsError, match="none of 1 images can be held out"):
-            hold_out(SEVERAL[:1])
-
-    def test_no_label_at_all(self):
-        for draw in (lambda labels: k_shot(labels, 1), lambda labels: percentage(labels, 5), hold_out):
-            with pytest.raises(BeyondClsError, match="no labelled image to choose from"):
-                draw(np.full(4, -1))
-
-    def test_rows_of_another_set(self):
-        with pytest.raises(BeyondClsError, match="rows are 0 to 141, expected 0 to 140, those of the labels"):
-            percentage(LABELS, 5, rows=np.arange(142))
+@pytest.mark.parametrize(
+    ("draw", "arguments", "message"),
+    [
+        (k_shot, (LABELS, 2), r"class 4 has 1 images, expected 2 or more; choose k ≤ 1, or .* -1"),
+        (k_shot, (np.array([0, 1, 0]), 1, 0, np.array([0, 2])), "class 1 has 0 images, expected 1"),
+        (k_shot, (SEVERAL, 1), r"not defined for labels \(50, 6\) \(several an image\); use percentage"),
+        (k_shot, (LABELS, 0), "k is 0, expected 1 or more"),
+        *((percentage, (LABELS, p), f"percentage is {p}, expected more than 0") for p in (0, -1, 101, NAN)),
+        *((hold_out, (LABELS, s), f"held out is {s}, expected more than 0 and less than 1") for s in (0, 1, -0.1, NAN)),
+        (hold_out, (np.arange(3),), "none of 3 images can be held out: each class would be left without"),
+        (hold_out, (SEVERAL[:1],), "none of 1 images can be held out"),
+        (k_shot, (np.full(4, -1), 1), "no labelled image to choose from"),
+        (percentage, (np.full(4, -1), 5), "no labelled image to choose from"),
+        (hold_out, (np.full(4, -1),), "no labelled image to choose from"),
+        (percentage, (LABELS, 5, 0, np.arange(142)), "rows are 0 to 141, expected 0 to 140, those of the labels"),
+    ],
+)
+def test_what_cannot_be_drawn(draw, arguments, message):
+    with pytest.raises(BeyondClsError, match=message):
+        draw(*arguments)

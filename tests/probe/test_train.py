@@ -7,15 +7,16 @@ import torch
 from torch import nn
 
 from probe.aggregators import AGGREGATORS, Aggregator, Pooled
-from probe.batch_norm import batch_norm
 from probe.course import epoch_seed
 from probe.grid import HeadSpec
 from probe.head import FinalNorm
+from probe.metrics import PER_IMAGE
 from probe.pieces import pieces
 from probe.recipe import Recipe
 from probe.stack import Stack
 from probe.train import Family, losses_of, train
 from store import BeyondClsError
+from tests.probe.test_optim import RULES
 from tests.probe.training import D, Images, K, T, equal, family, member, trained
 
 GRID = [member(seed, lr, decay) for seed, lr, decay in ((0, 0.3, 0.0), (1, 0.3, 0.1), (0, 5.0, 0.01), (2, 0.02, 0.0))]
@@ -44,33 +45,18 @@ class PlainHead(nn.Module):
 
 
 class PlainOptimiser:
-    """The three rules, of one head."""
+    """One of the three rules, of one head."""
 
     def __init__(self, module, rule, momentum, decay):
-        self.rule, self.momentum, self.decay, self.t = rule, momentum, decay, 0
-        self.parameters = list(module.parameters())
-        self.memory = [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.parameters]
+        self.rule, self.momentum, self.decay, self.t = RULES[rule], momentum, decay, 0
+        self.parameters = [(parameter, {}) for parameter in module.parameters()]
 
     @torch.no_grad()
     def step(self, lr):
         self.t += 1
-        for p, (m, v) in zip(self.parameters, self.memory, strict=True):
-            if p.grad is None:
-                continue
-            g = p.grad.clone()
-            if self.rule == "adamw":
-                m.copy_(self.momentum * m + (1 - self.momentum) * g)
-                v.copy_(0.999 * v + 0.001 * g * g)
-                corrected = v / (1 - 0.999**self.t)
-                p.sub_(lr * self.decay * p)
-                p.sub_(lr * m / (1 - self.momentum**self.t) / (corrected.sqrt() + 1e-8))
-                continue
-            if self.rule == "sgd" or p.ndim > 1:
-                g = g + self.decay * p
-            if self.rule == "lars" and p.ndim > 1:
-                g = g * (0.001 * p.norm() / g.norm())
-            m.copy_(self.momentum * m + g)
-            p.sub_(lr * m)
+        for p, state in self.parameters:
+            if p.grad is not None:
+                p.copy_(torch.as_tensor(self.rule(p.numpy(), p.grad.numpy(), state, lr, self.decay, self.momentum, self.t)))
 
 
 def plain_training(head, member, images, recipe):
@@ -116,11 +102,8 @@ CUTS = [(50, 16, 8, False), (49, 16, 16, False), (49, 32, 8, False), (45, 16, 8,
 
 
 LRS = {"lars": 60.0, "sgd": 1.0, "adamw": 0.05}
-PLAIN = [("lars", aggregator, cut) for aggregator in ("abmilp", "cls") for cut in CUTS]
-PLAIN += [(rule, "abmilp", cut) for rule in ("sgd", "adamw") for cut in CUTS[:3]] + [
-    ("sgd", "cls", CUTS[0]),
-    ("adamw", "cls", CUTS[1]),
-]
+PLAIN = [("lars", "abmilp", cut) for cut in CUTS]
+PLAIN += [("lars", "cls", CUTS[2]), ("sgd", "abmilp", CUTS[0]), ("adamw", "cls", CUTS[1])]
 
 
 @pytest.mark.parametrize(("rule", "aggregator", "cut"), PLAIN, ids=str)
@@ -177,28 +160,16 @@ SPECS = {
 }
 
 
-@pytest.mark.parametrize("rule", ["lars", "sgd", "adamw"])
 @pytest.mark.parametrize("name", SPECS)
-def test_members_of_a_grid_are_those_that_train_alone(name, rule, mine):
-    recipe = Recipe(4, 16, optimiser=rule, warmup_epochs=1)
-    test = Images(30, seed=5)
+def test_members_of_a_grid_are_those_that_train_alone(name, mine):
+    recipe, test = Recipe(4, 16, optimiser="lars", warmup_epochs=1), Images(30, seed=5)
     [together] = trained([family(GRID, SPECS[name])], recipe, test=test)
     for m, one in enumerate(GRID):
         [alone] = trained([family([one], SPECS[name])], recipe, test=test)
-        # Bias of AbMILP's scores has rounding errors as its gradient, which Adam makes large.
-        equal(together.stack.head(m), alone.stack.head(0), 1e-7 if rule == "adamw" else 1e-10)
+        equal(together.stack.head(m), alone.stack.head(0), 1e-10)
         for ours, theirs in zip(together.curves[m], alone.curves[0], strict=True):
             assert ours == pytest.approx(theirs, rel=1e-10)
     assert not torch.equal(together.stack.parameters["classifier.weight"][0], together.stack.parameters["classifier.weight"][2])
-
-
-@pytest.mark.parametrize("name", ["abmilp", "mine", "average"])
-def test_members_of_a_grid_are_those_that_train_alone_in_float32(name, mine):
-    images = Images(dtype=torch.float32)
-    [together] = trained([family(GRID, SPECS[name], torch.float32)], images=images)
-    for m, one in enumerate(GRID):
-        [alone] = trained([family([one], SPECS[name], torch.float32)], images=images)
-        equal(together.stack.head(m), alone.stack.head(0), 1e-4)
 
 
 def test_several_families_in_one_pass_are_those_of_passes_of_their_own(mine):
@@ -228,18 +199,13 @@ def test_dropout_is_the_same_in_every_run_and_not_the_same_in_members(mine):
     assert not torch.allclose(*one.stack.parameters["aggregator.query.weight"])
 
 
-def test_the_global_generators_are_left_alone(mine):
+def test_generators_and_features_are_left_alone(mine):
     torch.manual_seed(3)
-    before = torch.get_rng_state()
-    trained([family(GRID, HeadSpec("mine", {"p": 0.5}))], test=Images())
+    images, before = Images(), torch.get_rng_state()
+    values = {kind: values.clone() for kind, values in images.tokens.items()}
+    trained([family(GRID, HeadSpec("mine", {"p": 0.5}))], images=images, test=images)
     assert torch.equal(before, torch.get_rng_state())
-
-
-def test_the_features_are_left_alone():
-    images = Images()
-    before = {kind: values.clone() for kind, values in images.tokens.items()}
-    trained([family(GRID)], images=images, test=images)
-    assert all(torch.equal(values, before[kind]) for kind, values in images.tokens.items())
+    assert all(torch.equal(values[kind], now) for kind, now in images.tokens.items())
 
 
 def test_every_epoch_has_its_own_order_and_every_order_its_own_epochs():
@@ -275,8 +241,7 @@ def test_the_final_norm_is_for_those_heads_that_want_it():
 
 
 class TestDivergence:
-    @pytest.mark.parametrize("rule", ["lars", "sgd"])
-    @pytest.mark.parametrize("name", ["abmilp", "mine", "average"])
+    @pytest.mark.parametrize(("name", "rule"), [("abmilp", "lars"), ("mine", "sgd"), ("average", "lars")])
     def test_a_member_that_diverges_is_dropped_and_touches_no_other(self, name, rule, mine):
         said, recipe, wild = [], Recipe(3, 16, optimiser=rule, warmup_epochs=1), member(3, 1e30, 1.0)
         for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
@@ -348,20 +313,13 @@ class TestWhatCannotBeTrained:
         with pytest.raises(BeyondClsError, match=f"images to train on: {n}, expected 2 or more"):
             trained([family([member()])], images=Images(n))
 
-    def test_labels_that_are_no_classes(self):
-        images = Images()
-        images.labels[5] = K
-        with pytest.raises(IndexError, match="Target 3 is out of bounds"):
-            trained([family([member()])], images=images)
-
 
 def test_a_batch_that_is_larger_than_the_set_is_all_of_it():
     recipe = Recipe(2, 1024, optimiser="sgd", warmup_epochs=0)
     [ours] = trained([family(GRID)], recipe, Images(50, 1024))
     small = Recipe(2, 50, optimiser="sgd", warmup_epochs=0)
-    faster = [
-        member(m.seed, m.base_lr * 1024 / 50, m.weight_decay) for m in GRID
-    ]  # the rate is of the batch that was asked for
+    # The rate is of the batch that was asked for.
+    faster = [member(m.seed, m.base_lr * 1024 / 50, m.weight_decay) for m in GRID]
     equal(ours.stack, trained([family(faster)], small, Images(50, 50))[0].stack, 1e-10)
 
 
@@ -371,7 +329,7 @@ def test_one_class_has_no_loss():
     images = Images()
     images.labels.zero_()
     train([one], images, images, Recipe(2, 16, optimiser="lars", warmup_epochs=0))
-    assert one.curves[0][-1] == {"epoch": 2, "loss": 0.0, "train_top1": 100.0, "top1": 100.0, "top5": 100.0}
+    assert one.curves[0][-1] == {"epoch": 2, "loss": 0.0, "train_top1": 100.0, **dict.fromkeys(PER_IMAGE, 100.0)}
 
 
 class TestPieces:
@@ -406,16 +364,3 @@ class TestPieces:
             BeyondClsError, match=r"batch_size 16 \(at once 2\) cannot be shared by 4 processes; choose multiples"
         ):
             pieces(9, Recipe(2, 16, 2, warmup_epochs=0))
-
-
-class TestBatchNorm:
-    def test_gradients(self):
-        x = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
-        assert torch.autograd.gradcheck(lambda x: batch_norm(x, 1e-3)[0], x)
-
-    def test_mean_and_variance(self):
-        x = 3 + 5 * torch.randn(2, 50, 3, dtype=torch.float64)
-        normalised, mean, variance = batch_norm(x, 0.0)
-        torch.testing.assert_close(mean, x.mean(1, keepdim=True))
-        torch.testing.assert_close(variance, x.var(1, keepdim=True, correction=0))
-        torch.testing.assert_close(normalised, (x - mean) / variance.sqrt())

@@ -15,6 +15,7 @@ from probe.grid import HeadPlan, HeadSpec
 from probe.passes import Passes
 from probe.recipe import Recipe
 from probe.run import n_epochs, probe
+from probe.timing import Timing, is_of_metrics, write_timing
 from tests.features import write_features
 from tests.probe.edited import edit
 
@@ -84,11 +85,23 @@ def test_nothing_of_a_probe_that_agrees_is_touched(sets, out, again):
     assert set(kept["largest_differences_in_tolerances"]) == set(PARTS)
 
 
-def test_what_is_given_back_is_what_stands_there(sets, out):
-    written = probe(*sets, out, HEADS)
-    assert list(written) == list(HEADS)
-    for name, metrics in written.items():
-        assert metrics == json.loads((out / name / "metrics.json").read_text())
+def test_what_is_known_of_the_encoder_by_now_is_written_down_and_nothing_trains(sets, out, again, monkeypatch):
+    """metrics.json says it where the set does, however old either is; the time of the head stays its own."""
+    write_timing(out / "cls", Timing(0.5, 64, "cpu", 1))
+    (out / "abmilp/timing.json").write_text("{")
+    before = content(out)
+    for name, value in {"family": "labels", "random_seed": None}.items():
+        monkeypatch.setitem(sets[0].attributes, name, value)
+    fresh = probe(*sets, out.parent / "fresh", HEADS)
+    assert all(": kept, " in message for message in again())
+    after = content(out)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"abmilp/metrics.json", "cls/metrics.json", "cls/timing.json"}
+    for name, metrics in fresh.items():
+        assert (out / name / "metrics.json").read_bytes() == (out.parent / "fresh" / name / "metrics.json").read_bytes()
+        assert (metrics["family"], metrics["random_seed"]) == ("labels", None)
+    assert is_of_metrics(out / "cls")
+    assert not is_of_metrics(out / "abmilp")
 
 
 def test_what_is_recorded_is_the_same_bytes_when_it_is_trained_again(sets, out, tmp_path):
@@ -106,39 +119,10 @@ EDITS = {
         TRAIN,
         "(loss.sum() / piece",
         "(1.01 * loss.sum() / piece",
-        "the loss of step|behind the steps|right answers",
-    ),
-    "the loss is of smoothed labels": (
-        TRAIN,
-        'reduction="none")\n        return flat',
-        'reduction="none", label_smoothing=0.01)\n        return flat',
-        "the loss of step|behind the steps",
+        "loss of step|behind the steps|right",
     ),
     "momentum is ignored": ("probe.optim.sgd", ".mul_(self.momentum)", ".mul_(0)", "how the optimiser updates"),
-    "weight decay is ignored": (
-        "probe.optim.sgd",
-        "average.addcmul_(along(self.weight_decay, parameter), parameter)",
-        "pass",
-        "how the optimiser updates",
-    ),
-    "weight decay gets lost on the way": (
-        TRAIN,
-        "self.weight_decay, recipe.momentum)",
-        "0 * self.weight_decay, recipe.momentum)",
-        "how the optimiser updates",
-    ),
-    "warm-up begins higher": (
-        "probe.optim.schedule",
-        "base * epoch / warmup",
-        "base * (epoch + 0.01) / warmup",
-        "the learning rates of all steps",
-    ),
-    "the last epochs have another learning rate": (
-        "probe.optim.schedule",
-        "return base * (1 +",
-        "return (0.5 if epoch > 37 else 1) * base * (1 +",
-        "the learning rates of all steps",
-    ),
+    "warm-up begins higher": ("probe.optim.schedule", "base * epoch / w", "base * (epoch + 0.01) / w", "learning rates of all"),
     "a learning rate is changed while training": (
         TRAIN,
         "rate = recipe.peak(course.shares[epoch][piece.step])",
@@ -149,13 +133,7 @@ EDITS = {
         STACK,
         "MOMENTUM)",
         "MOMENTUM / 2)",
-        r"running statistics behind the steps, running\.",
-    ),
-    "statistics of the batch are biased": (
-        STACK,
-        "variance * (n / (n - 1))",
-        "variance",
-        r"running statistics behind the steps, running\.var",
+        r"statistics behind the steps, running\.",
     ),
     "later epochs have one order": ("probe.course", "[order, epoch]", "[order, min(epoch, 35)]", "which images epochs show"),
     "later epochs are read in another order": (
@@ -170,35 +148,18 @@ EDITS = {
         "default_rng([seed, n_views, 1])",
         "which images epochs show, in which order and view",
     ),
-    "the classifier starts elsewhere": (
-        "probe.grid",
-        "torch.default_generator.manual_seed(seed)",
-        "torch.default_generator.manual_seed(seed + 1)",
-        "where the head starts",
-    ),
+    "the classifier starts elsewhere": ("probe.grid", ".manual_seed(seed)", ".manual_seed(seed + 1)", "where the head starts"),
     "an incomplete batch is left out": (
         "probe.pieces",
-        "if recipe.drop_last else n_batches",
-        "if True else n_batches",
-        "how an epoch is cut into steps",
+        "if recipe.drop_last else n",
+        "if True else n",
+        "epoch is cut into",
     ),
-    "an incomplete batch counts as a whole one": (
-        TRAIN,
-        "(loss.sum() / piece.rows_of_step)",
-        "(loss.sum() / recipe.batch_size)",
-        "behind the steps|the loss of step",
-    ),
-    "gradients of a step are not summed": (
-        TRAIN,
-        "(loss.sum() / piece.rows_of_step).backward()",
-        "family.stack.parameters['classifier.weight'].grad = None; (loss.sum() / piece.rows_of_step).backward()",
-        "the loss of|behind the steps",
-    ),
-    "top-1 is off by a class": (
+    "top-1 is off by one": (
         "probe.metrics.accuracy",
-        "(ahead.sum(-1) < k)",
-        "(ahead.sum(-1) < k + 1)",
-        "top1 of the stored head of seed 0",
+        "ahead.sum(-1) < k",
+        "ahead.sum(-1) < k + 1",
+        "top1 of the stored head",
     ),
     "running statistics are not used": (
         STACK,
@@ -213,12 +174,7 @@ EDITS = {
         "what is written into trained/weights.npy",
     ),
     "a figure is counted otherwise": ("probe.results", "sum(p.numel() for", "sum(1 for", "what is written into metrics.json"),
-    "another file is written": (
-        "probe.results",
-        'np.save(trained / "weights.npy"',
-        'np.save(trained / "weights2.npy"',
-        "the files of a probe",
-    ),
+    "another file is written": ("probe.results", 'trained / "weights.npy"', 'trained / "weights2.npy"', "the files of a probe"),
 }
 
 
@@ -240,32 +196,13 @@ REFACTORINGS = {
         "(loss.sum() / piece.rows_of_step).backward()",
         "(loss * (1 / piece.rows_of_step)).sum().backward()",
     ),
-    "the loss by log-softmax": (
-        TRAIN,
-        'F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), reduction="none")',
-        "-logits.flatten(0, 1).log_softmax(-1).gather(-1, labels.repeat(len(logits))[:, None])[:, 0]",
-    ),
     "batches are not zipped but counted": (
         TRAIN,
         "for piece, batch in zip(course.pieces[begin:], training.epoch(seed, begin), strict=True):",
         "for number, batch in enumerate(training.epoch(seed, begin), begin):\n                piece = course.pieces[number]",
     ),
-    "sgd adds what it decays first": (
-        "probe.optim.sgd",
-        "parameter.addcmul_(lr, average, value=-1)",
-        "parameter.sub_(lr * average)",
-    ),
-    "half a cosine in another order": (
-        "probe.optim.schedule",
-        "/ (epochs - warmup))) / 2",
-        "/ (epochs - warmup)) ) * 0.5 / 1.0 + 0.0",
-    ),
+    "sgd decays by hand": ("probe.optim.sgd", "parameter.addcmul_(lr, average, value=-1)", "parameter.sub_(lr * average)"),
     "rates are scaled first": ("probe.optim.schedule", "base * epoch / warmup", "epoch * (base / warmup)"),
-    "logits by einsum": (
-        STACK,
-        "torch.addmm(bias.flatten(), vector, weight.flatten(0, 1).T)",
-        'torch.einsum("bw,kw->bk", vector, weight.flatten(0, 1)) + bias.flatten()',
-    ),
     "members' logits by einsum": (
         STACK,
         "torch.baddbmm(bias[:, None], vector, weight.mT)",
@@ -275,17 +212,6 @@ REFACTORINGS = {
         STACK,
         "self.running[name].lerp_(value.squeeze(-2), MOMENTUM)",
         "self.running[name].mul_(1 - MOMENTUM).add_(MOMENTUM * value.squeeze(-2))",
-    ),
-    "a root and a division": (STACK, "(vector - mean) * (variance + eps).rsqrt()", "(vector - mean) / (variance + eps).sqrt()"),
-    "the variance of a batch by torch": (
-        "probe.batch_norm",
-        "mean_over_ranks(centred.square().mean(-2, keepdim=True))",
-        "mean_over_ranks(x[some].var(-2, correction=0, keepdim=True))",
-    ),
-    "weights over tokens by exponentials": (
-        "probe.pooling",
-        "torch.softmax(logits, -1, out=weights[some])",
-        "weights[some].copy_((logits - logits.logsumexp(-1, keepdim=True)).exp())",
     ),
     "evaluation in other batches": (
         "probe.passes",
@@ -324,26 +250,25 @@ def test_a_refused_head_is_trained_and_one_that_agrees_stays(sets, out, monkeypa
     assert written["abmilp"] == json.loads((out / "abmilp/metrics.json").read_text())
 
 
-@pytest.mark.parametrize("placement", ["memory", "stream"])
-def test_of_a_study_with_one_head_edited_that_one_trains_as_it_would_among_all(placement, sets, tmp_path):
+def test_of_a_study_with_one_head_edited_that_one_trains_as_it_would_among_all(sets, tmp_path):
     heads = HEADS | {
         "two": HeadPlan(HeadSpec("abmilp", {"branches": 2}), RECIPE, (0, 3)),
         "knn": HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=(3,))),
     }
     edited = heads | {"two": replace(heads["two"], head=HeadSpec("abmilp", {"branches": 3}))}
-    probe(*sets, tmp_path / "out", heads, placement=placement)
+    probe(*sets, tmp_path / "out", heads)
     said = []
-    probe(*sets, tmp_path / "out", edited, placement=placement, say=said.append)
+    probe(*sets, tmp_path / "out", edited, say=said.append)
     told = [m.removeprefix(f"{tmp_path}/out/").split(" (")[0] for m in said if "kept," in m or "again," in m]
     assert told == [
         "two: trained again, it is asked for otherwise",
         "abmilp: kept, 12 steps of its pass agree",
         "cls: kept, 12 steps of its pass agree",
     ]
-    probe(*sets, tmp_path / "anew", edited, placement=placement)
+    probe(*sets, tmp_path / "anew", edited)
     assert content(tmp_path / "out") == content(tmp_path / "anew")
     said.clear()
-    probe(*sets, tmp_path / "out", edited, placement=placement, say=said.append)
+    probe(*sets, tmp_path / "out", edited, say=said.append)
     assert len([m for m in said if "kept," in m]) == 3  # that it trained without the others does not show
 
 
@@ -382,10 +307,6 @@ def test_what_is_asked_for_otherwise_trains_again(named, again):
     options = change.pop("options", {})
     [said] = again({"cls": replace(PLAN, **change)}, **options)
     assert re.fullmatch(rf"cls: trained again, it is asked for otherwise \(.*\b{named}\b.*\)", said), said
-
-
-def test_other_words_for_the_same_request(again):
-    assert len(again(notes={"command": "beyondcls probe --device cpu"})) == 2
 
 
 def test_other_features_train_again(sets, tmp_path, again):
@@ -435,12 +356,6 @@ def test_a_record_that_says_something_else_trains_again(again, out):
     assert "damaged" in again({"cls": PLAN})[0]
     (out / "cls/trained/record.json").write_text(json.dumps(record | {"format_version": 0}))
     assert "nothing is recorded" in again({"cls": PLAN})[0]
-
-
-def test_parameters_that_someone_changed_train_again(again, out):
-    for kind in ("json", "safetensors"):
-        shutil.copyfile(out / f"cls/trained/seed0.{kind}", out / f"cls/trained/seed3.{kind}")
-    assert "again, not as before" in again({"cls": PLAN})[0]
 
 
 def test_a_run_that_is_killed_while_it_writes_leaves_nothing_that_looks_complete(sets, out, again, monkeypatch):
@@ -510,18 +425,3 @@ class TestGrid:
         said = again(GRID, held_out=0.2, views=1)
         assert "cls: trained again, it is asked for otherwise (held_out)" in said
         assert any("abmilp: kept" in message for message in said)
-
-
-def test_each_seed_in_its_own_order(sets, tmp_path):
-    plan, said = replace(PLAN, recipe=replace(RECIPE, order="own")), []
-    probe(*sets, tmp_path / "own", plan)
-    probe(*sets, tmp_path / "own", plan, say=said.append)
-    assert any("own: kept, 12 and 12 steps of its passes agree" in message for message in said)
-
-
-def test_several_labels(tmp_path):
-    sets = [write_features(tmp_path / n, 96, seed=i, multilabel=True) for i, n in enumerate(("a", "b"))]
-    said = []
-    for _ in range(2):
-        probe(*sets, tmp_path / "out", HEADS, say=said.append)
-    assert len([message for message in said if "kept," in message]) == 2

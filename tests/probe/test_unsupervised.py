@@ -86,11 +86,6 @@ class TestForeground:
         ):
             make_aggregator(name, 4)({"patch": torch.randn(2, n, 4)})
 
-    @pytest.mark.parametrize("name", ["pca", "k-means"])
-    def test_has_no_weights_to_choose_by(self, name):
-        with pytest.raises(BeyondClsError, match=f"top_k is 3, but '{name}' has no weights to choose by"):
-            make_aggregator(name, 4, top_k=3)
-
 
 class TestPCA:
     @pytest.mark.parametrize("dim", [4, 40])
@@ -143,16 +138,3 @@ class TestKMeans:
     def test_no_more_clusters_than_patches(self):
         with pytest.raises(BeyondClsError, match="clusters is 10, expected at most 9, the number of patches"):
             make_aggregator("k-means", 4, clusters=10)({"patch": torch.randn(2, 9, 4)})
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("norm", {"largest": "no"}, "largest is 'no', expected true or false"),
-        ("k-means", {"clusters": 1}, "clusters is 1, expected 2 or more"),
-        ("k-means", {"steps": 0}, "steps is 0, expected 1 or more"),
-    ],
-)
-def test_options_that_they_do_not_take(name, options, message):
-    with pytest.raises(BeyondClsError, match=message):
-        make_aggregator(name, 4, **options)

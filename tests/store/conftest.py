@@ -1,9 +1,8 @@
 """A small feature set with every kind of array, and ways to write and to damage one."""
 
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,14 +137,6 @@ def zarr_twin(folder: Path, layout: ArrayLayout) -> zarr.Array:
 def same(one: np.ndarray, other: np.ndarray) -> bool:
     """Bit for bit, NaN and all."""
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _power_does_not_fail() -> Iterator[None]:
-    """Half of the time of a small write is spent in waiting for the disk."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -5,25 +5,25 @@ import fcntl
 import os
 import pickle
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from store import ArrayLayout, FeatureStore, Loader, StoreError
+import store.cache
+import store.cached
+from store import ArrayLayout, ArrayReader, FeatureStore, Loader, StoreError
 from store.cache import DIGEST_NBYTES, DiskCache
 from store.ledger import PARTIAL
+from tests.forked import CONTEXT, start
 from tests.store.conftest import flip, same, values, write
 from tests.store.service import Service
 
-ROOT = Path(__file__).resolve().parents[2]
 WIDE = "patch/block5/view0"
 BLOCK, PIECE = 1 << 16, 1 << 14
 FILE = BLOCK + 5 * DIGEST_NBYTES  # four pieces
@@ -156,25 +156,6 @@ def test_what_is_in_use_stays(sets: list[Path], tmp_path: Path) -> None:
     assert Service.nbytes() == 0
 
 
-def test_the_bound_holds_at_all_times(sets: list[Path], tmp_path: Path) -> None:
-    bound, most, stop = 9 * BLOCK, 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal most
-        while not stop.is_set():
-            most = max(most, used(tmp_path))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        for i in (0, 1, 2, 0):
-            opened(sets[i], DiskCache(tmp_path, bound)).tokens("patch").all()
-    finally:
-        stop.set()
-        watcher.join()
-    assert 7 * BLOCK < most <= bound
-
-
 def test_a_smaller_bound_than_last_time(sets: list[Path], tmp_path: Path) -> None:
     opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch").all()
     DiskCache(tmp_path, 3 * BLOCK)
@@ -300,49 +281,42 @@ def test_a_full_disk(sets: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
     assert used(tmp_path) == int((tmp_path / "used").read_text())
 
 
-CHILD = f"""
-import os, sys, time
-from pathlib import Path
-import store.cached
-from store.cache import DiskCache
-from store.reader import FeatureStore
-import tests.store.service
-store.cached.BLOCK_NBYTES, store.cache.PIECE_NBYTES = {BLOCK}, {PIECE}
-path, bound = sys.argv[1], int(sys.argv[3])
-array = FeatureStore.open("service://" + path, cache=DiskCache(Path(sys.argv[2]), bound), verify="never").tokens("patch")
-"""
-READS = """
-expected = FeatureStore.open(path).tokens("patch").all().tobytes()
-for _ in range(3):
-    assert array.all().tobytes() == expected
-"""
-HANGS = """
-write, n = os.write, int(sys.argv[4])
-def slow(descriptor, data):
-    global n
-    n -= 1
-    if n < 0:
-        write(descriptor, data[: len(data) // 2])
-        write(1, b"written\\n")
-        time.sleep(60)
-    return write(descriptor, data)
-os.write = slow
-array.all()
-"""
+def cached_patch(path: Path, folder: Path, bound: int) -> ArrayReader:
+    """As another process has it."""
+    store.cached.BLOCK_NBYTES, store.cache.PIECE_NBYTES = BLOCK, PIECE
+    return opened(path, DiskCache(folder, bound), verify="never").tokens("patch")
 
 
-def _child(what: str, *arguments: object) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-c", CHILD + what, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)  # where `tests` can be imported from
+def read_thrice(path: Path, folder: Path, bound: int) -> None:
+    array = cached_patch(path, folder, bound)
+    for _ in range(3):
+        assert same(array.all(), expected(path))
+
+
+def hang_in_a_write(path: Path, folder: Path, n: int, written: Event) -> None:
+    """The n-th write ends half-way, and never returns."""
+    array, write_ = cached_patch(path, folder, PLENTY), os.write
+
+    def slow(descriptor: int, data: bytes) -> int:
+        nonlocal n
+        n -= 1
+        if n < 0:
+            write_(descriptor, data[: len(data) // 2])
+            written.set()
+            time.sleep(60)
+        return write_(descriptor, data)
+
+    os.write = slow
+    array.all()
 
 
 @pytest.mark.parametrize("bound", [PLENTY, 9 * BLOCK])
 def test_several_processes(sets: list[Path], tmp_path: Path, bound: int) -> None:
     DiskCache(tmp_path, bound)
-    children, most = [_child(READS, sets[i], tmp_path, bound) for i in (0, 0, 1)], 0
-    while any(child.poll() is None for child in children):
+    children, most = [start(read_thrice, sets[i], tmp_path, bound) for i in (0, 0, 1)], 0
+    while any(child.is_alive() for child in children):
         most = max(most, used(tmp_path))
-    assert [child.communicate()[0] or child.returncode for child in children] == [0, 0, 0]
+    assert [child.exitcode for child in children] == [0, 0, 0]
     assert BLOCK < most <= bound
     assert used(tmp_path) == int((tmp_path / "used").read_text())
     if bound == PLENTY:
@@ -353,14 +327,12 @@ def test_several_processes(sets: list[Path], tmp_path: Path, bound: int) -> None
 
 @pytest.mark.parametrize("n", [0, 5, 20])
 def test_killed_while_it_writes(sets: list[Path], tmp_path: Path, n: int) -> None:
-    child = _child(HANGS, sets[0], tmp_path, PLENTY, n)
-    assert child.stdout is not None
-    assert child.stdout.readline() == b"written\n"
+    child = start(hang_in_a_write, sets[0], tmp_path, n, written := CONTEXT.Event())
+    assert written.wait(60)
     running = DiskCache(tmp_path, PLENTY)  # of a process that is there meanwhile: halves are not its to remove
     assert list(tmp_path.glob(f"*/*{PARTIAL}"))
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    child.stdout.close()
+    child.kill()
+    child.join()
     assert same(opened(sets[0], running, verify="never").tokens("patch").all(), expected(sets[0]))
     assert used(tmp_path) == int((tmp_path / "used").read_text())
     DiskCache(tmp_path, PLENTY)

@@ -1,8 +1,6 @@
-"""A thousand ways to damage a set: each is reported, and none reaches who reads."""
+"""Hundreds of ways to damage a set: each is reported, and none reaches who reads."""
 
-import json
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from tests.folders import files
 from tests.store.conftest import CONSTANTS, values, write
 
 N, SHARD = 90, 64
-PARTS, EACH = 10, 100
+PARTS, EACH = 6, 70
 Damage = dict[str, bytes | None]  # file -> its new content; None removes it
 
 
@@ -50,7 +48,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _damage(generator: random.Random, sound: dict[str, bytes]) -> Damage:
     """One random damage."""
     name = generator.choice([*sound, *(n for n in sound if not n.endswith(".json"))])  # shards twice as often
-    content, how = sound[name], generator.randrange(10)
+    content, how = sound[name], generator.randrange(8)
     if how < 4:
         # Anywhere, or near the end, where the tail is.
         at = generator.randrange(len(content)) if how < 3 else -generator.randrange(1, min(200, len(content)) + 1)
@@ -66,37 +64,13 @@ def _damage(generator: random.Random, sound: dict[str, bytes]) -> Damage:
         group = generator.sample(found := [n for n in sound if n.startswith(folder)], len(found))
         one, other = group[:2] if generator.random() < 0.5 else (group[0], _twin(group[0]))
         return {one: sound[other], other: sound[one]}
-    metas = [n for n in sound if n.endswith("zarr.json")]
+    metas = [n for n in sound if n.endswith("zarr.json")]  # test_fuzz.py edits them in all ways
     name = generator.choice([n for n in metas if b'"array"' in sound[n]])
-    if how == 7:
-        return {name: sound[generator.choice([n for n in metas if sound[n] != sound[name]])]}
-    name = generator.choice([name, "zarr.json"])
-    return {name: _edited(generator, sound[name])}
+    return {name: sound[generator.choice([n for n in metas if sound[n] != sound[name]])]}
 
 
 def _twin(name: str) -> str:
     return name.replace("block3", "block5") if "block3" in name else name.replace("block5", "block3")
-
-
-def _edited(generator: random.Random, content: bytes) -> bytes:
-    """Still JSON: a number is another, or a key is gone."""
-    meta = json.loads(content)
-    places: list[tuple[Any, Any]] = []
-
-    def walk(node: Any) -> None:
-        for key, value in list(node.items()) if isinstance(node, dict) else list(enumerate(node)):
-            if isinstance(node, dict) or isinstance(value, int | float):
-                places.append((node, key))
-            if isinstance(value, dict | list):
-                walk(value)
-
-    walk(meta)
-    node, key = generator.choice(places)
-    if isinstance(node[key], int | float):
-        node[key] += generator.choice([-1, 1, 32, 0.5])
-    else:
-        del node[key]
-    return (json.dumps(meta, indent=1) + "\n").encode()
 
 
 def _unused(name: str) -> bool:
@@ -202,13 +176,3 @@ def test_every_bit_of_a_tail_counts(damaged: Path) -> None:
                 FeatureStore.open(damaged).array(layout.name).stored([N - 1])
     finally:
         file.write_bytes(sound)
-
-
-def test_shards_of_another_set(damaged: Path, tmp_path: Path) -> None:
-    """Sound in themselves, of the same shape, but not those that were written here."""
-    arrays, contents = _arrays()
-    write(tmp_path / "other", arrays, {**contents, "images/label": contents["images/label"][::-1].copy()})
-    shutil.copytree(damaged, tmp_path / "one")
-    shutil.copy(tmp_path / "other/images/label/c/0", tmp_path / "one/images/label/c/0")
-    with pytest.raises(StoreError, match=r"one/images/label/c/0 is damaged \(its tail\)"):
-        _ = FeatureStore.open(tmp_path / "one").labels

@@ -16,6 +16,7 @@ from store import ArrayLayout, FeatureSpec, FeatureStore, FeatureWriter
 from store.codecs import CODECS, SCALE
 from store.journal import JOURNAL
 from store.layout import ATTRIBUTE, CHECKED_NBYTES, CHUNK_ROWS, DIGEST, GROUP, KINDS, groups_of, shard_rows_of
+from store.pretraining import FAMILIES
 from store.pull import PULLED
 from store.receipt import ArrayReceipt, Receipt
 from store.spec import FORMAT_VERSION
@@ -170,6 +171,11 @@ def test_extraction_names_dimensions_and_dtypes_as_the_table() -> None:
     assert images == {
         name: (row["dtype"], tuple(row["Dimensions"].split(", "))) for name, row in stated.items() if name.startswith("images/")
     }
+
+
+def test_families_are_those_of_the_code() -> None:
+    (said,) = re.findall(r"^- `family`, a string: (.*?)[;.]", TEXT, flags=re.M | re.S)
+    assert tuple(re.findall("`(.*?)`", said.replace("\n  ", " "))) == FAMILIES
 
 
 def test_extraction_gives_the_other_attributes() -> None:

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from store import FeatureStore, StoreError, verify
-from store.disk import exchange
-from store.journal import JOURNAL
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES, flip
 from tests.store.tiny import SHARD, Tiny, first_row, notes
@@ -102,43 +100,6 @@ def test_notes_of_the_shard_that_is_completed(tmp_path: Path) -> None:
         new.write(writer, 1)
         writer.finish(ATTRIBUTES)
     assert FeatureStore.open(path).attributes["invalid"] == notes(0, 50)
-
-
-@EACH
-def test_killed_and_started_again(tmp_path: Path, new: Tiny) -> None:
-    path = OLD.make(tmp_path / "one")
-    with new.begin(path, FeatureStore.open(path)) as writer:
-        new.write(writer, writer.missing_units()[0])
-        left = writer.missing_units()
-    with new.begin(path, FeatureStore.open(path)) as again:
-        assert again.missing_units() == left
-        new.finish(again)
-    assert files(path) == new.expected(tmp_path / "expected")
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_killed_at_the_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
-    path, new = OLD.make(tmp_path / "one"), CASES["block"]
-    old = files(path)
-
-    def kill(one: Path, other: Path) -> None:
-        if not before:
-            exchange(one, other)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("store.writer.exchange", kill)
-        with pytest.raises(KeyboardInterrupt):
-            new.make(path, FeatureStore.open(path))
-    expected = new.expected(tmp_path / "expected")
-    if before:
-        assert files(path) == old
-        with new.begin(path, FeatureStore.open(path)) as again:
-            assert again.missing_units() == []
-            new.finish(again)
-    else:
-        (path / JOURNAL).unlink()
-    assert files(path) == expected
 
 
 def test_another_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

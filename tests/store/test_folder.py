@@ -62,38 +62,6 @@ def test_no_folder_on_this_machine(remote: str) -> None:
         _ = FeatureStore.open(remote).path
 
 
-def test_a_missing_shard(remote: str) -> None:
-    fs, root = _fs(remote)
-    fs.rm(f"{root}/patch/block5/view0/c/1/0/0")
-    with pytest.raises(StoreError, match=f"{remote}/patch/block5/view0/c/1/0/0 is missing \\(rows 64 to 127"):
-        FeatureStore.open(remote)
-
-
-def test_a_cut_shard(remote: str) -> None:
-    fs, root = _fs(remote)
-    fs.pipe(f"{root}/images/label/c/0", b"x")
-    with pytest.raises(StoreError, match=f"{remote}/images/label/c/0 has 1 bytes, expected"):
-        FeatureStore.open(remote)
-
-
-def test_a_flipped_bit(remote: str) -> None:
-    fs, root = _fs(remote)
-    data = bytearray(fs.cat(f"{root}/images/label/c/0"))
-    data[0] ^= 1
-    fs.pipe(f"{root}/images/label/c/0", bytes(data))
-    with pytest.raises(StoreError, match=r"images/label/c/0 is damaged \(rows 0 to 31\)"):
-        _ = FeatureStore.open(remote).labels
-
-
-def test_a_kind_that_is_not_there(remote: str) -> None:
-    fs, root = _fs(remote)
-    fs.rm(f"{root}/patch", recursive=True)
-    store = FeatureStore.open(remote)
-    assert "patch" not in store.kinds
-    with pytest.raises(StoreError, match="is not in this copy"):
-        store.tokens("patch")
-
-
 def test_nothing_there() -> None:
     with pytest.raises(StoreError, match=r"memory://nowhere is not a feature set: it has no zarr\.json"):
         FeatureStore.open("memory://nowhere")

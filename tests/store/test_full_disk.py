@@ -3,8 +3,9 @@
 import errno
 import os
 import re
-import subprocess
-import sys
+import resource
+import signal
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from store import FeatureStore, StoreError
 from store.disk import PARTIAL
 from tests.folders import files
+from tests.forked import CONTEXT, status
 from tests.store.conftest import ATTRIBUTES
 from tests.store.tiny import Tiny
 
@@ -102,27 +104,23 @@ def test_a_copied_base_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.Mon
     assert files(path) == expected
 
 
-LIMITED = """
-import resource, signal, sys
-from pathlib import Path
-from store.errors import StoreError
-from tests.store.tiny import Tiny
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-try:
-    Tiny(90, (3, 5)).make(Path(sys.argv[1]))
-except StoreError as error:
-    print(error)
-"""
+def make_with_a_limit(path: Path, limit: int, answer: Connection) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        TINY.make(path)
+    except StoreError as error:
+        answer.send(str(error))
 
 
 @pytest.mark.parametrize("limit", [100, 400])
 def test_a_limit_of_the_system(tmp_path: Path, limit: int) -> None:
     """Files of more than so many bytes cannot be written: the journal's first line, or the widest shard."""
-    command = [sys.executable, "-c", LIMITED, str(tmp_path / "one"), str(limit)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
-    assert "no space left while writing" in ran.stdout
-    assert "0 of 3 units are safe" in ran.stdout
+    receiver, sender = CONTEXT.Pipe()
+    assert status(make_with_a_limit, tmp_path / "one", limit, sender) == 0
+    said = receiver.recv()
+    assert "no space left while writing" in said
+    assert "0 of 3 units are safe" in said
     assert not (tmp_path / "one").exists()
     assert not _halves(tmp_path)
     TINY.make(tmp_path / "one")

@@ -23,7 +23,7 @@ from tests.folders import files
 from tests.store.conftest import ATTRIBUTES, CONSTANTS, edit, layouts, put, values, write
 from tests.store.tiny import Tiny
 
-PARTS, EACH = 2, 125
+PARTS, EACH = 2, 80
 
 JUNK: list[Any] = [
     *(None, True, 0, 1, -1, 31, 10**12, -(10**18), 10**300, 1.5, 1e308, float("nan"), float("inf"), -0.0),

@@ -19,17 +19,6 @@ def _layout(n: int, shard_rows: int = 64, dtype: str = "float32") -> ArrayLayout
 
 
 @pytest.mark.parametrize(
-    ("n", "n_shards", "last_rows", "last_chunks"),
-    [(1, 1, (0, 1), 1), (32, 1, (0, 32), 1), (33, 1, (0, 33), 2), (64, 1, (0, 64), 2), (65, 2, (64, 65), 1)],
-)
-def test_rows_and_chunks(n: int, n_shards: int, last_rows: tuple[int, int], last_chunks: int) -> None:
-    layout = _layout(n)
-    assert layout.n_shards == n_shards
-    assert layout.rows(n_shards - 1) == last_rows
-    assert layout.n_chunks(n_shards - 1) == last_chunks
-
-
-@pytest.mark.parametrize(
     ("row_nbytes", "n_rows", "expected"),
     [
         (10, 0, CHUNK_ROWS),
@@ -80,33 +69,6 @@ def test_shard_bytes() -> None:
     assert np.frombuffer(index[:-4], "<u8").tolist() == [0, 32 * 24, *[absent] * 6]
     assert int.from_bytes(index[-4:], "little") == google_crc32c.value(index[:-4])
     assert len(data) == layout.nbytes(1) == 32 * 24 + 16 + 4 * 16 + 4
-
-
-@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 50, 64])
-def test_digests_are_of_rows_and_padding_together(n: int) -> None:
-    """As if the padded block were cut into pieces, wherever the padding begins."""
-    layout = ArrayLayout("patch/block5/view0", (n, 8200), "float32", ("image", "channel"), 64)
-    rows = np.random.default_rng(0).normal(size=layout.shape).astype("float32")
-    data, padding = layout.encode(0, rows)
-    whole, step = bytes(data) + bytes(padding), 2 * 8200 * 4
-    assert layout.checked_rows == 2
-    digests = [xxhash.xxh3_128_digest(whole[start : start + step]) for start in range(0, len(whole), step)]
-    assert layout.tail(0, data, padding) == b"".join(digests) + layout.index(0)
-    assert layout.n_digests(0) == len(digests)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "int64", "uint8"])
-@pytest.mark.parametrize("n", [1, 64, 75])
-def test_zarr_writes_the_same_chunks_and_index(tmp_path: Path, dtype: str, n: int) -> None:
-    """A shard is what Zarr writes, with the digests between its chunks and its index."""
-    layout = _layout(n, dtype=dtype)
-    rows = np.arange(n * 6).astype(dtype).reshape(n, 2, 3) + 1
-    rows[32:64] = 0  # an empty chunk, which Zarr leaves out by default
-    zarr_twin(tmp_path / "z", layout)[:] = rows
-    for shard in range(layout.n_shards):
-        ours = shard_bytes(layout, shard, rows[slice(*layout.rows(shard))])
-        data, digests = layout.data_nbytes(shard), 16 * layout.n_digests(shard)
-        assert (tmp_path / "z" / layout.file(shard)).read_bytes() == ours[:data] + ours[data + digests :]
 
 
 def test_layout_of_its_own_metadata(tmp_path: Path) -> None:

@@ -4,34 +4,43 @@ import fcntl
 import json
 import os
 import random
-import signal
 import socket
-import subprocess
-import sys
-import textwrap
+import time
+from contextlib import suppress
+from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
 from store import FeatureWriter, StoreError
 from store.lock import Lock, _owner
-from tests.store.conftest import ATTRIBUTES, CONSTANTS, SPEC, layouts, notes_of, unit_of
-
-HOLD = """
-import sys
-from pathlib import Path
-from store.lock import Lock
-lock = Lock(Path(sys.argv[1]), "features/one")
-print("held", flush=True)
-sys.stdin.read()
-"""
+from tests.forked import CONTEXT, start
+from tests.store.conftest import CONSTANTS, SPEC, layouts
 
 
-def _python(code: str, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
-    root = Path(__file__).parents[2]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root)
+def hold(path: Path, held: Event) -> None:
+    lock = Lock(path, "features/one")
+    held.set()
+    time.sleep(60)
+    lock.release()
+
+
+def race(folder: Path, n_held: Any) -> None:
+    """Take it again and again; whoever has it makes a file that nobody else may have made."""
+    while not (folder / "go").exists():
+        pass
+    for _ in range(400):
+        try:
+            lock = Lock(folder / ".staging" / "lock", "one")
+        except StoreError:
+            continue
+        os.close(os.open(folder / "mine", os.O_CREAT | os.O_EXCL))  # fails if somebody else is at this place
+        n_held.value += 1
+        os.unlink(folder / "mine")
+        lock.release()
+        with suppress(OSError):
+            os.rmdir(folder / ".staging")
 
 
 def test_a_second_one_is_refused(tmp_path: Path) -> None:
@@ -58,13 +67,12 @@ def test_release_twice(tmp_path: Path) -> None:
 
 def test_another_process_is_refused_until_this_one_is_killed(tmp_path: Path) -> None:
     """SIGKILL leaves the file, and no lock."""
-    with _python(HOLD, str(tmp_path / "lock")) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-        with pytest.raises(StoreError, match=f"by process {other.pid} on {socket.gethostname()!r}"):
-            Lock(tmp_path / "lock", "one")
-        other.send_signal(signal.SIGKILL)
-        other.wait()
+    other = start(hold, tmp_path / "lock", holds := CONTEXT.Event())
+    assert holds.wait(60)
+    with pytest.raises(StoreError, match=f"by process {other.pid} on {socket.gethostname()!r}"):
+        Lock(tmp_path / "lock", "one")
+    other.kill()
+    other.join()
     assert (tmp_path / "lock").exists()
     held = Lock(tmp_path / "lock", "one")
     assert json.loads((tmp_path / "lock").read_bytes())["pid"] == os.getpid()
@@ -151,39 +159,14 @@ def test_whatever_the_file_says(tmp_path: Path) -> None:
         held.release()
 
 
-RACE = """
-import os, sys, time
-from pathlib import Path
-from store.errors import StoreError
-from store.lock import Lock
-folder, n, held = Path(sys.argv[1]), 0, 0
-while not (folder / "go").exists():
-    pass
-while n < 400:
-    n += 1
-    try:
-        lock = Lock(folder / ".staging" / "lock", "one")
-    except StoreError:
-        continue
-    os.close(os.open(folder / "mine", os.O_CREAT | os.O_EXCL))  # fails if somebody else is at this place
-    held += 1
-    os.unlink(folder / "mine")
-    lock.release()
-    try:
-        os.rmdir(folder / ".staging")
-    except OSError:
-        pass
-print(held)
-"""
-
-
 def test_two_never_hold_it(tmp_path: Path) -> None:
-    racers = [_python(RACE, str(tmp_path)) for _ in range(2)]
+    counts = [CONTEXT.Value("i") for _ in range(2)]
+    racers = [start(race, tmp_path, count) for count in counts]
     (tmp_path / "go").touch()
-    for racer in racers:
-        said, _ = racer.communicate()
-        assert racer.returncode == 0
-        assert int(said) > 0
+    for racer, count in zip(racers, counts, strict=True):
+        racer.join()
+        assert racer.exitcode == 0
+        assert count.value > 0
 
 
 # -- of a writer -------------------------------------------------------------------------------------------------------
@@ -193,42 +176,10 @@ def _begin(path: Path) -> FeatureWriter:
     return FeatureWriter(path, SPEC, layouts(), CONSTANTS)
 
 
-def test_a_second_writer_is_refused(tmp_path: Path, contents: dict[str, np.ndarray]) -> None:
-    """It touches nothing of what the first has staged."""
-    with _begin(tmp_path / "one") as writer:
-        writer.write_unit(0, unit_of(contents, layouts(), 0), notes_of(layouts(), 0))
-        with pytest.raises(StoreError, match=rf"{tmp_path}/one is being written by process {os.getpid()} on"):
-            _begin(tmp_path / "one")
-        for unit in (1, 2):
-            writer.write_unit(unit, unit_of(contents, layouts(), unit), notes_of(layouts(), unit))
-        writer.finish(ATTRIBUTES)
-    assert not (tmp_path / ".staging").exists()
-
-
-def test_a_closed_writer_lets_another_go_on(tmp_path: Path, contents: dict[str, np.ndarray]) -> None:
-    with _begin(tmp_path / "one") as writer:
-        writer.write_unit(0, unit_of(contents, layouts(), 0))
-    again = _begin(tmp_path / "one")
-    assert again.missing_units() == [1, 2]
-    again.close()
-
-
-def test_a_lost_writer_holds_nothing(tmp_path: Path) -> None:
-    writer = _begin(tmp_path / "one")
-    del writer
-    _begin(tmp_path / "one").close()
-
-
 def test_a_writer_that_cannot_begin_holds_nothing(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("a file")
     with pytest.raises(StoreError, match="already holds files"):
         _begin(tmp_path / "one")
     assert not (tmp_path / ".staging").exists()
     (tmp_path / "one").unlink()
-    _begin(tmp_path / "one").close()
-
-
-def test_an_error_inside_the_block_releases_it(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), _begin(tmp_path / "one"):
-        raise KeyboardInterrupt
     _begin(tmp_path / "one").close()

@@ -97,6 +97,14 @@ def test_chunks_are_those_of_zarr_python(every_dtype: Path, tmp_path: Path) -> N
             assert ours[:data] + ours[-tail:] == theirs
 
 
+def test_a_set_is_handed_to_zarr_python_read_only(written: Path) -> None:
+    store = FeatureStore.open(written)
+    group = store.zarr()
+    assert group.read_only
+    for name, array in store.arrays.items():
+        assert same(np.asarray(group[name]), array.stored(np.arange(array.shape[0])))
+
+
 def test_the_group_is_one_of_zarr(written: Path) -> None:
     group = zarr.open_group(written, mode="r")
     assert group.attrs[ATTRIBUTE]["key"] == SPEC.key  # type: ignore[index,call-overload]

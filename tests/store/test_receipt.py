@@ -14,7 +14,7 @@ import xxhash
 from store import FeatureStore, StoreError
 from store.array import ArrayReader
 from store.receipt import Receipt
-from tests.store.conftest import SPEC, N, flip, layouts, values, write
+from tests.store.conftest import SPEC, N, layouts, values, write
 
 
 @pytest.fixture
@@ -211,12 +211,3 @@ def test_every_field_missing(receipt: Receipt, tmp_path: Path) -> None:
         (tmp_path / "one.json").write_text(json.dumps({n: v for n, v in content.items() if n != name}))
         with pytest.raises(StoreError, match=name):
             Receipt.read(tmp_path / "one.json")
-
-
-def test_rows_are_checked_anyway(receipt: Receipt, path: Path) -> None:
-    """A flipped bit does not show in a listing; it does when the row is read."""
-    flip(path / "images/label/c/0", 3)
-    store = FeatureStore.open(path)
-    receipt.check(store, whole=True)
-    with pytest.raises(StoreError, match=r"images/label/c/0 is damaged \(rows 0 to 31\)"):
-        _ = store.labels

@@ -1,24 +1,20 @@
 """Reading from an object store: the same values, few and long requests, several at a time, and no data but all of it."""
 
 import os
-import pickle
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
 from store import ArrayLayout, FeatureStore, Loader, StoreError, verify
 from store.remote import PIECE_NBYTES, REQUESTS, Remote
+from tests.s3 import served
 from tests.store.conftest import SPEC, N, same, values, write
 from tests.store.service import Service
 
-ROOT = Path(__file__).resolve().parents[2]
 WIDE = "patch/block5/view0"
 ROW = 1 << 15  # bytes of a row: a digest for two
 WIDE_N, WIDE_SHARD = 2000, 640  # shards of 20 MiB, the last one short
@@ -47,13 +43,6 @@ def _nbytes(array: Any) -> int:
     """Of all its shards, but for the padding of the last one."""
     layout = array.layout
     return sum(layout.nbytes(shard) for shard in range(layout.n_shards))
-
-
-def test_all_rows_of_all_arrays(written: Path, contents: dict[str, np.ndarray]) -> None:
-    store = FeatureStore.open(f"service://{written}", key=SPEC.key)
-    rows = np.random.default_rng(0).integers(0, N, 200)  # with repeats
-    for name, got in store.rows(rows).items():
-        assert same(got, contents[name][rows]), name
 
 
 @pytest.mark.parametrize("rows", [[3], [1, 30], [0, 0, 1], [5, 5, 7, 9], [63, 64], [149, 2, 2, 4], range(0, N, 7), []])
@@ -92,13 +81,6 @@ def test_rows_that_share_a_digest_are_one_request(written: Path) -> None:
     Service.reset()
     array.rows([0, 100])
     assert len(Service.data()) == 3
-
-
-def test_requests_wait_together(wide: Path) -> None:
-    array = FeatureStore.open(f"service://{wide}").tokens("patch")
-    Service.delay = 0.1
-    array.all()
-    assert 5 <= Service.most <= REQUESTS
 
 
 def test_a_store_is_opened_in_a_few_rounds(written: Path) -> None:
@@ -191,52 +173,13 @@ def test_a_lost_connection(wide: Path, placement: Any, error: Exception) -> None
         store.tokens("patch").all()
 
 
-def test_a_reader_is_sent_to_another_process(wide: Path) -> None:
-    array = FeatureStore.open(f"service://{wide}").tokens("patch")
-    array.rows([0])
-    script = (
-        "import pickle, sys, tests.store.service, xxhash; "
-        "print(xxhash.xxh3_128_hexdigest(pickle.load(sys.stdin.buffer).rows(range(9)).tobytes()))"
-    )
-    command = [sys.executable, "-c", script]  # in the clone, where `tests` can be imported from
-    done = subprocess.run(command, input=pickle.dumps(array), capture_output=True, check=True, cwd=ROOT)
-    import xxhash
-
-    assert done.stdout.decode().strip() == xxhash.xxh3_128_hexdigest(array.rows(range(9)).tobytes())
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    """The address of moto's server."""
-    pytest.importorskip("moto.server", reason="needs moto[server]")
-    pytest.importorskip("s3fs", reason="needs s3fs")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(300):
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except OSError:
-                time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait()
-
-
-def test_s3(s3: str, written: Path, contents: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
-    import fsspec  # type: ignore[import-untyped]
-
-    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": s3}
-    for name, value in keys.items():
-        monkeypatch.setenv(name, value)
+def test_s3(written: Path, contents: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"read_timeout": 7}})
-    fs = fsspec.filesystem("s3")
-    fs.mkdir("bucket")
+    with served("bucket") as fs:
+        _check_s3(fs, written, contents)
+
+
+def _check_s3(fs: Any, written: Path, contents: dict[str, np.ndarray]) -> None:
     for file in written.rglob("*"):
         if file.is_file():
             fs.pipe(f"bucket/sets/one/{file.relative_to(written)}", file.read_bytes())

@@ -1,7 +1,7 @@
 """A damaged set repaired: all that can be vouched for is kept, and the result is what it was."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from store import ArrayLayout, FeatureStore, StoreError
+from store import ArrayLayout, StoreError
 from store.repair import salvage
 from tests.folders import files
-from tests.store.conftest import ATTRIBUTES, edit, flip, shard_bytes
+from tests.store.conftest import edit, flip, shard_bytes
 from tests.store.tiny import SHARD, Tiny
 
 TINY = Tiny(90, (3, 5))
 PATCH, OTHER = "patch/block3/view0", "patch/block5/view0"
-ALL = [(a.name, unit) for a in TINY.layouts for unit in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -44,111 +43,80 @@ def _repair(path: Path) -> list[tuple[str, int]]:
     return asked
 
 
-def _check(path: Path, sound: Path, expected: list[tuple[str, int]]) -> None:
+def _put(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda path: (path / name).write_bytes(content)
+
+
+def _flip(name: str, at: int) -> Callable[[Path], object]:
+    return lambda path: flip(path / name, at)
+
+
+def _lose(name: str) -> Callable[[Path], object]:
+    return lambda path: (path / name).unlink()
+
+
+def _swap(path: Path) -> None:
+    one, other = (path / SHARD_1).read_bytes(), (path / SHARD_0).read_bytes()
+    (path / SHARD_0).write_bytes(one)
+    (path / SHARD_1).write_bytes(other)
+
+
+def _describe_otherwise(path: Path) -> None:
+    edit(path, lambda meta: meta.update(dimension_names=["image", "patch", "colour"]), PATCH)
+
+
+def _sound_but_not_ours(path: Path) -> None:
+    (layout,) = (a for a in TINY.layouts if a.name == PATCH)
+    (path / SHARD_1).write_bytes(shard_bytes(layout, 1, np.ones((32, 2, 3), "float16")))
+
+
+GROUP, META, SHARD_0, SHARD_1, SHARD_2 = "zarr.json", f"{PATCH}/zarr.json", *(f"{PATCH}/c/{unit}/0/0" for unit in range(3))
+# Units with images that are not valid are computed again where the group's notes on them are lost: rows 3, 35, 45.
+NOTES = [(a.name, unit) for a in TINY.layouts for unit in (0, 1)]
+OF_PATCH = [(PATCH, unit) for unit in range(3)]
+DAMAGE: dict[str, tuple[list[Callable[[Path], object]], list[tuple[str, int]]]] = {
+    "nothing": ([], []),
+    **{f"bit {at}": ([_flip(SHARD_1, at)], [(PATCH, 1)]) for at in (0, 12 * SHARD - 1, 12 * SHARD + 3, -30, -1)},
+    "padding": ([_flip(SHARD_2, 12 * 26)], [(PATCH, 2)]),
+    "a lost shard": ([_lose(SHARD_1)], [(PATCH, 1)]),
+    "an empty one": ([_put("images/label/c/0", b"")], [("images/label", 0)]),
+    "a longer one": ([_put(f"{OTHER}/c/2/0/0", b"x" * 10**5)], [(OTHER, 2)]),
+    "exchanged shards": ([_swap], [(PATCH, 0), (PATCH, 1)]),
+    # An array's metadata are made again from its shards, if they all are what the group has written down.
+    "metadata flipped": ([_flip(META, 40)], []),
+    "metadata lost": ([_lose(META)], []),
+    "metadata empty": ([_put(META, b"")], []),
+    "metadata of another": ([lambda path: shutil.copy(path / OTHER / GROUP, path / META)], []),
+    **{f"metadata and bit {at}": ([_flip(META, 40), _flip(SHARD_1, at)], OF_PATCH) for at in (0, 12 * SHARD + 3, -1)},
+    "metadata and a lost shard": ([_flip(META, 40), _lose(SHARD_1)], OF_PATCH),
+    "metadata and a shard of other rows": ([_flip(META, 40), _sound_but_not_ours], OF_PATCH),
+    # Without the group's, arrays vouch for themselves.
+    "group flipped": ([_flip(GROUP, 200)], NOTES),
+    "group lost": ([_lose(GROUP)], NOTES),
+    "group no JSON": ([_put(GROUP, b"[" * 10**5)], NOTES),
+    "group edited": ([lambda path: _put(GROUP, (path / GROUP).read_bytes().replace(b'"vit"', b'"vat"'))(path)], NOTES),
+    "group and arrays": ([_lose(GROUP), _put(f"{OTHER}/{GROUP}", b"{"), _flip(SHARD_2, 0)], [*NOTES, (PATCH, 2), (OTHER, 2)]),
+    "group and a description": ([_lose(GROUP), _describe_otherwise], [*NOTES, (PATCH, 2)]),
+    "group and validity": ([_lose(GROUP), _flip("images/valid/c/0", 0)], NOTES),
+    "group and more validity": ([_lose(GROUP), _flip("images/valid/c/2", 0)], [*NOTES, *((a.name, 2) for a in TINY.layouts)]),
+    "groups in between": ([_flip("patch/zarr.json", 3), _lose("registers/zarr.json"), _put("patch/block3/zarr.json", b"")], []),
+    "constants": ([_flip("norm/weight/c/0", 0), _lose("norm/weight/zarr.json")], []),
+    "many kinds": (
+        [_flip(META, 11), _flip(f"{OTHER}/c/1/0/0", -1), _lose("images/valid/c/2"), _flip("cls/zarr.json", 0)],
+        [(OTHER, 1), ("images/valid", 2)],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_what_is_computed_again(path: Path, sound: Path, what: str) -> None:
+    """That alone, and the set is what it was."""
+    changes, expected = DAMAGE[what]
+    for change in changes:
+        change(path)
     assert sorted(_repair(path)) == sorted(expected)
     assert files(path) == files(sound)
     assert not (path.parent / ".staging").exists()
-
-
-def test_a_sound_set_asks_for_nothing(path: Path, sound: Path) -> None:
-    _check(path, sound, [])
-
-
-@pytest.mark.parametrize("at", [0, 12 * SHARD - 1, 12 * SHARD + 3, -30, -1])
-def test_a_flipped_bit(path: Path, sound: Path, at: int) -> None:
-    """In a row, in the digests, in the index."""
-    flip(path / PATCH / "c/1/0/0", at, 3)
-    _check(path, sound, [(PATCH, 1)])
-
-
-def test_flipped_padding(path: Path, sound: Path) -> None:
-    flip(path / PATCH / "c/2/0/0", 12 * 26)
-    _check(path, sound, [(PATCH, 2)])
-
-
-def test_lost_and_cut_shards(path: Path, sound: Path) -> None:
-    (path / PATCH / "c/1/0/0").unlink()
-    (path / "images/label/c/0").write_bytes(b"")
-    (path / OTHER / "c/2/0/0").write_bytes(b"x" * 10**5)
-    _check(path, sound, [(PATCH, 1), ("images/label", 0), (OTHER, 2)])
-
-
-def test_exchanged_shards(path: Path, sound: Path) -> None:
-    one, other = path / PATCH / "c/0/0/0", path / PATCH / "c/1/0/0"
-    kept = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(kept)
-    _check(path, sound, [(PATCH, 0), (PATCH, 1)])
-
-
-@pytest.mark.parametrize("how", ["flipped", "lost", "empty", "another's"])
-def test_metadata_of_an_array_are_made_again(path: Path, sound: Path, how: str) -> None:
-    """From its shards; nothing is computed."""
-    file = path / PATCH / "zarr.json"
-    if how == "flipped":
-        flip(file, 40)
-    elif how == "lost":
-        file.unlink()
-    else:
-        file.write_bytes(b"" if how == "empty" else (path / OTHER / "zarr.json").read_bytes())
-    _check(path, sound, [])
-
-
-@pytest.mark.parametrize("at", [0, 12 * SHARD + 3, -1])
-def test_metadata_and_a_shard(path: Path, sound: Path, at: int) -> None:
-    """Nothing vouches for the other shards of that array."""
-    flip(path / PATCH / "zarr.json", 40)
-    flip(path / PATCH / "c/1/0/0", at)
-    _check(path, sound, [(PATCH, unit) for unit in range(3)])
-
-
-def test_metadata_and_a_lost_shard(path: Path, sound: Path) -> None:
-    flip(path / PATCH / "zarr.json", 40)
-    (path / PATCH / "c/1/0/0").unlink()
-    _check(path, sound, [(PATCH, unit) for unit in range(3)])
-
-
-def test_metadata_and_a_shard_of_the_right_digests(path: Path, sound: Path) -> None:
-    """It is sound in itself, but not what the group has written down."""
-    (layout,) = (a for a in TINY.layouts if a.name == PATCH)
-    (path / PATCH / "c/1/0/0").write_bytes(shard_bytes(layout, 1, np.ones((32, 2, 3), "float16")))
-    flip(path / PATCH / "zarr.json", 40)
-    _check(path, sound, [(PATCH, unit) for unit in range(3)])
-
-
-@pytest.mark.parametrize("how", ["flipped", "lost", "no JSON", "edited"])
-def test_metadata_of_the_group(path: Path, sound: Path, how: str) -> None:
-    """Arrays vouch for themselves; units with images that are not valid are computed again, for the notes on them."""
-    file = path / "zarr.json"
-    if how == "lost":
-        file.unlink()
-    elif how == "edited":
-        file.write_bytes(file.read_bytes().replace(b'"vit"', b'"vat"'))
-    else:
-        file.write_bytes(b"[" * 10**5) if how == "no JSON" else flip(file, 200)
-    _check(path, sound, [(name, unit) for name, unit in ALL if unit in (0, 1)])  # rows 3, 35, 45
-
-
-def test_metadata_of_the_group_and_of_an_array(path: Path, sound: Path) -> None:
-    (path / "zarr.json").unlink()
-    (path / OTHER / "zarr.json").write_bytes(b"{")
-    flip(path / PATCH / "c/2/0/0", 0)
-    _check(path, sound, [*((name, unit) for name, unit in ALL if unit in (0, 1)), (PATCH, 2), (OTHER, 2)])
-
-
-def test_an_array_that_is_described_otherwise(path: Path, sound: Path) -> None:
-    """Nothing vouches for its description when the group's is lost."""
-    (path / "zarr.json").unlink()
-    edit(path, lambda meta: meta.update(dimension_names=["image", "patch", "colour"]), PATCH)
-    _check(path, sound, [*((name, unit) for name, unit in ALL if unit in (0, 1)), (PATCH, 2)])
-
-
-@pytest.mark.parametrize("shard", [0, 2])
-def test_which_images_are_valid_is_lost(path: Path, sound: Path, shard: int) -> None:
-    """Without the group's notes and without that array's rows, any image may have been invalid."""
-    (path / "zarr.json").unlink()
-    flip(path / "images/valid" / f"c/{shard}", 0)
-    _check(path, sound, [(name, unit) for name, unit in ALL if unit in (0, 1, shard)])
 
 
 def test_no_metadata_at_all(path: Path, sound: Path) -> None:
@@ -186,20 +154,6 @@ def test_a_copy_without_a_kind(path: Path, lost: bool) -> None:
         salvage(path, TINY.spec, _layouts)
 
 
-def test_damaged_groups_in_between(path: Path, sound: Path) -> None:
-    """Of kinds, and of what stands between them and the arrays."""
-    flip(path / "patch/zarr.json", 3)
-    (path / "registers/zarr.json").unlink()
-    (path / "patch/block3/zarr.json").write_bytes(b"")
-    _check(path, sound, [])
-
-
-def test_damaged_constants(path: Path, sound: Path) -> None:
-    flip(path / "norm/weight/c/0", 0)
-    (path / "norm/weight/zarr.json").unlink()
-    _check(path, sound, [])
-
-
 def test_killed_during_the_repair(path: Path, sound: Path) -> None:
     flip(path / PATCH / "c/1/0/0", 0)
     flip(path / OTHER / "c/2/0/0", 0)
@@ -211,13 +165,3 @@ def test_killed_during_the_repair(path: Path, sound: Path) -> None:
         assert again.missing_units() == [2]
         TINY.finish(again)
     assert files(path) == files(sound)
-
-
-def test_damage_of_many_kinds(path: Path, sound: Path) -> None:
-    flip(path / PATCH / "zarr.json", 11)
-    flip(path / OTHER / "c/1/0/0", -1)
-    (path / "images/valid/c/2").unlink()
-    flip(path / "cls/zarr.json", 0)
-    flip(path / "norm/zarr.json", 0)
-    _check(path, sound, [(OTHER, 1), ("images/valid", 2)])
-    assert FeatureStore.open(path).attributes["encoder"] == ATTRIBUTES["encoder"]

@@ -1,8 +1,7 @@
 """Writers that share a feature set: claims, journals of their own, one that publishes."""
 
 import os
-import subprocess
-import sys
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from store import FeatureStore, FeatureWriter, StoreError, verify
 from store.journal import JOURNAL, journals, read_records
 from store.lock import BusyError, Lock, holder
 from tests.folders import files
+from tests.forked import CONTEXT, start
 from tests.store.conftest import ATTRIBUTES
 from tests.store.tiny import Tiny
 
@@ -152,16 +152,19 @@ class TestLocks:
 
     def test_waiting(self, tmp_path: Path) -> None:
         held = Lock(tmp_path / "lock", "it")
-        code = "import sys; from pathlib import Path; from store.lock import Lock; print('asks', flush=True); "
-        code += "Lock(Path(sys.argv[1]), 'it', wait=True); print('got it')"
-        command = [sys.executable, "-c", code, str(tmp_path / "lock")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as waiting:
-            assert waiting.stdout is not None
-            assert waiting.stdout.readline() == "asks\n"
-            with pytest.raises(subprocess.TimeoutExpired):
-                waiting.wait(0.3)
-            held.release()
-            assert waiting.stdout.read() == "got it\n"
+        asks, got = CONTEXT.Event(), CONTEXT.Event()
+        waiting = start(wait_for, tmp_path / "lock", asks, got)
+        assert asks.wait(60)
+        assert not got.wait(0.3)
+        held.release()
+        waiting.join()
+        assert got.is_set()
+
+
+def wait_for(lock: Path, asks: Event, got: Event) -> None:
+    asks.set()
+    Lock(lock, "it", wait=True)
+    got.set()
 
 
 def test_journals_of_several_are_read_as_one(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
 """Copies of feature sets: the same bytes, whatever was interrupted, and no damaged or foreign byte."""
 
+import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections import namedtuple
@@ -16,15 +15,15 @@ import fsspec  # type: ignore[import-untyped]
 import pytest
 
 from store import FeatureStore, StoreError, copies, transfer
+from store import pull as pulling
 from store.parallel import each
 from store.pull import PULLED, pull
 from store.receipt import Receipt
 from store.stub import is_stub, write_stub
 from store.upload import upload
 from tests.folders import files
+from tests.forked import kill_after, status
 from tests.store.conftest import flip, layouts, values, write
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(params=["memory", "folder"])
@@ -69,6 +68,16 @@ def stop_after(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(kind, "put", put)
     monkeypatch.setattr("store.upload.AT_ONCE", 1)
+
+
+def upload_until_killed(path: Path, address: str) -> None:
+    kill_after(9, (copies._Folder, "put"))
+    upload(FeatureStore.open(path), address)
+
+
+def pull_until_killed(path: Path, out: Path, n: int) -> None:
+    kill_after(n, (pulling, "write_file"), (os, "rename"), (shutil, "rmtree"))
+    pull(str(path), out)
 
 
 class TestUpload:
@@ -195,20 +204,7 @@ class TestUpload:
             upload(FeatureStore.open(written), "nonsense://b/one")
 
     def test_killed(self, written: Path, tmp_path: Path) -> None:
-        script = """
-import os, signal, sys
-from store import FeatureStore, copies, upload
-real, n = copies._Folder.put, [0]
-def put(self, *given):
-    n[0] += 1
-    if n[0] > 9:
-        os.kill(os.getpid(), signal.SIGKILL)
-    real(self, *given)
-copies._Folder.put = put
-upload.upload(FeatureStore.open(sys.argv[1]), sys.argv[2])
-"""
-        killed = subprocess.run([sys.executable, "-c", script, str(written), str(tmp_path / "one")], cwd=ROOT)
-        assert killed.returncode == -signal.SIGKILL
+        assert status(upload_until_killed, written, str(tmp_path / "one")) == -signal.SIGKILL
         left = content(str(tmp_path / "one"))
         assert 0 < len(left) < len(files(written))
         upload(FeatureStore.open(written), str(tmp_path / "one"))
@@ -258,32 +254,18 @@ class TestPull:
     @pytest.mark.parametrize("stub", [False, True])
     def test_killed_anywhere(self, stub: bool, written: Path, tmp_path: Path) -> None:
         """After every so many files and renames; a folder is never taken for a set that it is not."""
-        script = """
-import os, signal, sys
-from pathlib import Path
-from store import pull
-left = [int(sys.argv[3])]
-for name, of in (("write_file", pull), ("rename", os), ("rmtree", pull.shutil)):
-    def counted(*given, real=getattr(of, name), **options):
-        left[0] -= 1
-        if left[0] < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(*given, **options)
-    setattr(of, name, counted)
-pull.pull(sys.argv[1], Path(sys.argv[2]))
-"""
         whole, out = files(written), tmp_path / "features" / "one"
         if stub:
             write_stub(out, whole["zarr.json"])
         for n in (0, 3, 20, 29, 40, 60, 61, 63, 66, 1000):
-            status = subprocess.run([sys.executable, "-c", script, str(written), str(out), str(n)], cwd=ROOT).returncode
-            assert status in (0, -signal.SIGKILL)
+            ended = status(pull_until_killed, written, out, n)
+            assert ended in (0, -signal.SIGKILL)
             if (out / "zarr.json").exists() and not is_stub(out):
                 for kind in (p for p in out.iterdir() if (p / "zarr.json").exists()):
                     assert {f: c for f, c in files(out).items() if f.startswith(kind.name)} == {
                         f: c for f, c in whole.items() if f.startswith(kind.name)
                     }
-        assert status == 0
+        assert ended == 0
         assert files(out) == whole
         assert [p.name for p in out.parent.iterdir()] == ["one"]
 

@@ -51,32 +51,6 @@ def test_nothing_is_left_behind(written: Path) -> None:
     assert not [name for name in files(written) if name.endswith((".partial", JOURNAL))]
 
 
-@pytest.mark.parametrize(
-    ("units", "cut"), [([], 0), ([], 1), ([], 2), ([], 10_000), ([0], 0), ([2], 1), ([2], 2), ([1, 0], 40), ([1, 0], 10_000)]
-)
-def test_killed_and_started_again(tmp_path: Path, written: Path, contents: Contents, units: list[int], cut: int) -> None:
-    """The last journal line loses `cut` bytes: its unit is missing then, or all units; not if only the line feed is lost."""
-    out = tmp_path / "killed"
-    writer = _begin(out)
-    for unit in units:
-        writer.write_unit(unit, unit_of(contents, layouts(), unit), notes_of(layouts(), unit))
-    journal = writer.staging / JOURNAL
-    del writer
-    lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"".join(lines[:-1]) + lines[-1][: max(0, len(lines[-1]) - cut)])
-    again = _begin(out)
-    assert again.missing_units() == [u for u in range(3) if u not in (units[:-1] if cut > 1 else units)]
-    _go_on(again, contents)
-    assert files(out) == files(written)
-
-
-def test_killed_before_the_journal(tmp_path: Path, written: Path, contents: Contents) -> None:
-    out = tmp_path / "killed"
-    (_begin(out).staging / JOURNAL).unlink()
-    _go_on(_begin(out), contents)
-    assert files(out) == files(written)
-
-
 @pytest.mark.parametrize("damage", ["missing", "cut"])
 def test_a_unit_whose_files_are_not_whole_is_written_again(
     tmp_path: Path, written: Path, contents: Contents, damage: str
@@ -94,23 +68,6 @@ def test_a_unit_whose_files_are_not_whole_is_written_again(
     again = _begin(out)
     assert again.missing_units() == [1, 2]
     _go_on(again, contents)
-    assert files(out) == files(written)
-
-
-def test_killed_at_the_rename(tmp_path: Path, written: Path, contents: Contents, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All is written, attributes too, but not published: nothing is computed again."""
-    out = tmp_path / "killed"
-
-    def kill(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", kill)
-        with pytest.raises(KeyboardInterrupt):
-            _go_on(_begin(out), contents)
-    again = _begin(out)
-    assert again.missing_units() == []
-    again.finish(ATTRIBUTES)
     assert files(out) == files(written)
 
 

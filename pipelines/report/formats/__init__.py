@@ -1,4 +1,4 @@
-"""Tables as files: for reading by programs, for a paper, for a README, for a terminal."""
+"""Tables as files: for programs, for a paper, for a README, for a terminal. To add one: a file here, and its line."""
 
 from collections.abc import Callable
 
@@ -8,4 +8,8 @@ from pipelines.report.formats.latex_table import to_latex
 from pipelines.report.formats.markdown_table import to_markdown
 
 # suffix of the file -> its writer
-FORMATS: dict[str, Callable[[Table], str]] = {"csv": to_csv, "tex": to_latex, "md": to_markdown}
+FORMATS: dict[str, Callable[[Table], str]] = {
+    "csv": to_csv,
+    "tex": to_latex,
+    "md": to_markdown,
+}

@@ -2,7 +2,7 @@
 
 from pipelines.report import gains
 from pipelines.report.claim import lead_of
-from pipelines.report.collect import Inputs, Measure, is_random
+from pipelines.report.collect import Inputs, Measure
 from pipelines.report.content import Cell, Column, Row, Section, Table
 from pipelines.report.published import table_1
 from pipelines.report.remarks import one_order, remarks
@@ -41,14 +41,14 @@ def top1(inputs: Inputs) -> Table:
         Column("ln_T", "ln T"),
         Column("effective_patches", "Effective patches"),
     )
-    rows = []
+    rows, random = [], inputs.untrained
     for encoder in _probed(inputs):
         best = max(round(probe.measures["top1"].mean, 1) for probe in inputs.of(encoder))
         cells = [spread(m, best=m is not None and round(m.mean, 1) == best) for m in _over_heads(inputs, encoder, "top1")]
         abmilp, difference = inputs.probes.get((encoder, "abmilp")), gain(inputs, encoder)
         entropy = abmilp.measures.get("entropy") if abmilp else None
         apart = (change(difference), spread(entropy, 2), number(ceiling(abmilp)), effective(entropy.mean if entropy else None))
-        rows.append(Row((named(encoder), *cells, *apart), muted=is_random(encoder)))
+        rows.append(Row((named(encoder, encoder in random), *cells, *apart), muted=encoder in random))
     note = (
         "Top-1 accuracy on the test images, %, mean ± standard deviation over seeds. Bold: the highest mean of a row. "
         "AbMILP − [cls]: points; the ± of a difference is the root of the summed variances of its two heads over seeds. "
@@ -61,8 +61,9 @@ def top1(inputs: Inputs) -> Table:
 def top5(inputs: Inputs) -> Table:
     """The same of top-5 accuracy."""
     columns = (ENCODER, *(Column(head, title(head), "spread") for head in inputs.heads))
+    random = inputs.untrained
     rows = [
-        Row((named(encoder), *map(spread, _over_heads(inputs, encoder, "top5"))), muted=is_random(encoder))
+        Row((named(encoder, encoder in random), *map(spread, _over_heads(inputs, encoder, "top5"))), muted=encoder in random)
         for encoder in _probed(inputs)
     ]
     note = "Top-5 accuracy on the test images, %, mean ± standard deviation over seeds."
@@ -86,16 +87,16 @@ def every_probe(inputs: Inputs) -> Table:
         Column("selected", "Selected", "text", apart=True),
         Column("command", "Command", "text"),
     )
-    rows = []
+    rows, random = [], inputs.untrained
     for encoder in _probed(inputs):
         for probe in inputs.of(encoder):
             entropy = probe.measures.get("entropy")
             shown = ("top1", "top5", *(("train_top1",) if trained else ()), "entropy")
             measures = [spread(probe.measures.get(name), 2) for name in shown]
-            names = (named(encoder), Cell(title(probe.head), probe.head))
+            names = (named(encoder, encoder in random), Cell(title(probe.head), probe.head))
             limit = (number(ceiling(probe)), effective(entropy.mean)) if entropy else (NOTHING, NOTHING)
             made = (Cell(probe.selected, probe.selected), Cell(probe.command, probe.command) if probe.command else NOTHING)
-            rows.append(Row((*names, *measures, *limit, number(len(probe.seeds), 0), *made), muted=is_random(encoder)))
+            rows.append(Row((*names, *measures, *limit, number(len(probe.seeds), 0), *made), muted=encoder in random))
     note = "Every probe: mean ± standard deviation over seeds, what was selected on what, and the command that makes it again."
     if trained:
         note += " Top-1 in training: in the last epoch, of each image when the head learnt from it."

@@ -1,6 +1,6 @@
 """The larger form of Table 1: encoder by head on several sets of images."""
 
-from pipelines.report.collect import Inputs, Measure, Probe, in_order, is_random
+from pipelines.report.collect import Inputs, Measure, Probe, in_order, trained_first, untrained
 from pipelines.report.content import Cell, Column, Row, Section, Table, Text
 from pipelines.report.estimate import Probes, estimates
 from pipelines.report.gains import gains
@@ -70,7 +70,7 @@ def table(inputs: Inputs) -> Table:
     rows = tuple(
         _row(name, encoder, probes, heads)
         for name, probes in inputs.datasets.items()
-        for encoder in _encoders(probes)
+        for encoder in trained_first(probes)
         if any((encoder, head) in probes for head in heads)
     )
     return Table("datasets", "Encoder by head by data set", f"{NOTE} Bold: the highest mean of a row. {SPREAD}", columns, rows)
@@ -78,7 +78,7 @@ def table(inputs: Inputs) -> Table:
 
 def by_head(name: str, probes: Probes) -> Table:
     """All heads of one data set: a row for each head, a column for each encoder."""
-    encoders = _encoders(probes)
+    encoders = trained_first(probes)
     best = {e: max(round(_measure(p).mean, 1) for (of, _), p in probes.items() if of == e) for e in encoders}
     rows = []
     for head in in_order(head for _, head in probes):
@@ -124,14 +124,14 @@ def _row(name: str, encoder: str, probes: Probes, heads: list[str]) -> Row:
     return Row(
         (
             Cell(name, name),
-            named(encoder),
+            named(encoder, any_of.pretraining.is_untrained),
             Cell(measure, measure),
             *cells,
             change(difference(found.get("abmilp"), found.get("cls"))),
             number(any_of.n_training, 0),
             number(any_of.n_test, 0),
         ),
-        muted=is_random(encoder),
+        muted=any_of.pretraining.is_untrained,
     )
 
 
@@ -149,8 +149,9 @@ def _ahead(inputs: Inputs) -> str:
     """On which sets AbMILP is clearly ahead of [cls], for each encoder that was trained."""
     by_encoder: dict[str, dict[str, int | None]] = {}
     for name, probes in inputs.datasets.items():
+        random = untrained(probes)
         for (encoder, over), gain in gains(probes).items():
-            if over == "cls" and not is_random(encoder):
+            if over == "cls" and encoder not in random:
                 by_encoder.setdefault(encoder, {})[name] = gain.points.sign
     if not by_encoder:
         return "AbMILP cannot be compared with [cls]: no trained encoder has probes of both on one data set."
@@ -161,11 +162,6 @@ def _ahead(inputs: Inputs) -> str:
         parts.append(f"on {encoder}, on {len(ahead)} of {len(signs)} data set{'s' * (len(signs) > 1)}{where}")
     beyond = "beyond twice the spread over seeds and the interval over test images, where known"
     return f"AbMILP is ahead of [cls], {beyond}, {'; '.join(parts)}."
-
-
-def _encoders(probes: Probes) -> list[str]:
-    """Trained ones first, as everywhere."""
-    return sorted({encoder for encoder, _ in probes}, key=lambda name: (is_random(name), name))
 
 
 def _measure(probe: Probe) -> Measure:

@@ -81,7 +81,10 @@ def _above_random(inputs: Inputs) -> list[Text]:
         if apart:
             by_twin.setdefault(twin, []).append(f"{encoder}: {listed(apart)}")
     if not by_twin:
-        none = "There is no untrained twin (an encoder with “random” in its name) to compare the trained encoders with."
+        none = (
+            "There is no untrained twin to compare the trained encoders with: an encoder with --random-seed, or, where random "
+            "weights come from a file, with --family untrained."
+        )
         return [Text(none, kind="finding")]
     text = "Compared with the untrained twin {}, in points of top-1 accuracy, the heads of the trained encoders reach:"
     return [Text(text.format(twin), tuple(told), "finding") for twin, told in by_twin.items()]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.report.collect import Inputs, Measure, files_in, is_random, read
+from pipelines.report.collect import Inputs, Measure, files_in, pretraining_in, read
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
 from pipelines.report.predicted_boxes import Boxes, examples_of_boxes, read_boxes
 from pipelines.report.published import table_8
@@ -53,6 +53,7 @@ class Localisation:
     maps: tuple[ScoreMap, ...]
     frame: str  # what of the images boxes are compared in; empty if it was not written down
     official: bool  # whether published numbers are of that frame
+    is_untrained: bool  # whether the encoder has random weights
 
     def one(self, source: str, name: str) -> ScoreMap | None:
         return next((m for m in self.maps if (m.source, m.name) == (source, name)), None)
@@ -72,7 +73,9 @@ def section(inputs: Inputs) -> Section | None:
     files = files_in(inputs.folders.localisation, "*/localisation.json")
     if not files:
         return None
-    found = sorted((read(file, "beyondcls localise", _localisation) for file in files), key=_order)
+    read_files = [(read(file, "beyondcls localise", _localisation), file) for file in files]
+    read_files.sort(key=lambda pair: (pair[0].is_untrained, pair[0].encoder))
+    found = [one for one, _ in read_files]
     blocks: list[Block] = [
         Text(
             "Without any box in training: a score map is thresholded, and boxes around what is bright are compared with those "
@@ -84,9 +87,9 @@ def section(inputs: Inputs) -> Section | None:
         *[Text(warning, kind="notice") for warning in _warnings(found)],
         _summary(found),
         *_frames(found),
-        *examples_of_boxes(inputs, _boxes(files)),
+        *examples_of_boxes(inputs, _boxes([file for _, file in read_files])),
         _every_map(found),
-        _published(),
+        published(),
     ]
     return Section("localisation", "Where the object is", tuple(blocks))
 
@@ -111,13 +114,14 @@ def _localisation(file: Path) -> Localisation:
         ),
         frame=str(content["frame"]["words"]) if "frame" in content else "",
         official="frame" in content and bool(content["frame"]["official"]),
+        is_untrained=pretraining_in(content).is_untrained,
     )
 
 
 def _boxes(files: Sequence[Path]) -> list[Boxes]:
-    """Those beside what was measured, in the order of the tables; results of earlier versions have none."""
+    """Those beside what was measured, in its order; results of earlier versions have none."""
     beside = [file.with_name("boxes.json") for file in files]
-    return sorted((read(file, "beyondcls localise", read_boxes) for file in beside if file.is_file()), key=_order)
+    return [read(file, "beyondcls localise", read_boxes) for file in beside if file.is_file()]
 
 
 def _measure(content: dict[str, object]) -> Measure:
@@ -126,10 +130,6 @@ def _measure(content: dict[str, object]) -> Measure:
     if not all(map(math.isfinite, (mean, std, *values))):
         raise ValueError(f"{mean!r} ± {std!r} is no finite number")
     return Measure(mean, std, values)
-
-
-def _order(one: Localisation | Boxes) -> tuple[bool, str]:
-    return is_random(one.encoder), one.encoder
 
 
 def _warnings(found: Sequence[Localisation]) -> list[str]:
@@ -202,8 +202,8 @@ def _against_random(found: Sequence[Localisation]) -> str:
         return max((m for m in one.maps if m.source != "baseline"), key=lambda m: m.v2.mean)
 
     scored = [one for one in found if any(m.source != "baseline" for m in one.maps)]
-    randoms = [one for one in scored if is_random(one.encoder)]
-    trained = [one for one in scored if not is_random(one.encoder)]
+    randoms = [one for one in scored if one.is_untrained]
+    trained = [one for one in scored if not one.is_untrained]
     if not randoms or not trained:
         return ""
     twin = max(randoms, key=lambda one: best(one).v2.mean)
@@ -243,10 +243,10 @@ def _summary(found: Sequence[Localisation]) -> Table:
     rows = []
     for one in found:
         maps = [of(one, *entry[:2]) for entry in shown]
-        cells = [named(one.encoder)]
+        cells = [named(one.encoder, one.is_untrained)]
         for measure, _ in MEASURES:
             cells += _cells([m.measures[measure] if m else None for m in maps])
-        rows.append(Row(tuple(cells), muted=is_random(one.encoder)))
+        rows.append(Row(tuple(cells), muted=one.is_untrained))
     n = " or ".join(f"{n:,}" for n in sorted({one.n_images for one in found}))
     note = (
         f"Images whose object is found, % of {n}. MaxBoxAccV2 is the mean over IoU 0.3, 0.5 and 0.7, where any contour counts; "
@@ -266,7 +266,9 @@ def _every_map(found: Sequence[Localisation]) -> Table:
         values = [[m.v2, *(m.by_iou.get(iou) for iou in ious), m.measures["max_box_acc"]] for m in one.maps]
         by_column = zip(*(_cells(column) for column in zip(*values, strict=True)), strict=True)
         for m, cells in zip(one.maps, by_column, strict=True):
-            rows.append(Row((named(one.encoder), Cell(m.title, m.title), *cells), muted=m.source == "baseline"))
+            rows.append(
+                Row((named(one.encoder, one.is_untrained), Cell(m.title, m.title), *cells), muted=m.source == "baseline")
+            )
     note = (
         "Images whose object is found, %; each IoU at its own best threshold. Heads: mean ± standard deviation over seeds. "
         "Bold: the highest of an encoder's maps in a column."
@@ -274,7 +276,7 @@ def _every_map(found: Sequence[Localisation]) -> Table:
     return Table("localisation-maps", "Every map, and every IoU", note, tuple(columns), tuple(rows), folded=True)
 
 
-def _published() -> Table:
+def published() -> Table:
     columns = (
         ENCODER,
         Column("vit", "ViT", "text"),

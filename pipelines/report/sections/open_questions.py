@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 import matplotlib
 from matplotlib.figure import Figure as Plot
 
-from pipelines.report.collect import Inputs, Probe
-from pipelines.report.content import Block, Cell, Column, Definitions, Figure, Figures, Heading, Section, Text
+from pipelines.report.collect import Inputs, Probe, untrained
+from pipelines.report.content import Block, Cell, Column, Definitions, Figure, Figures, Heading, Look, Section, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
-from pipelines.report.studies import by_encoder, study_table
+from pipelines.report.studies import by_encoder, selects_untrained, study_table
 from pipelines.report.tables import difference, listed, plus_minus, title, unbroken
 
 COMMAND = "Command"
@@ -55,7 +55,8 @@ def branches(inputs: Inputs) -> list[Block]:
         )
     if not drawable:
         return []
-    figures = Figures((_by_branches(drawable),), tuple(looks(list(drawable)).values()))
+    by_name = looks(list(drawable), untrained(study))
+    figures = Figures((_by_branches(drawable, by_name),), tuple(by_name.values()))
     column = (Column("branches", "Branches"), lambda p: Cell(str(_n_branches(p)), _n_branches(p)))
     table = study_table("branches", "Score branches", study, [column], note=COSTS_AS)
     return [Text(" ".join(said), kind="finding"), figures, table]
@@ -98,9 +99,7 @@ def selection(inputs: Inputs) -> list[Block]:
     said = []
     for encoder, probes in by_encoder(inputs.studies.get("selection", {})).items():
         trained = next((p for p in probes if p.aggregator == "abmilp"), None) or inputs.probes.get((encoder, "abmilp"))
-        found = [
-            p for p in probes if p.cost.get("parameters") == 0 and p.aggregator not in ("cls", "average", "max", "cls-average")
-        ]
+        found = [p for p in probes if selects_untrained(p)]
         if trained is None or not found:
             continue
         best = max(found, key=lambda p: p.measures["top1"].mean)
@@ -169,8 +168,7 @@ QUESTIONS: Sequence[tuple[tuple[str, str, str], Callable[[Inputs], list[Block]]]
 )
 
 
-def _by_branches(drawable: dict[str, list[Probe]]) -> Figure:
-    by_name = looks(list(drawable))
+def _by_branches(drawable: dict[str, list[Probe]], by_name: dict[str, Look]) -> Figure:
     with matplotlib.rc_context(STYLE):
         plot = Plot(figsize=(4.6, 2.6), layout="constrained")
         axes = plot.subplots()

@@ -37,6 +37,7 @@ class Source:
     training: str
     test: str
     architecture: str
+    pretraining: str
 
 
 def section(inputs: Inputs) -> Section:
@@ -66,7 +67,8 @@ def section(inputs: Inputs) -> Section:
 
 def _feature_sets(inputs: Inputs) -> Table:
     titles = {"encoder": "Encoder", "recorded": "Recorded as", "training": "Training key", "test": "Test key"}
-    columns = tuple(Column(name, shown, "text") for name, shown in (titles | {"architecture": "Architecture"}).items())
+    titles |= {"architecture": "Architecture", "pretraining": "Trained by"}
+    columns = tuple(Column(name, shown, "text") for name, shown in titles.items())
     rows = [Row(tuple(Cell(text, text) for text in vars(source).values())) for source in sources(inputs)]
     note = "Keys of what heads were trained and tested on: they hold weights, transform, blocks, dtype and images."
     return Table("feature-sets", "Feature sets", note, columns, tuple(rows))
@@ -109,6 +111,9 @@ def sources(inputs: Inputs) -> list[Source]:
                 training=_once([p.features["training"] for p in probes]),
                 test=_once([p.features["test"] for p in probes] + ([attention.key] if attention else [])),
                 architecture=_pairs(attention.architecture) if attention else "–",
+                pretraining=_once(
+                    [p.pretraining.in_words for p in probes] + ([attention.pretraining.in_words] if attention else [])
+                ),
             )
         )
     return found

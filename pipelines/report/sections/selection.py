@@ -12,10 +12,10 @@ from pipelines.report.content import Block, Cell, Column, Heading, Row, Section,
 from pipelines.report.divergences import READING, divergences, heat_maps, nearest, table
 from pipelines.report.published.table_6 import SOURCE, TABLE_6, WHAT
 from pipelines.report.remarks import one_order
+from pipelines.report.studies import selects_untrained
 from pipelines.report.tables import EFFECTIVE, NOTHING, difference, effective, listed, number, plus_minus, points, spread, title
 
 STUDY = "selection"
-UNTRAINED = ("cls-attention", "lowest-entropy-head", "central-attention", "central", "norm", "pca", "k-means")
 GROUPS = ("for reference", "selected without training", "others")
 INTRODUCTION = (
     "Of each image some patches are weighted, without labels: by attention that the encoder, or another one, has computed "
@@ -33,7 +33,7 @@ class Selection:
 
     @property
     def untrained(self) -> bool:
-        return self.aggregator in UNTRAINED
+        return selects_untrained(self.probe)
 
     @property
     def described(self) -> str:
@@ -50,7 +50,7 @@ def section(inputs: Inputs) -> Section | None:
     blocks: list[Block] = []
     if selections:
         blocks += [Text(INTRODUCTION), *_findings(selections), *_notices(inputs, selections)]
-        blocks += [_accuracies(selections), _published()]
+        blocks += [_accuracies(selections), published()]
     if found:
         blocks += [Heading("Whether they choose the same patches"), *nearest(found), Text(READING, kind="note")]
         blocks += [*heat_maps(found), table(found)]
@@ -162,7 +162,7 @@ def _keys(encoders: list[str]) -> list[str]:
     return [key if plain.count(key) == 1 and key else f"{key}_{at}" for at, key in enumerate(plain)]
 
 
-def _published() -> Table:
+def published() -> Table:
     columns = (
         Column("approach", "Weights", "text"),
         Column("aggregator", "Aggregator here", "text"),

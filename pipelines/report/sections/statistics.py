@@ -1,7 +1,6 @@
 """Attention statistics: per block (Fig. 3-6), per attention head, and how evenly [cls] looks (Table 3, v2)."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -10,35 +9,20 @@ from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import MaxNLocator
 
 from pipelines.report.aggregation_entropy import measured, published
-from pipelines.report.attention_heads import NAMES, head_figures
+from pipelines.report.attention_heads import head_figures
 from pipelines.report.block_statistics import by_block
 from pipelines.report.collect import Attention, Inputs
 from pipelines.report.content import Block, Figure, Figures, Heading, Look, Section, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.statistic_names import FIGURES, titles, units
 from pipelines.report.tables import file_names
 
-
-@dataclass(frozen=True)
-class Statistic:
-    """One of the four plots; `figure` is its number in the paper."""
-
-    name: str
-    figure: int
-    axis: str
-    entropy: bool
-
-
-STATISTICS = (
-    Statistic("cls_self", 3, "share of attention, 0–1", False),
-    Statistic("cls_patch_entropy", 4, "entropy, nats", True),
-    Statistic("patch_self", 5, "share of attention to patches, 0–1", False),
-    Statistic("patch_patch_entropy", 6, "entropy, nats", True),
-)
+NATS = "nats"  # in the units of entropies, which are ln T at most
 
 
 def section(inputs: Inputs) -> Section:
     """All encoders in each plot; a heat map for each statistic and encoder; a table of entropies."""
-    figures = tuple(_figure(inputs, statistic) for statistic in STATISTICS)
+    figures = tuple(_figure(inputs, statistic) for statistic in FIGURES)
     blocks: list[Block] = []
     if any(figure.svg for figure in figures):
         blocks.append(
@@ -47,7 +31,11 @@ def section(inputs: Inputs) -> Section:
                 "horizontal line is ln T, the entropy of attention spread evenly over all T patches."
             )
         )
-    blocks.append(Figures(figures, tuple(looks(inputs.encoders).values()) if any(figure.svg for figure in figures) else ()))
+    blocks.append(
+        Figures(
+            figures, tuple(looks(inputs.encoders, inputs.untrained).values()) if any(figure.svg for figure in figures) else ()
+        )
+    )
     if by_head := head_figures(inputs):
         text = (
             "Mean over test images. A row is a block, the first on top; a column is an attention head. Panels are of one "
@@ -64,20 +52,21 @@ def _in_order(inputs: Inputs) -> dict[str, Attention]:
     return {name: inputs.attention[name] for name in inputs.encoders if name in inputs.attention}
 
 
-def _figure(inputs: Inputs, statistic: Statistic) -> Figure:
-    title, name = NAMES[statistic.name], file_names("statistic", [statistic.name])[statistic.name]
-    series = {n: a for n in inputs.encoders if (a := inputs.attention.get(n)) and a.statistics.get(statistic.name)}
+def _figure(inputs: Inputs, statistic: str) -> Figure:
+    name = file_names("statistic", [statistic])[statistic]
+    series = {n: a for n in inputs.encoders if (a := inputs.attention.get(n)) and a.statistics.get(statistic)}
     missing = [n for n in inputs.encoders if n not in series]
     if not series:
-        return Figure(name, title, "Not computed: no encoder has this statistic. Run `beyondcls attention`.", "", "")
-    by_encoder = looks(inputs.encoders)
+        return Figure(name, statistic, "Not computed: no encoder has this statistic. Run `beyondcls attention`.", "", "")
+    title, unit = titles(series.values())[statistic], units(series.values())[statistic]
+    by_encoder = looks(inputs.encoders, inputs.untrained)
     with matplotlib.rc_context(STYLE):
         plot = Plot(figsize=(4.6, 2.9), layout="constrained")
         axes = plot.subplots()
-        depths = {len(attention.statistics[statistic.name]) for attention in series.values()}
+        depths = {len(attention.statistics[statistic]) for attention in series.values()}
         for encoder, attention in series.items():
-            _line(axes, by_encoder[encoder], attention, statistic.name, relative=len(depths) > 1)
-        if statistic.entropy:
+            _line(axes, by_encoder[encoder], attention, statistic, relative=len(depths) > 1)
+        if NATS in unit:
             _ceilings(axes, {a.n_tokens for a in series.values() if a.n_tokens})
         else:
             axes.set_ylim(bottom=0)
@@ -87,11 +76,11 @@ def _figure(inputs: Inputs, statistic: Statistic) -> Figure:
         else:
             axes.set_xlabel("block, counted from 0")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_ylabel(statistic.axis)
+        axes.set_ylabel(unit)
         axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
-    told = " ".join(_told(encoder, attention.statistics[statistic.name]) for encoder, attention in series.items())
-    caption = f"As Fig. {statistic.figure} of the paper." + (f" Not computed: {', '.join(missing)}." if missing else "")
-    alt = f"{title} per block{' by relative depth' if len(depths) > 1 else ''} ({statistic.axis}). {told}"
+    told = " ".join(_told(encoder, attention.statistics[statistic]) for encoder, attention in series.items())
+    caption = f"As Fig. {FIGURES[statistic]} of the paper." + (f" Not computed: {', '.join(missing)}." if missing else "")
+    alt = f"{title} per block{' by relative depth' if len(depths) > 1 else ''} ({unit}). {told}"
     return drawn(plot, name, title, caption, alt, [by_encoder[encoder] for encoder in series])
 
 

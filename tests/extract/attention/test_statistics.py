@@ -57,8 +57,20 @@ def test_what_is_declared_is_what_is_said(name: str) -> None:
         assert facts.uniform(20, 16) == {"1 / N": 1 / 20, "1 / T": 1 / 16, "ln T": math.log(16)}[said[1]]
 
 
+@pytest.mark.parametrize("name", [*STATISTICS, *PER_BLOCK])
+def test_title_and_unit_stand_on_a_page(name: str) -> None:
+    facts = declared_by((STATISTICS | PER_BLOCK)[name])
+    assert re.fullmatch(r"[A-Z][^_.]{10,70}", facts.title), "a heading"
+    assert [declared_by(of).title for of in (STATISTICS | PER_BLOCK).values()].count(facts.title) == 1
+    highest = facts.highest(20, 16)
+    range_of_it = {math.inf: "without bound", math.log(16): "nats", 1: "0–1", 1 / 16: "0–1 / T"}[highest]
+    assert facts.unit.endswith(range_of_it), "the axis says where values lie"
+    assert facts.unit.startswith("share" if highest <= 1 else "entropy" if facts.is_bounded else "ratio")
+
+
 def test_a_statistic_must_declare_its_facts() -> None:
-    with pytest.raises(TypeError, match=r"the statistic mine declares nothing, expected @declares\(highest=…, uniform=…\)"):
+    expected = r"the statistic mine declares nothing, expected @declares\(title, unit, highest=…, uniform=…\)"
+    with pytest.raises(TypeError, match=expected):
         declared_by(mine)
 
 

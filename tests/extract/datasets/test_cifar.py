@@ -1,6 +1,5 @@
 """CIFAR-10 and CIFAR-100 in both versions; the python version's pickles run nothing."""
 
-import io
 import os
 import pickle
 import struct
@@ -9,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from extract.datasets import DataError, ImageSet, open_images
 from tests.extract.pictures import write_file, write_text
@@ -111,13 +109,6 @@ def test_cifar10(write: Any, tmp_path: Path) -> None:
         expected = planes(seed)[1].reshape(3, 32, 32).transpose(1, 2, 0)
         assert np.array_equal(pixels(images, row), expected)
     assert train.all_problems() == []
-
-
-def test_what_is_read_is_an_image_file(tmp_path: Path) -> None:
-    sample = open_images(str(cifar10_binary(tmp_path)), split="test").samples[0]
-    encoded = sample.read()
-    assert len(encoded) == sample.size
-    assert Image.open(io.BytesIO(encoded)).size == (32, 32)
 
 
 @pytest.mark.parametrize("write", [cifar100_binary, cifar100_python])

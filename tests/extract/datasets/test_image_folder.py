@@ -36,17 +36,6 @@ def test_class_folder_that_is_not_named(tmp_path: Path) -> None:
         open_images(str(tmp_path / "split"), classes=names)
 
 
-def test_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"there is no folder '.*nowhere'"):
-        open_images(str(tmp_path / "nowhere"))
-
-
-def test_no_class_folders(tmp_path: Path) -> None:
-    write_file(tmp_path / "0.png", picture(0))
-    with pytest.raises(DataError, match=r"has no class folders; expected .*/CLASS/NAME\.jpg, or tars"):
-        open_images(str(tmp_path))
-
-
 def test_class_folders_without_images(tmp_path: Path) -> None:
     write_file(tmp_path / "ape" / "notes.txt", b"no image")
     with pytest.raises(DataError, match="has no images; expected"):

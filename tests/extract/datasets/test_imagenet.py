@@ -93,12 +93,6 @@ class TestClasses:
         assert [(s.id, s.label) for s in images.samples] == EXPECTED
         assert images.classes == [TENCH, FISH, SHARK]
 
-    def test_flat_val_by_the_solution(self, tmp_path: Path) -> None:
-        mapping(flat_val(tmp_path))
-        solution(tmp_path, *ROWS)
-        images = open_images(str(tmp_path), split="val")
-        assert [(s.id, s.label) for s in images.samples] == EXPECTED
-
     def test_flat_val_by_annotations(self, tmp_path: Path) -> None:
         mapping(flat_val(tmp_path))
         for name, wnid in VAL.items():

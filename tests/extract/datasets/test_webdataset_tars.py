@@ -76,11 +76,6 @@ class TestReading:
 
 
 class TestClassNames:
-    def test_beside_the_tars(self, tmp_path: Path) -> None:
-        write_tar(tmp_path / "a.tar", samples(3))
-        write_file(tmp_path / "classes.txt", b"ape\nbee\ncat\n")
-        assert open_images(str(tmp_path)).classes == ["ape", "bee", "cat"]
-
     def test_above_the_tars(self, tmp_path: Path) -> None:
         write_tar(tmp_path / "train" / "a.tar", samples(3))
         write_file(tmp_path / "classes.txt", b"ape\r\nbee \r\n\r\ncat")
@@ -106,10 +101,6 @@ class TestMissingTars:
             write_tar(tmp_path / "t-0.tar", samples(1))  # and no t-1.tar
         with pytest.raises(DataError, match=r"there is no tar '.*\.tar' \(of '.*'\); check the path, the numbers in braces"):
             open_images(str(tmp_path / source))
-
-    def test_folder_without_tars(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"there is no tar in '.*'; expected files like .*/train-000\.tar"):
-            open_images(str(tmp_path), form="tars")
 
 
 def only_problem(tar: Path) -> str:

@@ -1,50 +1,76 @@
-"""Transformers in plain torch, from the tensors of official checkpoints; shares no code with `extract` or timm."""
+"""Transformers in plain torch, from the tensors of authors' files by their names; shares no code with the program or timm.
+
+The declaration of the file says which names they are, and which of the variants below it is.
+"""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-State = Mapping[str, Tensor]
+from extract.encoders.published import Vit
+from tests.extract.encoders.positions import added, bias_of, rotation
+
+State = dict[str, Tensor]
 
 
 @dataclass
 class Reference:
-    """What a forward pass computes: per block, tokens as they leave it [B, N, D] and attention [B, H, N, N]."""
+    """What a forward pass computes, of every block.
+
+    Attributes:
+        tokens: as they leave it [B, N, D].
+        attention: [B, H, N, N]; none without attention.
+        entering, branch: tokens as they enter it, and what its attention puts out [B, N, D].
+    """
 
     tokens: list[Tensor] = field(default_factory=list)
     attention: list[Tensor] = field(default_factory=list)
+    entering: list[Tensor] = field(default_factory=list)
+    branch: list[Tensor] = field(default_factory=list)
 
 
-def linear(state: State, name: str, x: Tensor) -> Tensor:
-    y = x @ state[f"{name}.weight"].T
-    return y + state[f"{name}.bias"] if f"{name}.bias" in state else y
+Tensors = Callable[[str], Tensor | None]  # by what they are for; None where there is none
 
 
-def layer_norm(state: State, name: str, x: Tensor, eps: float = 1e-6) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    deviation = (centred.square().mean(-1, keepdim=True) + eps).sqrt()
-    return centred / deviation * state[f"{name}.weight"] + state[f"{name}.bias"]
+def linear(tensors: Tensors, layer: str, x: Tensor) -> Tensor:
+    weight, bias = tensors(f"{layer}.weight"), tensors(f"{layer}.bias")
+    assert weight is not None, layer
+    return x @ weight.T + (0 if bias is None else bias)
+
+
+def normed(tensors: Tensors, layer: str, x: Tensor, eps: float, rms: bool = False) -> Tensor:
+    x = x if rms else x - x.mean(-1, keepdim=True)
+    weight, bias = tensors(f"{layer}.weight"), tensors(f"{layer}.bias")
+    assert weight is not None, layer
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight + (0 if bias is None else bias)
 
 
 def gelu(x: Tensor) -> Tensor:
     return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
 
 
-def patches_of(images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def patches_of(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """[B, T, D], row by row: each p x p square times a matrix."""
     p = weight.shape[-1]
-    squares = images.unfold(2, p, p).unfold(3, p, p)  # [B, 3, h, w, p, p]
-    squares = squares.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # [B, h * w, 3 * p * p]
-    embedded = squares @ weight.flatten(1).T
-    return embedded if bias is None else embedded + bias
+    squares = images.unfold(2, p, p).unfold(3, p, p)  # [B, C, h, w, p, p]
+    squares = squares.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # [B, h * w, C * p * p]
+    return squares @ weight.flatten(1).T + bias
 
 
-def heads_of(x: Tensor, heads: int) -> Tensor:
-    """[B, N, D] -> [B, H, N, D / H]."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+def projected(tensors: Tensors, x: Tensor) -> list[Tensor]:
+    """Queries, keys and values [B, N, D]: of one matrix or three, with the biases that there are."""
+    whole = tensors("qkv.weight")
+    if whole is None:
+        return [linear(tensors, part, x) for part in "qkv"]
+    bias, mask = tensors("qkv.bias"), tensors("mask")
+    if mask is not None:
+        bias = torch.where(mask == 1, bias, 0)
+    parts = x @ whole.T + (0 if bias is None else bias)
+    of_each = [tensors(f"{part}.bias") for part in "qkv"]
+    return [part if b is None else part + b for part, b in zip(parts.chunk(3, -1), of_each, strict=True)]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
@@ -55,41 +81,56 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | float = 0.0) -> tuple
     return (attention @ v).transpose(1, 2).flatten(2), attention
 
 
-def mlp(state: State, name: str, x: Tensor) -> Tensor:
-    return linear(state, f"{name}.fc2", gelu(linear(state, f"{name}.fc1", x)))
+def embedded(file: Vit, tensors: Tensors, images: Tensor) -> Tensor:
+    """[B, N, D]: [cls], registers, patches, with positions that are added."""
+    weight, bias = tensors("patches.weight"), tensors("patches.bias")
+    assert weight is not None
+    assert bias is not None
+    x = patches_of(images, weight, bias)
+    cls, registers, positions = tensors("cls"), tensors("registers"), tensors("positions")
+    of_cls = None
+    if positions is not None:
+        n_before = int(cls is not None and file.cls_position)
+        of_cls = positions[:, :n_before]
+        x = x + added(file, positions[:, n_before:])
+    if cls is not None:
+        cls = cls if of_cls is None or not of_cls.shape[1] else cls + of_cls
+    before = [part.expand(len(x), -1, -1) for part in (cls, registers) if part is not None]
+    return torch.cat([*before, x], 1)
 
 
-def vit_blocks(
-    state: State,
-    x: Tensor,
-    heads: int,
-    *,
-    prefix: str = "blocks.",
-    eps: float = 1e-6,
-    rotate: Callable[[Tensor], Tensor] = lambda x: x,
-    feed_forward: Callable[[State, str, Tensor], Tensor] = mlp,
-) -> Reference:
-    """Pre-norm blocks with joint `qkv`: x + attn(norm1(x)), then x + mlp(norm2(x)); scaled by `ls1.gamma`, `ls2.gamma`."""
-    out, index = Reference(), 0
-    while f"{prefix}{index}.norm1.weight" in state:
-        name = f"{prefix}{index}"
-        q, k, v = (
-            heads_of(part, heads)
-            for part in linear(state, f"{name}.attn.qkv", layer_norm(state, f"{name}.norm1", x, eps)).chunk(3, -1)
-        )
-        mixed, attention = attend(rotate(q), rotate(k), v)
-        x = x + linear(state, f"{name}.attn.proj", mixed) * state.get(f"{name}.ls1.gamma", torch.ones(()))
-        fed = feed_forward(state, f"{name}.mlp", layer_norm(state, f"{name}.norm2", x, eps))
-        x = x + fed * state.get(f"{name}.ls2.gamma", torch.ones(()))
+def vit(file: Vit, state: State, images: Tensor) -> Reference:
+    """Pre-norm blocks: x + attention(norm(x)), then x + mlp(norm(x)), each scaled if there is something to scale it with."""
+
+    def of_block(block: int | None) -> Tensors:
+        return lambda role: state.get(file.name(role, block) or "")
+
+    def scaled(x: Tensor, scale: Tensor | None) -> Tensor:
+        return x if scale is None else x * scale
+
+    x, out = embedded(file, of_block(None), images), Reference()
+    for block in range(file.depth):
+        tensors = of_block(block)
+        out.entering.append(x)
+        y = normed(tensors, "norm1", x, file.eps, file.rms)
+        if tensors("across1.weight") is not None:  # a fixed mixture of tokens
+            columns = gelu(linear(tensors, "across1", y.transpose(1, 2)))  # [B, D, S]
+            branch = linear(tensors, "across2", columns).transpose(1, 2)
+        else:
+            q, k, v = (part.unflatten(-1, (file.heads, -1)).transpose(1, 2) for part in projected(tensors, y))  # [B, H, N, d]
+            turned = rotation(file, tensors("frequencies"), state.get(file.name("periods") or ""))
+            tables = tensors("tables") if tensors("tables") is not None else state.get(file.name("table") or "")
+            mixed, attention = attend(turned(q), turned(k), v, bias_of(tables))
+            out.attention.append(attention)
+            branch = linear(tensors, "proj", mixed)
+        out.branch.append(branch)
+        x = x + scaled(branch, tensors("scale1"))
+        hidden = linear(tensors, "fc1", normed(tensors, "norm2", x, file.eps, file.rms))
+        if file.swiglu:
+            gate, hidden = hidden.chunk(2, -1)
+            hidden = gate / (1 + (-gate).exp()) * hidden
+        else:
+            hidden = gelu(hidden)
+        x = x + scaled(linear(tensors, "fc2", hidden), tensors("scale2"))
         out.tokens.append(x)
-        out.attention.append(attention)
-        index += 1
     return out
-
-
-def vit(state: State, images: Tensor, heads: int) -> Reference:
-    """[cls] first if there is one; a learned position for each token."""
-    x = patches_of(images, state["patch_embed.proj.weight"], state["patch_embed.proj.bias"])
-    if "cls_token" in state:
-        x = torch.cat([state["cls_token"].expand(len(images), -1, -1), x], 1)
-    return vit_blocks(state, x + state["pos_embed"], heads)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from extract.attention import PER_BLOCK, STATISTICS, centre
-from extract.encoders import Encoder, load_encoder
+from extract.encoders import Encoder
 from store import BeyondClsError
 from tests.extract.tiny import sharpen, tiny_encoder
 
@@ -35,21 +35,6 @@ def test_only_what_was_asked_for() -> None:
     assert encoded.registers == {}
     assert encoded.maps == {}
     assert encoded.statistics.keys() == {"patch_self"}
-
-
-def test_tokens_lie_where_timm_puts_them() -> None:
-    """[cls], then registers, then patches, of every block."""
-    encoder = tiny_encoder(reg_tokens=4)
-    encoded = encoder(IMAGES, [0, 1])
-    outputs = []
-    hooks = [b.register_forward_hook(lambda _m, _i, out: outputs.append(out.clone())) for b in encoder.model.blocks]
-    encoder.model(IMAGES)
-    for hook in hooks:
-        hook.remove()
-    for block, whole in enumerate(outputs):
-        torch.testing.assert_close(encoded.cls[block], whole[:, 0])
-        torch.testing.assert_close(encoded.registers[block], whole[:, 1:5])
-        torch.testing.assert_close(encoded.patch[block], whole[:, 5:])
 
 
 def test_statistics_are_ordered_by_block_and_head() -> None:
@@ -92,19 +77,6 @@ def test_same_images_same_features() -> None:
 @pytest.mark.parametrize(("n_patches", "index"), [(1, 0), (4, 3), (9, 4), (16, 10), (196, 105), (256, 136), (12, 6)])
 def test_centre(n_patches: int, index: int) -> None:
     assert centre(n_patches) == index
-
-
-def test_final_norm() -> None:
-    encoder = tiny_encoder()
-    encoder.model.norm.weight.data.uniform_()
-    norm, eps = encoder.norm()
-    assert norm.keys() == {"weight", "bias"}
-    assert torch.equal(norm["weight"], encoder.model.norm.weight)
-    assert eps == 1e-6
-
-
-def test_no_norm_before_average_pooling() -> None:
-    assert tiny_encoder(class_token=False, global_pool="avg").norm() == ({}, None)
 
 
 def test_statistics_of_an_encoder_without_cls() -> None:
@@ -151,10 +123,3 @@ class TestHowToCompute:
     def test_unknown(self) -> None:
         with pytest.raises(BeyondClsError, match="unknown amp 'bf61'; did you mean 'bf16'"):
             tiny_encoder().run_with(amp="bf61")
-
-
-def test_no_maps_without_attention() -> None:
-    encoder = load_encoder("mixer-b16", random_seed=0)
-    encoded = encoder(torch.zeros(1, 3, 224, 224), [0], encoder.statistics, maps=[0])
-    assert encoded.maps == encoded.statistics == encoded.cls == {}
-    assert encoded.patch[0].shape == (1, 196, 768)

@@ -1,23 +1,31 @@
-"""Which files of this project a program imports, by running its imports in a fresh interpreter."""
+"""Which files of this project programs import, by running their imports where nothing of it was imported."""
 
+import json
 import subprocess
 import sys
 
 from tests.machines.project import ROOT
 
 PACKAGES = ("extract", "pipelines", "probe", "store")
+# What others make is imported once, each program in a process of its own that begins with it.
 SHOW = """
-import importlib, sys
-for name in {modules!r}:
-    importlib.import_module(name)
-for module in list(sys.modules.values()):
-    print(getattr(module, "__file__", None) or "")
+import importlib, json, os, sys
+import timm, torch, torchvision, typer, webdataset, zarr
+for modules in json.loads(sys.argv[1]):
+    if os.fork():
+        os.wait()
+        continue
+    for name in modules:
+        importlib.import_module(name)
+    print(json.dumps([getattr(module, "__file__", None) or "" for module in sys.modules.values()]), flush=True)
+    os._exit(0)
 """
 
 
-def imported(modules: list[str]) -> set[str]:
-    """Paths, relative to the repository, of the project's modules that importing `modules` brings in."""
-    script = SHOW.format(modules=modules)
-    shown = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    files = {line.removeprefix(f"{ROOT}/") for line in shown.stdout.splitlines() if line.endswith(".py")}
-    return {file for file in files if file.startswith(tuple(f"{package}/" for package in PACKAGES))}
+def imported(programs: list[list[str]]) -> list[set[str]]:
+    """Of each program, a list of modules: paths, relative to the repository, of the project's files that they bring."""
+    command = [sys.executable, "-c", SHOW, json.dumps(programs)]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = [{file.removeprefix(f"{ROOT}/") for file in json.loads(line)} for line in shown.stdout.splitlines()]
+    assert len(found) == len(programs), shown.stderr
+    return [{file for file in files if file.startswith(tuple(f"{package}/" for package in PACKAGES))} for files in found]

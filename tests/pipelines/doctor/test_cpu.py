@@ -9,6 +9,7 @@ import torch
 
 from pipelines.doctor import cpu, memory
 from pipelines.doctor.here import Here
+from tests.pipelines.doctor.said import says
 
 
 @pytest.fixture
@@ -28,58 +29,49 @@ def cores(monkeypatch, tmp_path):
     return make
 
 
-def test_threads_fit(cores):
-    cores(8, 8)
-    finding = cpu.check(Here())
-    assert (finding.state, finding.found) == ("ok", "cores for this process: 8, threads of torch: 8; AVX2")
+@pytest.mark.parametrize(
+    ("n", "n_threads", "asked", "state", "words"),
+    [
+        (8, 8, None, "ok", ["cores for this process: 8, threads of torch: 8; AVX2 → "]),
+        (2, 16, None, "note", [" → export OMP_NUM_THREADS=2:"]),
+        (16, 1, "1", "note", ["(OMP_NUM_THREADS=1)", " → export OMP_NUM_THREADS=16,"]),
+        (16, 8, None, "ok", []),  # one for each pair of hyperthreads: torch chose
+    ],
+)
+def test_threads(cores, n, n_threads, asked, state, words):
+    cores(n, n_threads, asked)
+    says(cpu.check(Here()), state, *words)
 
 
-def test_too_many_threads(cores):
-    cores(2, 16)
-    finding = cpu.check(Here())
-    assert finding.state == "note"
-    assert finding.remedy.startswith("export OMP_NUM_THREADS=2:")
-
-
-def test_too_few_threads(cores):
-    cores(16, 1, asked="1")
-    finding = cpu.check(Here())
-    assert finding.state == "note"
-    assert "(OMP_NUM_THREADS=1)" in finding.found
-    assert finding.remedy.startswith("export OMP_NUM_THREADS=16,")
-
-
-def test_threads_that_torch_chose_are_left_alone(cores):
-    cores(16, 8)  # one for each pair of hyperthreads
-    assert cpu.check(Here()).state == "ok"
-
-
-def test_onednn(cores, monkeypatch):
+@pytest.mark.parametrize(
+    ("there", "state", "words"),
+    [(True, "ok", "float32 products by oneDNN"), (False, "note", "lacks oneDNN: install that of the default package index")],
+)
+def test_onednn(cores, monkeypatch, there, state, words):
     cores(4, 4, capability="AVX512")
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    assert "float32 products by oneDNN" in cpu.check(Here()).found
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    finding = cpu.check(Here())
-    assert finding.state == "note"
-    assert "lacks oneDNN: install that of the default package index" in finding.remedy
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: there)
+    says(cpu.check(Here()), state, words)
 
 
-@pytest.mark.parametrize(("files", "n"), [({"cpu.max": "150000 100000\n"}, 2), ({"cpu.max": "max 100000\n"}, 8), ({}, 8)])
-def test_containers_limit_cores(cores, tmp_path, files, n):
+V1 = "cpu/cpu.cfs_quota_us"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "n"),
+    [
+        ("cpu.max", "150000 100000\n", 2),
+        ("cpu.max", "max 100000\n", 8),
+        ("none", "", 8),
+        (V1, "50000", 1),
+        (V1, "400000", 4),
+        (V1, "-1", 8),
+    ],
+)
+def test_containers_limit_cores(cores, tmp_path, file, content, n):
     cores(8, 8)
-    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    for name, content in files.items():
-        (tmp_path / "sys/fs/cgroup" / name).write_text(content)
-    assert cpu.cores() == n
-
-
-@pytest.mark.parametrize(("quota", "n"), [("50000", 1), ("400000", 4), ("-1", 8)])
-def test_first_version_of_control_groups(cores, tmp_path, quota, n):
-    cores(8, 8)
-    folder = tmp_path / "sys/fs/cgroup/cpu"
-    folder.mkdir(parents=True)
-    (folder / "cpu.cfs_quota_us").write_text(quota)
-    (folder / "cpu.cfs_period_us").write_text("100000")
+    (tmp_path / "sys/fs/cgroup/cpu").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cpu/cpu.cfs_period_us").write_text("100000")
+    (tmp_path / "sys/fs/cgroup" / file).write_text(content)
     assert cpu.cores() == n
 
 

@@ -10,6 +10,7 @@ import pytest
 from pipelines.doctor import disk, disk_cache
 from pipelines.doctor.here import Here
 from tests.features import write_features
+from tests.pipelines.doctor.said import says
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -32,40 +33,27 @@ def test_here(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("free", "total", "state"),
+    ("free", "total", "files", "taken", "state", "words"),
     [
-        (500e9, 1e12, "ok"),
-        (40e9, 1e12, "note"),  # 4 %, but enough for another set
-        (0.9e9, 10e9, "problem"),
+        (500e9, 1e12, (900, 1000), None, "ok", "the feature sets here take"),
+        (40e9, 1e12, (900, 1000), None, "note", "the feature sets here take"),  # 4 %, but enough for another set
+        (0.9e9, 10e9, (900, 1000), None, "problem", "the feature sets here take"),
+        (2e9, 10e9, (900, 1000), 3e9, "note", "take 3 GB"),
+        (2e9, 1e12, (900, 1000), 3e9, "problem", "take 3 GB"),
+        (500e9, 1e12, (5, 1000), None, "problem", "5 of 1,000 files"),
+        (500e9, 1e12, (0, 0), None, "ok", "the feature sets here take"),
     ],
 )
-def test_room(tmp_path, room, free, total, state):
-    room(free, total)
+def test_room(tmp_path, room, monkeypatch, free, total, files, taken, state, words):
+    room(free, total, files)
     write_features(tmp_path / "features/set")
+    if taken:
+        monkeypatch.setattr("pipelines.store.find.nbytes_of", lambda folder: taken)
     finding = disk.check(Here(tmp_path))
-    assert finding.state == state
+    says(finding, state, words)
     assert bool(finding.remedy) == (state != "ok")
-    assert "the feature sets here take" in finding.found
     assert "no feature sets" not in finding.found
-
-
-@pytest.mark.parametrize(("total", "state"), [(10e9, "note"), (1e12, "problem")])
-def test_less_room_than_feature_sets_take(tmp_path, room, monkeypatch, total, state):
-    room(2e9, total)
-    write_features(tmp_path / "features/set")
-    monkeypatch.setattr("pipelines.store.find.nbytes_of", lambda folder: 3e9)
-    finding = disk.check(Here(tmp_path))
-    assert finding.state == state
-    assert "take 3 GB" in finding.found
-    assert "beyondcls store rm" in finding.remedy
-
-
-@pytest.mark.parametrize(("files", "state"), [((5, 1000), "problem"), ((0, 0), "ok")])
-def test_number_of_files(tmp_path, room, files, state):
-    room(500e9, 1e12, files)
-    finding = disk.check(Here(tmp_path))
-    assert finding.state == state
-    assert ("5 of 1,000 files" in finding.found) == (state == "problem")
+    assert "beyondcls store rm" in finding.remedy or not taken
 
 
 def test_each_disk_is_named(tmp_path, room, monkeypatch):

@@ -12,8 +12,7 @@ import pytest
 from pipelines.doctor import dvc, dvc_cache, dvc_project, dvc_remote
 from pipelines.doctor.here import Here
 from store.errors import BeyondClsError
-
-CACHE = "dvc cache"
+from tests.pipelines.doctor.said import says
 
 
 def dvc_in(folder, *arguments):
@@ -31,10 +30,6 @@ def template(tmp_path_factory):
 def project(template, tmp_path):
     shutil.copytree(template, tmp_path / "project")
     return tmp_path / "project"
-
-
-def configure(project, text):
-    (project / ".dvc/config").write_text(f"[core]\n    no_scm = true\n{text}")
 
 
 def knowing(project, **settings):
@@ -61,29 +56,19 @@ def test_project(project):
 
 
 def test_outside_of_a_project(tmp_path):
-    finding = dvc.check(Here(tmp_path))
-    assert finding.state == "note"
-    assert "in no DVC project" in finding.found
-    assert finding.remedy == "for `dvc repro`, go to the folder of dvc.yaml"
+    says(dvc.check(Here(tmp_path)), "note", "in no DVC project", " → for `dvc repro`, go to the folder of dvc.yaml")
     (tmp_path / "dvc.yaml").write_text("stages: {}")
-    assert dvc.check(Here(tmp_path)).remedy.startswith("git init && dvc init")
+    says(dvc.check(Here(tmp_path)), "note", " → git init && dvc init")
     assert dvc_cache.check(Here(tmp_path)) is None
     assert dvc_remote.check(Here(tmp_path)) is None
 
 
 def test_not_installed(project, tmp_path, monkeypatch):
     without_dvc(monkeypatch)
-    finding = dvc.check(Here(project))
-    assert finding.state == "note"
-    assert "`dvc repro` and its cache need it" in finding.found
-    assert finding.remedy == "pip install dvc"
+    says(dvc.check(Here(project)), "note", "`dvc repro` and its cache need it", " → pip install dvc")
     assert "work without it" in dvc.check(Here(tmp_path)).found
     assert dvc_cache.check(Here(project)) is None
     assert dvc_remote.check(Here(project)) is None
-
-
-def test_program_on_the_path(monkeypatch):
-    without_dvc(monkeypatch)
     monkeypatch.setattr(shutil, "which", lambda name: "/opt/dvc")
     assert dvc_project.dvc_command() == ["/opt/dvc"]
 
@@ -114,60 +99,6 @@ def test_files_of_the_folder_are_not_taken_for_packages(project, monkeypatch):
     assert dvc_project.ask(project, "--version")
 
 
-class TestCache:
-    def test_links(self, project):
-        for value in ("hardlink,symlink,copy", '"hardlink,symlink,copy"'):
-            configure(project, f"[cache]\n    type = {value}\n")
-            finding = dvc_cache.check(Here(project))
-            assert finding.state == "ok"
-            assert finding.found == "cache.type hardlink,symlink,copy; hardlink works"
-        assert sorted(p.name for p in project.iterdir()) == [".dvc", ".dvcignore"]  # cleaned up
-
-    def test_copies_take_room_twice(self, project):
-        finding = dvc_cache.check(knowing(project, cache_type="copy"))
-        assert finding.state == "note"
-        assert "take their room twice" in finding.found
-        assert finding.remedy.startswith("dvc config cache.type hardlink,symlink,copy")
-
-    def test_default_of_dvc(self, project, monkeypatch):
-        monkeypatch.setitem(dvc_cache.KINDS, "reflink", refuse(errno.EOPNOTSUPP))
-        finding = dvc_cache.check(knowing(project))
-        assert finding.state == "note"
-        assert "cache.type reflink,copy; copy works, reflink does not (Operation not supported)" in finding.found
-
-    def test_links_that_do_not_work(self, project, monkeypatch):
-        monkeypatch.setitem(dvc_cache.KINDS, "hardlink", refuse(errno.EXDEV))
-        finding = dvc_cache.check(knowing(project, cache_type="hardlink,symlink,copy"))
-        assert finding.state == "ok"
-        assert "symlink works, hardlink does not (other file system)" in finding.found
-
-    def test_nothing_works(self, project, monkeypatch):
-        monkeypatch.setitem(dvc_cache.KINDS, "hardlink", refuse(errno.EXDEV))
-        finding = dvc_cache.check(knowing(project, cache_type="hardlink"))
-        assert finding.state == "problem"
-        assert "nothing in cache.type works (hardlink: other file system)" in finding.found
-
-    def test_link_with_another_content(self, project, monkeypatch):
-        monkeypatch.setitem(dvc_cache.KINDS, "hardlink", lambda source, target: target.write_bytes(b"?"))
-        assert "hardlink does not (another content)" in dvc_cache.check(knowing(project, cache_type="hardlink,symlink")).found
-
-    def test_cache_on_another_file_system(self, project, tmp_path):
-        if not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
-            pytest.skip("there is one file system only")
-        cache = "/dev/shm/beyondcls-test-cache-that-is-not-there"
-        finding = dvc_cache.check(knowing(project, cache_type="hardlink,copy", cache_dir=cache))
-        assert finding.state == "note"
-        assert "hardlink does not (other file system)" in finding.found
-        assert f"the cache, {cache}, lies on another file system" in finding.found
-        assert finding.remedy.startswith("dvc cache dir FOLDER")
-
-    def test_cache_of_somebody_else(self, project, monkeypatch):
-        monkeypatch.setattr(dvc_cache.tempfile, "TemporaryDirectory", refuse(errno.EACCES))
-        finding = dvc_cache.check(knowing(project))
-        assert finding.state == "note"
-        assert "cannot be written to (Permission denied)" in finding.found
-
-
 def refuse(number):
     def call(*arguments, **options):
         raise OSError(number, os.strerror(number))
@@ -175,23 +106,76 @@ def refuse(number):
     return call
 
 
+LINKS = {
+    "copies take room twice": ("copy", {}, "note", ["take their room twice", " → dvc config cache.type hardlink,symlink,copy"]),
+    "default of DVC": (
+        None,
+        {"reflink": refuse(errno.EOPNOTSUPP)},
+        "note",
+        ["cache.type reflink,copy; copy works, reflink does not (Operation not supported)"],
+    ),
+    "one does not work": (
+        "hardlink,symlink,copy",
+        {"hardlink": refuse(errno.EXDEV)},
+        "ok",
+        ["symlink works, hardlink does not (other file system)"],
+    ),
+    "nothing works": (
+        "hardlink",
+        {"hardlink": refuse(errno.EXDEV)},
+        "problem",
+        ["nothing in cache.type works (hardlink: other file system)"],
+    ),
+    "another content": (
+        "hardlink,symlink",
+        {"hardlink": lambda source, target: target.write_bytes(b"?")},
+        "ok",
+        ["hardlink does not (another content)"],
+    ),
+}
+
+
+class TestCache:
+    def test_links(self, project):
+        for value in ("hardlink,symlink,copy", '"hardlink,symlink,copy"'):
+            (project / ".dvc/config").write_text(f"[core]\n    no_scm = true\n[cache]\n    type = {value}\n")
+            says(dvc_cache.check(Here(project)), "ok", "cache.type hardlink,symlink,copy; hardlink works → ")
+        assert sorted(p.name for p in project.iterdir()) == [".dvc", ".dvcignore"]  # cleaned up
+
+    @pytest.mark.parametrize("case", LINKS)
+    def test_links_that_do_not_work(self, case, project, monkeypatch):
+        cache_type, kinds, state, words = LINKS[case]
+        for kind, link in kinds.items():
+            monkeypatch.setitem(dvc_cache.KINDS, kind, link)
+        says(dvc_cache.check(knowing(project, **({"cache_type": cache_type} if cache_type else {}))), state, *words)
+
+    def test_cache_on_another_file_system(self, project, tmp_path):
+        if not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
+            pytest.skip("there is one file system only")
+        cache = "/dev/shm/beyondcls-test-cache-that-is-not-there"
+        finding = dvc_cache.check(knowing(project, cache_type="hardlink,copy", cache_dir=cache))
+        says(finding, "note", "hardlink does not (other file system)", f"the cache, {cache}, lies on another file system")
+        assert finding.remedy.startswith("dvc cache dir FOLDER")
+
+    def test_cache_of_somebody_else(self, project, monkeypatch):
+        monkeypatch.setattr(dvc_cache.tempfile, "TemporaryDirectory", refuse(errno.EACCES))
+        says(dvc_cache.check(knowing(project)), "note", "cannot be written to (Permission denied)")
+
+
 class TestRemote:
-    def test_none(self, project):
-        finding = dvc_remote.check(knowing(project))
-        assert finding.state == "note"
-        assert "dvc remote add -d" in finding.remedy
+    @pytest.mark.parametrize(
+        ("settings", "state", "words"),
+        [
+            ({}, "note", "dvc remote add -d"),
+            ({"remote.up.url": "s3://bucket/x"}, "note", " → dvc remote default up"),
+            ({"core_remote": "down", "remote.up.url": "s3://bucket/x"}, "problem", "'down' is not defined; defined: up"),
+        ],
+    )
+    def test_that_cannot_be_used(self, settings, state, words, project):
+        says(dvc_remote.check(knowing(project, **settings)), state, words)
 
     def test_password_is_masked(self, project):
         dvc_in(project, "remote", "add", "-d", "up", "https://user:hunter2@example.org/x")
         dvc_in(project, "remote", "modify", "--local", "up", "password", "hunter2")
         finding = dvc_remote.check(Here(project))
         assert (finding.state, finding.found) == ("ok", "up (default) https://***@example.org/x")
-
-    def test_no_default(self, project):
-        finding = dvc_remote.check(knowing(project, **{"remote.up.url": "s3://bucket/x"}))
-        assert (finding.state, finding.remedy) == ("note", "dvc remote default up")
-
-    def test_default_that_is_not_defined(self, project):
-        finding = dvc_remote.check(knowing(project, **{"core_remote": "down", "remote.up.url": "s3://bucket/x"}))
-        assert finding.state == "problem"
-        assert "'down' is not defined; defined: up" in finding.found

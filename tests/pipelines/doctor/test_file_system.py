@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import os
-import tempfile
 from types import SimpleNamespace
 
 import psutil
@@ -11,6 +10,7 @@ import pytest
 
 from pipelines.doctor import file_system
 from pipelines.doctor.here import Here
+from tests.pipelines.doctor.said import says
 
 
 @pytest.fixture
@@ -41,40 +41,32 @@ def test_no_locks(tmp_path, monkeypatch, mounted, kind, hint):
     mounted(kind)
     monkeypatch.setattr(fcntl, "flock", refuse(errno.ENOSYS))
     finding = file_system.check(Here(tmp_path))
-    assert finding.state == "problem"
-    assert "no file locks" in finding.found
-    assert "give an --out on a local disk" in finding.remedy
+    says(finding, "problem", "no file locks", "give an --out on a local disk")
     assert ("mount with -o flock" in finding.remedy) == hint
 
 
-def test_locks_that_keep_nobody_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(fcntl, "flock", lambda file, how: None)
-    finding = file_system.check(Here(tmp_path))
-    assert finding.state == "problem"
-    assert "file locks keep nobody out" in finding.found
-
-
-@pytest.mark.parametrize("exchange", [refuse(errno.EXDEV), lambda one, other: None])
-def test_no_renames(tmp_path, monkeypatch, exchange):
-    monkeypatch.setattr("store.disk.exchange", exchange)
-    finding = file_system.check(Here(tmp_path))
-    assert finding.state == "problem"
-    assert "renamed" in finding.found
+@pytest.mark.parametrize(
+    ("broken", "by", "state", "words"),
+    [
+        ("fcntl.flock", lambda file, how: None, "problem", "file locks keep nobody out"),
+        ("store.disk.exchange", refuse(errno.EXDEV), "problem", "renamed"),
+        ("store.disk.exchange", lambda one, other: None, "problem", "renamed"),
+        ("tempfile.TemporaryDirectory", refuse(errno.EACCES), "note", "cannot be written to (Permission denied)"),
+    ],
+)
+def test_what_does_not_work(tmp_path, monkeypatch, broken, by, state, words):
+    monkeypatch.setattr(broken, by)
+    says(file_system.check(Here(tmp_path)), state, words)
 
 
 def test_no_direct_reads(tmp_path, monkeypatch):
+    if hasattr(os, "O_DIRECT"):
+        monkeypatch.setattr(os, "O_DIRECT", 0)  # memory file systems may lack it
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "preadv", refuse(errno.EINVAL))
+            assert "O_DIRECT cannot be read with" in file_system.check(Here(tmp_path)).found
     monkeypatch.delattr(os, "O_DIRECT", raising=False)
-    finding = file_system.check(Here(tmp_path))
-    assert finding.state == "note"
-    assert "no O_DIRECT" in finding.found
-
-
-def test_direct_reads_that_fail(tmp_path, monkeypatch):
-    if not hasattr(os, "O_DIRECT"):
-        pytest.skip("no O_DIRECT here")
-    monkeypatch.setattr(os, "O_DIRECT", 0)  # memory file systems may lack it
-    monkeypatch.setattr(os, "preadv", refuse(errno.EINVAL))
-    assert "O_DIRECT cannot be read with" in file_system.check(Here(tmp_path)).found
+    says(file_system.check(Here(tmp_path)), "note", "no O_DIRECT")
 
 
 @pytest.mark.parametrize(("kind", "state"), [("nfs4", "note"), ("ext4", "ok")])
@@ -84,13 +76,6 @@ def test_locks_of_one_machine(tmp_path, monkeypatch, mounted, kind, state):
     finding = file_system.check(Here(tmp_path))
     assert finding.state == state
     assert ("local_lock=all" in finding.found) == (state == "note")
-
-
-def test_folder_of_somebody_else(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse(errno.EACCES))
-    finding = file_system.check(Here(tmp_path))
-    assert finding.state == "note"
-    assert "cannot be written to (Permission denied)" in finding.found
 
 
 def test_nearest_mount_counts(monkeypatch, tmp_path):

@@ -8,6 +8,7 @@ import torch
 
 from pipelines.doctor import gpu, shared_memory
 from pipelines.doctor.here import Here
+from tests.pipelines.doctor.said import says
 
 
 @pytest.fixture
@@ -49,16 +50,31 @@ def test_gpus_that_work(machine):
     assert finding.found == "2 x NVIDIA A100, 72 GB of 80 GB free, bf16 (torch for CUDA 12.6, driver 550.54.15)"
 
 
-def test_old_gpu_has_no_bf16(machine):
-    machine(n=1, capability=(7, 5))
-    assert "no bf16: use --amp fp16" in gpu.check(Here()).found
+TOO_OLD = "CUDA initialization: The NVIDIA driver on your system is too old"
+UPDATE = "update the driver to one for CUDA 12.6, or install a torch built for the driver you have"
+MACHINES = {
+    "old GPU": ({"n": 1, "capability": (7, 5)}, "ok", ["no bf16: use --amp fp16"]),
+    "others use it": ({"n": 1, "free": 0.05}, "note", ["others use cuda:0"]),
+    "torch without CUDA": (
+        {"build": None},
+        "problem",
+        [
+            "there is a GPU with driver 550.54.15, but torch",
+            "was built without CUDA",
+            "pip install --force-reinstall torch (from the default package index, or as",
+        ],
+    ),
+    "driver too old": ({"warning": f"{TOO_OLD}\nmore"}, "problem", [f"cannot use it: {TOO_OLD} → {UPDATE}"]),
+    "no GPU": ({"device": False}, "note", ["built for CUDA 12.6 → ", "beyondcls plan"]),
+    "no GPU and no CUDA": ({"device": False, "build": None}, "note", ["built without CUDA → ", "beyondcls plan"]),
+}
 
 
-def test_gpu_that_others_use(machine):
-    machine(n=1, free=0.05)
-    finding = gpu.check(Here())
-    assert finding.state == "note"
-    assert "others use cuda:0" in finding.remedy
+@pytest.mark.parametrize("name", MACHINES)
+def test_each_machine_has_its_finding(machine, name):
+    options, state, words = MACHINES[name]
+    machine(**options)
+    says(gpu.check(Here()), state, *words)
 
 
 @pytest.mark.parametrize(
@@ -71,45 +87,13 @@ def test_gpu_that_does_not_compute(machine, monkeypatch, said, remedy):
         raise RuntimeError(f"CUDA error: {said}\nmore")
 
     monkeypatch.setattr(torch, "ones", lambda *shape, device: SimpleNamespace(add=fail))  # memory can be had all the same
-    finding = gpu.check(Here())
-    assert finding.state == "problem"
-    assert finding.found == f"cuda:0, NVIDIA A100, does not compute: CUDA error: {said}"
-    assert remedy in finding.remedy
-
-
-def test_torch_without_cuda_on_a_machine_with_a_gpu(machine):
-    machine(build=None)
-    finding = gpu.check(Here())
-    assert finding.state == "problem"
-    assert "there is a GPU with driver 550.54.15, but torch" in finding.found
-    assert "was built without CUDA" in finding.found
-    assert "pip install --force-reinstall torch (from the default package index, or as" in finding.remedy
-
-
-def test_driver_too_old(machine):
-    machine(warning="CUDA initialization: The NVIDIA driver on your system is too old\nmore")
-    finding = gpu.check(Here())
-    assert finding.state == "problem"
-    assert finding.found.endswith("cannot use it: CUDA initialization: The NVIDIA driver on your system is too old")
-    assert finding.remedy == "update the driver to one for CUDA 12.6, or install a torch built for the driver you have"
+    says(gpu.check(Here()), "problem", f"cuda:0, NVIDIA A100, does not compute: CUDA error: {said} → ", remedy)
 
 
 def test_hidden_gpu(machine, monkeypatch):
     machine()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    finding = gpu.check(Here())
-    assert finding.state == "note"
-    assert finding.found == "CUDA_VISIBLE_DEVICES= hides GPUs from torch"
-    assert finding.remedy.startswith("unset CUDA_VISIBLE_DEVICES")
-
-
-@pytest.mark.parametrize(("build", "words"), [("12.6", "built for CUDA 12.6"), (None, "built without CUDA")])
-def test_no_gpu_is_a_note_with_what_it_costs(machine, build, words):
-    machine(device=False, build=build)
-    finding = gpu.check(Here())
-    assert finding.state == "note"
-    assert finding.found.endswith(words)
-    assert "beyondcls plan" in finding.remedy
+    says(gpu.check(Here()), "note", "CUDA_VISIBLE_DEVICES= hides GPUs from torch → unset CUDA_VISIBLE_DEVICES")
 
 
 @pytest.mark.parametrize(("n", "nbytes", "state"), [(0, 64e6, "ok"), (1, 64e6, "ok"), (2, 64e6, "note"), (2, 8e9, "ok")])

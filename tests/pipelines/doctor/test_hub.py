@@ -8,6 +8,7 @@ import pytest
 
 from pipelines.doctor import hub, weights
 from pipelines.doctor.here import Here
+from tests.pipelines.doctor.said import says
 
 
 @pytest.fixture(autouse=True)
@@ -54,27 +55,25 @@ def test_an_answer_is_enough(server, monkeypatch, status):
     assert asked == ["/"] or asked == [""]
 
 
-def test_nobody_there(monkeypatch):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))  # bound, but nobody listens
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
-        monkeypatch.setenv("HF_HOME", "/data/hf")
-        finding = hub.check(Here())
-    assert finding.state == "note"
-    assert "cannot be reached: [Errno 111] Connection refused" in finding.found
-    assert "copy /data/hf (HF_HOME)" in finding.remedy
-    assert "--checkpoint FILE" in finding.remedy
+@pytest.fixture
+def silent(monkeypatch):
+    """A socket that the hub is said to be; nobody listens yet."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{bound.getsockname()[1]}")
+        yield bound
 
 
-def test_no_answer_in_time(monkeypatch):
+def test_nobody_there(monkeypatch, silent):
+    monkeypatch.setenv("HF_HOME", "/data/hf")
+    finding = hub.check(Here())
+    says(finding, "note", "cannot be reached: [Errno 111] Connection refused", "copy /data/hf (HF_HOME)", "--checkpoint FILE")
+
+
+def test_no_answer_in_time(monkeypatch, silent):
     monkeypatch.setattr(hub, "SECONDS", 0.2)
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        finding = hub.check(Here())
-    assert finding.state == "note"
-    assert "cannot be reached" in finding.found
+    silent.listen()
+    says(hub.check(Here()), "note", "cannot be reached")
 
 
 def test_proxy(server, monkeypatch):
@@ -85,9 +84,7 @@ def test_proxy(server, monkeypatch):
     assert asked == ["http://hub.invalid/"] or asked == ["http://hub.invalid"]
     address, _ = server(407)
     monkeypatch.setenv("http_proxy", address.replace("//", "//me:hunter2@"))
-    finding = hub.check(Here())
-    assert finding.state == "note"
-    assert "the proxy wants a password" in finding.found
+    says(hub.check(Here()), "note", "the proxy wants a password")
 
 
 def test_proxy_is_named_when_it_may_be_at_fault(monkeypatch):
@@ -112,18 +109,14 @@ def test_address_that_is_none(monkeypatch):
 def test_offline_by_the_environment(monkeypatch, value):
     monkeypatch.setenv("HF_HUB_OFFLINE", value)
     monkeypatch.setattr(hub, "reached", lambda address: pytest.fail("asked"))
-    finding = hub.check(Here())
-    assert finding.state == "note"
-    assert finding.found == f"HF_HUB_OFFLINE={value}: timm takes weights from ~/.cache/huggingface only"
+    says(hub.check(Here()), "note", f"HF_HUB_OFFLINE={value}: timm takes weights from ~/.cache/huggingface only → ")
 
 
 def test_official_weights(server, monkeypatch):
     monkeypatch.setattr(weights, "SERVER", server(403)[0])
     assert weights.check(Here()).state == "ok"
     monkeypatch.setattr(weights, "SERVER", "http://127.0.0.1:1")
-    finding = weights.check(Here())
-    assert finding.state == "note"
-    assert "--checkpoint FILE" in finding.remedy
+    says(weights.check(Here()), "note", "--checkpoint FILE")
 
 
 def test_left_out_offline(monkeypatch):

@@ -10,6 +10,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from pipelines.doctor import store_root
 from pipelines.doctor.here import Here
 from store import BeyondClsError
+from tests.pipelines.doctor.said import says
 
 
 def check(folder, root, **options):
@@ -40,14 +41,10 @@ class TestOfTheUser:
 
     def test_the_project_goes_first(self, tmp_path, file):
         (tmp_path / "common").mkdir()
-        assert check(tmp_path, "common").found.endswith(
-            f"common (entries: 0) can be read and written to (from {tmp_path}/params.yaml)"
-        )
-        finding = check(tmp_path, "project")
-        assert finding.state == "ok"
-        assert (
-            finding.found == f"none: feature sets lie in features/, as params.yaml says, and not at {tmp_path}/theirs ({file})"
-        )
+        words = f"common (entries: 0) can be read and written to (from {tmp_path}/params.yaml) → "
+        says(check(tmp_path, "common"), "ok", words)
+        words = f"none: feature sets lie in features/, as params.yaml says, and not at {tmp_path}/theirs ({file}) → "
+        says(check(tmp_path, "project"), "ok", words)
 
     def test_a_mistake(self, tmp_path, file):
         file.write_text("[store]\nroot = 5\n")
@@ -59,41 +56,27 @@ class TestFolder:
     def test_works(self, tmp_path):
         (tmp_path / "common/set").mkdir(parents=True)
         for root in ("common", str(tmp_path / "common"), f"file://{tmp_path / 'common'}"):
-            finding = check(tmp_path, root)
-            assert finding.state == "ok"
-            assert (
-                finding.found == f"{tmp_path / 'common'} (entries: 1) can be read and written to (from {tmp_path}/params.yaml)"
-            )
+            words = f"{tmp_path / 'common'} (entries: 1) can be read and written to (from {tmp_path}/params.yaml) → "
+            says(check(tmp_path, root), "ok", words)
         assert [p.name for p in (tmp_path / "common").iterdir()] == ["set"]
 
     def test_not_there(self, tmp_path, monkeypatch):
-        finding = check(tmp_path, "common")
-        assert finding.state == "note"
-        assert "mount it" in finding.remedy
+        says(check(tmp_path, "common"), "note", "mount it")
         assert not (tmp_path / "common").exists()
         monkeypatch.setattr(os, "access", lambda path, mode: False)
         assert check(tmp_path, "common").state == "problem"
 
     def test_no_folder(self, tmp_path):
         (tmp_path / "common").touch()
-        finding = check(tmp_path, "common")
-        assert finding.state == "problem"
-        assert "is no folder" in finding.found
+        says(check(tmp_path, "common"), "problem", "is no folder")
 
     def test_not_ours(self, tmp_path, monkeypatch):
         (tmp_path / "common").mkdir()
-
-        def refuse(*arguments, **options):
-            raise PermissionError(13, "Permission denied")
-
+        refuse = raising(PermissionError(13, "Permission denied"))
         monkeypatch.setattr(store_root.tempfile, "TemporaryDirectory", refuse)
-        finding = check(tmp_path, "common")
-        assert finding.state == "note"
-        assert "probing works" in finding.remedy
+        says(check(tmp_path, "common"), "note", "probing works")
         monkeypatch.setattr(os, "scandir", refuse)
-        finding = check(tmp_path, "common")
-        assert finding.state == "problem"
-        assert "cannot be read (Permission denied)" in finding.found
+        says(check(tmp_path, "common"), "problem", "cannot be read (Permission denied)")
 
     def test_server_that_is_away(self, tmp_path, monkeypatch):
         never = threading.Event()
@@ -101,8 +84,14 @@ class TestFolder:
         monkeypatch.setattr(store_root, "_folder", lambda folder: never.wait())
         finding = check(tmp_path, "common")
         never.set()
-        assert finding.state == "problem"
-        assert "no answer within" in finding.found
+        says(finding, "problem", "no answer within")
+
+
+def raising(error):
+    def call(*arguments, **options):
+        raise error
+
+    return call
 
 
 class Service(MemoryFileSystem):
@@ -126,78 +115,55 @@ def service():
     return answers
 
 
+ADDRESS = "doctored://bucket/folder"
+
+
+def only_the_folder_is_missing(path):
+    if path.endswith("folder"):
+        raise FileNotFoundError(path)
+    return []
+
+
+def only_the_folder_may_be_read(path):
+    raise FileNotFoundError(path) if path.endswith("folder") else PermissionError(path)
+
+
 class TestAddress:
-    def test_works(self, tmp_path, service):
-        service(lambda path: ["a", "b"])
-        finding = check(tmp_path, "doctored://bucket/folder")
-        assert (finding.state, finding.found) == (
-            "ok",
-            f"doctored://bucket/folder can be listed (entries: 2) (from {tmp_path}/params.yaml)",
-        )
-
-    def test_empty(self, tmp_path, service):
-        def ls(path):
-            if path.endswith("folder"):
-                raise FileNotFoundError(path)
-            return []
-
-        service(ls)
-        finding = check(tmp_path, "doctored://bucket/folder")
-        assert (finding.state, finding.found) == (
-            "ok",
-            f"doctored://bucket/folder: nothing there yet (from {tmp_path}/params.yaml)",
-        )
-
-    def test_no_bucket(self, tmp_path, service):
-        def ls(path):
-            raise FileNotFoundError(path)
-
-        service(ls)
-        finding = check(tmp_path, "doctored://bucket/folder")
-        assert finding.state == "problem"
-        assert "there is no doctored://bucket" in finding.found
-
-    def test_bucket_that_may_not_be_listed(self, tmp_path, service):
-        def ls(path):
-            raise FileNotFoundError(path) if path.endswith("folder") else PermissionError(path)
-
-        service(ls)
-        assert check(tmp_path, "doctored://bucket/folder").state == "note"
-
-    def test_refused(self, tmp_path, service):
-        def ls(path):
-            raise PermissionError("Access Denied for https://me:hunter2@host")
-
-        service(ls)
-        finding = check(tmp_path, "doctored://bucket/folder")
-        assert finding.state == "problem"
-        assert "PermissionError: Access Denied for https://***@host" in finding.found
-        assert "credentials" in finding.remedy
+    @pytest.mark.parametrize(
+        ("answer", "state", "words"),
+        [
+            (lambda path: ["a", "b"], "ok", [f"{ADDRESS} can be listed (entries: 2) (from ", "/params.yaml) → "]),
+            (only_the_folder_is_missing, "ok", [f"{ADDRESS}: nothing there yet (from ", "/params.yaml) → "]),
+            (raising(FileNotFoundError("folder")), "problem", ["there is no doctored://bucket"]),
+            (only_the_folder_may_be_read, "note", []),
+            (
+                raising(PermissionError("Access Denied for https://me:hunter2@host")),
+                "problem",
+                ["PermissionError: Access Denied for https://***@host", "credentials"],
+            ),
+        ],
+    )
+    def test_what_the_service_answers(self, tmp_path, service, answer, state, words):
+        service(answer)
+        says(check(tmp_path, ADDRESS), state, *words)
 
     def test_no_answer(self, tmp_path, service, monkeypatch):
         never = threading.Event()
         service(lambda path: never.wait())
         monkeypatch.setattr(store_root, "SECONDS", 0.1)
-        finding = check(tmp_path, "doctored://bucket/folder")
+        finding = check(tmp_path, ADDRESS)
         never.set()
-        assert finding.state == "problem"
-        assert "no answer within 0.1 s" in finding.found
+        says(finding, "problem", "no answer within 0.1 s")
 
     def test_offline(self, tmp_path, service):
         service(lambda path: pytest.fail("asked"))
-        finding = check(tmp_path, "doctored://bucket/folder", offline=True)
-        assert (finding.state, finding.remedy) == ("note", "leave out --offline")
+        says(check(tmp_path, ADDRESS, offline=True), "note", " → leave out --offline")
 
     def test_package_that_is_missing(self, tmp_path, monkeypatch):
-        def missing(protocol):
-            raise ImportError("Install s3fs to access S3")
-
-        monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
-        finding = check(tmp_path, "s3://bucket/folder")
-        assert (finding.state, finding.remedy) == ("problem", "pip install 'beyondcls[s3]'")
-        assert check(tmp_path, "gs://bucket").remedy == "Install s3fs to access S3"
+        monkeypatch.setattr(fsspec, "get_filesystem_class", raising(ImportError("Install s3fs to access S3")))
+        says(check(tmp_path, "s3://bucket/folder"), "problem", " → pip install 'beyondcls[s3]'")
+        says(check(tmp_path, "gs://bucket"), "problem", " → Install s3fs to access S3")
 
     def test_unknown_protocol(self, tmp_path):
-        finding = check(tmp_path, "s4://bucket/folder")
-        assert finding.state == "problem"
-        assert "unknown protocol, expected a folder, s3://bucket/folder" in finding.found
+        words = "unknown protocol, expected a folder, s3://bucket/folder"
+        says(check(tmp_path, "s4://bucket/folder"), "problem", words)

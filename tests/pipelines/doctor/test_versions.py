@@ -5,6 +5,7 @@ import pytest
 from pipelines.doctor import extras, versions
 from pipelines.doctor.here import Here
 from tests.pipelines.doctor.installed import install
+from tests.pipelines.doctor.said import says
 
 
 def test_here_all_is_as_required():
@@ -22,18 +23,14 @@ def test_all_fits(monkeypatch):
 
 def test_too_old_and_missing(monkeypatch):
     install(monkeypatch, torch="2.5.1", pyyaml=None)
-    finding = versions.check(Here())
-    assert finding.state == "problem"
-    assert finding.found == "torch is 2.5.1, expected >=2.6; pyyaml is missing"
-    assert finding.remedy == "pip install 'torch>=2.6' 'pyyaml'"
+    words = "torch is 2.5.1, expected >=2.6; pyyaml is missing → pip install 'torch>=2.6' 'pyyaml'"
+    says(versions.check(Here()), "problem", words)
 
 
 def test_python(monkeypatch):
     install(monkeypatch, python=">=3.99")
-    finding = versions.check(Here())
-    assert finding.state == "problem"
-    assert ", expected >=3.99" in finding.found
-    assert finding.remedy == "make an environment with Python >=3.99, and install beyondcls there"
+    words = ", expected >=3.99 → make an environment with Python >=3.99, and install beyondcls there"
+    says(versions.check(Here()), "problem", words)
 
 
 @pytest.mark.parametrize("torch", ["2.7.0+cu126", "2.8.0"])
@@ -50,34 +47,31 @@ def test_packages_that_do_not_go_together(monkeypatch, torch):
 
 def test_not_installed(monkeypatch):
     install(monkeypatch, beyondcls=None)
-    finding = versions.check(Here())
-    assert finding.state == "note"
-    assert "is not installed" in finding.found
+    says(versions.check(Here()), "note", "is not installed")
     assert extras.check(Here()) is None
 
 
-def test_extras_that_are_complete(monkeypatch):
-    install(monkeypatch)
+MISSING = "complete: s3; not here: dev (no timm, torchvision), extract (no timm, torchvision) → "
+EXTRACT = "to extract features, and predict from images: pip install 'beyondcls[extract]'"
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "words"),
+    [
+        ({}, "ok", ["complete: dev, extract, s3 → "]),
+        ({"timm": None, "torchvision": None}, "note", [MISSING, EXTRACT]),
+        (
+            {"timm": "1.0.3"},
+            "problem",
+            ["timm is 1.0.3, extract expects >=1.0.20", "complete: s3;", "pip install 'beyondcls[extract]'"],
+        ),
+    ],
+)
+def test_extras(monkeypatch, changes, state, words):
+    install(monkeypatch, **changes)
     finding = extras.check(Here())
-    assert (finding.state, finding.found, finding.remedy) == ("ok", "complete: dev, extract, s3", "")
-
-
-def test_extras_that_are_missing_say_what_for(monkeypatch):
-    install(monkeypatch, timm=None, torchvision=None)
-    finding = extras.check(Here())
-    assert finding.state == "note"
-    assert finding.found == "complete: s3; not here: dev (no timm, torchvision), extract (no timm, torchvision)"
-    assert "to extract features, and predict from images: pip install 'beyondcls[extract]'" in finding.remedy.splitlines()
-    assert len(finding.remedy.splitlines()) == 2
-
-
-def test_extra_in_a_wrong_version(monkeypatch):
-    install(monkeypatch, timm="1.0.3")
-    finding = extras.check(Here())
-    assert finding.state == "problem"
-    assert "timm is 1.0.3, extract expects >=1.0.20" in finding.found
-    assert "complete: s3;" in finding.found
-    assert "pip install 'beyondcls[extract]'" in finding.remedy
+    says(finding, state, *words)
+    assert len(finding.remedy.splitlines()) == (0 if state == "ok" else 2)
 
 
 def test_every_extra_has_its_purpose():

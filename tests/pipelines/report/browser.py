@@ -1,13 +1,11 @@
 """A headless Chromium, spoken to over its debugging pipe: no driver, no port, no network."""
 
-import base64
 import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +93,12 @@ class Browser:
             self.complaints.append(params["entry"]["text"])
         return message
 
-    def open(self, file: Path) -> float:
-        """Load a page, and give the seconds until it was loaded, its images included."""
+    def open(self, file: Path) -> None:
+        """Load a page, its images included."""
         self._events.clear()
-        start = time.monotonic()
         self.send("Page.navigate", url=file.resolve().as_uri())
         while "Page.loadEventFired" not in self._events:
             self._receive()
-        return time.monotonic() - start
 
     def look(self, width: int, scheme: str = "light") -> None:
         """As a screen that is `width` pixels wide, in the "light" or "dark" scheme."""
@@ -121,8 +117,3 @@ class Browser:
         text = {"text": "\r"} if key == "Enter" else {}
         for kind in ("keyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
-
-    def screenshot(self, file: Path) -> None:
-        """The whole page as PNG."""
-        picture = self.send("Page.captureScreenshot", captureBeyondViewport=True)
-        file.write_bytes(base64.b64decode(picture["data"]))

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from pipelines.report.collect import Attention, Inputs, Measure, Probe
+from tests.pipelines.report.written import pretraining_of
 
 RECIPE = {"epochs": 4, "batch_size": 128, "optimiser": "sgd", "base_lr": 0.03}
 
@@ -12,17 +13,18 @@ def measure(mean: float, std: float = 0.5, n: int = 3) -> Measure:
 
 
 def studied(encoder: str, head: str, top1: float, aggregator: str = "abmilp", **more) -> Probe:
-    """`more`: options of the aggregator, and std, n_seeds, parameters, flops, recipe."""
+    """`more`: options of the aggregator, and std, n_seeds, parameters, flops, recipe, entropy."""
     std, n_seeds = more.pop("std", 0.5), more.pop("n_seeds", 3)
     cost = {"parameters": more.pop("parameters", 193), "parameters_classifier": 1930}
     cost["flops_per_image"] = more.pop("flops", 53_000)
+    entropy = {"entropy": measure(more.pop("entropy"))} if "entropy" in more else {}
     return Probe(
         encoder=encoder,
         head=head,
         recorded_encoder=encoder,
         recipe=more.pop("recipe", RECIPE),
         options=more,
-        measures={"top1": measure(top1, std, n_seeds)},
+        measures={"top1": measure(top1, std, n_seeds), **entropy},
         n_training=5000,
         n_test=1000,
         n_tokens=64,
@@ -35,6 +37,7 @@ def studied(encoder: str, head: str, top1: float, aggregator: str = "abmilp", **
         weights=None,
         aggregator=aggregator,
         cost=cost,
+        pretraining=pretraining_of(encoder),
     )
 
 

@@ -1,5 +1,6 @@
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from pipelines.report.collect import Folders, collect
 from store import BeyondClsError
+from store.pretraining import MASKED, UNTRAINED
 from tests.pipelines.report.written import write_all, write_attention, write_probe
 
 
@@ -23,25 +25,61 @@ def test_reads_what_the_stages_write(tmp_path: Path):
     assert inputs.attention["mae"].statistics["cls_self"] == ((0.5, 0.125), (0.75, 0.125))
 
 
-def test_order_puts_random_encoders_last_and_unknown_heads_behind_ours(tmp_path: Path):
-    for encoder in ("a-Random", "z", "b"):
+def test_order_puts_untrained_encoders_last_and_unknown_heads_behind_ours(tmp_path: Path):
+    for encoder in ("a-twin", "z", "b-Random"):
         write_probe(tmp_path / "p", encoder, "zzz", 10.0)
         write_probe(tmp_path / "p", encoder, "abmilp2", 10.0)
         write_probe(tmp_path / "p", encoder, "abmilp", 10.0)
     inputs = collect(Folders(tmp_path / "p", tmp_path / "none"))
-    assert inputs.encoders == ["b", "z", "a-Random"]
+    assert inputs.encoders == ["b-Random", "z", "a-twin"]
     assert inputs.heads == ["abmilp", "abmilp2", "zzz"]
 
 
 def test_twin_has_the_same_architecture(tmp_path: Path):
-    for encoder in ("big", "random-a", "random-b"):
+    for encoder in ("big", "a-twin", "b-twin"):
         write_probe(tmp_path / "p", encoder, "cls", 10.0)
         write_attention(tmp_path / "a", encoder, "d")
-    summary = tmp_path / "a" / "random-a" / "summary.json"
+    summary = tmp_path / "a" / "a-twin" / "summary.json"
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"architecture": {"patch_size": 16}}))
-    assert collect(Folders(tmp_path / "p", tmp_path / "a")).twin("big") == "random-b"
-    assert collect(Folders(tmp_path / "p", tmp_path / "none")).twin("big") == "random-a"
-    assert collect(Folders(tmp_path / "p", tmp_path / "a")).twin("random-a") is None
+    assert collect(Folders(tmp_path / "p", tmp_path / "a")).twin("big") == "b-twin"
+    assert collect(Folders(tmp_path / "p", tmp_path / "none")).twin("big") == "a-twin"
+    assert collect(Folders(tmp_path / "p", tmp_path / "a")).twin("a-twin") is None
+
+
+NAMES = ("family", "random_seed")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "timm", "family", "is_untrained"),
+    [
+        ("mae-b16", True, MASKED, False),
+        ("vit_base_patch16_224.mae", True, MASKED, False),
+        ("quickstart-random", True, "", True),
+        ("random-mae", True, "", False),  # a name of one's own says nothing
+        ("mae-b16", False, "", False),
+    ],
+)
+def test_what_older_files_do_not_say_is_as_the_registry_knows_the_recorded_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: str, timm: bool, family: str, is_untrained: bool
+):
+    of_probe = write_probe(tmp_path / "p", "mine", "cls", 10.0, recorded=recorded) / "metrics.json"
+    of_attention = write_attention(tmp_path / "a", "mine", "d") / "summary.json"
+    for file in (of_probe, of_attention):
+        content = {name: value for name, value in json.loads(file.read_text()).items() if name not in (*NAMES, "statistics")}
+        file.write_text(json.dumps(content | {"encoder": recorded}))
+    if not timm:
+        monkeypatch.setitem(sys.modules, "extract.encoders", None)
+    inputs = collect(Folders(tmp_path / "p", tmp_path / "a"))
+    for found in (inputs.probes["mine", "cls"].pretraining, inputs.attention["mine"].pretraining):
+        assert (found.family, found.is_untrained) == (family, is_untrained)
+    assert inputs.attention["mine"].declared["cls_self"] == ("Attention of [cls] to itself", "share of attention, 0–1")
+    assert inputs.untrained == ({"mine"} if is_untrained else set())
+
+
+def test_random_weights_that_come_from_a_file_are_untrained(tmp_path: Path):
+    file = write_probe(tmp_path, "mine", "cls", 10.0) / "metrics.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"family": UNTRAINED}))
+    assert collect(Folders(tmp_path)).untrained == {"mine"}
 
 
 def test_missing_probes_are_named_with_the_remedy(tmp_path: Path):
@@ -49,33 +87,6 @@ def test_missing_probes_are_named_with_the_remedy(tmp_path: Path):
         BeyondClsError, match=r"no metrics under .*nowhere.*ENCODER/HEAD/metrics.json.*beyondcls probe.*--probes"
     ):
         collect(Folders(tmp_path / "nowhere", tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "damaged"),
-        ("[]", "damaged"),
-        ('{"encoder": "a", "options": {}}', "has no 'top1'"),
-        ('{"encoder": "a", "options": {}, "top1": {"values": [], "mean": NaN, "std": 0}}', "no finite number"),
-        ('{"encoder": "a", "options": {}, "top1": {"values": ["x"], "mean": 1, "std": 0}}', "damaged"),
-    ],
-)
-def test_broken_metrics_are_named_with_the_remedy(tmp_path: Path, content: str, message: str):
-    folder = write_probe(tmp_path, "mae", "cls", 10.0)
-    (folder / "metrics.json").write_text(content)
-    with pytest.raises(BeyondClsError, match=r"metrics\.json") as error:
-        collect(Folders(tmp_path, tmp_path / "none"))
-    assert message in str(error.value)
-    assert "beyondcls probe" in str(error.value)
-
-
-def test_broken_statistics_are_named_with_the_remedy(tmp_path: Path):
-    write_probe(tmp_path / "p", "mae", "cls", 10.0)
-    folder = write_attention(tmp_path / "a", "mae", "d")
-    (folder / "statistics.csv").write_text("statistic,block,mean,std\ncls_self,0,much,0\n")
-    with pytest.raises(BeyondClsError, match=r"summary.json or a table beside it is damaged .*much.*beyondcls attention"):
-        collect(Folders(tmp_path / "p", tmp_path / "a"))
 
 
 def test_missing_tables_are_missing_not_empty(tmp_path: Path):

@@ -1,15 +1,11 @@
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import pytest
-
 from pipelines.report.collect import Folders, collect
-from pipelines.report.content import Figures, Table
-from pipelines.report.published.table_7 import TABLE_7
+from pipelines.report.content import Figures
 from pipelines.report.sections.cost import section
 from probe.timing import Timing, write_timing
-from store import BeyondClsError
+from tests.pipelines.report.parts import best, figures, shown, tables, words
 from tests.pipelines.report.studied import inputs, studied
 from tests.pipelines.report.written import write_probe
 
@@ -30,41 +26,22 @@ def test_nothing_where_no_cost_is_known(tmp_path: Path):
 
 
 def test_costs_are_read_from_metrics(tmp_path: Path):
-    folder = write_probe(tmp_path, "mae", "abmilp", 40.0)
     cost = {"parameters": 193, "parameters_classifier": 1930, "flops_per_image": 52_992}
-    metrics = json.loads((folder / "metrics.json").read_text())
-    (folder / "metrics.json").write_text(json.dumps(metrics | {"cost": cost}))
-    read = collect(Folders(tmp_path, tmp_path / "none"))
-    probe = read.probes["mae", "abmilp"]
-    assert (probe.aggregator, probe.cost) == ("abmilp", cost)
-    found = section(read)  # without the study, what was probed
-    assert found is not None
-    table = found.blocks[1]
-    assert isinstance(table, Table)
-    assert [cell.text for cell in table.rows[0].cells] == ["mae", "AbMILP", "40.0 ± 0.5", "193", "1.93 k", "53.0 k"]
+    write_probe(tmp_path, "mae", "abmilp", 40.0, cost=cost)
+    found = section(collect(Folders(tmp_path)))  # without the study, what was probed
+    assert shown(tables(found)["cost"]) == [["mae", "AbMILP", "40.0 ± 0.5", "193", "1.93 k", "53.0 k"]]
 
 
 def test_stored_bytes_and_measured_time_stand_beside_where_they_are_known():
     timing = {"ms_per_image": 0.012345, "n_images": 64, "device": "cpu", "threads": 1}
     one = replace(HEADS[2], cost=HEADS[2].cost | {"bytes_per_image": 24_576}, timing=timing)
-    found = section(inputs("poolings", one, HEADS[0]))
-    assert found is not None
-    table = found.blocks[1]
-    assert isinstance(table, Table)
+    table = tables(section(inputs("poolings", one, HEADS[0])))["cost"]
     assert [column.name for column in table.columns][3:5] == ["bytes_per_image", "ms_per_image"]
     cls, abmilp = ([(cell.text, cell.value) for cell in row.cells[3:5]] for row in table.rows)
     assert cls == [("–", None)] * 2
     assert abmilp == [("24.6 k", 24_576), ("0.0123", 0.012345)]
     assert "measured where heads were trained (cpu, 1 thread), the fastest" in table.note
     assert "over 64 images in memory" in table.note
-
-
-@pytest.mark.parametrize(("text", "message"), [("{", "damaged"), ('{"device": "cpu", "threads": 1}', "has no 'metrics'")])
-def test_a_damaged_timing_is_named_with_the_remedy(tmp_path: Path, text: str, message: str):
-    folder = write_probe(tmp_path, "mae", "abmilp", 40.0)
-    (folder / "timing.json").write_text(text)
-    with pytest.raises(BeyondClsError, match=rf"metrics.json or a table beside it .*{message}.*`beyondcls probe`"):
-        collect(Folders(tmp_path))
 
 
 def test_a_time_is_that_of_the_metrics_beside_it(tmp_path: Path):
@@ -78,46 +55,25 @@ def test_a_time_is_that_of_the_metrics_beside_it(tmp_path: Path):
 
 
 def test_the_study_goes_before_other_probes():
-    found = section(inputs("poolings", *HEADS, main=(studied("other", "cls", 1.0, "cls"),)))
-    assert found is not None
-    table = found.blocks[1]
-    assert isinstance(table, Table)
-    assert [row.cells[1].text for row in table.rows] == ["[cls]", "average", "AbMILP", "<b>ap", "ep"]
-    assert [row.cells[2].best for row in table.rows] == [False, False, False, True, False]
+    table = tables(section(inputs("poolings", *HEADS, main=(studied("other", "cls", 1.0, "cls"),))))["cost"]
+    assert shown(table, slice(1, 2)) == [["[cls]"], ["average"], ["AbMILP"], ["<b>ap"], ["ep"]]
+    assert best(table, slice(2, 3)) == [[False], [False], [False], [True], [False]]
 
 
 def test_the_sentence_names_heads_that_none_beats_for_less():
-    found = section(inputs("poolings", *HEADS))
-    assert found is not None
-    assert found.blocks[0].text == (  # [cls] costs what the average costs; AbMILP reaches less, and EP costs more
+    (said,) = words(section(inputs("poolings", *HEADS)), "finding")
+    assert said == (  # [cls] costs what the average costs; AbMILP reaches less, and EP costs more
         "On mae, no other head reaches more with as few operations as average (51.0 ± 0.5 % at 3.84 k FLOPs) and "
         "<b>ap (54.0 ± 0.5 % at 741 k FLOPs)."
     )
 
 
-def test_figures_hold_no_name_of_a_user_and_say_what_they_show():
-    both = (*HEADS, studied("di<no>", "abmilp", 45.0))
-    found = section(inputs("poolings", *both))
-    assert found is not None
-    figures = found.blocks[2]
-    assert isinstance(figures, Figures)
-    one, other = figures.figures
+def test_figures_say_what_they_show():
+    found = section(inputs("poolings", *HEADS, studied("di<no>", "abmilp", 45.0)))
+    one, other = figures(found)
     assert (one.name, one.title, other.name, other.title) == ("cost-di-no", "di<no>", "cost-mae", "mae")
-    assert "<b>" not in other.svg
-    assert "di<no>" not in one.svg
     assert "<b>ap: 54.0 ± 0.5 % at 741 k FLOPs" in other.alt
-    assert {look.name for look in figures.legend} == {"cls", "average", "abmilp", "<b>ap", "ep"}
+    (legend,) = (block.legend for block in found.blocks if isinstance(block, Figures))
+    assert {look.name for look in legend} == {"cls", "average", "abmilp", "<b>ap", "ep"}
     assert all(f">{tick}</text>" in other.svg for tick in ("3 k", "10 k", "100 k", "1 M"))
     assert other.svg.count("var(--series-") >= 5
-    assert set(other.files) == {"svg", "png"}
-
-
-def test_published_table():
-    found = section(inputs("poolings", *HEADS))
-    assert found is not None
-    table = found.blocks[3]
-    assert isinstance(table, Table)
-    assert table.published.endswith("v2, Table 7")
-    assert [cell.text for cell in table.rows[1].cells] == ["MAE", "ViT-B", "71.6", "71.4", "75.4"]
-    assert len(TABLE_7) == 7
-    assert all(row.ap_12 > max(row.abmilp, row.ap_1) for row in TABLE_7)  # as the paper says of 12 heads

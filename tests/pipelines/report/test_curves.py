@@ -25,6 +25,6 @@ def test_missing_curves_are_said(tmp_path: Path):
     paths = write_all(tmp_path)
     for file in (paths["probes"] / "random").glob("*/curves.csv"):
         file.unlink()
-    mae, random = figures(section(collect(Folders(paths["probes"], paths["attention"])))).figures
+    mae, random = figures(section(collect(Folders(paths["probes"])))).figures
     assert mae.svg
     assert (random.svg, random.caption) == ("", "Not computed: there are no curves of this encoder.")

@@ -1,18 +1,15 @@
 """The larger form of Table 1: several data sets, of one label an image or of several."""
 
 import csv
-import io
 import json
 from pathlib import Path
 
 import pytest
 
 from pipelines.report.collect import Folders, Inputs, collect
-from pipelines.report.content import Table, Text
-from pipelines.report.formats import FORMATS
 from pipelines.report.sections.datasets import by_head, section
-from pipelines.report.subset import subset
 from store import BeyondClsError
+from tests.pipelines.report.parts import best, shown, tables, words
 from tests.pipelines.report.written import write_probe
 
 
@@ -42,73 +39,26 @@ def inputs(tmp_path: Path) -> Inputs:
     return collect(Folders(tmp_path / "p", datasets=(sets,)))
 
 
-def parts(inputs: Inputs) -> tuple[str, Table]:
-    found = section(inputs)
-    assert found is not None
-    said, table = found.blocks
-    assert isinstance(said, Text)
-    assert isinstance(table, Table)
-    return said.text, table
-
-
 def test_a_row_for_each_encoder_on_each_set(inputs: Inputs) -> None:
-    _, table = parts(inputs)
-    shown = [[cell.text for cell in row.cells] for row in table.rows]
-    assert [row[:3] for row in shown] == [
+    table = tables(section(inputs))["datasets"]
+    assert shown(table, slice(3)) == [
         ["coco<b>", "mae", "mAP"],
         ["coco<b>", "random", "top-1"],
         ["cub", "dino", "top-1"],
         ["cub", "mae", "top-1"],
         ["cub", "random", "top-1"],
     ]
-    assert shown[0][3:6] == ["61.0 ± 0.5", "66.5 ± 0.5", "+5.5 ± 0.7"]
-    assert shown[1][3:6] == ["–", "20.0", "–"]
-    assert [[cell.best for cell in row.cells[3:5]] for row in table.rows] == [
-        [False, True],
-        [False, True],
-        [False, True],
-        [False, True],
-        [False, True],
-    ]
+    of_mae, of_random, *_ = shown(table, slice(3, 6))
+    assert (of_mae, of_random) == (["61.0 ± 0.5", "66.5 ± 0.5", "+5.5 ± 0.7"], ["–", "20.0", "–"])
+    assert best(table, slice(3, 5)) == [[False, True]] * 5
     assert [row.muted for row in table.rows] == [False, True, False, False, True]
 
 
 def test_says_where_abmilp_is_ahead(inputs: Inputs) -> None:
-    said, _ = parts(inputs)
+    said = words(section(inputs))[0]
     assert "on mae, on 2 of 2 data sets: coco<b> and cub" in said
     assert "on dino, on 0 of 1 data set" in said  # 0.5 points of 0.7
     assert "random" not in said
-
-
-def test_files_hold_full_precision(inputs: Inputs) -> None:
-    _, table = parts(inputs)
-    rows = list(csv.DictReader(io.StringIO(FORMATS["csv"](table))))
-    assert float(rows[3]["abmilp"]) - float(rows[3]["cls"]) == pytest.approx(6)
-    assert rows[1]["cls"] == rows[1]["cls_std"] == rows[1]["abmilp_std"] == ""
-
-
-def test_some_encoders_alone(inputs: Inputs) -> None:
-    _, table = parts(subset(inputs, ["mae"]))
-    assert {row.cells[1].text for row in table.rows} == {"mae"}
-
-
-def test_nothing_without_other_sets(tmp_path: Path) -> None:
-    write_probe(tmp_path / "p", "mae", "cls", 40.0)
-    assert section(collect(Folders(tmp_path / "p", datasets=(tmp_path / "none",)))) is None
-
-
-def test_says_how_much_more_abmilp_gains_on_the_masked_encoder(inputs: Inputs) -> None:
-    found = section(inputs)
-    assert found is not None
-    said = found.blocks[0]
-    assert isinstance(said, Text)
-    (item,) = said.items  # the other set has no joint-embedding encoder
-    text = item.replace("\xa0", " ")
-    assert text.startswith(
-        "cub: Of the errors that [cls] makes, AbMILP removes 8.6 ± 1.0 % (+6.0 ± 0.7 points) on mae and 1.0 ±"
-    )
-    assert "AbMILP gains more on mae than on dino, +5.5 ± 1.0 points and +7.6 ± 1.7 percentage points of the errors." in text
-    assert "More than selection alone explains: over [cls] AbMILP gains more on mae than on random, +4.0" in text
 
 
 def test_heads_that_one_set_alone_has_stand_in_a_table_of_their_own(tmp_path: Path) -> None:
@@ -118,19 +68,15 @@ def test_heads_that_one_set_alone_has_stand_in_a_table_of_their_own(tmp_path: Pa
             for n, head in enumerate(heads):
                 write_probe(tmp_path / "sets" / name, encoder, head, 30.0 + n)
     write_probe(tmp_path / "sets" / "many", "alone", "ep", 20.0)
-    found = section(collect(Folders(tmp_path / "p", datasets=(tmp_path / "sets",))))
-    assert found is not None
-    _, table, heads_of = found.blocks
-    assert isinstance(table, Table)
-    assert isinstance(heads_of, Table)
+    table, heads_of = tables(section(collect(Folders(tmp_path / "p", datasets=(tmp_path / "sets",))))).values()
     assert [column.name for column in table.columns][3:5] == ["cls", "abmilp"]
     assert "alone" not in {row.cells[1].text for row in table.rows}
     assert heads_of.title == "All heads on many"
     assert [column.name for column in heads_of.columns] == ["head", "alone", "mae", "random", "parameters"]
-    shown = [[cell.text for cell in row.cells[:4]] for row in heads_of.rows]
-    assert shown[0] == ["[cls]", "–", "30.0 ± 0.5", "30.0 ± 0.5"]
-    assert shown[2] == ["ep", "20.0 ± 0.5", "32.0 ± 0.5", "32.0 ± 0.5"]
-    assert [[cell.best for cell in row.cells[1:4]] for row in heads_of.rows][2:] == [[True, False, False], [False, True, True]]
+    of_cls, _, of_ep, _ = shown(heads_of, slice(4))
+    assert of_cls == ["[cls]", "–", "30.0 ± 0.5", "30.0 ± 0.5"]
+    assert of_ep == ["ep", "20.0 ± 0.5", "32.0 ± 0.5", "32.0 ± 0.5"]
+    assert best(heads_of, slice(1, 4))[2:] == [[True, False, False], [False, True, True]]
 
 
 def test_sets_of_several_folders_stand_side_by_side(tmp_path: Path) -> None:

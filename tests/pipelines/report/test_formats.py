@@ -6,7 +6,6 @@ import pytest
 from rich.console import Console
 
 from pipelines.report.content import Cell, Column, Row, Table
-from pipelines.report.formats import FORMATS
 from pipelines.report.formats.csv_table import to_csv
 from pipelines.report.formats.latex_table import ESCAPES, to_latex
 from pipelines.report.formats.latex_table import escaped as latex
@@ -99,9 +98,3 @@ def test_terminal_shows_names_as_text():
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     for expected in ("A title & more", "[cls] (no [x])", "1.2 ± 0.1", "Top-1"):
         assert expected in shown
-
-
-def test_every_format_ends_with_one_line_break():
-    for to_text in FORMATS.values():
-        assert to_text(TABLE).endswith("\n")
-        assert not to_text(TABLE).endswith("\n\n")

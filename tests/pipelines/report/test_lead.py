@@ -39,16 +39,16 @@ def said(root: Path) -> dict[str, str]:
 
 
 def test_the_least_lead_of_several_encoders_counts(tmp_path: Path) -> None:
-    for encoder, abmilp in (("mae", 45), ("simmim", 43), ("dino", 41), ("mocov3", 40), ("a-random", 44), ("b-random", 42)):
+    for encoder, abmilp in (("mae", 45), ("simmim", 43), ("dino", 41), ("mocov3", 40), ("a-twin", 44), ("b-twin", 42)):
         write(tmp_path, encoder, 40, abmilp)
     found = lead_of(tmp_path)
-    assert (found.masked, found.joint, found.twin) == ("simmim", "dino", "a-random")
+    assert (found.masked, found.joint, found.twin) == ("simmim", "dino", "a-twin")
     more = found.more("dino")
     assert more is not None
     assert more.share is not None
     assert (more.points.mean, more.points.std) == (pytest.approx(2), pytest.approx(1))  # of four heads with 0.5 each
     assert more.share.mean == pytest.approx(100 * (3 - 1) / 60)
-    assert lead_of(tmp_path, "b-random").twin == "b-random"
+    assert lead_of(tmp_path, "b-twin").twin == "b-twin"
     assert found.more("dino", "average") is None
 
 

@@ -6,51 +6,20 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from extract.datasets import open_images
 from pipelines.report.collect import Examples, Folders, Inputs
-from pipelines.report.content import Gallery, Picture, Section, Table, Text
-from pipelines.report.page import render
-from pipelines.report.published.table_8 import TABLE_8
+from pipelines.report.content import Gallery, Picture, Section, Text
 from pipelines.report.sections.localisation import section
-from store import BeyondClsError
+from tests.pipelines.report.everything import WIDE, write_boxes
+from tests.pipelines.report.everything import score_map as entry
+from tests.pipelines.report.everything import score_maps as maps
+from tests.pipelines.report.everything import write_localisation as write
+from tests.pipelines.report.parts import shown as cells
+from tests.pipelines.report.parts import tables, words
 
-
-def over_seeds(*values: float) -> dict[str, object]:
-    mean = sum(values) / len(values)
-    std = (sum((v - mean) ** 2 for v in values) / (len(values) - 1)) ** 0.5 if len(values) > 1 else 0.0
-    return {"mean": mean, "std": std, "values": list(values), "thresholds": [0.1] * len(values)}
-
-
-def entry(source: str, name: str, *v2: float, n_flat: int = 0) -> dict[str, object]:
-    by_iou = {iou: over_seeds(*(v + apart for v in v2)) for iou, apart in (("0.3", 10), ("0.5", 0), ("0.7", -10))}
-    measures = {"max_box_acc_v2": over_seeds(*v2), "by_iou": by_iou, "max_box_acc": over_seeds(*(v / 2 for v in v2))}
-    return {"source": source, "name": name, "seeds": [], "n_flat": [n_flat] * len(v2), **measures}
-
-
-OFFICIAL = {"words": "whole image, squashed to 224 x 224 pixels", "official": True}
 CROP = {"words": "central crop, in 224 x 224 pixels; 12.3 % of the boxes' area lies outside of it", "official": False}
-
-
-def write(root: Path, encoder: str, maps: list[dict[str, object]], **others: object) -> Path:
-    content = {"encoder": encoder, "data": "d", "n_images": 1000, "n_images_outside": 0, "size": 224, "maps": maps}
-    content |= {"frame": OFFICIAL, **others}
-    (root / encoder).mkdir(parents=True)
-    file = root / encoder / "localisation.json"
-    file.write_text(json.dumps(content))
-    return file
-
-
-def maps(cls: float = 20, heads: tuple[float, ...] = (30, 25), abmilp: tuple[float, ...] = (44, 46, 48), centre: float = 34.5):
-    single = [entry("attention", f"cls-head-{i}", value) for i, value in enumerate(heads)]
-    return [
-        entry("attention", "cls", cls),
-        *single,
-        entry("probe", "abmilp", *abmilp),
-        entry("baseline", "centre", centre),
-    ]
 
 
 def built(root: Path) -> Section:
@@ -59,41 +28,20 @@ def built(root: Path) -> Section:
     return found
 
 
-def table(found: Section, name: str) -> Table:
-    return next(block for block in found.blocks if isinstance(block, Table) and block.name == name)
-
-
-def texts(found: Section, kind: str) -> list[str]:
-    return [block.text for block in found.blocks if isinstance(block, Text) and block.kind == kind]
-
-
-def test_nothing_localised_is_no_section(tmp_path):
-    assert section(Inputs({}, folders=Folders(localisation=tmp_path / "none"))) is None
-
-
 def test_a_row_for_each_encoder_and_the_best_in_bold(tmp_path):
-    write(tmp_path, "a-random", maps(abmilp=(20, 20, 20)))
+    write(tmp_path, "a-twin", maps(abmilp=(20, 20, 20)))
     write(tmp_path, "mae", maps())
     found = built(tmp_path)
     assert found.anchor == "localisation"
-    summary = table(found, "localisation")
+    summary = tables(found)["localisation"]
     assert [column.name for column in summary.columns] == [
         "encoder",
         *("cls_max_box_acc_v2", "best_cls_head_max_box_acc_v2", "head_abmilp_max_box_acc_v2", "centre_max_box_acc_v2"),
         *("cls_max_box_acc", "best_cls_head_max_box_acc", "head_abmilp_max_box_acc", "centre_max_box_acc"),
     ]
     mae, random = summary.rows
-    assert [cell.text for cell in mae.cells] == [
-        "mae",
-        "20.0",
-        "30.0",
-        "46.0 ± 2.0",
-        "34.5",
-        "10.0",
-        "15.0",
-        "23.0 ± 1.0",
-        "17.2",
-    ]
+    numbers = ["20.0", "30.0", "46.0 ± 2.0", "34.5", "10.0", "15.0", "23.0 ± 1.0", "17.2"]
+    assert cells(summary)[0] == ["mae", *numbers]
     assert [cell.best for cell in mae.cells] == [False] * 3 + [True] + [False] * 3 + [True, False]
     assert (mae.cells[3].value, mae.cells[3].std) == (46, 2)
     assert [cell.best for cell in random.cells] == [False] * 4 + [True] + [False] * 3 + [True]
@@ -102,9 +50,9 @@ def test_a_row_for_each_encoder_and_the_best_in_bold(tmp_path):
 
 def test_every_map_at_every_iou(tmp_path):
     write(tmp_path, "mae", maps())
-    every = table(built(tmp_path), "localisation-maps")
+    every = tables(built(tmp_path))["localisation-maps"]
     assert [column.title for column in every.columns][2:] == ["MaxBoxAccV2", "IoU 0.3", "IoU 0.5", "IoU 0.7", "MaxBoxAcc"]
-    shown = [[cell.text for cell in row.cells] for row in every.rows]
+    shown = cells(every)
     assert shown[0] == ["mae", "[cls], mean", "20.0", "30.0", "20.0", "10.0", "10.0"]
     assert shown[2][1] == "[cls], attention head 1"
     assert shown[3] == ["mae", "AbMILP", "46.0 ± 2.0", "56.0 ± 2.0", "46.0 ± 2.0", "36.0 ± 2.0", "23.0 ± 1.0"]
@@ -114,7 +62,7 @@ def test_every_map_at_every_iou(tmp_path):
 def test_says_what_the_numbers_show(tmp_path):
     write(tmp_path, "down", maps(cls=50, abmilp=(40, 41)))
     write(tmp_path, "up", maps())
-    (said,) = texts(built(tmp_path), "finding")
+    (said,) = words(built(tmp_path), "finding")
     assert said == (
         "In points of MaxBoxAccV2: on down, AbMILP's weights stand at −9.5 ± 0.7 against the mean [cls] map and +6.0 ± 0.7 "
         "against the centre baseline, the mean [cls] map at +15.5 against that baseline; on up, AbMILP's weights stand at "
@@ -126,9 +74,9 @@ def test_says_what_the_numbers_show(tmp_path):
 def test_trained_encoders_stand_against_what_an_untrained_one_finds(tmp_path):
     write(tmp_path, "mae", maps())
     write(tmp_path, "weak", maps(abmilp=(21, 21)))
-    write(tmp_path, "a-random", maps(heads=(21, 22), abmilp=(20, 20), centre=50))
+    write(tmp_path, "a-twin", maps(heads=(21, 22), abmilp=(20, 20), centre=50))
     write(tmp_path, "random", maps(heads=(33, 40), abmilp=(20, 20)))
-    assert texts(built(tmp_path), "finding")[1] == (
+    assert words(built(tmp_path), "finding")[1] == (
         "random was never trained, and its best map ([cls], attention head 1) still finds 40.0: so much stands out in the "
         "images by itself. Against that, the best map of mae (AbMILP) stands at +6.0 ± 2.0, that of weak "
         "([cls], attention head 0) at −10.0."
@@ -139,31 +87,20 @@ def test_maps_that_are_missing_leave_dashes(tmp_path):
     write(tmp_path, "mae", maps())
     write(tmp_path, "no-cls", [entry("probe", "ep", 30, 31), entry("baseline", "centre", 34)])
     found = built(tmp_path)
-    rows = {row.cells[0].text: [cell.text for cell in row.cells] for row in table(found, "localisation").rows}
-    assert rows["no-cls"][1:6] == ["–", "–", "–", "30.5 ± 0.7", "34.0"]
-    assert rows["mae"][4] == "–"
-    assert "no-cls" not in texts(found, "finding")[0]
+    of_mae, without = cells(tables(found)["localisation"])
+    assert without[:6] == ["no-cls", "–", "–", "–", "30.5 ± 0.7", "34.0"]
+    assert of_mae[4] == "–"
+    assert "no-cls" not in words(found, "finding")[0]
     (tmp_path / "mae/localisation.json").unlink()
-    assert texts(built(tmp_path), "finding") == [
+    assert words(built(tmp_path), "finding") == [
         "Neither AbMILP nor [cls] attention was localised, so they cannot be compared."
     ]
-
-
-def test_the_published_table_stands_apart(tmp_path):
-    write(tmp_path, "mae", maps())
-    published = table(built(tmp_path), "published-table-8")
-    assert "arXiv:2412.03215v2, Table 8" in published.published
-    assert [[cell.text for cell in row.cells] for row in published.rows] == [
-        ["MAE", "ViT-B", "53.3", "59.4"],
-        ["BEiT-v2", "ViT-B", "44.3", "65.1"],
-    ]
-    assert all(row.abmilp > row.cls for row in TABLE_8)
 
 
 def test_warns_of_what_makes_numbers_odd(tmp_path):
     write(tmp_path, "a", [*maps(), entry("probe", "ap", 3, n_flat=1000)], n_images_outside=7)
     write(tmp_path, "b", maps(), size=64)
-    assert texts(built(tmp_path), "notice") == [
+    assert words(built(tmp_path), "notice") == [
         "Not all encoders were localised on the same images at the same size; rows are not comparable.",
         "The crop of a shows nothing of the objects of 7 images: not found.",
         "Maps of a that are constant point nowhere: ap (1,000 images).",
@@ -174,9 +111,9 @@ def test_the_frame_stands_below_the_table(tmp_path):
     write(tmp_path, "mae", maps())
     write(tmp_path, "moco", maps())
     found = built(tmp_path)
-    below = found.blocks[found.blocks.index(table(found, "localisation")) + 1]
+    below = found.blocks[found.blocks.index(tables(found)["localisation"]) + 1]
     assert below == Text("Boxes are compared in: whole image, squashed to 224 x 224 pixels.", kind="note")
-    assert texts(found, "notice") == []
+    assert words(found, "notice") == []
 
 
 def test_a_frame_that_published_numbers_are_not_of_is_noticed(tmp_path):
@@ -185,40 +122,24 @@ def test_a_frame_that_published_numbers_are_not_of_is_noticed(tmp_path):
     del (old := json.loads((file := write(tmp_path, "old", maps())).read_text()))["frame"]
     file.write_text(json.dumps(old))
     found = built(tmp_path)
-    assert texts(found, "note") == [
+    assert words(found, "note") == [
         "Boxes are compared in: whole image, squashed to 224 x 224 pixels (mae); central crop, in 224 x 224 pixels; 12.3 % of "
         "the boxes' area lies outside of it (moco)."
     ]
-    crop, unknown = texts(found, "notice")
+    crop, unknown = words(found, "notice")
     assert "those of moco are not. Extract images that were cropped by `beyondcls extract --crop-mode squash" in crop
     assert unknown == (
         "It was not written down what of the images of old boxes are compared in; run `beyondcls localise` again."
     )
 
 
-EVIL = '<script>alert("1")</script>'
-SIZE = 64  # of the frame
-WIDE = (40, 20)  # pixels of the images
+IDS = [f"{i:03d}" for i in range(8)]
 
 
-def write_boxes(root: Path, encoder: str, data: str = "d", n: int = 8, **others: object) -> Path:
-    """Images 000, 001, …; the last is EVIL. [cls] predicts a quarter of the frame, AbMILP and another head the true box."""
-    ids = [*(f"{i:03d}" for i in range(n - 1)), EVIL]
-    true, quarter = [8, 16, 40, 48], [0, 0, 32, 32]
-    entries = [
-        {"source": source, "name": name, "seed": None, "threshold": 0.1, "boxes": [box] * n, "ious": [iou] * n}
-        for source, name, box, iou in (
-            ("attention", "cls", quarter, 0.25),
-            ("probe", "abmilp", true, 1),
-            ("probe", "ep", true, 1),
-        )
-    ]
-    content = {"data": data, "size": SIZE, "view": 0, "ids": ids, "crops": [[0, 0, *WIDE]] * n, "flips": [False] * n}
-    content |= {"boxes": [[true], [], *[[true]] * (n - 2)], "maps": entries, **others}
+def boxes(root: Path, encoder: str, data: str = "d", **others: object) -> Path:
     if not (root / encoder).exists():
         write(root, encoder, maps())
-    (root / encoder / "boxes.json").write_text(json.dumps(content))
-    return root / encoder / "boxes.json"
+    return write_boxes(root, encoder, data, IDS, **others)
 
 
 def gallery(found: Section) -> Gallery:
@@ -242,11 +163,11 @@ def has(picture: np.ndarray, colour: str) -> np.ndarray:
 
 
 def test_predicted_boxes_stand_beside_the_true_ones(tmp_path):
-    write_boxes(tmp_path, "mae")
-    write_boxes(tmp_path, "a-random", flips=[True] * 8, crops=[[10, 0, 30, 20]] * 8)
+    boxes(tmp_path, "mae")
+    boxes(tmp_path, "a-twin", flips=[True] * 8, crops=[[10, 0, 30, 20]] * 8)
     write(tmp_path, "old", maps())  # an earlier version wrote no boxes
     shown = gallery(built(tmp_path))
-    assert shown.columns == ("image", "mae", "a-random")
+    assert shown.columns == ("image", "mae", "a-twin")
     assert [row[0].lines for row in shown.rows] == [("000",), ("001",), ("002",), ("004",), ("005",), ("006",)]
     (image, mae, random), (_, unseen, _), *_ = shown.rows
     assert mae.lines == ("[cls] IoU 0.25", "AbMILP IoU 1.00")
@@ -263,7 +184,7 @@ def test_predicted_boxes_stand_beside_the_true_ones(tmp_path):
     assert 15 < top.sum() < 45  # dashed
     assert has(pixels(random), "green")[32, 20:76].all()
     assert not has(pixels(unseen), "blue").any()  # the frame shows nothing of its box
-    assert "Outlines alone are drawn. The images of" in " ".join(texts(built(tmp_path), "notice"))
+    assert "Outlines alone are drawn. The images of" in " ".join(words(built(tmp_path), "notice"))
 
 
 def images_of(folder: Path, ids: list[str]) -> str:
@@ -272,17 +193,17 @@ def images_of(folder: Path, ids: list[str]) -> str:
     picture = Image.new("RGB", WIDE, (0, 0, 0))
     picture.paste((250, 250, 0), (0, 0, 20, 20))
     picture.save(folder / "one.png")
-    rows = "".join(f'"{name.replace(chr(34), chr(34) * 2)}",one.png,0\n' for name in ids)
+    rows = "".join(f"{name},one.png,0\n" for name in ids)
     (folder / "images.csv").write_text(f"id,path,label\n{rows}")
     return str(folder / "images.csv")
 
 
 def test_boxes_are_drawn_over_the_images_that_were_localised(tmp_path):
-    data = images_of(tmp_path / "images", [*(f"{i:03d}" for i in range(7)), EVIL])
+    data = images_of(tmp_path / "images", IDS)
     root = tmp_path / "localisation"
-    write_boxes(root, "mae", open_images(data).digest)
-    write_boxes(root, "mirrored", open_images(data).digest, flips=[True] * 8)
-    write_boxes(root, "others", "other")
+    boxes(root, "mae", open_images(data).digest)
+    boxes(root, "mirrored", open_images(data).digest, flips=[True] * 8)
+    boxes(root, "others", "other")
 
     def section_of(examples: Examples, localised: str = data) -> Section:
         found = section(Inputs({}, folders=Folders(localisation=root, localised=localised), examples=examples))
@@ -294,44 +215,11 @@ def test_boxes_are_drawn_over_the_images_that_were_localised(tmp_path):
     for picture, bright, dark in ((row[0], left, right), (row[1], left, right), (row[2], right, left)):
         assert pixels(picture)[bright][..., :2].min() > 150
         assert pixels(picture)[dark].max() < 100
-    assert texts(section_of(Examples(1)), "notice") == ["others was localised on other images, and is not shown."]
+    assert words(section_of(Examples(1)), "notice") == ["others was localised on other images, and is not shown."]
     assert [row[0].lines[0] for row in gallery(section_of(Examples(2, ("005", "x", "002")))).rows] == ["005", "002"]
     drawn = [gallery(section_of(Examples(3, seed=seed))).rows for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert not [block for block in section_of(Examples(0)).blocks if isinstance(block, Gallery)]
-    evil = section_of(Examples(1, (EVIL,)))
-    assert gallery(evil).rows[0][0].lines == (EVIL,)
-    assert "<script>alert" not in render([evil])
     other = images_of(tmp_path / "other", ["x"])
-    assert "The boxes are of other images (data set" in texts(section_of(Examples(1), other), "notice")[0]
-    assert "name those that were localised with --localised." in texts(section_of(Examples(1), other), "notice")[0]
-
-
-@pytest.mark.parametrize(
-    ("others", "said"),
-    [
-        ({"flips": [False]}, "1 entries, expected one for each of 8 images"),
-        ({"crops": [[0, 0, 1]] * 8}, "not enough values to unpack"),
-    ],
-)
-def test_damaged_boxes_are_named(tmp_path, others, said):
-    file = write_boxes(tmp_path, "mae", **others)
-    with pytest.raises(BeyondClsError, match=said) as caught:
-        built(tmp_path)
-    assert f"{file} or a table beside it is damaged" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda text: text[:50], "is damaged"),
-        (lambda text: text.replace('"max_box_acc_v2"', '"other"'), "has no 'max_box_acc_v2'; run `beyondcls localise`"),
-        (lambda text: text.replace('"mean": 20.0', '"mean": NaN', 1), "is no finite number"),
-    ],
-)
-def test_damaged_files_are_named(tmp_path, damage, said):
-    file = write(tmp_path, "mae", maps())
-    file.write_text(damage(file.read_text()))
-    with pytest.raises(BeyondClsError, match=said) as caught:
-        built(tmp_path)
-    assert str(file) in str(caught.value)
+    assert "The boxes are of other images (data set" in words(section_of(Examples(1), other), "notice")[0]
+    assert "name those that were localised with --localised." in words(section_of(Examples(1), other), "notice")[0]

@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Definitions, Figures, Heading, Table, Text
+from pipelines.report.content import Definitions, Heading, Text
 from pipelines.report.sections.open_questions import NOT_MEASURED, QUESTIONS, section
+from tests.pipelines.report.parts import figures, tables
 from tests.pipelines.report.studied import attention_of, inputs, studied
 
 BRANCHES = (
@@ -43,17 +44,14 @@ def test_every_question_says_how_it_is_measured_and_what_was_not():
 
 def test_branches():
     read = inputs("branches", *BRANCHES)
+    found = section(read)
     text = (
         "On m<i>ae, going from 1 to 8 score branches changes top-1 accuracy by +4.0 ± 0.7 points; the best number tried is 4."
     )
     assert answer(read, 0) == text  # of DINO there is one number of branches
-    found = section(read)
-    assert found is not None
-    ((figure,),) = (block.figures for block in found.blocks if isinstance(block, Figures))
-    assert "<i>" not in figure.svg
+    (figure,) = figures(found)
     assert "m<i>ae: 50.0 ± 0.5 % with 1, 56.0 ± 0.5 % with 4, 54.0 ± 0.5 % with 8." in figure.alt
-    (table,) = (block for block in found.blocks if isinstance(block, Table))
-    assert [row.cells[2].value for row in table.rows] == [1, 1, 4, 8]
+    assert [row.cells[2].value for row in tables(found)["branches"].rows] == [1, 1, 4, 8]
 
 
 def test_one_number_of_branches_is_no_answer():
@@ -68,25 +66,18 @@ def test_depth():
 
 
 def test_blocks():
-    heads = [
-        studied("mae", "abmilp", 50.0),
-        studied("mae", "three", 47.0, blocks=[3]),
-        studied("mae", "both", 51.5, blocks=[3, 5]),
-    ]
+    others = [studied("mae", "three", 47.0, blocks=[3]), studied("mae", "both", 51.5, blocks=[3, 5])]
+    heads = [studied("mae", "abmilp", 50.0), *others]
     read = inputs("blocks", *heads)
     assert "the best other choice of blocks, 3, 5, differs by +1.5 ± 0.7 points" in answer(read, 2)
-    found = section(read)
-    assert found is not None
-    (table,) = (block for block in found.blocks if isinstance(block, Table))
-    assert {row.cells[2].text for row in table.rows} == {"the probed one", "3", "3, 5"}
+    assert {row.cells[2].text for row in tables(section(read))["blocks"].rows} == {"the probed one", "3", "3, 5"}
     assert section(inputs("blocks", *heads[1:])) is None
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["AbMILP of the study", "AbMILP trained elsewhere"])
 def test_selection(inside):
-    untrained = [
-        studied("mae", name, top1, name, parameters=0) for name, top1 in (("pca", 48.0), ("norm", 46.0), ("cls", 60.0))
-    ]
+    untrained = [studied("mae", n, top1, n, parameters=0, entropy=1.0) for n, top1 in (("pca", 48.0), ("norm", 46.0))]
+    untrained.append(studied("mae", "cls", 60.0, "cls", parameters=0))
     abmilp = studied("mae", "abmilp", 50.0)
     text = answer(inputs("selection", *untrained, *([abmilp] if inside else []), main=(abmilp,)), 3)
     where = "" if inside else " (trained in another way than these)"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.report.collect import Folders, Inputs
+from pipelines.report.collect import Examples, Folders, Inputs
+from pipelines.report.content import Gallery, Text
 from pipelines.report.project import project
 from pipelines.report.sections import overlays
 from store import BeyondClsError
@@ -34,14 +35,13 @@ def finished(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def report(monkeypatch, capsys):
-    """Runs the command in a folder: status, output, errors; and with what it would have written the page."""
+    """Runs the command in a folder: status, output, errors; and `taken`: with what it would have written the page."""
     taken: list[Inputs] = []
 
-    def command(folder: Path, *arguments: object, draws: bool = False) -> tuple[int, str, str]:
+    def command(folder: Path, *arguments: object) -> tuple[int, str, str]:
         monkeypatch.chdir(folder)
-        if not draws:
-            monkeypatch.setattr("pipelines.report.sections.sections", lambda inputs: [])
-            monkeypatch.setattr("pipelines.report.files.write", lambda out, inputs, sections: taken.append(inputs))
+        monkeypatch.setattr("pipelines.report.sections.sections", lambda inputs: [])
+        monkeypatch.setattr("pipelines.report.files.write", lambda out, inputs, sections: taken.append(inputs))
         status, out, err = run(monkeypatch, capsys, "report", "--n-examples", "1", *arguments)
         return status, out, " ".join(err.split())
 
@@ -54,13 +54,14 @@ def copied(finished: Path, tmp_path: Path) -> Path:
 
 
 def test_a_finished_project_needs_no_options(finished: Path, report):
-    status, out, err = report(finished, draws=True)
+    status, out, err = report(finished)
     assert status == 0, err
     assert "46.2 ± 0.5" in out
-    page = (finished / "report/index.html").read_text()
-    assert "As Fig. 3 of the paper." in page  # attention/one
-    assert "<img" in page  # images/one, which params.yaml names
-    assert 'id="datasets"' not in page  # there is one
+    (found,) = report.taken
+    assert set(found.attention) == {"mae", "random"}
+    assert found.datasets == {}, "there is one"
+    kinds = [type(block) for block in overlays.section(found).blocks]
+    assert kinds == [Text, Text, Gallery], "params.yaml names the images"
 
 
 def test_several_data_sets_are_compared_and_one_is_the_main_one(finished: Path, tmp_path: Path, report):
@@ -97,6 +98,17 @@ def test_what_is_named_goes_before_what_the_project_has(finished: Path, tmp_path
     status, _, err = report(finished, "--probes", "p", "--dataset", "one")
     assert status == 1
     assert "--probes p and --dataset one both choose the probes" in err
+
+
+def test_what_is_shown_can_be_chosen(finished: Path, report):
+    for options in (("--image", "003", "--image", "005"), ("--draw", "4"), ("--encoder", "random")):
+        assert report(finished, *options)[0] == 0
+    of_ids, drawn, of_one = report.taken
+    assert (of_ids.examples, drawn.examples) == (Examples(1, ("003", "005")), Examples(1, seed=4))
+    assert (of_ids.encoders, of_one.encoders) == (["mae", "random"], ["random"])
+    status, _, err = report(finished, "--image", "003", "--draw", "1")
+    assert status == 1
+    assert "--image 003 and --draw 1 both choose the images" in err
 
 
 def metrics(folder: Path, *places: str) -> Path:

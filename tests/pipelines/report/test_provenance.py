@@ -11,7 +11,8 @@ def test_keys_recipes_versions_and_commands(tmp_path: Path):
     blocks = section(collect(Folders(paths["probes"], paths["attention"]))).blocks
     (table,) = [block for block in blocks if isinstance(block, Table)]
     assert [[cell.text for cell in row.cells] for row in table.rows] == [
-        [name, name, f"training-{name}", f"test-{name}", "patch_size 4"] for name in ("mae", "random")
+        [name, name, f"training-{name}", f"test-{name}", "patch_size 4", by]
+        for name, by in (("mae", "masked image modelling"), ("random", "random weights, seed 0"))
     ]
     training, versions = (dict(block.entries) for block in blocks if isinstance(block, Definitions))
     assert training["Recipe"] == "epochs 2, base_lr 0.03"

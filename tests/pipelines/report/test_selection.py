@@ -1,20 +1,18 @@
 """The section on selection without training: sentences and tables from the numbers, heat maps that hold names safely."""
 
-import csv
 import html
-import json
+import math
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
 from pipelines.report.collect import Folders, Inputs, collect
-from pipelines.report.content import Figures, Section, Table, Text
+from pipelines.report.content import Section, Table
 from pipelines.report.divergences import SHADE, Pair
-from pipelines.report.published.table_6 import TABLE_6
-from pipelines.report.sections.selection import UNTRAINED, section
-from probe.aggregators import AGGREGATORS, make_aggregator
-from store import BeyondClsError
+from pipelines.report.sections.selection import section
+from tests.pipelines.report import parts
+from tests.pipelines.report.everything import over_seeds, write_divergence
 from tests.pipelines.report.written import write_all, write_probe
 
 PCA, NORM = 50.0, 48.0
@@ -23,27 +21,8 @@ PCA, NORM = 50.0, 48.0
 def write_study(root: Path, encoder: str = "mae", **top1: float) -> Path:
     """Heads of the study by aggregator, "_" standing for "-"; each has an entropy of 1.1 nats."""
     for name, value in top1.items():
-        folder = write_probe(root / "studies/selection", encoder, name.replace("_", "-"), value)
-        change(folder, lambda metrics: metrics.update(entropy={"mean": 1.1, "std": 0.0, "values": [1.1]}))
+        write_probe(root / "studies/selection", encoder, name.replace("_", "-"), value, entropy=over_seeds(1.1))
     return root / "studies"
-
-
-def change(folder: Path, edit) -> None:
-    metrics = json.loads((folder / "metrics.json").read_text())
-    edit(metrics)
-    (folder / "metrics.json").write_text(json.dumps(metrics))
-
-
-def write_divergence(root: Path, encoder: str, *rows: tuple, key: str | None = None) -> Path:
-    """Rows: from, to, mean or "", number of infinite images of 10."""
-    folder = root / "divergence" / encoder
-    folder.mkdir(parents=True)
-    with (folder / "divergence.csv").open("w", newline="") as target:
-        writer = csv.writer(target)
-        writer.writerow(("from", "to", "mean", "std", "n_images", "n_infinite"))
-        writer.writerows((p, q, mean, mean and 0.125, 10, infinite) for p, q, mean, infinite in rows)
-    (folder / "summary.json").write_text(json.dumps({"key": key or f"test-{encoder}"}))
-    return folder
 
 
 @pytest.fixture
@@ -64,43 +43,39 @@ def built(root: Path) -> Section:
 
 
 def tables(root: Path) -> dict[str, Table]:
-    return {block.name: block for block in built(root).blocks if isinstance(block, Table)}
+    return parts.tables(built(root))
 
 
 def said(root: Path, kind: str) -> list[str]:
-    texts = [block for block in built(root).blocks if isinstance(block, Text) and block.kind == kind]
-    return [line for text in texts for line in (text.text, *text.items)]
+    return parts.words(built(root), kind)
 
 
 def rows(table: Table) -> dict[str, list[str]]:
     return {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in table.rows}
 
 
-def test_nothing_where_nothing_was_computed(root: Path):
-    assert section(inputs_of(root)) is None
-
-
-def test_untrained_are_those_without_parameters_that_do_not_weight_all_alike():
-    without = {name for name in AGGREGATORS if not make_aggregator(name, 96, 9).trainable}
-    assert set(UNTRAINED) == without - {"cls", "cls-average", "average", "max"}
+@pytest.mark.parametrize(
+    ("parameters", "entropy", "is_selected"),
+    [(0, 1.1, True), (0, math.log(4), False), (0, None, False), (193, 1.1, False), (None, 1.1, False)],
+)
+def test_untrained_selections_are_heads_without_parameters_that_weight_patches_unevenly(
+    root: Path, parameters: int | None, entropy: float | None, is_selected: bool
+):
+    """By its numbers alone: also a head of one's own. Average has none and weights all alike, [cls] and max weight nothing."""
+    measured = {} if entropy is None else {"entropy": over_seeds(entropy)}
+    write_probe(root / "studies/selection", "mae", "my-own", 50.0, cost={"parameters": parameters}, **measured)
+    groups = {row.cells[0].text: row.group for row in tables(root)["selection"].rows}
+    assert groups["my-own"] == ("selected without training" if is_selected else "others")
 
 
 class TestTable:
     def test_selections_and_what_they_are_held_against(self, root: Path):
-        write_study(root, pca=PCA, norm=NORM)
+        write_study(root, pca=PCA)
         write_study(root, "random", pca=35.5)
-        change(root / "studies/selection/mae/norm", lambda metrics: metrics.update(options={"top_k": 16}))
+        write_probe(root / "studies/selection", "mae", "norm", NORM, entropy=over_seeds(1.1), options={"top_k": 16})
         table = tables(root)["selection"]
-        assert [column.name for column in table.columns] == [
-            "head",
-            "aggregator",
-            "top1_mae",
-            "entropy_mae",
-            "effective_patches_mae",
-            "top1_random",
-            "entropy_random",
-            "effective_patches_random",
-        ]
+        of_encoders = [f"{what}_{e}" for e in ("mae", "random") for what in ("top1", "entropy", "effective_patches")]
+        assert [column.name for column in table.columns] == ["head", "aggregator", *of_encoders]
         assert rows(table) == {
             "[cls]": ["cls", "46.2 ± 0.5", "–", "–", "34.0 ± 0.5", "–", "–"],
             "average": ["average", "48.5 ± 0.5", "–", "–", "35.0 ± 0.5", "–", "–"],
@@ -123,17 +98,9 @@ class TestTable:
     def test_names_of_columns_are_each_there_once(self, root: Path):
         for encoder in ("a-b", "a_b", "ü"):
             write_study(root, encoder, pca=PCA)
-        names = [column.name for column in tables(root)["selection"].columns]
-        assert len(set(names)) == len(names) == 2 + 3 * 3
+        names = [column.name for column in tables(root)["selection"].columns][2:]
+        assert len(set(names)) == len(names) == 3 * 3
         assert all(name.isascii() and name.isidentifier() for name in names)
-
-    def test_published(self, root: Path):
-        write_study(root, pca=PCA)
-        table = tables(root)["published-table-6"]
-        assert "2412.03215v2, Table 6" in table.published
-        assert rows(table)["average DINO [cls] token attention"] == ["cls-attention, of joined", "70.9", "4.89", "133.0"]
-        assert [row.cells[0].text for row in table.rows if row.cells[2].best] == ["AbMILP"]
-        assert {row.aggregator.partition(",")[0] for row in TABLE_6} < set(AGGREGATORS)
 
 
 class TestFindings:
@@ -153,7 +120,7 @@ class TestFindings:
 
     def test_with_one_seed(self, root: Path):
         write_study(root, norm=NORM)
-        write_probe(root / "studies/selection", "mae", "pca", 52.0, seeds=(0,))
+        write_probe(root / "studies/selection", "mae", "pca", 52.0, seeds=(0,), entropy=over_seeds(1.1))
         line = said(root, "finding")[1]
         assert "mae: pca, +0.5 points from AbMILP (52.0 %); ahead of AbMILP (one seed, so the spread is unknown): pca" in line
 
@@ -165,14 +132,13 @@ class TestFindings:
 class TestNotices:
     def test_none_where_all_is_alike(self, root: Path):
         write_study(root, pca=PCA)
-        write_divergence(root, "mae", ("pca", "abmilp", 0.5, 0))
+        write_divergence(root / "divergence", "mae", ("pca", "abmilp", 0.5, 0))
         assert said(root, "notice") == []
 
     def test_other_features_recipes_and_divergences(self, root: Path):
-        write_study(root, pca=PCA)
-        write_divergence(root, "mae", ("pca", "abmilp", 0.5, 0), key="else")
         changes = {"features": {"training": "a", "test": "b"}, "recipe": {"epochs": 90}}
-        change(root / "studies/selection/mae/pca", lambda metrics: metrics.update(changes))
+        write_probe(root / "studies/selection", "mae", "pca", PCA, **changes)
+        write_divergence(root / "divergence", "mae", ("pca", "abmilp", 0.5, 0), key="else")
         features, recipe, divergences = said(root, "notice")
         assert features == "The heads of mae were trained or tested on different feature sets; probe them again."
         assert recipe == "Not all heads of mae in this section were trained with the same recipe and seeds."
@@ -189,48 +155,45 @@ class TestDivergences:
         ("pca", "average", 1.0, 2),
     )
 
-    def figure(self, root: Path):
-        return [figure for block in built(root).blocks if isinstance(block, Figures) for figure in block.figures]
-
     def test_both_directions_and_what_is_infinite(self, root: Path):
-        write_divergence(root, "mae", *self.ROWS)
-        (figure,) = self.figure(root)
+        write_divergence(root / "divergence", "mae", *self.ROWS)
+        (figure,) = parts.figures(built(root))
         svg = ElementTree.fromstring(figure.svg)
         texts = [text for element in svg.iter() if (text := "".join(element.itertext()).strip()) and element.tag == "text"]
         # ticks of q, p, then cells row by row
         assert texts[:4] == ["1", "2", "3", "q: number of the row"]
         assert [t for t in texts if t[0].isdigit() and " " in t] == ["1  average", "2  AbMILP", "3  pca"]
         assert [t for t in texts if "." in t or t in "∞·–"] == ["·", "0.50", "∞", "0.25", "·", "∞", "1.00*", "0.75", "·"]
-        assert set(figure.files) == {"svg", "png"}
         assert "Lowest: 0.25 nats from AbMILP to average. Highest: 1.00* nats from pca to average" in figure.alt
         assert figure.alt.endswith("Infinite for more than half of the images: 2 of 6 pairs.")
 
     def test_darker_is_higher_on_one_scale(self, root: Path):
-        write_divergence(root, "mae", ("a", "b", 0.0, 0), ("b", "a", 1.0, 0))
-        write_divergence(root, "random", ("a", "b", 2.0, 0), ("b", "a", 1.0, 0))
+        write_divergence(root / "divergence", "mae", ("a", "b", 0.0, 0), ("b", "a", 1.0, 0))
+        write_divergence(root / "divergence", "random", ("a", "b", 2.0, 0), ("b", "a", 1.0, 0))
         shades = [
-            [float(s.partition(";")[0].partition('"')[0]) for s in f.svg.split("opacity: ")[1:]] for f in self.figure(root)
+            [float(s.partition(";")[0].partition('"')[0]) for s in f.svg.split("opacity: ")[1:]]
+            for f in parts.figures(built(root))
         ]
         (lowest, middle), (highest, same) = shades
         assert SHADE[0] == lowest < middle == same < highest == SHADE[1]
 
     def test_nearest_to_abmilp(self, root: Path):
         infinite_for_some = (("abmilp", "some", 0.01, 1), ("some", "abmilp", 0.01, 1))
-        write_divergence(root, "mae", *self.ROWS, *infinite_for_some)
+        write_divergence(root / "divergence", "mae", *self.ROWS, *infinite_for_some)
         assert said(root, "finding")[-1] == (
             "mae: KL(AbMILP || q) is lowest for q = average, 0.25 nats (of 1 head); "
             "KL(p || AbMILP) is lowest for p = average, 0.50 nats (of 2 heads)."
         )
 
     def test_without_abmilp_nothing_is_said(self, root: Path):
-        write_divergence(root, "mae", ("a", "b", 1.0, 0), ("b", "a", 1.0, 0))
+        write_divergence(root / "divergence", "mae", ("a", "b", 1.0, 0), ("b", "a", 1.0, 0))
         assert said(root, "finding") == []
 
     def test_table_holds_every_pair(self, root: Path):
-        write_divergence(root, "mae", *self.ROWS)
-        write_divergence(root, "not-probed", ("a", "b", 1.0, 0))
+        write_divergence(root / "divergence", "mae", *self.ROWS)
+        write_divergence(root / "divergence", "not-probed", ("a", "b", 1.0, 0))
         table = tables(root)["divergence"]
-        assert [[cell.text for cell in row.cells] for row in table.rows][2:5] == [
+        assert parts.shown(table)[2:5] == [
             ["mae", "AbMILP", "pca", "∞", "10", "10"],
             ["mae", "pca", "AbMILP", "0.750 ± 0.125", "10", "0"],
             ["mae", "average", "pca", "2.000 ± 0.125", "10", "6"],
@@ -239,27 +202,11 @@ class TestDivergences:
         assert table.rows[2].cells[3].value is None
         assert table.rows[3].cells[1].value == "pca"
 
-    def test_names_are_escaped_and_shortened(self, root: Path):
-        name = "<img src=x onerror=alert(1)> & more of it"
-        write_divergence(root, "mae", (name, "abmilp", 1.0, 0), ("abmilp", name, 1.0, 0))
-        (figure,) = self.figure(root)
-        assert "<img" not in figure.svg
-        ElementTree.fromstring(figure.svg)
-        assert "1  AbMILP" in figure.svg
+    def test_long_names_are_shortened(self, root: Path):
+        name = "a name & more of it than there is room for"
+        write_divergence(root / "divergence", "mae", (name, "abmilp", 1.0, 0), ("abmilp", name, 1.0, 0))
+        (figure,) = parts.figures(built(root))
         assert f"2  {html.escape(name[:23])}…" in figure.svg
-
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            ("from,to\na,b\n", "divergence.csv or a table beside it has no 'mean'; run `beyondcls divergence`"),
-            ("from,to,mean,std,n_images,n_infinite\na,b,nan,0,1,0\n", "is damaged .*'nan' is no finite number"),
-            ("from,to,mean,std,n_images,n_infinite\na,b,1,0,x,0\n", "is damaged"),
-        ],
-    )
-    def test_damaged(self, text: str, message: str, root: Path):
-        (write_divergence(root, "mae") / "divergence.csv").write_text(text)
-        with pytest.raises(BeyondClsError, match=message):
-            built(root)
 
     @pytest.mark.parametrize(
         ("mean", "n_infinite", "shown"), [(0.5, 0, "0.50"), (0.5, 5, "0.50*"), (0.5, 6, "∞"), (None, 10, "∞")]

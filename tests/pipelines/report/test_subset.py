@@ -14,14 +14,15 @@ def inputs(tmp_path: Path) -> Inputs:
     paths = write_all(tmp_path)
     write_attention(paths["attention"], "seen", "d")
     found = collect(Folders(paths["probes"], paths["attention"]))
-    return replace(found, studies={"one": found.probes, "other": {("random", "cls"): found.probes["random", "cls"]}})
+    groups = {"one": found.probes, "other": {("random", "cls"): found.probes["random", "cls"]}}
+    return replace(found, studies=groups, datasets=groups)
 
 
 def test_keeps_what_is_of_these_encoders(inputs: Inputs):
     mae = subset(inputs, ["mae"])
     assert mae.encoders == ["mae"]
     assert set(mae.probes) == {("mae", head) for head in ("cls", "average", "abmilp")}
-    assert set(mae.studies) == {"one"}
+    assert set(mae.studies) == set(mae.datasets) == {"one"}
     assert subset(inputs, ["random", "mae"]).encoders == ["mae", "random"]
     assert mae.folders == inputs.folders
 

@@ -4,26 +4,42 @@ import csv
 import io
 import json
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from extract.datasets import open_images
+from store.pretraining import JOINT, LABELS, MASKED, UNKNOWN, Pretraining
 
 CLASSES = ("<script>alert(1)</script>", "dog", "cat")
 STATISTICS = ("cls_self", "cls_patch_entropy", "patch_self", "patch_patch_entropy")
 ACCURACY = {"mae": {"cls": 46.25, "average": 48.5, "abmilp": 51.5}, "random": {"cls": 34.0, "average": 35.0, "abmilp": 36.5}}
+UNITS = ("share of attention, 0–1", "entropy, nats")
 N_IMAGES, N_TOKENS = 7, 4
+PRETRAINING = {
+    **dict.fromkeys(("mae", "simmim", "mae-b16", "quickstart-mae"), Pretraining(MASKED)),
+    **dict.fromkeys(("dino", "mocov3", "dino-b16", "quickstart-mocov3"), Pretraining(JOINT)),
+    "deit": Pretraining(LABELS),
+    **dict.fromkeys(("random", "a-twin", "b-twin", "quickstart-random"), Pretraining(random_seed=0)),
+}
+PARAMETERS = {"abmilp": 193, "sa-abmilp": 147_841}  # of aggregators; others have none
 
 
-def write_images(folder: Path, n: int = N_IMAGES, problem: bool = False) -> str:
+def pretraining_of(encoder: str) -> Pretraining:
+    """What is written down of an encoder; the program knows no more by its name."""
+    return PRETRAINING.get(encoder, UNKNOWN)
+
+
+def write_images(folder: Path, n: int = N_IMAGES, problem: bool = False, pictures: Iterable[Image.Image] | None = None) -> str:
     """Tars with `n` images of three classes; image i is of class -i mod 3. Returns the folder's name."""
     folder.mkdir(parents=True)
+    plain = (Image.new("RGB", (8, 8), (20 * i, 40, 200 - 20 * i)) for i in range(n))
     with tarfile.open(folder / "000.tar", "w") as tar:
-        for i in range(n):
+        for i, image in enumerate(pictures or plain):
             picture = io.BytesIO()
-            Image.new("RGB", (8, 8), (20 * i, 40, 200 - 20 * i)).save(picture, "PNG")
+            image.save(picture, "PNG")
             label = b"no number" if problem and i == n - 1 else str(-i % 3).encode()
             for name, content in ((f"{i:03d}.png", picture.getvalue()), (f"{i:03d}.cls", label)):
                 member = tarfile.TarInfo(name)
@@ -44,9 +60,15 @@ def write_probe(
     n_tokens: int = N_TOKENS,
     n_test: int = N_IMAGES,
     recorded: str | None = None,
-    selected: dict[str, object] | None = None,
+    more: float = 0.0,
+    **changes: object,
 ) -> Path:
-    """One PROBES/ENCODER/HEAD; AbMILP looks at patch 0 alone, in half of each image's weight."""
+    """One PROBES/ENCODER/HEAD; AbMILP looks at patch 0 alone, in half of each image's weight.
+
+    Args:
+        more: is added to numbers that are measured.
+        changes: of metrics.json.
+    """
     folder = root / encoder / head
     (folder / "trained").mkdir(parents=True)
     spread = std * np.linspace(-1, 1, len(seeds)) if len(seeds) > 1 else np.zeros(1)
@@ -56,23 +78,26 @@ def write_probe(
 
     metrics = {
         "encoder": recorded or encoder,
+        **pretraining_of(encoder).to_dict(),
         "aggregator": head,
         "options": {"depth": 1} if head == "abmilp" else {},
-        "top1": measure(top1),
-        "top5": measure(top1 + 40),
+        "top1": measure(top1 + more),
+        "top5": measure(top1 + more + 40),
         **({"entropy": measure(1.1)} if head == "abmilp" else {}),
         "n_training": 50,
         "n_test": n_test,
         "n_tokens": None if head == "cls" else n_tokens,
         "n_classes": 3,
         "seeds": list(seeds),
-        "recipe": {"epochs": 2, "base_lr": 0.03},
-        "selected": selected or {"base_lr": 0.03, "weight_decay": 0.0, "on": "nothing", "by": None, "n_images": 0},
+        "recipe": {"epochs": 2, "base_lr": 0.03 + more},
+        "selected": {"base_lr": 0.03, "weight_decay": 0.0, "on": "nothing", "by": None, "n_images": 0},
         "command": f"beyondcls probe --head {head} --out probes/<{encoder}>",
         "features": {"training": f"training-{encoder}", "test": f"test-{encoder}"},
+        "cost": {"parameters": PARAMETERS.get(head, 0)},
+        **changes,
     }
     (folder / "metrics.json").write_text(json.dumps(metrics))
-    curve = [(seed, epoch, 2.0 / epoch + seed, 10.0 * epoch + seed) for seed in seeds for epoch in (1, 2)]
+    curve = [(seed, epoch, 2.0 / epoch + seed + more, 10.0 * epoch + seed) for seed in seeds for epoch in (1, 2)]
     _table(folder / "curves.csv", ("seed", "epoch", "loss", "top1"), curve)
     if head == "abmilp":
         weights = np.full((n_test, n_tokens), 0.5 / (n_tokens - 1), np.float16)
@@ -93,27 +118,38 @@ def write_correct(folder: Path, correct: np.ndarray, images: str | None = "image
 
 
 def write_attention(
-    root: Path, encoder: str, digest: str, n_tokens: int = N_TOKENS, n_images: int = N_IMAGES, side: int = 8
+    root: Path,
+    encoder: str,
+    digest: str,
+    n_tokens: int = N_TOKENS,
+    n_images: int = N_IMAGES,
+    side: int = 8,
+    more: float = 0.0,
 ) -> Path:
-    """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch of images that are `side` pixels wide and high."""
+    """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch of images that are `side` pixels wide and high.
+
+    `more` is added to the statistics, and to what it gives to that patch.
+    """
     folder = root / encoder
     (folder / "maps").mkdir(parents=True)
-    rows = [(name, block, 0.5 + block / 4, 0.125) for name in STATISTICS for block in (0, 1)]
+    rows = [(name, block, 0.5 + block / 4 + more, 0.125) for name in STATISTICS for block in (0, 1)]
     _table(folder / "statistics.csv", ("statistic", "block", "mean", "std"), rows)
     by_head = [(name, block, head, 0.5 + block / 4 - head / 8) for name in STATISTICS for block in (0, 1) for head in (0, 1, 2)]
     _table(folder / "heads.csv", ("statistic", "block", "head", "mean"), by_head)
     maps = np.full((n_images, n_tokens), 0.25 / (n_tokens - 1), np.float16)
-    maps[:, -1] = 0.75
+    maps[:, -1] = 0.75 + more
     np.save(folder / "maps/cls_map.npy", maps)
     np.save(folder / "maps/crops.npy", np.tile(np.array([0, 0, side, side], np.float32), (n_images, 1)))
     summary = {
         "encoder": encoder,
+        **pretraining_of(encoder).to_dict(),
         "key": f"test-{encoder}",
         "data": digest,
         "n_images": n_images,
         "n_tokens": n_tokens,
         "classes": list(CLASSES),
         "architecture": {"patch_size": 4},
+        "statistics": {name: {"title": f"Title of {name}", "unit": UNITS["entropy" in name]} for name in STATISTICS},
     }
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder
@@ -140,19 +176,9 @@ def _table(file: Path, names: tuple[str, ...], rows: list[tuple[object, ...]]) -
 def write_large(root: Path, n_encoders: int, n_blocks: int = 12, n_heads: int = 12, n_tokens: int = 196) -> str:
     """Encoders with four heads each and photograph-like images; gives the name of the images."""
     generator = np.random.default_rng(0)
-    data = root / "data"
-    data.mkdir()
-    with tarfile.open(data / "000.tar", "w") as tar:
-        for i in range(N_IMAGES):
-            picture = io.BytesIO()
-            coarse = Image.fromarray(generator.integers(0, 256, (24, 24, 3), np.uint8))
-            coarse.resize((224, 224), Image.Resampling.BICUBIC).save(picture, "PNG")
-            for name, content in ((f"{i:03d}.png", picture.getvalue()), (f"{i:03d}.cls", str(i % 3).encode())):
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-    (data / "classes.txt").write_text("bird\ndog\ncat\n")
-    digest = open_images(str(data)).digest
+    coarse = (Image.fromarray(generator.integers(0, 256, (24, 24, 3), np.uint8)) for _ in range(N_IMAGES))
+    data = write_images(root / "data", pictures=[image.resize((224, 224), Image.Resampling.BICUBIC) for image in coarse])
+    digest = open_images(data).digest
     for n in range(n_encoders):
         encoder = "random" if n == n_encoders - 1 else f"vit_base_patch16_224.encoder{n}"
         folder = write_attention(root / "attention", encoder, digest, n_tokens, side=224)
@@ -171,4 +197,4 @@ def write_large(root: Path, n_encoders: int, n_blocks: int = 12, n_heads: int = 
             _table(probe / "curves.csv", ("seed", "epoch", "loss", "top1"), curve)
             if head in ("abmilp", "simpool"):
                 np.save(probe / "trained" / "weights.npy", maps[::-1])
-    return str(data)
+    return data

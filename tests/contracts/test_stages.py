@@ -1,0 +1,113 @@
+"""What holds for every command, and for every stage of dvc.yaml."""
+
+import importlib
+import inspect
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from pipelines.cli import app
+from pipelines.code.closure import Project
+from pipelines.code.units import units
+from pipelines.groups import GROUPS
+from pipelines.params import read_params
+from tests.machines.project import ROOT
+from tests.pipelines.test_cli import run
+
+
+def leaves(command: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Commands by their words; of a group, those in it."""
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from leaves(inner, *words, name)
+    if not hasattr(command, "commands"):
+        yield words, command
+
+
+COMMANDS = dict(leaves(typer.main.get_command(app)))
+MAINS = {command.name: command.callback for command in app.registered_commands}
+STAGES = {name: stage.get("do", stage) for name, stage in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].items()}
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+class TestEveryCommand:
+    def test_help_says_what_it_does_and_what_it_takes(self, words, monkeypatch, capsys):
+        status, out, _ = run(monkeypatch, capsys, *words, "--help")
+        assert status == 0
+        described = inspect.getdoc(COMMANDS[words].callback) or ""
+        helps = [getattr(parameter, "help", None) for parameter in COMMANDS[words].params]
+        assert all([described, *helps])
+        shown = "".join(out.split())
+        assert [text for text in (described, *helps) if "".join(text.split()) not in shown] == []
+
+    def test_what_is_not_there_is_a_line_and_leaves_nothing(self, words, monkeypatch, capsys, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        given = []
+        for parameter in (p for p in COMMANDS[words].params if p.required):
+            given += [parameter.opts[0]] * (parameter.param_type_name == "option") + ["nowhere"]
+        if not given:
+            pytest.skip("works anywhere")
+        status, out, err = run(monkeypatch, capsys, *words, *given)
+        assert status == 1
+        assert err.startswith("error: ")
+        assert "nowhere" in err
+        assert "Traceback" not in out + err
+        assert list(tmp_path.iterdir()) == []
+
+
+def programs(stage: str) -> list[tuple[Callable[..., None], list[str]]]:
+    """What a stage runs, one after the other, and what it gives each."""
+    found = []
+    for words in (shlex.split(part) for part in STAGES[stage]["cmd"].split("&&")):
+        if words[0] == "beyondcls":
+            found.append((MAINS[words[1]], words[2:]))
+        else:
+            assert words[:2] == ["python", "-m"]
+            package = (ROOT / words[2].replace(".", "/")).is_dir()
+            found.append((importlib.import_module(words[2] + ".__main__" * package).main, words[3:]))
+    return found
+
+
+@cache
+def of_the_code() -> dict[str, str]:
+    """Modules that are run, by the file or folder of their digests."""
+    every = units(read_params(ROOT / "params.yaml"), Project(ROOT))
+    return {unit.file.partition("/")[0] + ("" if "/" in unit.file else ".json"): unit.modules[0] for unit in every}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+class TestEveryStage:
+    def test_its_program_takes_what_it_is_given(self, stage):
+        for main, given in programs(stage):
+            known = {f"--{name.strip('_').replace('_', '-')}" for name in inspect.signature(main).parameters}
+            assert {word.partition("=")[0] for word in given if word.startswith("--")} <= known
+
+    def test_depends_on_the_digest_of_what_it_runs_and_of_what_reads_its_images(self, stage):
+        body = STAGES[stage]
+        deps = [dep for dep in body["deps"] if dep.startswith("code/")]
+        (module,) = {main.__module__ for main, _ in programs(stage)}
+        if module.startswith("pipelines.code."):
+            return
+        ours = {name for name, run_by in of_the_code().items() if run_by == module}
+        assert ours, f"{module} has no unit in pipelines/code/units.py"
+        (program,) = (dep for dep in deps if dep.split("/")[1] in ours)
+        others = [dep for dep in body["deps"] if dep.startswith("${data}/")]
+        expected = [f"code/data/{dep.removeprefix('${data}/')}.json" for dep in others]
+        assert deps == [program, *expected, *["code/readers/csv.json"] * ("composed" in body["deps"])]
+        assert all(name in body["cmd"] for dep in deps for name in re.findall(r"\$\{[^}]*\}", dep))
+
+    def test_says_what_it_is_for(self, stage):
+        assert STAGES[stage]["desc"].endswith(".")
+
+
+def test_the_stage_of_the_code_writes_all_digests_and_runs_after_any_edit():
+    code = STAGES["code"]
+    assert {f"code/{name}" for name in of_the_code()} == set(code["outs"])
+    everything = Project(ROOT).digests([*of_the_code().values()], {})
+    assert {file.partition("/")[0] for file in everything} <= set(code["deps"])
+    assert set(code["params"]) >= {*GROUPS, "encoders", "extract", "studies", "block_studies", "probe"}

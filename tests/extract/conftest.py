@@ -1,0 +1,91 @@
+"""Seventy images, two of them damaged, and the feature sets of a tiny encoder that they give."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extract.datasets import ImageSet, open_images
+from extract.encoders import Encoder
+from extract.run import extract
+from store import FeatureStore
+from tests.extract.pictures import picture, samples, write_tar
+from tests.extract.tiny import Counting, tiny_encoder
+from tests.folders import files
+
+N = 70  # 32 + 32 + 6 rows
+BAD = (7, 45)  # cannot be read
+GIVEN: dict[str, Any] = {"shard_rows": 32, "batch_size": 8, "workers": 2, "on_error": "record"}
+Run = Callable[..., FeatureStore]
+Whole = Callable[..., dict[str, bytes]]
+
+
+@pytest.fixture(scope="session")
+def tars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 images in the first tar, 30 in the second."""
+    folder, content = tmp_path_factory.mktemp("tars"), samples(N)
+    for bad in BAD:
+        content[bad]["png"] = picture(bad)[:-40]
+    write_tar(folder / "0.tar", content[:40])
+    write_tar(folder / "1.tar", content[40:])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def images(tars: Path) -> ImageSet:
+    return open_images(str(tars))
+
+
+@pytest.fixture(scope="session")
+def forty(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
+    """Sound ones."""
+    return open_images(str(write_tar(tmp_path_factory.mktemp("forty") / "0.tar", samples(40))))
+
+
+@pytest.fixture
+def encoder() -> Counting:
+    return Counting("tiny", tiny_encoder().model, {})
+
+
+@pytest.fixture
+def run(encoder: Counting, images: ImageSet) -> Run:
+    """extract() with small shards; every argument can be given otherwise."""
+
+    def run(out: Path, images: ImageSet = images, encoder: Encoder = encoder, **arguments: Any) -> FeatureStore:
+        return extract(encoder, images, out, **{**GIVEN, **arguments})
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def _extracted(images: ImageSet, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The set of some options, extracted once; not to be changed."""
+    folder, made = tmp_path_factory.mktemp("extracted"), {}
+    tiny = Encoder("tiny", tiny_encoder().model, {})
+
+    def extracted(images: ImageSet = images, encoder: Encoder = tiny, **options: Any) -> Path:
+        key = repr((images.digest, images.classes, encoder.weights, encoder.config, sorted(options.items())))
+        if key not in made:
+            made[key] = folder / str(len(made))
+            extract(encoder, images, made[key], **{**GIVEN, **options})
+        return made[key]
+
+    return extracted
+
+
+@pytest.fixture
+def made(_extracted: Callable[..., Path]) -> Run:
+    """A copy of what an extraction with these options gives."""
+
+    def made(out: Path, **options: Any) -> FeatureStore:
+        return FeatureStore.open(shutil.copytree(_extracted(**options), out))
+
+    return made
+
+
+@pytest.fixture
+def whole(_extracted: Callable[..., Path]) -> Whole:
+    """The files of a set that was extracted at once with these options."""
+    return lambda **options: files(_extracted(**options))

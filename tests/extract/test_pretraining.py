@@ -1,0 +1,169 @@
+"""What is known of an encoder's training, by its name, its weights or its user, and what its feature sets say of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import save_file
+
+from extract.datasets import ImageSet, open_images
+from extract.encoders import Encoder, known_pretraining, load_encoder
+from extract.run import extract
+from store import BeyondClsError, FeatureStore
+from store.pretraining import JOINT, LABELS, MASKED, NAMES, UNKNOWN, UNTRAINED, Pretraining
+from tests.extract.pictures import samples, write_tar
+from tests.extract.tiny import tiny_encoder
+from tests.features import as_older
+from tests.folders import files
+
+DRAWN = Pretraining(random_seed=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("quickstart-mocov3", Pretraining(JOINT)),
+        ("quickstart-random", DRAWN),
+        ("simmim-ft-b16", Pretraining(LABELS)),
+        ("vit_base_patch16_224.mae", Pretraining(MASKED)),  # timm's, with weights of the registry
+        ("vit_base_patch16_224.dino", Pretraining(JOINT)),
+        ("vit_small_patch14_dinov2.lvd142m", UNKNOWN),  # of both kinds
+        ("vit_base_patch16_224.orig_in21k", UNKNOWN),
+        ("vit_tiny_patch16_224.mae", UNKNOWN),  # timm has no such tag
+        ("my-random-mae", UNKNOWN),
+    ],
+)
+def test_the_registry_knows_its_names_and_its_weights_under_names_of_timm(name: str, known: Pretraining) -> None:
+    assert known_pretraining(name) == known
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the quickstart's architecture."""
+    file = tmp_path_factory.mktemp("weights") / "w.safetensors"
+    save_file(load_encoder("quickstart-random", arguments={"depth": 1}).model.state_dict(), file)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "pretraining"),
+    [
+        ("quickstart-random", {}, DRAWN),
+        ("quickstart-random", {"checkpoint": True}, DRAWN),  # its weights from a file, as in params.yaml
+        ("quickstart-mae", {"checkpoint": True}, Pretraining(MASKED)),
+        ("quickstart-mae", {"random_seed": 3}, Pretraining(random_seed=3)),
+        ("mine", {"model": "quickstart-mae", "checkpoint": True}, Pretraining(MASKED)),
+        ("mine", {"model": "quickstart-random", "checkpoint": True}, UNKNOWN),  # may have been trained since
+        ("mine", {"model": "quickstart-mae", "checkpoint": True, "family": JOINT}, Pretraining(JOINT)),
+        ("mine", {"model": "quickstart-mae", "checkpoint": True, "family": UNTRAINED}, Pretraining(UNTRAINED)),
+        ("mine", {"model": "quickstart-mae", "random_seed": 3, "family": UNTRAINED}, Pretraining(UNTRAINED, 3)),
+    ],
+)
+def test_an_encoder_is_what_its_name_its_seed_or_the_user_says(
+    name: str, options: dict[str, Any], pretraining: Pretraining, weights: Path
+) -> None:
+    given = options | ({"checkpoint": weights} if "checkpoint" in options else {})
+    found = load_encoder(name, arguments={"depth": 1}, **given).pretraining
+    assert found == pretraining
+    assert found.is_untrained == (pretraining in (DRAWN, Pretraining(random_seed=3)) or UNTRAINED in pretraining.family)
+
+
+def test_a_wrong_family_is_named_with_the_remedy() -> None:
+    with pytest.raises(
+        BeyondClsError, match=r"unknown family 'join-embeding'; did you mean 'joint embedding'\? known: .*labels"
+    ):
+        load_encoder("quickstart-random", family="join-embeding")
+    with pytest.raises(
+        BeyondClsError, match=r"mine has random weights \(seed 1\), but its family is 'labels'; leave the family"
+    ):
+        load_encoder("mine", model="quickstart-mae", random_seed=1, family=LABELS)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
+    return open_images(str(write_tar(tmp_path_factory.mktemp("tars") / "0.tar", samples(5))))
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+Run = Callable[..., FeatureStore]
+
+
+@pytest.fixture
+def run(images: ImageSet, tmp_path: Path, said: list[str]) -> Run:
+    """Extracts what is known of an encoder by its name and its training."""
+    model = tiny_encoder().model
+
+    def run(pretraining: Pretraining = UNKNOWN, name: str = "mine", out: Path | None = None, **options: Any) -> FeatureStore:
+        encoder = Encoder(name, model, {}, pretraining=pretraining)
+        store = extract(encoder, images, out or tmp_path / "f", warn=said.append, **options)
+        assert store is not None
+        return store
+
+    return run
+
+
+def shards(store: FeatureStore) -> dict[str, bytes]:
+    """All but the group's zarr.json."""
+    return {name: content for name, content in files(Path(store.where)).items() if name != "zarr.json"}
+
+
+def test_a_set_says_it_and_has_the_key_and_the_arrays_that_it_has_without(run: Run, tmp_path: Path) -> None:
+    one, other = run(), run(Pretraining(MASKED, 3), out=tmp_path / "other")
+    assert [one.attributes[name] for name in NAMES] == ["", None]
+    assert [other.attributes[name] for name in NAMES] == [MASKED, 3]
+    assert one.spec.key == other.spec.key
+    assert shards(one) == shards(other)
+
+
+@pytest.mark.parametrize(("name", "pretraining"), [("mine", UNKNOWN), ("quickstart-mae", Pretraining(MASKED))])
+def test_an_older_set_that_says_no_less_than_is_known_is_not_touched(
+    name: str, pretraining: Pretraining, run: Run, tmp_path: Path
+) -> None:
+    older = without_pretraining(run(pretraining, name, out=tmp_path / "new"), tmp_path / "f")
+    before = {file: file.stat().st_mtime_ns for file in Path(older.where).rglob("*")}
+    for existing in ("refuse", "update"):
+        assert not set(NAMES) & set(run(pretraining, name, existing=existing).attributes)
+    assert {file: file.stat().st_mtime_ns for file in Path(older.where).rglob("*")} == before
+
+
+def test_an_older_set_is_mended_as_it_was(run: Run, tmp_path: Path) -> None:
+    older = Path(without_pretraining(run(Pretraining(MASKED), "quickstart-mae", out=tmp_path / "new"), tmp_path / "f").where)
+    before, shard = files(older), next(file for file in (older / "patch").rglob("c/*/0/0"))
+    shard.write_bytes(shard.read_bytes()[:-40])
+    run(Pretraining(MASKED), "quickstart-mae", existing="repair")
+    assert files(older) == before
+
+
+def without_pretraining(store: FeatureStore, out: Path) -> FeatureStore:
+    older = as_older(store, out)
+    assert not set(NAMES) & set(older.attributes)
+    return older
+
+
+def test_what_is_known_by_now_is_written_down_by_an_update_and_nothing_is_computed(
+    run: Run, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = run()
+    content, key = shards(before), before.spec.key
+    stays = run(Pretraining(JOINT))
+    assert stays.attributes["family"] == ""
+    assert len(said) == 1
+    assert said[0].startswith(f"{before.where} says that its encoder was trained thus: not known, or several; now it is: joint")
+    assert said[0].endswith("It stays as it is; --update writes this down")
+    monkeypatch.setattr("extract.run.Units.compute", lambda self, units: (unit for unit in units if units is None))
+    after = run(Pretraining(JOINT), existing="update")
+    assert after.attributes["family"] == JOINT
+    assert (after.spec.key, shards(after)) == (key, content)
+
+
+def test_a_set_that_others_may_use_stays_as_it_is(run: Run, said: list[str], images: ImageSet) -> None:
+    store = run()
+    encoder = Encoder("mine", tiny_encoder().model, {}, pretraining=DRAWN)
+    assert extract(encoder, images, lambda key: store, existing="update", warn=said.append) is store
+    assert len(said) == 1
+    assert said[0].endswith("now it is: random weights, seed 0. It stays as it is, for others may use it")

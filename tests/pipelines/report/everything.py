@@ -1,0 +1,139 @@
+"""All that the stages can write, so that every section has something to say; names of users look like markup."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from extract.datasets import open_images
+from pipelines.report.collect import Examples, Folders, Inputs, collect
+from tests.pipelines.report.written import pretraining_of, write_attention, write_correct, write_images, write_probe
+
+EVIL = '<script>alert(1)<x" onload="x'
+ENCODERS = ("mae", "dino", EVIL, "random")
+N = 200  # test images of the main heads
+STUDIES: dict[str, dict[str, tuple[float, dict[str, Any]]]] = {
+    "variants": {
+        "abmilp": (50, {}),
+        "deep": (51, {"aggregator": "abmilp", "options": {"depth": 2, "activation": "gelu"}}),
+        EVIL: (53, {"aggregator": "sa-abmilp"}),
+    },
+    "poolings": {"cls": (46, {}), "abmilp": (50, {}), EVIL: (54, {"aggregator": "ep"})},
+    "branches": {"abmilp": (50, {}), EVIL: (52, {"aggregator": "abmilp", "options": {"branches": 4}})},
+    "blocks": {"abmilp": (50, {}), EVIL: (52, {"aggregator": "abmilp", "options": {"blocks": [1]}})},
+    "selection": {"pca": (48, {}), EVIL: (49, {"aggregator": "norm", "options": {"top_k": 2}})},
+    "views": {
+        f"cls-{n}": (40 + i, {"augmentation": {"n_crops": n}, "aggregator": "cls"}) for i, n in enumerate((0, 2, "fresh"))
+    },
+}
+
+
+def everything(root: Path, more: float = 0.0) -> Inputs:
+    """`more` is added to all numbers that are measured."""
+    data = write_images(root / "data")
+    digest = open_images(data).digest
+    for i, encoder in enumerate(ENCODERS):
+        folder = write_attention(root / "attention", encoder, digest, more=more / 10)
+        np.save(folder / "maps/crops.npy", np.tile(np.array([0, 0, 8 - more, 8], np.float32), (7, 1)))
+        for j, head in enumerate(("cls", "average", "abmilp", EVIL)):
+            probe = write_probe(
+                root / "probes", encoder, head, 1.0, more=more, notes=[f"note <b>{head}</b>"], recorded=EVIL, n_test=7
+            )
+            rate = (50 + 5 * i + 2 * j + more) / 100
+            if head in ("cls", "abmilp"):
+                write_correct(probe, (np.arange(N) + 0.5) / N < rate + np.array([[-0.005], [0.0], [0.005]]))
+        for study, heads in STUDIES.items():
+            for j, (head, (top1, changes)) in enumerate(heads.items()):
+                cost = {"parameters": 193 * j, "parameters_classifier": 30, "flops_per_image": 1000 * (j + 1 + round(more))}
+                measured = {"entropy": over_seeds(1.1 + more / 10)} if study == "selection" else {}
+                changes = {"cost": cost if study != "selection" else {"parameters": 0}, **measured, **changes}
+                write_probe(root / "studies" / study, encoder, head, top1 + i, more=more, **changes)
+        write_divergence(root / "divergence", encoder, ("abmilp", EVIL, 0.5 + more, 0), (EVIL, "abmilp", "", 10), more=more)
+        write_localisation(root / "localisation", encoder, score_maps(20 + i + more), data=digest)
+        write_boxes(root / "localisation", encoder, digest, [f"{n:03d}" for n in range(7)], iou=0.2 + more / 10)
+    for name in ("one", EVIL):
+        for head, top1 in (("cls", 40.0), ("abmilp", 45.0), ("ep", 46.0)):
+            for encoder in ENCODERS if head != "ep" or name == "one" else ():
+                write_probe(root / "sets" / name, encoder, head, top1, more=more)
+    return collect(folders(root), Examples(2))
+
+
+def folders(root: Path) -> Folders:
+    """Of what `everything` writes."""
+    attention, studies, divergence = root / "attention", (root / "studies",), root / "divergence"
+    others = {"images": str(root / "data"), "datasets": (root / "sets",)}
+    return Folders(root / "probes", attention, studies, divergence, root / "localisation", **others)
+
+
+def little(root: Path) -> Inputs:
+    """One head, of one seed, of an encoder of which nothing is known."""
+    write_probe(root / "probes", "mine", "average", 40.0, seeds=(0,))
+    return collect(Folders(root / "probes"))
+
+
+def over_seeds(*values: float) -> dict[str, Any]:
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return {"mean": sum(values) / len(values), "std": std, "values": list(values)}
+
+
+def write_divergence(root: Path, encoder: str, *rows: tuple, key: str | None = None, more: float = 0.0) -> Path:
+    """One DIVERGENCE/ENCODER; rows: from, to, mean or "", number of infinite images of 10."""
+    folder = root / encoder
+    folder.mkdir(parents=True)
+    with (folder / "divergence.csv").open("w", newline="") as target:
+        writer = csv.writer(target)
+        writer.writerow(("from", "to", "mean", "std", "n_images", "n_infinite"))
+        writer.writerows((p, q, mean, mean and 0.125 + more, 10, infinite) for p, q, mean, infinite in rows)
+    (folder / "summary.json").write_text(json.dumps({"key": key or f"test-{encoder}"}))
+    return folder
+
+
+def score_map(source: str, name: str, *v2: float, n_flat: int = 0) -> dict[str, object]:
+    """What one map finds: half as much by MaxBoxAcc as by MaxBoxAccV2, of one seed each."""
+    by_iou = {iou: over_seeds(*(v + apart for v in v2)) for iou, apart in (("0.3", 10), ("0.5", 0), ("0.7", -10))}
+    measures = {"max_box_acc_v2": over_seeds(*v2), "by_iou": by_iou, "max_box_acc": over_seeds(*(v / 2 for v in v2))}
+    return {"source": source, "name": name, "seeds": [], "n_flat": [n_flat] * len(v2), **measures}
+
+
+def score_maps(
+    cls: float = 20, heads: tuple[float, ...] = (30, 25), abmilp: tuple[float, ...] = (44, 46, 48), centre: float = 34.5
+) -> list[dict[str, object]]:
+    """Those of [cls], of its attention heads, of AbMILP and of the baseline."""
+    single = [score_map("attention", f"cls-head-{i}", value) for i, value in enumerate(heads)]
+    others = [score_map("probe", "abmilp", *abmilp), score_map("baseline", "centre", centre)]
+    return [score_map("attention", "cls", cls), *single, *others]
+
+
+OFFICIAL = {"words": "whole image, squashed to 224 x 224 pixels", "official": True}
+SIZE = 64  # of the frame
+WIDE = (40, 20)  # pixels of the images
+
+
+def write_localisation(root: Path, encoder: str, maps: list[dict[str, object]], **others: object) -> Path:
+    """One LOCALISATION/ENCODER/localisation.json."""
+    content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "data": "d", "n_images": 1000, "n_images_outside": 0}
+    content |= {"size": 224, "maps": maps, "frame": OFFICIAL, **others}
+    (root / encoder).mkdir(parents=True)
+    file = root / encoder / "localisation.json"
+    file.write_text(json.dumps(content))
+    return file
+
+
+def write_boxes(root: Path, encoder: str, data: str, ids: list[str], iou: float = 0.25, **others: object) -> Path:
+    """boxes.json beside it. [cls] predicts a quarter of the frame, AbMILP and another head the true box; the second image's is
+    outside of the frame."""
+    n, true, quarter = len(ids), [8, 16, 40, 48], [0, 0, 32, 32]
+    entries = [
+        {"source": source, "name": name, "seed": None, "threshold": 0.1, "boxes": [box] * n, "ious": [of_one] * n}
+        for source, name, box, of_one in (
+            ("attention", "cls", quarter, iou),
+            ("probe", "abmilp", true, 1),
+            ("probe", "ep", true, 1),
+        )
+    ]
+    content = {"data": data, "size": SIZE, "view": 0, "ids": ids, "crops": [[0, 0, *WIDE]] * n, "flips": [False] * n}
+    content |= {"boxes": [[true], [], *[[true]] * (n - 2)], "maps": entries, **others}
+    (root / encoder / "boxes.json").write_text(json.dumps(content))
+    return root / encoder / "boxes.json"

@@ -1,0 +1,27 @@
+"""An S3 server in a thread, by moto."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+
+@contextmanager
+def served(bucket: str) -> Iterator[Any]:
+    """The file system of a server with this bucket; who uses s3:// in this process, or begins another, gets there."""
+    moto = pytest.importorskip("moto.server", reason="moto[server] is not installed: no S3 server to test with")
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        running = moto.ThreadedMotoServer(port=0, verbose=False)
+        running.start()
+        _, port = running.get_host_and_port()
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir(bucket)
+        yield s3fs.S3FileSystem()
+        s3fs.S3FileSystem.clear_instance_cache()
+        running.stop()

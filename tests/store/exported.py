@@ -1,0 +1,58 @@
+"""A set to export: any bit pattern, ids that no file name can be trusted with, several codecs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from store import ArrayLayout, FeatureStore, FeatureWriter
+from store.codecs import CODECS
+from store.exchange import EXCHANGES, import_from
+from store.exchange.exchange import chosen_arrays
+from tests.store.conftest import ATTRIBUTES, CONSTANTS, INVALID, SPEC, values
+
+N, SHARD = 70, 32  # three shards, the last one short
+PATCH, BYTES = "patch/block5/view0", "images/id"
+IDS = ["a/b.c", "é", "../x", "日 \n", "__x__"]  # what may stand in an id
+
+
+def layouts_of(codec: str = "float16") -> list[ArrayLayout]:
+    layouts = [
+        ArrayLayout("images/id", (N, 9), "uint8", ("image", "byte"), SHARD),
+        ArrayLayout("images/label", (N,), "int64", ("image",), SHARD),
+        ArrayLayout("images/valid", (N,), "uint8", ("image",), SHARD),
+        ArrayLayout("statistics/cls_self/view0", (N, 6, 2), "float32", ("image", "block", "head"), SHARD, codec="float32"),
+    ]
+    for name, shape, axes in (
+        (PATCH, (N, 3, 6), ("image", "patch", "channel")),
+        ("cls/block5/view0", (N, 6), ("image", "channel")),
+    ):
+        for end, (stored, dtype) in CODECS[codec].parts(shape).items():
+            layouts.append(ArrayLayout(name + end, stored, dtype, axes[: len(stored)], SHARD, codec=None if end else codec))
+    return layouts
+
+
+def write_set(path: Path, codec: str = "float16") -> Path:
+    layouts = layouts_of(codec)
+    contents = values(layouts)  # any bit pattern, NaN of all kinds among them
+    ids = b"".join(f"{IDS[row % 5]}{row}".encode().ljust(9, b"\0") for row in range(N))
+    contents[BYTES] = np.frombuffer(ids, np.uint8).reshape(N, 9)
+    notes = [{"row": row, "id": f"é{row}", "problem": "cut short"} for row in INVALID if row < N]
+    with FeatureWriter(path, replace(SPEC, n_images=N, dtype=codec), layouts, CONSTANTS) as writer:
+        for unit in writer.missing_units():
+            start, stop = layouts[0].rows(unit)
+            rows = {name: array[start:stop] for name, array in contents.items()}
+            writer.write_unit(unit, rows, [note for note in notes if start <= note["row"] < stop])
+        writer.finish({**ATTRIBUTES, "problems": ["é.jpg is no image"]})
+    return path
+
+
+def export(store: FeatureStore, form: str, folder: Path, asked: list[str] | None = None) -> Path:
+    """What a set is in this form."""
+    EXCHANGES[form].export(store, folder / "exported", chosen_arrays(store, asked))
+    return folder / "exported"
+
+
+def import_as(form: str, source: Path, out: Path) -> FeatureStore:
+    with EXCHANGES[form].read(source) as opened:
+        return import_from(opened, out)

@@ -1,0 +1,69 @@
+"""What is imported only when it is used. One process does one thing after the other, and says what it has loaded by then."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.features import write_features
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = """
+import json, sys
+
+def loaded(step):
+    print("LOADED", json.dumps([step, sorted({name.partition(".")[0] for name in sys.modules})]))
+
+import beyondcls
+loaded("front door")
+import pipelines.code.__main__, pipelines.cli
+loaded("commands")
+beyondcls.open_store
+loaded("store")
+import torch
+from probe.closed import Vectors, make_closed
+vectors = Vectors(torch.eye(4).repeat(3, 1), torch.arange(12) % 2, 2)
+make_closed("ridge").fit(vectors, vectors), make_closed("knn", ks=(1, 2)).fit(vectors, vectors)
+loaded("ridge")
+make_closed("logistic").fit(vectors, vectors)
+loaded("logistic")
+train, test, out = sys.argv[1:]
+pipelines.cli.app(["probe", "--features", train, "--test", test, "--out", out, "--head", "cls", "--epochs", "2",
+                   "--warmup-epochs", "0", "--seeds", "0"], standalone_mode=False)
+loaded("probe")
+"""
+HEAVY = {"torch", "timm", "torchvision", "webdataset", "zarr", "matplotlib", "fsspec", "sklearn"}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """Packages, by what was done before."""
+    folder = tmp_path_factory.mktemp("sets")
+    sets = [str(write_features(folder / name, 64, seed=seed).path) for seed, name in enumerate(("train", "test"))]
+    command = [sys.executable, "-c", STEPS, *sets, str(folder / "out")]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    assert (folder / "out/metrics.json").exists()
+    lines = (line.removeprefix("LOADED ") for line in shown.stdout.splitlines() if line.startswith("LOADED "))
+    return {step: set(packages) for step, packages in map(json.loads, lines)}
+
+
+@pytest.mark.parametrize(
+    ("step", "absent"),
+    [
+        ("front door", HEAVY | {"store", "typer"}),
+        ("commands", HEAVY),  # help is there at once, and digests of the code on a machine that only probes
+        ("store", {"timm", "torchvision", "webdataset", "sklearn"}),
+        ("ridge", {"timm", "sklearn"}),
+        ("probe", {"timm", "torchvision", "webdataset", "extract"}),
+    ],
+)
+def test_is_not_loaded_before_it_is_used(step, absent, loaded):
+    assert loaded[step] & absent == set()
+
+
+def test_is_loaded_when_it_is_used(loaded):
+    assert "store" in loaded["store"]
+    assert "sklearn" in loaded["logistic"]
