@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(abspath $(VENV))/bin
 READY := $(VENV)/.ready
 
-.PHONY: quick repro test check clean help
+.PHONY: quick repro docs test check clean help
 
 help: ## Show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -24,7 +24,11 @@ repro: $(READY) ## Run the whole pipeline on the quickstart data; prints the tab
 	PATH="$(BIN):$$PATH" dvc repro
 	@echo "open report/index.html"
 
-test: check ## What CI runs, with all its set-up
+docs: $(READY) ## The documentation, in build/docs; what is wrong with it is an error
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs build/docs
+	@echo "open build/docs/index.html"
+
+test: check docs ## What CI runs, with all its set-up
 
 check: $(READY) ## Formatter, linter, type checker, tests
 	$(BIN)/ruff format --check .

@@ -38,6 +38,8 @@ def online(
 ) -> "Online":
     """A probe on its encoder, as a module from images to logits: what the probe makes of stored features, without the store.
 
+    Example::
+
         model = online("quickstart-mae", "probes/cifar10/quickstart-mae/abmilp/trained/seed0")
         logits, maps = model(*model.prepare(["cat.jpg", "dog.jpg"]))  # [2, K], [2, h, w]
 

@@ -1,11 +1,13 @@
-"""What README and the documentation say is so: their commands and their Python run, in the order of the pages; links lead somewhere."""
+"""What README and the documentation say is so: its commands and its Python run in their order, and links lead somewhere."""
 
+import io
 import re
 import shlex
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,20 +19,20 @@ from extract.datasets import ImageSet, open_images
 from extract.encoders import ENCODERS, load_encoder
 from extract.encoders.pretrained import timm_model
 from extract.run import extract
+from pipelines import cli
 from probe.grid import HeadPlan
 from probe.recipe import Recipe
 from probe.run import probe
 from store import FeatureStore
-from tests.extract.datasets.test_published import cub
-from tests.extract.pictures import samples, write_tar
-from tests.pipelines.test_cli import run
+from tests.extract.pictures import samples, write_example, write_tar
 
 ROOT = Path(__file__).resolve().parents[1]
 TOCTREE = re.findall(r"^([a-z-]+)$", (ROOT / "docs/index.md").read_text(), re.MULTILINE)
 PAGES = ["README.md", *(f"docs/{name}.md" for name in TOCTREE if name != "cli")]
-GEM = "probes/cifar10/quickstart-mae/gem"
 # What is no command of this program; what these do is tested where they are used (tests/machines, tests/test_install.py).
 OTHERS = ("pip", "make", "dvc", "git")
+FILE = "# heads/gem.py"  # a block that is a file
+PYTHON = (("README.md", 'open_store("features/mae-val")'), ("docs/using-a-probe.md", "online("), ("docs/store.md", "Loader("))
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,12 @@ class Block:
         return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
 def blocks(page: str) -> list[Block]:
-    found = re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^```(\w+)\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
     return [Block(page, language, text) for language, text in found]
 
 
@@ -58,7 +64,14 @@ def block(language: str, part: str) -> str:
     return found
 
 
-COMMANDS = [(page, " ".join(words)) for page in PAGES for b in blocks(page) if b.language == "sh" for words in b.commands()]
+RUN = [
+    (page, shlex.join(words))
+    for page in PAGES
+    for b in blocks(page)
+    if b.language == "sh"
+    for words in b.commands()
+    if words[0] not in OTHERS
+]
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +86,11 @@ def project(tmp_path_factory) -> Iterator[Path]:
         patch.chdir(folder)
         patch.setitem(ENCODERS, "mae-b16", replace(ENCODERS["quickstart-mae"], model="quickstart-vit"))
         torch.save(timm_model("vit_small_patch16_224").state_dict(), "mine.pth")
-        cub(folder)
+        write_example(folder, "cub")
         for shard in range(2):
             write_tar(Path(f"train-{shard:03d}.tar"), samples(8, first=8 * shard))
         Path("heads").mkdir()
-        Path("heads/gem.py").write_text(block("python", "# heads/gem.py"))
+        Path("heads/gem.py").write_text(block("python", FILE))
         for split, n in (("train", 96), ("test", 32)):
             data = open_images(f"quickstart/data/cifar10/{split}")
             save(data, {"train": "train", "test": "val"}[split])
@@ -93,24 +106,117 @@ def save(data: ImageSet, folder: str) -> None:
     """Cats and dogs among the first images, in a folder each, and one of each above."""
     for name in ("cat", "dog"):
         label = list(data.classes).index(name)
-        rows = [row for row, sample in enumerate(data.samples) if sample.label == label][:24]
+        rows = [row for row, sample in enumerate(data.samples) if sample.label == label][:12]
         Path("photos", folder, name).mkdir(parents=True)
         for row in rows:
             data.image(row).save(f"photos/{folder}/{name}/{row}.png")
         data.image(rows[0]).save(f"photos/{name}.png")
 
 
-@pytest.fixture
-def in_project(project, monkeypatch) -> Path:
-    monkeypatch.chdir(project)
-    return project
+@dataclass(frozen=True)
+class Outcome:
+    """What a command said, or the variables of a block of Python."""
+
+    status: int = 0
+    out: str = ""
+    err: str = ""
+    variables: dict[str, Any] = field(default_factory=dict)
 
 
-@pytest.mark.parametrize(("page", "command"), COMMANDS)
-def test_commands_run(page, command, in_project, monkeypatch, capsys):
-    words = shlex.split(command)
-    if words[0] in OTHERS:
-        return
-    assert words[0] == "beyondcls"
-    status, out, err = run(monkeypatch, capsys, *words[1:])
-    assert status == 0, out + err
+@pytest.fixture(scope="module")
+def outcomes(project: Path) -> dict[tuple[str, str], Outcome]:
+    """Of all pages in their order, by page and text: later commands use what earlier ones made."""
+    found: dict[tuple[str, str], Outcome] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(project)
+        for b in (b for page in PAGES for b in blocks(page)):
+            if b.language == "python" and not b.text.startswith(FILE):
+                found[b.page, b.text] = executed(b.text)
+            for words in b.commands() if b.language == "sh" else ():
+                if words[0] not in OTHERS:
+                    found[b.page, shlex.join(words)] = called(words, patch)
+    return found
+
+
+def executed(text: str) -> Outcome:
+    variables: dict[str, Any] = {}
+    exec(text, variables)
+    return Outcome(variables=variables)
+
+
+def called(words: list[str], patch: pytest.MonkeyPatch) -> Outcome:
+    """In this process, as the terminal would show it."""
+    patch.setattr("sys.argv", words)
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        try:
+            cli.run()
+            status = 0
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+    return Outcome(status, out.getvalue(), err.getvalue())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "command"), RUN)
+def test_commands_run(page, command, outcomes):
+    outcome = outcomes[page, command]
+    assert outcome.status == 0, outcome.out + outcome.err
+
+
+@pytest.mark.slow
+def test_python_runs(outcomes):
+    store, using, training = (outcomes[page, block("python", part)].variables for page, part in PYTHON)
+    assert store["patch"].shape == (3, 64, 192)
+    assert store["head"].classifier.out_features == 2
+    assert using["logits"].shape == (2, 10)
+    assert using["attention"].shape == (2, 8, 8)
+    assert training["patch"].shape == (96, 64, 192)
+    assert training["loader"].reason.startswith("memory: ")
+
+
+@pytest.mark.slow
+def test_predictions_say_what_the_page_says(project, outcomes):
+    (command,) = (o for (page, text), o in outcomes.items() if "--overlays look" in text)
+    images = [path.relative_to(project).as_posix() for path in sorted(project.glob("photos/**/*.png"))]
+    assert sorted(line for line in command.out.splitlines() if not line.startswith(" ")) == sorted(images)
+    assert len(list((project / "look").iterdir())) == 2 * len(images)
+
+
+@pytest.mark.slow
+def test_an_option_of_an_aggregator_of_ones_own_arrives(project, outcomes):
+    trained = load_file(project / "probes/gem/trained/seed0.safetensors")["aggregator.p"].item()
+    assert trained == pytest.approx(4.0, abs=1)
+    assert trained != 4.0
+
+
+@pytest.mark.slow
+def test_any_reader_of_zarr_opens_a_set(project, outcomes):
+    (found,) = {match for page in PAGES for match in re.findall(r'zarr\.open_group\("(.*?)"\)\["(.*?)"\]', text_of(page))}
+    assert zarr.open_group(project / found[0])[found[1]].shape[0] == 32
+
+
+@pytest.mark.parametrize("page", PAGES)
+class TestEveryPage:
+    def test_parameters_are_yaml(self, page):
+        for b in blocks(page):
+            if b.language == "yaml":
+                assert isinstance(yaml.safe_load(b.text), dict), b.text
+
+    def test_links_lead_somewhere(self, page):
+        for link in re.findall(r"\]\((?!http)([^)#]*)(?:#[^)]*)?\)", text_of(page)):
+            assert not link or (ROOT / page).parent.joinpath(link).exists(), link
+
+    def test_commands_of_other_programs_are_there(self, page):
+        makefile = (ROOT / "Makefile").read_text()
+        for words in (words for b in blocks(page) if b.language == "sh" for words in b.commands()):
+            assert words[0] in (*OTHERS, "beyondcls")
+            assert words[0] != "make" or f"\n{words[1]}:" in makefile
+
+
+def test_every_page_is_in_the_table_of_contents():
+    written = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index", "cli"}
+    assert written | {"cli"} == set(TOCTREE)
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    assert (ROOT / ".ci/run").read_text().rstrip().endswith("\nmake test")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_readme import block
+from tests.test_docs import FILE, block
 
 ROOT = Path(__file__).resolve().parents[1]
-TREE = ("extract", "probe", "store", "pipelines", "heads", "tests", "pyproject.toml", "beyondcls.py", "dvc.yaml", "params.yaml")
+TREE = ("extract", "probe", "store", "pipelines", "heads", "tests", "pyproject.toml", "beyondcls.py", "docs", "README.md", "dvc.yaml", "params.yaml")
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Entry:
 
     @property
     def content(self) -> str:
-        """README's aggregator, as a file of the package, or a file of this folder."""
+        """The aggregator of the documentation, as a file of the package, or a file of this folder."""
         if self.word != "gem":
             return (ROOT / "tests/newcomers" / Path(self.file).name).read_text()
         imports = "from probe.aggregators.aggregator import Aggregator, Pooled"
-        return block("python", "# heads/gem.py").replace("import beyondcls", imports).replace("beyondcls.", "")
+        return block("python", FILE).replace("import beyondcls", imports).replace("beyondcls.", "")
 
 
 STAGE = """\

@@ -1,8 +1,8 @@
-"""README's figures, from the metrics that are kept.
+"""The figures of README and of docs/results.md, from the metrics that are kept.
 
     python -m pipelines.quickstart.readme
 
-Rewrites what stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->` in README.md, and tables.md beside the kept
+Rewrites what lies between `<!-- generated: NAME -->` and `<!-- end of NAME -->` on these pages, and tables.md beside the kept
 metrics. Words follow the numbers: what is said to be more is so beyond the spread over seeds and the interval over test images.
 """
 
@@ -32,10 +32,21 @@ RANDOM = "quickstart-random"
 CALLED = {MAE: "the MAE", MOCO: "MoCo v3", RANDOM: "the random twin"}
 HEADS = {"cls": "[cls]", "average": "average patch", "cls-average": "[cls] and average", "abmilp": "AbMILP"}
 WIDTH = 128
+# Blocks by the page that shows them.
+PAGES = {
+    "README.md": ("accuracy on the quickstart", "accuracy on all images"),
+    "docs/results.md": (
+        "gains on the quickstart",
+        "gains on all images",
+        "as in the paper",
+        "to keep in mind",
+        "views to buy",
+    ),
+}
 
 
 def blocks(root: Path) -> dict[str, str]:
-    """What stands between the markers, by name.
+    """What lies between the markers, by name.
 
     Args:
         root: of the source tree.
@@ -118,8 +129,8 @@ def reservations(inputs: Inputs, root: Path) -> list[str]:
     return [
         f"[cls] and average side by side, with a classifier twice as wide, minus AbMILP: {listed(parts)}.",
         f"On the random twin the four central patches alone reach {plus_minus(central)}, AbMILP {plus_minus(abmilp)}.",
-        f"The two encoders were trained {alike}, {seconds[MAE]:,} s ([MAE](quickstart/encoders/mae.md)) and",
-        f"{seconds[MOCO]:,} s ([MoCo v3](quickstart/encoders/mocov3.md)), on one or two CPU cores.",
+        f"The two encoders were trained {alike}, {seconds[MAE]:,} s (MAE) and",
+        f"{seconds[MOCO]:,} s (MoCo v3), on one or two CPU cores.",
     ]
 
 
@@ -157,31 +168,33 @@ def _wrapped(text: str, indent: str) -> str:
     return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def regenerated(text: str, generated: Mapping[str, str]) -> str:
-    """README with new blocks.
+def regenerated(page: str, text: str, generated: Mapping[str, str]) -> str:
+    """The text of a page with new blocks.
 
     Raises: BeyondClsError: a block without its markers, or markers without a block.
     """
     marked = re.findall(r"<!-- generated: (.*?) -->", text)
     if sorted(marked) != sorted(generated):
-        raise BeyondClsError(f"README.md has blocks {marked}, expected each once of {list(generated)}; write their markers")
+        raise BeyondClsError(f"{page} has blocks {marked}, expected each once of {list(generated)}; write their markers")
     for name, content in generated.items():
         begin, end = f"<!-- generated: {name} -->\n", f"\n<!-- end of {name} -->"
         before, _, rest = text.partition(begin)
         _, closed, after = rest.partition(end)
         if not closed:
-            raise BeyondClsError(f"README.md has no `{end.strip()}` behind `{begin.strip()}`; write it at the block's end")
+            raise BeyondClsError(f"{page} has no `{end.strip()}` behind `{begin.strip()}`; write it at the block's end")
         text = before + begin + content + end + after
     return text
 
 
 def main(root: Annotated[Path, typer.Argument(help="of the source tree")] = Path()) -> None:
-    """Write README's figures and the tables from what is kept."""
+    """Write the figures of the pages, and the tables, from what is kept."""
     for folder, data in KEPT.items():
         (root / folder / "tables.md").write_text(tables(kept(root / folder, data), data), encoding="utf-8")
-    readme = root / "README.md"
-    readme.write_text(regenerated(readme.read_text(encoding="utf-8"), blocks(root)), encoding="utf-8")
-    print(f"{readme}: {len(blocks(root))} blocks; {', '.join(f'{folder}/tables.md' for folder in KEPT)}")
+    generated = blocks(root)
+    for page, names in PAGES.items():
+        text = (root / page).read_text(encoding="utf-8")
+        (root / page).write_text(regenerated(page, text, {name: generated[name] for name in names}), encoding="utf-8")
+    print(f"{len(generated)} blocks in {', '.join(PAGES)}; {', '.join(f'{folder}/tables.md' for folder in KEPT)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What each kind of edit costs, observed: which stages `dvc repro` runs, and what another machine fetches.
 
-    python -m tests.machines.edits    # prints the table of README
+    python -m tests.machines.edits    # prints the table of docs/pipeline.md
 
 Everything is run by DVC: each edit is made in a clone with all stages of dvc.yaml, and `dvc repro` says what it runs. Only
 what a stage computes is stood in for, by a digest of what it is given (stand_in.py), so that an edit takes seconds; that the
@@ -22,8 +22,9 @@ from tests.machines import project as of
 from tests.machines.machine import DATA, Machine
 from tests.machines.objects import Locked, kind_of
 
+PAGE = "docs/pipeline.md"
 BEGIN, END = "<!-- edits -->", "<!-- end of edits -->"
-# What README calls what stages do.
+# What the table calls what stages do.
 CALLED = {
     "extract": "extraction",
     "compose": "composition",
@@ -49,7 +50,7 @@ class Edit:
     """One kind of edit.
 
     Attributes:
-        name: as README calls it.
+        name: as the table calls it.
         change: makes it in a clone.
         probe: the stage that another machine then wants.
         extracts: it runs extraction, so that the other machine has to wait for the one that has the images.

@@ -1,10 +1,10 @@
-"""README's table of what an edit costs is what DVC does."""
+"""The table in docs/pipeline.md of what an edit costs is what DVC does."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.machines.edits import BEGIN, EDITS, END, Bench, Observed, table
+from tests.machines.edits import BEGIN, EDITS, END, PAGE, Bench, Observed, table
 from tests.machines.project import ROOT
 
 pytestmark = pytest.mark.slow
@@ -15,10 +15,10 @@ def observed(tmp_path_factory) -> dict[str, Observed]:
     return Bench(tmp_path_factory.mktemp("edits")).all()
 
 
-def test_readme_says_what_was_observed(observed):
-    text = Path(ROOT / "README.md").read_text()
+def test_the_page_says_what_was_observed(observed):
+    text = Path(ROOT / PAGE).read_text()
     said = text.partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]
-    assert said == table(observed), f"README should hold, between {BEGIN} and {END}:\n{table(observed)}"
+    assert said == table(observed), f"{PAGE} should have, between {BEGIN} and {END}:\n{table(observed)}"
 
 
 def test_nothing_edited_runs_nothing(observed):

@@ -18,7 +18,7 @@ from tests.machines.machine import QUICK_DVC
 from tests.machines.project import ROOT
 from tests.pipelines.forked import beyondcls_in
 from tests.pipelines.report.written import write_probe
-from tests.test_readme import block
+from tests.test_docs import FILE, block
 
 DVC = (sys.executable, "-P", str(QUICK_DVC))
 
@@ -133,8 +133,8 @@ def test_the_whole_pipeline_and_a_new_head(project):
     assert "elsewhere,quickstart-mae" in (project / "report/tables/datasets.csv").read_text()
     assert repro(project) == set()
 
-    # README's own aggregator.
-    (project / "heads/gem.py").write_text(block("python", "# heads/gem.py"))
+    # The aggregator of the documentation.
+    (project / "heads/gem.py").write_text(block("python", FILE))
     edit(project, lambda params: params.update(yaml.safe_load(block("yaml", "gem:"))))
     of_the_new_head = {"code", "probe-own@quickstart-random-few-gem", "divergence@quickstart-random", "report"}
     assert repro(project) == of_the_new_head

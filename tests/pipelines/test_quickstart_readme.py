@@ -1,4 +1,4 @@
-"""README's figures are those of the metrics that are kept, and its words follow them."""
+"""The figures of the pages are those of the metrics that are kept, and its words follow them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipelines.quickstart.keep import kept
-from pipelines.quickstart.readme import AGREES, FAILS, KEPT, blocks, claims, compared, regenerated, table
+from pipelines.quickstart.readme import AGREES, FAILS, KEPT, PAGES, blocks, claims, compared, regenerated, table
 from pipelines.quickstart.statements import MAE, MOCO, STATEMENTS, statements
 from pipelines.report.collect import Folders, Inputs, collect
 from store import BeyondClsError
@@ -42,21 +42,25 @@ def small(tmp_path: Path) -> Inputs:
     return collect(Folders(tmp_path, tmp_path / "none"))
 
 
-def test_readme_is_of_what_is_kept() -> None:
-    readme = (ROOT / "README.md").read_text()
-    assert regenerated(readme, blocks(ROOT)) == readme, "run `python -m pipelines.quickstart.readme`, and commit README.md"
+def test_pages_are_of_what_is_kept() -> None:
+    generated = blocks(ROOT)
+    assert sorted(name for names in PAGES.values() for name in names) == sorted(generated)
+    for page, names in PAGES.items():
+        text = (ROOT / page).read_text()
+        wanted = regenerated(page, text, {name: generated[name] for name in names})
+        assert text == wanted, "run `python -m pipelines.quickstart.readme`, and commit the pages"
 
 
 def test_only_what_stands_between_markers_is_rewritten() -> None:
     text = "1.0\n<!-- generated: a -->\nold\nlines\n<!-- end of a -->\n2.0\n\n<!-- generated: b -->\n<!-- end of b -->\n"
     with pytest.raises(BeyondClsError, match=r"no `<!-- end of b -->` behind `<!-- generated: b -->`; write it"):
-        regenerated(text.replace("\n<!-- end of b -->", ""), {"a": "new", "b": ""})
+        regenerated("page.md", text.replace("\n<!-- end of b -->", ""), {"a": "new", "b": ""})
     text = text.replace("<!-- end of b", "x\n<!-- end of b")
-    assert regenerated(text, {"a": "new", "b": "y"}) == (
+    assert regenerated("page.md", text, {"a": "new", "b": "y"}) == (
         "1.0\n<!-- generated: a -->\nnew\n<!-- end of a -->\n2.0\n\n<!-- generated: b -->\ny\n<!-- end of b -->\n"
     )
-    with pytest.raises(BeyondClsError, match=r"README\.md has blocks \['a', 'b'\], expected each once of \['a'\]"):
-        regenerated(text, {"a": "new"})
+    with pytest.raises(BeyondClsError, match=r"page\.md has blocks \['a', 'b'\], expected each once of \['a'\]"):
+        regenerated("page.md", text, {"a": "new"})
 
 
 def test_the_table_has_gains_with_intervals(small: Inputs) -> None:
