@@ -13,7 +13,20 @@ import pytest
 from tests.test_docs import FILE, block
 
 ROOT = Path(__file__).resolve().parents[1]
-TREE = ("extract", "probe", "store", "pipelines", "heads", "tests", "pyproject.toml", "beyondcls.py", "docs", "README.md", "dvc.yaml", "params.yaml")
+TREE = (
+    "extract",
+    "probe",
+    "store",
+    "pipelines",
+    "heads",
+    "tests",
+    "pyproject.toml",
+    "beyondcls.py",
+    "docs",
+    "README.md",
+    "dvc.yaml",
+    "params.yaml",
+)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@
 FOLDER is where `dvc repro` ran: `make repro`, or with quickstart/full/params.yaml. Writes metrics.json into
 OUT/probes/DATA/ENCODER/HEAD and, of AbMILP and the heads that it is compared with, which test images they classify correctly
 (trained/correct.npz); OUT/attention/DATA/ENCODER/*; and OUT/tables.md. The report shows quickstart/full/probes beside the
-quickstart's own (`other_probes` in params.yaml); `python -m pipelines.quickstart.readme` writes README's figures from both.
+quickstart's own (`other_probes` in params.yaml); `python -m pipelines.quickstart.readme` writes the figures of README and of
+docs/results.md from both.
 """
 
 import shutil
