@@ -23,7 +23,8 @@ class Copies:
     def run(self, job: Callable[[], None]) -> None:
         """Begin a job on tensors that were just computed, once the one before is done.
 
-        Raises: what the job before raised.
+        Raises:
+            Exception: what the job before raised.
         """
         if self._thread is None:
             job()
@@ -35,7 +36,8 @@ class Copies:
     def wait(self) -> None:
         """Until all is done.
 
-        Raises: what the last job raised.
+        Raises:
+            Exception: what the last job raised.
         """
         if self._running is not None:
             running, self._running = self._running, None

@@ -55,7 +55,8 @@ def start(
         agrees: compares a set with what the program computes now.
         is_first: of several tasks, the first compares a set that is finished.
 
-    Raises: StoreError: `out` holds another set, or one that cannot be extended or mended; or `source` does not fit.
+    Raises:
+        StoreError: `out` holds another set, or one that cannot be extended or mended; or `source` does not fit.
     """
     if existing == "repair":
         base, layouts, skip = salvage(out, request.spec, request.layouts)

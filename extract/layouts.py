@@ -74,7 +74,8 @@ def layouts_of(
 
     `numbered`: as for `named`.
 
-    Raises: StoreError: tokens of this width cannot be stored in this dtype.
+    Raises:
+        StoreError: tokens of this width cannot be stored in this dtype.
     """
     n_images = len(images)
     features = {

@@ -82,7 +82,8 @@ class Request:
     def layouts(self, shard_rows: int | None, base: FeatureStore | None = None) -> list[ArrayLayout]:
         """Of all arrays; ids as wide as those of `base`, which is added to, at least.
 
-        Raises: StoreError: tokens of this width cannot be stored in this dtype.
+        Raises:
+            StoreError: tokens of this width cannot be stored in this dtype.
         """
         id_width = id_width_of(self.images, base)
         return layouts_of(self.example, self.images, self.n_views, self.dtype, shard_rows, id_width, self.numbered)
@@ -109,7 +110,11 @@ class Request:
 
 
 def check_same_encoder(base: FeatureStore, spec: FeatureSpec, used: str) -> None:
-    """Raises: StoreError: `base` is of another encoder, transform or dtype; it says that it cannot be `used` so."""
+    """Refuse a set that cannot serve as a source of features.
+
+    Raises:
+        StoreError: `base` is of another encoder, transform or dtype; it says that it cannot be `used` so.
+    """
     if differ := base.spec.explained(spec, EXTENDABLE_FIELDS):
         raise StoreError(
             f"{base.where} cannot be {used}: {differ} differ; "
@@ -118,7 +123,11 @@ def check_same_encoder(base: FeatureStore, spec: FeatureSpec, used: str) -> None
 
 
 def check_extension(base: FeatureStore, spec: FeatureSpec, images: ImageSet) -> None:
-    """Raises: StoreError: `base` is of another encoder, or not of the first of these images."""
+    """Refuse a set that cannot be extended to this request.
+
+    Raises:
+        StoreError: `base` is of another encoder, or not of the first of these images.
+    """
     check_same_encoder(base, spec, "extended")
     if len(base) > len(images) or base.spec.data != images.digest_of(len(base)):
         raise StoreError(
@@ -155,7 +164,8 @@ def checked_data(images: ImageSet, on_error: OnError) -> list[str]:
 def known_statistics(names: Sequence[str] | None) -> Sequence[str]:
     """Names of attention statistics that some encoder can have.
 
-    Raises: BeyondClsError: an unknown one, or one name in place of a list.
+    Raises:
+        BeyondClsError: an unknown one, or one name in place of a list.
     """
     if isinstance(names, str):
         raise BeyondClsError(f"statistics is {names!r}, expected a list, e.g. [{names}]; leave it out for all, [] is none")
@@ -168,7 +178,8 @@ def known_statistics(names: Sequence[str] | None) -> Sequence[str]:
 def possible_statistics(encoder: Encoder, names: Sequence[str] | None) -> Sequence[str] | None:
     """Of a list that is meant for several encoders, the names of those that this one can have; None stands for all.
 
-    Raises: BeyondClsError: an unknown name.
+    Raises:
+        BeyondClsError: an unknown name.
     """
     return None if names is None else [name for name in known_statistics(names) if name in encoder.statistics]
 

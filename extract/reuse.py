@@ -15,8 +15,9 @@ def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
     views are drawn by the image's id, so with them the id must be the same, too. Maps of older sets get the names that they
     have now.
 
-    Raises: StoreError: the set is of another encoder, transform or dtype; or it has no digests, and not all of its images are
-        among these.
+    Raises:
+        StoreError: the set is of another encoder, transform or dtype; or it has no digests, and not all of its images are among
+            these.
     """
     check_same_encoder(store, request.spec, "taken over from")
     store.arrays |= {name: store.array(older) for name, older in older_names(store, request.encoder.n_blocks - 1).items()}

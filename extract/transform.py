@@ -19,7 +19,8 @@ STRIDE = 32  # of convolutional networks, from pixels to the last feature map
 def checked_transform(given: Mapping[str, Any]) -> dict[str, Any]:
     """What a user gives of a transform, None meaning nothing: mean, std, crop_pct, crop_mode, interpolation; as timm takes it.
 
-    Raises: BeyondClsError: a name or a value that is none; gives the nearest name, or what was expected.
+    Raises:
+        BeyondClsError: a name or a value that is none; gives the nearest name, or what was expected.
     """
     return {name: CHECKS[name](name, value) for name, value in given.items() if value is not None}
 
@@ -68,7 +69,8 @@ def resize_input(name: str, model: nn.Module, side: Any) -> bool:
 
     Returns: whether that changed the model.
 
-    Raises: BeyondClsError: a side that is none, or of which its patches make no whole grid; or a model of one size only.
+    Raises:
+        BeyondClsError: a side that is none, or of which its patches make no whole grid; or a model of one size only.
     """
     if isinstance(side, bool) or not isinstance(side, int) or side <= 0:
         raise BeyondClsError(f"input_size is {side!r}, expected the side of the square input in pixels, e.g. 224")

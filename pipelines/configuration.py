@@ -15,7 +15,8 @@ SECTIONS = ("store",)
 def configuration_file() -> Path | None:
     """The file, if there is one.
 
-    Raises: BeyondClsError: BEYONDCLS_CONFIG names none.
+    Raises:
+        BeyondClsError: BEYONDCLS_CONFIG names none.
     """
     named = os.environ.get(VARIABLE)
     if named is not None:
@@ -31,7 +32,8 @@ def configuration_file() -> Path | None:
 def configured(section: str) -> tuple[Path | None, dict[str, Any]]:
     """The file and what it says in a section; None and nothing where there is no file.
 
-    Raises: BeyondClsError: it cannot be read, or holds something else.
+    Raises:
+        BeyondClsError: it cannot be read, or holds something else.
     """
     if (file := configuration_file()) is None:
         return None, {}

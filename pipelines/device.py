@@ -8,7 +8,8 @@ from store import BeyondClsError
 def choose_device(name: str) -> torch.device:
     """`auto` is the GPU where there is one.
 
-    Raises: BeyondClsError: no such device, or no GPU.
+    Raises:
+        BeyondClsError: no such device, or no GPU.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -85,7 +85,8 @@ class Weights:
 def weights_of_heads(folders: list[Path]) -> list[Weights]:
     """All heads with weights, of all folders; one that several hold counts once.
 
-    Raises: BeyondClsError: a folder without any, heads of other images, or different heads of one name.
+    Raises:
+        BeyondClsError: a folder without any, heads of other images, or different heads of one name.
     """
     import numpy as np
 
@@ -113,7 +114,8 @@ def weights_of_heads(folders: list[Path]) -> list[Weights]:
 def cls_map(attention: Path, like: Weights) -> list[Weights]:
     """The [cls] attention of a block, if it was kept, as a head's weights.
 
-    Raises: BeyondClsError: there is no such folder, or it is of other images than `like`.
+    Raises:
+        BeyondClsError: there is no such folder, or it is of other images than `like`.
     """
     from store import BeyondClsError
 
@@ -168,7 +170,11 @@ def _weights(file: Path, name: str) -> "np.ndarray":
 
 
 def _check_same_images(one: Weights, other: Weights) -> None:
-    """Raises: BeyondClsError: they are of different feature sets, or of different numbers of images or patches."""
+    """Refuse heads that did not see the same images.
+
+    Raises:
+        BeyondClsError: they are of different feature sets, or of different numbers of images or patches.
+    """
     from store import BeyondClsError
 
     if one.key != other.key:

@@ -73,7 +73,8 @@ Compile = Annotated[bool, typer.Option("--compile", help="through torch.compile"
 def from_params(params: Path | None, encoder: str, load: Callable[..., Any], run: Callable[..., Any]) -> tuple[dict, dict]:
     """Arguments of `load` and `run` (`load_encoder`, `extract`) that a parameter file gives; none without a file.
 
-    Raises: BeyondClsError: it names what neither takes.
+    Raises:
+        BeyondClsError: it names what neither takes.
     """
     if params is None:
         return {}, {}
@@ -86,7 +87,8 @@ def from_params(params: Path | None, encoder: str, load: Callable[..., Any], run
 def loading_of(params: Mapping[str, Any], encoder: str, load: Callable[..., Any]) -> dict[str, Any]:
     """Arguments of `load` that stand under encoders.NAME.
 
-    Raises: BeyondClsError: it names what it does not take.
+    Raises:
+        BeyondClsError: it names what it does not take.
     """
     loading = section(params, "encoders", encoder)
     check_names(f"encoders.{encoder}", loading, [*inspect.signature(load).parameters, RECOMPUTE])
@@ -97,7 +99,8 @@ def loading_of(params: Mapping[str, Any], encoder: str, load: Callable[..., Any]
 def recomputes(params: Path | None, encoder: str) -> bool:
     """Whether the parameter file wants the features of an encoder extracted again where they differ.
 
-    Raises: BeyondClsError: it says neither true nor false.
+    Raises:
+        BeyondClsError: it says neither true nor false.
     """
     wanted = False if params is None else section(read_params(params), "encoders", encoder).get(RECOMPUTE, False)
     if not isinstance(wanted, bool):
@@ -108,7 +111,8 @@ def recomputes(params: Path | None, encoder: str) -> bool:
 def as_transform(mean: str | None, std: str | None, **values: Any) -> dict[str, Any]:
     """Arguments of `load_encoder` from the options that say what the encoder sees.
 
-    Raises: BeyondClsError: means or deviations are no numbers.
+    Raises:
+        BeyondClsError: means or deviations are no numbers.
     """
     colours = {name: text if text is None else numbers(f"--{name}", text) for name, text in (("mean", mean), ("std", std))}
     return given(**colours, **values)
@@ -117,7 +121,8 @@ def as_transform(mean: str | None, std: str | None, **values: Any) -> dict[str, 
 def as_arguments(blocks: str | None, statistics: str | None, **values: Any) -> dict[str, Any]:
     """Arguments of `extract` from the options that were given.
 
-    Raises: BeyondClsError: blocks are no integers.
+    Raises:
+        BeyondClsError: blocks are no integers.
     """
     arguments = given(**values)
     if blocks is not None:

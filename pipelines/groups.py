@@ -25,7 +25,8 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
         plans: of heads, by name; those that stand in no group are passed over.
         runs_files: whether files of aggregators of one's own may be run, to see what they read.
 
-    Raises: BeyondClsError: a head reads more than its group says, or its file is in another folder.
+    Raises:
+        BeyondClsError: a head reads more than its group says, or its file is in another folder.
     """
     from store import BeyondClsError
 

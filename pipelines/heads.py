@@ -52,7 +52,8 @@ def plans_and_run(
         here: parameters on the command line.
         options: of the aggregators, there too.
 
-    Raises: BeyondClsError: unknown names, values that cannot be, or that exclude each other.
+    Raises:
+        BeyondClsError: unknown names, values that cannot be, or that exclude each other.
     """
     from probe.aggregators import is_own
     from store import BeyondClsError
@@ -85,7 +86,8 @@ def plans_and_run(
 def heads_of(params: Mapping[str, Any]) -> dict[str, Any]:
     """What the parameter file says of heads, by name, from all groups.
 
-    Raises: BeyondClsError: two groups have heads of one name.
+    Raises:
+        BeyondClsError: two groups have heads of one name.
     """
     from store import BeyondClsError
 
@@ -118,7 +120,8 @@ def plan_of(
         here: those of the command line.
         options: of the aggregator, there too.
 
-    Raises: BeyondClsError: unknown names, or values that cannot be.
+    Raises:
+        BeyondClsError: unknown names, or values that cannot be.
     """
     from probe.closed import make_closed
     from probe.grid import HeadPlan, HeadSpec
@@ -152,7 +155,8 @@ def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
     A preset replaces the whole recipe of the layers before it, its grid, and where the classifier starts.
 
-    Raises: BeyondClsError: a layer gives two that exclude each other.
+    Raises:
+        BeyondClsError: a layer gives two that exclude each other.
     """
     from store import BeyondClsError
 
@@ -173,7 +177,8 @@ def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
 def options_of(pairs: Sequence[str]) -> dict[str, Any]:
     """`depth=2` as {"depth": 2}; values are YAML.
 
-    Raises: BeyondClsError: no name and value.
+    Raises:
+        BeyondClsError: no name and value.
     """
     from store import BeyondClsError
 
@@ -201,7 +206,11 @@ def _of_a_recipe() -> list[str]:
 
 
 def _check_options(name: str, aggregator: Any, options: Mapping[str, Any], parameters: Sequence[str]) -> None:
-    """Raises: BeyondClsError: what is neither an option of the aggregator nor a parameter, with the nearest of both."""
+    """Refuse options that nothing reads.
+
+    Raises:
+        BeyondClsError: what is neither an option of the aggregator nor a parameter, with the nearest of both.
+    """
     from probe.aggregators import AGGREGATORS
     from store import BeyondClsError
 
@@ -213,7 +222,11 @@ def _check_options(name: str, aggregator: Any, options: Mapping[str, Any], param
 
 
 def _check_types(where: str, values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
-    """Raises: BeyondClsError: a value of another kind than its parameter is of."""
+    """Refuse values of another type.
+
+    Raises:
+        BeyondClsError: a value of another kind than its parameter is of.
+    """
     from store import BeyondClsError
 
     for name, kind in kinds.items():

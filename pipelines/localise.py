@@ -107,7 +107,8 @@ def score_maps(
 ) -> "list[ScoreMaps]":
     """Attention that is stored, then the heads that are asked for, or all whose weights tell patches apart.
 
-    Raises: BeyondClsError: nothing to score, a head that is not there or points nowhere, or as `probe_maps`.
+    Raises:
+        BeyondClsError: nothing to score, a head that is not there or points nowhere, or as `probe_maps`.
     """
     from probe.localisation.maps import attention_maps, probe_maps
     from store import BeyondClsError

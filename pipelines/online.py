@@ -53,8 +53,9 @@ def online(
         options: of `load_encoder` (checkpoint, mean, crop_mode, …), for an encoder that is given by its name. What it sees of
             an image is what the probe records, by default.
 
-    Raises: BeyondClsError: no readable probe; another encoder than the one that it was trained on (weights, architecture,
-        transform), or one that lacks what the head reads; a second encoder that is missing or not read.
+    Raises:
+        BeyondClsError: no readable probe; another encoder than the one that it was trained on (weights, architecture,
+            transform), or one that lacks what the head reads; a second encoder that is missing or not read.
     """
     if isinstance(probe, Head):
         head = probe
@@ -77,7 +78,8 @@ def online(
 def load_as_recorded(name: str, recorded: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
     """An encoder that sees what a probe records of its own (`transform`), unless `options` of `load_encoder` say otherwise.
 
-    Raises: BeyondClsError: as `load_encoder`.
+    Raises:
+        BeyondClsError: as `load_encoder`.
     """
     transform = recorded.get("transform")
     return load_encoder(name, **{**(options_of(transform) if isinstance(transform, Mapping) else {}), **options})
@@ -165,7 +167,8 @@ class Online(nn.Module):
 
         Returns: weights [B, h, w] sum to 1, or to what [cls] leaves of it where it is weighted too; None without `grid`.
 
-        Raises: BeyondClsError: images of another size, or of one encoder where two are needed.
+        Raises:
+            BeyondClsError: images of another size, or of one encoder where two are needed.
         """
         logits, weights = self.head(self.features(images, joined))
         if weights is None or self.grid is None:
@@ -176,7 +179,8 @@ class Online(nn.Module):
     def features(self, images: Float[Tensor, "B 3 S S"], joined: Float[Tensor, "B 3 S2 S2"] | None = None) -> dict[str, Tensor]:
         """What the head reads of the images, by kind, before any rounding that a store applies.
 
-        Raises: BeyondClsError: as `forward`.
+        Raises:
+            BeyondClsError: as `forward`.
         """
         if joined is None and self.joined is not None:
             if self.joined.described_transform != self.encoder.described_transform:
@@ -192,7 +196,8 @@ class Online(nn.Module):
     def prepare(self, pictures: Picture | Sequence[Picture]) -> tuple[Tensor, ...]:
         """Pictures or their files as `forward` takes them: the evaluation crop, [B, 3, S, S], once for each encoder.
 
-        Raises: BeyondClsError: there is no picture, or one cannot be read; names it.
+        Raises:
+            BeyondClsError: there is no picture, or one cannot be read; names it.
         """
         several = [pictures] if isinstance(pictures, Picture) else list(pictures)
         if not several:
@@ -243,7 +248,8 @@ def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], which: str = ""
         recorded: "encoder", its name; "encoder_weights", its digest; "architecture" and "transform".
         which: "second " of a joined one.
 
-    Raises: BeyondClsError: it was another one, or the probe does not say.
+    Raises:
+        BeyondClsError: it was another one, or the probe does not say.
     """
     for field in ("encoder_weights", *SAME):
         if field not in recorded:
@@ -279,7 +285,8 @@ def _without_size(architecture: Any) -> str:
 def open_picture(file: str | Path) -> Image.Image:
     """An image file, decoded as extraction decodes it, RGB.
 
-    Raises: BeyondClsError: there is none, or it is damaged; names it.
+    Raises:
+        BeyondClsError: there is none, or it is damaged; names it.
     """
     path = Path(file)
     if not path.is_file():
@@ -297,7 +304,11 @@ def grid_of(encoder: Encoder, n_patches: int) -> tuple[int, int] | None:
 
 
 def _named_blocks(pattern: str, names: Sequence[str], encoder: Encoder) -> tuple[int, ...]:
-    """Raises: BeyondClsError: the encoder has no such block."""
+    """Blocks that the names of kinds mention.
+
+    Raises:
+        BeyondClsError: the encoder has no such block.
+    """
     blocks = [int(found[1]) for name in names if (found := re.fullmatch(pattern, name))]
     return checked_blocks(blocks, encoder.n_blocks) if blocks else ()
 
@@ -330,7 +341,11 @@ def _whole(about: Mapping[str, Any], name: str) -> int:
 
 
 def _classes(about: Mapping[str, Any], n_classes: int) -> tuple[str, ...] | None:
-    """Raises: BeyondClsError: not a name for each logit."""
+    """Names of the classes.
+
+    Raises:
+        BeyondClsError: not a name for each logit.
+    """
     names = about.get("classes")
     if names is None:
         return None

@@ -24,7 +24,8 @@ _Loader.add_implicit_resolver(
 def from_yaml(text: str) -> Any:
     """What a YAML text says.
 
-    Raises: yaml.YAMLError: it is none.
+    Raises:
+        yaml.YAMLError: it is none.
     """
     return yaml.load(text, _Loader)
 
@@ -36,7 +37,8 @@ SINGULAR = {"studies": "study", "block_studies": "study"}  # of sections' names;
 def read_params(path: Path) -> dict[str, Any]:
     """The file as nested dictionaries.
 
-    Raises: BeyondClsError: it is missing or no YAML mapping.
+    Raises:
+        BeyondClsError: it is missing or no YAML mapping.
     """
     if not path.is_file():
         raise BeyondClsError(
@@ -54,7 +56,8 @@ def read_params(path: Path) -> dict[str, Any]:
 def section(params: Mapping[str, Any], name: str, entry: str | None = None) -> dict[str, Any]:
     """A section, or one entry of it; empty where the file says nothing.
 
-    Raises: BeyondClsError: `entry` is not in the section, or what is there has no names.
+    Raises:
+        BeyondClsError: `entry` is not in the section, or what is there has no names.
     """
     values = mapping(name, params.get(name))
     if entry is None:
@@ -67,7 +70,11 @@ def section(params: Mapping[str, Any], name: str, entry: str | None = None) -> d
 
 
 def mapping(where: str, values: Any) -> dict[str, Any]:
-    """Raises: BeyondClsError: what stands at `where` has no names."""
+    """Names and values of a part of the parameter file.
+
+    Raises:
+        BeyondClsError: what stands at `where` has no names.
+    """
     if values is not None and not isinstance(values, Mapping):
         raise BeyondClsError(f"{where} in the parameter file is {values!r}, expected names and values, e.g. {{epochs: 90}}")
     return dict(values or {})
@@ -79,7 +86,11 @@ def given(**values: Any) -> dict[str, Any]:
 
 
 def check_names(where: str, values: Mapping[str, Any], known: list[str]) -> None:
-    """Raises: BeyondClsError: a parameter that nothing reads, with the nearest that is read."""
+    """Refuse parameters that nothing reads.
+
+    Raises:
+        BeyondClsError: a parameter that nothing reads, with the nearest that is read.
+    """
     for name in values:
         if name not in known:
             raise BeyondClsError(unknown(f"parameter in {where}", name, known))
@@ -88,7 +99,8 @@ def check_names(where: str, values: Mapping[str, Any], known: list[str]) -> None
 def integers(option: str, text: str) -> tuple[int, ...]:
     """`3,-1` as (3, -1).
 
-    Raises: BeyondClsError: names the option.
+    Raises:
+        BeyondClsError: names the option.
     """
     return _listed(option, text, int, "integers with commas, e.g. 3,-1")
 
@@ -96,7 +108,8 @@ def integers(option: str, text: str) -> tuple[int, ...]:
 def numbers(option: str, text: str) -> tuple[float, ...]:
     """`0.01,0.1` as (0.01, 0.1).
 
-    Raises: BeyondClsError: names the option.
+    Raises:
+        BeyondClsError: names the option.
     """
     return _listed(option, text, float, "numbers with commas, e.g. 0.01,0.1")
 

@@ -38,14 +38,19 @@ class Places:
 
     @classmethod
     def of(cls, params: Path | None) -> "Places":
-        """Raises: BeyondClsError: a name or a value that means nothing."""
+        """The places that a parameter file names.
+
+        Raises:
+            BeyondClsError: a name or a value that means nothing.
+        """
         return cls.from_section({} if params is None else section(read_params(params), "store"), params)
 
     @classmethod
     def from_section(cls, values: Mapping[str, Any], source: Path | None) -> "Places":
         """Of the section `store` of a parameter file.
 
-        Raises: BeyondClsError: a name or a value that means nothing, here or in the user's configuration.
+        Raises:
+            BeyondClsError: a name or a value that means nothing, here or in the user's configuration.
         """
         root, cache = of_project(values)
         user = of_user()
@@ -57,7 +62,8 @@ class Places:
     def at(cls, root: str) -> "Places":
         """Of a root that was given on the command line.
 
-        Raises: BeyondClsError: it is none.
+        Raises:
+            BeyondClsError: it is none.
         """
         return cls.from_section({"root": root}, None)
 
@@ -77,7 +83,8 @@ class Places:
         Args:
             check: raises StoreError for a set that will not do.
 
-        Raises: StoreError: none will do, and why this one does not.
+        Raises:
+            StoreError: none will do, and why this one does not.
         """
         named, problem = self.address(name, key), None
         for address in self._addresses(named, key):
@@ -101,7 +108,11 @@ class Places:
                 yield address
 
     def open(self, address: str, key: str | None = None) -> FeatureStore:
-        """Raises: StoreError: as `FeatureStore.open`."""
+        """Open the feature set.
+
+        Raises:
+            StoreError: as `FeatureStore.open`.
+        """
         options: dict[str, Any] = {}
         if self.cache is not None and is_remote(address):
             options["cache"] = _disk_cache(*self.cache)
@@ -115,7 +126,8 @@ def open_features(path: str | os.PathLike[str], params: Path | None = None) -> F
         path: a folder, features/NAME; its receipt, receipts/NAME.json; or an address (s3://…).
         params: parameter file with `store`.
 
-    Raises: StoreError: nothing is to be had, or it is not what the receipt says; says what was looked for.
+    Raises:
+        StoreError: nothing is to be had, or it is not what the receipt says; says what was looked for.
     """
     places, text = Places.of(params), os.fspath(path)
     if is_remote(text):
@@ -159,7 +171,11 @@ def open_features(path: str | os.PathLike[str], params: Path | None = None) -> F
 
 
 def _check(store: FeatureStore, receipt: Receipt | None, described: FeatureStore | None) -> None:
-    """Raises: StoreError: what is at the root is not what the receipt and the stub say."""
+    """Refuse a set that is not the one that the receipt names.
+
+    Raises:
+        StoreError: what is at the root is not what the receipt and the stub say.
+    """
     (receipt or Receipt.of(store)).check(store, whole=True)
     if described is not None and digest_of(described) != digest_of(store):
         raise StoreError(f"{store.where} has the key of {described.where}, but another zarr.json; extract it again")
@@ -191,7 +207,8 @@ def _tidy(root: str) -> str:
 def of_project(values: Mapping[str, Any]) -> tuple[str | None, tuple[Path, int] | None]:
     """Root and cache that the section `store` of a parameter file names.
 
-    Raises: BeyondClsError: a name or a value that means nothing.
+    Raises:
+        BeyondClsError: a name or a value that means nothing.
     """
     check_names("store", values, ["root", "cache"])
     root, kept = values.get("root"), values.get("cache")
@@ -206,7 +223,8 @@ def of_project(values: Mapping[str, Any]) -> tuple[str | None, tuple[Path, int] 
 def of_user() -> Places:
     """What the user's configuration says, for all projects.
 
-    Raises: BeyondClsError: a name or a value that means nothing.
+    Raises:
+        BeyondClsError: a name or a value that means nothing.
     """
     file, values = configured("store")
     check_names(f"store of {file}", values, ["root", "cache"])

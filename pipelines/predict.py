@@ -143,7 +143,8 @@ class Prediction:
 def find_images(arguments: Sequence[str]) -> list[Path]:
     """Files in the order of the arguments, those of a folder or pattern sorted; each once.
 
-    Raises: BeyondClsError: nothing is there, or nothing that is an image.
+    Raises:
+        BeyondClsError: nothing is there, or nothing that is an image.
     """
     from extract.datasets.listed import images_in
     from extract.datasets.sample import IMAGE_EXTENSIONS

@@ -292,7 +292,8 @@ def _subset(store: "FeatureStore", of_run: dict[str, Any]) -> "tuple[np.ndarray 
 def _listed(store: "FeatureStore", file: Path) -> "tuple[np.ndarray, dict[str, Any]]":
     """Rows of the images that a file names, and what to write down of it: its content by a digest, not where it lies.
 
-    Raises: StoreError: no such file, or images that are not in the set.
+    Raises:
+        StoreError: no such file, or images that are not in the set.
     """
     import xxhash
 

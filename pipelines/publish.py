@@ -24,7 +24,8 @@ def destination(places: Places, out: Path) -> Callable[[str], Path | FeatureStor
 
     The root itself if that is a folder; else a folder of this machine, from which it is uploaded.
 
-    Raises: StoreError: `out` holds more than a stub; or the root cannot be reached.
+    Raises:
+        StoreError: `out` holds more than a stub; or the root cannot be reached.
     """
     if not is_stub(out) and not holds_only(out):
         raise StoreError(
@@ -59,7 +60,11 @@ def scratch_of(out: Path, key: str) -> Path:
 
 
 def refuse_changes(places: Places, out: Path, how: str) -> None:
-    """Raises: StoreError: a set at the root is to be changed, which receipts name; or there is none here."""
+    """Refuse to change a set at the root.
+
+    Raises:
+        StoreError: a set at the root is to be changed, which receipts name; or there is none here.
+    """
     if is_stub(out) or holds_only(out):
         raise StoreError(
             f"{how} changes a feature set in {out}, but its arrays are at {places.shown}, where sets stay as they "

@@ -15,7 +15,8 @@ PLACES = {"studies": ("study", "encoder", "joined"), "block_studies": ("study", 
 def studies_of(params: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     """Section and content of each study, by name.
 
-    Raises: BeyondClsError: two sections have studies of one name.
+    Raises:
+        BeyondClsError: two sections have studies of one name.
     """
     from store import BeyondClsError
 
@@ -34,7 +35,8 @@ def params_of_study(params: Mapping[str, Any], name: str) -> dict[str, Any]:
     Heads stand in the study itself, in the form that they have under `heads`: no other head trains with them, and a change of
     one of them concerns this study alone.
 
-    Raises: BeyondClsError: unknown study or parameter, no heads, or blocks to store that are no integers.
+    Raises:
+        BeyondClsError: unknown study or parameter, no heads, or blocks to store that are no integers.
     """
     from store import BeyondClsError
 

@@ -14,7 +14,8 @@ def absent(heads: Mapping[str, HeadPlan], training: FeatureStore, joined: Featur
 
     Blocks, views and attention maps that were not extracted are another matter: they can be, and `probe` says how.
 
-    Raises: BeyondClsError: unknown aggregator or options.
+    Raises:
+        BeyondClsError: unknown aggregator or options.
     """
     source = Source(training)
     found = {}

@@ -35,7 +35,8 @@ class Checkpoint:
     def save(self, families: Sequence[Family], epoch: int, force: bool = False) -> None:
         """Write down where the families stand behind an epoch, unless it was done a short while ago.
 
-        Raises: BeyondClsError: it cannot be written.
+        Raises:
+            BeyondClsError: it cannot be written.
         """
         if not force and time.monotonic() - self._saved < EVERY_S:
             return
@@ -61,7 +62,8 @@ class Checkpoint:
     def load(self, families: Sequence[Family]) -> int:
         """Bring the families to where the last checkpoint was taken; epochs that are done, 0 if there is none.
 
-        Raises: BeyondClsError: its file is damaged.
+        Raises:
+            BeyondClsError: its file is damaged.
         """
         if not self._file.is_file():
             return 0

@@ -27,7 +27,8 @@ class Course:
     def of(cls, n_rows: int, recipe: Recipe, order: int) -> "Course":
         """The course over the `n_rows` images of one process, in the order that a seed gives.
 
-        Raises: BeyondClsError: batches that cannot be shared by the processes, or fewer than two images.
+        Raises:
+            BeyondClsError: batches that cannot be shared by the processes, or fewer than two images.
         """
         cut = pieces(n_rows, recipe)
         n = cut[-1].n_steps

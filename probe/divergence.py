@@ -47,7 +47,8 @@ def distributions(weights: np.ndarray, name: str) -> Float[np.ndarray, "N T"]:
     Args:
         name: of the weights, for messages.
 
-    Raises: BeyondClsError: they are not [N, T], or an image has weights that are NaN, infinite, negative, or all 0.
+    Raises:
+        BeyondClsError: they are not [N, T], or an image has weights that are NaN, infinite, negative, or all 0.
     """
     if weights.ndim != 2 or 0 in weights.shape or weights.dtype.kind != "f":
         raise BeyondClsError(

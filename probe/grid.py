@@ -31,7 +31,8 @@ class HeadSpec:
     ) -> Head:
         """A head that starts as the seed says.
 
-        Raises: BeyondClsError: unknown aggregator, options, normalisation or start.
+        Raises:
+            BeyondClsError: unknown aggregator, options, normalisation or start.
         """
         name, own = self.aggregator, is_own(self.aggregator)
         with torch.random.fork_rng(devices=[]):

@@ -28,7 +28,11 @@ class FinalNorm(nn.Module):
 
     @classmethod
     def of(cls, store: FeatureStore) -> Self:
-        """Raises: StoreError: the encoder has none."""
+        """The final norm of a feature set's encoder.
+
+        Raises:
+            StoreError: the encoder has none.
+        """
         if "norm/weight" not in store.arrays:
             raise StoreError(
                 f"{store.where} ({store.attributes['encoder']}) has no final norm to apply; train this head without final_norm"
@@ -63,7 +67,8 @@ class Head(nn.Module):
         final_norm: applied to the tokens first.
         init: of the classifier.
 
-    Raises: BeyondClsError: unknown normalisation or start.
+    Raises:
+        BeyondClsError: unknown normalisation or start.
     """
 
     def __init__(

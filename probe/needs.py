@@ -28,7 +28,8 @@ def check_memory(
     Args:
         sample: a batch of four images or more.
 
-    Raises: BeyondClsError: it cannot; says how much it needs, and what would fit.
+    Raises:
+        BeyondClsError: it cannot; says how much it needs, and what would fit.
     """
     of_members, saved = 0, 0
     for family in families:

@@ -123,7 +123,8 @@ class Passes:
             rows: images of the training set to train on; all by default.
             judged_by: other images of the training set to be judged by; all of the test set, after each epoch, by default.
 
-        Raises: BeyondClsError: memory does not suffice, or there is a single image.
+        Raises:
+            BeyondClsError: memory does not suffice, or there is a single image.
         """
         outcomes: list[Outcome] = []
         for of_pass in self._passes(members, recipe, rows, judged_by):
@@ -175,7 +176,8 @@ class Passes:
     def vectors(self, name: str) -> tuple[PooledVectors, PooledVectors]:
         """Of the training and test images, of a head whose aggregator has no parameters.
 
-        Raises: BeyondClsError: it has some, or memory does not suffice.
+        Raises:
+            BeyondClsError: it has some, or memory does not suffice.
         """
         if self.template(name).aggregator.trainable:
             raise BeyondClsError(

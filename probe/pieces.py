@@ -31,7 +31,8 @@ class Piece:
 def pieces(n_rows: int, recipe: Recipe) -> list[Piece]:
     """The pieces of an epoch over the `n_rows` images of one process; all processes have equally many.
 
-    Raises: BeyondClsError: a batch cannot be shared by the processes, or there is nothing to train on.
+    Raises:
+        BeyondClsError: a batch cannot be shared by the processes, or there is nothing to train on.
     """
     world = world_size()
     if n_rows * world < 2:

@@ -23,7 +23,8 @@ def ranks(device: torch.device) -> Iterator[tuple[int, int]]:
 
     On GPUs each process takes the one of its number, which a device "cuda" then means.
 
-    Raises: BeyondClsError: the others cannot be reached, or there are more processes than GPUs.
+    Raises:
+        BeyondClsError: the others cannot be reached, or there are more processes than GPUs.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield 0, 1

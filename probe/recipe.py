@@ -79,7 +79,8 @@ class Recipe:
     def of_each(self, world_size: int) -> tuple[int, int]:
         """Images of a step and images at once of each of several processes.
 
-        Raises: BeyondClsError: they cannot be shared.
+        Raises:
+            BeyondClsError: they cannot be shared.
         """
         if self.at_once % world_size:
             raise BeyondClsError(
@@ -112,7 +113,8 @@ PRESET_INITS = {"mae-lars": "uniform", "mae-lars-large": "uniform", "small-sgd":
 def make_recipe(preset: str | None = None, **changed: Any) -> Recipe:
     """A named protocol, or the defaults, with changes.
 
-    Raises: BeyondClsError: unknown preset or parameter, or a value out of its range.
+    Raises:
+        BeyondClsError: unknown preset or parameter, or a value out of its range.
     """
     if preset is not None and preset not in PRESETS:
         raise BeyondClsError(unknown("preset", preset, PRESETS))

@@ -191,7 +191,8 @@ def _train(
 ) -> dict[str, list[Outcome]]:
     """Each head's seeds with what was chosen, on all training images.
 
-    Raises: BeyondClsError: one diverged; a mean over the others would be none over seeds.
+    Raises:
+        BeyondClsError: one diverged; a mean over the others would be none over seeds.
     """
     members = [Member(n, chosen[n].base_lr, chosen[n].weight_decay, seed) for n, plan in plans.items() for seed in plan.seeds]
     by_member = {outcome.member: outcome for outcome in passes.train(members, recipe)}

@@ -64,7 +64,8 @@ def load_probe(path: str | Path, own: str | None = None) -> Head:
 def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str, Any]]:
     """`load_probe`, and what stands in the JSON file.
 
-    Raises: BeyondClsError: as `load_probe`.
+    Raises:
+        BeyondClsError: as `load_probe`.
     """
     stem = Path(path)
     if stem.suffix in (".json", ".safetensors"):

@@ -57,7 +57,8 @@ def select(
     Args:
         chosen_before: of heads that are kept, which stay.
 
-    Raises: BeyondClsError: there is no such setting, or nothing can be measured on the images that are held out.
+    Raises:
+        BeyondClsError: there is no such setting, or nothing can be measured on the images that are held out.
     """
     chosen = {name: Selected(*plan.settings[0]) for name, plan in plans.items() if len(plan.settings) == 1} | dict(
         chosen_before
@@ -101,7 +102,8 @@ def best(
         percent: of each setting, what its seeds reached that did not diverge.
         share: that was held out, `n_images`.
 
-    Raises: BeyondClsError: there is no setting with which no seed diverged.
+    Raises:
+        BeyondClsError: there is no setting with which no seed diverged.
     """
     by, how = ("map", "at random") if passes.training.store.multilabel else ("top1", "stratified")
     compared, finished, notes = [], [], []

@@ -39,7 +39,8 @@ class Source:
 
         Without a block, they are of the block that is probed, or of the deepest of the second set.
 
-        Raises: StoreError: the set has no such tokens, block, map or view; or there is no second set.
+        Raises:
+            StoreError: the set has no such tokens, block, map or view; or there is no second set.
         """
         store, block, own = self.store, self.probed_block, kind.removeprefix(JOINED)
         if kind.startswith(JOINED):
@@ -57,7 +58,8 @@ class Source:
     def rows(self) -> np.ndarray:
         """Images that count, ascending.
 
-        Raises: StoreError: there is none, or the subset is none of this set.
+        Raises:
+            StoreError: there is none, or the subset is none of this set.
         """
         usable = self.store.labelled.copy()
         if self.joined is not None:
@@ -82,7 +84,8 @@ class Source:
     def row_of_joined(self) -> np.ndarray:
         """[N] row of each image in the second set, -1 where it has none.
 
-        Raises: StoreError: other images, or the same ones cropped otherwise.
+        Raises:
+            StoreError: other images, or the same ones cropped otherwise.
         """
         assert self.joined is not None
         rows = join(self.store, self.joined)
@@ -117,7 +120,8 @@ class Source:
     def dim(self) -> int:
         """D of the tokens of the block that is probed.
 
-        Raises: StoreError: this copy of the set has no tokens.
+        Raises:
+            StoreError: this copy of the set has no tokens.
         """
         shapes = [a.shape for n, a in self.store.arrays.items() if n.split("/")[0] in TOKENS and not n.endswith(SCALE)]
         if not shapes:
@@ -125,7 +129,11 @@ class Source:
         return shapes[0][-1]
 
     def check_width(self, kinds: Iterable[str], dim: int) -> None:
-        """Raises: StoreError: tokens among `kinds` are not `dim` wide."""
+        """Refuse tokens of another width.
+
+        Raises:
+            StoreError: tokens among `kinds` are not `dim` wide.
+        """
         for kind in kinds:
             if kind.split("/")[0] in TOKENS and (width := self.arrays(kind)[0].shape[-1]) != dim:
                 raise StoreError(f"{kind} of {self.store.where} is {width} wide, expected {dim} as the other tokens")
@@ -149,7 +157,8 @@ def _array(store: FeatureStore, kind: str, block: int, view: int) -> ArrayReader
 def _mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
     """[N] bool of row numbers.
 
-    Raises: StoreError: they are none.
+    Raises:
+        StoreError: they are none.
     """
     rows = np.asarray(rows)
     if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
@@ -164,7 +173,8 @@ def _mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
 def check_pair(training: FeatureStore, test: FeatureStore) -> None:
     """Refuse sets that do not belong together. One may hold more blocks, views, statistics or maps than the other.
 
-    Raises: StoreError: of two encoders (or transforms, dtypes), or with other classes.
+    Raises:
+        StoreError: of two encoders (or transforms, dtypes), or with other classes.
     """
     if differ := training.spec.explained(test.spec, EXTENDABLE_FIELDS):
         raise StoreError(

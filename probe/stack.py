@@ -53,7 +53,8 @@ class Stack:
             features: normalised by the encoder's final norm already, if the heads want that.
             training: normalise by the batch, and keep account of its mean and variance.
 
-        Raises: BeyondClsError: of a single image batch normalisation has no variance.
+        Raises:
+            BeyondClsError: of a single image batch normalisation has no variance.
         """
         vector, weights = self._pooled(features, training)
         if self.batch_norm:

@@ -39,7 +39,11 @@ class Stored:
 def stored_probe(folder: Path, plan: HeadPlan) -> dict[int, Stored]:
     """By seed.
 
-    Raises: BeyondClsError, OSError, ValueError, KeyError: files are missing or damaged.
+    Raises:
+        BeyondClsError: files are missing or damaged.
+        OSError: files are missing or damaged.
+        ValueError: files are missing or damaged.
+        KeyError: files are missing or damaged.
     """
     curves: dict[int, list[dict[str, float]]] = {}
     with (folder / "curves.csv").open(newline="") as file:

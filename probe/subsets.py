@@ -15,7 +15,8 @@ from store import BeyondClsError
 def k_shot(labels: Int[np.ndarray, "N"], k: int, seed: int = 0, rows: np.ndarray | None = None) -> Int[np.ndarray, "n"]:
     """k images of each class, ascending rows. Those of a smaller k and the same seed are among those of a larger one.
 
-    Raises: BeyondClsError: a class of `labels` with fewer than k images (in `rows`), k below 1, or several labels an image.
+    Raises:
+        BeyondClsError: a class of `labels` with fewer than k images (in `rows`), k below 1, or several labels an image.
     """
     if labels.ndim != 1:
         raise BeyondClsError(
@@ -45,7 +46,8 @@ def percentage(
     a divisor that makes the total right. (Largest remainders would take images away from a class as the total grows.)
     With several labels an image the total is right, but rare classes may have none.
 
-    Raises: BeyondClsError: a percentage outside (0, 100], or no labelled image.
+    Raises:
+        BeyondClsError: a percentage outside (0, 100], or no labelled image.
     """
     if not 0 < percent <= 100:
         raise BeyondClsError(f"percentage is {percent}, expected more than 0 and up to 100")
@@ -71,7 +73,8 @@ def hold_out(
     Args:
         share: of the images that is held out, 0…1; rounded to one image at least.
 
-    Raises: BeyondClsError: a share outside (0, 1), or no image that can be spared.
+    Raises:
+        BeyondClsError: a share outside (0, 1), or no image that can be spared.
     """
     if not 0 < share < 1:
         raise BeyondClsError(f"the share that is held out is {share}, expected more than 0 and less than 1")

@@ -104,8 +104,8 @@ def train(
         after_epoch: called with the number of epochs that are done.
         warn: called with a note on each member that is dropped.
 
-    Raises: BeyondClsError: batches that cannot be shared by the processes, fewer than two images, or features that are not
-        finite.
+    Raises:
+        BeyondClsError: batches that cannot be shared by the processes, fewer than two images, or features that are not finite.
     """
     families = [family for family in families if len(family.stack)]
     for family in families:
@@ -187,7 +187,11 @@ def _end_epoch(
 
 
 def _check_finite(training: Batches, seed: int) -> None:
-    """Raises: BeyondClsError: features that were trained on are not finite."""
+    """Refuse features that are not finite.
+
+    Raises:
+        BeyondClsError: features that were trained on are not finite.
+    """
     for batch in training.epoch(seed):
         for name, values in batch.items():
             wrong = ~values.isfinite().reshape(len(values), -1).all(1)

@@ -119,7 +119,11 @@ def _loaded(probe: Path) -> dict[int, tuple[Head, dict[str, Any]]]:
 
 
 def _check_encoder(probe: Path, described: Mapping[str, Any], training: FeatureStore) -> None:
-    """Raises: BeyondClsError: the probe was trained on tokens of other weights, or knows of none."""
+    """Refuse tokens of another encoder.
+
+    Raises:
+        BeyondClsError: the probe was trained on tokens of other weights, or knows of none.
+    """
     recorded = described.get("encoder_weights")
     if recorded != training.spec.weights:
         raise BeyondClsError(

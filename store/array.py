@@ -118,7 +118,8 @@ class ArrayReader:
     def rows(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Rows in the order of `indices`, [n, ...], decoded.
 
-        Raises: StoreError: an index is out of range or no integer, or bytes are not those that were written.
+        Raises:
+            StoreError: an index is out of range or no integer, or bytes are not those that were written.
         """
         stored = self.stored(indices)
         if stored.dtype == self.dtype and self.scale is None:
@@ -134,7 +135,8 @@ class ArrayReader:
     def stored(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Rows as they are stored, in the order of `indices`; read in the order of the disk, neighbours at once.
 
-        Raises: StoreError: as `rows`.
+        Raises:
+            StoreError: as `rows`.
         """
         wanted = self._checked(indices)
         out = np.empty((len(wanted), *self.layout.shape[1:]), np.dtype(self.layout.dtype))
@@ -204,7 +206,8 @@ class ArrayReader:
     def fetch(self, start: int, stop: int, scratch: memoryview, direct: bool | None = False) -> memoryview:
         """Bytes of the rows start…stop - 1, of one shard; they lie in `scratch` (of `scratch_nbytes`) or elsewhere.
 
-        Raises: StoreError: they are not those that were written.
+        Raises:
+            StoreError: they are not those that were written.
         """
         shard, first, last, file, unchecked = self._planned(start, stop, direct)
         checked, nbytes = self.layout.checked_rows, self.layout.row_nbytes
@@ -223,7 +226,8 @@ class ArrayReader:
     def fetch_into(self, start: int, stop: int, views: list[memoryview], direct: bool | None = False) -> bool:
         """As `fetch`, each row into its own memory at once; False if that cannot be done here.
 
-        Raises: StoreError: they are not those that were written.
+        Raises:
+            StoreError: they are not those that were written.
         """
         shard, first, last, file, unchecked = self._planned(start, stop, direct)
         checked = self.layout.checked_rows
@@ -281,7 +285,8 @@ class ArrayReader:
     def tail(self, shard: int, file: ShardFile) -> bytes:
         """A shard's digests and index, compared with what zarr.json says of them.
 
-        Raises: StoreError: they are damaged.
+        Raises:
+            StoreError: they are damaged.
         """
         tail = read_tail(file, self.layout, shard)
         if xxhash.xxh3_128_hexdigest(tail) != self.shards[shard]["xxh3_128"]:
@@ -300,7 +305,8 @@ class ArrayReader:
     def check(self, shard: int) -> None:
         """Read a whole shard and compare it with its digests.
 
-        Raises: StoreError: it is missing, cut or damaged.
+        Raises:
+            StoreError: it is missing, cut or damaged.
         """
         if problem := self.problem(shard):
             raise StoreError(problem)

@@ -37,7 +37,8 @@ class DiskCache:
         folder: is made if need be.
         nbytes: that all blocks together may have.
 
-    Raises: StoreError: `nbytes` is not positive, or the folder cannot be used.
+    Raises:
+        StoreError: `nbytes` is not positive, or the folder cannot be used.
     """
 
     def __init__(self, folder: Path, nbytes: int):
@@ -65,7 +66,8 @@ class DiskCache:
     def hold(self, name: str) -> "Hold":
         """Mark a set as in use, until what is returned is gone.
 
-        Raises: StoreError: the folder cannot be used.
+        Raises:
+            StoreError: the folder cannot be used.
         """
         try:
             with self._ledger.locked():
@@ -101,7 +103,11 @@ class DiskCache:
         return False
 
     def _open(self, path: Path, nbytes: int) -> tuple[bytes, bytearray]:
-        """The digests of a block that is here, none of them compared. Raises: StoreError: it is damaged."""
+        """The digests of a block that is here, none of them compared.
+
+        Raises:
+            StoreError: it is damaged.
+        """
         with path.open("rb", buffering=0) as file:
             file.seek(nbytes)
             tail = file.read(_tail_nbytes(nbytes) + 1) or b""

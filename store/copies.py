@@ -25,19 +25,25 @@ class Copies(ABC):
     def names(self) -> list[str]:
         """Of what lies directly below, sorted; none where there is nothing, or where it may not be listed.
 
-        Raises: StoreError: the service does not answer.
+        Raises:
+            StoreError: the service does not answer.
         """
 
     @abstractmethod
     def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
         """Write a file of so many bytes, its parts one behind the other.
 
-        Raises: StoreError: it cannot be written.
+        Raises:
+            StoreError: it cannot be written.
         """
 
 
 def copies_at(address: str) -> Copies:
-    """Raises: StoreError: a protocol that is unknown, or whose package is not installed."""
+    """Copies in a folder or in an object store, as the address says.
+
+    Raises:
+        StoreError: a protocol that is unknown, or whose package is not installed.
+    """
     return _ObjectStore(address) if is_remote(address) else _Folder(Path(address.removeprefix("file://")))
 
 

@@ -69,12 +69,17 @@ class Folder(ABC):
         Args:
             direct: bypass the page cache; None does so unless most of the file is in it.
 
-        Raises: StoreError: it is missing or cannot be read.
+        Raises:
+            StoreError: it is missing or cannot be read.
         """
 
 
 def open_folder(path: str | os.PathLike[str] | Folder) -> Folder:
-    """Raises: StoreError: a protocol that is unknown, or whose package is not installed."""
+    """A folder on this machine or in an object store, as the address says.
+
+    Raises:
+        StoreError: a protocol that is unknown, or whose package is not installed.
+    """
     if isinstance(path, Folder):
         return path
     text = os.fspath(path)

@@ -12,7 +12,8 @@ def join(one: FeatureStore, other: FeatureStore) -> np.ndarray:
     Images are the same where their ids are. Give it to `Loader(joined={name: rows})` with an array of `other`, and leave out
     rows that are -1.
 
-    Raises: StoreError: they have no image in common, or the same ids but other labels.
+    Raises:
+        StoreError: they have no image in common, or the same ids but other labels.
     """
     if one.spec.data == other.spec.data:
         rows = np.arange(len(one))

@@ -45,7 +45,8 @@ def journals(folder: Path) -> list[str]:
 def read_records(folder: Path) -> list[dict[str, Any]]:
     """Records of a folder's journals; lines that are not what was written, as a kill may cut the last, are left out.
 
-    Raises: StoreError: a line is whole, but no JSON.
+    Raises:
+        StoreError: a line is whole, but no JSON.
     """
     records = []
     for file in (folder / name for name in journals(folder)):

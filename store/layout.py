@@ -43,7 +43,11 @@ class ArrayLayout:
     def from_zarr(cls, name: str, meta: Mapping[str, Any]) -> "ArrayLayout":
         """The layout that an array's zarr.json describes.
 
-        Raises: ValueError, KeyError, TypeError, AttributeError: it is not sharded on axis 0 only, uncompressed, little-endian.
+        Raises:
+            ValueError: it is not sharded on axis 0 only, uncompressed, little-endian.
+            KeyError: it is not sharded on axis 0 only, uncompressed, little-endian.
+            TypeError: it is not sharded on axis 0 only, uncompressed, little-endian.
+            AttributeError: it is not sharded on axis 0 only, uncompressed, little-endian.
         """
         (sharding,) = meta["codecs"]
         (inner,), settings = sharding["configuration"]["codecs"], sharding["configuration"]

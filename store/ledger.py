@@ -18,7 +18,8 @@ class Ledger:
         folder: is made if need be, and what killed processes left in it is removed.
         nbytes: that all files together may have.
 
-    Raises: OSError: the folder cannot be used.
+    Raises:
+        OSError: the folder cannot be used.
     """
 
     def __init__(self, folder: Path, nbytes: int):

@@ -186,7 +186,8 @@ class Loader:
     def resume(self, state: Mapping[str, Any]) -> Iterator[dict[str, Tensor]]:
         """The rest of an epoch, from a `state`.
 
-        Raises: StoreError: the state is not one of this loader's.
+        Raises:
+            StoreError: the state is not one of this loader's.
         """
         try:
             seed, batch = int(state["seed"]), int(state["batch"])

@@ -11,7 +11,8 @@ Result = TypeVar("Result")
 def each(work: Callable[[Item], Result], items: Iterable[Item], requests: int) -> Iterator[Result]:
     """`work` of each item, in their order; by that many threads, or in this one.
 
-    Raises: what `work` raises; what was not begun by then is left undone.
+    Raises:
+        Exception: what `work` raises; what was not begun by then is left undone.
     """
     if requests <= 1:
         yield from map(work, items)

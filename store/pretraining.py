@@ -43,7 +43,8 @@ class Pretraining:
     def of(cls, written: Mapping[str, Any]) -> "Pretraining | None":
         """What was written down, beside whatever else; None in what is older than these fields.
 
-        Raises: ValueError: they hold something else.
+        Raises:
+            ValueError: they hold something else.
         """
         if "family" not in written:
             return None

@@ -33,7 +33,8 @@ def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progres
         kinds: `images`, `patch`, …; all by default.
         progress: called with bytes, of those that were here already too.
 
-    Raises: StoreError: as opening it; unknown kinds; another set is in the folder; too little space; damaged rows.
+    Raises:
+        StoreError: as opening it; unknown kinds; another set is in the folder; too little space; damaged rows.
     """
     source = FeatureStore.open(address, verify="always")
     content = source.folder.content("zarr.json") or b""
@@ -71,7 +72,8 @@ def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progres
 def checked_kinds(store: FeatureStore, kinds: Sequence[str] | None) -> list[str]:
     """Kinds in the order of `KINDS`: those named, or all.
 
-    Raises: StoreError: the set has no such kind, or not there.
+    Raises:
+        StoreError: the set has no such kind, or not there.
     """
     for kind in kinds or ():
         if kind not in KINDS:

@@ -85,7 +85,8 @@ class FeatureStore:
     ) -> "FeatureStore":
         """A feature set whose description was checked, but none of its arrays yet: `arrays` is empty.
 
-        Raises: StoreError: as `open`, as far as the group's zarr.json tells.
+        Raises:
+            StoreError: as `open`, as far as the group's zarr.json tells.
         """
         folder = open_folder(path)
         spec, attributes = _describe(folder)
@@ -110,7 +111,8 @@ class FeatureStore:
     def add(self, name: str) -> ArrayReader:
         """Open one of the arrays that the description names.
 
-        Raises: StoreError: its zarr.json is missing, was changed, or is not of this format.
+        Raises:
+            StoreError: its zarr.json is missing, was changed, or is not of this format.
         """
         parts = name.split("/")
         for group in ("/".join(parts[:i]) for i in range(1, len(parts))):
@@ -141,7 +143,11 @@ class FeatureStore:
 
     @property
     def path(self) -> Path:
-        """Its folder. Raises: StoreError: it lies in an object store, where this cannot be done."""
+        """Its folder.
+
+        Raises:
+            StoreError: it lies in an object store, where this cannot be done.
+        """
         if not isinstance(self.folder, Local):
             raise StoreError(f"{self.folder.path('')} is no local folder; copy it here first")
         return self.folder.folder
@@ -176,7 +182,8 @@ class FeatureStore:
     def array(self, name: str) -> ArrayReader:
         """An array by its full name.
 
-        Raises: StoreError: it was not extracted, or its kind is not in this copy.
+        Raises:
+            StoreError: it was not extracted, or its kind is not in this copy.
         """
         if name in self.arrays:
             return self.arrays[name]
@@ -207,7 +214,8 @@ class FeatureStore:
         Args:
             block: `map_block` by default.
 
-        Raises: StoreError: that block's map is not stored; names those that are.
+        Raises:
+            StoreError: that block's map is not stored; names those that are.
         """
         stored, chosen = self.map_blocks(row), self.map_block(row) if block is None else block
         if stored and chosen not in stored:
@@ -276,7 +284,8 @@ class FeatureStore:
     def boxes(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         """[n, 4] float32 corners x0, y0, x1, y1 in pixels of the original, and [n] int64 classes (-1 if unknown), of one image.
 
-        Raises: StoreError: the data set has no boxes.
+        Raises:
+            StoreError: the data set has no boxes.
         """
         corners, labels = (self.array(f"images/{name}").rows([row])[0] for name in ("boxes", "box_label"))
         there = corners[:, 2] >= 0

@@ -69,7 +69,8 @@ class Receipt:
     def of(cls, store: FeatureStore) -> "Receipt":
         """The receipt of an opened set; no shard is read.
 
-        Raises: StoreError: this copy lacks arrays.
+        Raises:
+            StoreError: this copy lacks arrays.
         """
         _check_whole(store)
         arrays = {name: ArrayReceipt.of(store.arrays[name]) for name in sorted(store.arrays)}
@@ -90,7 +91,11 @@ class Receipt:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Receipt":
-        """Raises: StoreError: there is none, or it is no receipt of this format."""
+        """The receipt in a file.
+
+        Raises:
+            StoreError: there is none, or it is no receipt of this format.
+        """
         try:
             content = json.loads(Path(path).read_bytes())
         except OSError as error:
@@ -123,7 +128,8 @@ class Receipt:
         Args:
             whole: all of its arrays must be there, not only those that are must be right.
 
-        Raises: StoreError: another set, or an array or a shard that is missing, cut or another.
+        Raises:
+            StoreError: another set, or an array or a shard that is missing, cut or another.
         """
         where, again = store.where, "extract it again, fetch it with `beyondcls store pull`, or name another root"
         if store.spec.key != self.key:

@@ -66,7 +66,11 @@ class Remote(Folder):
         return _RemoteShard(self, name)
 
     def range(self, name: str, start: int, stop: int) -> bytes:
-        """All of these bytes. Raises: StoreError: the service does not give them, or gives fewer."""
+        """All of these bytes.
+
+        Raises:
+            StoreError: the service does not give them, or gives fewer.
+        """
         if stop <= start:
             return b""
         try:

@@ -36,7 +36,8 @@ def salvage(
     Returns:
         The set, as far as it is sound; its layouts; and the (array, shard) that are not.
 
-    Raises: StoreError: it is another set, as far as can be told, or a copy without all of its kinds.
+    Raises:
+        StoreError: it is another set, as far as can be told, or a copy without all of its kinds.
     """
     folder = Local(path)
     try:
@@ -79,7 +80,11 @@ def is_unnumbered(path: Path) -> bool:
 
 
 def _check_options(folder: Local, spec: FeatureSpec, layouts: Sequence[ArrayLayout]) -> None:
-    """Raises: StoreError: what is left of a set with a damaged zarr.json does not look like the set that it is to be again."""
+    """Refuse a set that is not the one that is damaged.
+
+    Raises:
+        StoreError: what is left of a set with a damaged zarr.json does not look like the set that it is to be again.
+    """
     expected = {layout.name: layout for layout in layouts}
     for chunks in sorted(folder.folder.glob("*/**/c")):
         name = chunks.parent.relative_to(folder.folder).as_posix()

@@ -15,7 +15,8 @@ def rows_of_ids(store: FeatureStore, ids: Iterable[str]) -> np.ndarray:
     An image may be called by its id, or as files are in published lists: `n01440764_10182.JPEG` is the image with the id
     `n01440764_10182`, or `n01440764/n01440764_10182`.
 
-    Raises: StoreError: an id that no image has, that several images could have, or that stands twice.
+    Raises:
+        StoreError: an id that no image has, that several images could have, or that stands twice.
     """
     row_of: dict[str, int] = {id_: row for row, id_ in enumerate(store.ids)}
     by_name: dict[str, list[int]] = {}
@@ -47,7 +48,8 @@ def rows_of_ids(store: FeatureStore, ids: Iterable[str]) -> np.ndarray:
 def read_ids(file: Path) -> list[str]:
     """Ids, one a line, as in the published lists of ImageNet 1 % and 10 %; empty lines do not count.
 
-    Raises: StoreError: there is no such file, it is no text, or it names none.
+    Raises:
+        StoreError: there is no such file, it is no text, or it names none.
     """
     try:
         ids = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]

@@ -72,7 +72,11 @@ class FeatureSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "FeatureSpec":
-        """Raises: StoreError: fields are missing or unknown."""
+        """From the fields as they are written.
+
+        Raises:
+            StoreError: fields are missing or unknown.
+        """
         expected, given = {f.name for f in fields(cls)}, set(values)
         if given != expected:
             wrong = f"missing {sorted(expected - given)}, unknown {sorted(given - expected)}"

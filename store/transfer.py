@@ -14,7 +14,8 @@ AT_ONCE = 8  # files; one connection does not fill a network
 def pieces(array: ArrayReader, shard: int) -> Iterator[memoryview | bytes]:
     """The bytes of a shard file one behind the other, each compared with its digest. A piece holds until the next is asked for.
 
-    Raises: StoreError: damaged rows.
+    Raises:
+        StoreError: damaged rows.
     """
     layout = array.layout
     tail = array.tail(shard, array.folder.open(layout.file(shard)))

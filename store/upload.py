@@ -26,7 +26,8 @@ def upload(store: FeatureStore, address: str, progress: Callable[[int], None] | 
         address: where the set will be, by convention ROOT/NAME-KEY.
         progress: called with bytes, of those that were there already too.
 
-    Raises: StoreError: arrays are missing here or damaged; another set, or files of none, are there; or writing fails.
+    Raises:
+        StoreError: arrays are missing here or damaged; another set, or files of none, are there; or writing fails.
     """
     source = FeatureStore.open(store.path, verify="always")
     receipt, content = Receipt.of(source), source.folder.content("zarr.json") or b""

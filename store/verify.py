@@ -13,7 +13,8 @@ def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]
 
     An array whose zarr.json is damaged has shard -1, and none of its shards is looked at.
 
-    Raises: StoreError: the group's own zarr.json is missing or damaged.
+    Raises:
+        StoreError: the group's own zarr.json is missing or damaged.
     """
     store = FeatureStore.describe(path)
     there = [name for name in store.attributes["arrays"] if store.folder.has_folder(name.split("/")[0])]  # kinds may lack

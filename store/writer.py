@@ -259,7 +259,8 @@ class FeatureWriter:
                 has the array, of those that it lacks.
             notes: on rows that are invalid; those of the base are known.
 
-        Raises: StoreError: no space is left; what was journalled before is safe.
+        Raises:
+            StoreError: no space is left; what was journalled before is safe.
         """
         missing, to_compute = self.missing_arrays(unit), self.arrays_to_compute(unit)
         assert set(rows) >= set(to_compute), sorted(set(to_compute) - set(rows))
@@ -298,7 +299,8 @@ class FeatureWriter:
 
         `attributes`: what a reader wants to know beside the spec (names of encoder and classes, problems).
 
-        Raises: StoreError: units are missing, and nobody else can be writing them; or no space is left.
+        Raises:
+            StoreError: units are missing, and nobody else can be writing them; or no space is left.
         """
         with self._alone():
             published = False

@@ -64,7 +64,8 @@ def declares(
 def declared_by(statistic: Callable[..., object]) -> Declared:
     """Facts of a statistic.
 
-    Raises: TypeError: it declares none.
+    Raises:
+        TypeError: it declares none.
     """
     declared = getattr(statistic, "declared", None)
     if not isinstance(declared, Declared):

@@ -31,7 +31,8 @@ def watched(
         attended: gets each block and its attention; None to see none.
         branched: gets what enters each block and what its attention puts out, [B, N, D] both; None to see neither.
 
-    Raises: BeyondClsError: the attention of a block cannot be seen.
+    Raises:
+        BeyondClsError: the attention of a block cannot be seen.
     """
     if attended is None and branched is None:
         yield

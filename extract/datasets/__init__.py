@@ -58,7 +58,8 @@ def open_images(source: str, form: str | None = None, classes: Path | None = Non
 def form_of(source: str, split: str | None = None) -> str:
     """The form that `open_images` sees: a name in DATASETS.
 
-    Raises: DataError: it looks like several.
+    Raises:
+        DataError: it looks like several.
     """
     return _located(source, None, split)[0]
 

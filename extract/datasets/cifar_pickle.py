@@ -60,7 +60,8 @@ class _Reader(pickle.Unpickler):
 def plain_batch(file: Path) -> dict[bytes, Any]:
     """The dictionary in a file of the python version; keys and texts are bytes, arrays are `Kept`.
 
-    Raises: DataError: it is missing, cut, or holds more than plain values and arrays.
+    Raises:
+        DataError: it is missing, cut, or holds more than plain values and arrays.
     """
     try:
         with file.open("rb") as source, parsing(file, "a pickle of CIFAR"):

@@ -17,7 +17,8 @@ def coco(root: Path, split: str) -> ImageSet:
 
     Some images have no object. Boxes are x, y, width, height in the file.
 
-    Raises: DataError: the annotations are missing or damaged.
+    Raises:
+        DataError: the annotations are missing or damaged.
     """
     file = root / "annotations" / f"instances_{split}.json"
     objects: dict[int, list[Box]] = {}

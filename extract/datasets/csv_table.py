@@ -59,7 +59,11 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
 
 
 def _rows(file: Path) -> list[dict[str, str]]:
-    """Raises: ValueError: it is no table of these columns, or has no row."""
+    """Rows of the table, by the names of its columns.
+
+    Raises:
+        ValueError: it is no table of these columns, or has no row.
+    """
     try:
         reader = csv.DictReader(io.StringIO(text(file), newline=""), strict=True)
         header = [name.strip() for name in reader.fieldnames or ()]

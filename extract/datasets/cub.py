@@ -13,7 +13,8 @@ IS_TRAINING = {"train": "1", "test": "0"}
 def cub(root: Path, split: str) -> ImageSet:
     """Images `images/CLASS/NAME.jpg` in the order of images.txt; boxes are x, y, width, height there.
 
-    Raises: DataError: a list is missing or damaged, or knows an image that another does not.
+    Raises:
+        DataError: a list is missing or damaged, or knows an image that another does not.
     """
     folder = inner(root, "CUB_200_2011")
     images, labels, part, boxes = (

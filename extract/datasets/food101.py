@@ -13,7 +13,8 @@ SPLITS = ("train", "test")
 def food101(root: Path, split: str) -> ImageSet:
     """Images `images/CLASS/ID.jpg` in the order of the list; classes in alphabetical order.
 
-    Raises: DataError: a list is missing or damaged.
+    Raises:
+        DataError: a list is missing or damaged.
     """
     folder = inner(root, "food-101")
     lists = {name: _listed(folder / "meta" / f"{name}.json") for name in SPLITS}

@@ -43,7 +43,11 @@ class Plain:
     example: Example
 
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
-        """Raises: DataError: a split was asked for, or as `open`."""
+        """Open the images.
+
+        Raises:
+            DataError: a split was asked for, or as `open`.
+        """
         if split is not None:
             raise DataError(
                 f"form {name} has no splits, and there is no folder {split!r} in {source!r}; leave out --split, "
@@ -69,7 +73,11 @@ class Published:
     example: Example
 
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
-        """Raises: DataError: no folder, no such split, names of classes were given, or as `open`."""
+        """Open the images.
+
+        Raises:
+            DataError: no folder, no such split, names of classes were given, or as `open`.
+        """
         if not Path(source).is_dir():
             raise DataError(f"there is no folder {source!r}; expected that of {name}, with {' or '.join(self.signs)}")
         if not self.recognises(Path(source)):

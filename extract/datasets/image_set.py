@@ -17,7 +17,8 @@ from extract.datasets.sample import IMAGE_EXTENSIONS, DataError, Sample
 def read_class_names(file: Path | RemoteFile) -> list[str]:
     """Names of the classes in the order of the labels, one a line; empty lines do not count.
 
-    Raises: DataError: it is no text.
+    Raises:
+        DataError: it is no text.
     """
     try:
         return [line.strip() for line in file.read_text().splitlines() if line.strip()]

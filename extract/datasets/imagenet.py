@@ -27,7 +27,8 @@ def imagenet(root: Path, split: str) -> ImageSet:
     `Annotations/CLS-LOC/val`. Boxes are those of the .csv or the Annotations: corners as published, none for many images of
     `train`.
 
-    Raises: DataError: no images, or no list that tells their classes.
+    Raises:
+        DataError: no images, or no list that tells their classes.
     """
     folder = next((root / place / split for place in PLACES if (root / place / split).is_dir()), None)
     if folder is None:

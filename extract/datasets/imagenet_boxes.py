@@ -52,7 +52,8 @@ def read_xml(file: Path) -> Found:
 
     A document type is refused before anything is parsed: without one, XML has no entities that could expand or read files.
 
-    Raises: DataError: it is not such an annotation.
+    Raises:
+        DataError: it is not such an annotation.
     """
     content = text(file)
     if "<!DOCTYPE" in content.upper() or "<!ENTITY" in content.upper():

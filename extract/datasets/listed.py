@@ -15,7 +15,8 @@ def listed(
 
     Its id is the name without its extension, unless given.
 
-    Raises: DataError: the name leads out of the folder.
+    Raises:
+        DataError: the name leads out of the folder.
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name or not path.name:
@@ -55,13 +56,18 @@ def images_in(folder: Path) -> Iterator[str]:
 def lines(file: Path) -> list[str]:
     """Lines of a list that are not blank.
 
-    Raises: DataError: it is missing, or no text.
+    Raises:
+        DataError: it is missing, or no text.
     """
     return [line.strip() for line in text(file).splitlines() if line.strip()]
 
 
 def text(file: Path) -> str:
-    """Raises: DataError: the file is missing, or no text."""
+    """What a file of text holds.
+
+    Raises:
+        DataError: the file is missing, or no text.
+    """
     try:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -74,7 +80,8 @@ def text(file: Path) -> str:
 def parsing(file: Path, expected: str) -> Iterator[None]:
     """Whatever goes wrong while `file` is understood becomes a message that names it.
 
-    Raises: DataError: it is not as `expected`.
+    Raises:
+        DataError: it is not as `expected`.
     """
     try:
         yield

@@ -13,7 +13,8 @@ from extract.datasets.sample import DataError
 def matlab_variable(file: Path, name: str) -> list[Any]:
     """Elements of a variable. scipy reads plain values; it runs nothing that a file holds.
 
-    Raises: DataError: the file is missing or damaged, or scipy is not installed.
+    Raises:
+        DataError: the file is missing or damaged, or scipy is not installed.
     """
     try:
         from scipy.io import loadmat

@@ -13,7 +13,8 @@ SPLITS = ("train", "test")
 def nus_wide(root: Path, split: str) -> ImageSet:
     """Images `Flickr/FOLDER/NAME.jpg` with any number of concepts, none for many.
 
-    Raises: DataError: a list is missing or damaged, or lists differ in length.
+    Raises:
+        DataError: a list is missing or damaged, or lists differ in length.
     """
     lists = {name: _listed(root / "ImageList" / f"{name.title()}Imagelist.txt") for name in SPLITS}
     part, names = split.title(), lists[split]

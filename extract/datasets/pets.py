@@ -13,7 +13,8 @@ SPLITS = ("trainval", "test")
 def pets(root: Path, split: str) -> ImageSet:
     """Images `images/NAME.jpg` with their breed, named after the images. Some published images are in neither list.
 
-    Raises: DataError: a list is missing or damaged.
+    Raises:
+        DataError: a list is missing or damaged.
     """
     folder = inner(root, "oxford-iiit-pet")
     lists = {name: _listed(folder / "annotations" / f"{name}.txt") for name in SPLITS}

@@ -39,7 +39,11 @@ class RemoteFile:
         return RemoteFile(f"{self._base.rstrip('/')}/{name}")
 
     def is_file(self) -> bool:
-        """Raises: BeyondClsError: its place does not say."""
+        """Whether there is such a file.
+
+        Raises:
+            BeyondClsError: its place does not say.
+        """
         try:
             return self._fs.info(self._path)["type"] == "file"
         except FileNotFoundError:
@@ -66,7 +70,8 @@ class RemoteFile:
     def reading(self, work: Callable[[IO[bytes]], T]) -> T:
         """What `work` makes of the file, read from end to end, with seeking.
 
-        Raises: BeyondClsError: as `read`.
+        Raises:
+            BeyondClsError: as `read`.
         """
         try:
             with self._fs.open(self._path, mode="rb", block_size=BLOCK_NBYTES, cache_type="readahead") as file:
@@ -77,7 +82,11 @@ class RemoteFile:
             raise self._unread(error) from error
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Raises: BeyondClsError: its place does not give these bytes."""
+        """So many bytes from an offset on.
+
+        Raises:
+            BeyondClsError: its place does not give these bytes.
+        """
         data = bytes(self._ask("cat_file", start=offset, end=offset + nbytes))
         if len(data) != nbytes:
             raise BeyondClsError(f"{self} gave {len(data)} bytes for the {nbytes} from {offset}; {IN_PARTS}")

@@ -65,7 +65,8 @@ class Sample:
     def read(self) -> bytes:
         """The encoded image; nothing where there is none.
 
-        Raises: BeyondClsError: a remote place does not give it, or gives other bytes than before.
+        Raises:
+            BeyondClsError: a remote place does not give it, or gives other bytes than before.
         """
         if self.size == 0:
             return b""

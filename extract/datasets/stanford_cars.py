@@ -15,7 +15,8 @@ LISTS = {"train": "devkit/cars_train_annos.mat", "test": "cars_test_annos_withla
 def stanford_cars(root: Path, split: str) -> ImageSet:
     """Images `cars_SPLIT/NAME.jpg` in the order of the list. Corners of boxes count from 1, the lower right one inclusive.
 
-    Raises: DataError: a list is missing or damaged, or scipy is not installed.
+    Raises:
+        DataError: a list is missing or damaged, or scipy is not installed.
     """
     folder = inner(root, "stanford_cars")
     classes = [str(name) for name in matlab_variable(folder / "devkit" / "cars_meta.mat", "class_names")]

@@ -30,7 +30,8 @@ def index_tar(tar: Path | RemoteFile) -> tuple[list[Sample], str | None]:
     Of a local tar the headers and the labels are read; a remote one is read from end to end, and its images' digests are
     taken on the way: reading them again one by one would take a request each.
 
-    Raises: BeyondClsError: a remote tar that cannot be read.
+    Raises:
+        BeyondClsError: a remote tar that cannot be read.
     """
     if isinstance(tar, Path):
         with tar.open("rb") as stream:

@@ -153,7 +153,11 @@ def known_pretraining(name: str) -> Pretraining:
 
 
 def checked_family(family: str | None) -> None:
-    """Raises: BeyondClsError: it is none of FAMILIES; with the nearest one."""
+    """Refuse an unknown family.
+
+    Raises:
+        BeyondClsError: it is none of FAMILIES; with the nearest one.
+    """
     if family is not None and family not in FAMILIES:
         raise BeyondClsError(unknown("family", str(family), FAMILIES, "Leave it out if it is none of these"))
 
@@ -163,7 +167,8 @@ def _pretraining(
 ) -> Pretraining:
     """Of an encoder as `load_encoder` is asked for it. A file under a name of the registry is what that name stands for.
 
-    Raises: BeyondClsError: an unknown family, or one of weights that were drawn.
+    Raises:
+        BeyondClsError: an unknown family, or one of weights that were drawn.
     """
     checked_family(family)
     named = model or name

@@ -21,7 +21,8 @@ PREDICTION = ("mask_token", FROM_CLS, "cls_pt_norm.", "cls_pt_lm_head.", "lm_hea
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The official files hold `model`, whose blocks share one table of position biases; other training gives each its own.
 
-    Raises: BeyondClsError: it is of the first BEiT, which has words to predict, too, but no blocks behind a last [cls].
+    Raises:
+        BeyondClsError: it is of the first BEiT, which has words to predict, too, but no blocks behind a last [cls].
     """
     state = unwrapped(content, WRAPPERS)
     if "lm_head.weight" in state and not any(name.startswith(FROM_CLS) for name in state):

@@ -19,7 +19,8 @@ LOSS = "dino_loss"
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The teacher's backbone: the whole of the files with the backbone only, `teacher` in full checkpoints.
 
-    Raises: BeyondClsError: it is a full checkpoint of iBOT, whose teacher would fit.
+    Raises:
+        BeyondClsError: it is a full checkpoint of iBOT, whose teacher would fit.
     """
     for name in names_in(content):
         if any(f".{sign}" in f".{name}" for sign in OF_IBOT):

@@ -30,7 +30,8 @@ def make(model: str, **arguments: Any) -> nn.Module:
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The official files have tensors at the top, and masks for biases of `qkv`: keys have none.
 
-    Raises: BeyondClsError: keys have a bias behind its mask; the architecture has no place for it.
+    Raises:
+        BeyondClsError: keys have a bias behind its mask; the architecture has no place for it.
     """
     published = without(unwrapped(content), "mask_token")
     state: dict[str, Tensor] = {}

@@ -15,7 +15,8 @@ def download(url: str, digest: str | None = None) -> Path:
     Args:
         digest: SHA-256 that it must have, hexadecimal.
 
-    Raises: BeyondClsError: it cannot be fetched, or has another digest.
+    Raises:
+        BeyondClsError: it cannot be fetched, or has another digest.
     """
     # Many publish a `checkpoint.pth`: the address tells them apart.
     folder = Path(torch.hub.get_dir()) / "checkpoints" / f"beyondcls-{hashlib.sha256(url.encode()).hexdigest()[:12]}"

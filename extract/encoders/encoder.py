@@ -91,7 +91,8 @@ class Encoder:
             channels_last: keep images and weights with channels last, which some GPUs are faster on.
             compile: through `torch.compile`, which takes minutes and pays for itself on large sets.
 
-        Raises: BeyondClsError: unknown `amp`.
+        Raises:
+            BeyondClsError: unknown `amp`.
         """
         if amp != "none" and amp not in AMP:
             raise BeyondClsError(unknown("amp", amp, ["none", *AMP]))
@@ -155,7 +156,8 @@ class Encoder:
             maps: blocks whose [cls] row and centre-patch row over the patches to keep, as they are (not renormalised); there
                 are none without attention.
 
-        Raises: BeyondClsError: [cls] does not pass through the blocks, or a block's attention cannot be seen.
+        Raises:
+            BeyondClsError: [cls] does not pass through the blocks, or a block's attention cannot be seen.
         """
         out, prefix = Encoded(), self.layout.n_prefix
         maps = maps if self.attends else ()

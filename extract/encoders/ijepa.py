@@ -17,7 +17,8 @@ ENCODER = "target_encoder"
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The official files hold two networks of this shape; whole images are seen by `target_encoder` alone.
 
-    Raises: BeyondClsError: there is none; tensors at the top don't tell which network they are of.
+    Raises:
+        BeyondClsError: there is none; tensors at the top don't tell which network they are of.
     """
     if ENCODER not in content:
         found = shorten([str(name) for name in content])

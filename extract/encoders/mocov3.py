@@ -20,7 +20,8 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     Its fixed sin-cos positions are in the file as well. Checkpoints of the linear classifier hold the encoder alone, in a
     parallel module. Others would fit, and run with the number of attention heads that only these encoders have.
 
-    Raises: BeyondClsError: it has neither, or the momentum encoder alone, which is another network.
+    Raises:
+        BeyondClsError: it has neither, or the momentum encoder alone, which is another network.
     """
     names = [name.removeprefix(PARALLEL) for name in names_in(content)]
     if not any(name.startswith(BASE) for name in names):

@@ -118,7 +118,8 @@ class Pretrained:
             random_seed: random weights from this seed instead.
             arguments: of the architecture, over those of this entry.
 
-        Raises: BeyondClsError: a checkpoint that does not fit, or published weights that cannot be had.
+        Raises:
+            BeyondClsError: a checkpoint that does not fit, or published weights that cannot be had.
         """
         given = arguments or {}
         arguments = {**self.arguments, **given}
@@ -147,7 +148,8 @@ class Pretrained:
     def read(self, content: Mapping[str, Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
         """State dict of the model, and arguments that the content of a checkpoint decides.
 
-        Raises: BeyondClsError: names in it show that it is of another training.
+        Raises:
+            BeyondClsError: names in it show that it is of another training.
         """
         state = self.convert(content)
         classifier = [name for name in state if name in CLASSIFIER]

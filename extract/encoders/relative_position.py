@@ -27,7 +27,8 @@ def per_block(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Index buffers are left out. timm computes its own; the file's must say the same, or its table has another order.
 
-    Raises: BeyondClsError: an index says something else.
+    Raises:
+        BeyondClsError: an index says something else.
     """
     for name, value in state.items():
         if name.endswith(INDEX) and not torch.equal(value, table_index(int((len(value) - 1) ** 0.5))):

@@ -28,7 +28,11 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def convert_finetuned(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Raises: BeyondClsError: BEiT's training script wrote it, whose tensors have the same names and shapes."""
+    """Tensors of a fine-tuned SimMIM under timm's names.
+
+    Raises:
+        BeyondClsError: BEiT's training script wrote it, whose tensors have the same names and shapes.
+    """
     if OF_BEIT in content:
         raise BeyondClsError(
             f"it holds `{OF_BEIT}`, which BEiT's training script writes beside `model` and SimMIM's does not (`config`); "

@@ -53,7 +53,8 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     Options that argparse or yacs left beside the weights, paths among them, and numbers that numpy left there, are read as
     plain data.
 
-    Raises: BeyondClsError: no such file, not a checkpoint, or one that holds anything else; the message names its type.
+    Raises:
+        BeyondClsError: no such file, not a checkpoint, or one that holds anything else; the message names its type.
     """
     if not path.is_file():
         raise BeyondClsError(
@@ -108,7 +109,8 @@ def unwrapped(
         wrappers: keys whose value may be the state dict.
         prefixes: what names may begin with, taken off in this order; of a prefix that any name has, only those names count.
 
-    Raises: BeyondClsError: there is no dictionary of tensors.
+    Raises:
+        BeyondClsError: there is no dictionary of tensors.
     """
     state: Any = next((content[name] for name in wrappers if isinstance(content.get(name), dict)), content)
     for prefix in prefixes:
@@ -135,7 +137,8 @@ def without(state: Mapping[str, Tensor], *prefixes: str) -> dict[str, Tensor]:
 def load_strictly(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
     """Put `state` into `model` as float32.
 
-    Raises: BeyondClsError: names the keys that are missing, unexpected, of another shape, or whose values are not finite.
+    Raises:
+        BeyondClsError: names the keys that are missing, unexpected, of another shape, or whose values are not finite.
     """
     state = {k: v for k, v in state.items() if k not in CLASSIFIER}
     expected = model.state_dict()

@@ -22,7 +22,8 @@ def main(
 
     Each maps the files of the project that can be run to digests of their syntax trees. To be run in the project's folder.
 
-    Raises: BeyondClsError: no parameter file, or sections without names.
+    Raises:
+        BeyondClsError: no parameter file, or sections without names.
     """
     project = Project(Path().resolve())
     written = {f"{unit.file}.json": project.digests(unit.modules, unit.used) for unit in units(read_params(params), project)}

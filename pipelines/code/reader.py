@@ -25,7 +25,8 @@ def main(
 ) -> None:
     """Write the digests of the readers that a data set needs, by form: {FORM: {FILE: DIGEST}}.
 
-    Raises: BeyondClsError: there are no such images, or they look like two data sets.
+    Raises:
+        BeyondClsError: there are no such images, or they look like two data sets.
     """
     from extract.datasets import form_of
 

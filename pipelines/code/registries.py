@@ -26,7 +26,8 @@ def without_unused(
         asked: names that other modules import from this one, which stay; EVERYTHING if one of them imports the module itself.
         keys_of: for entries such as `**leaf.ENCODERS`; where they cannot be told, the leaf counts as used.
 
-    Raises: LookupError: there is no such dictionary in the module, or it is not written out.
+    Raises:
+        LookupError: there is no such dictionary in the module, or it is not written out.
     """
     homes = homes_of(tree)
     body, unused = list(tree.body), []

@@ -14,7 +14,8 @@ UNREAD = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 def parsed(source: str) -> ast.Module:
     """The tree of a file, without docstrings and without what stands below `if TYPE_CHECKING`.
 
-    Raises: SyntaxError: it is no Python.
+    Raises:
+        SyntaxError: it is no Python.
     """
     return _WithoutWords().visit(ast.parse(source))
 

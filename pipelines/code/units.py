@@ -83,7 +83,8 @@ def _statistics(params: Params) -> Used:
 def units(params: Params, project: Project) -> Iterator[Unit]:
     """All that stages depend on, but for what reads their data sets (reader.py).
 
-    Raises: BeyondClsError: sections of the parameter file have no names.
+    Raises:
+        BeyondClsError: sections of the parameter file have no names.
     """
     yield from _extract(params, project)
     yield from _probe(params)

@@ -14,7 +14,8 @@ T = TypeVar("T")
 def within(seconds: float, function: Callable[[], T]) -> T:
     """What a function gives. If it takes longer, it is left behind in a thread of its own: looking up a name can hang, too.
 
-    Raises: TimeoutError: it did not answer in time; or whatever the function raises.
+    Raises:
+        TimeoutError: it did not answer in time; or whatever the function raises.
     """
     answers: SimpleQueue[Future[T]] = SimpleQueue()
 

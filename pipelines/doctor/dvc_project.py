@@ -45,7 +45,8 @@ def project_root(folder: Path) -> Path | None:
 def find_project(folder: Path) -> Project | None:
     """None outside of any project, or without DVC.
 
-    Raises: BeyondClsError: DVC cannot read its settings.
+    Raises:
+        BeyondClsError: DVC cannot read its settings.
     """
     root = project_root(folder)
     if root is None or dvc_command() is None:
@@ -60,7 +61,8 @@ def find_project(folder: Path) -> Project | None:
 def ask(folder: Path, *arguments: str) -> str:
     """What a command of DVC prints.
 
-    Raises: BeyondClsError: it fails.
+    Raises:
+        BeyondClsError: it fails.
     """
     command = [*(dvc_command() or ["dvc"]), *arguments]
     shown = f"`dvc {' '.join(arguments)}`"

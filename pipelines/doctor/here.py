@@ -37,7 +37,8 @@ class Here:
     def project(self) -> Project | None:
         """The DVC project that the folder is in.
 
-        Raises: BeyondClsError: DVC cannot read its settings.
+        Raises:
+            BeyondClsError: DVC cannot read its settings.
         """
         return find_project(self.folder)
 
@@ -45,7 +46,8 @@ class Here:
     def params(self) -> dict[str, Any] | None:
         """params.yaml; None if there is none.
 
-        Raises: BeyondClsError: it cannot be read.
+        Raises:
+            BeyondClsError: it cannot be read.
         """
         file = self.folder / PARAMS
         return read_params(file) if file.exists() else None
@@ -54,7 +56,8 @@ class Here:
     def places(self) -> "Places":
         """What params.yaml and the user's configuration say of `store`.
 
-        Raises: BeyondClsError: one of them cannot be read, or says what means nothing.
+        Raises:
+            BeyondClsError: one of them cannot be read, or says what means nothing.
         """
         from pipelines.places import Places
 

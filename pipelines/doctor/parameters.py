@@ -60,7 +60,11 @@ def _names(entries: Callable[[], dict[str, Any]], problems: list[str]) -> list[s
 
 
 def _encoder(here: Here, name: str) -> None:
-    """Raises: BeyondClsError: parameters that nothing reads, values that are none, no such encoder, or no such checkpoint."""
+    """Refuse an encoder that cannot be loaded as it is described.
+
+    Raises:
+        BeyondClsError: parameters that nothing reads, values that are none, no such encoder, or no such checkpoint.
+    """
     from extract.encoders import ENCODERS, checked_family, load_encoder, timm_names
     from extract.requests import known_statistics
     from extract.run import extract
@@ -83,8 +87,9 @@ def _encoder(here: Here, name: str) -> None:
 def _head(folder: Path, name: str, params: dict[str, Any], is_in_group: bool = False) -> None:
     """A head of a study, or one that stands in a group.
 
-    Raises: BeyondClsError: options that nothing reads, an unknown aggregator, a file of yours that is not there, or a head in a
-        group that it does not belong to; what a file of yours reads is not looked at.
+    Raises:
+        BeyondClsError: options that nothing reads, an unknown aggregator, a file of yours that is not there, or a head in a
+            group that it does not belong to; what a file of yours reads is not looked at.
     """
     from probe.aggregators import AGGREGATORS, is_own
 
@@ -102,7 +107,11 @@ def _head(folder: Path, name: str, params: dict[str, Any], is_in_group: bool = F
 
 
 def _study(folder: Path, name: str, params: dict[str, Any]) -> None:
-    """Raises: BeyondClsError: it, or one of its heads, would be refused."""
+    """Refuse a study that cannot be run as it is described.
+
+    Raises:
+        BeyondClsError: it, or one of its heads, would be refused.
+    """
     study = section(params, studies_of(params)[name][0], name)
     for place in ("encoder", "joined"):
         if place in study and study[place] not in (encoders := section(params, "encoders")):

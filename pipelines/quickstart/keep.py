@@ -40,7 +40,8 @@ def keep(folder: Path, data: str, out: Path, studies: bool = False) -> None:
     Args:
         studies: heads of all studies, too, where they are trained as the main heads are.
 
-    Raises: BeyondClsError: no metrics there, or two of one encoder and head.
+    Raises:
+        BeyondClsError: no metrics there, or two of one encoder and head.
     """
     measured: dict[tuple[str, str], Path] = {}
     for file in _metrics(folder, [f"probes/{data}/*/*", *(["studies/*/*/*"] if studies else [])]):

@@ -69,7 +69,11 @@ class Run:
         self.curve.append({"epoch": done + 1, "loss": round(total / steps, 5)})
 
     def step(self, images: Tensor, progress: float) -> float:
-        """One step of the optimiser; gives the loss. Raises: BeyondClsError: it is no finite number."""
+        """One step of the optimiser; gives the loss.
+
+        Raises:
+            BeyondClsError: it is no finite number.
+        """
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(progress, self.recipe["base_lr"], epochs=1, warmup=self.recipe["warmup"])
         loss = self.model.loss(images, self.generator, progress)
@@ -94,7 +98,11 @@ class Run:
         partial.replace(file)
 
     def resume(self, file: Path) -> None:
-        """From a run of the same recipe, or of one with fewer cycles. Raises: BeyondClsError: the recipes differ otherwise."""
+        """From a run of the same recipe, or of one with fewer cycles.
+
+        Raises:
+            BeyondClsError: the recipes differ otherwise.
+        """
         state = torch.load(file, weights_only=True)
         cycles = len(state["recipe"]["epochs"])
         shortened = self.recipe | {"epochs": self.recipe["epochs"][:cycles]}

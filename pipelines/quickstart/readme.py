@@ -171,7 +171,8 @@ def _wrapped(text: str, indent: str) -> str:
 def regenerated(page: str, text: str, generated: Mapping[str, str]) -> str:
     """The text of a page with new blocks.
 
-    Raises: BeyondClsError: a block without its markers, or markers without a block.
+    Raises:
+        BeyondClsError: a block without its markers, or markers without a block.
     """
     marked = re.findall(r"<!-- generated: (.*?) -->", text)
     if sorted(marked) != sorted(generated):

@@ -23,7 +23,8 @@ N_COLUMNS = 3
 def head_figures(inputs: Inputs) -> tuple[Figure, ...]:
     """A plot for each statistic that any encoder has per head; empty if there is none.
 
-    Raises: BeyondClsError: a heads.csv is damaged.
+    Raises:
+        BeyondClsError: a heads.csv is damaged.
     """
     by_encoder, medians = {}, by_median(inputs.attention.values())
     for encoder in inputs.encoders:
@@ -53,7 +54,9 @@ def by_median(attention: Collection[Attention]) -> set[str]:
 def read_heads(file: Path, medians: Collection[str] = ()) -> dict[str, Float[np.ndarray, "L H"]]:
     """Means over images by statistic, or medians of those that are named.
 
-    Raises: KeyError, ValueError: it is not what the stage writes.
+    Raises:
+        KeyError: it is not what the stage writes.
+        ValueError: it is not what the stage writes.
     """
     found: dict[str, dict[tuple[int, int], float]] = {}
     with file.open(newline="", encoding="utf-8") as source:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def chosen(images: "ImageSet", examples: Examples) -> list[int]:
     """Rows of the images to show: those named, or drawn by a seed (in the order of the set), or in turn over classes.
 
-    Raises: BeyondClsError: there is no image of that id.
+    Raises:
+        BeyondClsError: there is no image of that id.
     """
     rows = {sample.id: row for row, sample in enumerate(images.samples)}
     for wanted in examples.ids:

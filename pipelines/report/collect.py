@@ -200,7 +200,8 @@ def trained_first(probes: Mapping[tuple[str, str], Probe]) -> list[str]:
 def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
     """Read what the stages wrote. Only probes are required.
 
-    Raises: BeyondClsError: no metrics under `folders.probes`, or a file that is damaged.
+    Raises:
+        BeyondClsError: no metrics under `folders.probes`, or a file that is damaged.
     """
     found = _probes(folders.probes)
     if folders.probes is None or not found:
@@ -230,7 +231,8 @@ def _datasets(folders: Folders) -> dict[str, dict[tuple[str, str], Probe]]:
 def _each_once(folders: Iterable[Path], kind: str) -> dict[str, dict[tuple[str, str], Probe]]:
     """FOLDER/NAME/ENCODER/HEAD of several folders, by name, encoder and head.
 
-    Raises: BeyondClsError: two folders have one name; `kind` says of what.
+    Raises:
+        BeyondClsError: two folders have one name; `kind` says of what.
     """
     found: dict[str, dict[tuple[str, str], Probe]] = {}
     places: dict[str, Path] = {}
@@ -263,7 +265,11 @@ def files_in(folder: Path | None, pattern: str) -> list[Path]:
 
 
 def read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
-    """Raises: BeyondClsError: `build` does not find in `file`, or beside it, what the stage writes."""
+    """What `build` makes of a stage's file.
+
+    Raises:
+        BeyondClsError: `build` does not find in `file`, or beside it, what the stage writes.
+    """
     try:
         return build(file)
     except KeyError as error:
@@ -312,7 +318,9 @@ def _probe(file: Path) -> Probe | None:
 def pretraining_in(content: Mapping[str, Any]) -> Pretraining:
     """How the encoder was trained that a file is of; as the registry knows its name, where the file is too old to say it.
 
-    Raises: KeyError, ValueError: it is not what the stages write.
+    Raises:
+        KeyError: it is not what the stages write.
+        ValueError: it is not what the stages write.
     """
     return Pretraining.of(content) or older.pretraining_of(str(content["encoder"]))
 
@@ -320,7 +328,9 @@ def pretraining_in(content: Mapping[str, Any]) -> Pretraining:
 def _timing(metrics: Path) -> dict[str, Any]:
     """What timing.json beside `metrics` says; nothing if there is none, or if it is of other metrics, of another run.
 
-    Raises: KeyError, ValueError: there is such a file, and something else in it.
+    Raises:
+        KeyError: there is such a file, and something else in it.
+        ValueError: there is such a file, and something else in it.
     """
     file = metrics.with_name("timing.json")
     if not file.is_file():

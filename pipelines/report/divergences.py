@@ -77,7 +77,8 @@ def _pairs(file: Path) -> list[Pair]:
 def _finite(text: str) -> float | None:
     """Nothing where all images are infinite.
 
-    Raises: ValueError: no finite number.
+    Raises:
+        ValueError: no finite number.
     """
     if text and not math.isfinite(float(text)):
         raise ValueError(f"{text!r} is no finite number")

@@ -100,7 +100,8 @@ class Estimate:
 def estimates(probes: Probes, heads: Iterable[str]) -> dict[tuple[str, str], Estimate]:
     """Accuracy of each encoder with these heads, percent; resampled where probes say which images they classify correctly.
 
-    Raises: BeyondClsError: what they say does not fit their metrics.
+    Raises:
+        BeyondClsError: what they say does not fit their metrics.
     """
     wanted = {key: probe for key, probe in probes.items() if key[1] in set(heads)}
     by_images: dict[str, list[tuple[str, str]]] = {}
@@ -137,7 +138,11 @@ def _correct(file: Path) -> Bool[np.ndarray, "S N"]:
 
 
 def _check(probe: Probe) -> None:
-    """Raises: BeyondClsError: the file is of other seeds or images than the metrics, or gives another accuracy."""
+    """Refuse a file that does not belong to the metrics.
+
+    Raises:
+        BeyondClsError: the file is of other seeds or images than the metrics, or gives another accuracy.
+    """
     assert probe.correct is not None
     correct, measure = _correct(probe.correct), probe.measures["top1"]
     shape = (len(measure.values), probe.n_test)

@@ -34,7 +34,8 @@ class Maps:
 def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
     """Those of every encoder in order, its [cls] first, then its heads; and why others are not shown.
 
-    Raises: BeyondClsError: a file of maps is damaged.
+    Raises:
+        BeyondClsError: a file of maps is damaged.
     """
     found: list[Maps] = []
     left_out: list[str] = []

@@ -61,7 +61,13 @@ class Boxes:
 
 
 def read_boxes(file: Path) -> Boxes:
-    """Raises: KeyError, ValueError, TypeError: it is not what the stage writes."""
+    """Boxes that the stage wrote.
+
+    Raises:
+        KeyError: it is not what the stage writes.
+        ValueError: it is not what the stage writes.
+        TypeError: it is not what the stage writes.
+    """
     content = json.loads(file.read_text(encoding="utf-8"))
     ids = tuple(map(str, content["ids"]))
     maps = []

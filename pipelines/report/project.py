@@ -21,7 +21,8 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         dataset: the one that most of the report is about; by default the first of `datasets` in params.yaml that was probed,
             or the only one.
 
-    Raises: BeyondClsError: nothing was probed, not that data set, or several and it is not known which is meant.
+    Raises:
+        BeyondClsError: nothing was probed, not that data set, or several and it is not known which is meant.
     """
     probes, attention = folder / "probes", folder / "attention"
     params = read_params(folder / PARAMS) if (folder / PARAMS).is_file() else {}
@@ -85,7 +86,11 @@ def _images(folder: Path, params: dict[str, Any], main: str) -> str | None:
 
 
 def _listed(params: dict[str, Any]) -> list[str]:
-    """Raises: BeyondClsError: `datasets` is no list."""
+    """Names of the data sets.
+
+    Raises:
+        BeyondClsError: `datasets` is no list.
+    """
     listed = params.get("datasets") or []
     if not isinstance(listed, list):
         raise BeyondClsError(f"datasets in {PARAMS} is {listed!r}, expected a list of names, e.g. [cifar10]")

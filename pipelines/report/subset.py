@@ -11,7 +11,8 @@ from store import BeyondClsError
 def subset(inputs: Inputs, encoders: Sequence[str]) -> Inputs:
     """The same of these encoders only.
 
-    Raises: BeyondClsError: nothing was written of one of them, or none of them was probed.
+    Raises:
+        BeyondClsError: nothing was written of one of them, or none of them was probed.
     """
     for name in encoders:
         if name not in inputs.encoders:

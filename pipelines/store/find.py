@@ -45,7 +45,8 @@ def feature_sets(root: Path) -> Iterator[Path]:
 def sets_at(root: str) -> Iterator[tuple[str, int]]:
     """Addresses of the feature sets in a folder of an object store, unfinished uploads among them, and their bytes; sorted.
 
-    Raises: StoreError: it cannot be listed.
+    Raises:
+        StoreError: it cannot be listed.
     """
     sets: dict[str, int] = {}
     for name, nbytes in copies_at(root).sizes().items():

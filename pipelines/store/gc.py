@@ -153,7 +153,11 @@ def _show(kept: Sequence[tuple["Leftover", str]], unused: Sequence["Leftover"], 
 
 
 def _remove(unused: Sequence["Leftover"]) -> None:
-    """Raises: typer.Exit: some could not be removed."""
+    """Remove what nothing refers to.
+
+    Raises:
+        typer.Exit: some could not be removed.
+    """
     from pipelines.store.table import size
     from store import StoreError
 

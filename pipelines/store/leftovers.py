@@ -60,7 +60,8 @@ def leftovers(place: str, at_root: bool) -> list[Leftover]:
     Args:
         at_root: only ROOT/NAME-KEY counts; else any feature set.
 
-    Raises: StoreError: it cannot be listed.
+    Raises:
+        StoreError: it cannot be listed.
     """
     if is_remote(place):
         return list(_in_object_store(place))

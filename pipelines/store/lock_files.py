@@ -51,7 +51,8 @@ def outs_of(content: bytes, where: str) -> dict[str, str | None]:
     Args:
         where: names the file in messages.
 
-    Raises: StoreError: it cannot be understood.
+    Raises:
+        StoreError: it cannot be understood.
     """
     try:
         # All scalars are texts: a digest of digits alone is no number.

@@ -41,7 +41,8 @@ def look_at(folder: Path, without: list[Path]) -> Project:
     Args:
         without: folders below it that are roots, whose sets refer to nothing.
 
-    Raises: StoreError: a file that may refer to any set cannot be read, or git fails.
+    Raises:
+        StoreError: a file that may refer to any set cannot be read, or git fails.
     """
     folder = Path(os.path.abspath(folder))
     if not folder.is_dir():
@@ -97,7 +98,8 @@ def _folders_of(out: Path) -> tuple[Path, Path]:
 def _of_part(folder: Path) -> Reference | None:
     """The reference of a stub, or of a copy that lacks arrays: they are read at the root. None if all are here.
 
-    Raises: StoreError: it does not tell its key.
+    Raises:
+        StoreError: it does not tell its key.
     """
     from store import FeatureStore
     from store.stub import is_stub
@@ -161,7 +163,11 @@ def _commits(repository: Path) -> list[tuple[str, str]]:
 
 
 def _git(repository: Path, *arguments: str) -> bytes:
-    """Raises: StoreError: git is missing or fails."""
+    """What git prints.
+
+    Raises:
+        StoreError: git is missing or fails.
+    """
     if shutil.which("git") is None:
         raise StoreError(
             f"{repository} is a git repository, whose branches may refer to any feature set, but there is no git; install it"

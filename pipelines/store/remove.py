@@ -48,7 +48,8 @@ def rm(
 def remove(folder: Path, of: Path, key: str) -> None:
     """Remove a feature set, or what is unfinished of the one at `of`.
 
-    Raises: StoreError: somebody writes it.
+    Raises:
+        StoreError: somebody writes it.
     """
     from pipelines.store.find import REMOVED
 
@@ -63,7 +64,8 @@ def remove(folder: Path, of: Path, key: str) -> None:
 def remove_objects(address: str, files: Sequence[str]) -> None:
     """Remove files of a feature set in an object store, zarr.json first: whoever looks then finds no set.
 
-    Raises: StoreError: the service does not do it.
+    Raises:
+        StoreError: the service does not do it.
     """
     import fsspec  # type: ignore[import-untyped]
 
@@ -83,7 +85,8 @@ def remove_objects(address: str, files: Sequence[str]) -> None:
 def key_at(path: Path) -> str:
     """The key of a feature set, zeros if it is too damaged to tell.
 
-    Raises: StoreError: it is none.
+    Raises:
+        StoreError: it is none.
     """
     from pipelines.store.find import is_feature_set
     from store import StoreError
@@ -103,7 +106,8 @@ def key_at(path: Path) -> str:
 def _staged(path: Path) -> list[tuple[Path, Path, str]]:
     """Folder, feature set and key of what is unfinished at or of `path`.
 
-    Raises: StoreError: there is nothing.
+    Raises:
+        StoreError: there is nothing.
     """
     from pipelines.store.find import STAGING, staged_in
     from store import StoreError
@@ -145,7 +149,8 @@ def file_names() -> tuple[re.Pattern[str], re.Pattern[str]]:
 def _nobody_writes(of: Path, key: str) -> Iterator[Path]:
     """Holds the lock of a feature set and gives the folder where its writers work.
 
-    Raises: StoreError: somebody writes it, be it an extension that has another key.
+    Raises:
+        StoreError: somebody writes it, be it an extension that has another key.
     """
     from pipelines.store.find import STAGING
     from store import StoreError

@@ -60,7 +60,8 @@ def make_aggregator(
             first), before anything is projected; trained like this, or set for one that was trained without.
         options: the aggregator's own.
 
-    Raises: BeyondClsError: unknown name or option (with the nearest one), or a value that it does not take.
+    Raises:
+        BeyondClsError: unknown name or option (with the nearest one), or a value that it does not take.
     """
     if name not in AGGREGATORS and not is_own(name):
         raise BeyondClsError(unknown("aggregator", name, AGGREGATORS, "One of your own is named FILE.py:CLASS"))

@@ -15,7 +15,8 @@ BAGS = {"patch": ("patch",), "all": ("cls", "patch")}
 def kinds_in_bag(tokens: str) -> tuple[str, ...]:
     """Kinds of features of the bag "patch", or "all" for [cls] and patches (never registers).
 
-    Raises: BeyondClsError: another name.
+    Raises:
+        BeyondClsError: another name.
     """
     return BAGS[choice("bag of tokens", tokens, BAGS)]
 

@@ -35,7 +35,8 @@ class Foreground(Aggregator):
 def border(n_patches: int, device: torch.device) -> Bool[Tensor, "T"]:
     """Which patches lie in the first or last row or column of the square grid.
 
-    Raises: BeyondClsError: it is none, or all of it is border.
+    Raises:
+        BeyondClsError: it is none, or all of it is border.
     """
     side = math.isqrt(n_patches)
     if side * side != n_patches or side < 3:

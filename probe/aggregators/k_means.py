@@ -43,7 +43,8 @@ class KMeans(Foreground):
     def assigned(self, tokens: Float[Tensor, "B T D"]) -> Int[Tensor, "B T"]:
         """The cluster of each token, 0 to k - 1.
 
-        Raises: BeyondClsError: there are fewer tokens than clusters.
+        Raises:
+            BeyondClsError: there are fewer tokens than clusters.
         """
         if self.clusters > tokens.shape[1]:
             raise BeyondClsError(f"clusters is {self.clusters}, expected at most {tokens.shape[1]}, the number of patches")

@@ -21,7 +21,8 @@ def linear(
 def head_width(dim: int, heads: int) -> int:
     """Channels of one attention head.
 
-    Raises: BeyondClsError: heads that do not divide the width.
+    Raises:
+        BeyondClsError: heads that do not divide the width.
     """
     if dim % heads:
         near = max(h for h in range(1, min(heads, dim) + 1) if dim % h == 0)

@@ -8,28 +8,44 @@ from store.errors import unknown
 
 
 def whole(name: str, value: Any, lowest: int = 1) -> int:
-    """Raises: BeyondClsError: no whole number, or one below `lowest`."""
+    """A whole number.
+
+    Raises:
+        BeyondClsError: no whole number, or one below `lowest`.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
         raise BeyondClsError(f"{name} is {value!r}, expected {lowest} or more (a whole number)")
     return value
 
 
 def choice(name: str, value: Any, known: Iterable[str]) -> str:
-    """Raises: BeyondClsError: not one of `known`."""
+    """One of several words.
+
+    Raises:
+        BeyondClsError: not one of `known`.
+    """
     if value not in tuple(known):
         raise BeyondClsError(unknown(name, str(value), known))
     return value
 
 
 def flag(name: str, value: Any) -> bool:
-    """Raises: BeyondClsError: neither true nor false."""
+    """True or false.
+
+    Raises:
+        BeyondClsError: neither true nor false.
+    """
     if not isinstance(value, bool):
         raise BeyondClsError(f"{name} is {value!r}, expected true or false")
     return value
 
 
 def distinct(name: str, value: Any) -> list[int]:
-    """Raises: BeyondClsError: no list of different whole numbers from 0 on."""
+    """Whole numbers, each once.
+
+    Raises:
+        BeyondClsError: no list of different whole numbers from 0 on.
+    """
     numbers = [whole(f"one of {name}", v, 0) for v in value] if isinstance(value, list | tuple) else []
     if not numbers or len(set(numbers)) < len(numbers):
         raise BeyondClsError(f"{name} is {value!r}, expected a list of different whole numbers such as [3, 5]")

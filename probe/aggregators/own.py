@@ -28,7 +28,8 @@ def is_own(name: str) -> bool:
 def own_aggregator(name: str) -> type[Aggregator]:
     """The class that `my_file.py:MyPool` names. Runs that file, once as long as it is not changed: it has to be yours.
 
-    Raises: BeyondClsError: no such file or class, an error in it, or a class that is no Aggregator.
+    Raises:
+        BeyondClsError: no such file or class, an error in it, or a class that is no Aggregator.
     """
     file, _, cls = name.rpartition(":")
     with explained(name, f"{file} cannot be imported"):
@@ -44,7 +45,8 @@ def own_aggregator(name: str) -> type[Aggregator]:
 def own_digest(name: str) -> str:
     """SHA-256 of the file that `my_file.py:MyPool` names.
 
-    Raises: BeyondClsError: no such file.
+    Raises:
+        BeyondClsError: no such file.
     """
     return hashlib.sha256(_path(name.rpartition(":")[0]).read_bytes()).hexdigest()
 
@@ -53,7 +55,8 @@ def own_digest(name: str) -> str:
 def explained(name: str, what: str) -> Iterator[None]:
     """Makes of an error in the file of FILE.py:CLASS a message that says where it came up.
 
-    Raises: BeyondClsError: whatever it was.
+    Raises:
+        BeyondClsError: whatever it was.
     """
     try:
         yield
@@ -75,7 +78,8 @@ def check_own(name: str, aggregator: Aggregator, features: Features, n_patches: 
         features: what it reads, of B images.
         n_patches: T.
 
-    Raises: BeyondClsError: it fails, or returns something else than vectors [B, W] and weights [B, T] or None.
+    Raises:
+        BeyondClsError: it fails, or returns something else than vectors [B, W] and weights [B, T] or None.
     """
     n_images = len(next(iter(features.values())))
     with torch.random.fork_rng(devices=[]), explained(name, f"{name} fails on {', '.join(aggregator.reads)}"):
@@ -89,7 +93,11 @@ def check_own(name: str, aggregator: Aggregator, features: Features, n_patches: 
 
 
 def check_made(name: str, aggregator: Aggregator) -> None:
-    """Raises: BeyondClsError: attributes that every aggregator has are missing or of another kind."""
+    """Refuse an aggregator that lacks what every one has.
+
+    Raises:
+        BeyondClsError: attributes that every aggregator has are missing or of another kind.
+    """
     reads = aggregator.reads
     if not isinstance(reads, tuple | list) or not reads or not all(isinstance(kind, str) for kind in reads):
         raise BeyondClsError(f"reads of {name} is {reads!r}, expected kinds of features, e.g. ('patch',) with its comma")

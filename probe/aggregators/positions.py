@@ -14,7 +14,8 @@ def sin_cos(n_patches: int, dim: int) -> Float[Tensor, "T D"]:
 
     Angular frequencies 10,000^(-4 i / D), i from 0 to D / 4 - 1, as in MoCo v3, MAE and the paper's official code.
 
-    Raises: BeyondClsError: a grid that is not square, or a width that 4 does not divide.
+    Raises:
+        BeyondClsError: a grid that is not square, or a width that 4 does not divide.
     """
     side = math.isqrt(n_patches)
     if side * side != n_patches:

@@ -40,7 +40,8 @@ class StoredAttention(Weighted):
     def over_heads(self, rows: Float[Tensor, "B H T"]) -> Float[Tensor, "B T"]:
         """Weights that sum to 1: the mean over heads, or one head's, renormalised over the patches.
 
-        Raises: BeyondClsError: there is no such head.
+        Raises:
+            BeyondClsError: there is no such head.
         """
         if self.head is not None and self.head >= rows.shape[1]:
             raise BeyondClsError(

@@ -29,7 +29,8 @@ class Weighted(Aggregator):
 
         Of equal weights, those of the first tokens are kept.
 
-        Raises: BeyondClsError: there are fewer than K.
+        Raises:
+            BeyondClsError: there are fewer than K.
         """
         if self.top_k is None:
             return weights

@@ -22,7 +22,8 @@ CLOSED: dict[str, type[Closed]] = {
 def make_closed(name: str, **options: Any) -> Closed:
     """A protocol, ready to `fit`. Lists from a configuration are taken as tuples.
 
-    Raises: BeyondClsError: unknown name or option (with the nearest one), or values that cannot be.
+    Raises:
+        BeyondClsError: unknown name or option (with the nearest one), or values that cannot be.
     """
     if name not in CLOSED:
         raise BeyondClsError(unknown("protocol", name, CLOSED))

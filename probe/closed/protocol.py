@@ -28,7 +28,8 @@ class Closed:
     def fit(self, training: Vectors, test: Vectors) -> Result:
         """Learn from the training images, the hyperparameter included, and score the test images.
 
-        Raises: BeyondClsError: sets that do not belong together, or fewer than two classes to tell apart.
+        Raises:
+            BeyondClsError: sets that do not belong together, or fewer than two classes to tell apart.
         """
         raise TypeError(f"{type(self).__name__} does not say how it learns: define fit(training, test) -> Result")
 
@@ -54,7 +55,11 @@ def select(
 
 
 def check_grid(what: str, grid: Sequence[float], whole: bool = False) -> None:
-    """Raises: BeyondClsError: no sequence, empty, or a value that is not positive and finite (and whole), or stands twice."""
+    """Refuse a grid that cannot be searched.
+
+    Raises:
+        BeyondClsError: no sequence, empty, or a value that is not positive and finite (and whole), or stands twice.
+    """
     if not isinstance(grid, Sequence) or isinstance(grid, str):
         raise BeyondClsError(f"{what} is {grid!r}, expected a list of values; give [{grid}] for one")
     if not grid:

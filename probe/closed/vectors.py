@@ -19,7 +19,8 @@ class Vectors:
         labels: the class, 0…K - 1, int64 [N]; or 0 and 1 for each class, [N, K], with several labels an image.
         n_classes: K; of the data set, since a subset may lack some.
 
-    Raises: BeyondClsError: shapes that do not fit, another dtype, NaN or infinity, labels outside of 0…K - 1, no image.
+    Raises:
+        BeyondClsError: shapes that do not fit, another dtype, NaN or infinity, labels outside of 0…K - 1, no image.
     """
 
     x: Float[Tensor, "N W"]
@@ -67,7 +68,11 @@ class Vectors:
 
 
 def check_pair(training: Vectors, test: Vectors) -> None:
-    """Raises: BeyondClsError: other widths, classes or kinds of labels, or fewer than two classes to tell apart."""
+    """Refuse two sets that do not belong together.
+
+    Raises:
+        BeyondClsError: other widths, classes or kinds of labels, or fewer than two classes to tell apart.
+    """
     if training.x.shape[1] != test.x.shape[1]:
         raise BeyondClsError(
             f"training vectors are {training.x.shape[1]} wide, test vectors {test.x.shape[1]}; pool both in the same way"

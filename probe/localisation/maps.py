@@ -41,7 +41,8 @@ def attention_maps(store: FeatureStore, rows: np.ndarray, view: int = 0, block: 
 
     Those that the set keeps; none if it keeps none. `block`: the deepest by default.
 
-    Raises: BeyondClsError: patches make no square grid; StoreError: there is no such view, or no map of that block.
+    Raises:
+        BeyondClsError: patches make no square grid; StoreError: there is no such view, or no map of that block.
     """
     found = []
     for kind in (kind for kind in STORED if store.map_blocks(kind)):
@@ -60,7 +61,8 @@ def probe_maps(store: FeatureStore, rows: np.ndarray, folder: Path, view: int = 
     Args:
         folder: PROBES/ENCODER/HEAD, as `beyondcls probe` writes it.
 
-    Raises: BeyondClsError: no probes there, or of another encoder, or one that needs a second feature set; no square grid.
+    Raises:
+        BeyondClsError: no probes there, or of another encoder, or one that needs a second feature set; no square grid.
     """
     files = sorted((folder / "trained").glob("seed*.json"), key=lambda file: int(file.stem.removeprefix("seed")))
     if not files:
@@ -103,7 +105,8 @@ def _of_block(kind: str, about: Mapping[str, Any], store: FeatureStore) -> str:
 def _check_encoder(store: FeatureStore, file: Path, about: Mapping[str, Any]) -> None:
     """The whole image may be localised by a probe that was trained on crops, as Choe et al. do; all else must be the same.
 
-    Raises: BeyondClsError: the probe was trained on features of another encoder, or does not say of which.
+    Raises:
+        BeyondClsError: the probe was trained on features of another encoder, or does not say of which.
     """
     for recorded, ours in SAME.items():
         given, expected = about.get(recorded), getattr(store.spec, ours)

@@ -13,7 +13,8 @@ BRIGHTEST = 255
 def side_of(n_patches: int) -> int:
     """Patches along each side of a square grid.
 
-    Raises: BeyondClsError: the patches make none.
+    Raises:
+        BeyondClsError: the patches make none.
     """
     side = math.isqrt(n_patches)
     if side * side != n_patches:

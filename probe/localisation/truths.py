@@ -35,7 +35,8 @@ class Truths:
 def truths_of(store: FeatureStore, size: int, view: int = 0) -> Truths:
     """Boxes in a frame of `size` by `size` pixels, which the view fills.
 
-    Raises: BeyondClsError: the set has no boxes; StoreError: it has no such view.
+    Raises:
+        BeyondClsError: the set has no boxes; StoreError: it has no such view.
     """
     if "images/boxes" not in store.attributes["arrays"]:
         raise BeyondClsError(

@@ -17,7 +17,8 @@ def top_k_hits(logits: Float[Tensor, "... B K"], labels: Int[Tensor, "B"], k: in
     Args:
         labels: 0…K - 1.
 
-    Raises: BeyondClsError: k below 1.
+    Raises:
+        BeyondClsError: k below 1.
     """
     if k < 1:
         raise BeyondClsError(f"top-k accuracy was asked for k = {k}, expected 1 or more")

@@ -22,7 +22,11 @@ __all__ = ["CODECS", "SCALE", "Codec", "get_codec"]
 
 
 def get_codec(name: str) -> Codec:
-    """Raises: StoreError: no such codec."""
+    """The codec of this name.
+
+    Raises:
+        StoreError: no such codec.
+    """
     if name not in CODECS:
         raise StoreError(unknown("dtype", name, CODECS))
     return CODECS[name]

@@ -33,7 +33,8 @@ class Codec(ABC):
     def parts(self, shape: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of each stored array, by what its name ends with: `""` is the main one.
 
-        Raises: StoreError: the last axis cannot be stored so.
+        Raises:
+            StoreError: the last axis cannot be stored so.
         """
         return {"": (shape, self.zarr_dtype)}
 
@@ -42,7 +43,11 @@ class Codec(ABC):
         return stored
 
     def check(self, values: Tensor, name: str) -> None:
-        """Raises: StoreError: `values` are not finite or too large to be stored so."""
+        """Refuse values that cannot be stored so.
+
+        Raises:
+            StoreError: `values` are not finite or too large to be stored so.
+        """
         if not values.isfinite().all():
             raise StoreError(f"{name} holds NaN or Inf; only finite values can be stored")
         if (reached := values.abs().max().item() if values.numel() else 0.0) > self.largest:

@@ -19,7 +19,11 @@ __all__ = ["EXCHANGES", "Exchange", "Exported", "form_of", "get_exchange", "impo
 
 
 def get_exchange(name: str) -> Exchange:
-    """Raises: StoreError: no such form."""
+    """The form of this name.
+
+    Raises:
+        StoreError: no such form.
+    """
     if name not in EXCHANGES:
         raise StoreError(unknown("form of exchange", name, EXCHANGES))
     return EXCHANGES[name]
@@ -28,7 +32,8 @@ def get_exchange(name: str) -> Exchange:
 def form_of(source: Path) -> Exchange:
     """The form of what was exported, as it looks.
 
-    Raises: StoreError: there is nothing, or nothing that looks like an export.
+    Raises:
+        StoreError: there is nothing, or nothing that looks like an export.
     """
     if not source.exists():
         raise StoreError(f"there is no {source}; name what `beyondcls store export` wrote")

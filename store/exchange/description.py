@@ -40,7 +40,11 @@ def description_of(form: str, store: FeatureStore, names: Sequence[str]) -> dict
 
 
 def load_json(source: str, text: str | bytes) -> Any:
-    """Raises: StoreError: it is no JSON."""
+    """The value of a text in JSON.
+
+    Raises:
+        StoreError: it is no JSON.
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -53,7 +57,8 @@ def described(source: str, form: str, description: Any) -> FeatureStore:
     The group's and the arrays' zarr.json are made anew and checked as those of a store are: a description that was changed
     has not the digests that stand in it.
 
-    Raises: StoreError: fields are missing or have wrong types, it was changed, or the export left out arrays.
+    Raises:
+        StoreError: fields are missing or have wrong types, it was changed, or the export left out arrays.
     """
     try:
         if (version := description["exchange"]) != VERSION:
@@ -97,7 +102,11 @@ def _zarr_of(name: str, entry: Mapping[str, Any]) -> bytes:
 
 
 def _check_types(group: Any, entries: Any) -> None:
-    """Raises: StoreError: values that the writer would take as they are have another type than it is given by extraction."""
+    """Refuse values of types that no extraction gives.
+
+    Raises:
+        StoreError: values that the writer would take as they are have another type than it is given by extraction.
+    """
     spec = group["spec"]
     texts = ("weights", "architecture", "data", "point", "dtype", "compute_dtype")
     as_expected = {
@@ -137,7 +146,11 @@ def _notes(notes: Any, n_images: Any) -> bool:
 
 
 def _check_arrays(store: FeatureStore) -> None:
-    """Raises: StoreError: arrays do not fit each other as those that are written together do."""
+    """Refuse arrays that do not fit each other.
+
+    Raises:
+        StoreError: arrays do not fit each other as those that are written together do.
+    """
     layouts = {name: array.layout for name, array in store.arrays.items()}
     if len({(a.shape[0], a.shard_rows) for name, a in layouts.items() if not is_constant(name)}) != 1:
         raise StoreError("it has arrays with an image axis whose shards differ in rows, or has none")
@@ -181,7 +194,11 @@ def write_description(folder: Path, description: Mapping[str, Any]) -> None:
 
 
 def read_description(folder: Path) -> Any:
-    """Raises: StoreError: there is none that can be read."""
+    """The description in a folder.
+
+    Raises:
+        StoreError: there is none that can be read.
+    """
     file = folder / DESCRIPTION
     try:
         return load_json(str(file), file.read_bytes())

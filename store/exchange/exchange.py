@@ -48,14 +48,16 @@ class Exported(ABC):
     def constant(self, name: str) -> np.ndarray:
         """An array without an image axis.
 
-        Raises: StoreError: it is missing, cut, or of another shape or dtype than described.
+        Raises:
+            StoreError: it is missing, cut, or of another shape or dtype than described.
         """
 
     @abstractmethod
     def unit(self, unit: int) -> dict[str, np.ndarray]:
         """Stored values of the rows of one shard, [rows of the shard, ...], of every array with an image axis.
 
-        Raises: StoreError: as `constant`.
+        Raises:
+            StoreError: as `constant`.
         """
 
 
@@ -77,7 +79,8 @@ class Exchange(ABC):
     def read(self, source: Path) -> Exported:
         """Open what was exported.
 
-        Raises: StoreError: it is not of this form, its description is not as it was written, or arrays are missing.
+        Raises:
+            StoreError: it is not of this form, its description is not as it was written, or arrays are missing.
         """
 
     @abstractmethod
@@ -93,7 +96,8 @@ class Exchange(ABC):
             names: of arrays, as `chosen_arrays` gives them.
             progress: called with the number of shards done since the last call.
 
-        Raises: StoreError: `out` exists, another process writes it, shards are damaged, or it cannot be written.
+        Raises:
+            StoreError: `out` exists, another process writes it, shards are damaged, or it cannot be written.
         """
         partial = out.with_name(f".{out.name}{PARTIAL}")
         try:
@@ -132,7 +136,8 @@ def chosen_arrays(store: FeatureStore, asked: Sequence[str] | None) -> list[str]
 
     `asked`: names, or what names begin with: `patch` is `patch/block5/view0` and whatever else is below `patch/`.
 
-    Raises: StoreError: there is no such array in this copy.
+    Raises:
+        StoreError: there is no such array in this copy.
     """
     if asked is None:
         return list(store.arrays)

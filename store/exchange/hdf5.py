@@ -110,7 +110,8 @@ class _ExportedHdf5(Exported):
     def _dataset(self, source: Path, name: str) -> "h5py.Dataset":
         """A data set of this very file.
 
-        Raises: StoreError: its values are elsewhere, or not all there.
+        Raises:
+            StoreError: its values are elsewhere, or not all there.
         """
         import h5py
 

@@ -22,7 +22,8 @@ def import_from(exported: Exported, out: Path, progress: Progress | None = None)
         out: folder of the feature set.
         progress: called with the number of shards done since the last call.
 
-    Raises: StoreError: `out` is occupied, or values are missing or not those that were exported.
+    Raises:
+        StoreError: `out` is occupied, or values are missing or not those that were exported.
     """
     store, report = exported.store, progress or (lambda n: None)
     constants = {name: _checked(exported, name, 0, exported.constant(name)) for name in store.arrays if is_constant(name)}

@@ -72,7 +72,8 @@ def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
 def read_npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype]:
     """Shape and dtype; the values follow in C order. No pickle is ever read.
 
-    Raises: ValueError: it is no .npy of plain numbers in C order.
+    Raises:
+        ValueError: it is no .npy of plain numbers in C order.
     """
     try:
         version = npy.read_magic(file)
@@ -100,7 +101,8 @@ def write_npy(path: Path, array: ArrayReader, progress: Progress) -> None:
 class NpyFile:
     """A .npy that holds an array as it is stored.
 
-    Raises: StoreError: it is missing, cut, or of another shape or dtype.
+    Raises:
+        StoreError: it is missing, cut, or of another shape or dtype.
     """
 
     def __init__(self, path: Path, layout: ArrayLayout):
@@ -120,7 +122,11 @@ class NpyFile:
             raise StoreError(f"{path} has {size} bytes, expected {expected}; export it again")
 
     def rows(self, shard: int) -> np.ndarray:
-        """Rows of one shard. Raises: StoreError: the file ended meanwhile."""
+        """Rows of one shard.
+
+        Raises:
+            StoreError: the file ended meanwhile.
+        """
         start, stop = self._layout.rows(shard)
         shape = (stop - start, *self._layout.shape[1:])
         values = np.empty(shape, self._layout.dtype)

@@ -167,7 +167,10 @@ class _ExportedTars(Exported):
     def _members(self, file: Path) -> Iterator[tuple[int, str, np.ndarray]]:
         """Row, array and value of each member.
 
-        Raises: ValueError, TarError, OSError: it is no tar, or one with other members than are exported.
+        Raises:
+            ValueError: it is no tar, or one with other members than are exported.
+            TarError: it is no tar, or one with other members than are exported.
+            OSError: it is no tar, or one with other members than are exported.
         """
         with tarfile.open(file, "r:") as tar:
             while (member := tar.next()) is not None:

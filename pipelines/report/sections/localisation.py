@@ -68,7 +68,8 @@ class Localisation:
 def section(inputs: Inputs) -> Section | None:
     """Tables and what they say; None where nothing was localised.
 
-    Raises: BeyondClsError: a file is damaged.
+    Raises:
+        BeyondClsError: a file is damaged.
     """
     files = files_in(inputs.folders.localisation, "*/localisation.json")
     if not files:

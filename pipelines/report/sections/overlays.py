@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def section(inputs: Inputs) -> Section:
     """A row for each chosen image, a column for each map, and why other maps are left out.
 
-    Raises: BeyondClsError: a file of maps is damaged, or there is no image of a chosen id.
+    Raises:
+        BeyondClsError: a file of maps is damaged, or there is no image of a chosen id.
     """
     gallery, left_out = _gallery(inputs)
     blocks: list[Block] = []

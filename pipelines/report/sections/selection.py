@@ -44,7 +44,8 @@ class Selection:
 def section(inputs: Inputs) -> Section | None:
     """Accuracies and entropies, then divergences; None where neither was computed.
 
-    Raises: BeyondClsError: a file that is damaged.
+    Raises:
+        BeyondClsError: a file that is damaged.
     """
     selections, found = _selections(inputs), divergences(inputs)
     blocks: list[Block] = []
