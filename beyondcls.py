@@ -9,6 +9,8 @@ The public names, imported when they are first used: probing needs no timm, extr
 """
 
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from store.receipt import Receipt
     from store.upload import upload
 
+# Common words, which packages of other origins may bear.
+PACKAGES = ("extract", "pipelines", "probe", "store")
 _HOME = {
     "AGGREGATORS": "probe.aggregators",
     "AbMILP": "probe.aggregators",
@@ -103,6 +107,33 @@ __all__ = [
     "softmax_pool",
     "upload",
 ]
+
+
+def _check_packages() -> None:
+    """Packages are imported by these names wherever they are used, so all have to be those that were installed with this file.
+
+    Raises:
+        ImportError: Python finds another one first, or none.
+    """
+    folder = Path(__file__).resolve().parent
+    for name in PACKAGES:
+        spec = find_spec(name)
+        file = "nothing" if spec is None else spec.origin or ", ".join(spec.submodule_search_locations or ())
+        if Path(file).resolve().parent.parent != folder:
+            raise ImportError(
+                f"beyondcls has a package {name!r} in {folder}, but under this name Python finds {file}; install beyondcls in an "
+                "environment of its own (python -m venv), and don't call a file or a folder of your project so"
+            )
+
+
+_check_packages()
+
+
+def run() -> None:
+    """The command line, once it is known whose packages it would import."""
+    from pipelines.cli import run
+
+    run()
 
 
 def __getattr__(name: str) -> Any:

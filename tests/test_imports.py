@@ -67,3 +67,14 @@ def test_is_not_loaded_before_it_is_used(step, absent, loaded):
 def test_is_loaded_when_it_is_used(loaded):
     assert "store" in loaded["store"]
     assert "sklearn" in loaded["logistic"]
+
+
+@pytest.mark.parametrize("file", ["store.py", "probe/__init__.py"])
+def test_a_package_of_another_origin_is_named(file, tmp_path):
+    """A script of one's own beside a module of that name."""
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("")
+    (tmp_path / "script.py").write_text(f"import sys; sys.path.append({str(ROOT)!r}); import beyondcls")
+    shown = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
+    said = f"has a package {file[:5]!r} in {ROOT}, but under this name Python finds {tmp_path / file}; install beyondcls in an env"
+    assert said in shown.stderr.splitlines()[-1]

@@ -18,6 +18,7 @@ from pipelines.doctor import (
     gpu,
     hub,
     memory,
+    packages,
     parameters,
     shared_memory,
     store_root,
@@ -29,6 +30,7 @@ from pipelines.doctor.here import Here
 
 CHECKS: dict[str, Callable[[Here], Finding | None]] = {
     "versions": versions.check,
+    "packages": packages.check,
     "extras": extras.check,
     "gpu": gpu.check,
     "cpu": cpu.check,
