@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from probe.saved import load_probe
     from probe.subsets import hold_out, k_shot, percentage
     from store import BeyondClsError, FeatureStore, Loader, open_store, read_ids, rows_of_ids
-    from store.pull import pull
-    from store.receipt import Receipt
-    from store.upload import upload
+    from store.moving.pull import pull
+    from store.moving.receipt import Receipt
+    from store.moving.upload import upload
 
 # Common words, which packages of other origins may bear.
 PACKAGES = ("extract", "pipelines", "probe", "store")
@@ -49,7 +49,7 @@ _HOME = {
     "Loader": "store",
     "PRESETS": "probe.recipe",
     "Pooled": "probe.aggregators",
-    "Receipt": "store.receipt",
+    "Receipt": "store.moving.receipt",
     "Recipe": "probe.recipe",
     "extract": "extract.run",
     "hold_out": "probe.subsets",
@@ -64,11 +64,11 @@ _HOME = {
     "open_store": "store",
     "percentage": "probe.subsets",
     "probe": "probe.run",
-    "pull": "store.pull",
+    "pull": "store.moving.pull",
     "read_ids": "store",
     "rows_of_ids": "store",
     "softmax_pool": "probe.pooling",
-    "upload": "store.upload",
+    "upload": "store.moving.upload",
 }
 
 __all__ = [
@@ -121,8 +121,8 @@ def _check_packages() -> None:
         file = "nothing" if spec is None else spec.origin or ", ".join(spec.submodule_search_locations or ())
         if Path(file).resolve().parent.parent != folder:
             raise ImportError(
-                f"beyondcls has a package {name!r} in {folder}, but under this name Python finds {file}; install beyondcls in an "
-                "environment of its own (python -m venv), and don't call a file or a folder of your project so"
+                f"beyondcls has a package {name!r} in {folder}, but under this name Python finds {file}; install beyondcls in "
+                "an environment of its own (python -m venv), and don't call a file or a folder of your project so"
             )
 
 

@@ -36,8 +36,8 @@ from extract.encoders import Encoder
 from extract.linear import FastLinear
 from extract.run import extract
 from extract.views import Crop
+from pipelines.allocator import keep_freed_memory
 from store import onednn
-from store.allocator import keep_freed_memory
 
 
 def main() -> None:

@@ -27,12 +27,12 @@ from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder, load_encoder
 from extract.run import extract
 from extract.sample import PER_SHARD
+from pipelines.allocator import keep_freed_memory
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe
 from store import FeatureStore
-from store.allocator import keep_freed_memory
-from store.layout import shard_rows_of
+from store.format.layout import shard_rows_of
 
 IMAGENET = 1_281_167
 

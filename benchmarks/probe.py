@@ -37,6 +37,7 @@ from benchmarks.timing import ROOT
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder
 from extract.run import extract
+from pipelines.allocator import keep_freed_memory
 from probe.grid import HeadPlan, HeadSpec, Member
 from probe.passes import Passes
 from probe.pooled import READ_ROWS
@@ -46,7 +47,6 @@ from probe.sources import Source
 from probe.stack import Stack
 from probe.train import Family, train
 from store import ArrayLayout, FeatureSpec, FeatureStore, FeatureWriter
-from store.allocator import keep_freed_memory
 
 TOKENS, DIM, CLASSES, BATCH = 256, 384, 10, 512  # a ViT-S/14 at 224 pixels, CIFAR-10's classes
 LRS, SEEDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), (0, 1, 2, 3)

@@ -42,8 +42,8 @@ from benchmarks import data
 from benchmarks.readers import BLOCK, blocks
 from benchmarks.timing import forget
 from store import FeatureStore, Loader
-from store.cache import DiskCache
-from store.remote import PIECE_NBYTES, REQUESTS
+from store.places.cache import DiskCache
+from store.places.object_store import PIECE_NBYTES, REQUESTS
 
 URL = "s3://benchmark/set"
 BATCH = 256

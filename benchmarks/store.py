@@ -28,7 +28,7 @@ import torch
 
 from benchmarks import data
 from benchmarks.timing import measured, remember
-from store.aligned import aligned_zeros
+from store.places.aligned import aligned_zeros
 
 BATCH = 256
 PEERS = ("h5py", "zarrs", "tensorstore", "zarr_python", "webdataset", "dataloader")

@@ -7,7 +7,7 @@ from jaxtyping import UInt8
 
 from extract.datasets import ImageSet, Sample
 from store import ArrayLayout
-from store.layout import DIGEST
+from store.format.layout import DIGEST
 
 NONE = -1  # no label; corners of boxes that are not there
 # Arrays that are known without decoding an image.

@@ -12,11 +12,11 @@ from extract.encoders import known_pretraining
 from extract.requests import Request, check_extension, transform_options
 from extract.reuse import rows_in
 from store import ArrayLayout, FeatureStore, StoreError
-from store.layout import DIGEST
-from store.pretraining import NAMES, Pretraining
-from store.repair import salvage
-from store.spec import EXTENDABLE_FIELDS
-from store.writer import discard_staging
+from store.format.layout import DIGEST
+from store.format.pretraining import NAMES, Pretraining
+from store.format.spec import EXTENDABLE_FIELDS
+from store.writing.repair import salvage
+from store.writing.writer import discard_staging
 
 Existing = Literal["refuse", "update", "extend", "repair"]
 Agrees = Callable[..., bool]  # (set, rows of the images in it): whether a sample agrees; raises or says so if not

@@ -10,7 +10,7 @@ from extract.datasets import ImageSet
 from extract.encoders import Encoded
 from store import ArrayLayout
 from store.codecs import Codec, get_codec
-from store.layout import DIGEST, SCALE, shard_rows_of
+from store.format.layout import DIGEST, SCALE, shard_rows_of
 
 DIMENSIONS = {
     "patch": ("image", "patch", "channel"),

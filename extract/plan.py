@@ -17,8 +17,8 @@ from extract.layouts import layouts_of
 from extract.requests import checked_blocks, checked_statistics, id_width_of
 from extract.run import extract
 from store import FeatureStore, Loader
-from store.array import ArrayReader
-from store.layout import ArrayLayout
+from store.format.array import ArrayReader
+from store.format.layout import ArrayLayout
 
 BATCHES = 4  # that are measured; the first is not counted, as it warms up
 

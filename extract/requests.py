@@ -18,7 +18,7 @@ from extract.layouts import layouts_of
 from extract.transform import as_options, differing
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore, StoreError
 from store.errors import unknown
-from store.spec import EXTENDABLE_FIELDS
+from store.format.spec import EXTENDABLE_FIELDS
 
 OnError = Literal["raise", "record"]
 

@@ -5,7 +5,7 @@ import numpy as np
 from extract.datasets import ImageSet
 from extract.requests import Request, check_same_encoder, older_names
 from store import FeatureStore, StoreError
-from store.layout import DIGEST
+from store.format.layout import DIGEST
 
 
 def rows_in(store: FeatureStore, request: Request) -> np.ndarray:

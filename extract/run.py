@@ -20,7 +20,7 @@ from extract.sample import SampleCheck, check_by_sample
 from extract.units import Unit, Units
 from store import BeyondClsError, FeatureStore, FeatureWriter, StoreError
 from store.codecs import get_codec
-from store.repair import is_unnumbered
+from store.writing.repair import is_unnumbered
 
 # What to do about a set that differs from what the program computes now: here, at a shared root, and named as a source.
 HERE = (

@@ -13,8 +13,8 @@ from extract.requests import Request
 from extract.units import Unit, Units
 from store import FeatureStore
 from store.codecs import SCALE, get_codec
-from store.layout import ArrayLayout
-from store.shard import same_values
+from store.format.layout import ArrayLayout
+from store.writing.shard import same_values
 
 PER_SHARD, AT_LEAST = 2, 32  # images of each shard; of the whole set, where it has few shards
 AT_ONCE = 64  # images that are held in memory

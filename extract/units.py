@@ -18,8 +18,8 @@ from extract.layouts import codec_of, named, view_of
 from extract.requests import OnError, Request
 from extract.views import Crop
 from store import ArrayLayout, BeyondClsError
-from store.aligned import aligned_zeros
 from store.codecs import SCALE
+from store.places.aligned import aligned_zeros
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def main(
 
     from extract.attention import PER_BLOCK, STATISTICS, UNBOUNDED
     from extract.attention.declared import declared_by
-    from store.pretraining import passed_on
+    from store.format.pretraining import passed_on
 
     store = open_features(features, params)
     (out / "maps").mkdir(parents=True, exist_ok=True)

@@ -9,8 +9,8 @@ import torch
 
 from extract.sample import SampleCheck
 from store import FeatureStore
-from store.disk import write_file
-from store.receipt import CHECK
+from store.moving.receipt import CHECK
+from store.places.disk import write_file
 
 Checks = list[tuple[FeatureStore, SampleCheck]]
 PACKAGES = ("torch", "timm", "torchvision", "pillow", "numpy", "beyondcls")  # whose versions may change what is computed

@@ -105,12 +105,12 @@ def main(
     from extract.encoders import load_encoder
     from extract.requests import possible_statistics
     from extract.run import extract
+    from pipelines.allocator import keep_freed_memory
     from pipelines.checks import Checks, write_check
     from pipelines.device import choose_device
     from pipelines.progress import progress_bar
     from store import BeyondClsError
-    from store.allocator import keep_freed_memory
-    from store.stub import is_stub
+    from store.format.stub import is_stub
 
     loading, options = of.from_params(params, encoder, load_encoder, extract)
     loading |= given(checkpoint=checkpoint, model=model, random_seed=random_seed, weights=weights, family=family)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.places import open_features
-from store.pretraining import passed_on
+from store.format.pretraining import passed_on
 
 if TYPE_CHECKING:
     import numpy as np

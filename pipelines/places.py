@@ -12,11 +12,10 @@ import typer
 from pipelines.configuration import configured
 from pipelines.params import check_names, mapping, read_params, section
 from store import BeyondClsError, FeatureStore, StoreError
-from store.cache import DiskCache
-from store.copies import copies_at, is_remote
-from store.folder import open_folder
-from store.receipt import Receipt, digest_of
-from store.stub import is_stub
+from store.format.stub import is_stub
+from store.moving.receipt import Receipt, digest_of
+from store.places import is_remote, place_at
+from store.places.cache import DiskCache
 
 RECEIPTS, FEATURES = "receipts", "features"  # folders beside one another
 PROJECT = "project"  # as a root: features/, whatever the user's configuration says
@@ -93,7 +92,7 @@ class Places:
                 check(store)
                 return store
             except StoreError as error:
-                if problem is None or open_folder(named).size("zarr.json") is None:
+                if problem is None or place_at(named).size("zarr.json") is None:
                     problem = error
         assert problem is not None
         raise problem
@@ -102,9 +101,9 @@ class Places:
         """Of what may be the set of a key. One that is not finished has no zarr.json yet, and is none."""
         yield named
         root = str(self.root)
-        for other in copies_at(root).names():
+        for other in place_at(root).names():
             address = f"{root}/{other}"
-            if other.endswith(f"-{key}") and address != named and open_folder(address).size("zarr.json") is not None:
+            if other.endswith(f"-{key}") and address != named and place_at(address).size("zarr.json") is not None:
                 yield address
 
     def open(self, address: str, key: str | None = None) -> FeatureStore:

@@ -56,8 +56,8 @@ def main(
     from extract.plan import existing_folder, plan
     from extract.requests import possible_statistics
     from extract.run import extract
+    from pipelines.allocator import keep_freed_memory
     from pipelines.device import choose_device
-    from store.allocator import keep_freed_memory
 
     loading, options = of.from_params(params, encoder, load_encoder, extract)
     options |= of.as_arguments(

@@ -140,11 +140,11 @@ def main(
     A head that is in --out, for just this request, stays as it is if a few of its steps, its schedule, the order of the images
     and what it reaches are what they were: the program may have been edited. kept.json beside it says what was compared.
     """
+    from pipelines.allocator import keep_freed_memory
     from pipelines.device import choose_device
     from pipelines.progress import progress_bar
     from probe.run import n_epochs, probe
     from store import BeyondClsError
-    from store.allocator import keep_freed_memory
 
     here = given(
         preset=preset,

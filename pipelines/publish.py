@@ -9,12 +9,11 @@ import typer
 
 from pipelines.places import PROJECT, Places, receipt_of
 from store import FeatureStore, StoreError
-from store.copies import is_remote
-from store.folder import Local, open_folder
-from store.lock import BusyError, Lock
-from store.receipt import Receipt
-from store.stub import holds_only, is_stub, write_stub
-from store.upload import upload
+from store.format.stub import holds_only, is_stub, write_stub
+from store.moving.receipt import Receipt
+from store.moving.upload import upload
+from store.places import LocalFolder, is_remote, place_at
+from store.writing.lock import BusyError, Lock
 
 SCRATCH = ".upload"  # beside the sets: DVC empties the folders of a stage's outs before it runs the stage again
 
@@ -42,7 +41,7 @@ def destination(places: Places, out: Path) -> Callable[[str], Path | FeatureStor
         try:
             there = places.find(out.name, key, Receipt.of)  # of all arrays, or none
         except StoreError as error:
-            if open_folder(address).content("zarr.json") is not None:
+            if place_at(address).content("zarr.json") is not None:
                 if not remote:
                     raise StoreError(f"{error}; mend it: beyondcls store repair {address}") from error
                 typer.echo(f"note: {error}\nit is extracted again, and what is missing there is sent", err=True)
@@ -86,7 +85,7 @@ def publish(store: FeatureStore, places: Places, out: Path, receipt: Path | None
         return None
     try:
         if address is not None:
-            if isinstance(store.folder, Local) and is_remote(address):
+            if isinstance(store.place, LocalFolder) and is_remote(address):
                 if scratch.is_dir():
                     send(store, address)
                     _remove(scratch)
@@ -95,7 +94,7 @@ def publish(store: FeatureStore, places: Places, out: Path, receipt: Path | None
         if receipt is not None:
             Receipt.of(store).write(receipt)
         if address is not None:
-            write_stub(out, store.folder.content("zarr.json") or b"")
+            write_stub(out, store.place.content("zarr.json") or b"")
         return store
     finally:
         lock.release()

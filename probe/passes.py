@@ -28,8 +28,8 @@ from probe.sources import Source
 from probe.stack import Stack
 from probe.train import Family, train
 from store import BeyondClsError, Loader
-from store.loader import Stats
-from store.placement import Placement
+from store.loading.loader import Stats
+from store.loading.placement import Placement
 
 SHARED = 0  # seed of the images' order where all seeds share it
 FEW = 4  # images that are tried first

@@ -22,7 +22,7 @@ from probe.passes import Outcome, Passes
 from probe.saved import save_probe
 from probe.select import Selected
 from probe.sources import Source
-from store.pretraining import NAMES, passed_on
+from store.format.pretraining import NAMES, passed_on
 
 KEPT = "kept.json"  # that a head was checked and kept; no output of DVC, or what depends on the head would run (.dvcignore)
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"

@@ -22,7 +22,7 @@ from probe.sources import Source, check_pair
 from probe.timing import time_head, write_timing
 from probe.unchanged import keep_unchanged
 from store import BeyondClsError, FeatureStore, StoreError
-from store.placement import Placement
+from store.loading.placement import Placement
 
 
 def probe(

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from store import FeatureStore, Loader, StoreError, join
-from store.array import ArrayReader
-from store.layout import SCALE
-from store.spec import EXTENDABLE_FIELDS
+from store.format.array import ArrayReader
+from store.format.layout import SCALE
+from store.format.spec import EXTENDABLE_FIELDS
 
 JOINED = "joined/"
 TOKENS = ("patch", "cls", "registers")

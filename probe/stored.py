@@ -15,7 +15,7 @@ from probe.grid import HeadPlan
 from probe.head import Head
 from probe.record import FILE as RECORD
 from probe.saved import load_with
-from store.pretraining import NAMES
+from store.format.pretraining import NAMES
 
 WEIGHT = 1e-4  # of a weight over patches
 IMAGES = 1e-4  # share of the test images that may be answered otherwise, by rounding

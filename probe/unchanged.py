@@ -21,7 +21,7 @@ from probe.results import KEPT, measures_of, with_pretraining, write_measures, w
 from probe.select import Selected, best, candidates, parts
 from probe.stored import first_difference, stored_probe
 from store import BeyondClsError
-from store.pretraining import passed_on
+from store.format.pretraining import passed_on
 
 DAMAGED = (BeyondClsError, OSError, EOFError, ValueError, KeyError, TypeError, IndexError, BadZipFile, SafetensorError)
 

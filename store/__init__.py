@@ -2,18 +2,18 @@
 
 from typing import TYPE_CHECKING, Any
 
-from store.array import ArrayReader
 from store.errors import BeyondClsError, StoreError
-from store.join import join
-from store.layout import ArrayLayout
-from store.reader import FeatureStore
-from store.select import read_ids, rows_of_ids
-from store.spec import FeatureSpec
-from store.verify import verify
+from store.format.array import ArrayReader
+from store.format.layout import ArrayLayout
+from store.format.reader import FeatureStore
+from store.format.spec import FeatureSpec
+from store.format.verify import verify
+from store.loading.join import join
+from store.loading.select import read_ids, rows_of_ids
 
 if TYPE_CHECKING:
-    from store.loader import Loader
-    from store.writer import FeatureWriter
+    from store.loading.loader import Loader
+    from store.writing.writer import FeatureWriter
 
 open_store = FeatureStore.open
 
@@ -37,11 +37,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Reading needs neither torch nor zarr, and they take seconds to import.
     if name == "Loader":
-        from store.loader import Loader
+        from store.loading.loader import Loader
 
         return Loader
     if name == "FeatureWriter":
-        from store.writer import FeatureWriter
+        from store.writing.writer import FeatureWriter
 
         return FeatureWriter
     raise AttributeError(f"module 'store' has no attribute {name!r}; it has: {', '.join(__all__)}")

@@ -31,7 +31,7 @@ from extract.encoders.pretrained import IMAGENET, Pretrained
 from extract.transform import as_options, checked_transform, differing, in_words, resize_input
 from store import BeyondClsError
 from store.errors import BeyondClsWarning, unknown
-from store.pretraining import FAMILIES, UNKNOWN, UNTRAINED, Pretraining
+from store.format.pretraining import FAMILIES, UNKNOWN, UNTRAINED, Pretraining
 
 ENCODERS: dict[str, Pretrained] = {
     **quickstart.ENCODERS,

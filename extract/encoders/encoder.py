@@ -18,7 +18,7 @@ from extract.transform import TRANSFORM
 from extract.views import Views
 from store import BeyondClsError, onednn
 from store.errors import unknown
-from store.pretraining import UNKNOWN, Pretraining
+from store.format.pretraining import UNKNOWN, Pretraining
 
 AMP = {"bf16": "bfloat16", "fp16": "float16"}
 

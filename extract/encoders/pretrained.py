@@ -14,7 +14,7 @@ from extract.encoders.published import Published
 from extract.encoders.weights import CLASSIFIER, load_strictly, names_in, read_checkpoint, unwrapped
 from extract.encoders.without_attention import described
 from store import BeyondClsError
-from store.pretraining import JOINT, LABELS, MASKED
+from store.format.pretraining import JOINT, LABELS, MASKED
 
 # Resize the shorter side to 256 pixels, keep the central 224 (as the official code does for every encoder).
 IMAGENET = {

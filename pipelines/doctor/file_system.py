@@ -69,7 +69,7 @@ def _locks(scratch: Path) -> str:
 
 def _renames(scratch: Path) -> str:
     """What is wrong with renaming folders, as when a finished set is put in the place of an old one."""
-    from store.disk import exchange
+    from store.places.disk import exchange
 
     one, other = scratch / "one", scratch / "other"
     for folder in (one, other):
@@ -84,7 +84,7 @@ def _renames(scratch: Path) -> str:
 
 def _direct(scratch: Path) -> str:
     """What is wrong with O_DIRECT."""
-    from store.aligned import ALIGNMENT, aligned_memory
+    from store.places.aligned import ALIGNMENT, aligned_memory
 
     file = scratch / "direct"
     file.write_bytes(bytes(ALIGNMENT))

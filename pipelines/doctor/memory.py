@@ -13,8 +13,8 @@ def check(here: Here) -> Finding:
     import torch
 
     from pipelines.store.table import size
-    from store.memory import free_memory
-    from store.placement import MEMORY_SHARE
+    from store.loading.memory import free_memory
+    from store.loading.placement import MEMORY_SHARE
 
     free, machine = free_memory(torch.device("cpu")), psutil.virtual_memory()
     limited = "; a container or scheduler sets the limit" if free < 0.95 * machine.available else ""

@@ -22,6 +22,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 from tqdm import tqdm
 
+from pipelines.allocator import keep_freed_memory
 from pipelines.quickstart import cifar10
 from pipelines.quickstart.accuracy import LABELLED, PROTOCOLS, accuracy, pooled
 from pipelines.quickstart.card import write_card
@@ -30,7 +31,6 @@ from pipelines.quickstart.mocov3 import MoCoV3
 from pipelines.quickstart.vit import small_vit
 from probe.optim import learning_rate
 from store import BeyondClsError
-from store.allocator import keep_freed_memory
 from store.errors import unknown
 
 OBJECTIVES = {"mae": MAE, "mocov3": MoCoV3}

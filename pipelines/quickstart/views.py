@@ -37,7 +37,7 @@ from probe.sources import Source
 from probe.stack import Stack
 from probe.train import Family, train
 from store import FeatureStore
-from store.pretraining import NAMES
+from store.format.pretraining import NAMES
 
 HEADS = ("cls", "average", "abmilp")
 STORED = (0, 1, 2, 4, 8, 16)  # crops; 0: the evaluation crop alone

@@ -5,7 +5,7 @@ from pipelines.report.collect import Attention, Inputs
 from pipelines.report.content import Text
 from pipelines.report.gains import basis
 from pipelines.report.lead import Lead, headline, lead, verdicts
-from store.pretraining import JOINT, MASKED
+from store.format.pretraining import JOINT, MASKED
 
 HOLDS, FAILS = "holds", "does not hold"
 

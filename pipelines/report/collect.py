@@ -12,7 +12,7 @@ import xxhash
 
 from pipelines.report import older
 from store import BeyondClsError
-from store.pretraining import UNKNOWN, Pretraining
+from store.format.pretraining import UNKNOWN, Pretraining
 
 FIRST_HEADS = ("cls", "average", "abmilp")  # others follow alphabetically
 MEASURES = ("top5", "entropy", "train_top1")  # beside top1 or map, where they were written down

@@ -7,7 +7,7 @@ from pipelines.report.collect import untrained
 from pipelines.report.estimate import Estimate, Probes
 from pipelines.report.gains import OVER, Gain, gains
 from pipelines.report.tables import listed
-from store.pretraining import JOINT, MASKED
+from store.format.pretraining import JOINT, MASKED
 
 AGREES, FAILS = "As the paper says", "Not as the paper says"
 BEYOND, WITHIN = "More than selection alone explains", "Not clearly more than selection alone explains"

@@ -7,7 +7,7 @@ registry is in no older file, so it does not change what is read of one.
 from importlib import import_module
 from typing import Any
 
-from store.pretraining import UNKNOWN, Pretraining
+from store.format.pretraining import UNKNOWN, Pretraining
 
 
 def pretraining_of(encoder: str) -> Pretraining:

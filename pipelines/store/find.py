@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.copies import copies_at
 from store.errors import StoreError
-from store.journal import JOURNAL, read_records
-from store.layout import ATTRIBUTE, GROUP, KINDS
-from store.lock import holder
+from store.format.layout import ATTRIBUTE, GROUP, KINDS
+from store.places import place_at
+from store.writing.journal import JOURNAL, read_records
+from store.writing.lock import holder
 
 STAGING = ".staging"
 REMOVED = ".removed-"  # what the name of a feature set begins with once its removal has begun
@@ -49,7 +49,7 @@ def sets_at(root: str) -> Iterator[tuple[str, int]]:
         StoreError: it cannot be listed.
     """
     sets: dict[str, int] = {}
-    for name, nbytes in copies_at(root).sizes().items():
+    for name, nbytes in place_at(root).sizes().items():
         if "/" in name:
             first = name.split("/")[0]
             sets[first] = sets.get(first, 0) + nbytes

@@ -13,14 +13,13 @@ from pipelines.publish import SCRATCH
 from pipelines.store.find import REMOVED, is_feature_set, nbytes_of, staged_in
 from pipelines.store.lock_files import key_in
 from pipelines.store.remove import file_names, foreign, key_at, remove, remove_objects
-from store.copies import copies_at, is_remote
 from store.errors import StoreError
-from store.folder import open_folder
-from store.lock import Lock, holder
-from store.parallel import each
-from store.pull import PULLED
-from store.stub import is_stub
-from store.transfer import AT_ONCE
+from store.format.stub import is_stub
+from store.moving.pull import PULLED
+from store.moving.transfer import AT_ONCE
+from store.places import is_remote, place_at
+from store.places.parallel import each
+from store.writing.lock import Lock, holder
 
 AT_ROOT = re.compile(r"(.+)-([0-9a-f]{32})", re.ASCII)
 CHANGED = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")  # as services call it
@@ -162,7 +161,7 @@ def _remove_locked(path: Path, lock: Path, key: str) -> None:
 
 def _in_object_store(root: str) -> Iterator[Leftover]:
     sizes: dict[str, dict[str, int]] = {}
-    for name, nbytes in copies_at(root).sizes().items():
+    for name, nbytes in place_at(root).sizes().items():
         first, _, rest = name.partition("/")
         if rest and AT_ROOT.fullmatch(first):
             sizes.setdefault(first, {})[rest] = nbytes
@@ -171,7 +170,7 @@ def _in_object_store(root: str) -> Iterator[Leftover]:
         address, files = f"{root}/{first}", sizes[first]
         named = AT_ROOT.fullmatch(first)
         assert named is not None
-        content = open_folder(address).content("zarr.json") if "zarr.json" in files else None
+        content = place_at(address).content("zarr.json") if "zarr.json" in files else None
         key = content and key_in(content)
         left = next(
             (f"{address}/{f} does not belong to a feature set; move it away first" for f in sorted(files) if not _ours(f)), ""

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from store.errors import StoreError
-from store.layout import ATTRIBUTE, SCALE
-from store.spec import FeatureSpec
+from store.format.layout import ATTRIBUTE, SCALE
+from store.format.spec import FeatureSpec
 
 
 def options_of(path: Path) -> dict[str, Any]:

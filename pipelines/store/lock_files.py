@@ -14,8 +14,8 @@ import yaml
 
 from pipelines.places import FEATURES, RECEIPTS
 from store.errors import StoreError
-from store.layout import ATTRIBUTE, KINDS
-from store.receipt import is_receipt_name
+from store.format.layout import ATTRIBUTE, KINDS
+from store.moving.receipt import is_receipt_name
 
 KEY = re.compile(r"[0-9a-f]{32}", re.ASCII)
 FETCH = "`dvc fetch --all-branches --all-tags` brings it, if it was pushed"

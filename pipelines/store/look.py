@@ -22,8 +22,8 @@ def ls(root: Annotated[str, typer.Argument(help="folder to look through, or an a
     from pipelines.store.find import feature_sets, nbytes_of, sets_at, staged_below
     from pipelines.store.table import size, table
     from store import FeatureStore, StoreError
-    from store.copies import is_remote
-    from store.stub import is_stub
+    from store.format.stub import is_stub
+    from store.places import is_remote
 
     remote = is_remote(root)
     if not remote and not Path(root).is_dir():
@@ -86,7 +86,7 @@ def du(path: FeatureSet, params: Params = None) -> None:
     """Print the bytes of each array, largest first: values, scales, and what digests, indices and descriptions add."""
     from pipelines.places import open_features
     from pipelines.store.table import size, table
-    from store.layout import SCALE
+    from store.format.layout import SCALE
 
     store = open_features(path, params)
     parts: list[tuple[str, list[int]]] = []  # bytes of values, scales, all that is neither, and their sum
@@ -114,11 +114,11 @@ def _values_nbytes(array: "ArrayReader") -> int:
 def _nbytes(store: "FeatureStore", array: "ArrayReader") -> int:
     """Bytes of an array's files."""
     shards = sum(array.layout.nbytes(shard) for shard in range(array.layout.n_shards))
-    return shards + (store.folder.size(f"{array.name}/zarr.json") or 0)
+    return shards + (store.place.size(f"{array.name}/zarr.json") or 0)
 
 
 def _groups_nbytes(store: "FeatureStore") -> int:
     """Bytes of the zarr.json that belong to no array."""
-    from store.layout import groups_of
+    from store.format.layout import groups_of
 
-    return sum(store.folder.size(f"{name}zarr.json") or 0 for name in ("", *(f"{g}/" for g in groups_of(list(store.arrays)))))
+    return sum(store.place.size(f"{name}zarr.json") or 0 for name in ("", *(f"{g}/" for g in groups_of(list(store.arrays)))))

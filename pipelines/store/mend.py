@@ -25,13 +25,13 @@ def _damaged(path: str) -> list[str]:
     from pipelines.progress import progress_bar
     from store import FeatureStore, StoreError
     from store import verify as check
-    from store.folder import Local
-    from store.stub import is_stub
+    from store.format.stub import is_stub
+    from store.places import LocalFolder
 
     store = FeatureStore.describe(path)
-    if isinstance(store.folder, Local) and is_stub(store.path):
+    if isinstance(store.place, LocalFolder) and is_stub(store.path):
         raise StoreError(f"{path} is a stub: its arrays are at store.root; give ROOT/{store.path.name}-{store.spec.key}")
-    here = [name for name in store.attributes["arrays"] if store.folder.has_folder(name.split("/")[0])]
+    here = [name for name in store.attributes["arrays"] if store.place.has_folder(name.split("/")[0])]
     bad: list[str] = []
     with progress_bar(f"verify {path}", len(here), "arrays") as progress:
         last = ""

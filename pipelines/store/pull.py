@@ -25,10 +25,10 @@ def pull(
     from pipelines.progress import progress_bar
     from pipelines.store.table import size
     from store import FeatureStore, StoreError
-    from store.copies import is_remote
-    from store.pull import checked_kinds
-    from store.pull import pull as fetch
-    from store.receipt import Receipt
+    from store.moving.pull import checked_kinds
+    from store.moving.pull import pull as fetch
+    from store.moving.receipt import Receipt
+    from store.places import is_remote
 
     places = Places.of(params)
     at_root = re.fullmatch(r".*?([^/]+)-[0-9a-f]{32}/*", feature_set)  # ROOT/NAME-KEY, the root being a folder
@@ -69,7 +69,7 @@ def push(
     from pipelines.places import Places, receipt_of
     from pipelines.publish import send
     from store import FeatureStore, StoreError
-    from store.receipt import Receipt
+    from store.moving.receipt import Receipt
 
     places = Places.of(params)
     if places.root is None:

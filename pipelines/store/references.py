@@ -11,7 +11,7 @@ from pipelines.places import FEATURES, RECEIPTS
 from pipelines.store.find import is_feature_set
 from pipelines.store.lock_files import Cache, Reference, is_lock_file, key_in, outs_of, references_of
 from store.errors import StoreError
-from store.receipt import Receipt, is_receipt_name
+from store.moving.receipt import Receipt, is_receipt_name
 
 # How refs are called, in the order in which they are looked through.
 REFS = {"refs/heads/": "branch ", "refs/remotes/": "remote branch ", "refs/tags/": "tag ", "refs/exps/": "experiment ", "": ""}
@@ -102,7 +102,7 @@ def _of_part(folder: Path) -> Reference | None:
         StoreError: it does not tell its key.
     """
     from store import FeatureStore
-    from store.stub import is_stub
+    from store.format.stub import is_stub
 
     try:
         store = FeatureStore.describe(folder)

@@ -138,7 +138,7 @@ def foreign(folder: Path) -> Path | None:
 
 def file_names() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """What files and folders of a feature set or its writer are called, by their path inside it."""
-    from store.layout import KINDS
+    from store.format.layout import KINDS
 
     group = rf"(?:{'|'.join(KINDS)})(?:/[\w-]{{1,100}})*"
     file = re.compile(rf"(?:journal|zarr\.json|{group}/zarr\.json|{group}/c/\d+(?:/0)*)(?:\.partial)?", re.ASCII)
@@ -154,7 +154,7 @@ def _nobody_writes(of: Path, key: str) -> Iterator[Path]:
     """
     from pipelines.store.find import STAGING
     from store import StoreError
-    from store.lock import Lock, holder
+    from store.writing.lock import Lock, holder
 
     place = of.parent / STAGING
     for other in sorted(place.glob("*.lock")):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from store.errors import StoreError
-from store.layout import SCALE
+from store.format.layout import SCALE
 
 __all__ = ["SCALE", "Cast", "Codec"]
 

@@ -1,15 +1,15 @@
 """The description that goes with exported arrays, and what must hold of one that comes back."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from store.array import ArrayReader
 from store.errors import StoreError
-from store.folder import Folder, ShardFile
-from store.layout import ATTRIBUTE, GROUP, SCALE, ArrayLayout, encoded, groups_of
-from store.reader import FeatureStore
+from store.format.array import ArrayReader
+from store.format.layout import ATTRIBUTE, GROUP, SCALE, ArrayLayout, encoded, groups_of
+from store.format.reader import FeatureStore
+from store.places.place import Place, ShardFile
 
 VERSION = 1  # of the description
 WRITTEN = ("key", "spec", "invalid", "arrays", "digest")  # what the writer puts among the group's attributes by itself
@@ -163,13 +163,13 @@ def _check_arrays(store: FeatureStore) -> None:
             raise StoreError(f"it has {name} with scales that are missing or do not fit it")
 
 
-class _Described(Folder):
+class _Described(Place):
     """Nothing but the zarr.json of a feature set."""
 
     def __init__(self, documents: Mapping[str, bytes]):
         self._documents = documents
 
-    def path(self, name: str) -> str:
+    def address(self, name: str = "") -> str:
         return f"its {name}" if name else "it"
 
     def content(self, name: str) -> bytes | None:
@@ -182,7 +182,16 @@ class _Described(Folder):
         return any(document.startswith(f"{name}/") for document in self._documents)
 
     def open(self, name: str, direct: bool | None = False) -> ShardFile:
-        raise StoreError(f"{self.path(name)} is only described; import it first")
+        raise StoreError(f"{self.address(name)} is only described; import it first")
+
+    def sizes(self) -> dict[str, int]:
+        return {}
+
+    def names(self) -> list[str]:
+        return []
+
+    def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
+        raise StoreError(f"{self.address(name)} is only described; import it first")
 
 
 DESCRIPTION = "description.json"

@@ -11,10 +11,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from store.disk import PARTIAL, sync_folder
 from store.errors import StoreError
-from store.lock import Lock
-from store.reader import FeatureStore
+from store.format.reader import FeatureStore
+from store.places.disk import PARTIAL, sync_folder
+from store.writing.lock import Lock
 
 Progress = Callable[[int], None]
 

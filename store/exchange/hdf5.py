@@ -11,8 +11,8 @@ import numpy as np
 from store.errors import StoreError
 from store.exchange.description import described, entry_of, header_of, is_constant, load_json
 from store.exchange.exchange import Exchange, Exported, Progress
-from store.layout import ATTRIBUTE, CHUNK_ROWS
-from store.reader import FeatureStore
+from store.format.layout import ATTRIBUTE, CHUNK_ROWS
+from store.format.reader import FeatureStore
 
 if TYPE_CHECKING:
     import h5py

@@ -8,8 +8,8 @@ import xxhash
 from store.errors import StoreError
 from store.exchange.description import WRITTEN, is_constant
 from store.exchange.exchange import Exported, Progress
-from store.reader import FeatureStore
-from store.writer import FeatureWriter
+from store.format.reader import FeatureStore
+from store.writing.writer import FeatureWriter
 
 
 def import_from(exported: Exported, out: Path, progress: Progress | None = None) -> FeatureStore:

@@ -9,7 +9,6 @@ from typing import BinaryIO, ClassVar
 import numpy as np
 from numpy.lib import format as npy
 
-from store.array import ArrayReader
 from store.errors import StoreError
 from store.exchange.description import (
     DESCRIPTION,
@@ -20,8 +19,9 @@ from store.exchange.description import (
     write_description,
 )
 from store.exchange.exchange import Exchange, Exported, Progress
-from store.layout import ArrayLayout
-from store.reader import FeatureStore
+from store.format.array import ArrayReader
+from store.format.layout import ArrayLayout
+from store.format.reader import FeatureStore
 
 
 class Npy(Exchange):

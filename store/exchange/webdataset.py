@@ -28,8 +28,8 @@ from store.exchange.description import (
 )
 from store.exchange.exchange import Exchange, Exported, Progress
 from store.exchange.npy import NpyFile, npy_header, read_npy_header, write_npy
-from store.layout import ArrayLayout
-from store.reader import FeatureStore
+from store.format.layout import ArrayLayout
+from store.format.reader import FeatureStore
 
 HEADER_NBYTES = 1 << 12  # more is no header of a .npy file of plain numbers
 

@@ -11,7 +11,7 @@ from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder, known_pretraining, load_encoder
 from extract.run import extract
 from store import BeyondClsError, FeatureStore
-from store.pretraining import JOINT, LABELS, MASKED, NAMES, UNKNOWN, UNTRAINED, Pretraining
+from store.format.pretraining import JOINT, LABELS, MASKED, NAMES, UNKNOWN, UNTRAINED, Pretraining
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
 from tests.features import as_older

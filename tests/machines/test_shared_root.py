@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.remotes import Folder
 from store import FeatureStore
-from store.receipt import Receipt
+from store.moving.receipt import Receipt
 from tests.machines import project as of
 from tests.machines.machine import git
 from tests.machines.objects import Locked

@@ -15,7 +15,7 @@ from store.exchange.description import (
     write_description,
 )
 from store.exchange.exchange import Exchange, Exported, Progress
-from store.reader import FeatureStore
+from store.format.reader import FeatureStore
 
 
 class Raw(Exchange):

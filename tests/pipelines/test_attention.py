@@ -13,7 +13,7 @@ from extract.encoders import Encoder
 from extract.run import extract
 from pipelines.attention import main
 from store import FeatureStore, StoreError
-from store.pretraining import JOINT, Pretraining
+from store.format.pretraining import JOINT, Pretraining
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import sharpen, tiny_encoder
 from tests.features import as_older, write_features

@@ -14,7 +14,7 @@ from probe.localisation.maps import attention_maps, probe_maps
 from probe.localisation.truths import truths_of
 from probe.saved import save_probe
 from store import FeatureStore
-from store.pretraining import Pretraining
+from store.format.pretraining import Pretraining
 from tests.features import as_older, write_features
 from tests.probe.localisation.features import write_boxed
 

@@ -13,10 +13,10 @@ import pytest
 
 from pipelines.places import Places, _disk_cache, named, open_features, receipt_of
 from store import BeyondClsError, FeatureStore, StoreError
-from store.pull import pull
-from store.receipt import Receipt
-from store.stub import write_stub
-from store.upload import upload
+from store.format.stub import write_stub
+from store.moving.pull import pull
+from store.moving.receipt import Receipt
+from store.moving.upload import upload
 from tests.features import write_features
 
 
@@ -64,7 +64,7 @@ def test_a_set_that_is_here_is_read_here(project):
 def test_kinds_that_are_here_are_read_here_and_others_at_the_root(project):
     pull(project.at, Path("features/one"), ["images", "cls"])
     store = open_features("features/one", project.params)
-    assert {name: array.folder.path("") for name, array in store.arrays.items()} == {
+    assert {name: array.place.address() for name, array in store.arrays.items()} == {
         name: "features/one" if name.split("/")[0] in ("images", "cls") else project.at for name in project.whole.arrays
     }
     assert same(store, project.whole)

@@ -17,12 +17,12 @@ from extract.encoders import load_encoder
 from extract.run import extract
 from pipelines import cli
 from store import FeatureStore, copies
-from store.copies import copies_at
-from store.layout import KINDS
-from store.lock import Lock
-from store.receipt import Receipt
-from store.stub import is_stub, write_stub
-from store.upload import upload
+from store.format.layout import KINDS
+from store.format.stub import is_stub, write_stub
+from store.moving.receipt import Receipt
+from store.moving.upload import upload
+from store.places import place_at
+from store.writing.lock import Lock
 from tests.extract.pictures import samples, write_tar
 from tests.folders import files
 from tests.forked import kill_after, start, status
@@ -194,7 +194,7 @@ def test_a_second_project_extracts_nothing(extracted, root, local, tmp_path, bey
     assert f"nothing to extract: {extracted['test']} is this very set" in said
     assert f"at {extracted['test']}" in said
     assert is_stub(folder / "features/mine-pictures")
-    assert {n.rpartition("-")[0] for n in copies_at(root).names()} == {"tiny-train", "tiny-test"}, "no second copy"
+    assert {n.rpartition("-")[0] for n in place_at(root).names()} == {"tiny-train", "tiny-test"}, "no second copy"
     for params in ((), ("--params", "params.yaml")):
         status, said = beyondcls("attention", "--features", "features/mine-pictures", "--out", "attention", *params)
         assert status == 0, said

@@ -17,11 +17,11 @@ import yaml
 
 from pipelines.store import leftovers
 from store import FeatureStore
-from store.copies import copies_at
-from store.lock import Lock
-from store.receipt import Receipt
-from store.stub import write_stub
-from store.upload import upload
+from store.format.stub import write_stub
+from store.moving.receipt import Receipt
+from store.moving.upload import upload
+from store.places import place_at
+from store.writing.lock import Lock
 from tests.features import write_features
 from tests.folders import files
 from tests.machines.machine import git
@@ -115,7 +115,7 @@ class Shared:
         return why
 
     def left(self) -> set[str]:
-        return {name.rpartition("-")[0] for name in copies_at(self.root).names() if not name.startswith(".")}
+        return {name.rpartition("-")[0] for name in place_at(self.root).names() if not name.startswith(".")}
 
 
 @pytest.fixture

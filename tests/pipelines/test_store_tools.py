@@ -17,8 +17,8 @@ from extract.datasets import open_images
 from pipelines import cli
 from pipelines.store.legible import options_of
 from store import FeatureStore, FeatureWriter
-from store.journal import add_record
-from store.lock import Lock
+from store.writing.journal import add_record
+from store.writing.lock import Lock
 from tests.features import write_features
 from tests.folders import files
 from tests.pipelines.test_cli import TEST_TAR, run

@@ -143,7 +143,7 @@ EDITS = {
         "the images of the steps|which images",
     ),
     "another view is shown": (
-        "store.order",
+        "store.loading.order",
         "default_rng([seed, n_views])",
         "default_rng([seed, n_views, 1])",
         "which images epochs show, in which order and view",
@@ -274,7 +274,9 @@ def test_of_a_study_with_one_head_edited_that_one_trains_as_it_would_among_all(s
 
 def test_where_features_are_streamed_a_head_trains_in_the_order_that_all_heads_make(sets, tmp_path, monkeypatch):
     """Rows are mixed within what a buffer holds, of all arrays that are read together: of fewer arrays it holds more rows."""
-    monkeypatch.setattr("store.loader.BUFFER_NBYTES", 3 * 2 * 16 * (9 * 8 * 2))  # of patch tokens two windows of a batch
+    monkeypatch.setattr(
+        "store.loading.loader.BUFFER_NBYTES", 3 * 2 * 16 * (9 * 8 * 2)
+    )  # of patch tokens two windows of a batch
     heads = {"all": HeadPlan(HeadSpec("abmilp", {"tokens": "all"}), RECIPE, (0,)), "two": HeadPlan(HeadSpec(), RECIPE, (0,))}
     edited = heads | {"two": replace(heads["two"], head=HeadSpec("abmilp", {"branches": 3}))}
     probe(*sets, tmp_path / "out", heads, placement="stream")

@@ -13,7 +13,7 @@ import xxhash
 import zarr
 
 from store import ArrayLayout, FeatureSpec, FeatureWriter
-from store.reader import with_digest
+from store.format.reader import with_digest
 
 N, SHARD, T, D = 150, 64, 3, 5  # three shards, the last one short and no multiple of a chunk
 INVALID = (7, 9, 100)  # rows, in two of the shards

@@ -4,8 +4,8 @@ import gc
 
 import torch
 
-from store.aligned import ALIGNMENT
-from store.buffers import Pool
+from store.loading.buffers import Pool
+from store.places.aligned import ALIGNMENT
 
 
 def test_what_is_dropped_is_used_again() -> None:

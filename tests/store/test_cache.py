@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import store.cache
-import store.cached
+import store.places.cache
+import store.places.cached
 from store import ArrayLayout, ArrayReader, FeatureStore, Loader, StoreError
-from store.cache import DIGEST_NBYTES, DiskCache
-from store.ledger import PARTIAL
+from store.places.cache import DIGEST_NBYTES, DiskCache
+from store.places.ledger import PARTIAL
 from tests.forked import CONTEXT, start
 from tests.store.conftest import flip, same, values, write
 from tests.store.service import Service
@@ -37,7 +37,7 @@ PLENTY = 1 << 30
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("store.cached.BLOCK_NBYTES", BLOCK)
+    monkeypatch.setattr("store.places.cached.BLOCK_NBYTES", BLOCK)
     monkeypatch.setattr("store.cache.PIECE_NBYTES", PIECE)
     Service.reset()
     yield
@@ -368,6 +368,6 @@ def test_a_set_read_for_long_was_used_lately(sets: list[Path], tmp_path: Path, m
     os.utime(mark, (5, 5))
     array.all()
     assert mark.stat().st_mtime == 5  # not at each read
-    monkeypatch.setattr("store.ledger.TOUCH_S", -1)
+    monkeypatch.setattr("store.places.ledger.TOUCH_S", -1)
     array.all()
     assert mark.stat().st_mtime > time.time() - 60

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store import disk
-from store.aligned import ALIGNMENT, aligned_memory, aligned_zeros, is_aligned
-from store.disk import write_file
+from store.places import disk
+from store.places.aligned import ALIGNMENT, aligned_memory, aligned_zeros, is_aligned
+from store.places.disk import write_file
 
 STEP = 4 * ALIGNMENT
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from store import disk
+from store.places import disk
 
 
 def test_a_file_is_replaced_not_changed(tmp_path: Path) -> None:

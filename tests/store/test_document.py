@@ -14,13 +14,13 @@ import xxhash
 
 from store import ArrayLayout, FeatureSpec, FeatureStore, FeatureWriter
 from store.codecs import CODECS, SCALE
-from store.journal import JOURNAL
-from store.layout import ATTRIBUTE, CHECKED_NBYTES, CHUNK_ROWS, DIGEST, GROUP, KINDS, groups_of, shard_rows_of
-from store.pretraining import FAMILIES
-from store.pull import PULLED
-from store.receipt import ArrayReceipt, Receipt
-from store.spec import FORMAT_VERSION
-from store.stub import is_stub, write_stub
+from store.format.layout import ATTRIBUTE, CHECKED_NBYTES, CHUNK_ROWS, DIGEST, GROUP, KINDS, groups_of, shard_rows_of
+from store.format.pretraining import FAMILIES
+from store.format.spec import FORMAT_VERSION
+from store.format.stub import is_stub, write_stub
+from store.moving.pull import PULLED
+from store.moving.receipt import ArrayReceipt, Receipt
+from store.writing.journal import JOURNAL
 from tests.features import write_features
 from tests.folders import files
 from tests.store.conftest import CONSTANTS, SPEC, layouts, same, unit_of

@@ -24,8 +24,8 @@ from store.exchange import form_of, get_exchange
 from store.exchange.description import _zarr_of, described, description_of
 from store.exchange.exchange import chosen_arrays
 from store.exchange.webdataset import WebDataset
-from store.layout import ATTRIBUTE
-from store.reader import with_digest
+from store.format.layout import ATTRIBUTE
+from store.format.reader import with_digest
 from tests.folders import files
 from tests.store.conftest import same
 from tests.store.exported import BYTES, PATCH, N, export, import_as, write_set

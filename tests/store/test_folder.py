@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from store import FeatureStore, Loader, StoreError, verify
-from store.aligned import ALIGNMENT, aligned_memory
-from store.folder import Local, open_folder
-from store.remote import Remote
+from store.places import place_at
+from store.places.aligned import ALIGNMENT, aligned_memory
 from tests.folders import files
 from tests.store.conftest import SPEC, N, same
 
@@ -113,7 +112,7 @@ def test_a_folder_is_listed_once(remote: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_names_of_files(remote: str, written: Path) -> None:
     there = files(written)
-    for folder in (open_folder(remote), open_folder(written)):
+    for folder in (place_at(remote), place_at(written)):
         assert isinstance(folder, Remote | Local)
         for name in there:
             assert folder.size(name) == len(there[name])
@@ -164,7 +163,7 @@ def test_a_shard_that_goes_after_opening(small: Path) -> None:
 
 def test_many_open_shards(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those used longest ago are closed."""
-    monkeypatch.setattr("store.array.OPEN_SHARDS", 2)
+    monkeypatch.setattr("store.format.array.OPEN_SHARDS", 2)
     array = FeatureStore.open(small).array("images/label")
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from store import FeatureStore, StoreError
-from store.disk import PARTIAL
+from store.places.disk import PARTIAL
 from tests.folders import files
 from tests.forked import CONTEXT, status
 from tests.store.conftest import ATTRIBUTES
@@ -43,7 +43,7 @@ class Limited:
 
 @pytest.mark.parametrize(("call", "code"), [("write", errno.ENOSPC), ("fsync", errno.EDQUOT), ("write", errno.EFBIG)])
 def test_space_runs_out_at_any_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
-    monkeypatch.setattr("store.layout.KINDS", ("images", "patch"))
+    monkeypatch.setattr("store.format.layout.KINDS", ("images", "patch"))
     expected = TINY.expected(tmp_path / "expected")
     for n in range(0, 1000, 3):
         path, written, limited, said = tmp_path / str(n) / "one", 0, Limited(call, n, code), ""

@@ -18,7 +18,7 @@ import xxhash
 
 from store import ArrayLayout, FeatureSpec, FeatureStore, Loader, StoreError, verify
 from store.codecs import get_codec
-from store.journal import JOURNAL
+from store.writing.journal import JOURNAL
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES, CONSTANTS, edit, layouts, put, values, write
 from tests.store.tiny import Tiny
@@ -130,7 +130,7 @@ def _inside(folder: Path) -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _few_files() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("store.layout.KINDS", ("images", "patch"))
+        patch.setattr("store.format.layout.KINDS", ("images", "patch"))
         yield
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from store import Loader, StoreError
-from store.join import join
+from store.loading.join import join
 from tests.features import write_features
 
 

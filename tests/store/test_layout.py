@@ -10,7 +10,7 @@ import pytest
 import xxhash
 
 from store import ArrayLayout
-from store.layout import CHUNK_ROWS, shard_rows_of
+from store.format.layout import CHUNK_ROWS, shard_rows_of
 from tests.store.conftest import shard_bytes, zarr_twin
 
 

@@ -14,9 +14,9 @@ import torch
 import xxhash
 
 from store import ArrayLayout, FeatureStore, Loader, StoreError
-from store.array import Verify
-from store.loader import Stats
-from store.placement import Placement
+from store.format.array import Verify
+from store.loading.loader import Stats
+from store.loading.placement import Placement
 from tests.forked import CONTEXT, start, status
 from tests.store.conftest import INVALID, N, flip, same, write
 from tests.store.tiny import Tiny
@@ -79,9 +79,9 @@ def test_auto(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = _loader(written, "auto")
     assert loader.placement == "memory"
     assert loader.nbytes == N * (3 * 5 * 2 + 8)
-    monkeypatch.setattr("store.placement.free_memory", lambda device: 2 * loader.nbytes - 1)
+    monkeypatch.setattr("store.loading.placement.free_memory", lambda device: 2 * loader.nbytes - 1)
     assert _loader(written, "auto").placement == "stream"
-    monkeypatch.setattr("store.placement.free_memory", lambda device: 2 * loader.nbytes)
+    monkeypatch.setattr("store.loading.placement.free_memory", lambda device: 2 * loader.nbytes)
     assert _loader(written, "auto").placement == "memory"
 
 
@@ -159,7 +159,7 @@ def test_sets_in_step(
     written: Path, other: FeatureStore, contents: dict[str, np.ndarray], placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the other set, the row that belongs to the same image; "auto" keeps what is small and streams the tokens."""
-    monkeypatch.setattr("store.placement.free_memory", lambda device: 60 * N)
+    monkeypatch.setattr("store.loading.placement.free_memory", lambda device: 60 * N)
     store = FeatureStore.open(written)
     joined = np.random.default_rng(0).permutation(200)[:N]
     arrays = {"a": store.tokens("patch"), "b": other.tokens("patch"), "valid of b": other.array("images/valid")}
@@ -471,7 +471,7 @@ def test_what_is_kept_on_a_device_needs_no_copy(written: Path, monkeypatch: pyte
     store = FeatureStore.open(written)
     arrays = {"patch": store.tokens("patch"), "cls": store.tokens("cls")}
     expected = list(Loader(arrays, store.labels, batch_size=32, placement="memory").epoch(5))
-    monkeypatch.setattr("store.loader.place", lambda arrays, *_: (dict.fromkeys(arrays, "device"), "test"))
+    monkeypatch.setattr("store.loading.loader.place", lambda arrays, *_: (dict.fromkeys(arrays, "device"), "test"))
     loader = Loader(arrays, store.labels, batch_size=32)
     assert loader.placement == "device"
     for batch, other in zip(loader.epoch(5), expected, strict=True):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from store import FeatureWriter, StoreError
-from store.lock import Lock, _owner
+from store.writing.lock import Lock, _owner
 from tests.forked import CONTEXT, start
 from tests.store.conftest import CONSTANTS, SPEC, layouts
 

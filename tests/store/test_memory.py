@@ -6,7 +6,7 @@ import psutil
 import pytest
 import torch
 
-from store import memory
+from store.loading import memory
 
 CPU = torch.device("cpu")
 

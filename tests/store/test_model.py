@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from store import FeatureStore, FeatureWriter, verify
-from store.disk import PARTIAL
-from store.journal import JOURNAL
-from store.repair import salvage
+from store.places.disk import PARTIAL
+from store.writing.journal import JOURNAL
+from store.writing.repair import salvage
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES, flip
 from tests.store.tiny import MAX, Tiny, notes

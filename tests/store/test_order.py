@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.order import Order, shuffle_quality
+from store.loading.order import Order, shuffle_quality
 
 ORDERS = st.builds(
     Order,

@@ -10,9 +10,9 @@ import pytest
 import zarr
 
 from store import ArrayLayout, FeatureStore
-from store.array import ArrayReader
 from store.codecs import CODECS
-from store.layout import ATTRIBUTE
+from store.format.array import ArrayReader
+from store.format.layout import ATTRIBUTE
 from tests.store.conftest import SPEC, same, values, write, zarr_twin
 
 N = 75

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from store import FeatureStore, StoreError
-from store.array import ArrayReader
-from store.placement import PLACEMENTS, free_memory, place
+from store.format.array import ArrayReader
+from store.loading.placement import PLACEMENTS, free_memory, place
 from tests.store.conftest import N
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -26,7 +26,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], None]:
     """Sets the free memory of CPU and GPU."""
 
     def change(cpu: float, gpu: float) -> None:
-        monkeypatch.setattr("store.placement.free_memory", lambda d: cpu if d.type == "cpu" else gpu)
+        monkeypatch.setattr("store.loading.placement.free_memory", lambda d: cpu if d.type == "cpu" else gpu)
 
     return change
 

@@ -14,10 +14,10 @@ import pytest
 import xxhash
 
 from store import FeatureStore, verify
-from store.disk import exchange
 from store.errors import StoreError
-from store.journal import JOURNAL, read_records
-from store.writer import discard_staging
+from store.places.disk import exchange
+from store.writing.journal import JOURNAL, read_records
+from store.writing.writer import discard_staging
 from tests.folders import files
 from tests.store.tiny import Tiny
 
@@ -61,7 +61,7 @@ class Disk:
         patch.setattr(os, "open", opened)
         for name in CHANGING:
             patch.setattr(os, name, self._wrapped(name, getattr(os, name)))
-        patch.setattr("store.writer.exchange", self._wrapped("exchange", exchange))
+        patch.setattr("store.writing.writer.exchange", self._wrapped("exchange", exchange))
         self._record()
 
     def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -189,7 +189,7 @@ def _go_on(root: Path, tiny: Tiny, old: dict[str, bytes], expected: dict[str, by
 
 @pytest.mark.parametrize("extended", [False, True])
 def test_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extended: bool) -> None:
-    monkeypatch.setattr("store.layout.KINDS", ("images", "patch"))  # fewer files, fewer moments
+    monkeypatch.setattr("store.format.layout.KINDS", ("images", "patch"))  # fewer files, fewer moments
     new = Tiny(50, (3, 5), lean=True) if extended else Tiny(40, (3,), lean=True)
     expected = dict(new.expected(tmp_path / "expected/one"))
     root = tmp_path / "disk"

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store import ArrayLayout, FeatureStore, Loader, StoreError, verify
-from store.array import Verify
+from store.format.array import Verify
 from tests.folders import files
 from tests.store.conftest import CONSTANTS, SHARD, SPEC, N, T, edit, flip, layouts, put, same, values, write
 

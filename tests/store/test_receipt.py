@@ -12,8 +12,8 @@ import pytest
 import xxhash
 
 from store import FeatureStore, StoreError
-from store.array import ArrayReader
-from store.receipt import Receipt
+from store.format.array import ArrayReader
+from store.moving.receipt import Receipt
 from tests.store.conftest import SPEC, N, layouts, values, write
 
 

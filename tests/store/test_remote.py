@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from store import ArrayLayout, FeatureStore, Loader, StoreError, verify
-from store.remote import PIECE_NBYTES, REQUESTS, Remote
+from store.places.object_store import PIECE_NBYTES, REQUESTS, ObjectStore
 from tests.s3 import served
 from tests.store.conftest import SPEC, N, same, values, write
 from tests.store.service import Service
@@ -184,7 +184,7 @@ def _check_s3(fs: Any, written: Path, contents: dict[str, np.ndarray]) -> None:
         if file.is_file():
             fs.pipe(f"bucket/sets/one/{file.relative_to(written)}", file.read_bytes())
     store = FeatureStore.open("s3://bucket/sets/one", key=SPEC.key)
-    assert isinstance(store.folder, Remote)
+    assert isinstance(store.place, ObjectStore)
     assert store.folder._fs.config_kwargs == {"max_pool_connections": REQUESTS, "read_timeout": 7}
     rows = np.random.default_rng(0).permutation(N)
     for name, got in store.rows(rows).items():
@@ -195,6 +195,6 @@ def _check_s3(fs: Any, written: Path, contents: dict[str, np.ndarray]) -> None:
     half = os.urandom(fs.size(f"bucket/sets/one/{WIDE}/c/0/0/0") // 2)
     fs.pipe(f"bucket/sets/one/{WIDE}/c/0/0/0", half)
     with pytest.raises(StoreError, match=f"s3://bucket/sets/one/{WIDE}/c/0/0/0 (gave|cannot be read)"):
-        store.folder.open(f"{WIDE}/c/0/0/0").read(len(half) - 10, 20, memoryview(b""))
+        store.place.open(f"{WIDE}/c/0/0/0").read(len(half) - 10, 20, memoryview(b""))
     with pytest.raises(StoreError, match=f"{WIDE}/c/0/0/0 has {len(half)} bytes, expected"):
         FeatureStore.open("s3://bucket/sets/one")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from store import FeatureStore, Loader, StoreError, read_ids, rows_of_ids
-from store.layout import ArrayLayout
-from store.spec import FeatureSpec
-from store.writer import FeatureWriter
+from store.format.layout import ArrayLayout
+from store.format.spec import FeatureSpec
+from store.writing.writer import FeatureWriter
 
 TRAIN = ["n01440764/n01440764_10026", "n01440764/n01440764_9", "n01443537/n01443537_2", "a.b/n01443537_2", "plain"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from store import FeatureStore, FeatureWriter, StoreError, verify
-from store.journal import JOURNAL, journals, read_records
-from store.lock import BusyError, Lock, holder
+from store.writing.journal import JOURNAL, journals, read_records
+from store.writing.lock import BusyError, Lock, holder
 from tests.folders import files
 from tests.forked import CONTEXT, start
 from tests.store.conftest import ATTRIBUTES

@@ -15,12 +15,12 @@ import fsspec  # type: ignore[import-untyped]
 import pytest
 
 from store import FeatureStore, StoreError, copies, transfer
-from store import pull as pulling
-from store.parallel import each
-from store.pull import PULLED, pull
-from store.receipt import Receipt
-from store.stub import is_stub, write_stub
-from store.upload import upload
+from store.format.stub import is_stub, write_stub
+from store.moving import pull as pulling
+from store.moving.pull import PULLED, pull
+from store.moving.receipt import Receipt
+from store.moving.upload import upload
+from store.places.parallel import each
 from tests.folders import files
 from tests.forked import kill_after, status
 from tests.store.conftest import flip, layouts, values, write
@@ -67,7 +67,7 @@ def stop_after(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
             done.append(name)
 
         monkeypatch.setattr(kind, "put", put)
-    monkeypatch.setattr("store.upload.AT_ONCE", 1)
+    monkeypatch.setattr("store.moving.upload.AT_ONCE", 1)
 
 
 def upload_until_killed(path: Path, address: str) -> None:
@@ -113,7 +113,7 @@ class TestUpload:
         with monkeypatch.context() as patch:
             again: list[str] = []
             real = transfer.pieces
-            patch.setattr("store.upload.pieces", lambda a, i: again.append(a.layout.file(i)) or real(a, i))  # type: ignore[func-returns-value]
+            patch.setattr("store.moving.upload.pieces", lambda a, i: again.append(a.layout.file(i)) or real(a, i))  # type: ignore[func-returns-value]
             upload(store, address)
         assert not before & set(again), "what is there is not sent again"
         assert content(address) == files(written)
@@ -232,7 +232,7 @@ class TestPull:
         assert not (out / "patch").exists()
         fetched: list[str] = []
         real = transfer.pieces
-        monkeypatch.setattr("store.pull.pieces", lambda a, i: fetched.append(a.name) or real(a, i))  # type: ignore[func-returns-value]
+        monkeypatch.setattr("store.moving.pull.pieces", lambda a, i: fetched.append(a.name) or real(a, i))  # type: ignore[func-returns-value]
         told: list[int] = []
         pull(shared, out, ["cls", "patch"], told.append)
         assert set(fetched) == {"patch/block3/view0", "patch/block5/view0"}
@@ -340,7 +340,7 @@ class TestPull:
             pull(shared, tmp_path / "one")
 
     def test_two_at_a_time(self, shared: str, tmp_path: Path) -> None:
-        from store.lock import Lock
+        from store.writing.lock import Lock
 
         key = FeatureStore.open(shared).spec.key
         lock = Lock(tmp_path / PULLED / f"one-{key}.lock", "one")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from store import FeatureStore, Loader, StoreError
-from store.array import ArrayReader
-from store.placement import Placement
+from store.format.array import ArrayReader
+from store.loading.placement import Placement
 from tests.store.tiny import Tiny
 
 N, VIEWS = 200, 3

@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 from store import ArrayLayout, FeatureStore, FeatureWriter, StoreError
-from store.journal import JOURNAL
+from store.writing.journal import JOURNAL
 from tests.folders import files
 from tests.store.conftest import (
     ATTRIBUTES,

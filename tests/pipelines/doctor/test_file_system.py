@@ -49,8 +49,8 @@ def test_no_locks(tmp_path, monkeypatch, mounted, kind, hint):
     ("broken", "by", "state", "words"),
     [
         ("fcntl.flock", lambda file, how: None, "problem", "file locks keep nobody out"),
-        ("store.disk.exchange", refuse(errno.EXDEV), "problem", "renamed"),
-        ("store.disk.exchange", lambda one, other: None, "problem", "renamed"),
+        ("store.places.disk.exchange", refuse(errno.EXDEV), "problem", "renamed"),
+        ("store.places.disk.exchange", lambda one, other: None, "problem", "renamed"),
         ("tempfile.TemporaryDirectory", refuse(errno.EACCES), "note", "cannot be written to (Permission denied)"),
     ],
 )

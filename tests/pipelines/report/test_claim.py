@@ -7,7 +7,7 @@ import pytest
 from pipelines.report.claim import claim, lead_of
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Text
-from store.pretraining import JOINT, MASKED, Pretraining
+from store.format.pretraining import JOINT, MASKED, Pretraining
 from tests.pipelines.report.written import write_attention, write_probe
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.report.collect import Folders, collect
 from store import BeyondClsError
-from store.pretraining import MASKED, UNTRAINED
+from store.format.pretraining import MASKED, UNTRAINED
 from tests.pipelines.report.written import write_all, write_attention, write_probe
 
 

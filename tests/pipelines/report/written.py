@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from extract.datasets import open_images
-from store.pretraining import JOINT, LABELS, MASKED, UNKNOWN, Pretraining
+from store.format.pretraining import JOINT, LABELS, MASKED, UNKNOWN, Pretraining
 
 CLASSES = ("<script>alert(1)</script>", "dog", "cat")
 STATISTICS = ("cls_self", "cls_patch_entropy", "patch_self", "patch_patch_entropy")

@@ -1,0 +1,342 @@
+"""One array of a feature set, read row by row from its shard files (docs/store-format.md)."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import xxhash
+
+from store.errors import StoreError
+from store.format.layout import ATTRIBUTE, DIGEST_NBYTES, SCALE, ArrayLayout
+from store.places.aligned import ALIGNMENT, aligned_memory, scratch
+from store.places.parallel import each
+from store.places.place import PIECE_NBYTES, Place, ShardFile
+
+if TYPE_CHECKING:
+    from store.codecs import Codec
+
+Verify = Literal["first", "always", "never"]
+PLAIN = (None, "float16", "float32")  # codecs that need no decoding, and so no torch, whose import takes seconds
+VERIFY = ("first", "always", "never")
+BLOCK_ROWS = 32  # neighbours that a shuffled epoch keeps together when it reads a disk, at most
+OPEN_SHARDS = 64  # kept open, of each array
+
+
+class ArrayReader:
+    """Rows of one array.
+
+    Args:
+        place: of the feature set.
+        name: of the array, its path there.
+        meta: its zarr.json.
+        verify: compare what is read with its digest when it is first read by this process ("first"), each time, or never.
+
+    Attributes:
+        layout: of the stored array.
+        shards: what its zarr.json says of each shard.
+        scale: the array of scales, for codecs that have one.
+
+    Raises:
+        StoreError: the metadata is not of this format.
+    """
+
+    def __init__(self, place: Place, name: str, meta: Mapping[str, Any], verify: Verify = "first"):
+        self.name, self.place, self.verify = name, place, verify
+        self.scale: ArrayReader | None = None
+        file = place.address(f"{name}/zarr.json")
+        try:
+            self.layout = ArrayLayout.from_zarr(name, meta)
+            codec, stored_as = self.layout.codec, self.layout.dtype
+            if codec is not None and stored_as != (codec if codec in PLAIN else self._codec.zarr_dtype):
+                raise ValueError(f"{codec} stored as {stored_as}")
+            self.shards: list[dict[str, Any]] = meta["attributes"][ATTRIBUTE]["shards"]
+            given = [(s["rows"], s["nbytes"]) for s in self.shards]
+            expected_digests = all(isinstance(s["xxh3_128"], str) for s in self.shards)
+            n = min(self.layout.n_shards, len(given) + 1)
+            expected = [(list(self.layout.rows(i)), self.layout.nbytes(i)) for i in range(n)]
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError, OverflowError) as error:
+            raise StoreError(
+                f"{file} does not describe an array of this store ({error!r}); pull or extract it again"
+            ) from error
+        if given != expected or not expected_digests:
+            raise StoreError(f"{file}: rows or bytes of its shards do not fit its shape; pull or extract the feature set again")
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock = Lock()
+        self._open: OrderedDict[tuple[int, bool | None], ShardFile] = OrderedDict()
+        self._digests: dict[int, bytes] = {}
+        self._touched: dict[int, Lock] = {}  # held while the tail of a shard is read
+        self._seen: dict[int, bytearray] = {}  # 1 for each digest of a shard that was compared
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without open files: a reader can be sent to another process, which checks for itself."""
+        return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_open", "_touched", "_digests", "_seen")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+    def __repr__(self) -> str:
+        return f"ArrayReader({self.name!r}, {list(self.shape)}, {self.layout.codec or self.dtype})"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the values that `rows` gives."""
+        if self.layout.codec in PLAIN:
+            return self.layout.shape
+        return self._codec.shape(self.layout.shape)
+
+    @property
+    def scale_shape(self) -> tuple[tuple[int, ...], str] | None:
+        """Shape and dtype that the array of scales must have; None for codecs without."""
+        return None if self.layout.codec in PLAIN else self._codec.parts(self.shape).get(SCALE)
+
+    @property
+    def _codec(self) -> "Codec":
+        from store.codecs import get_codec
+
+        return get_codec(self.layout.codec or "")
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the values that `rows` gives: float32 where numpy cannot hold what is stored."""
+        return np.dtype(self.layout.dtype if self.layout.codec in PLAIN else "float32")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored rows, scales included."""
+        return self.layout.row_nbytes * self.shape[0] + (self.scale.nbytes if self.scale else 0)
+
+    def all(self) -> np.ndarray:
+        """The whole array."""
+        return self.rows(np.arange(self.shape[0]))
+
+    def rows(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Rows in the order of `indices`, [n, ...], decoded.
+
+        Raises:
+            StoreError: an index is out of range or no integer, or bytes are not those that were written.
+        """
+        stored = self.stored(indices)
+        if stored.dtype == self.dtype and self.scale is None:
+            return stored
+        import torch
+
+        codec = self._codec
+        parts = {"": torch.from_numpy(stored.view(np.uint8)).view(codec.stored)}
+        if self.scale is not None:
+            parts[SCALE] = torch.from_numpy(self.scale.stored(indices))
+        return codec.decode(parts).numpy()
+
+    def stored(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Rows as they are stored, in the order of `indices`; read in the order of the disk, neighbours at once.
+
+        Raises:
+            StoreError: as `rows`.
+        """
+        wanted = self._checked(indices)
+        out = np.empty((len(wanted), *self.layout.shape[1:]), np.dtype(self.layout.dtype))
+        flat = out.reshape(len(wanted), -1).view(np.uint8) if len(wanted) else out
+        order = np.argsort(wanted, kind="stable")
+        ordered = wanted[order]
+        needed = self.scratch_nbytes(self.piece_rows)
+
+        def read(run: tuple[int, int]) -> None:
+            start, stop = run
+            first = int(ordered[start])
+            found = np.frombuffer(self.fetch(first, int(ordered[stop - 1]) + 1, scratch(needed)), np.uint8)
+            rows = found.reshape(-1, self.layout.row_nbytes)
+            flat[order[start:stop]] = rows if len(rows) == stop - start else rows[ordered[start:stop] - first]
+
+        runs = list(self.runs(ordered))
+        for _ in each(read, runs, min(self.place.requests, len(runs))):
+            pass
+        return out
+
+    def _checked(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        wanted = np.asarray(indices)
+        if wanted.size and wanted.dtype.kind not in "iu":
+            raise StoreError(f"{self.name}: row numbers are expected, {wanted.dtype} given; of a mask, take np.flatnonzero")
+        if wanted.size and (wanted.min() < 0 or wanted.max() >= self.shape[0]):
+            raise StoreError(
+                f"{self.name}: rows {wanted.min()} to {wanted.max()} asked for, it has rows 0 to {self.shape[0] - 1}"
+            )
+        return wanted.astype(np.int64)
+
+    @property
+    def piece_rows(self) -> int:
+        """Rows that are read at once: whole digests, about a MiB from a disk, more over a network."""
+        return self._rows_of(self.place.piece_nbytes)
+
+    @property
+    def block_rows(self) -> int:
+        """Neighbours that a shuffled epoch keeps together by default."""
+        if self.place.block_nbytes is None:
+            return min(self._rows_of(PIECE_NBYTES), BLOCK_ROWS)
+        return self._rows_of(self.place.block_nbytes)
+
+    def _rows_of(self, nbytes: int) -> int:
+        checked = self.layout.checked_rows
+        return max(1, nbytes // (checked * self.layout.row_nbytes)) * checked
+
+    def scratch_nbytes(self, n_rows: int) -> int:
+        """Memory that `fetch` needs for this many neighbouring rows."""
+        return (n_rows + 2 * self.layout.checked_rows) * self.layout.row_nbytes + 2 * ALIGNMENT
+
+    def runs(self, ordered: np.ndarray) -> Iterator[tuple[int, int]]:
+        """Ranges of `ordered` (ascending rows) to read at once: neighbours in one shard, at most `piece_rows` rows.
+
+        Where each read is a request, rows count as neighbours if their digests are: what lies between is read anyway, to be
+        compared. Such a range has no row twice.
+        """
+        if not len(ordered):
+            return
+        piece, shard_rows = self.piece_rows, self.layout.shard_rows
+        within = ordered % shard_rows // piece + ordered // shard_rows * (shard_rows // piece + 1)
+        apart = np.diff(ordered) > 1
+        if self.place.requests > 1:
+            apart = (np.diff(ordered // self.layout.checked_rows) > 1) | (np.diff(ordered) == 0)
+        ends = np.flatnonzero(apart | (np.diff(within) != 0)) + 1
+        yield from pairwise([0, *ends.tolist(), len(ordered)])
+
+    def fetch(self, start: int, stop: int, scratch: memoryview, direct: bool | None = False) -> memoryview:
+        """Bytes of the rows start…stop - 1, of one shard; they lie in `scratch` (of `scratch_nbytes`) or elsewhere.
+
+        Raises:
+            StoreError: they are not those that were written.
+        """
+        shard, first, last, file, unchecked = self._planned(start, stop, direct)
+        checked, nbytes = self.layout.checked_rows, self.layout.row_nbytes
+        # Whole pieces around what is wanted, as far as they are to be compared.
+        begin = min(first, unchecked[0] * checked) if unchecked else first
+        end = max(last, (unchecked[-1] + 1) * checked) if unchecked else last
+        read = file.read(begin * nbytes, (end - begin) * nbytes, scratch)
+        if len(read) != (end - begin) * nbytes:
+            raise self._ended(shard)
+        for piece in unchecked:
+            at = (piece * checked - begin) * nbytes
+            self._compare(shard, piece, xxhash.xxh3_128_digest(read[at : at + checked * nbytes]), self._digests[shard])
+            self._seen[shard][piece] = 1
+        return read[(first - begin) * nbytes : (last - begin) * nbytes]
+
+    def fetch_into(self, start: int, stop: int, views: list[memoryview], direct: bool | None = False) -> bool:
+        """As `fetch`, each row into its own memory at once; False if that cannot be done here.
+
+        Raises:
+            StoreError: they are not those that were written.
+        """
+        shard, first, last, file, unchecked = self._planned(start, stop, direct)
+        checked = self.layout.checked_rows
+        if unchecked and (first % checked or last % checked):
+            return False  # their digests cover other rows too
+        if not file.read_into(first * self.layout.row_nbytes, views):
+            return False
+        for piece in unchecked:
+            digest = xxhash.xxh3_128()
+            for view in views[piece * checked - first : (piece + 1) * checked - first]:
+                digest.update(view)
+            self._compare(shard, piece, digest.digest(), self._digests[shard])
+            self._seen[shard][piece] = 1
+        return True
+
+    def _planned(self, start: int, stop: int, direct: bool | None) -> tuple[int, int, int, ShardFile, Sequence[int]]:
+        """Where rows lie: shard, first row and one past the last in it, its file, and the pieces that are to be compared."""
+        shard = start // self.layout.shard_rows
+        base, checked = shard * self.layout.shard_rows, self.layout.checked_rows
+        first, last, file = start - base, stop - base, self._file(shard, direct)
+        if self.verify == "never":
+            return shard, first, last, file, ()
+        pieces, seen = range(first // checked, -(-last // checked)), self._seen_of(shard, file)
+        return shard, first, last, file, pieces if self.verify == "always" else [i for i in pieces if not seen[i]]
+
+    def _ended(self, shard: int) -> StoreError:
+        return StoreError(f"{self._path(shard)} ended while it was read; pull or extract it again")
+
+    def _compare(self, shard: int, piece: int, digest: bytes, digests: bytes) -> None:
+        if digest != digests[DIGEST_NBYTES * piece : DIGEST_NBYTES * (piece + 1)]:
+            raise self._damaged(shard, piece)
+
+    def _damaged(self, shard: int, piece: int | None = None) -> StoreError:
+        rows = "its tail"
+        if piece is not None:
+            first = self.layout.rows(shard)[0] + piece * self.layout.checked_rows
+            last = min(first + self.layout.checked_rows, self.layout.rows(shard)[1]) - 1
+            rows = f"rows {first} to {last}" if last >= first else "its padding"
+        return StoreError(
+            f"{self._path(shard)} is damaged ({rows}): its bytes do not have the digest that was written down; "
+            "pull or extract it again, or see `beyondcls store repair`"
+        )
+
+    def _seen_of(self, shard: int, file: ShardFile) -> bytearray:
+        """Which pieces of a shard were compared; its tail is, when it is first touched."""
+        if (seen := self._seen.get(shard)) is None:
+            with self._lock:
+                touched = self._touched.setdefault(shard, Lock())
+            with touched:  # threads that come at once wait for the first one: a tail is read once
+                if (seen := self._seen.get(shard)) is None:
+                    self._digests[shard] = self.tail(shard, file)
+                    seen = self._seen[shard] = bytearray(self.layout.n_digests(shard))
+        return seen
+
+    def tail(self, shard: int, file: ShardFile) -> bytes:
+        """A shard's digests and index, compared with what zarr.json says of them.
+
+        Raises:
+            StoreError: they are damaged.
+        """
+        tail = read_tail(file, self.layout, shard)
+        if xxhash.xxh3_128_hexdigest(tail) != self.shards[shard]["xxh3_128"]:
+            raise self._damaged(shard)
+        return tail
+
+    def problem(self, shard: int) -> str | None:
+        """What is wrong with a shard as far as its size tells."""
+        start, stop = self.layout.rows(shard)
+        if (size := self.place.size(self.layout.file(shard))) is None:
+            return f"{self._path(shard)} is missing (rows {start} to {stop - 1} of {self.name}); pull or extract it again"
+        if size != (nbytes := self.layout.nbytes(shard)):
+            return f"{self._path(shard)} has {size} bytes, expected {nbytes}; pull or extract it again"
+        return None
+
+    def check(self, shard: int) -> None:
+        """Read a whole shard and compare it with its digests.
+
+        Raises:
+            StoreError: it is missing, cut or damaged.
+        """
+        if problem := self.problem(shard):
+            raise StoreError(problem)
+        layout, file = self.layout, self.place.open(self.layout.file(shard))
+        digests = self.tail(shard, file)
+        step, piece = layout.checked_rows * layout.row_nbytes, self.piece_rows * layout.row_nbytes
+        memory = scratch(piece + 2 * ALIGNMENT)
+        for begin in range(0, data_nbytes := layout.data_nbytes(shard), piece):
+            nbytes = min(piece, data_nbytes - begin)
+            read = file.read(begin, nbytes, memory)
+            if len(read) != nbytes:
+                raise self._ended(shard)
+            for at in range(0, nbytes, step):
+                self._compare(shard, (begin + at) // step, xxhash.xxh3_128_digest(read[at : at + step]), digests)
+
+    def _path(self, shard: int) -> str:
+        return self.place.address(self.layout.file(shard))
+
+    def _file(self, shard: int, direct: bool | None) -> ShardFile:
+        """A shard, kept open; those used longest ago are let go, and closed once no thread reads them."""
+        with self._lock:
+            if (file := self._open.pop((shard, direct), None)) is None:
+                file = self.place.open(self.layout.file(shard), direct)
+                if len(self._open) >= OPEN_SHARDS:
+                    self._open.popitem(last=False)
+            self._open[shard, direct] = file
+            return file
+
+
+def read_tail(file: ShardFile, layout: ArrayLayout, shard: int) -> bytes:
+    """The tail of a shard file: its digests and its index."""
+    begin, nbytes = layout.data_nbytes(shard), layout.nbytes(shard)
+    return bytes(file.read(begin, nbytes - begin, aligned_memory(nbytes - begin + 2 * ALIGNMENT)))

@@ -1,0 +1,354 @@
+"""Reading a feature set: checked on opening, each shard's digest checked when it is first touched."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import xxhash
+
+from store.errors import StoreError, unknown
+from store.format.array import VERIFY, ArrayReader, Verify
+from store.format.layout import ATTRIBUTE, GROUP, SCALE, encoded
+from store.format.spec import FORMAT_VERSION, FeatureSpec
+from store.places import LocalFolder, place_at
+from store.places.place import Place
+
+if TYPE_CHECKING:
+    import zarr
+    from torch import Tensor
+
+    from store.places.cache import DiskCache
+
+
+class FeatureStore:
+    """One feature set on disk: the features of one encoder for one data set.
+
+    A copy may lack whole kinds (`patch`, `cls`, …): pulling only what a probe reads is meant to work. What is there must be
+    complete.
+
+    Attributes:
+        place: where it is.
+        spec: what it holds (FeatureSpec).
+        attributes: `encoder` (name), `classes` (names or None), `invalid` (rows recorded as unreadable), `norm_eps`.
+        arrays: the arrays whose kind is in this copy, by name, e.g. `patch/block5/view0`.
+    """
+
+    def __init__(self, place: Place, spec: FeatureSpec, attributes: Mapping[str, Any], verify: Verify):
+        self.place, self.spec, self.attributes, self.verify = place, spec, attributes, verify
+        self.arrays: dict[str, ArrayReader] = {}
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        key: str | None = None,
+        verify: Verify = "first",
+        cache: "DiskCache | None" = None,
+    ) -> "FeatureStore":
+        """Open and check a feature set.
+
+        Args:
+            path: its folder, or its address in an object store (s3://…, through fsspec).
+            key: the key it must have; any by default.
+            verify: compare rows with their digest when this process first reads them ("first"), each time ("always") or
+                "never".
+            cache: keeps on this machine's disk what is read from an object store; of no use for a local folder.
+
+        Raises:
+            StoreError: not a feature set, another key or format version, edited metadata, missing or cut shards.
+        """
+        if verify not in VERIFY:
+            raise StoreError(unknown("verify", verify, VERIFY))
+        store = cls.describe(path, key, verify)
+        if cache is not None and not isinstance(store.place, LocalFolder):
+            store.place = through(cache, store.place, store.spec.key, store.attributes["digest"])
+        there = [name for name in store.attributes["arrays"] if store.place.has_folder(_kind(name))]
+        store.expect(there)
+        for name in there:
+            store.add(name)
+        for array in store.arrays.values():
+            scale = array.scale.layout if array.scale is not None else None
+            if array.scale_shape != (scale and (scale.shape, scale.dtype)):
+                raise StoreError(f"{store.place.address(array.name)}: its scales are missing or do not fit; extract it again")
+            for shard in range(array.layout.n_shards):
+                if problem := array.problem(shard):
+                    raise StoreError(problem)
+        return store
+
+    @classmethod
+    def describe(cls, path: str | os.PathLike[str] | Place, key: str | None = None, verify: Verify = "first") -> "FeatureStore":
+        """A feature set whose description was checked, but none of its arrays yet: `arrays` is empty.
+
+        Raises:
+            StoreError: as `open`, as far as the group's zarr.json tells.
+        """
+        place = place_at(path)
+        spec, attributes = _describe(place)
+        where = place.address()
+        if attributes["key"] != spec.key:
+            raise StoreError(
+                f"{where}: its key {attributes['key']} does not belong to its description, which has {spec.key}; "
+                "extract it again"
+            )
+        if key is not None and key != spec.key:
+            raise StoreError(
+                f"{where} has key {spec.key}, expected {key}: other weights, transform, blocks or data; "
+                "extract it again or name the right folder"
+            )
+        return cls(place, spec, attributes, verify)
+
+    def expect(self, names: Sequence[str]) -> None:
+        """Arrays that will be added: their descriptions can be fetched at once."""
+        parts = [name.split("/") for name in names]
+        self.place.expect({f"{'/'.join(p[:i])}/zarr.json" for p in parts for i in range(1, len(p) + 1)})
+
+    def add(self, name: str) -> ArrayReader:
+        """Open one of the arrays that the description names.
+
+        Raises:
+            StoreError: its zarr.json is missing, was changed, or is not of this format.
+        """
+        parts = name.split("/")
+        for group in ("/".join(parts[:i]) for i in range(1, len(parts))):
+            if self.place.content(f"{group}/zarr.json") != GROUP:
+                file = self.place.address(f"{group}/zarr.json")
+                raise StoreError(f"{file} is missing or was changed; pull or extract the feature set again")
+        file, text = self.place.address(f"{name}/zarr.json"), self.place.content(f"{name}/zarr.json")
+        if text is None or xxhash.xxh3_128_hexdigest(text) != self.attributes["arrays"][name]:
+            state = "is missing" if text is None else "was changed"
+            raise StoreError(f"{file} {state} since the feature set was written; pull or extract it again")
+        try:
+            meta = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise StoreError(f"{file} is not JSON ({error!r}); pull or extract it again") from error
+        array = ArrayReader(self.place, name, meta, self.verify)
+        if _kind(name) != "norm" and array.shape[0] != self.spec.n_images:
+            raise StoreError(f"{file} has {array.shape[0]} rows for {self.spec.n_images} images; extract it again")
+        self.arrays[name] = array
+        self._add_scale(array)
+        return array
+
+    def _add_scale(self, array: ArrayReader) -> None:
+        """Give an array its scales, whichever of the two was opened first."""
+        main = self.arrays.get(array.name.removesuffix(SCALE))
+        scale = self.arrays.get(array.name.removesuffix(SCALE) + SCALE)
+        if main is not None and scale is not None:
+            main.scale = scale
+
+    @property
+    def path(self) -> Path:
+        """Its folder.
+
+        Raises:
+            StoreError: it lies in an object store, where this cannot be done.
+        """
+        if not isinstance(self.place, LocalFolder):
+            raise StoreError(f"{self.place.address()} is no local folder; copy it here first")
+        return self.place.folder
+
+    @property
+    def where(self) -> str:
+        """Its folder or address, for messages."""
+        return self.place.address()
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return self.spec.n_images
+
+    def __repr__(self) -> str:
+        return f"FeatureStore({self.where!r}, {self.attributes.get('encoder')}, {len(self)} images, {', '.join(self.kinds)})"
+
+    @property
+    def shard_rows(self) -> int:
+        """Images of a shard."""
+        return next(a.layout.shard_rows for name, a in self.arrays.items() if _kind(name) != "norm")
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of arrays that are in this copy: patch, cls, statistics, …"""
+        return sorted({_kind(name) for name in self.arrays})
+
+    @property
+    def extracted_kinds(self) -> list[str]:
+        """Kinds of arrays that were extracted, whether in this copy or not: `cls`, `images`, `patch`, …"""
+        return sorted({_kind(name) for name in self.attributes["arrays"]})
+
+    def array(self, name: str) -> ArrayReader:
+        """An array by its full name.
+
+        Raises:
+            StoreError: it was not extracted, or its kind is not in this copy.
+        """
+        if name in self.arrays:
+            return self.arrays[name]
+        kind = _kind(name)
+        written = [n for n in self.attributes["arrays"] if _kind(n) == kind]
+        if name in written:
+            folder = self.place.address(kind)
+            raise StoreError(f"{folder} is not in this copy of the feature set; fetch it: dvc pull {folder}")
+        if written:
+            raise StoreError(
+                f"{self.where} has no array {name!r}; it has: {', '.join(written)}. Extract with that block or view"
+            )
+        described = {"cls": "[cls] tokens", "patch": "patch tokens", "attention": "attention maps"}.get(kind, repr(kind))
+        raise StoreError(
+            f"{self.where} has no {described} (it has: {', '.join(self.extracted_kinds)}); "
+            "choose an aggregator that reads something else, or extract with an encoder that has them"
+        )
+
+    def tokens(self, kind: Literal["patch", "cls", "registers"], block: int | None = None, view: int = 0) -> ArrayReader:
+        """Tokens of one block: patch [N, T, D], cls [N, D], registers [N, R, D]. The deepest stored block by default."""
+        chosen = self.spec.blocks[-1] if block is None else block
+        return self.array(f"{kind}/block{chosen}/view{view}")
+
+    def attention(self, row: str, block: int | None = None, view: int = 0) -> ArrayReader:
+        """A row of one block's attention over the patches, [N, H, T]: that of [cls] ("cls") or of the centre patch ("centre").
+
+        Args:
+            block: `map_block` by default.
+
+        Raises:
+            StoreError: that block's map is not stored; names those that are.
+        """
+        stored, chosen = self.map_blocks(row), self.map_block(row) if block is None else block
+        if stored and chosen not in stored:
+            blocks = f"block{'s' * (len(stored) > 1)} {', '.join(map(str, stored))}"
+            raise StoreError(
+                f"{self.where} keeps the attention map {row!r} of {blocks}, not of block {chosen}; add it: "
+                f"beyondcls extract --extend --blocks {chosen} with the options that the set was made with"
+            )
+        numbered = f"attention/{row}/block{chosen}/view{view}"
+        return self.array(f"attention/{row}/view{view}" if row in self.spec.maps else numbered)
+
+    def map_blocks(self, row: str) -> tuple[int, ...]:
+        """Blocks of which a row of attention is kept, ascending.
+
+        Older sets keep the last block's alone. A copy without statistics does not tell how many blocks there are: there it
+        is taken to be the deepest whose tokens are kept.
+        """
+        return self.spec.map_blocks(row, self.spec.blocks[-1] if self.n_blocks is None else self.n_blocks - 1)
+
+    def map_block(self, row: str) -> int:
+        """The deepest block of which tokens are kept, or if its map is not, the deepest of which there is one."""
+        deepest, stored = self.spec.blocks[-1], self.map_blocks(row)
+        return deepest if deepest in stored or not stored else stored[-1]
+
+    @property
+    def n_blocks(self) -> int | None:
+        """Blocks of the encoder, L; None in a copy without statistics."""
+        return next((array.shape[1] for name, array in self.arrays.items() if _kind(name) == "statistics"), None)
+
+    def rows(self, indices: Sequence[int] | np.ndarray, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Rows of several arrays in the order of `indices`: name -> [n, ...], of all arrays with an image axis by default."""
+        chosen = names or [n for n in self.arrays if _kind(n) != "norm" and not n.endswith(SCALE)]
+        return {name: self.array(name).rows(indices) for name in chosen}
+
+    def zarr(self) -> "zarr.Group":
+        """The set as zarr-python opens it, for what else builds on Zarr: nothing is checked, values stay as they are stored."""
+        import zarr
+
+        return zarr.open_group(self.where, mode="r")
+
+    def batches(self, names: Sequence[str], seed: int = 0, **options: Any) -> Iterator[dict[str, "Tensor"]]:
+        """One epoch over arrays by their full names, e.g. "patch/block11/view0"; `options` are those of `Loader`.
+
+        Images that are not valid are left out; those without a label come with -1.
+        """
+        from store.loading.loader import Loader
+
+        options = {"rows": np.flatnonzero(self.valid), **options}
+        return Loader({name: self.array(name) for name in names}, self.labels, **options).epoch(seed)
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """[N] int64, the class, -1 where an image has none; in a multi-label set [N, C] uint8, 1 for each class."""
+        return self.array("images/labels" if self.multilabel else "images/label").all()
+
+    @property
+    def multilabel(self) -> bool:
+        """Whether an image may have no label, or several."""
+        return "images/labels" in self.attributes["arrays"]
+
+    @cached_property
+    def labelled(self) -> np.ndarray:
+        """[N] bool: valid images that can be trained on or counted. In a multi-label set, no label is an answer too."""
+        return self.valid if self.multilabel else self.valid & (self.labels >= 0)
+
+    def boxes(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """[n, 4] float32 corners x0, y0, x1, y1 in pixels of the original, and [n] int64 classes (-1 if unknown), of one image.
+
+        Raises:
+            StoreError: the data set has no boxes.
+        """
+        corners, labels = (self.array(f"images/{name}").rows([row])[0] for name in ("boxes", "box_label"))
+        there = corners[:, 2] >= 0
+        return corners[there], labels[there]
+
+    @cached_property
+    def valid(self) -> np.ndarray:
+        """[N] bool: false for images that could not be read and were recorded instead."""
+        return self.array("images/valid").all().astype(bool)
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The id of each image."""
+        return [bytes(row).rstrip(b"\0").decode() for row in self.array("images/id").all()]
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes: of the names given at extraction, else the largest label plus one."""
+        names = self.attributes.get("classes")
+        if self.multilabel:
+            return self.labels.shape[1]
+        return len(names) if names else int(self.labels.max()) + 1
+
+
+def _kind(name: str) -> str:
+    return name.split("/")[0]
+
+
+def _describe(place: Place) -> tuple[FeatureSpec, dict[str, Any]]:
+    """The spec and the attributes in the group's zarr.json."""
+    file, where = place.address("zarr.json"), place.address()
+    if (text := place.content("zarr.json")) is None:
+        raise StoreError(f"{where} is not a feature set: it has no zarr.json; {_hint(place)}")
+    try:
+        meta = json.loads(text)
+        attributes = meta["attributes"][ATTRIBUTE]
+        described, names, _ = attributes["spec"], list(attributes["arrays"].keys()), attributes["key"]
+        if (version := described["format_version"]) != FORMAT_VERSION:
+            raise StoreError(f"{where} has format version {version}, this program reads {FORMAT_VERSION}; extract it again")
+        if text != with_digest(meta):
+            raise StoreError(f"{file} was changed since the feature set was written; pull or extract it again")
+        spec = FeatureSpec.from_dict(described)
+        _ = spec.key, len(attributes.get("classes") or ()), [note["row"] for note in attributes["invalid"]]
+    except StoreError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StoreError(f"{file} does not describe a feature set ({error!r}); pull or extract it again") from error
+    if not all(_inside(name) for name in names):
+        raise StoreError(f"{file} names arrays outside its folder; do not use this store")
+    return spec, attributes
+
+
+def _hint(place: Place) -> str:
+    if isinstance(place, LocalFolder) and (staged := sorted(place.folder.parent.glob(f".staging/{place.folder.name}-*[!k]"))):
+        return f"an extraction into it is unfinished ({staged[0]}): run it again"
+    return "name what `beyondcls extract --out` wrote"
+
+
+def with_digest(meta: Mapping[str, Any]) -> bytes:
+    """The bytes of the group's zarr.json with `digest` among our attributes: XXH3-128 of them with 32 zeros in its place."""
+    attributes = {**meta["attributes"][ATTRIBUTE], "digest": "0" * 32}
+    blank = {**meta, "attributes": {**meta["attributes"], ATTRIBUTE: attributes}}
+    attributes["digest"] = xxhash.xxh3_128_hexdigest(encoded(blank))
+    return encoded(blank)
+
+
+def _inside(name: str) -> bool:
+    return re.fullmatch(r"[\w-]{1,100}(/[\w-]{1,100})*", name, re.ASCII) is not None

@@ -1,0 +1,38 @@
+"""Reading a whole feature set back and comparing every shard with its digests."""
+
+import os
+from collections.abc import Iterator
+
+from store.errors import StoreError
+from store.format.reader import FeatureStore
+from store.places.parallel import each
+
+
+def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]]:
+    """For every shard of this copy: its array, its number, and None or what is wrong with it.
+
+    An array whose zarr.json is damaged has shard -1, and none of its shards is looked at.
+
+    Raises:
+        StoreError: the group's own zarr.json is missing or damaged.
+    """
+    store = FeatureStore.describe(path)
+    there = [name for name in store.attributes["arrays"] if store.place.has_folder(name.split("/")[0])]  # kinds may lack
+    store.expect(there)
+    shards: list[tuple[str, int, str | None]] = []
+    for name in there:
+        try:
+            shards += [(name, shard, None) for shard in range(store.add(name).layout.n_shards)]
+        except StoreError as error:
+            shards.append((name, -1, str(error)))
+
+    def checked(which: tuple[str, int, str | None]) -> tuple[str, int, str | None]:
+        name, shard, problem = which
+        if problem is None:
+            try:
+                store.arrays[name].check(shard)
+            except StoreError as error:
+                problem = str(error)
+        return name, shard, problem
+
+    yield from each(checked, shards, store.place.requests)

@@ -1,0 +1,48 @@
+"""From stored bytes to the values of a batch, wherever they are."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from store.codecs import SCALE, get_codec
+from store.format.array import ArrayReader
+from store.loading.buffers import Pool
+
+Key = tuple[str, str]  # name of an array in the batch, and "" for itself or SCALE for its scales
+
+
+def parts_of(arrays: Mapping[str, Sequence[ArrayReader]]) -> dict[Key, list[ArrayReader]]:
+    """The stored arrays behind `arrays`, one for each view: themselves, and their scales if they have any."""
+    parts: dict[Key, list[ArrayReader]] = {}
+    for name, views in arrays.items():
+        parts[name, ""] = list(views)
+        if scales := [array.scale for array in views if array.scale is not None]:
+            parts[name, SCALE] = scales
+    return parts
+
+
+def decoded(array: ArrayReader, main: Tensor, scale: Tensor | None, dtype: torch.dtype | None, pool: Pool) -> Tensor:
+    """Values [B, ...] of stored rows, on their device.
+
+    Args:
+        main: [B, row_nbytes] uint8; `scale` likewise, of the array's scales.
+        dtype: of floating-point values; None for that which the codec gives.
+        pool: gives memory on the CPU, where fresh memory is slow.
+    """
+    codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
+    values = _rows(main, codec.stored if codec else None, array)
+    if codec:
+        parts = {"": values}
+        if scale is not None and array.scale is not None:
+            parts[SCALE] = _rows(scale, None, array.scale)
+        values = codec.decode(parts)
+    if dtype is None or not values.is_floating_point() or values.dtype == dtype:
+        return values
+    if values.device.type != "cpu":
+        return values.to(dtype)
+    return pool.take(values.numel() * dtype.itemsize).view(dtype).view(values.shape).copy_(values)
+
+
+def _rows(stored: Tensor, dtype: torch.dtype | None, array: ArrayReader) -> Tensor:
+    return stored.view(dtype or getattr(torch, array.layout.dtype)).view(len(stored), *array.layout.shape[1:])

@@ -1,0 +1,79 @@
+"""Features that are kept whole, in memory or on the device."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from store.format.array import ArrayReader
+from store.loading.buffers import Pool
+from store.loading.decode import Key
+from store.loading.scatter import scatters
+
+UPLOAD_NBYTES = 64 << 20  # read before it is copied to the device, at least
+
+
+class Resident:
+    """Some rows of stored arrays, as bytes.
+
+    Args:
+        parts: stored arrays, one for each view; `rows_in` [N] gives the row of each image where that is not its number.
+        rows: images that are kept, of N.
+        n: N.
+        device: where they are kept.
+        pool: memory for what `gather` gives, and on the way to the device.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[Key, Sequence[ArrayReader]],
+        rows_in: Mapping[str, np.ndarray],
+        rows: np.ndarray,
+        n: int,
+        device: torch.device,
+        pool: Pool,
+        threads: int,
+        direct: bool | None,
+    ):
+        self.device, self._pool, self._n = device, pool, len(rows)
+        slot = np.full(n, -1, np.int64)
+        slot[rows] = np.arange(len(rows))
+        self._slot = torch.from_numpy(slot).to(device)  # where an image stands among those that are kept
+        stop = threading.Event()
+        self._values: dict[Key, Tensor] = {}
+        with ThreadPoolExecutor(threads, "beyondcls-loader") as readers:
+            for key, views in parts.items():
+                nbytes, wanted = views[0].layout.row_nbytes, rows_in[key[0]][rows] if key[0] in rows_in else rows
+                values = torch.empty(len(views), len(rows), nbytes, dtype=torch.uint8, device=device)
+                step = max(1, len(rows) if device.type == "cpu" else _upload_nbytes(views, threads) // nbytes)
+                for part, kept in zip(views, values, strict=True):
+                    for start in range(0, len(rows), step):
+                        chosen = wanted[start : start + step]
+                        host = kept if device.type == "cpu" else pool.take(len(chosen) * nbytes).view(len(chosen), nbytes)
+                        for job in [readers.submit(job) for job in scatters([part], chosen, None, host, direct, stop)]:
+                            job.result()
+                        if host is not kept:
+                            kept[start : start + step] = host.to(device)
+                self._values[key] = values.flatten(0, 1)
+
+    def gather(self, rows: Tensor, view: Tensor | None = None) -> dict[Key, Tensor]:
+        """Bytes of some images, [B, row_nbytes] each; `rows` [B] int64 on the device, `view` [B] which view of each."""
+        first = self._slot[rows]
+        of_view = first if view is None else first + view * self._n
+        taken = {}
+        for key, values in self._values.items():
+            index = of_view if len(values) > self._n else first
+            if self.device.type != "cpu":
+                taken[key] = values.index_select(0, index)
+                continue
+            out = self._pool.take(len(index) * values.shape[1]).view(len(index), values.shape[1])
+            taken[key] = torch.index_select(values, 0, index, out=out)
+        return taken
+
+
+def _upload_nbytes(views: Sequence[ArrayReader], threads: int) -> int:
+    """Read before it is copied to the device: enough to keep all threads busy."""
+    return max(UPLOAD_NBYTES, 2 * threads * max(view.place.piece_nbytes for view in views))

@@ -1,0 +1,60 @@
+"""Rows of a feature set by the ids of its images: subsets (ImageNet 1 %, K images a class) need no extraction of their own."""
+
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from store.errors import StoreError
+from store.format.reader import FeatureStore
+
+
+def rows_of_ids(store: FeatureStore, ids: Iterable[str]) -> np.ndarray:
+    """Rows of the images that `ids` name, in their order, [n] int64. Give them to `Loader(rows=…)`.
+
+    An image may be called by its id, or as files are in published lists: `n01440764_10182.JPEG` is the image with the id
+    `n01440764_10182`, or `n01440764/n01440764_10182`.
+
+    Raises:
+        StoreError: an id that no image has, that several images could have, or that stands twice.
+    """
+    row_of: dict[str, int] = {id_: row for row, id_ in enumerate(store.ids)}
+    by_name: dict[str, list[int]] = {}
+    for id_, row in row_of.items():
+        by_name.setdefault(PurePosixPath(id_).name, []).append(row)
+    rows: dict[int, str] = {}
+    missing = []
+    for id_ in ids:
+        stem = PurePosixPath(id_).with_suffix("").as_posix()
+        found = next(([row_of[name]] for name in (id_, stem) if name in row_of), None)
+        found = found or by_name.get(PurePosixPath(id_).name) or by_name.get(PurePosixPath(stem).name) or []
+        if len(found) > 1:
+            several = ", ".join(store.ids[row] for row in found[:3])
+            raise StoreError(f"{id_!r} could be several images of {store.where}: {several}; name them by their whole ids")
+        if not found:
+            missing.append(id_)
+        elif found[0] in rows:
+            raise StoreError(f"{id_!r} stands twice in the list (first as {rows[found[0]]!r}); name every image once")
+        else:
+            rows[found[0]] = id_
+    if missing:
+        raise StoreError(
+            f"{len(missing)} of {len(missing) + len(rows)} ids are not in {store.where}, first {missing[0]!r}; "
+            f"its ids are like {store.ids[0]!r}: is this the list of another data set or split?"
+        )
+    return np.fromiter(rows, np.int64, len(rows))
+
+
+def read_ids(file: Path) -> list[str]:
+    """Ids, one a line, as in the published lists of ImageNet 1 % and 10 %; empty lines do not count.
+
+    Raises:
+        StoreError: there is no such file, it is no text, or it names none.
+    """
+    try:
+        ids = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"the list of ids {str(file)!r} cannot be read ({error}); expected a text, one id a line") from error
+    if not ids:
+        raise StoreError(f"the list of ids {str(file)!r} is empty; expected one id a line")
+    return ids

@@ -1,0 +1,1 @@
+"""Feature sets between machines: receipts, pull and upload."""

@@ -1,0 +1,219 @@
+"""A receipt: what identifies a feature set and each of its shards, small enough for git, wherever the set itself lies."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from store.errors import StoreError
+from store.format.array import ArrayReader
+from store.format.reader import FeatureStore
+from store.format.spec import FORMAT_VERSION
+from store.places.disk import write_file
+
+DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
+CHECK = (
+    ".check.json"  # what the name of the file beside a receipt ends with that says what a sample of the set was compared with
+)
+NAME = re.compile(r"[\w-]{1,100}(/[\w-]{1,100})*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ShardReceipt:
+    """One shard file: its bytes, and the XXH3-128 of its tail, which vouches for every row."""
+
+    nbytes: int
+    xxh3_128: str
+
+
+@dataclass(frozen=True)
+class ArrayReceipt:
+    """One array: its shape as stored, its codec (or dtype, where it has none), the bytes of its shard files, and those."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    shards: tuple[ShardReceipt, ...]
+
+    @classmethod
+    def of(cls, array: ArrayReader) -> "ArrayReceipt":
+        shards = tuple(ShardReceipt(shard["nbytes"], shard["xxh3_128"]) for shard in array.shards)
+        layout = array.layout
+        return cls(layout.shape, layout.codec or layout.dtype, sum(shard.nbytes for shard in shards), shards)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a feature set must be. Holds no path, host or time: the same set has the same receipt, to the byte, anywhere.
+
+    Attributes:
+        key: of the set.
+        encoder: its name, for people.
+        digest: XXH3-128 of the group's zarr.json.
+        arrays: all of them, by name.
+    """
+
+    key: str
+    encoder: str
+    n_images: int
+    digest: str
+    arrays: Mapping[str, ArrayReceipt]
+    format_version: int = FORMAT_VERSION
+
+    @classmethod
+    def of(cls, store: FeatureStore) -> "Receipt":
+        """The receipt of an opened set; no shard is read.
+
+        Raises:
+            StoreError: this copy lacks arrays.
+        """
+        _check_whole(store)
+        arrays = {name: ArrayReceipt.of(store.arrays[name]) for name in sorted(store.arrays)}
+        return cls(store.spec.key, str(store.attributes["encoder"]), len(store), digest_of(store), arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all shard files."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def to_json(self) -> bytes:
+        """Canonical: keys sorted, no spaces, a line feed."""
+        return (json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False) + "\n").encode()
+
+    def write(self, path: Path) -> None:
+        """Write it all or nothing."""
+        write_file(Path(path), [self.to_json()])
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "Receipt":
+        """The receipt in a file.
+
+        Raises:
+            StoreError: there is none, or it is no receipt of this format.
+        """
+        try:
+            content = json.loads(Path(path).read_bytes())
+        except OSError as error:
+            raise StoreError(
+                f"there is no receipt {str(path)!r} ({error.strerror}); get it with git or `dvc pull {path}`, or extract again"
+            ) from error
+        except (ValueError, RecursionError) as error:
+            raise StoreError(f"{path} is not JSON ({error}); get the receipt again, or extract again") from error
+        try:
+            if (version := _field(content, "format_version", int)) != FORMAT_VERSION:
+                raise ValueError(f"format version {version}, this program reads {FORMAT_VERSION}")
+            return cls(
+                **_only(content, cls)
+                | {
+                    "key": _digest(content, "key"),
+                    "encoder": _field(content, "encoder", str),
+                    "n_images": _field(content, "n_images", int),
+                    "digest": _digest(content, "digest"),
+                    "arrays": {name: _array(name, entry) for name, entry in _field(content, "arrays", dict).items()},
+                }
+            )
+        except ValueError as error:
+            raise StoreError(
+                f"{path} is no receipt of a feature set ({error}); get the receipt again, or extract again"
+            ) from error
+
+    def check(self, store: FeatureStore, whole: bool = False) -> None:
+        """Make sure that an opened set is the very one, by what was listed when it was opened; no shard is read.
+
+        Args:
+            whole: all of its arrays must be there, not only those that are must be right.
+
+        Raises:
+            StoreError: another set, or an array or a shard that is missing, cut or another.
+        """
+        where, again = store.where, "extract it again, fetch it with `beyondcls store pull`, or name another root"
+        if store.spec.key != self.key:
+            raise StoreError(f"{where} has key {store.spec.key}, its receipt {self.key}: it is another feature set; {again}")
+        if digest_of(store) != self.digest:
+            raise StoreError(
+                f"{where} has the key of its receipt, but its zarr.json is another: the features were computed again, "
+                f"elsewhere or in other shards; {again}, or take the receipt that belongs to it"
+            )
+        if whole:
+            _check_whole(store)
+        for name, array in store.arrays.items():
+            if name not in self.arrays:
+                raise StoreError(f"{store.place.address(name)} is not in the receipt; {again}")
+            ours, theirs = self.arrays[name], ArrayReceipt.of(array)
+            if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+                raise StoreError(
+                    f"{store.place.address(name)} is {list(theirs.shape)} {theirs.dtype}, its receipt says "
+                    f"{list(ours.shape)} {ours.dtype}; {again}"
+                )
+            if len(ours.shards) != len(theirs.shards):
+                raise StoreError(
+                    f"{store.place.address(name)} has {len(theirs.shards)} shards, its receipt {len(ours.shards)}; {again}"
+                )
+            for shard, (expected, found) in enumerate(zip(ours.shards, theirs.shards, strict=True)):
+                file = store.place.address(array.layout.file(shard))
+                if expected != found:
+                    raise StoreError(f"{file} is not the shard of the receipt: another digest or size; {again}")
+                if (size := store.place.size(array.layout.file(shard))) != expected.nbytes:
+                    there = "is missing" if size is None else f"has {size:,} bytes, its receipt says {expected.nbytes:,}"
+                    raise StoreError(f"{file} {there}; {again}")
+
+
+def is_receipt_name(name: str) -> bool:
+    """Whether a file in a folder of receipts is one by its name, not what is written beside them."""
+    return name.endswith(".json") and not name.endswith(CHECK)
+
+
+def digest_of(store: FeatureStore) -> str:
+    """XXH3-128 of the group's zarr.json, which vouches for all the rest."""
+    return xxhash.xxh3_128_hexdigest(store.place.content("zarr.json") or b"")
+
+
+def _check_whole(store: FeatureStore) -> None:
+    if missing := [name for name in store.attributes["arrays"] if name not in store.arrays]:
+        raise StoreError(
+            f"{store.place.address(missing[0])} is missing ({len(missing)} of {len(store.attributes['arrays'])} arrays are): "
+            "the whole feature set is needed here; extract it again, or name another root"
+        )
+
+
+def _only(values: Any, of: type) -> dict[str, Any]:
+    """The values, if their names are those of a dataclass."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{type(values).__name__} where an object is expected")
+    if set(values) != (expected := {field.name for field in fields(of)}):
+        raise ValueError(f"missing {sorted(expected - set(values))}, unknown {sorted(set(values) - expected)}")
+    return values
+
+
+def _field(values: Any, name: str, of: type) -> Any:
+    if not isinstance(values, dict) or name not in values:
+        raise ValueError(f"it has no {name}")
+    value = values[name]
+    if type(value) is not of or (isinstance(value, int) and value < 0):
+        raise ValueError(f"{name} is {str(value)[:100]!r}, expected {of.__name__}")
+    return value
+
+
+def _digest(values: Any, name: str) -> str:
+    if not DIGEST.fullmatch(value := _field(values, name, str)):
+        raise ValueError(f"{name} is {value[:100]!r}, expected 32 hexadecimal digits")
+    return value
+
+
+def _array(name: str, entry: Any) -> ArrayReceipt:
+    if not NAME.fullmatch(name):  # it could lead out of the folder
+        raise ValueError(f"{name[:100]!r} is no name of an array")
+    _only(entry, ArrayReceipt)
+    shape = [_field({"shape": n}, "shape", int) for n in _field(entry, "shape", list)]
+    shards = tuple(
+        ShardReceipt(_field(_only(shard, ShardReceipt), "nbytes", int), _digest(shard, "xxh3_128"))
+        for shard in _field(entry, "shards", list)
+    )
+    if (nbytes := _field(entry, "nbytes", int)) != (total := sum(shard.nbytes for shard in shards)):
+        raise ValueError(f"nbytes of {name} is {nbytes}, its shards have {total}")
+    return ArrayReceipt(tuple(shape), _field(entry, "dtype", str), nbytes, shards)

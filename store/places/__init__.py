@@ -1,0 +1,30 @@
+"""Where feature sets are: folders and object stores that are read and written alike, and a disk cache between."""
+
+import os
+from pathlib import Path
+
+from store.places.local import LocalFolder
+from store.places.place import Place
+
+__all__ = ["LocalFolder", "Place", "is_remote", "place_at"]
+
+
+def is_remote(address: str) -> bool:
+    """Whether an address is not of this machine's file systems."""
+    return "://" in address and not address.startswith("file://")
+
+
+def place_at(address: str | os.PathLike[str] | Place) -> Place:
+    """A folder of this machine, or a place in an object store, as the address says.
+
+    Raises:
+        StoreError: a protocol that is unknown, or whose package is not installed.
+    """
+    if isinstance(address, Place):
+        return address
+    text = os.fspath(address)
+    if not is_remote(text):
+        return LocalFolder(Path(text.removeprefix("file://")))
+    from store.places.object_store import ObjectStore
+
+    return ObjectStore(text)

@@ -1,0 +1,157 @@
+"""Files that survive a kill or a power cut: whole and synced, or not there."""
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from store.places.aligned import ALIGNMENT, aligned_memory, is_aligned
+
+PARTIAL = ".partial"
+DIRECT_NBYTES = 4 << 20  # written at once when the page cache is bypassed
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_AT_FDCWD, _EXCHANGE = -100, 2
+
+
+def write_file(path: Path, parts: Iterable[memoryview | bytes], direct: bool = False) -> None:
+    """Write a file all or nothing, and wait until it is on the disk. A file that was there is replaced, never changed.
+
+    Args:
+        parts: its bytes, one part behind the other; each is asked for when those before it are written.
+        direct: bypass the page cache where the file system can: several times faster, for files that are not read soon.
+    """
+    make_folder(path.parent)
+    partial = path.with_name(path.name + PARTIAL)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    try:
+        descriptor = -1
+        if direct:
+            with contextlib.suppress(OSError, AttributeError):  # memory file systems, or a system without it
+                descriptor = os.open(partial, flags | os.O_DIRECT, 0o666)
+        direct = descriptor >= 0
+        if not direct:
+            descriptor = os.open(partial, flags, 0o666)
+        try:
+            if direct:
+                _write_direct(descriptor, parts)
+            else:
+                for part in parts:
+                    _write(descriptor, memoryview(part))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        partial.unlink(missing_ok=True)  # a full disk should not stay full of halves
+        raise
+    os.replace(partial, path)
+    sync_folder(path.parent)
+
+
+def _write(descriptor: int, view: memoryview) -> None:
+    while len(view):
+        view = view[os.write(descriptor, view[: 1 << 30]) :]
+
+
+def _write_direct(descriptor: int, parts: Iterable[memoryview | bytes]) -> None:
+    """In whole blocks from page-aligned memory: as it is, or else copied to such; the file is cut to its size in the end."""
+    buffer, other = aligned_memory(DIRECT_NBYTES), aligned_memory(DIRECT_NBYTES)
+    filled = total = 0
+    with ThreadPoolExecutor(1, "beyondcls-writer") as meanwhile:  # one buffer is written while the other is filled
+        writing: Future[None] | None = None
+        for part in parts:
+            view = memoryview(part)
+            total += len(view)
+            if not filled and is_aligned(view):
+                if writing is not None:
+                    writing.result()
+                whole = len(view) - len(view) % ALIGNMENT
+                _write(descriptor, view[:whole])
+                view = view[whole:]
+            while len(view):
+                n = min(len(view), DIRECT_NBYTES - filled)
+                buffer[filled : filled + n] = view[:n]
+                view, filled = view[n:], filled + n
+                if filled == DIRECT_NBYTES:
+                    if writing is not None:
+                        writing.result()
+                    writing = meanwhile.submit(_write, descriptor, buffer)
+                    buffer, other, filled = other, buffer, 0
+        if writing is not None:
+            writing.result()
+    _write(descriptor, buffer[: filled + -filled % ALIGNMENT])
+    os.ftruncate(descriptor, total)
+
+
+def append(path: Path, line: bytes) -> None:
+    """Add a line to a file, and wait until it is on the disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        before = os.fstat(descriptor).st_size
+        try:
+            written = os.write(descriptor, line)
+            if written < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, before)  # else the next line would be joined to half of this one
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it; their names are on the disk."""
+    missing = [f for f in (folder, *folder.parents) if not f.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        sync_folder(made.parent)
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where the file system cannot."""
+    make_folder(target.parent)
+    target.unlink(missing_ok=True)
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:
+        partial = target.with_name(target.name + PARTIAL)
+        try:
+            shutil.copyfile(source, partial)
+            descriptor = os.open(partial, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+        os.replace(partial, target)
+    sync_folder(target.parent)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two folders change names, at one stroke where the system can; a kill in between leaves one under `.old`."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "renameat2"):
+        names = os.fsencode(one), os.fsencode(other)
+        if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _EXCHANGE) == 0:
+            return
+    old = other.with_name(other.name + ".old")
+    if old.exists():  # of an exchange that was killed; both folders are here, so it is neither
+        shutil.rmtree(old)
+    os.rename(other, old)
+    os.rename(one, other)
+    os.rename(old, one)

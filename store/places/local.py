@@ -1,0 +1,121 @@
+"""A folder of this machine's file systems."""
+
+import ctypes
+import mmap
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from store.errors import StoreError
+from store.places.aligned import ALIGNMENT
+from store.places.disk import PARTIAL, write_file
+from store.places.place import Place, ShardFile
+
+
+class LocalFolder(Place):
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def address(self, name: str = "") -> str:
+        return str(self.folder / name) if name else str(self.folder)
+
+    def content(self, name: str) -> bytes | None:
+        file = self.folder / name
+        return file.read_bytes() if file.is_file() else None
+
+    def size(self, name: str) -> int | None:
+        file = self.folder / name
+        return file.stat().st_size if file.is_file() else None
+
+    def has_folder(self, name: str) -> bool:
+        return (self.folder / name).is_dir()
+
+    def open(self, name: str, direct: bool | None = False) -> ShardFile:
+        try:
+            return LocalShard(self.folder / name, direct)
+        except OSError as error:
+            raise StoreError(f"{self.address(name)} cannot be opened ({error.strerror}); pull or extract it again") from error
+
+    def sizes(self) -> dict[str, int]:
+        files = (file for file in self.folder.rglob("*") if file.is_file())
+        return {
+            file.relative_to(self.folder).as_posix(): file.stat().st_size for file in files if not file.name.endswith(PARTIAL)
+        }
+
+    def names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self.folder))
+        except OSError:
+            return []
+
+    def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
+        try:
+            write_file(self.folder / name, parts)
+        except OSError as error:
+            raise StoreError(
+                f"{self.folder / name} cannot be written ({error.strerror}); free some space or get the right to write there, "
+                "and give the command again: it goes on where it was"
+            ) from error
+
+
+class LocalShard(ShardFile):
+    def __init__(self, path: Path, direct: bool | None):
+        self._path, self._descriptor = path, -1
+        self._descriptor = os.open(path, os.O_RDONLY)
+        self.direct = direct if direct is not None else not _in_page_cache(self._descriptor)
+        if self.direct:
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+            except (OSError, AttributeError):  # memory file systems, or a system without it
+                self.direct = False
+            else:
+                os.close(self._descriptor)
+                self._descriptor = descriptor
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter ends
+        if self._descriptor >= 0:
+            close(self._descriptor)
+
+    def read_into(self, offset: int, views: list[memoryview]) -> bool:
+        if self.direct:  # which needs aligned memory
+            return False
+        try:
+            return os.preadv(self._descriptor, views, offset) == sum(map(len, views))
+        except OSError:  # `read` says which
+            return False
+
+    def read(self, offset: int, nbytes: int, scratch: memoryview) -> memoryview:
+        # Whole blocks around what is wanted, if the page cache is bypassed.
+        begin = offset - offset % ALIGNMENT if self.direct else offset
+        end = offset + nbytes
+        length = end - begin
+        if self.direct:
+            length += -length % ALIGNMENT
+        got = 0
+        while begin + got < end:
+            try:
+                n = os.preadv(self._descriptor, [scratch[got:length]], begin + got)
+            except OSError as error:
+                raise StoreError(f"{self._path} cannot be read ({error.strerror}); pull or extract it again") from error
+            got += n
+            if n == 0 or (self.direct and n % ALIGNMENT):  # the end of the file
+                break
+        return scratch[offset - begin : min(end - begin, got)]
+
+
+def _in_page_cache(descriptor: int) -> bool:
+    """Whether most of a file is in the page cache; false where the system does not tell."""
+    size = os.fstat(descriptor).st_size
+    libc = ctypes.CDLL(None, use_errno=True)
+    if size == 0 or not hasattr(libc, "mincore"):
+        return False
+    pages = np.empty(-(-size // mmap.PAGESIZE), np.uint8)
+    with mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as mapped:
+        # Through numpy, for the address; it has to go before the mapping can be closed.
+        view = np.frombuffer(mapped, np.uint8)
+        address = view.ctypes.data
+        failed = libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), ctypes.c_void_p(pages.ctypes.data))
+        del view
+    return not failed and bool((pages & 1).mean() > 0.9)

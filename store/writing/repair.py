@@ -1,0 +1,177 @@
+"""Finding what of a damaged feature set can be kept: everything whose bytes can still be vouched for."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from store.errors import StoreError
+from store.format.array import ArrayReader
+from store.format.layout import DIGEST, ArrayLayout, count_nonfinite
+from store.format.reader import FeatureStore
+from store.format.spec import FeatureSpec
+from store.places import LocalFolder
+from store.places.aligned import ALIGNMENT, aligned_memory
+from store.places.place import Place
+
+DAMAGED_DIGITS = 4  # keys that differ in more are of different sets, not one of them damaged
+
+
+def salvage(
+    path: Path, spec: FeatureSpec, layouts_of: Callable[[int | None], Sequence[ArrayLayout]]
+) -> tuple[FeatureStore, list[ArrayLayout], list[tuple[str, int]]]:
+    """What of the set at `path` can be carried over by a `FeatureWriter`; everything is read.
+
+    A shard is vouched for by its array's zarr.json, and that by the group's. Where the array's is damaged, it is made anew from
+    the shards and must then have the digest that the group has written down. Where the group's is damaged, arrays vouch
+    for themselves, but units with images that are not valid are given up: the notes on them are lost.
+
+    Args:
+        spec: of the set that it is to be again.
+        layouts_of: its layouts, given the rows of a shard (None if that cannot be found out).
+
+    Returns:
+        The set, as far as it is sound; its layouts; and the (array, shard) that are not.
+
+    Raises:
+        StoreError: it is another set, as far as can be told, or a copy without all of its kinds.
+    """
+    place = LocalFolder(path)
+    try:
+        store, lost = FeatureStore.describe(path), False
+    except StoreError:
+        store, lost = FeatureStore(place, spec, {"arrays": {}, "invalid": []}, "first"), True
+    if store.spec.key != spec.key:
+        raise StoreError(
+            f"{path} has key {store.spec.key}, but these options give {spec.key} "
+            f"({store.spec.explained(spec)} differ); repair it with what it was made with"
+        )
+    layouts = [layout for layout in layouts_of(_shard_rows(place)) if _belongs(store, layout.name, lost)]
+    if lost:
+        _check_options(place, spec, layouts)
+    bad = []
+    for layout in layouts:
+        if not place.has_folder(layout.name.split("/")[0]):
+            raise StoreError(f"{path} is a copy without {layout.name}; pull all of it first, or repair it where it was made")
+        if (array := _array(store, layout)) is not None:
+            store.arrays[layout.name] = array
+            bad += [(layout.name, shard) for shard in range(layout.n_shards) if not _sound(array, shard)]
+    if lost:
+        bad += _units_with_invalid(store, layouts, bad)
+    return store, layouts, bad
+
+
+def _belongs(store: FeatureStore, name: str, lost: bool) -> bool:
+    """Whether a set has an array that older ones lack: it is mended as it was, or receipts of it would be wrong."""
+    if name != DIGEST:
+        return True
+    return store.place.content(f"{name}/zarr.json") is not None if lost else name in store.attributes["arrays"]
+
+
+def is_unnumbered(path: Path) -> bool:
+    """Whether a set's attention maps are named without their block, as in older sets; folders tell if the description can't."""
+    try:
+        return any("/" not in name for name in FeatureStore.describe(path).spec.maps)
+    except StoreError:
+        return any(path.glob("attention/*/view*"))
+
+
+def _check_options(place: LocalFolder, spec: FeatureSpec, layouts: Sequence[ArrayLayout]) -> None:
+    """Refuse a set that is not the one that is damaged.
+
+    Raises:
+        StoreError: what is left of a set with a damaged zarr.json does not look like the set that it is to be again.
+    """
+    expected = {layout.name: layout for layout in layouts}
+    for chunks in sorted(place.folder.glob("*/**/c")):
+        name = chunks.parent.relative_to(place.folder).as_posix()
+        if name not in expected and not name.startswith("norm/"):
+            raise StoreError(f"{chunks.parent} would not be there with these options; repair it with what it was made with")
+        try:
+            found = ArrayReader(place, name, json.loads(place.content(f"{name}/zarr.json") or b"")).layout
+        except (StoreError, ValueError, RecursionError):
+            continue  # damaged too
+        ours = expected.get(name, found)
+        if (found.shape, found.dtype, found.codec) != (ours.shape, ours.dtype, ours.codec):
+            raise StoreError(
+                f"{chunks.parent} has shape {list(found.shape)} and dtype {found.codec or found.dtype}, these options give "
+                f"{list(ours.shape)} and {ours.codec or ours.dtype}; "
+                "repair it with what it was made with"
+            )
+    key = re.search(rb'"key": "([0-9a-f]{32})"', place.content("zarr.json") or b"")
+    if key and sum(a != b for a, b in zip(key[1].decode(), spec.key, strict=True)) > DAMAGED_DIGITS:
+        raise StoreError(
+            f"{place.address()} had key {key[1].decode()}, but these options give {spec.key}; "
+            "repair it with the encoder, the images and the options it was made with"
+        )
+
+
+def _array(store: FeatureStore, layout: ArrayLayout) -> ArrayReader | None:
+    """An array of the set; None if nothing vouches for it."""
+    digest = store.attributes["arrays"].get(layout.name)
+    content = store.place.content(f"{layout.name}/zarr.json") or b""
+    if digest is not None and xxhash.xxh3_128_hexdigest(content) != digest:
+        content = _rebuilt(store.place, layout)
+        if xxhash.xxh3_128_hexdigest(content) != digest:
+            return None
+    try:
+        array = ArrayReader(store.place, layout.name, json.loads(content))
+    except (StoreError, ValueError, RecursionError):
+        return None
+    return array if array.layout == layout else None
+
+
+def _sound(array: ArrayReader, shard: int) -> bool:
+    try:
+        array.check(shard)
+    except StoreError:
+        return False
+    return True
+
+
+def _rebuilt(place: Place, layout: ArrayLayout) -> bytes:
+    """The zarr.json that an array's shards ask for; nothing if they contradict themselves."""
+    records: list[dict[str, Any]] = []
+    for shard in range(layout.n_shards):
+        nbytes, begin = layout.nbytes(shard), layout.data_nbytes(shard)
+        if place.size(layout.file(shard)) != nbytes:
+            return b""
+        content = place.open(layout.file(shard)).read(0, nbytes, aligned_memory(nbytes + 2 * ALIGNMENT))
+        tail = bytes(content[begin:])
+        if tail != layout.tail(shard, content[:begin], memoryview(b"")):
+            return b""
+        start, stop = layout.rows(shard)
+        values = np.frombuffer(content[: (stop - start) * layout.row_nbytes], layout.dtype)
+        digest = xxhash.xxh3_128_hexdigest(tail)
+        records.append({"rows": [start, stop], "nbytes": nbytes, "xxh3_128": digest, "nonfinite": count_nonfinite(values)})
+    return layout.to_zarr({"shards": records})
+
+
+def _shard_rows(place: LocalFolder) -> int | None:
+    """Rows of a shard, as most arrays say."""
+    found = []
+    for file in place.folder.glob("*/**/zarr.json"):
+        try:
+            layout = ArrayLayout.from_zarr("", json.loads(file.read_bytes()))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue  # a group, or damaged
+        if layout.dimensions[:1] == ("image",):
+            found.append(layout.shard_rows)
+    return max(set(found), key=found.count) if found else None
+
+
+def _units_with_invalid(
+    store: FeatureStore, layouts: Sequence[ArrayLayout], bad: Sequence[tuple[str, int]]
+) -> list[tuple[str, int]]:
+    """All shards of units that have, or may have, images that are not valid."""
+    units, valid = range(layouts[0].n_shards), store.arrays.get("images/valid")
+    given_up = [
+        unit
+        for unit in units
+        if valid is None or ("images/valid", unit) in bad or not valid.stored(np.arange(*valid.layout.rows(unit))).all()
+    ]
+    return [(layout.name, unit) for layout in layouts for unit in given_up]

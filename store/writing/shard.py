@@ -1,0 +1,66 @@
+"""One shard file: written with its digests, described, and told from half of one."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from store.format.array import read_tail
+from store.format.layout import ArrayLayout, count_nonfinite
+from store.places.disk import DIRECT_NBYTES, write_file
+from store.places.place import Place
+
+
+def constant(name: str, values: np.ndarray) -> ArrayLayout:
+    """Layout of a small array without an image axis: one shard."""
+    n = len(values)
+    return ArrayLayout(name, values.shape, values.dtype.name, ("channel",), shard_rows=n, chunk_rows=n)
+
+
+def same_values(one: ArrayLayout, other: ArrayLayout) -> bool:
+    """Whether a row of one array can be a row of the other, byte for byte."""
+    fields = ("dtype", "codec", "dimensions")
+    return all(getattr(one, f) == getattr(other, f) for f in fields) and one.shape[1:] == other.shape[1:]
+
+
+def same_shard(one: ArrayLayout, other: ArrayLayout, shard: int) -> bool:
+    """Whether a shard holds rows of the same numbers in both, in files that are alike."""
+    alike = one.shard_rows == other.shard_rows and one.chunk_rows == other.chunk_rows
+    return alike and same_values(one, other) and shard < other.n_shards and one.rows(shard) == other.rows(shard)
+
+
+def write_shard(folder: Path, layout: ArrayLayout, shard: int, rows: np.ndarray) -> dict[str, Any]:
+    """Write a shard file; its digests and its record are computed meanwhile."""
+    data, padding = layout.encode(shard, rows)
+    with ThreadPoolExecutor(1, "beyondcls-digests") as meanwhile:
+        tail = meanwhile.submit(layout.tail, shard, data, padding)
+        record = meanwhile.submit(lambda: record_of(layout, shard, rows, tail.result()))
+
+        def parts() -> Iterator[memoryview | bytes]:
+            yield data
+            yield padding
+            yield tail.result()
+
+        write_file(folder / layout.file(shard), parts(), direct=len(data) >= DIRECT_NBYTES)
+        return record.result()
+
+
+def record_of(layout: ArrayLayout, shard: int, rows: np.ndarray, tail: bytes) -> dict[str, Any]:
+    """What is written down of a shard."""
+    return {
+        "rows": list(layout.rows(shard)),
+        "nbytes": layout.nbytes(shard),
+        "xxh3_128": xxhash.xxh3_128_hexdigest(tail),
+        "nonfinite": count_nonfinite(rows),
+    }
+
+
+def is_whole(place: Place, layout: ArrayLayout, shard: int, digest: str) -> bool:
+    """Whether there is a shard file of the right size, and the digests at its end have this digest (XXH3, 128 bits)."""
+    name = layout.file(shard)
+    if place.size(name) != layout.nbytes(shard):
+        return False
+    return xxhash.xxh3_128_hexdigest(read_tail(place.open(name), layout, shard)) == digest

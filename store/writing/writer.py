@@ -1,0 +1,390 @@
+"""Writing a feature set: shard by shard, staged and journalled, published by one rename."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from store.errors import StoreError
+from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, groups_of
+from store.format.reader import FeatureStore, with_digest
+from store.format.spec import FeatureSpec
+from store.places import LocalFolder
+from store.places.aligned import aligned_zeros
+from store.places.disk import DIRECT_NBYTES, NO_SPACE, exchange, link, sync_folder, write_file
+from store.writing.journal import JOURNAL, add_record, own_journal, read_records, write_records
+from store.writing.lock import BusyError, Lock
+from store.writing.shard import constant, is_whole, record_of, same_shard, same_values, write_shard
+
+WRITERS = 4  # arrays of a unit that are written at a time
+
+
+class FeatureWriter:
+    """Writes one feature set. Work units are shards: unit u holds rows [u * shard_rows, (u + 1) * shard_rows).
+
+    All arrays lie under `<parent>/.staging/<name>-<key>` until `finish` moves that folder to `path`. A unit counts once its
+    files and its journal line are on disk; a writer that was killed goes on with `missing_units()`. Use it in a `with`
+    statement, or call `close`.
+
+    One process at a time may write a feature set, or several that are all `shared`: each claims a unit before it computes it,
+    keeps a journal of its own, and whoever finds all units written publishes the set. Any of them may be killed, and any
+    number started again.
+
+    With a `base`, another feature set of the same encoder, rows that both have are taken over: shards that are alike are
+    linked, other rows are copied. Only what the base lacks is to be written.
+
+    Args:
+        path: where the finished feature set will be.
+        spec: what it holds.
+        layouts: arrays with one row per image; all share `shard_rows`.
+        constants: small arrays without an image axis (the final norm), by name.
+        base: what to take over: a set of other views, blocks, kinds or images, wherever it lies.
+        base_rows: [n_images] the base's row of each image, -1 where it has none; by default its images are the first of these.
+        skip: (array, shard) of the base that must not be taken over, being damaged.
+        replaces: a feature set that is at `path` gives way to this one when it is finished; else its place must be free.
+        shared: other processes may write other units at the same time.
+
+    Raises:
+        StoreError: `path` is occupied, another process writes there, the staged part has another layout, or no space is left.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        spec: FeatureSpec,
+        layouts: Sequence[ArrayLayout],
+        constants: Mapping[str, np.ndarray] | None = None,
+        base: FeatureStore | None = None,
+        base_rows: np.ndarray | None = None,
+        skip: Sequence[tuple[str, int]] = (),
+        replaces: bool = False,
+        shared: bool = False,
+    ):
+        self.path, self.spec, self.base, self.shared, self._replaces = Path(path), spec, base, shared, replaces
+        self.layouts = {layout.name: layout for layout in layouts}
+        self.constants = dict(constants or {})
+        self._skip = set(skip)
+        first = next(iter(layouts))
+        rows = np.arange(first.shape[0])
+        n_base = 0 if base is None else len(base)
+        self._base_rows = np.where(rows < n_base, rows, -1) if base_rows is None else np.asarray(base_rows)
+        assert self._base_rows.shape == rows.shape, (self._base_rows.shape, rows.shape)
+        assert {(a.shape[0], a.shard_rows) for a in layouts} == {(first.shape[0], first.shard_rows)}, layouts
+        self.n_units, self._first = first.n_shards, first
+        self.staging = self.path.parent / ".staging" / f"{self.path.name}-{spec.key}"
+        self._journal = own_journal() if shared else JOURNAL
+        self._claims_folder = self.staging.with_name(self.staging.name + ".claims")
+        self._claims: dict[int, Lock] = {}
+        self._lock = Lock(self.staging.with_name(self.staging.name + ".lock"), str(self.path), shared)
+        try:
+            if (
+                not replaces
+                and not (shared and self._is_published())
+                and (self.path.is_file() or any(p for p in self.path.rglob("*") if not p.is_dir()))
+            ):
+                raise StoreError(f"{self.path} already holds files; give another --out, or remove it first")
+            self.header = {
+                "key": spec.key,
+                "arrays": {n: [list(a.shape), a.dtype, a.shard_rows, a.codec] for n, a in self.layouts.items()},
+            }
+            self._done: dict[int, dict[str, dict[str, Any]]] = {unit: {} for unit in range(self.n_units)}
+            self._notes: dict[int, dict[str, Any]] = {}
+            with self._space(), self._alone():
+                if records := read_records(self.staging):
+                    self._resume(records)
+                elif shared and self._is_published():
+                    self._all_done()
+                else:
+                    self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "FeatureWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another writer go on. What is journalled stays."""
+        for claim in self._claims.values():
+            claim.release()
+        self._claims.clear()
+        self._lock.release()
+        for folder in (self._claims_folder, self.staging.parent):
+            with contextlib.suppress(OSError):  # not empty: something is staged there
+                folder.rmdir()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Of those that share the writing, one at a time."""
+        lock = Lock(self._claims_folder / "all.lock", str(self.path), wait=True) if self.shared else None
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _start(self) -> None:
+        shutil.rmtree(self.staging, ignore_errors=True)
+        for name, values in self.constants.items():
+            write_shard(self.staging, constant(name, values), 0, values)
+        records = [self.header, *self._carry()]
+        write_records(self.staging, records)  # from here on, what is staged counts
+        for record in records[1:]:
+            self._count(record)
+
+    def _carry(self) -> Iterator[dict[str, Any]]:
+        """Link shards of the base that are also ours; a record for each unit that gets any."""
+        if self.base is None or not isinstance(self.base.place, LocalFolder):
+            return
+        for unit in range(self.n_units):
+            rows = np.arange(*self._first.rows(unit))
+            if not np.array_equal(self._base_rows[rows], rows):
+                continue
+            shards = []
+            for name, layout in self.layouts.items():
+                theirs = self.base.arrays.get(name)
+                if theirs is None or (name, unit) in self._skip or not same_shard(layout, theirs.layout, unit):
+                    continue
+                link(self.base.path / theirs.layout.file(unit), self.staging / layout.file(unit))
+                shards.append({"array": name, **theirs.shards[unit]})
+            if shards:
+                yield {"unit": unit, "shards": shards, "invalid": self._base_notes(rows)}
+
+    def _base_notes(self, rows: np.ndarray) -> list[dict[str, Any]]:
+        """What the base notes on those of these rows that it has, under their numbers here."""
+        notes = {} if self.base is None else {note["row"]: note for note in self.base.attributes["invalid"]}
+        theirs = ((int(row), notes.get(int(self._base_rows[row]))) for row in rows if self._base_rows[row] >= 0)
+        return [{**note, "row": row} for row, note in theirs if note is not None]
+
+    def _resume(self, records: Sequence[Mapping[str, Any]]) -> None:
+        if records[0] != self.header:
+            raise StoreError(f"{self.staging} was begun with another layout; remove that folder to start again")
+        if not self.shared:
+            write_records(self.staging, records)  # in one journal, without half lines that kills may have left
+        for record in records[1:]:
+            self._count(record)
+
+    def claim(self, unit: int) -> bool:
+        """Take a unit that still misses arrays; false if it misses none, or another process has it.
+
+        A claim ends with `write_unit`, or with this process.
+        """
+        if not self.missing_arrays(unit):
+            return False
+        if self.shared:
+            try:
+                claim = Lock(self._claims_folder / f"{unit}.lock", f"unit {unit} of {self.path}")
+            except BusyError:
+                return False
+            self._claims[unit] = claim
+            self._refresh()  # whoever had it before may have written it
+            if not self.missing_arrays(unit):
+                self._claims.pop(unit).release()
+                return False
+        return True
+
+    def _refresh(self) -> bool:
+        """Take note of what others that share the writing have done; false if the last of them has published it all."""
+        records = read_records(self.staging)
+        for record in records[1:]:
+            if record.get("unit") not in self._done or self.missing_arrays(record["unit"]):
+                self._count(record)
+        if not records:
+            self._all_done()
+        return bool(records)
+
+    def _all_done(self) -> None:
+        self._done = {unit: {name: {} for name in self.layouts} for unit in range(self.n_units)}
+
+    def _is_published(self) -> bool:
+        with contextlib.suppress(StoreError):
+            return FeatureStore.describe(self.path).spec.key == self.spec.key
+        return False
+
+    def _count(self, record: Mapping[str, Any]) -> None:
+        """Take note of a record's shards that are whole."""
+        try:
+            shards = {shard["array"]: dict(shard) for shard in record["shards"]}
+            notes = {note["row"]: note for note in record["invalid"]}
+            start, stop = self._first.rows(unit := record["unit"])
+            if type(unit) is not int or not all(start <= row < stop for row in notes):
+                raise ValueError(f"rows {sorted(notes)} in unit {unit!r}")
+            done = self._done[unit]
+            there = LocalFolder(self.staging)
+            done |= {n: s for n, s in shards.items() if is_whole(there, self.layouts[n], unit, s["xxh3_128"])}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(
+                f"{self.staging / JOURNAL} is not a journal of this writer ({error!r}); remove {self.staging} to start again"
+            ) from error
+        self._notes |= notes
+
+    def missing_units(self) -> list[int]:
+        """Units of which arrays are not written yet, in order."""
+        return [unit for unit in range(self.n_units) if self.missing_arrays(unit)]
+
+    def missing_arrays(self, unit: int) -> list[str]:
+        """Arrays of a unit that are not written yet."""
+        return [name for name in self.layouts if name not in self._done[unit]]
+
+    def rows_to_compute(self, unit: int, names: Sequence[str]) -> np.ndarray:
+        """Rows of a unit that some arrays must be given for to `write_unit`, ascending: all, or those that the base lacks."""
+        rows = np.arange(*self._first.rows(unit))
+        return rows[self._base_rows[rows] < 0] if all(self._in_base(name, unit) for name in names) else rows
+
+    def arrays_to_compute(self, unit: int) -> list[str]:
+        """Arrays of a unit that must be given to `write_unit`: those that it misses and the base does not have whole."""
+        lacks_rows = bool((self._base_rows[slice(*self._first.rows(unit))] < 0).any())
+        return [name for name in self.missing_arrays(unit) if lacks_rows or not self._in_base(name, unit)]
+
+    def _in_base(self, name: str, unit: int) -> bool:
+        """Whether the base has its rows of this shard."""
+        theirs = self.base.arrays.get(name) if self.base is not None and (name, unit) not in self._skip else None
+        return theirs is not None and same_values(self.layouts[name], theirs.layout)
+
+    def write_unit(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Write one shard of each array that the unit still misses, and journal them.
+
+        Args:
+            rows: name -> stored values, of `arrays_to_compute` at least; [n, ...] of all rows of the unit, or where the base
+                has the array, of those that it lacks.
+            notes: on rows that are invalid; those of the base are known.
+
+        Raises:
+            StoreError: no space is left; what was journalled before is safe.
+        """
+        missing, to_compute = self.missing_arrays(unit), self.arrays_to_compute(unit)
+        assert set(rows) >= set(to_compute), sorted(set(to_compute) - set(rows))
+        of_unit = np.arange(*self._first.rows(unit))
+        theirs = self._base_rows[of_unit]
+        taken = theirs >= 0
+
+        def write(name: str) -> dict[str, Any]:
+            if self.base is not None and taken.any() and self._in_base(name, unit):
+                # The base's own rows, bit for bit, also where they were computed again for the sake of another array.
+                layout = self.layouts[name]
+                values = aligned_zeros((len(of_unit), *layout.shape[1:]), layout.dtype)
+                values[taken] = self.base.arrays[name].stored(theirs[taken])
+                if not taken.all():
+                    values[~taken] = rows[name][~taken] if len(rows[name]) == len(of_unit) else rows[name]
+            else:
+                values = rows[name]
+            return {"array": name, **write_shard(self.staging, self.layouts[name], unit, values)}
+
+        with self._space():
+            if max(self.layouts[name].nbytes(unit) for name in missing) < DIRECT_NBYTES:
+                shards = [write(name) for name in missing]
+            else:  # small arrays, for which the disk is mostly waited for, beside the large ones
+                with ThreadPoolExecutor(WRITERS, "beyondcls-writer") as writers:
+                    shards = list(writers.map(write, missing))
+            noted = {note["row"]: note for note in (*self._base_notes(of_unit), *notes)}
+            record: dict[str, Any] = {"unit": unit, "shards": shards, "invalid": [noted[row] for row in sorted(noted)]}
+            add_record(self.staging, record, self._journal)
+        if unit in self._claims:
+            self._claims.pop(unit).release()
+        self._done[unit] |= {shard["array"]: shard for shard in shards}
+        self._notes |= {note["row"]: dict(note) for note in record["invalid"]}
+
+    def finish(self, attributes: Mapping[str, Any]) -> bool:
+        """Write all zarr.json and move the feature set to its place. False if others that share the writing are not done.
+
+        `attributes`: what a reader wants to know beside the spec (names of encoder and classes, problems).
+
+        Raises:
+            StoreError: units are missing, and nobody else can be writing them; or no space is left.
+        """
+        with self._alone():
+            published = False
+            if self.shared:
+                published = not self._refresh()  # by the last of the others
+            if missing := self.missing_units():
+                if self.shared:
+                    return False
+                raise StoreError(
+                    f"{self.staging}: {len(missing)} of {self.n_units} shards are not written yet, first {missing[0]}"
+                )
+            if not published:
+                with self._space():
+                    if self.shared:
+                        write_records(self.staging, read_records(self.staging))  # one journal, which is one file to remove
+                    self._describe(attributes)
+                    self._publish()
+        self.close()
+        return True
+
+    def _publish(self) -> None:
+        if self._replaces and self.path.exists() and any(self.path.iterdir()):
+            exchange(self.staging, self.path)
+            sync_folder(self.path.parent)  # before anything of the old set goes
+            sync_folder(self.staging.parent)
+            shutil.rmtree(self.staging)
+        else:
+            if self.path.exists():
+                shutil.rmtree(self.path)  # empty folders only: __init__ refused anything else
+            os.rename(self.staging, self.path)
+        sync_folder(self.path.parent)
+        (self.path / JOURNAL).unlink()  # after the rename: whoever is killed before it goes on with the journal
+        for stale in self._claims_folder.glob("*.lock"):
+            if stale.stem.isdecimal():  # of processes that were killed
+                stale.unlink()
+
+    def _describe(self, attributes: Mapping[str, Any]) -> None:
+        """Write every zarr.json, the group's last: it vouches for the others."""
+        files = {}
+        for name, layout in self.layouts.items():
+            shards = [{k: v for k, v in self._done[u][name].items() if k != "array"} for u in range(self.n_units)]
+            files[name] = layout.to_zarr({"shards": shards})
+        for name, values in self.constants.items():
+            layout = constant(name, values)
+            files[name] = layout.to_zarr({"shards": [record_of(layout, 0, values, layout.tail(0, *layout.encode(0, values)))]})
+        for name in groups_of(list(files)):
+            write_file(self.staging / name / "zarr.json", [GROUP])
+        for name, content in files.items():
+            write_file(self.staging / name / "zarr.json", [content])
+        described = {
+            "key": self.spec.key,
+            "spec": self.spec.to_dict(),
+            **attributes,
+            "invalid": [self._notes[row] for row in sorted(self._notes)],
+            "arrays": {name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()},
+        }
+        group = {"zarr_format": 3, "node_type": "group", "attributes": {ATTRIBUTE: described}}
+        write_file(self.staging / "zarr.json", [with_digest(group)])
+
+    @contextlib.contextmanager
+    def _space(self) -> Iterator[None]:
+        """A full disk becomes a message."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            done = self.n_units - len(self.missing_units())
+            needed = sum(self.layouts[name].nbytes(u) for u in range(self.n_units) for name in self.missing_arrays(u))
+            free = shutil.disk_usage(self.path.parent).free
+            raise StoreError(
+                f"no space left while writing {self.path}: {done} of {self.n_units} units are safe in {self.staging}; "
+                f"{needed / 1e9:.3g} GB more are needed, {free / 1e9:.3g} GB are free. "
+                "Free some, and give the same command again"
+            ) from error
+
+
+def discard_staging(path: Path, key: str) -> None:
+    """Remove what a kill during `finish` may have left behind; nothing while a writer is at work there."""
+    (path / JOURNAL).unlink(missing_ok=True)
+    staging = path.parent / ".staging" / f"{path.name}-{key}"
+    if staging.exists():
+        lock = Lock(staging.with_name(staging.name + ".lock"), str(path))
+        shutil.rmtree(staging)
+        lock.release()
+        with contextlib.suppress(OSError):
+            staging.parent.rmdir()
