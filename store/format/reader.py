@@ -66,6 +66,8 @@ class FeatureStore:
             raise StoreError(unknown("verify", verify, VERIFY))
         store = cls.describe(path, key, verify)
         if cache is not None and not isinstance(store.place, LocalFolder):
+            from store.places.cached import through
+
             store.place = through(cache, store.place, store.spec.key, store.attributes["digest"])
         there = [name for name in store.attributes["arrays"] if store.place.has_folder(_kind(name))]
         store.expect(there)

@@ -16,12 +16,13 @@ from extract.datasets import open_images
 from extract.encoders import load_encoder
 from extract.run import extract
 from pipelines import cli
-from store import FeatureStore, copies
+from store import FeatureStore
 from store.format.layout import KINDS
 from store.format.stub import is_stub, write_stub
 from store.moving.receipt import Receipt
 from store.moving.upload import upload
 from store.places import place_at
+from store.places.object_store import ObjectStore
 from store.writing.lock import Lock
 from tests.extract.pictures import samples, write_tar
 from tests.folders import files
@@ -400,7 +401,7 @@ def extract_in(project: Path, arguments: tuple[object, ...], n_sent: int | None 
     """The command in a process of its own, which is killed when it has sent so many files."""
     os.chdir(project)
     if n_sent is not None:
-        kill_after(n_sent, (copies._ObjectStore, "put"))
+        kill_after(n_sent, (ObjectStore, "put"))
     sys.argv = ["beyondcls", *map(str, arguments)]
     cli.run()
 

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import store.places.cache
-import store.places.cached
 from store import ArrayLayout, ArrayReader, FeatureStore, Loader, StoreError
+from store.places import cache, cached
 from store.places.cache import DIGEST_NBYTES, DiskCache
 from store.places.ledger import PARTIAL
 from tests.forked import CONTEXT, start
@@ -38,7 +37,7 @@ PLENTY = 1 << 30
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("store.places.cached.BLOCK_NBYTES", BLOCK)
-    monkeypatch.setattr("store.cache.PIECE_NBYTES", PIECE)
+    monkeypatch.setattr("store.places.cache.PIECE_NBYTES", PIECE)
     Service.reset()
     yield
     Service.reset()
@@ -206,8 +205,10 @@ def test_names_stay_inside(sets: list[Path], tmp_path: Path) -> None:
     opened(sets[0], DiskCache(tmp_path / "cache", PLENTY)).tokens("patch").all()
     for file in (tmp_path / "cache").rglob("*"):
         assert all(set(part) <= set("0123456789abcdef-") for part in file.parts[-1:] if part not in ("lock", "used", "in-use"))
-    cached = DiskCache(tmp_path / "cache", PLENTY).over(FeatureStore.open(f"service://{sets[0]}").folder, "../../x", "/etc")
-    assert not set(cached.name) - set("0123456789abcdef")  # type: ignore[attr-defined]
+    place = cached.through(
+        DiskCache(tmp_path / "cache", PLENTY), FeatureStore.open(f"service://{sets[0]}").place, "../../x", "/etc"
+    )
+    assert not set(place.name) - set("0123456789abcdef")  # type: ignore[attr-defined]
 
 
 def test_a_local_set_has_no_use_for_it(sets: list[Path], tmp_path: Path) -> None:
@@ -255,7 +256,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.Mo
     def refused(path: Any, *_: Any) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr("store.cache.os.open", refused)  # root may write everywhere
+    monkeypatch.setattr("store.places.cache.os.open", refused)  # root may write everywhere
     with pytest.raises(StoreError, match=r"cannot be used as a disk cache \(Permission denied\)"):
         DiskCache(tmp_path, 5)
 
@@ -272,7 +273,7 @@ def test_a_full_disk(sets: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
         return write_(descriptor, data[:1000])
 
     array = opened(sets[0], cache).tokens("patch")
-    monkeypatch.setattr("store.cache.os.write", full)
+    monkeypatch.setattr("store.places.cache.os.write", full)
     with pytest.warns(RuntimeWarning, match=r"keeps nothing more \(No space left on device\); reading goes on") as said:
         read = [array.all() for _ in range(2)]
     assert len(said) == 1
@@ -283,7 +284,7 @@ def test_a_full_disk(sets: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
 
 def cached_patch(path: Path, folder: Path, bound: int) -> ArrayReader:
     """As another process has it."""
-    store.cached.BLOCK_NBYTES, store.cache.PIECE_NBYTES = BLOCK, PIECE
+    cached.BLOCK_NBYTES, cache.PIECE_NBYTES = BLOCK, PIECE
     return opened(path, DiskCache(folder, bound), verify="never").tokens("patch")
 
 

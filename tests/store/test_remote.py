@@ -185,7 +185,7 @@ def _check_s3(fs: Any, written: Path, contents: dict[str, np.ndarray]) -> None:
             fs.pipe(f"bucket/sets/one/{file.relative_to(written)}", file.read_bytes())
     store = FeatureStore.open("s3://bucket/sets/one", key=SPEC.key)
     assert isinstance(store.place, ObjectStore)
-    assert store.folder._fs.config_kwargs == {"max_pool_connections": REQUESTS, "read_timeout": 7}
+    assert store.place._fs.config_kwargs == {"max_pool_connections": REQUESTS, "read_timeout": 7}
     rows = np.random.default_rng(0).permutation(N)
     for name, got in store.rows(rows).items():
         assert same(got, contents[name][rows])

@@ -14,12 +14,15 @@ from typing import Any
 import fsspec  # type: ignore[import-untyped]
 import pytest
 
-from store import FeatureStore, StoreError, copies, transfer
+from store import FeatureStore, StoreError
 from store.format.stub import is_stub, write_stub
 from store.moving import pull as pulling
+from store.moving import transfer
 from store.moving.pull import PULLED, pull
 from store.moving.receipt import Receipt
 from store.moving.upload import upload
+from store.places import LocalFolder
+from store.places.object_store import ObjectStore
 from store.places.parallel import each
 from tests.folders import files
 from tests.forked import kill_after, status
@@ -45,7 +48,7 @@ def content(address: str) -> dict[str, bytes]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that are written to a shared place, in order."""
     names: list[str] = []
-    for kind in (copies._Folder, copies._ObjectStore):
+    for kind in (LocalFolder, ObjectStore):
 
         def put(self: Any, name: str, parts: Iterable[bytes], nbytes: int, real: Any = kind.put) -> None:
             real(self, name, parts, nbytes)
@@ -58,7 +61,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def stop_after(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the upload of any shard after the first n fail."""
     done: list[str] = []
-    for kind in (copies._Folder, copies._ObjectStore):
+    for kind in (LocalFolder, ObjectStore):
 
         def put(self: Any, name: str, parts: Iterable[bytes], nbytes: int, real: Any = kind.put) -> None:
             if len(done) >= n:
@@ -71,7 +74,7 @@ def stop_after(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def upload_until_killed(path: Path, address: str) -> None:
-    kill_after(9, (copies._Folder, "put"))
+    kill_after(9, (LocalFolder, "put"))
     upload(FeatureStore.open(path), address)
 
 
@@ -176,13 +179,13 @@ class TestUpload:
 
     def test_a_service_that_loses_what_it_took(self, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         address = f"memory://{uuid.uuid4().hex}/one"
-        real = copies._ObjectStore.put
+        real = ObjectStore.put
 
         def put(self: Any, name: str, parts: Iterable[bytes], nbytes: int) -> None:
             if name != "norm/bias/c/0":
                 real(self, name, parts, nbytes)
 
-        monkeypatch.setattr(copies._ObjectStore, "put", put)
+        monkeypatch.setattr(ObjectStore, "put", put)
         with pytest.raises(StoreError, match="norm/bias/c/0 has no bytes after it was sent, expected"):
             upload(FeatureStore.open(written), address)
         assert "zarr.json" not in content(address)

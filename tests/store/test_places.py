@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from store import FeatureStore, Loader, StoreError, verify
-from store.places import place_at
+from store.places import LocalFolder, place_at
 from store.places.aligned import ALIGNMENT, aligned_memory
+from store.places.object_store import ObjectStore
 from tests.folders import files
 from tests.store.conftest import SPEC, N, same
 
@@ -112,16 +113,16 @@ def test_a_folder_is_listed_once(remote: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_names_of_files(remote: str, written: Path) -> None:
     there = files(written)
-    for folder in (place_at(remote), place_at(written)):
-        assert isinstance(folder, Remote | Local)
+    for place in (place_at(remote), place_at(written)):
+        assert isinstance(place, ObjectStore | LocalFolder)
         for name in there:
-            assert folder.size(name) == len(there[name])
-            assert folder.content(name) == there[name]
+            assert place.size(name) == len(there[name])
+            assert place.content(name) == there[name]
         for name in ("nothing", "images/labe", "images"):
-            assert folder.size(name) is folder.content(name) is None
-        assert [folder.has_folder(n) for n in ("images", "images/label", "image", "nothing")] == [True, True, False, False]
+            assert place.size(name) is place.content(name) is None
+        assert [place.has_folder(n) for n in ("images", "images/label", "image", "nothing")] == [True, True, False, False]
         with pytest.raises(StoreError, match="nothing cannot be opened"):
-            folder.open("nothing")
+            place.open("nothing")
 
 
 @pytest.mark.parametrize("direct", [False, True, None])
@@ -129,7 +130,7 @@ def test_any_range_of_a_shard(tmp_path: Path, direct: bool | None) -> None:
     """Also past the end, and where the page cache is bypassed in whole blocks."""
     data = np.random.default_rng(0).bytes(3 * ALIGNMENT + 77)
     (tmp_path / "shard").write_bytes(data)
-    shard, generator = Local(tmp_path).open("shard", direct), np.random.default_rng(1)
+    shard, generator = LocalFolder(tmp_path).open("shard", direct), np.random.default_rng(1)
     scratch = aligned_memory(len(data) + 3 * ALIGNMENT)
     for _ in range(100):
         start, stop = np.sort(generator.integers(0, len(data) + 50, 2)).tolist()
