@@ -127,7 +127,7 @@ def test_a_set_that_nobody_uses_makes_room(sets: list[Path], tmp_path: Path) -> 
     for i in (0, 1):
         store = opened(sets[i], cache)
         assert same(store.tokens("patch").all(), expected(sets[i]))
-        kept[i] = store.folder.name  # type: ignore[attr-defined]
+        kept[i] = store.place.name  # type: ignore[attr-defined]
         os.utime(tmp_path / kept[i] / "in-use", (i, i))
         del store
     in_use = opened(sets[1], cache)  # used longest ago, but now again
