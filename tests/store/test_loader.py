@@ -75,16 +75,6 @@ def test_stream_reads_neighbours_together(written: Path) -> None:
     pytest.fail("no batch holds a whole block")
 
 
-def test_auto(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = _loader(written, "auto")
-    assert loader.placement == "memory"
-    assert loader.nbytes == N * (3 * 5 * 2 + 8)
-    monkeypatch.setattr("store.placement.free_memory", lambda device: 2 * loader.nbytes - 1)
-    assert _loader(written, "auto").placement == "stream"
-    monkeypatch.setattr("store.placement.free_memory", lambda device: 2 * loader.nbytes)
-    assert _loader(written, "auto").placement == "memory"
-
-
 def _readers() -> list[str]:
     """Threads that read."""
     gc.collect()
@@ -103,12 +93,6 @@ def test_errors_of_the_reading_thread_reach_the_consumer(small: Path) -> None:
     with pytest.raises(StoreError, match=r"patch/block5/view0/c/1/0/0 is damaged"):
         next(batches)
     assert not _readers()
-
-
-def test_damage_stops_a_resident_loader_too(small: Path) -> None:
-    _damage(small)
-    with pytest.raises(StoreError, match="is damaged"):
-        _loader(small, "memory")
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
@@ -363,14 +347,6 @@ def test_digests_are_compared_when_promised(written: Path, monkeypatch: pytest.M
         assert len(list(loader.epoch())) == 1
         found.append(computed[0])
     assert found == n
-
-
-def test_damage_is_handed_out_only_if_nobody_looks(small: Path, contents: dict[str, np.ndarray]) -> None:
-    store = FeatureStore.open(small, verify="never")
-    _damage(small)
-    loader = Loader({"x": store.tokens("patch")}, np.arange(N), placement="stream", shuffle=False, dtype=None, batch_size=N)
-    (batch,) = loader.epoch()
-    assert not same(batch["x"].numpy(), contents["patch/block5/view0"])
 
 
 def test_damage_that_comes_between_two_epochs(small: Path) -> None:

@@ -13,7 +13,7 @@ import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store import ArrayLayout, FeatureStore, Loader, StoreError, verify
+from store import ArrayLayout, FeatureStore, StoreError, verify
 from store.array import Verify
 from tests.folders import files
 from tests.store.conftest import CONSTANTS, SHARD, SPEC, N, T, edit, flip, layouts, put, same, values, write
@@ -22,26 +22,6 @@ Contents = dict[str, np.ndarray]
 
 
 # -- what is read ------------------------------------------------------------------------------------------------------
-
-
-def _everywhere(folder: Path, arrays: list[ArrayLayout], contents: Contents) -> None:
-    """zarr, ArrayReader and Loader in both placements give the same rows."""
-    store, plain = FeatureStore.open(folder), zarr.open_group(folder, mode="r")
-    n = arrays[0].shape[0]
-    readers = {a.name: store.array(a.name) for a in arrays}
-    for a in arrays:
-        assert same(np.asarray(plain[a.name][:]), contents[a.name])  # type: ignore[index]
-        assert same(readers[a.name].all(), contents[a.name])
-        order = np.random.default_rng(0).permutation(n)
-        assert same(readers[a.name].rows(order), contents[a.name][order])
-    for placement in ("memory", "stream"):
-        loader = Loader(readers, np.arange(n), batch_size=48, shuffle=False, placement=placement)
-        batches = list(loader.epoch())
-        for a in arrays:
-            got = np.concatenate([batch[a.name].numpy() for batch in batches])
-            expected = contents[a.name].astype("float32") if a.dtype.startswith("float") else contents[a.name]
-            np.testing.assert_array_equal(got, expected)
-            assert got.dtype == expected.dtype
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -63,10 +43,6 @@ def test_any_shape(tmp_path: Path, n: int, shard_rows: int, tail: list[int], dty
     reader = FeatureStore.open(tmp_path / "s").tokens("patch", block=0)
     assert same(reader.rows(wanted), expected[wanted])
     assert same(np.asarray(zarr.open_group(tmp_path / "s", mode="r")["patch/block0/view0"][:]), expected)  # type: ignore[index]
-
-
-def test_every_array_of_a_whole_set(written: Path, contents: Contents) -> None:
-    _everywhere(written, layouts(), contents)
 
 
 def test_constants(written: Path) -> None:
@@ -214,13 +190,6 @@ def test_sound_rows_of_a_damaged_shard_are_read(small: Path, contents: Contents)
     assert same(store.tokens("patch").rows([96, 127]), contents["patch/block5/view0"][[96, 127]])
     with pytest.raises(StoreError, match="rows 64 to 95"):
         store.tokens("patch").rows([95])
-
-
-def test_damage_in_the_padding(small: Path, contents: Contents) -> None:
-    """Of the last shard's 22 rows; it shares their digest."""
-    flip(small / "patch/block5/view0/c/2/0/0", 22 * 30)
-    with pytest.raises(StoreError, match=r"c/2/0/0 is damaged \(rows 128 to 149\)"):
-        FeatureStore.open(small).tokens("patch").rows([149])
 
 
 def test_verify_names_every_shard(written: Path) -> None:

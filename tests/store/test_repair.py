@@ -119,15 +119,6 @@ def test_what_is_computed_again(path: Path, sound: Path, what: str) -> None:
     assert not (path.parent / ".staging").exists()
 
 
-def test_no_metadata_at_all(path: Path, sound: Path) -> None:
-    """Nothing vouches for anything: all is computed again, with the rows of a shard that are usual."""
-    for file in path.rglob("zarr.json"):
-        file.unlink()
-    base, layouts, _ = salvage(path, TINY.spec, _layouts)
-    assert [a.shard_rows for a in layouts] == [7 * SHARD] * len(layouts)
-    assert base.arrays == {}
-
-
 @pytest.mark.parametrize("rows", [16, 64])
 def test_rows_of_a_shard_are_those_of_most(path: Path, rows: int) -> None:
     def change(meta: dict[str, Any]) -> None:
@@ -152,16 +143,3 @@ def test_a_copy_without_a_kind(path: Path, lost: bool) -> None:
         (path / "zarr.json").unlink()
     with pytest.raises(StoreError, match=f"is a copy without {PATCH}; pull all of it first"):
         salvage(path, TINY.spec, _layouts)
-
-
-def test_killed_during_the_repair(path: Path, sound: Path) -> None:
-    flip(path / PATCH / "c/1/0/0", 0)
-    flip(path / OTHER / "c/2/0/0", 0)
-    base, _, skip = salvage(path, TINY.spec, _layouts)
-    with TINY.begin(path, base, skip) as writer:
-        TINY.write(writer, 1)
-    base, _, skip = salvage(path, TINY.spec, _layouts)
-    with TINY.begin(path, base, skip) as again:
-        assert again.missing_units() == [2]
-        TINY.finish(again)
-    assert files(path) == files(sound)

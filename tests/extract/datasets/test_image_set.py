@@ -151,10 +151,3 @@ class TestOpenImages:
         write_tar(tmp_path / "a.tar", samples(1))
         with pytest.raises(DataError, match=r"there is no file of class names '.*names\.txt'"):
             open_images(str(tmp_path), classes=tmp_path / "names.txt")
-
-    def test_form_is_seen(self, tmp_path: Path, content: dict[str, tuple[str, bytes]]) -> None:
-        in_folder(tmp_path / "folder", content)
-        write_tar(tmp_path / "tars" / "a.tar", samples(2))
-        assert open_images(str(tmp_path / "folder")).classes == ["ape", "bee", "cat"]
-        for source in ("tars", "tars/a.tar", "tars/*.tar"):
-            assert [s.id for s in open_images(str(tmp_path / source)).samples] == ["0000", "0001"]
