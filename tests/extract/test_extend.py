@@ -73,14 +73,11 @@ def test_more_images(run: Run, encoder: Counting, images: ImageSet, made: Run, w
     assert files(tmp_path / "f") == whole()
 
 
-def test_longer_ids(run: Run, tars: Path, made: Run, whole: Whole, tmp_path: Path) -> None:
-    (tmp_path / "tars").mkdir()
-    (tmp_path / "tars" / "0.tar").symlink_to(tars / "0.tar")
+def test_longer_ids(run: Run, made: Run, whole: Whole, tmp_path: Path) -> None:
+    write_tar(tmp_path / "tars" / "0.tar", samples(40))
     made(tmp_path / "f", images=open_images(str(tmp_path / "tars")))
-    content = samples(3)
-    for i, sample in enumerate(content):
-        sample["__key__"] = f"one-with-a-long-name-{i}"
-    write_tar(tmp_path / "tars" / "1.tar", content)
+    longer = [{**sample, "__key__": f"one-with-a-long-name-{i}"} for i, sample in enumerate(samples(3))]
+    write_tar(tmp_path / "tars" / "1.tar", longer)
     images = open_images(str(tmp_path / "tars"))
     extended = run(tmp_path / "f", images=images, existing="extend")
     assert extended.ids == [sample.id for sample in images.samples]

@@ -63,6 +63,15 @@ def test_what_is_asked_for(tmp_path: Path) -> None:
         assert [first_row(writer, unit) for unit in (2, 3, 4)] == [70, 96, 128]
 
 
+def test_fewer_rows(tmp_path: Path) -> None:
+    """The shard that is cut is made from the base's rows."""
+    path, new = OLD.make(tmp_path / "one"), Tiny(40, (3,))
+    with new.begin(path, FeatureStore.open(path)) as writer:
+        assert writer.missing_units() == [1]
+        new.finish(writer)
+    assert files(path) == new.expected(tmp_path / "expected")
+
+
 @pytest.mark.parametrize(
     ("field", "value"), [("codec", "float32"), ("dtype", "uint16"), ("chunk_rows", 16), ("dimensions", ())]
 )

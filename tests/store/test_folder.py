@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store import FeatureStore, StoreError, verify
+from store import FeatureStore, StoreError
 from store.aligned import ALIGNMENT, aligned_memory
 from store.folder import Local, open_folder
 from store.remote import Remote
 from tests.folders import files
-from tests.store.conftest import SPEC, N, same
+from tests.store.conftest import same
 from tests.store.service import Service
 
 
@@ -29,17 +29,6 @@ def test_a_url_of_this_machine(written: Path) -> None:
     assert FeatureStore.open(f"file://{written}").path == written
 
 
-def test_the_same_set(remote: str, written: Path, contents: dict[str, np.ndarray]) -> None:
-    store, local = FeatureStore.open(remote, key=SPEC.key), FeatureStore.open(written)
-    assert store.arrays.keys() == local.arrays.keys()
-    assert store.where == remote
-    assert store.ids == local.ids
-    rows = np.random.default_rng(0).permutation(N)
-    for name, got in store.rows(rows).items():
-        assert same(got, contents[name][rows])
-    assert all(problem is None for _, _, problem in verify(remote))
-
-
 def test_no_folder_on_this_machine(remote: str) -> None:
     with pytest.raises(StoreError, match="is no local folder; copy it here first"):
         _ = FeatureStore.open(remote).path
@@ -48,6 +37,11 @@ def test_no_folder_on_this_machine(remote: str) -> None:
 def test_nothing_there() -> None:
     with pytest.raises(StoreError, match=r"memory://nowhere is not a feature set: it has no zarr\.json"):
         FeatureStore.open("memory://nowhere")
+
+
+def test_an_unknown_protocol() -> None:
+    with pytest.raises(StoreError, match="nonsense://bucket/one cannot be opened: Protocol not known"):
+        FeatureStore.open("nonsense://bucket/one")
 
 
 @pytest.mark.parametrize(

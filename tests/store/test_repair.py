@@ -119,6 +119,15 @@ def test_what_is_computed_again(path: Path, sound: Path, what: str) -> None:
     assert not (path.parent / ".staging").exists()
 
 
+def test_no_metadata_at_all(path: Path, sound: Path) -> None:
+    """Nothing vouches for anything: all is computed again, with the rows of a shard that are usual."""
+    for file in path.rglob("zarr.json"):
+        file.unlink()
+    base, layouts, _ = salvage(path, TINY.spec, _layouts)
+    assert [a.shard_rows for a in layouts] == [7 * SHARD] * len(layouts)
+    assert base.arrays == {}
+
+
 @pytest.mark.parametrize("rows", [16, 64])
 def test_rows_of_a_shard_are_those_of_most(path: Path, rows: int) -> None:
     def change(meta: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """What holds for images of any form: ids, labels, digest, decoding."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -128,7 +129,7 @@ def test_ids_are_unique() -> None:
 def test_labels_lie_within_the_class_names() -> None:
     message = r"'y' in a\.tar has label 2, but there are 2 class names; labels count from 0"
     with pytest.raises(DataError, match=message):
-        ImageSet("a.tar", [sample("x", 1), sample("y", 2)], ["ape", "bee"])
+        ImageSet("a.tar", [sample("x", 1), replace(sample("y"), labels=(0, 2))], ["ape", "bee"], multilabel=True)
 
 
 def test_no_images() -> None:
