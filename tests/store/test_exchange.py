@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import os
 import pickle
 import shutil
 import tarfile
@@ -27,6 +26,7 @@ from store.exchange.webdataset import WebDataset
 from store.layout import ATTRIBUTE
 from store.reader import with_digest
 from tests.folders import files
+from tests.pickled import Payload
 from tests.store.conftest import put_at, same
 from tests.store.exported import BYTES, PATCH, N, export, import_as, write_set
 
@@ -275,16 +275,6 @@ class TestDescription:
             import_as(form, exported, tmp_path / "back")
 
 
-class _Evil:
-    """Leaves a mark when it is unpickled."""
-
-    def __init__(self, mark: Path):
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.mark),)
-
-
 def _npy(array: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=True)
@@ -365,7 +355,7 @@ class TestHostile:
     def test_pickles_are_not_opened(self, ready, tmp_path: Path) -> None:
         mark = tmp_path / "mark"
         evil = np.empty(N, object)
-        evil[:] = [_Evil(mark) for _ in range(N)]
+        evil[:] = [Payload(mark) for _ in range(N)]
         assert pickle.dumps(evil)
         npy = shutil.copytree(ready("npy"), tmp_path / "npy")
         (npy / "images/label.npy").write_bytes(_npy(evil))

@@ -83,6 +83,16 @@ def test_another_way_to_store_carries_nothing_over(tmp_path: Path, field: str, v
         assert writer.missing_arrays(0) == ["patch/block3/view0", "patch/block5/view0"]
 
 
+def test_notes_of_the_shard_that_is_completed(tmp_path: Path) -> None:
+    """Row 35 is not valid; only rows from 40 on are computed."""
+    path, new = Tiny(40, (3,)).make(tmp_path / "one"), Tiny(50, (3,))
+    with new.begin(path, FeatureStore.open(path)) as writer:
+        assert first_row(writer, 1) == 40
+        new.write(writer, 1)
+        writer.finish(ATTRIBUTES)
+    assert FeatureStore.open(path).attributes["invalid"] == notes(0, 50)
+
+
 def test_a_damaged_tail_is_not_carried_over(tmp_path: Path) -> None:
     """It is asked for; the rows that the base should have are refused."""
     path, new = OLD.make(tmp_path / "one"), CASES["block"]

@@ -69,6 +69,9 @@ def test_occupied_path(tmp_path: Path, written: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="already holds files"):
         _begin(tmp_path / "file")
+    assert not (tmp_path / ".staging").exists(), "it holds no lock"
+    (tmp_path / "file").unlink()
+    _begin(tmp_path / "file").close()
 
 
 def test_empty_folders_at_the_path_give_way(tmp_path: Path, written: Path, contents: Contents) -> None:

@@ -1,6 +1,5 @@
 """CIFAR-10 and CIFAR-100 in both versions; the python version's pickles run nothing."""
 
-import os
 import pickle
 import struct
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from extract.datasets import DataError, ImageSet, open_images
 from tests.extract.pictures import write_file, write_text
+from tests.pickled import Payload
 
 N = 3  # images of each file
 
@@ -120,18 +120,10 @@ def test_as_numpy_of_today_pickles_it(tmp_path: Path) -> None:
     assert np.array_equal(pixels(images, 1), planes(1)[1].reshape(3, 32, 32).transpose(1, 2, 0))
 
 
-class Evil:
-    def __init__(self, file: Path):
-        self.file = file
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.file),)
-
-
 @pytest.mark.parametrize("name", ["test", "meta"])
 def test_pickles_run_nothing(name: str, tmp_path: Path) -> None:
     root, ran = python(tmp_path, 100), tmp_path / "ran"
-    write_file(root / "cifar-100-python" / name, pickle.dumps({b"data": Evil(ran)}))
+    write_file(root / "cifar-100-python" / name, pickle.dumps({b"data": Payload(ran)}))
     with pytest.raises(DataError, match=rf"cifar-100-python/{name}: it names posix\.mkdir, which CIFAR's files do not; do not"):
         open_images(str(root), split="test")
     assert not ran.exists()

@@ -26,6 +26,7 @@ from extract.encoders.weights import read_checkpoint, weights_digest
 from store import BeyondClsError
 from store.errors import BeyondClsWarning
 from tests.extract.tiny import TINY, tiny_encoder
+from tests.pickled import Payload
 
 MODEL = "vit_tiny_patch16_224"
 
@@ -240,16 +241,6 @@ class TestCheckpoints:
             BeyondClsError, match=r"w\.pth(: the checkpoint holds no| holds a list, expected a) dictionary of tensors"
         ):
             from_checkpoint(tmp_path / "w.pth")
-
-
-class Payload:
-    """Creates `path` when it is unpickled by someone careless."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.path),)
 
 
 @pytest.mark.parametrize("save", [torch.save, lambda content, file: file.write_bytes(pickle.dumps(content, protocol=2))])
