@@ -9,7 +9,7 @@ import pytest
 from store import FeatureStore, StoreError, verify
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES, flip
-from tests.store.tiny import SHARD, Tiny, first_row
+from tests.store.tiny import SHARD, Tiny, first_row, notes
 
 OLD = Tiny(70, (3,))
 CASES: dict[str, Any] = {
