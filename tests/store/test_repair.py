@@ -152,3 +152,16 @@ def test_a_copy_without_a_kind(path: Path, lost: bool) -> None:
         (path / "zarr.json").unlink()
     with pytest.raises(StoreError, match=f"is a copy without {PATCH}; pull all of it first"):
         salvage(path, TINY.spec, _layouts)
+
+
+def test_killed_during_the_repair(path: Path, sound: Path) -> None:
+    flip(path / PATCH / "c/1/0/0", 0)
+    flip(path / OTHER / "c/2/0/0", 0)
+    base, _, skip = salvage(path, TINY.spec, _layouts)
+    with TINY.begin(path, base, skip) as writer:
+        TINY.write(writer, 1)
+    base, _, skip = salvage(path, TINY.spec, _layouts)
+    with TINY.begin(path, base, skip) as again:
+        assert again.missing_units() == [2]
+        TINY.finish(again)
+    assert files(path) == files(sound)
