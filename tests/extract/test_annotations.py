@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extract.datasets import Box, DataError, ImageSet, Sample, open_images
+from extract.datasets import Box, ImageSet, Sample, open_images
 from extract.run import extract
 from store import FeatureStore, StoreError, join, verify
 from tests.extract.pictures import picture, write_example, write_file, write_pictures, write_text
@@ -129,12 +129,6 @@ def test_labels_and_boxes_enter_the_digest(tmp_path: Path) -> None:
     assert len({images.digest for images in sets}) == len(sets)
     other_order = ImageSet("s", [sample((1, 0), (), file)], ["a", "b"], multilabel=True)
     assert other_order.digest == sets[4].digest, "the labels of an image have no order"
-
-
-def test_label_beyond_the_classes_of_a_multilabel_set(tmp_path: Path) -> None:
-    file = write_file(tmp_path / "x.png", picture(0))
-    with pytest.raises(DataError, match="has label 2, but there are 2 class names"):
-        ImageSet("s", [sample((0, 2), (), file)], ["a", "b"], multilabel=True)
 
 
 def test_join_of_multilabel_sets(tmp_path: Path) -> None:

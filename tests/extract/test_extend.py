@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extract.datasets import open_images
+from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder
 from store import FeatureStore, StoreError, verify
 from tests.extract.conftest import N, Run, Whole
@@ -56,12 +56,9 @@ def test_what_is_there_stays_though_it_is_not_asked_for(run: Run, made: Run, tmp
     assert extended.spec.maps
 
 
-def test_more_images(run: Run, encoder: Counting, tars: Path, made: Run, whole: Whole, tmp_path: Path) -> None:
+def test_more_images(run: Run, encoder: Counting, images: ImageSet, made: Run, whole: Whole, tmp_path: Path) -> None:
     """The last shard of 40 images held 8; they are kept, and only images behind them are computed."""
-    (tmp_path / "first").mkdir()
-    (tmp_path / "first" / "0.tar").symlink_to(tars / "0.tar")
-    small = made(tmp_path / "f", images=open_images(str(tmp_path / "first")))
-    first = {name: array.stored(np.arange(len(array.layout.rows(0)))) for name, array in small.arrays.items()}
+    small = made(tmp_path / "f", images=images.part(range(40)))
     tokens = small.tokens("patch").all()
     before, encoder.seen = shards(tmp_path / "f"), 0
     large = run(tmp_path / "f", existing="extend")
@@ -73,18 +70,14 @@ def test_more_images(run: Run, encoder: Counting, tars: Path, made: Run, whole: 
     full = [name for name in before if "/c/0" in name and "norm" not in name]
     assert full
     assert all(after[name] == before[name] for name in full)
-    assert first.keys() == large.arrays.keys()
     assert files(tmp_path / "f") == whole()
 
 
-def test_longer_ids(run: Run, tars: Path, made: Run, whole: Whole, tmp_path: Path) -> None:
-    (tmp_path / "tars").mkdir()
-    (tmp_path / "tars" / "0.tar").symlink_to(tars / "0.tar")
+def test_longer_ids(run: Run, made: Run, whole: Whole, tmp_path: Path) -> None:
+    write_tar(tmp_path / "tars" / "0.tar", samples(40))
     made(tmp_path / "f", images=open_images(str(tmp_path / "tars")))
-    content = samples(3)
-    for i, sample in enumerate(content):
-        sample["__key__"] = f"one-with-a-long-name-{i}"
-    write_tar(tmp_path / "tars" / "1.tar", content)
+    longer = [{**sample, "__key__": f"one-with-a-long-name-{i}"} for i, sample in enumerate(samples(3))]
+    write_tar(tmp_path / "tars" / "1.tar", longer)
     images = open_images(str(tmp_path / "tars"))
     extended = run(tmp_path / "f", images=images, existing="extend")
     assert extended.ids == [sample.id for sample in images.samples]
@@ -133,10 +126,15 @@ def test_extending_what_is_not_there_makes_it(run: Run, tmp_path: Path) -> None:
 
 
 class TestRefused:
-    def test_another_encoder(self, run: Run, made: Run, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("other", "differ"),
+        [({"encoder": tiny_encoder(1)}, "weights, architecture differ; give another set"), ({"dtype": "int8"}, "dtype differ")],
+        ids=["encoder", "dtype"],
+    )
+    def test_another_encoder_or_dtype(self, other: dict[str, Any], differ: str, run: Run, made: Run, tmp_path: Path) -> None:
         made(tmp_path / "f")
-        with pytest.raises(StoreError, match="f cannot be extended: weights, architecture differ; give another set"):
-            run(tmp_path / "f", encoder=tiny_encoder(1), existing="extend")
+        with pytest.raises(StoreError, match=f"f cannot be extended: {differ}"):
+            run(tmp_path / "f", **other, existing="extend")
 
     def test_another_transform(self, run: Run, made: Run, tmp_path: Path) -> None:
         """Such as that of a checkpoint of one's own, which was once taken from timm: the options that give it are named."""
@@ -150,26 +148,22 @@ class TestRefused:
         with pytest.raises(StoreError, match=what):
             run(tmp_path / "f", encoder=new, existing="repair")
 
-    def test_another_dtype(self, run: Run, made: Run, tmp_path: Path) -> None:
-        made(tmp_path / "f")
-        with pytest.raises(StoreError, match="f cannot be extended: dtype differ"):
-            run(tmp_path / "f", dtype="int8", existing="extend")
-
-    def test_images_before_those_that_are_there(self, run: Run, tars: Path, made: Run, tmp_path: Path) -> None:
-        (tmp_path / "second").mkdir()
-        (tmp_path / "second" / "1.tar").symlink_to(tars / "1.tar")
-        made(tmp_path / "f", images=open_images(str(tmp_path / "second")))
+    @pytest.mark.parametrize(
+        ("there", "asked", "message"),
+        [
+            (range(40, N), range(N), "its 30 images are not the first of the 70 in .*; new images must come after"),
+            (range(N), range(40), "its 70 images are not the first of the 40"),
+        ],
+        ids=["before those that are there", "fewer"],
+    )
+    def test_images(
+        self, there: range, asked: range, message: str, run: Run, images: ImageSet, made: Run, tmp_path: Path
+    ) -> None:
+        made(tmp_path / "f", images=images.part(there))
         before = files(tmp_path / "f")
-        with pytest.raises(StoreError, match=r"its 30 images are not the first of the 70 in .*; new images must come after"):
-            run(tmp_path / "f", existing="extend")
+        with pytest.raises(StoreError, match=message):
+            run(tmp_path / "f", images=images.part(asked), existing="extend")
         assert files(tmp_path / "f") == before
-
-    def test_fewer_images(self, run: Run, tars: Path, made: Run, tmp_path: Path) -> None:
-        made(tmp_path / "f")
-        (tmp_path / "first").mkdir()
-        (tmp_path / "first" / "0.tar").symlink_to(tars / "0.tar")
-        with pytest.raises(StoreError, match="its 70 images are not the first of the 40"):
-            run(tmp_path / "f", images=open_images(str(tmp_path / "first")), existing="extend")
 
 
 class TestRepair:

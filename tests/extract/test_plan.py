@@ -12,15 +12,6 @@ from store import BeyondClsError
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
 
-N = 70
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
-    folder = tmp_path_factory.mktemp("tars")
-    write_tar(folder / "0.tar", samples(N))
-    return open_images(str(folder))
-
 
 def of(**changed: object) -> Plan:
     values: dict = {"n_images": 1000, "n_views": 1, "nbytes": {"patch": 6 * 10**9, "cls": 10**6}, "n_shards": 12}
@@ -46,27 +37,27 @@ def test_reading_may_be_slower_than_the_encoder() -> None:
     assert "never" in described(slow, 10**12, 1, 90, 9)[-1]
 
 
-def test_bytes_and_files_are_those_of_the_extraction(images: ImageSet, tmp_path: Path) -> None:
+def test_bytes_and_files_are_those_of_the_extraction(forty: ImageSet, tmp_path: Path) -> None:
     encoder, options = tiny_encoder(), {"views": 2, "dtype": "int8", "shard_rows": 32}
-    planned = plan(encoder, images, tmp_path / "set", **options)
+    planned = plan(encoder, forty, tmp_path / "set", **options)
     assert not list(tmp_path.iterdir())  # the sample is gone
-    store = extract(encoder, images, tmp_path / "set", **options)
+    store = extract(encoder, forty, tmp_path / "set", **options)
     assert store is not None
     shards = [file for file in (tmp_path / "set").rglob("*") if file.is_file() and file.name != "zarr.json"]
     shards = [file for file in shards if "norm" not in file.relative_to(tmp_path / "set").parts]
     assert sum(planned.nbytes.values()) == sum(file.stat().st_size for file in shards)
     assert planned.n_shards == len(shards)
     assert set(planned.nbytes) == {"images", *store.kinds} - {"norm"}
-    assert (planned.n_images, planned.n_views) == (N, 2)
+    assert (planned.n_images, planned.n_views) == (40, 2)
 
 
-def test_rates_are_measured(images: ImageSet, tmp_path: Path) -> None:
-    planned = plan(tiny_encoder(), images, tmp_path / "not" / "yet" / "there", batch_size=8)
+def test_rates_are_measured(forty: ImageSet, tmp_path: Path) -> None:
+    planned = plan(tiny_encoder(), forty, tmp_path / "not" / "yet" / "there", batch_size=8)
     assert planned.n_sampled == 32
     assert min(planned.images_per_s, planned.decoded_per_s, planned.encoded_per_s, planned.read_per_s) > 0
     # Decoding, encoding and more: an extraction cannot be faster than the encoder alone, noise aside.
     assert planned.images_per_s < 2 * planned.encoded_per_s
-    assert planned.seconds == N / planned.images_per_s
+    assert planned.seconds == 40 / planned.images_per_s
 
 
 def test_without_a_readable_image(tmp_path: Path) -> None:

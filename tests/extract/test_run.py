@@ -16,11 +16,10 @@ from extract.requests import possible_statistics
 from extract.run import extract
 from extract.units import Units
 from store import BeyondClsError, FeatureStore, FeatureWriter, StoreError, verify
+from tests.extract.conftest import N, Run
 from tests.extract.pictures import picture, samples, write_file, write_tar
 from tests.extract.tiny import sharpen, tiny_encoder
 from tests.folders import files
-
-N = 70  # 32 + 32 + 6 rows
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def encoder() -> Encoder:
 
 
 @pytest.fixture(scope="module")
-def run(encoder: Encoder, images: ImageSet) -> Callable[..., FeatureStore]:
+def run(encoder: Encoder, images: ImageSet) -> Run:
     """extract() with small shards; every argument can be given otherwise."""
 
     def run(out: Path, encoder: Encoder = encoder, images: ImageSet = images, **arguments: Any) -> FeatureStore:
@@ -52,7 +51,7 @@ def run(encoder: Encoder, images: ImageSet) -> Callable[..., FeatureStore]:
 
 
 @pytest.fixture(scope="module")
-def store(run: Callable[..., FeatureStore], tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+def store(run: Run, tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
     return run(tmp_path_factory.mktemp("whole") / "features", blocks=(0, -1))
 
 
@@ -160,15 +159,9 @@ class TestWhole:
         assert store.attributes["classes"] == ["ape", "bee", "cat"]
         assert store.attributes["invalid"] == store.attributes["problems"] == []
 
-    def test_nothing_is_left_behind(self, store: FeatureStore) -> None:
-        assert [p.name for p in store.path.parent.iterdir() if p.name != ".staging"] == ["features"]
-        assert not list((store.path.parent / ".staging").glob("*"))
-
 
 class TestChoices:
-    def test_batch_size_changes_nothing_but_rounding(
-        self, run: Callable[..., FeatureStore], store: FeatureStore, tmp_path: Path
-    ) -> None:
+    def test_batch_size_changes_nothing_but_rounding(self, run: Run, store: FeatureStore, tmp_path: Path) -> None:
         other = run(tmp_path / "f", blocks=(0, -1), batch_size=13, workers=1, shard_rows=64)
         assert other.ids == store.ids
         assert other.spec.key == store.spec.key
@@ -176,33 +169,28 @@ class TestChoices:
             one, two = array.all().astype(np.float64), other.array(name).all().astype(np.float64)
             np.testing.assert_allclose(two, one, rtol=0, atol=1e-3, err_msg=name)
 
-    def test_no_statistics_and_no_maps(self, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    def test_no_statistics_and_no_maps(self, run: Run, tmp_path: Path) -> None:
         store = run(tmp_path / "f", statistics=(), maps=False)
         assert {name.split("/")[0] for name in store.arrays} == {"images", "patch", "cls", "norm"}
         assert store.spec.statistics == store.spec.maps == ()
 
-    def test_some_statistics(self, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    def test_some_statistics(self, run: Run, tmp_path: Path) -> None:
         store = run(tmp_path / "f", statistics=("patch_self",), maps=False)
         assert [name for name in store.arrays if "statistics" in name] == ["statistics/patch_self/view0"]
 
     @pytest.mark.parametrize("blocks", [(-1, 1, -2, 0), (1, 0)])
     def test_blocks_are_counted_from_0_once_each(
-        self, blocks: tuple[int, ...], run: Callable[..., FeatureStore], store: FeatureStore, tmp_path: Path
+        self, blocks: tuple[int, ...], run: Run, store: FeatureStore, tmp_path: Path
     ) -> None:
         other = run(tmp_path / "f", blocks=blocks)
         assert other.spec.key == store.spec.key
 
-    def test_last_block_by_default(self, run: Callable[..., FeatureStore], store: FeatureStore, tmp_path: Path) -> None:
+    def test_last_block_by_default(self, run: Run, store: FeatureStore, tmp_path: Path) -> None:
         other = run(tmp_path / "f")
         assert other.spec.blocks == (1,)
         np.testing.assert_array_equal(other.tokens("patch").all(), store.tokens("patch", 1).all())
 
-    def test_registers(self, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
-        store = run(tmp_path / "f", encoder=tiny_encoder(reg_tokens=4))
-        assert store.tokens("registers").shape == (N, 4, 32)
-        assert store.tokens("patch").shape == (N, 16, 32)
-
-    def test_without_cls(self, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    def test_without_cls(self, run: Run, tmp_path: Path) -> None:
         encoder = tiny_encoder(class_token=False, global_pool="avg")
         store = run(tmp_path / "f", encoder=encoder)
         assert set(store.arrays) == {
@@ -229,7 +217,7 @@ class TestChoices:
         with pytest.raises(BeyondClsError, match=r"statistics is 'cls_self', expected a list, e\.g\. \[cls_self\]"):
             possible_statistics(without, "cls_self")
 
-    def test_progress_counts_every_image(self, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    def test_progress_counts_every_image(self, run: Run, tmp_path: Path) -> None:
         counts: list[int] = []
         run(tmp_path / "f", progress=counts.append)
         assert sum(counts) == N
@@ -238,27 +226,15 @@ class TestChoices:
 
 
 class TestDtype:
-    @pytest.fixture
-    def large(self) -> Encoder:
+    def test_beyond_float16(self, run: Run, tmp_path: Path) -> None:
         model = tiny_encoder().model
         model.blocks[-1].mlp.fc2.weight.data *= 1e7
-        return Encoder("large", model, {})
-
-    def test_beyond_float16(self, large: Encoder, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
         message = r"patch/block1/view0 reaches [\d.e+]+, beyond the range of float16 \(±65504\); extract with --dtype float32"
         with pytest.raises(BeyondClsError, match=message):
-            run(tmp_path / "f", encoder=large)
+            run(tmp_path / "f", encoder=Encoder("large", model, {}))
         assert not (tmp_path / "f").exists()
 
-    def test_float32_holds_it(self, large: Encoder, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
-        store = run(tmp_path / "f", encoder=large, dtype="float32")
-        tokens = store.tokens("patch").all()
-        assert tokens.dtype == np.float32
-        assert np.isfinite(tokens).all()
-        assert np.abs(tokens).max() > np.finfo(np.float16).max
-        assert store.array("attention/cls/block1/view0").dtype == np.float32
-
-    def test_nan(self, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    def test_nan(self, run: Run, tmp_path: Path) -> None:
         model = tiny_encoder().model
         model.blocks[-1].mlp.fc2.bias.data[3] = float("nan")
         with pytest.raises(BeyondClsError, match="broken gives NaN or Inf in patch/block1/view0; its weights or its input"):
@@ -279,7 +255,7 @@ class TestRefused:
         ],
         ids=str,
     )
-    def test_arguments(self, arguments: dict[str, Any], message: str, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    def test_arguments(self, arguments: dict[str, Any], message: str, run: Run, tmp_path: Path) -> None:
         with pytest.raises(BeyondClsError, match=message):
             run(tmp_path / "f", **arguments)
         assert not list(tmp_path.iterdir())
@@ -294,9 +270,7 @@ class TestRefused:
         ],
         ids=["encoder", "dtype", "blocks", "statistics"],
     )
-    def test_place_of_another_feature_set(
-        self, change: dict[str, Any], differ: str, run: Callable[..., FeatureStore], tmp_path: Path
-    ) -> None:
+    def test_place_of_another_feature_set(self, change: dict[str, Any], differ: str, run: Run, tmp_path: Path) -> None:
         first = run(tmp_path / "f")
         before = files(tmp_path / "f")
         with pytest.raises(StoreError) as caught:
@@ -306,7 +280,7 @@ class TestRefused:
         assert f"holds a feature set with key {first.spec.key}" in str(caught.value)
         assert files(tmp_path / "f") == before
 
-    def test_place_of_other_files(self, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    def test_place_of_other_files(self, run: Run, tmp_path: Path) -> None:
         write_file(tmp_path / "f" / "thesis.tex", b"years of work")
         with pytest.raises(StoreError, match="f already holds files; give another --out"):
             run(tmp_path / "f")
@@ -314,9 +288,7 @@ class TestRefused:
 
 
 class TestBadImages:
-    def test_all_that_is_seen_beforehand_is_named_before_anything_is_computed(
-        self, run: Callable[..., FeatureStore], tmp_path: Path
-    ) -> None:
+    def test_all_that_is_seen_beforehand_is_named_before_anything_is_computed(self, run: Run, tmp_path: Path) -> None:
         bad = with_bad(tmp_path / "tars")
         with pytest.raises(DataError) as caught:
             run(tmp_path / "f", images=bad)
@@ -328,12 +300,12 @@ class TestBadImages:
         assert len(lines) == 4
         assert not (tmp_path / "f").exists()
 
-    def test_many_are_counted(self, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    def test_many_are_counted(self, run: Run, tmp_path: Path) -> None:
         tar = write_tar(tmp_path / "a.tar", [{"__key__": str(i), "png": picture(i)} for i in range(12)])
         with pytest.raises(DataError, match=r"(?s)'9' in .*\n\(12 problems in all\)\nmend the data"):
             run(tmp_path / "f", images=open_images(str(tar)))
 
-    def test_image_that_cannot_be_decoded_stops_the_run(self, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    def test_image_that_cannot_be_decoded_stops_the_run(self, run: Run, tmp_path: Path) -> None:
         content = samples(40)
         content[36]["png"] = picture(36)[:-40]
         images = open_images(str(write_tar(tmp_path / "a.tar", content)))
@@ -342,7 +314,7 @@ class TestBadImages:
             run(tmp_path / "f", images=images)
         assert not (tmp_path / "f").exists()
 
-    def test_recorded(self, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    def test_recorded(self, run: Run, tmp_path: Path) -> None:
         store = run(tmp_path / "f", images=with_bad(tmp_path / "tars"), on_error="record")
         assert len(store) == 40, "no row is dropped"
         assert store.ids == [f"{i:04}" for i in range(40)]
@@ -361,16 +333,14 @@ class TestBadImages:
                 assert not values[~store.valid].any(), name
                 assert values[store.valid].any(1).all(), name
 
-    def test_rows_beside_recorded_ones_are_their_own(
-        self, run: Callable[..., FeatureStore], store: FeatureStore, tmp_path: Path
-    ) -> None:
+    def test_rows_beside_recorded_ones_are_their_own(self, run: Run, store: FeatureStore, tmp_path: Path) -> None:
         """Row i is image i, although the batch of its forward pass was shorter."""
         other = run(tmp_path / "f", images=with_bad(tmp_path / "tars"), on_error="record")
         good = np.flatnonzero(other.valid & (np.arange(40) != 5))  # 5 is another picture there
         one, two = other.tokens("patch").rows(good), store.tokens("patch", 1).rows(good)
         np.testing.assert_allclose(one.astype(np.float32), two.astype(np.float32), rtol=0, atol=2e-3)
 
-    def test_a_batch_without_a_single_good_image(self, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    def test_a_batch_without_a_single_good_image(self, run: Run, tmp_path: Path) -> None:
         content = samples(9)
         for sample in content[:8]:
             sample["png"] = b"no image"
@@ -378,7 +348,7 @@ class TestBadImages:
         store = run(tmp_path / "f", images=images, on_error="record", batch_size=4)
         assert store.valid.tolist() == [False] * 8 + [True]
 
-    def test_no_image_at_all(self, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    def test_no_image_at_all(self, run: Run, tmp_path: Path) -> None:
         images = open_images(str(write_file(tmp_path / "a.tar", b"")))
         with pytest.raises(DataError, match=r"has no readable images:\n.*is empty \(0 bytes\)"):
             run(tmp_path / "f", images=images, on_error="record")
@@ -404,7 +374,7 @@ def kill_after(n_images: int) -> Callable[[int], None]:
 class TestGoingOn:
     @pytest.mark.parametrize(("n_images", "n_written"), [(8, 0), (64, 32), (N, 64)])
     def test_killed_and_run_again_is_byte_identical(
-        self, n_images: int, n_written: int, run: Callable[..., FeatureStore], store: FeatureStore, tmp_path: Path
+        self, n_images: int, n_written: int, run: Run, store: FeatureStore, tmp_path: Path
     ) -> None:
         with pytest.raises(Killed):
             run(tmp_path / "features", blocks=(0, -1), progress=kill_after(n_images))
@@ -417,18 +387,7 @@ class TestGoingOn:
         assert sum(counts) == N
         assert files(tmp_path / "features") == files(store.path)
 
-    def test_killed_twice_with_bad_images(self, run: Callable[..., FeatureStore], tmp_path: Path) -> None:
-        images = with_bad(tmp_path / "tars")
-        whole = run(tmp_path / "whole", images=images, on_error="record")
-        for n_images in (8, 40):
-            with pytest.raises(Killed):
-                run(tmp_path / "parts", images=images, on_error="record", progress=kill_after(n_images))
-        run(tmp_path / "parts", images=images, on_error="record")
-        assert files(tmp_path / "parts") == files(whole.path)
-
-    def test_finished_set_is_left_alone(
-        self, run: Callable[..., FeatureStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_finished_set_is_left_alone(self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         first = run(tmp_path / "f")
         times = {f: f.stat().st_mtime_ns for f in (tmp_path / "f").rglob("*")}
         monkeypatch.setattr(FeatureWriter, "write_unit", lambda *_: pytest.fail("something was written again"))

@@ -44,6 +44,17 @@ def journalled(machine: Machine, array: str = "") -> set[int]:
     return {int(unit) for line in of_array for unit in re.findall(rb'"unit": (\d+)', line)}
 
 
+def killed_on_the_way(machine: Machine, array: str = "") -> set[int]:
+    """Units that were journalled when the stage was killed, a quarter of them at least."""
+    running = start(machine, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(journalled(machine, array)) < N_UNITS // 4:
+        assert running.poll() is None, "the stage ended before it was killed"
+        time.sleep(0.005)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    return journalled(machine, array)
+
+
 def compared(machine: Machine) -> list[dict[str, Any]]:
     """Sets that the last run compared with what it would compute."""
     check = of.feature_folder(of.MAE, "train").replace("features/", "receipts/")
@@ -61,13 +72,7 @@ def written(folder: Path) -> dict[tuple[str, int], int]:
 
 
 def test_killed_on_the_way_it_computes_no_unit_twice(machine):
-    killed = start(machine, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while len(journalled(machine)) < N_UNITS // 4:
-        assert killed.poll() is None, "the stage ended before it was killed"
-        time.sleep(0.005)
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.wait()
-    done = journalled(machine)
+    done = killed_on_the_way(machine)
     assert len(done) < N_UNITS
     assert not (machine.repo / FEATURES / "zarr.json").exists()
     (staged,) = machine.repo.glob("features/.staging/*/journal")
@@ -91,14 +96,8 @@ def test_what_is_there_outlives_a_run_that_would_replace_it(machine):
     """Where it is killed, the set of other blocks that was there is there; DVC has left it in place."""
     before = of.content(machine.repo / FEATURES)
     of.edit(machine.repo, lambda params: params["extract"].update(blocks=[3, -1]))
-    killed = start(machine, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while len(journalled(machine, "patch/block3/view0")) < N_UNITS // 4:
-        assert killed.poll() is None, "the stage ended before it was killed"
-        time.sleep(0.005)
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.wait()
+    done = killed_on_the_way(machine, "patch/block3/view0")
     assert of.content(machine.repo / FEATURES) == before
-    done = journalled(machine, "patch/block3/view0")
     (staged,) = machine.repo.glob("features/.staging/*/journal")
     written_before = written(staged.parent / "patch/block3")
 

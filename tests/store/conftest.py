@@ -103,6 +103,18 @@ def put(path: Path, content: bytes, name: str = "", vouch: bool = False) -> None
         edit(path, lambda group: group["attributes"]["beyondcls"]["arrays"].update({name: digest}))
 
 
+def put_at(*way: Any) -> Callable[[Any], None]:
+    """Puts the last of `way` where the others lead in a JSON document."""
+    *steps, last, value = way
+
+    def change(at: Any) -> None:
+        for step in steps:
+            at = at[step]
+        at[last] = value
+
+    return change
+
+
 def flip(file: Path, at: int, bit: int = 0) -> None:
     """Change one bit of a file; `at` may count from its end."""
     data = bytearray(file.read_bytes())
@@ -153,11 +165,28 @@ def written(tmp_path_factory: pytest.TempPathFactory, contents: dict[str, np.nda
 
 
 @pytest.fixture(scope="session")
+def computed_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same key, shapes and sizes, but other bytes, as another machine may compute them. Not to be changed."""
+    out = tmp_path_factory.mktemp("elsewhere") / "other"
+    write(out, layouts(), values(layouts(), seed=1))
+    return out
+
+
+@pytest.fixture(scope="session")
 def written_small(tmp_path_factory: pytest.TempPathFactory, contents: dict[str, np.ndarray]) -> Path:
     """The same with two arrays: files cost more than bytes."""
     out = tmp_path_factory.mktemp("small") / "one"
     write(out, [a for a in layouts() if a.name in ("images/label", "patch/block5/view0")], contents)
     return out
+
+
+@pytest.fixture
+def digests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of what each digest was computed of, from here on."""
+    seen: list[int] = []
+    digest = xxhash.xxh3_128_digest
+    monkeypatch.setattr(xxhash, "xxh3_128_digest", lambda data: (seen.append(len(data)), digest(data))[1])
+    return seen
 
 
 @pytest.fixture

@@ -16,12 +16,13 @@ class Service(fsspec.AbstractFileSystem):
     asked: ClassVar[list[tuple[str, int, int]]] = []  # file, first byte, one past the last
     delay = 0.0  # seconds for each request
     answer: Callable[[str, bytes], bytes] = staticmethod(lambda _, data: data)  # may cut it, change it or raise
-    in_flight = most = 0
+    in_flight = most = listed = 0
     lock = threading.Lock()
 
     @classmethod
     def reset(cls) -> None:
         cls.asked, cls.delay, cls.answer, cls.most = [], 0.0, staticmethod(lambda _, data: data), 0
+        cls.listed = 0
 
     @classmethod
     def data(cls) -> list[tuple[str, int, int]]:
@@ -38,6 +39,7 @@ class Service(fsspec.AbstractFileSystem):
         return str(path).removeprefix("service://").rstrip("/")
 
     def find(self, path: str, **_: Any) -> dict[str, dict[str, Any]]:
+        Service.listed += 1
         return {str(file): {"size": file.stat().st_size} for file in sorted(Path(path).rglob("*")) if file.is_file()}
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import os
 import pickle
 import shutil
 import tarfile
@@ -27,7 +26,8 @@ from store.exchange.webdataset import WebDataset
 from store.format.layout import ATTRIBUTE
 from store.format.reader import with_digest
 from tests.folders import files
-from tests.store.conftest import same
+from tests.pickled import Payload
+from tests.store.conftest import put_at, same
 from tests.store.exported import BYTES, PATCH, N, export, import_as, write_set
 
 
@@ -161,18 +161,6 @@ def _vouched(description: dict[str, Any]) -> None:
     description["group"] = json.loads(with_digest(meta))["attributes"][ATTRIBUTE]
 
 
-def _set(*path: Any) -> Callable[[dict[str, Any]], None]:
-    """Put the last of `path` where the others lead."""
-    *way, name, value = path
-
-    def change(at: dict[str, Any]) -> None:
-        for step in way:
-            at = at[step]
-        at[name] = value
-
-    return change
-
-
 GROUP, SPEC_, ARRAYS = ("group",), ("group", "spec"), ("arrays", PATCH)
 
 
@@ -182,43 +170,43 @@ class TestDescription:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            (_set("exchange", 2), "it has version 2, this program reads 1"),
-            (_set("form", "npz"), "it is of the form 'npz'"),
-            (_set("group", []), "does not describe"),
-            (_set("arrays", {}), "it lacks 8 of its 8 arrays"),
-            (_set(*GROUP, "encoder", 3), "wrong type or range in encoder"),
-            (_set(*GROUP, "classes", {"cat": 1}), "wrong type or range in classes"),
-            (_set(*GROUP, "classes", "cat"), "wrong type or range in classes"),
-            (_set(*GROUP, "norm_eps", "0"), "wrong type or range in norm_eps"),
-            (_set(*GROUP, "problems", [1]), "wrong type or range in problems"),
-            (_set(*GROUP, "invalid", [{"row": N, "id": "", "problem": ""}]), "wrong type or range in invalid"),
-            (_set(*GROUP, "invalid", [{"row": -1, "id": "", "problem": ""}]), "wrong type or range in invalid"),
-            (_set(*GROUP, "invalid", [{"row": 2, "id": "", "problem": ""}] * 2), "wrong type or range in invalid"),
-            (_set(*GROUP, "invalid", [{"row": 2, "id": 7, "problem": ""}]), "wrong type or range in invalid"),
-            (_set(*GROUP, "invalid", [{"row": True, "id": "", "problem": ""}]), "wrong type or range in invalid"),
-            (_set(*GROUP, "invalid", 3), "does not describe"),
-            (_set(*SPEC_, "n_images", "70"), "does not describe"),
-            (_set(*SPEC_, "n_images", 71), "70 rows for 71 images"),
-            (_set(*SPEC_, "blocks", "35"), "wrong type or range in spec.blocks"),
-            (_set(*SPEC_, "statistics", "cls"), "wrong type or range in spec.statistics"),
-            (_set(*SPEC_, "transform", []), "wrong type or range in spec.transform"),
-            (_set(*SPEC_, "weights", 0), "wrong type or range in spec.weights"),
-            (_set(*SPEC_, "more", 0), "wrong fields"),
-            (_set(*SPEC_, "format_version", 1), "format version 1"),
-            (_set(*ARRAYS, "shape", [N, 3]), "rows or bytes of its shards"),
-            (_set(*ARRAYS, "shape", "7"), f"wrong type or range in {PATCH}"),
-            (_set(*ARRAYS, "shape", [N, 3, -6]), f"wrong type or range in {PATCH}"),
-            (_set(*ARRAYS, "shape", [10**30, 3, 6]), "does not describe|rows or bytes"),
-            (_set(*ARRAYS, "dtype", "object"), "does not describe"),
-            (_set(*ARRAYS, "dtype", ["<f2"]), f"wrong type or range in {PATCH}"),
-            (_set(*ARRAYS, "dtype", "float32"), "float16 stored as float32|rows or bytes"),
-            (_set(*ARRAYS, "codec", "int8"), "int8 stored as float16"),
-            (_set(*ARRAYS, "codec", "zip"), "unknown dtype 'zip'"),
-            (_set(*ARRAYS, "dimension_names", "abc"), f"wrong type or range in {PATCH}"),
-            (_set(*ARRAYS, "shard_rows", 0), f"wrong type or range in {PATCH}"),
-            (_set(*ARRAYS, "chunk_rows", 5), "shards on axis 0 only"),
-            (_set(*ARRAYS, "shards", []), "rows or bytes of its shards"),
-            (_set(*ARRAYS, "shards", 3), "does not describe"),
+            (put_at("exchange", 2), "it has version 2, this program reads 1"),
+            (put_at("form", "npz"), "it is of the form 'npz'"),
+            (put_at("group", []), "does not describe"),
+            (put_at("arrays", {}), "it lacks 8 of its 8 arrays"),
+            (put_at(*GROUP, "encoder", 3), "wrong type or range in encoder"),
+            (put_at(*GROUP, "classes", {"cat": 1}), "wrong type or range in classes"),
+            (put_at(*GROUP, "classes", "cat"), "wrong type or range in classes"),
+            (put_at(*GROUP, "norm_eps", "0"), "wrong type or range in norm_eps"),
+            (put_at(*GROUP, "problems", [1]), "wrong type or range in problems"),
+            (put_at(*GROUP, "invalid", [{"row": N, "id": "", "problem": ""}]), "wrong type or range in invalid"),
+            (put_at(*GROUP, "invalid", [{"row": -1, "id": "", "problem": ""}]), "wrong type or range in invalid"),
+            (put_at(*GROUP, "invalid", [{"row": 2, "id": "", "problem": ""}] * 2), "wrong type or range in invalid"),
+            (put_at(*GROUP, "invalid", [{"row": 2, "id": 7, "problem": ""}]), "wrong type or range in invalid"),
+            (put_at(*GROUP, "invalid", [{"row": True, "id": "", "problem": ""}]), "wrong type or range in invalid"),
+            (put_at(*GROUP, "invalid", 3), "does not describe"),
+            (put_at(*SPEC_, "n_images", "70"), "does not describe"),
+            (put_at(*SPEC_, "n_images", 71), "70 rows for 71 images"),
+            (put_at(*SPEC_, "blocks", "35"), "wrong type or range in spec.blocks"),
+            (put_at(*SPEC_, "statistics", "cls"), "wrong type or range in spec.statistics"),
+            (put_at(*SPEC_, "transform", []), "wrong type or range in spec.transform"),
+            (put_at(*SPEC_, "weights", 0), "wrong type or range in spec.weights"),
+            (put_at(*SPEC_, "more", 0), "wrong fields"),
+            (put_at(*SPEC_, "format_version", 1), "format version 1"),
+            (put_at(*ARRAYS, "shape", [N, 3]), "rows or bytes of its shards"),
+            (put_at(*ARRAYS, "shape", "7"), f"wrong type or range in {PATCH}"),
+            (put_at(*ARRAYS, "shape", [N, 3, -6]), f"wrong type or range in {PATCH}"),
+            (put_at(*ARRAYS, "shape", [10**30, 3, 6]), "does not describe|rows or bytes"),
+            (put_at(*ARRAYS, "dtype", "object"), "does not describe"),
+            (put_at(*ARRAYS, "dtype", ["<f2"]), f"wrong type or range in {PATCH}"),
+            (put_at(*ARRAYS, "dtype", "float32"), "float16 stored as float32|rows or bytes"),
+            (put_at(*ARRAYS, "codec", "int8"), "int8 stored as float16"),
+            (put_at(*ARRAYS, "codec", "zip"), "unknown dtype 'zip'"),
+            (put_at(*ARRAYS, "dimension_names", "abc"), f"wrong type or range in {PATCH}"),
+            (put_at(*ARRAYS, "shard_rows", 0), f"wrong type or range in {PATCH}"),
+            (put_at(*ARRAYS, "chunk_rows", 5), "shards on axis 0 only"),
+            (put_at(*ARRAYS, "shards", []), "rows or bytes of its shards"),
+            (put_at(*ARRAYS, "shards", 3), "does not describe"),
             (lambda d: d["arrays"].pop(BYTES), "it lacks 1 of its 8 arrays"),
             (
                 lambda d: d["group"]["arrays"].update({"../../x": "0"}) or d["arrays"].update({"../../x": d["arrays"][PATCH]}),
@@ -266,9 +254,9 @@ class TestDescription:
 
     def test_unvouched_changes_are_noticed(self, store) -> None:
         for change in (
-            _set(*GROUP, "encoder", "other"),
-            _set(*ARRAYS, "dimension_names", ["a", "b", "c"]),
-            _set(*GROUP, "x", 1),
+            put_at(*GROUP, "encoder", "other"),
+            put_at(*ARRAYS, "dimension_names", ["a", "b", "c"]),
+            put_at(*GROUP, "x", 1),
         ):
             description = json.loads(json.dumps(description_of("npy", store, list(store.arrays))))
             change(description)
@@ -285,16 +273,6 @@ class TestDescription:
             (exported / "description.json").write_bytes(content)
         with pytest.raises(StoreError, match=exported.name):
             import_as(form, exported, tmp_path / "back")
-
-
-class _Evil:
-    """Leaves a mark when it is unpickled."""
-
-    def __init__(self, mark: Path):
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.mark),)
 
 
 def _npy(array: np.ndarray) -> bytes:
@@ -377,7 +355,7 @@ class TestHostile:
     def test_pickles_are_not_opened(self, ready, tmp_path: Path) -> None:
         mark = tmp_path / "mark"
         evil = np.empty(N, object)
-        evil[:] = [_Evil(mark) for _ in range(N)]
+        evil[:] = [Payload(mark) for _ in range(N)]
         assert pickle.dumps(evil)
         npy = shutil.copytree(ready("npy"), tmp_path / "npy")
         (npy / "images/label.npy").write_bytes(_npy(evil))

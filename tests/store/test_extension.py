@@ -1,7 +1,5 @@
 """An older set extended: what both have is linked, what is new is asked for, and the result is as if written at once."""
 
-import errno
-import os
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +63,6 @@ def test_what_is_asked_for(tmp_path: Path) -> None:
         assert [first_row(writer, unit) for unit in (2, 3, 4)] == [70, 96, 128]
 
 
-def test_rows_that_end_with_a_shard(tmp_path: Path) -> None:
-    path = Tiny(64, (3,)).make(tmp_path / "one")
-    with Tiny(70, (3,)).begin(path, FeatureStore.open(path)) as writer:
-        assert writer.missing_units() == [2]
-        assert first_row(writer, 2) == 64
-
-
 def test_fewer_rows(tmp_path: Path) -> None:
     """The shard that is cut is made from the base's rows."""
     path, new = OLD.make(tmp_path / "one"), Tiny(40, (3,))
@@ -100,20 +91,6 @@ def test_notes_of_the_shard_that_is_completed(tmp_path: Path) -> None:
         new.write(writer, 1)
         writer.finish(ATTRIBUTES)
     assert FeatureStore.open(path).attributes["invalid"] == notes(0, 50)
-
-
-def test_another_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards are copied then, and the result is the same."""
-
-    def no_link(*_: object) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", no_link)
-    path, new = OLD.make(tmp_path / "one"), CASES["block and rows"]
-    with (path / "images/label/c/0").open() as held:  # or its number could be given away
-        new.make(path, FeatureStore.open(path))
-        assert not os.path.samestat((path / "images/label/c/0").stat(), os.fstat(held.fileno()))
-    assert files(path) == new.expected(tmp_path / "expected")
 
 
 def test_a_damaged_tail_is_not_carried_over(tmp_path: Path) -> None:

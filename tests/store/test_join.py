@@ -24,22 +24,6 @@ def test_by_id(tmp_path: Path) -> None:
     assert join(other, one).tolist() == [*range(50), *[-1] * 20]
 
 
-@pytest.mark.parametrize("placement", ["memory", "stream"])
-def test_loader_in_step(tmp_path: Path, placement: str) -> None:
-    one = write_features(tmp_path / "one", 50, seed=1)
-    other = write_features(tmp_path / "other", 70, seed=2)
-    rows = np.random.default_rng(0).permutation(70)[:50]  # another order
-    arrays = {"patch": one.tokens("patch"), "map": other.array("attention/cls/block1/view0")}
-    loader = Loader(arrays, one.labels, batch_size=16, placement=placement, joined={"map": rows}, dtype=None)  # type: ignore[arg-type]
-    seen = 0
-    for batch in loader.epoch():
-        row = batch["row"].numpy()
-        assert np.array_equal(batch["patch"].numpy(), one.tokens("patch").rows(row))
-        assert np.array_equal(batch["map"].numpy(), other.array("attention/cls/block1/view0").rows(rows[row]))
-        seen += len(row)
-    assert seen == 50
-
-
 def test_an_image_that_the_other_lacks_must_be_left_out(tmp_path: Path) -> None:
     one, other = write_features(tmp_path / "one", 70, seed=1), write_features(tmp_path / "other", 50, seed=2)
     arrays, rows = {"map": other.array("attention/cls/block1/view0")}, join(one, other)

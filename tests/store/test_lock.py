@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from store import FeatureWriter, StoreError
+from store import StoreError
 from store.writing.lock import Lock, _owner
 from tests.forked import CONTEXT, start
-from tests.store.conftest import CONSTANTS, SPEC, layouts
 
 
 def hold(path: Path, held: Event) -> None:
@@ -167,19 +166,3 @@ def test_two_never_hold_it(tmp_path: Path) -> None:
         racer.join()
         assert racer.exitcode == 0
         assert count.value > 0
-
-
-# -- of a writer -------------------------------------------------------------------------------------------------------
-
-
-def _begin(path: Path) -> FeatureWriter:
-    return FeatureWriter(path, SPEC, layouts(), CONSTANTS)
-
-
-def test_a_writer_that_cannot_begin_holds_nothing(tmp_path: Path) -> None:
-    (tmp_path / "one").write_text("a file")
-    with pytest.raises(StoreError, match="already holds files"):
-        _begin(tmp_path / "one")
-    assert not (tmp_path / ".staging").exists()
-    (tmp_path / "one").unlink()
-    _begin(tmp_path / "one").close()

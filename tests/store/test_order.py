@@ -125,20 +125,19 @@ def test_shards_at_once(n: int) -> None:
         assert len(np.unique(reading[start : start + 64 * n] // 64)) == n
 
 
-def test_quality_of_no_shuffle() -> None:
-    quality = shuffle_quality(np.arange(900))
-    assert quality == {"displacement": 0.0, "neighbours": pytest.approx(1 / 300)}
-
-
-def test_quality_of_a_reversal() -> None:
-    """The mean of |n - 1 - 2 i| is n / 2 for even n: one and a half times that of a shuffle."""
-    assert shuffle_quality(np.arange(900)[::-1])["displacement"] == pytest.approx(1.5)
-
-
-def test_quality_of_a_rotation() -> None:
-    """By k of n rows: n - k rows move by k and k rows by n - k, in all 2 k (n - k)."""
-    n, k = 900, 300
-    assert shuffle_quality(np.roll(np.arange(n), k))["displacement"] == pytest.approx(2 * k * (n - k) / n / (n / 3))
+@pytest.mark.parametrize(
+    ("order", "displacement", "neighbours"),
+    [
+        (np.arange(900), 0, 1 / 300),
+        # The mean of |n - 1 - 2 i| is n / 2 for even n: one and a half times that of a shuffle.
+        (np.arange(900)[::-1], 1.5, 1 / 300),
+        # By k of n rows: n - k rows move by k and k rows by n - k, in all 2 k (n - k).
+        (np.roll(np.arange(900), 300), 2 * 300 * 600 / 900 / 300, (898 + 899) / 899 / 300),
+    ],
+    ids=["no shuffle", "reversal", "rotation"],
+)
+def test_quality_in_closed_form(order: np.ndarray, displacement: float, neighbours: float) -> None:
+    assert shuffle_quality(order) == {"displacement": pytest.approx(displacement), "neighbours": pytest.approx(neighbours)}
 
 
 def test_quality_of_a_full_shuffle() -> None:

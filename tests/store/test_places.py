@@ -3,58 +3,30 @@
 import errno
 import os
 import pickle
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import fsspec  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
-from store import FeatureStore, Loader, StoreError, verify
+from store import FeatureStore, StoreError
 from store.places import LocalFolder, place_at
 from store.places.aligned import ALIGNMENT, aligned_memory
 from store.places.object_store import ObjectStore
 from tests.folders import files
-from tests.store.conftest import SPEC, N, same
+from tests.store.conftest import same
+from tests.store.service import Service
 
 
 @pytest.fixture
 def remote(written: Path) -> Iterator[str]:
-    """A copy in memory."""
-    url = f"memory://{uuid.uuid4().hex}/features/one"
-    fs, root = fsspec.core.url_to_fs(url)
-    fs.put(str(written), root, recursive=True)
-    yield url
-    fs.rm(root, recursive=True)
-
-
-def _fs(url: str) -> tuple[Any, str]:
-    return fsspec.core.url_to_fs(url)
+    """The same set, as a service gives it."""
+    yield f"service://{written}"
+    Service.reset()
 
 
 def test_a_url_of_this_machine(written: Path) -> None:
     assert FeatureStore.open(f"file://{written}").path == written
-
-
-def test_the_same_set(remote: str, written: Path, contents: dict[str, np.ndarray]) -> None:
-    store, local = FeatureStore.open(remote, key=SPEC.key), FeatureStore.open(written)
-    assert store.arrays.keys() == local.arrays.keys()
-    assert store.where == remote
-    assert store.ids == local.ids
-    rows = np.random.default_rng(0).permutation(N)
-    for name, got in store.rows(rows).items():
-        assert same(got, contents[name][rows])
-    assert all(problem is None for _, _, problem in verify(remote))
-
-
-def test_streamed(remote: str, contents: dict[str, np.ndarray]) -> None:
-    store = FeatureStore.open(remote)
-    loader = Loader({"x": store.tokens("patch")}, store.labels, placement="stream", dtype=None, batch_size=40)
-    assert loader.threads == 16
-    for batch in loader.epoch():
-        assert same(batch["x"].numpy(), contents["patch/block5/view0"][batch["row"].numpy()])
 
 
 def test_no_folder_on_this_machine(remote: str) -> None:
@@ -72,43 +44,20 @@ def test_an_unknown_protocol() -> None:
         FeatureStore.open("nonsense://bucket/one")
 
 
-class Broken(fsspec.AbstractFileSystem):
-    """A service that fails, at once or once it was listed."""
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("find", "cannot be listed: 403 Forbidden; check the address, the network and your cred"),
+        ("cat_file", r"zarr\.json cannot be read: 403 Forbidden"),
+    ],
+)
+def test_a_service_that_fails(remote: str, call: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("403 Forbidden")
 
-    protocol, cachable = "broken", False
-    listed: dict[str, dict[str, Any]] | None = None
-
-    def find(self, path: str, **_: Any) -> dict[str, dict[str, Any]]:
-        if self.listed is None:
-            raise PermissionError("403 Forbidden")
-        return self.listed
-
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        raise ConnectionError("reset by peer")
-
-
-def test_a_service_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    fsspec.register_implementation("broken", Broken, clobber=True)
-    with pytest.raises(StoreError, match=r"cannot be listed: 403 Forbidden; check the address, the network and your cred"):
-        FeatureStore.open("broken://one")
-    monkeypatch.setattr(Broken, "listed", {"one/zarr.json": {"size": 10}})
-    with pytest.raises(StoreError, match=r"broken://one/zarr\.json cannot be read: reset by peer"):
-        FeatureStore.open("broken://one")
-
-
-def test_a_folder_is_listed_once(remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request a file would take minutes."""
-    fs, _ = _fs(remote)
-    finds: list[str] = []
-    find = type(fs).find
-
-    def counted(self: Any, path: str, **options: Any) -> Any:
-        finds.append(path)
-        return find(self, path, **options)
-
-    monkeypatch.setattr(type(fs), "find", counted)
-    FeatureStore.open(remote)
-    assert len(finds) == 1
+    monkeypatch.setattr(Service, call, refuse)
+    with pytest.raises(StoreError, match=f"{remote}.*{message}"):
+        FeatureStore.open(remote)
 
 
 def test_names_of_files(remote: str, written: Path) -> None:

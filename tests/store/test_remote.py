@@ -88,6 +88,7 @@ def test_a_store_is_opened_in_a_few_rounds(written: Path) -> None:
     FeatureStore.open(f"service://{written}")
     assert len(Service.asked) == len(set(Service.asked)) > 20
     assert 10 <= Service.most <= REQUESTS
+    assert Service.listed == 1, "a request a file would take minutes"
 
 
 def test_verify_reads_everything_once(wide: Path, written: Path) -> None:
@@ -125,6 +126,7 @@ def test_an_epoch_asks_for_long_pieces_once(wide: Path, placement: Any) -> None:
     Service.reset()
     Service.delay = 0.05
     loader = Loader({"x": array}, labels, placement=placement, dtype=None, batch_size=128)
+    assert loader.threads == REQUESTS
     rows = np.concatenate([batch["row"].numpy() for batch in loader.epoch(1)])
     assert np.sort(rows).tolist() == list(range(WIDE_N))
     assert Service.nbytes() <= _nbytes(array)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store import FeatureStore, Loader, StoreError, read_ids, rows_of_ids
+from store import FeatureStore, StoreError, read_ids, rows_of_ids
 from store.format.layout import ArrayLayout
 from store.format.spec import FeatureSpec
 from store.writing.writer import FeatureWriter
@@ -53,13 +53,6 @@ def test_ids_and_file_names(ids: list[str], rows: list[int], store: FeatureStore
 def test_an_id_with_a_dot_is_no_file_name(tmp_path: Path) -> None:
     store = of_ids(tmp_path / "s", ["image.1", "image.2", "image"])
     assert rows_of_ids(store, ["image.2", "image", "image.1"]).tolist() == [1, 2, 0]
-
-
-def test_rows_for_a_loader(store: FeatureStore) -> None:
-    rows = rows_of_ids(store, ["n01440764_9.JPEG", "plain"])
-    loader = Loader({"cls": store.tokens("cls")}, store.labels, rows, 8)
-    (batch,) = loader.epoch(0)
-    assert sorted(batch["label"].tolist()) == [1, 4]
 
 
 def test_ids_that_are_not_there(store: FeatureStore) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from store import FeatureStore, FeatureWriter, StoreError, verify
-from store.writing.journal import JOURNAL, journals, read_records
+from store.writing.journal import JOURNAL, journals
 from store.writing.lock import BusyError, Lock, holder
 from tests.folders import files
 from tests.forked import CONTEXT, start
@@ -165,12 +165,3 @@ def wait_for(lock: Path, asks: Event, got: Event) -> None:
     asks.set()
     Lock(lock, "it", wait=True)
     got.set()
-
-
-def test_journals_of_several_are_read_as_one(tmp_path: Path) -> None:
-    with begin(tmp_path / "f") as writer:
-        assert writer.claim(2)
-        TINY.write(writer, 2)
-        header, record = read_records(writer.staging)
-    assert header == writer.header
-    assert record["unit"] == 2

@@ -44,13 +44,14 @@ def content(address: str) -> dict[str, bytes]:
     return {name[len(root.rstrip("/")) + 1 :]: fs.cat_file(name) for name in fs.find(root)}
 
 
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the files that are written to a shared place, in order."""
+def written_names(monkeypatch: pytest.MonkeyPatch, at_most: int = 1000) -> list[str]:
+    """Names of the files that are written to a shared place, in order; more than so many fail."""
     names: list[str] = []
     for kind in (LocalFolder, ObjectStore):
 
         def put(self: Any, name: str, parts: Iterable[bytes], nbytes: int, real: Any = kind.put) -> None:
+            if len(names) >= at_most:
+                raise StoreError("the network is gone")
             real(self, name, parts, nbytes)
             names.append(name)
 
@@ -58,18 +59,14 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return written_names(monkeypatch)
+
+
 def stop_after(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the upload of any shard after the first n fail."""
-    done: list[str] = []
-    for kind in (LocalFolder, ObjectStore):
-
-        def put(self: Any, name: str, parts: Iterable[bytes], nbytes: int, real: Any = kind.put) -> None:
-            if len(done) >= n:
-                raise StoreError("the network is gone")
-            real(self, name, parts, nbytes)
-            done.append(name)
-
-        monkeypatch.setattr(kind, "put", put)
+    written_names(monkeypatch, n)
     monkeypatch.setattr("store.moving.upload.AT_ONCE", 1)
 
 
@@ -122,28 +119,23 @@ class TestUpload:
         assert content(address) == files(written)
 
     def test_what_another_upload_has_left_does_not_count(
-        self, address: str, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, address: str, written: Path, computed_elsewhere: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The same key, shapes and sizes, but other bytes, as another machine may compute them."""
-        arrays = layouts()
-        write(tmp_path / "other", arrays, values(arrays, seed=1))
         with monkeypatch.context() as patch:
             stop_after(20, patch)
             with pytest.raises(StoreError):
-                upload(FeatureStore.open(tmp_path / "other"), address)
+                upload(FeatureStore.open(computed_elsewhere), address)
         left, ours = content(address), files(written)
         assert len(left) == 20
         assert sum(left[name] != ours[name] for name in left) > 10
         upload(FeatureStore.open(written), address)
         assert content(address) == ours
 
-    def test_a_finished_set_of_other_bytes_is_left_alone(self, address: str, written: Path, tmp_path: Path) -> None:
-        arrays = layouts()
-        write(tmp_path / "other", arrays, values(arrays, seed=1))
-        upload(FeatureStore.open(tmp_path / "other"), address)
+    def test_a_finished_set_of_other_bytes_is_left_alone(self, address: str, written: Path, computed_elsewhere: Path) -> None:
+        upload(FeatureStore.open(computed_elsewhere), address)
         with pytest.raises(StoreError, match="holds another feature set, or one that was changed; remove it, or choose"):
             upload(FeatureStore.open(written), address)
-        assert content(address) == files(tmp_path / "other")
+        assert content(address) == files(computed_elsewhere)
 
     def test_files_of_none(self, address: str, written: Path) -> None:
         fs, root = at(address)
@@ -272,11 +264,11 @@ class TestPull:
         assert files(out) == whole
         assert [p.name for p in out.parent.iterdir()] == ["one"]
 
-    def test_what_an_interrupted_fetch_of_other_bytes_has_left(self, shared: str, written: Path, tmp_path: Path) -> None:
+    def test_what_an_interrupted_fetch_of_other_bytes_has_left(
+        self, shared: str, written: Path, computed_elsewhere: Path, tmp_path: Path
+    ) -> None:
         out, key = tmp_path / "features" / "one", FeatureStore.open(written).spec.key
-        arrays = layouts()
-        write(tmp_path / "other", arrays, values(arrays, seed=1))
-        shutil.copytree(tmp_path / "other", out.parent / PULLED / f"one-{key}")
+        shutil.copytree(computed_elsewhere, out.parent / PULLED / f"one-{key}")
         pull(shared, out)
         assert files(out) == files(written)
 
@@ -323,9 +315,8 @@ class TestPull:
         with pytest.raises(StoreError, match="lean has no registers: its encoder has none, or it was extracted without"):
             pull(str(tmp_path / "lean"), tmp_path / "one", ["registers"])
 
-    def test_another_set_in_the_folder(self, shared: str, tmp_path: Path) -> None:
-        arrays = layouts()
-        write(tmp_path / "one", arrays, values(arrays, seed=1))
+    def test_another_set_in_the_folder(self, shared: str, computed_elsewhere: Path, tmp_path: Path) -> None:
+        shutil.copytree(computed_elsewhere, tmp_path / "one")
         with pytest.raises(StoreError, match=r"one holds another feature set than .*remove it first: beyondcls store rm"):
             pull(shared, tmp_path / "one")
 

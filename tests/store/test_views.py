@@ -57,11 +57,6 @@ def test_views_are_random_and_fixed_by_the_seed(store: FeatureStore) -> None:
     assert np.bincount(one).min() > N / VIEWS * 0.7
 
 
-def test_the_same_wherever_they_are(store: FeatureStore) -> None:
-    arrays = [read(loader(store, placement), 4)[0]["patch"] for placement in ("memory", "stream")]  # type: ignore[arg-type]
-    np.testing.assert_array_equal(*arrays)
-
-
 @BOTH
 def test_one_view_is_read_as_before(store: FeatureStore, placement: Placement) -> None:
     of = Loader({"patch": views(store, 3, 1)}, np.arange(N), placement=placement, dtype=None)

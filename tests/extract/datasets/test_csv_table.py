@@ -70,12 +70,6 @@ def test_several_boxes(tmp_path: Path) -> None:
     assert [s.boxes for s in images.samples] == [((1, 2, 3, 4, -1), (5, 6, 7, 8, -1)), (), ((0, 0, 9, 9, 1),)]
 
 
-def test_image_that_is_missing(tmp_path: Path) -> None:
-    images = open_images(table(tmp_path, "id,path,label", "1,a.jpg,0", "2,x.jpg,0"))
-    assert len(images) == 2
-    assert images.all_problems() == [f"'2' in {tmp_path / 'x.jpg'}: is in the list, but not there"]
-
-
 @pytest.mark.parametrize("path", ["/etc/passwd", "../a.jpg", "deep/../../a.jpg", "."])
 def test_no_path_leads_out_of_the_folder(path: str, tmp_path: Path) -> None:
     write_pictures(tmp_path, "a.jpg")

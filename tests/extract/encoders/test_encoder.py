@@ -6,27 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from extract.attention import PER_BLOCK, STATISTICS, centre
+from extract.attention import centre
 from extract.encoders import Encoder
 from store import BeyondClsError
 from tests.extract.tiny import sharpen, tiny_encoder
 
 IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-
-
-def test_shapes_with_cls_and_registers() -> None:
-    encoder = tiny_encoder(reg_tokens=4)
-    encoded = encoder(IMAGES, [0, 1], encoder.statistics, maps=[1])
-    for block in (0, 1):
-        assert encoded.patch[block].shape == (3, 16, 32)
-        assert encoded.cls[block].shape == (3, 32)
-        assert encoded.registers[block].shape == (3, 4, 32)
-    assert set(encoded.statistics) == {*STATISTICS, *PER_BLOCK}
-    assert all(encoded.statistics[name].shape == (3, 2, 2) for name in STATISTICS)
-    assert all(encoded.statistics[name].shape == (3, 2) for name in PER_BLOCK)
-    assert {name: tuple(values.shape) for name, values in encoded.maps.items()} == {
-        f"{row}/block1": (3, 2, 16) for row in ("cls", "centre")
-    }
 
 
 def test_only_what_was_asked_for() -> None:
@@ -77,15 +62,6 @@ def test_same_images_same_features() -> None:
 @pytest.mark.parametrize(("n_patches", "index"), [(1, 0), (4, 3), (9, 4), (16, 10), (196, 105), (256, 136), (12, 6)])
 def test_centre(n_patches: int, index: int) -> None:
     assert centre(n_patches) == index
-
-
-def test_statistics_of_an_encoder_without_cls() -> None:
-    encoder = tiny_encoder(class_token=False, global_pool="avg")
-    assert encoder.statistics == ("patch_self", "patch_patch_entropy", "patch_self_raw", "patch_norm_ratio")
-    encoded = encoder(IMAGES, [1], encoder.statistics, maps=[1])
-    assert encoded.cls == {}
-    assert encoded.maps.keys() == {"centre/block1"}
-    assert encoded.patch[1].shape == (3, 16, 32)
 
 
 class TestHowToCompute:

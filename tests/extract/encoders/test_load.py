@@ -26,6 +26,7 @@ from extract.encoders.weights import read_checkpoint, weights_digest
 from store import BeyondClsError
 from store.errors import BeyondClsWarning
 from tests.extract.tiny import TINY, tiny_encoder
+from tests.pickled import Payload
 
 MODEL = "vit_tiny_patch16_224"
 
@@ -242,16 +243,6 @@ class TestCheckpoints:
             from_checkpoint(tmp_path / "w.pth")
 
 
-class Payload:
-    """Creates `path` when it is unpickled by someone careless."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.path),)
-
-
 @pytest.mark.parametrize("save", [torch.save, lambda content, file: file.write_bytes(pickle.dumps(content, protocol=2))])
 def test_code_in_a_checkpoint_is_not_run(save: Any, tmp_path: Path) -> None:
     save({"model": state(), "payload": Payload(tmp_path / "ran")}, tmp_path / "w.pth")
@@ -408,18 +399,6 @@ class TestHub:
         )
         with pytest.raises(BeyondClsError, match=message):
             load_encoder(f"{MODEL}.mae")
-
-    def test_success(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        made, create = [], timm.create_model
-
-        def offline(model: str, pretrained: bool, **arguments: Any) -> torch.nn.Module:
-            made.append((model, pretrained))
-            return create(model, pretrained=False, **arguments)
-
-        monkeypatch.setattr(timm, "create_model", offline)
-        encoder = load_encoder(f"{MODEL}.augreg_in21k", arguments=TINY)
-        assert made == [(f"{MODEL}.augreg_in21k", True)]
-        assert "augreg" not in encoder.architecture, "weights have their own digest"
 
 
 class TestPublishedFiles:

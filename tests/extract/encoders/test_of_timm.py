@@ -10,19 +10,27 @@ from extract.encoders import load_encoder
 from extract.encoders.dinov2 import at_224
 
 
-@pytest.mark.parametrize(("name", "tag"), [("augreg-s16", "vit_small_patch16_224"), ("augreg-b16", "vit_base_patch16_224")])
-def test_augreg_comes_from_the_hub(name: str, tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "tag"),
+    [
+        ("augreg-s16", "vit_small_patch16_224.augreg_in1k"),
+        ("augreg-b16", "vit_base_patch16_224.augreg_in1k"),
+        ("vit_tiny_patch16_224.augreg_in21k", "vit_tiny_patch16_224.augreg_in21k"),  # which no entry has
+    ],
+)
+def test_weights_come_from_the_hub(name: str, tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made, create = [], timm.create_model
 
     def offline(model: str, pretrained: bool, **arguments: Any) -> torch.nn.Module:
         made.append((model, pretrained, arguments["num_classes"]))
         return create(model, pretrained=False, **arguments)
 
-    known: Any = timm.get_pretrained_cfg(f"{tag}.augreg_in1k")
-    assert known.hf_hub_id == f"timm/{tag}.augreg_in1k", "timm knows these weights"
+    known: Any = timm.get_pretrained_cfg(tag)
+    assert known.hf_hub_id == f"timm/{tag}", "timm knows these weights"
     monkeypatch.setattr(timm, "create_model", offline)
-    load_encoder(name, arguments={"depth": 1})
-    assert made == [(f"{tag}.augreg_in1k", True, 0)]
+    encoder = load_encoder(name, arguments={"depth": 1})
+    assert made == [(tag, True, 0)]
+    assert "augreg" not in encoder.architecture, "weights have their own digest"
 
 
 @pytest.mark.parametrize("hub", [False, True])
