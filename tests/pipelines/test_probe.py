@@ -1,22 +1,23 @@
 """`beyondcls probe`: parameters from the file and the command line, what it says, and a run that is killed."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-import torch
 
+from pipelines import cli
 from pipelines.heads import layered, options_of, plans_and_run
 from pipelines.params import read_params
+from probe import checkpoint
+from probe.checkpoint import Checkpoint
 from probe.grid import HeadSpec
 from probe.recipe import PRESETS, Recipe
 from store import BeyondClsError
 from tests.features import write_features
+from tests.forked import kill_after, status
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = ("--epochs", "2", "--warmup-epochs", "0", "--batch-size", "32")
@@ -354,47 +355,29 @@ class TestBadInput:
             plans_and_run(["a.py:Mine", "b.py:Mine"], None, {}, {})
 
 
-# Checkpoints after each epoch, and a pause there until the test has killed the process.
-KILLED = """
-import sys, time
-import probe.checkpoint
-from probe.checkpoint import Checkpoint
-from pipelines import cli
-
-probe.checkpoint.EVERY_S = 0
-save, stop_at, n = Checkpoint.save, int(sys.argv.pop(1)), 0
-
-def saved(self, *arguments, **options):
-    global n
-    save(self, *arguments, **options)
-    n += 1
-    if n == stop_at:
-        print("now", flush=True)
-        time.sleep(60)
-
-Checkpoint.save = saved
-cli.run()
-"""
+def probe_until_killed(*arguments: object) -> None:
+    """The command in a process of its own, with a checkpoint after each epoch, which is killed before its 12th."""
+    checkpoint.EVERY_S = 0
+    kill_after(11, (Checkpoint, "save"))
+    sys.argv = ["beyondcls", *map(str, arguments)]
+    cli.run()
 
 
-def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_bytes(sets, probe, tmp_path):
-    """While the chosen settings train."""
+def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_bytes(sets, probe, params, tmp_path):
+    """While the chosen settings train; of one head each seed has its own order, and so a pass of its own."""
     out = tmp_path / "probes/killed"
+    file = params("cls_heads: {cls: {}}\nheads: {abmilp: {order: own}}")
     grid = "--head abmilp --head cls --base-lrs 0.1,0.5 --seeds 0,1 --epochs 4 --warmup-epochs 0 --batch-size 32"
+    given = (*file, *grid.split())
     places = ("--features", sets[0], "--test", sets[1], "--device", "cpu", "--out", out)
-    (tmp_path / "killed.py").write_text(KILLED)
-    command = [sys.executable, tmp_path / "killed.py", "11", "probe", *places, *grid.split()]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    with subprocess.Popen(list(map(str, command)), env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert any(line.strip() == "now" for line in process.stdout)
-        process.send_signal(signal.SIGKILL)
+    assert status(probe_until_killed, "probe", *places, *given) == -signal.SIGKILL
     assert not out.exists()
     assert list((tmp_path / "probes/.unfinished").iterdir())
-    shown, _ = probe(*grid.split(), out=out)
+    shown, _ = probe(*given, out=out)
     assert "going on after" in shown
     assert sorted(p.name for p in (tmp_path / "probes").iterdir()) == ["killed"]  # .unfinished is gone
     whole = tmp_path / "probes/whole"
-    shown, _ = probe(*grid.split(), out=whole)
+    shown, _ = probe(*given, out=whole)
     assert "going on after" not in shown
     files = sorted(p.relative_to(whole) for p in whole.rglob("*") if p.is_file() and p.name != "timing.json")
     assert len(files) == 2 * (5 + 2) + 1

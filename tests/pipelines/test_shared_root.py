@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from store.stub import is_stub, write_stub
 from store.upload import upload
 from tests.extract.pictures import samples, write_tar
 from tests.folders import files
-from tests.forked import kill_after, start, status
+from tests.forked import kill_after, status
 from tests.s3 import served
 
 N = 70
@@ -90,15 +89,12 @@ def write_params(folder: Path, root: str | None) -> None:
 
 
 @pytest.fixture
-def beyondcls(monkeypatch, capsys):
+def beyondcls(command):
     """Exit status and what was said, line breaks of no meaning removed."""
 
     def run(*arguments: object) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["beyondcls", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.run()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), " ".join((out + err).split())
+        status, out, err = command(*arguments)
+        return status, " ".join((out + err).split())
 
     return run
 
@@ -148,20 +144,6 @@ def test_extraction(project, root, local, beyondcls):
     receipt = Receipt.read(project / "receipts/tiny-test.json")
     assert receipt.to_json() == Receipt.of(FeatureStore.open(whole)).to_json()
     assert {p.name for p in (project / "features").iterdir()} == {"tiny-test"}, "nothing else is left here"
-
-
-@only_s3
-def test_probes_are_the_same_to_the_last_bit(extracted, project, local, beyondcls):
-    def probe(out: str, train: object, test: object) -> dict[str, bytes]:
-        places = ("--features", train, "--test", test, "--out", out, "--head", "abmilp", "--head", "cls")
-        status, said = beyondcls("probe", *places, "--params", "params.yaml", "--device", "cpu")
-        assert status == 0, said
-        return {name: data for name, data in files(project / out).items() if name.endswith((".safetensors", ".npy", ".csv"))}
-
-    expected = probe("a", local / "features/tiny-train", local / "features/tiny-test")
-    assert any(name.endswith(".safetensors") for name in expected)
-    assert probe("b", "features/tiny-train", "features/tiny-test") == expected
-    assert probe("c", "receipts/tiny-train.json", extracted["test"]) == expected
 
 
 def test_a_set_that_is_there_is_not_extracted_again(extracted, project, beyondcls, monkeypatch):
@@ -279,12 +261,6 @@ class TestFetching:
         status, said = beyondcls("store", "pull", "tiny-train")
         assert status == 1
         assert "there is no store.root to fetch tiny-train from; give --params FILE with it, or an address" in said
-        status, said = beyondcls("store", "pull", "tiny-tarin", "--params", "params.yaml")
-        assert status == 1
-        assert "there is no receipt 'receipts/tiny-tarin.json'" in said
-        status, said = beyondcls("store", "pull", "tiny-train", "--params", "params.yaml", "--kinds", "clss")
-        assert status == 1
-        assert "unknown kind of arrays 'clss'; did you mean 'cls'?" in said
 
     @only_s3
     def test_push(self, project, root, local, beyondcls):
@@ -420,18 +396,3 @@ def test_killed_during_the_upload(server, project, root, local, beyondcls):
     assert code == 0, said
     assert content(address) == files(local / "features/tiny-train")
     assert {p.name for p in (project / "features").iterdir()} == {"tiny-train"}
-
-
-@pytest.mark.slow
-@only_s3
-def test_several_tasks(project, root, local):
-    tasks = []
-    for i in range(2):
-        tasks.append(start(extract_in, project, extraction("train", "--task-id", i, "--n-tasks", 2)))
-        time.sleep(0.2)
-    for task in tasks:
-        task.join()
-    assert [task.exitcode for task in tasks] == [0, 0]
-    assert content(address_of(root, "train", local)) == files(local / "features/tiny-train")
-    assert is_stub(project / "features/tiny-train")
-    assert Receipt.read(project / "receipts/tiny-train.json") == Receipt.of(FeatureStore.open(local / "features/tiny-train"))

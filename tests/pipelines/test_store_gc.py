@@ -25,7 +25,6 @@ from store.upload import upload
 from tests.features import write_features
 from tests.folders import files
 from tests.machines.machine import git
-from tests.pipelines.test_cli import run
 from tests.pipelines.test_store_tools import staged
 
 OTHER = "other"  # a set that is always referred to: where nothing is, nothing is removed
@@ -116,18 +115,6 @@ class Shared:
 
     def left(self) -> set[str]:
         return {name.rpartition("-")[0] for name in copies_at(self.root).names() if not name.startswith(".")}
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        status, out, err = run(monkeypatch, capsys, *arguments)
-        assert "Traceback" not in err
-        return status, out, err
-
-    return command
 
 
 def shared_at(root: str, tmp_path: Path, made: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> Shared:

@@ -365,10 +365,12 @@ def test_a_run_that_is_killed_while_it_writes_leaves_nothing_that_looks_complete
             probe(*sets, out, {"cls": PLAN}, retrain=True)
     assert not (out / "cls/trained/record.json").exists()
     assert "nothing is recorded" in again({"cls": PLAN})[0]
-    said = []
+    said, done = [], []
     monkeypatch.undo()
-    probe(*sets, out, {"cls": PLAN}, say=said.append)
+    probe(*sets, out, {"cls": PLAN}, say=said.append, progress=done.append)
     assert "going on after 40 of 40 epochs" in said
+    assert not any("GB/s" in message for message in said)
+    assert sum(done) == n_epochs([PLAN])
 
 
 def stop_where_training_begins_always(*_):
