@@ -47,15 +47,6 @@ def test_split_of_a_published_data_set(beyondcls, tmp_path):
 
 
 class TestBadInput:
-    def test_unknown_encoder(self, beyondcls, tmp_path):
-        err = beyondcls("extract", "--encoder", "quickstart-mea", "--data", TEST_TAR, "--out", tmp_path / "x", fails=True)
-        assert "error: unknown encoder 'quickstart-mea'; did you mean 'quickstart-mae'?" in err
-
-    def test_missing_checkpoint(self, beyondcls, tmp_path):
-        options = ("--encoder", "quickstart-mae", "--checkpoint", tmp_path / "none.safetensors")
-        err = beyondcls("extract", *options, "--data", TEST_TAR, "--out", tmp_path / "x", fails=True)
-        assert "there is no checkpoint" in err
-
     def test_package_that_is_not_installed(self, beyondcls, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "timm", None)
         monkeypatch.delitem(sys.modules, "extract.encoders", raising=False)

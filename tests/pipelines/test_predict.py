@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from probe.recipe import Recipe
 from probe.run import probe
 from store import BeyondClsError
 from tests.extract.pictures import picture, samples, write_tar
+from tests.pipelines.test_online import World
 
 OWN = """
 import beyondcls
@@ -30,22 +30,6 @@ class First(beyondcls.Aggregator):
         return beyondcls.Pooled(features["patch"][:, 0], None)
 """
 ENCODER = ("--encoder", "quickstart-random")
-
-
-@dataclass
-class World:
-    folder: Path
-
-    def probe(self, name: str, **changes) -> Path:
-        """Path of a trained probe, or of a copy with another description."""
-        path = self.folder / "probes" / name / "trained/seed0"
-        if not changes:
-            return path
-        copy = self.folder / "changed"
-        about = json.loads(path.with_suffix(".json").read_text()) | changes
-        copy.with_suffix(".json").write_text(json.dumps(about))
-        shutil.copy(path.with_suffix(".safetensors"), copy.with_suffix(".safetensors"))
-        return copy
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +50,7 @@ def world(tmp_path_factory) -> World:
     for name, seed in (("b.png", 1), ("a.png", 0), ("more/c.png", 2)):
         (folder / "photos" / name).write_bytes(picture(seed, width=60))
     (folder / "photos/notes.txt").write_text("no image")
-    return World(folder)
+    return World(folder, *encoders)
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,7 @@ import pytest
 from extract.datasets import open_images
 from extract.encoders import load_encoder
 from extract.run import extract
-from pipelines import cli
-from store import FeatureStore, copies
+from store import FeatureStore, StoreError, copies
 from store.copies import copies_at
 from store.layout import KINDS
 from store.lock import Lock
@@ -24,12 +21,10 @@ from store.stub import is_stub, write_stub
 from store.upload import upload
 from tests.extract.pictures import samples, write_tar
 from tests.folders import files
-from tests.forked import kill_after, status
+from tests.pipelines.test_extract import ENCODER
 from tests.s3 import served
 
 N = 70
-ENCODER = "{model: vit_tiny_patch16_224, arguments: {img_size: 32, patch_size: 8, embed_dim: 32, depth: 2, num_heads: 2}, "
-ENCODER += "random_seed: 0}"
 SETS = {"train": N, "test": 40}
 
 
@@ -47,13 +42,12 @@ def local(tmp_path_factory) -> Path:
     for split, n in SETS.items():
         write_tar(folder / "data" / split / "0.tar", samples(n))
         (folder / "data" / split / "classes.txt").write_text("cat\ndog\nowl\nnewt\n")
-        encoder = load_encoder(
-            "tiny",
-            model="vit_tiny_patch16_224",
-            arguments={"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2},
-            random_seed=0,
+        extract(
+            load_encoder("tiny", **ENCODER),
+            open_images(str(folder / "data" / split)),
+            folder / f"features/tiny-{split}",
+            shard_rows=32,
         )
-        extract(encoder, open_images(str(folder / "data" / split)), folder / f"features/tiny-{split}", shard_rows=32)
     return folder
 
 
@@ -83,7 +77,7 @@ def project(root, local, tmp_path, monkeypatch) -> Path:
 def write_params(folder: Path, root: str | None) -> None:
     values = {"root": root, "cache": None}
     (folder / "params.yaml").write_text(
-        f"encoders: {{tiny: {ENCODER}}}\nextract: {{shard_rows: 32}}\nstore: {json.dumps(values)}\n"
+        f"encoders: {{tiny: {json.dumps(ENCODER)}}}\nextract: {{shard_rows: 32}}\nstore: {json.dumps(values)}\n"
         "probe: {epochs: 2, batch_size: 32, warmup_epochs: 0, seeds: [0]}\nheads: {abmilp: {}}\ncls_heads: {cls: {}}\n"
     )
 
@@ -372,27 +366,19 @@ def test_one_task_publishes(project, root, local, beyondcls):
     assert content(address_of(root, "test", local)) == files(local / "features/tiny-test")
 
 
-def extract_in(project: Path, arguments: tuple[object, ...], n_sent: int | None = None) -> None:
-    """The command in a process of its own, which is killed when it has sent so many files."""
-    os.chdir(project)
-    if n_sent is not None:
-        kill_after(n_sent, (copies._ObjectStore, "put"))
-    sys.argv = ["beyondcls", *map(str, arguments)]
-    cli.run()
-
-
-@pytest.mark.slow
 @only_s3  # a folder is written without an upload
-def test_killed_during_the_upload(server, project, root, local, beyondcls):
-    n = 9  # files that are sent before it
-    assert status(extract_in, project, extraction("train"), n) == -signal.SIGKILL
-    address = address_of(root, "train", local)
-    assert len(content(address)) <= n
-    assert "zarr.json" not in content(address)
+def test_an_upload_that_broke_off(project, root, local, beyondcls, monkeypatch):
+    """After some files, and by a kill: tests/store/test_transfer.py."""
+
+    def away(*_):
+        raise StoreError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copies._ObjectStore, "put", away)
+        assert beyondcls(*extraction("train"))[0] == 1
     assert not (project / "features/tiny-train").exists()
-    said = beyondcls("store", "ls", "features")[1]
-    assert "not uploaded yet: features/.upload/tiny-train-" in said
-    code, said = beyondcls(*extraction("train"))
-    assert code == 0, said
-    assert content(address) == files(local / "features/tiny-train")
+    assert "not uploaded yet: features/.upload/tiny-train-" in beyondcls("store", "ls", "features")[1]
+    status, said = beyondcls(*extraction("train"))
+    assert status == 0, said
+    assert content(address_of(root, "train", local)) == files(local / "features/tiny-train")
     assert {p.name for p in (project / "features").iterdir()} == {"tiny-train"}

@@ -109,12 +109,6 @@ def test_held_out_images_are_judged_by_view_0_and_nothing_else_is_learnt_from(vi
     assert test[-1].tolist() == [10 * row for row in range(40, 60)]
 
 
-def test_one_view_is_view_0(tmp_path):
-    sources = Source(numbered(tmp_path / "a", 60, 3)), Source(numbered(tmp_path / "b", 40, 2, 1))
-    training, test = shown(Passes({"watch": HeadSpec("watch")}, *sources), RECIPE)
-    assert all((epoch % 10 == 0).all() for epoch in [*training, *test])
-
-
 def test_pooled_vectors_are_of_all_views(tmp_path):
     sources = Source(numbered(tmp_path / "a", 60, 3)), Source(numbered(tmp_path / "b", 40, 2, 1))
     passes = Passes({"watch": HeadSpec("watch", {"parameters": False})}, *sources, range(3))

@@ -109,12 +109,6 @@ def test_no_number_to_select_by(sets):
         select({"h": PLAN}, Scripted({"h": PLAN}, lambda m: float("nan"), sets), RECIPE, 0.1)
 
 
-@pytest.mark.parametrize("share", [0, 1, -0.1, 1.5])
-def test_shares_that_cannot_be(share, sets, tmp_path):
-    with pytest.raises(BeyondClsError, match="the share that is held out is"):
-        probe(*sets, tmp_path / "out", PLAN, held_out=share)
-
-
 class TestEndToEnd:
     def test_test_images_have_no_influence(self, sets, tmp_path):
         """Another test set, whose labels are wrong, and one whose tokens are noise: the same choice, the same probe."""

@@ -31,7 +31,7 @@ def test_that_of_the_repository():
     assert finding.found == f"encoders: {len(params['encoders'])}, heads: {n_heads}, studies: {n_studies}"
 
 
-@pytest.mark.parametrize(("text", "says"), [("a: [1", "is not YAML"), ("[1]", "expected sections")])
+@pytest.mark.parametrize(("text", "says"), [("a: [1", "is not YAML"), ("[1]", "holds list, expected sections")])
 def test_unreadable(tmp_path, text, says):
     with pytest.raises(BeyondClsError, match=says):
         check(tmp_path, text)
