@@ -42,12 +42,8 @@ def local(tmp_path_factory) -> Path:
     for split, n in SETS.items():
         write_tar(folder / "data" / split / "0.tar", samples(n))
         (folder / "data" / split / "classes.txt").write_text("cat\ndog\nowl\nnewt\n")
-        extract(
-            load_encoder("tiny", **ENCODER),
-            open_images(str(folder / "data" / split)),
-            folder / f"features/tiny-{split}",
-            shard_rows=32,
-        )
+        images, encoder = open_images(str(folder / "data" / split)), load_encoder("tiny", **ENCODER)
+        extract(encoder, images, folder / f"features/tiny-{split}", shard_rows=32)
     return folder
 
 
