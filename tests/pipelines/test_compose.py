@@ -47,14 +47,6 @@ def test_boxes_hold_the_photographs(tmp_path):
     assert len(sides) > 3
 
 
-def test_a_photograph_at_its_own_size_is_pasted_pixel_by_pixel(tmp_path):
-    photos = open_images(PHOTOS)
-    by_id = {sample.id: row for row, sample in enumerate(photos.samples)}
-    for row in composed(tmp_path, 4, smallest=32, largest=32):
-        part = Image.open(tmp_path / row["path"]).crop(corners(row))
-        assert np.array_equal(np.asarray(part), np.asarray(photos.image(by_id[row["id"]])))
-
-
 def test_backgrounds_are_smooth_and_differ():
     backgrounds = [compose.background(64, np.random.default_rng(seed)).astype(int) for seed in (0, 1)]
     assert backgrounds[0].shape == (64, 64, 3)

@@ -91,14 +91,6 @@ def watched(asked, method):
     return call
 
 
-def test_the_probed_block_is_the_recorded_one(world, tmp_path, images):
-    data = open_images(str(world.folder / "data/000.tar"))
-    store = extract(world.encoder, data, tmp_path / "both", blocks=(0, 1), statistics=(), maps=False)
-    probe(store, store, tmp_path / "out", HeadPlan(SPECS["abmilp"], RECIPE, seeds=(0,)), block=0)
-    model = online(world.encoder, tmp_path / "out/trained/seed0")
-    assert torch.equal(model.features(images)["patch"], world.encoder(images, (0,)).patch[0])
-
-
 def test_the_attention_is_of_the_probed_block_too(world, tmp_path, images):
     """Of the last one for probes that were trained when feature sets had no other, which record no `attention_block`."""
     data = open_images(str(world.folder / "data/000.tar"))

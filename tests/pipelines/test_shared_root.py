@@ -3,9 +3,6 @@
 import json
 import os
 import shutil
-import signal
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,7 @@ import pytest
 from extract.datasets import open_images
 from extract.encoders import load_encoder
 from extract.run import extract
-from pipelines import cli
-from store import FeatureStore
+from store import FeatureStore, StoreError
 from store.format.layout import KINDS
 from store.format.stub import is_stub, write_stub
 from store.moving.receipt import Receipt
@@ -26,12 +22,10 @@ from store.places.object_store import ObjectStore
 from store.writing.lock import Lock
 from tests.extract.pictures import samples, write_tar
 from tests.folders import files
-from tests.forked import kill_after, start, status
+from tests.pipelines.test_extract import ENCODER
 from tests.s3 import served
 
 N = 70
-ENCODER = "{model: vit_tiny_patch16_224, arguments: {img_size: 32, patch_size: 8, embed_dim: 32, depth: 2, num_heads: 2}, "
-ENCODER += "random_seed: 0}"
 SETS = {"train": N, "test": 40}
 
 
@@ -49,13 +43,8 @@ def local(tmp_path_factory) -> Path:
     for split, n in SETS.items():
         write_tar(folder / "data" / split / "0.tar", samples(n))
         (folder / "data" / split / "classes.txt").write_text("cat\ndog\nowl\nnewt\n")
-        encoder = load_encoder(
-            "tiny",
-            model="vit_tiny_patch16_224",
-            arguments={"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2},
-            random_seed=0,
-        )
-        extract(encoder, open_images(str(folder / "data" / split)), folder / f"features/tiny-{split}", shard_rows=32)
+        images, encoder = open_images(str(folder / "data" / split)), load_encoder("tiny", **ENCODER)
+        extract(encoder, images, folder / f"features/tiny-{split}", shard_rows=32)
     return folder
 
 
@@ -85,21 +74,18 @@ def project(root, local, tmp_path, monkeypatch) -> Path:
 def write_params(folder: Path, root: str | None) -> None:
     values = {"root": root, "cache": None}
     (folder / "params.yaml").write_text(
-        f"encoders: {{tiny: {ENCODER}}}\nextract: {{shard_rows: 32}}\nstore: {json.dumps(values)}\n"
+        f"encoders: {{tiny: {json.dumps(ENCODER)}}}\nextract: {{shard_rows: 32}}\nstore: {json.dumps(values)}\n"
         "probe: {epochs: 2, batch_size: 32, warmup_epochs: 0, seeds: [0]}\nheads: {abmilp: {}}\ncls_heads: {cls: {}}\n"
     )
 
 
 @pytest.fixture
-def beyondcls(monkeypatch, capsys):
+def beyondcls(command):
     """Exit status and what was said, line breaks of no meaning removed."""
 
     def run(*arguments: object) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["beyondcls", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.run()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), " ".join((out + err).split())
+        status, out, err = command(*arguments)
+        return status, " ".join((out + err).split())
 
     return run
 
@@ -149,20 +135,6 @@ def test_extraction(project, root, local, beyondcls):
     receipt = Receipt.read(project / "receipts/tiny-test.json")
     assert receipt.to_json() == Receipt.of(FeatureStore.open(whole)).to_json()
     assert {p.name for p in (project / "features").iterdir()} == {"tiny-test"}, "nothing else is left here"
-
-
-@only_s3
-def test_probes_are_the_same_to_the_last_bit(extracted, project, local, beyondcls):
-    def probe(out: str, train: object, test: object) -> dict[str, bytes]:
-        places = ("--features", train, "--test", test, "--out", out, "--head", "abmilp", "--head", "cls")
-        status, said = beyondcls("probe", *places, "--params", "params.yaml", "--device", "cpu")
-        assert status == 0, said
-        return {name: data for name, data in files(project / out).items() if name.endswith((".safetensors", ".npy", ".csv"))}
-
-    expected = probe("a", local / "features/tiny-train", local / "features/tiny-test")
-    assert any(name.endswith(".safetensors") for name in expected)
-    assert probe("b", "features/tiny-train", "features/tiny-test") == expected
-    assert probe("c", "receipts/tiny-train.json", extracted["test"]) == expected
 
 
 def test_a_set_that_is_there_is_not_extracted_again(extracted, project, beyondcls, monkeypatch):
@@ -280,12 +252,6 @@ class TestFetching:
         status, said = beyondcls("store", "pull", "tiny-train")
         assert status == 1
         assert "there is no store.root to fetch tiny-train from; give --params FILE with it, or an address" in said
-        status, said = beyondcls("store", "pull", "tiny-tarin", "--params", "params.yaml")
-        assert status == 1
-        assert "there is no receipt 'receipts/tiny-tarin.json'" in said
-        status, said = beyondcls("store", "pull", "tiny-train", "--params", "params.yaml", "--kinds", "clss")
-        assert status == 1
-        assert "unknown kind of arrays 'clss'; did you mean 'cls'?" in said
 
     @only_s3
     def test_push(self, project, root, local, beyondcls):
@@ -397,42 +363,19 @@ def test_one_task_publishes(project, root, local, beyondcls):
     assert content(address_of(root, "test", local)) == files(local / "features/tiny-test")
 
 
-def extract_in(project: Path, arguments: tuple[object, ...], n_sent: int | None = None) -> None:
-    """The command in a process of its own, which is killed when it has sent so many files."""
-    os.chdir(project)
-    if n_sent is not None:
-        kill_after(n_sent, (ObjectStore, "put"))
-    sys.argv = ["beyondcls", *map(str, arguments)]
-    cli.run()
-
-
-@pytest.mark.slow
 @only_s3  # a folder is written without an upload
-def test_killed_during_the_upload(server, project, root, local, beyondcls):
-    n = 9  # files that are sent before it
-    assert status(extract_in, project, extraction("train"), n) == -signal.SIGKILL
-    address = address_of(root, "train", local)
-    assert len(content(address)) <= n
-    assert "zarr.json" not in content(address)
+def test_an_upload_that_broke_off(project, root, local, beyondcls, monkeypatch):
+    """After some files, and by a kill: tests/store/test_transfer.py."""
+
+    def away(*_):
+        raise StoreError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "put", away)
+        assert beyondcls(*extraction("train"))[0] == 1
     assert not (project / "features/tiny-train").exists()
-    said = beyondcls("store", "ls", "features")[1]
-    assert "not uploaded yet: features/.upload/tiny-train-" in said
-    code, said = beyondcls(*extraction("train"))
-    assert code == 0, said
-    assert content(address) == files(local / "features/tiny-train")
-    assert {p.name for p in (project / "features").iterdir()} == {"tiny-train"}
-
-
-@pytest.mark.slow
-@only_s3
-def test_several_tasks(project, root, local):
-    tasks = []
-    for i in range(2):
-        tasks.append(start(extract_in, project, extraction("train", "--task-id", i, "--n-tasks", 2)))
-        time.sleep(0.2)
-    for task in tasks:
-        task.join()
-    assert [task.exitcode for task in tasks] == [0, 0]
+    assert "not uploaded yet: features/.upload/tiny-train-" in beyondcls("store", "ls", "features")[1]
+    status, said = beyondcls(*extraction("train"))
+    assert status == 0, said
     assert content(address_of(root, "train", local)) == files(local / "features/tiny-train")
-    assert is_stub(project / "features/tiny-train")
-    assert Receipt.read(project / "receipts/tiny-train.json") == Receipt.of(FeatureStore.open(local / "features/tiny-train"))
+    assert {p.name for p in (project / "features").iterdir()} == {"tiny-train"}

@@ -25,7 +25,6 @@ from store.writing.lock import Lock
 from tests.features import write_features
 from tests.folders import files
 from tests.machines.machine import git
-from tests.pipelines.test_cli import run
 from tests.pipelines.test_store_tools import staged
 
 OTHER = "other"  # a set that is always referred to: where nothing is, nothing is removed
@@ -118,18 +117,6 @@ class Shared:
         return {name.rpartition("-")[0] for name in place_at(self.root).names() if not name.startswith(".")}
 
 
-@pytest.fixture
-def command(monkeypatch, capsys):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        status, out, err = run(monkeypatch, capsys, *arguments)
-        assert "Traceback" not in err
-        return status, out, err
-
-    return command
-
-
 def shared_at(root: str, tmp_path: Path, made: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> Shared:
     folder = tmp_path / "project"
     folder.mkdir()
@@ -171,11 +158,22 @@ def test_what_nothing_refers_to_goes(anywhere):
 class TestReferences:
     """Each keeps its set; without it, the set is free."""
 
-    def test_a_receipt(self, shared):
-        file = shared.receipt("one", "called-otherwise")
+    @pytest.mark.parametrize(
+        ("write", "why"),
+        [
+            (lambda shared: shared.receipt("one", "called-otherwise"), "receipts/called-otherwise.json"),
+            (lambda shared: shared.stub("one"), "features/one/zarr.json"),
+            (lambda shared: shared.lock("one"), "dvc.lock"),
+            (lambda shared: shared.lock("one", stubs=False), "dvc.lock"),
+            (lambda shared: shared.lock("one", receipts=False), "dvc.lock"),
+        ],
+        ids=["receipt", "stub", "lock file", "receipt in a lock file", "stub in a lock file"],
+    )
+    def test_in_the_project(self, write, why, shared):
+        write(shared)
         assert shared.unused() == set()
-        assert shared.why("one") == "receipts/called-otherwise.json"
-        file.unlink()
+        assert shared.why("one") == why
+        Path(why).unlink()
         assert shared.unused() == {"one"}
 
     def test_what_lies_beside_receipts(self, shared):
@@ -190,30 +188,11 @@ class TestReferences:
         Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", **lock}))
         assert shared.unused() == {"one"}
 
-    def test_a_stub(self, shared):
-        stub = shared.stub("one")
-        assert shared.unused() == set()
-        assert shared.why("one") == "features/one/zarr.json"
-        shutil.rmtree(stub)
-        assert shared.unused() == {"one"}
-
     def test_a_copy_that_lacks_arrays(self, shared):
         shutil.copytree(shared.made / "one", "features/one")
         assert f"{shared.root}/one-" in shared.gc(), "all of it is here"
         shutil.rmtree("features/one/patch")
         assert shared.why("one") == "features/one/zarr.json"
-
-    def test_a_lock_file(self, shared):
-        shared.lock("one")
-        assert shared.unused() == set()
-        assert shared.why("one") == "dvc.lock"
-        Path("dvc.lock").unlink()
-        assert shared.unused() == {"one"}
-
-    @pytest.mark.parametrize("only", ["receipts", "stubs"])
-    def test_a_lock_file_with_one_of_both(self, only, shared):
-        shared.lock("one", receipts=only == "receipts", stubs=only == "stubs")
-        assert shared.why("one") == "dvc.lock"
 
     @pytest.mark.parametrize("ref", ["branch", "remote branch", "tag", "annotated tag", "experiment", "detached"])
     def test_what_git_has(self, ref, shared):

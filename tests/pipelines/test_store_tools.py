@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,23 +20,10 @@ from store.writing.journal import add_record
 from store.writing.lock import Lock
 from tests.features import write_features
 from tests.folders import files
-from tests.pipelines.test_cli import TEST_TAR, run
+from tests.pipelines.test_cli import TEST_TAR
 from tests.store.conftest import flip, layouts, values, write
 
-Run = Callable[..., tuple[int, str, str]]
 PATCH = "patch/block1/view0"
-
-
-@pytest.fixture
-def beyondcls(monkeypatch, capsys) -> Run:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        status, out, err = run(monkeypatch, capsys, *arguments)
-        assert "Traceback" not in err
-        return status, out, err
-
-    return command
 
 
 def staged(path: Path, n_units: int = 1) -> FeatureWriter:
@@ -53,7 +39,7 @@ def staged(path: Path, n_units: int = 1) -> FeatureWriter:
 
 
 class TestLs:
-    def test_sound_damaged_and_unfinished(self, beyondcls, tmp_path):
+    def test_sound_damaged_and_unfinished(self, command, tmp_path):
         root = tmp_path / "features"
         store = write_features(root / "a/mae")
         write_features(root / "bad")
@@ -64,10 +50,10 @@ class TestLs:
         (root / "other/zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {}}')
         with staged(root / "half") as writer:
             add_record(writer.staging, {"unit": 1, "shards": [{"array": PATCH}], "invalid": []})  # not all of its arrays
-            status, out, _ = beyondcls("store", "ls", root)
+            status, out, _ = command("store", "ls", root)
             assert status == 0
             assert re.search(rf"unfinished: .*half-{writer.spec.key} .*: 1 of 2 units done, being written by process \d+", out)
-        lines = beyondcls("store", "ls", root)[1].splitlines()
+        lines = command("store", "ls", root)[1].splitlines()
         assert lines[0].split() == ["feature", "set", "encoder", "images", "kinds", "dtype", "bytes", "key"]
         nbytes = sum(map(len, files(store.path).values()))
         row = [str(store.path), "encoder-w", "96", "attention,cls,patch,statistics", "float16", f"{nbytes / 1e3:.3g}", "kB"]
@@ -78,26 +64,26 @@ class TestLs:
         assert "1 of 2 units done, nobody writes it; give its command again, or: beyondcls store rm --staging" in lines[6]
         assert len(lines) == 7
 
-    def test_nothing(self, beyondcls, tmp_path):
-        assert beyondcls("store", "ls", tmp_path)[1] == f"no feature sets below {tmp_path}\n"
-        status, _, err = beyondcls("store", "ls", tmp_path / "none")
+    def test_nothing(self, command, tmp_path):
+        assert command("store", "ls", tmp_path)[1] == f"no feature sets below {tmp_path}\n"
+        status, _, err = command("store", "ls", tmp_path / "none")
         assert status == 1
         assert f"there is no folder {tmp_path / 'none'}" in err
 
     @pytest.mark.parametrize("content", [b"", b"x", b"[]"])
-    def test_any_journal(self, beyondcls, tmp_path, content):
+    def test_any_journal(self, command, tmp_path, content):
         with staged(tmp_path / "half") as writer:
             pass
         (writer.staging / "journal").write_bytes(content)
-        status, out, _ = beyondcls("store", "ls", tmp_path)
+        status, out, _ = command("store", "ls", tmp_path)
         assert status == 0
         assert "its journal is damaged; nobody writes it" in out
 
 
 class TestInfoAndDu:
-    def test_info(self, beyondcls, tmp_path):
+    def test_info(self, command, tmp_path):
         store = write_features(tmp_path / "set")
-        status, out, _ = beyondcls("store", "info", store.path)
+        status, out, _ = command("store", "info", store.path)
         assert status == 0
         nbytes = sum(map(len, files(store.path).values()))
         for part in (store.spec.key, store.spec.encoder_key, f"{nbytes / 1e3:.3g} kB", "0 invalid images", "transform: "):
@@ -105,9 +91,9 @@ class TestInfoAndDu:
         assert re.search(rf"{PATCH} +float16 +\[96, 9, 8\] +2 shards +13.8 kB", out)
 
     @pytest.mark.parametrize("dtype", ["float16", "int8"])
-    def test_du_adds_up_to_the_disk(self, beyondcls, made, tmp_path, dtype):
+    def test_du_adds_up_to_the_disk(self, command, made, tmp_path, dtype):
         path = made[0] if dtype == "int8" else write_features(tmp_path / "set").path
-        status, out, _ = beyondcls("store", "du", path)
+        status, out, _ = command("store", "du", path)
         assert status == 0
         rows = [re.split(r"  +", line) for line in out.splitlines()][1:]
         sizes = {name: [int(n.replace(",", "")) for n in columns[:4]] for name, *columns in rows}
@@ -157,49 +143,49 @@ DAMAGE = {
 
 class TestRepair:
     @pytest.mark.parametrize("what", DAMAGE)
-    def test_gives_the_same_bytes(self, beyondcls, made, tmp_path, what):
+    def test_gives_the_same_bytes(self, command, made, tmp_path, what):
         """By --data, or by the command that it prints, in turn; what else can be damaged is tested with extraction."""
         path, data = shutil.copytree(made[0], tmp_path / "se t"), made[1]
         DAMAGE[what](path)
         damaged = files(path)
-        status, out, _ = beyondcls("store", "repair", path)
+        status, out, _ = command("store", "repair", path)
         assert status == 1
         assert files(path) == damaged
-        (command,) = (line for line in out.splitlines() if line.startswith("beyondcls extract --repair"))
-        assert ("--encoder ENCODER" in command) == (what == "no group, and a shard")
+        (mending,) = (line for line in out.splitlines() if line.startswith("beyondcls extract --repair"))
+        assert ("--encoder ENCODER" in mending) == (what == "no group, and a shard")
         if list(DAMAGE).index(what) % 2:
-            named = ["--encoder", "quickstart-random"] if "ENCODER" in command else []
-            status, out, err = beyondcls("store", "repair", path, "--data", data, *named)
+            named = ["--encoder", "quickstart-random"] if "ENCODER" in mending else []
+            status, out, err = command("store", "repair", path, "--data", data, *named)
             assert f"{path}: sound" in out
         else:
-            filled = command.replace("IMAGES", shlex.quote(str(data))).replace("ENCODER", "quickstart-random")
-            status, out, err = beyondcls(*shlex.split(filled)[1:])
+            filled = mending.replace("IMAGES", shlex.quote(str(data))).replace("ENCODER", "quickstart-random")
+            status, out, err = command(*shlex.split(filled)[1:])
         assert status == 0, err
         assert files(path) == files(made[0])
 
-    def test_nothing_to_do(self, beyondcls, made, tmp_path):
-        status, out, _ = beyondcls("store", "repair", made[0])
+    def test_nothing_to_do(self, command, made, tmp_path):
+        status, out, _ = command("store", "repair", made[0])
         assert status == 0
         assert "nothing is damaged" in out
-        status, _, err = beyondcls("store", "repair", tmp_path)
+        status, _, err = command("store", "repair", tmp_path)
         assert status == 1
         assert "is not a feature set" in err
 
-    def test_invalid_images_are_recorded_again(self, beyondcls, tmp_path, monkeypatch):
+    def test_invalid_images_are_recorded_again(self, command, tmp_path, monkeypatch):
         """The command says so, also where the notes on them are lost."""
         path = tmp_path / "set"
         write_features(path, invalid=(3, 70))
-        assert "--on-error" not in beyondcls("store", "repair", path)[1]  # nothing is damaged
+        assert "--on-error" not in command("store", "repair", path)[1]  # nothing is damaged
         flip(path / "zarr.json", 300)
-        assert "--on-error record" in beyondcls("store", "repair", path)[1]
+        assert "--on-error record" in command("store", "repair", path)[1]
         sound = write_features(tmp_path / "sound").path
         flip(sound / "zarr.json", 300)
-        assert "--on-error" not in beyondcls("store", "repair", sound)[1]
+        assert "--on-error" not in command("store", "repair", sound)[1]
 
-    def test_what_was_asked_for_stands_in_the_command(self, beyondcls, tmp_path):
+    def test_what_was_asked_for_stands_in_the_command(self, command, tmp_path):
         path = write_features(tmp_path / "set", maps=()).path
         flip(path / PATCH / "c/0/0/0", 3)
-        said = beyondcls("store", "repair", path, "--form", "cub", "--split", "test")[1]
+        said = command("store", "repair", path, "--form", "cub", "--split", "test")[1]
         assert "--split test" in said
         assert "--no-maps" in said
 
@@ -212,74 +198,74 @@ class TestRepair:
         flip(path / "zarr.json", (path / "zarr.json").read_bytes().index(b'"data": "1') + 10)
         assert options_of(path).items() >= {"encoder": "vit", "statistics": "cls_self", "blocks": "3,5", "maps": True}.items()
 
-    def test_encoder_that_is_not_known(self, beyondcls, made, tmp_path):
+    def test_encoder_that_is_not_known(self, command, made, tmp_path):
         path = shutil.copytree(made[0], tmp_path / "set")
         (path / "zarr.json").write_bytes(b"")
-        status, _, err = beyondcls("store", "repair", path, "--data", made[1])
+        status, _, err = command("store", "repair", path, "--data", made[1])
         assert status == 1
         assert "does not tell its encoder any more; name it with --encoder" in err
 
 
 class TestVerify:
-    def test_sound_and_damaged(self, beyondcls, tmp_path):
+    def test_sound_and_damaged(self, command, tmp_path):
         path = write_features(tmp_path / "set").path
-        assert beyondcls("store", "verify", path)[0] == 0
+        assert command("store", "verify", path)[0] == 0
         flip(path / PATCH / "c/0/0/0", 3)
         (path / "cls/block1/view0/c/1/0").unlink()
-        status, out, err = beyondcls("store", "verify", path)
+        status, out, err = command("store", "verify", path)
         assert status == 1
         assert "2 damaged shards" in out
         assert "c/0/0/0 is damaged" in err
         assert "c/1/0 is missing" in err
         assert f"beyondcls store repair {path}" in err
 
-    def test_a_copy_without_a_kind(self, beyondcls, tmp_path, monkeypatch):
+    def test_a_copy_without_a_kind(self, command, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)  # a short name leaves room for the numbers of the bar
         shutil.rmtree(write_features(tmp_path / "set").path / "patch")
-        status, out, _ = beyondcls("store", "verify", "set")
+        status, out, _ = command("store", "verify", "set")
         assert status == 0
         assert re.search(r"7/7 ", out)
 
 
 class TestExchange:
-    def test_there_and_back(self, beyondcls, tmp_path):
+    def test_there_and_back(self, command, tmp_path):
         """Every form is tested by the contract of exchanges."""
         form, name = "npy", "exported"
         store = write_features(tmp_path / "set")
-        status, out, err = beyondcls("store", "export", store.path, tmp_path / name, "--to", form)
+        status, out, err = command("store", "export", store.path, tmp_path / name, "--to", form)
         assert status == 0, err
         assert f"{tmp_path / name}: 8 arrays of 96 images" in out
         assert "cannot be imported" not in out
-        status, out, err = beyondcls("store", "import", tmp_path / name, tmp_path / "back")
+        status, out, err = command("store", "import", tmp_path / name, tmp_path / "back")
         assert status == 0, err
         assert store.spec.key in out
         assert files(tmp_path / "back") == files(store.path)
-        assert "already holds files" in beyondcls("store", "import", tmp_path / name, tmp_path / "back", "--from", form)[2]
-        assert "already exists" in beyondcls("store", "export", store.path, tmp_path / name, "--to", form)[2]
+        assert "already holds files" in command("store", "import", tmp_path / name, tmp_path / "back", "--from", form)[2]
+        assert "already exists" in command("store", "export", store.path, tmp_path / name, "--to", form)[2]
 
-    def test_options(self, beyondcls, tmp_path):
+    def test_options(self, command, tmp_path):
         store = write_features(tmp_path / "set")
         export = ("store", "export", store.path, tmp_path / "x")
-        status, out, _ = beyondcls(*export, "--to", "webdataset", "--tar-rows", "10", "--arrays", f"{PATCH},images")
+        status, out, _ = command(*export, "--to", "webdataset", "--tar-rows", "10", "--arrays", f"{PATCH},images")
         assert status == 0
         assert "5 arrays of 96 images" in out
         assert "without 3 arrays it cannot be imported again" in out
         assert len(list((tmp_path / "x").glob("*.tar"))) == 7 + 4
-        assert "it lacks 3 of its 8 arrays" in beyondcls("store", "import", tmp_path / "x", tmp_path / "y")[2]
-        assert "unknown form of exchange 'tar'" in beyondcls(*export, "--to", "tar")[2]
-        assert "--tar-rows is for --to webdataset" in beyondcls(*export, "--to", "npy", "--tar-rows", "10")[2]
-        assert "has no 'pach'" in beyondcls(*export, "--to", "npy", "--arrays", "pach")[2]
-        assert "name its form with --from" in beyondcls("store", "import", store.path, tmp_path / "y")[2]
+        assert "it lacks 3 of its 8 arrays" in command("store", "import", tmp_path / "x", tmp_path / "y")[2]
+        assert "unknown form of exchange 'tar'" in command(*export, "--to", "tar")[2]
+        assert "--tar-rows is for --to webdataset" in command(*export, "--to", "npy", "--tar-rows", "10")[2]
+        assert "has no 'pach'" in command(*export, "--to", "npy", "--arrays", "pach")[2]
+        assert "name its form with --from" in command("store", "import", store.path, tmp_path / "y")[2]
 
-    def test_package_that_is_not_installed(self, beyondcls, tmp_path, monkeypatch):
+    def test_package_that_is_not_installed(self, command, tmp_path, monkeypatch):
         store = write_features(tmp_path / "set")
-        beyondcls("store", "export", store.path, tmp_path / "x.h5", "--to", "hdf5")
+        command("store", "export", store.path, tmp_path / "x.h5", "--to", "hdf5")
         monkeypatch.setitem(sys.modules, "h5py", None)
         for arguments in (
             ("export", store.path, tmp_path / "y.h5", "--to", "hdf5"),
             ("import", tmp_path / "x.h5", tmp_path / "z"),
         ):
-            status, _, err = beyondcls("store", *arguments)
+            status, _, err = command("store", *arguments)
             assert status == 1
             assert "error: this needs h5py, which is not installed here; pip install 'beyondcls[exchange]'" in err
         assert sorted(p.name for p in tmp_path.iterdir()) == ["set", "x.h5"]
@@ -294,8 +280,8 @@ class TestRm:
     def left(self, path: Path) -> list[str]:
         return sorted(p.name for p in path.parent.iterdir())
 
-    def test_only_this_one(self, beyondcls, path):
-        status, out, err = beyondcls("store", "rm", path, "--yes")
+    def test_only_this_one(self, command, path):
+        status, out, err = command("store", "rm", path, "--yes")
         assert status == 0, err
         assert out == f"removed {path}\n"
         assert self.left(path) == ["set-more"]
@@ -312,87 +298,87 @@ class TestRm:
         ],
         ids=["description", "shard", "empty description", "no patch", "journal", "partial"],
     )
-    def test_damaged_ones_too(self, beyondcls, path, damage):
+    def test_damaged_ones_too(self, command, path, damage):
         damage(path)
-        assert beyondcls("store", "rm", path, "-y")[0] == 0
+        assert command("store", "rm", path, "-y")[0] == 0
         assert self.left(path) == ["set-more"]
 
     @pytest.mark.parametrize(
         "foreign", ["notes.txt", "patch/block1/view0/notes", "patch/x.npy", "images/c/0/0/x", ".git/x", "empty/"]
     )
-    def test_foreign_files_are_named(self, beyondcls, path, foreign):
+    def test_foreign_files_are_named(self, command, path, foreign):
         if foreign.endswith("/"):
             (path / foreign).mkdir()
         else:
             (path / foreign).parent.mkdir(parents=True, exist_ok=True)
             (path / foreign).write_text("mine")
         before = files(path)
-        status, _, err = beyondcls("store", "rm", path, "--yes")
+        status, _, err = command("store", "rm", path, "--yes")
         assert status == 1
         assert f"{path}/{foreign.split('/')[0]}" in err
         assert "does not belong to a feature set; move it away first" in err
         assert files(path) == before
 
-    def test_links_are_not_followed(self, beyondcls, path, tmp_path):
+    def test_links_are_not_followed(self, command, path, tmp_path):
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine/zarr.json").write_text("keep")
         (path / "registers").rename(tmp_path / "registers") if (path / "registers").exists() else None
         (path / "registers").symlink_to(tmp_path / "mine")
-        assert "does not belong" in beyondcls("store", "rm", path, "--yes")[2]
+        assert "does not belong" in command("store", "rm", path, "--yes")[2]
         (path / "registers").unlink()
         (tmp_path / "link").symlink_to(path)
-        assert "is a link to" in beyondcls("store", "rm", tmp_path / "link", "--yes")[2]
+        assert "is a link to" in command("store", "rm", tmp_path / "link", "--yes")[2]
         # A file that is a link, as data version control makes them, goes; what it leads to stays.
         shard = path / PATCH / "c/0/0/0"
         shard.rename(tmp_path / "cached")
         shard.symlink_to(tmp_path / "cached")
-        assert beyondcls("store", "rm", path, "--yes")[0] == 0
+        assert command("store", "rm", path, "--yes")[0] == 0
         assert (tmp_path / "cached").exists()
         assert (tmp_path / "mine/zarr.json").exists()
 
     @pytest.mark.parametrize("name", ["", PATCH, "patch", "../none", ".."])
-    def test_what_is_no_feature_set(self, beyondcls, path, tmp_path, name):
+    def test_what_is_no_feature_set(self, command, path, tmp_path, name):
         target = path / name if name else tmp_path
-        status, _, err = beyondcls("store", "rm", target, "--yes")
+        status, _, err = command("store", "rm", target, "--yes")
         assert status == 1
         assert "is not a feature set" in err or "there is no folder" in err
         assert self.left(path) == ["set", "set-more"]
         FeatureStore.open(path)
 
-    def test_a_zarr_of_others(self, beyondcls, tmp_path):
+    def test_a_zarr_of_others(self, command, tmp_path):
         (tmp_path / "zarr.json").write_text(json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {"other": 1}}))
-        assert "is not a feature set" in beyondcls("store", "rm", tmp_path, "--yes")[2]
+        assert "is not a feature set" in command("store", "rm", tmp_path, "--yes")[2]
         assert (tmp_path / "zarr.json").exists()
 
-    def test_asks(self, beyondcls, path, monkeypatch):
-        status, _, err = beyondcls("store", "rm", path)
+    def test_asks(self, command, path, monkeypatch):
+        status, _, err = command("store", "rm", path)
         assert status == 1
         assert "give --yes" in err
         monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
         asked = []
         for answer in (False, True):
             monkeypatch.setattr("typer.confirm", lambda text, answer=answer: asked.append(text) or answer)
-            status, out, _ = beyondcls("store", "rm", path)
+            status, out, _ = command("store", "rm", path)
             assert (status, out) == ((0, f"removed {path}\n") if answer else (1, "nothing was removed\n"))
             assert path.exists() is not answer
         assert all(str(path) in text and "kB" in text for text in asked)
 
     @pytest.mark.parametrize("key", ["own", "another"])
-    def test_not_while_it_is_written(self, beyondcls, path, key):
+    def test_not_while_it_is_written(self, command, path, key):
         spec_key = FeatureStore.open(path).spec.key if key == "own" else "0123456789abcdef" * 2
         lock = Lock(path.parent / f".staging/{path.name}-{spec_key}.lock", "x")
-        status, _, err = beyondcls("store", "rm", path, "--yes")
+        status, _, err = command("store", "rm", path, "--yes")
         assert status == 1
         assert f"{path} is being written by process {os.getpid()}" in err
         lock.release()
-        assert beyondcls("store", "rm", path, "--yes")[0] == 0
+        assert command("store", "rm", path, "--yes")[0] == 0
 
-    def test_the_lock_of_another_set_is_no_matter(self, beyondcls, path):
+    def test_the_lock_of_another_set_is_no_matter(self, command, path):
         lock = Lock(path.parent / f".staging/{path.name}-more-{'0' * 32}.lock", "x")
-        assert beyondcls("store", "rm", path, "--yes")[0] == 0
+        assert command("store", "rm", path, "--yes")[0] == 0
         lock.release()
 
-    def test_killed_half_way(self, beyondcls, path, monkeypatch):
+    def test_killed_half_way(self, command, path, monkeypatch):
         """No half set has its name; what is left is listed, and can be removed."""
         rmtree = shutil.rmtree
 
@@ -403,23 +389,23 @@ class TestRm:
 
         with monkeypatch.context() as patch:
             patch.setattr(shutil, "rmtree", killed)
-            beyondcls("store", "rm", path, "--yes")
+            command("store", "rm", path, "--yes")
         assert shutil.rmtree is rmtree
         assert self.left(path) == [".staging", "set-more"]
-        listed = beyondcls("store", "ls", path.parent)[1]
+        listed = command("store", "ls", path.parent)[1]
         assert "half removed" in listed
         (remedy,) = re.findall(r"beyondcls (store rm --staging \S+)", listed)
         write_features(path)  # meanwhile, a new one
-        assert beyondcls(*shlex.split(remedy), "--yes")[0] == 0
+        assert command(*shlex.split(remedy), "--yes")[0] == 0
         assert self.left(path) == ["set", "set-more"]
         FeatureStore.open(path)
 
 
 class TestRmStaging:
-    def test_only_what_is_unfinished(self, beyondcls, tmp_path):
+    def test_only_what_is_unfinished(self, command, tmp_path):
         path = tmp_path / "features/half"
         with staged(path) as writer:
-            status, _, err = beyondcls("store", "rm", path, "--staging", "--yes")
+            status, _, err = command("store", "rm", path, "--staging", "--yes")
             assert status == 1
             assert "is being written by process" in err
             assert writer.staging.exists()
@@ -428,20 +414,20 @@ class TestRmStaging:
         with staged(tmp_path / "features/third") as third:
             pass
         write_features(path.with_name("whole"))
-        assert beyondcls("store", "rm", "--staging", third.staging, "--yes")[0] == 0
+        assert command("store", "rm", "--staging", third.staging, "--yes")[0] == 0
         assert writer.staging.exists()
-        assert beyondcls("store", "rm", path, "--staging", "--yes")[0] == 0
+        assert command("store", "rm", path, "--staging", "--yes")[0] == 0
         assert not writer.staging.exists()
         assert other.staging.exists()
-        assert beyondcls("store", "rm", "--staging", other.staging, "--yes")[0] == 0
+        assert command("store", "rm", "--staging", other.staging, "--yes")[0] == 0
         assert [p.name for p in path.parent.iterdir()] == ["whole"]
-        status, _, err = beyondcls("store", "rm", path, "--staging", "--yes")
+        status, _, err = command("store", "rm", path, "--staging", "--yes")
         assert status == 1
         assert f"nothing is unfinished of {path}; there is: nothing" in err
 
-    def test_foreign_files(self, beyondcls, tmp_path):
+    def test_foreign_files(self, command, tmp_path):
         with staged(tmp_path / "half") as writer:
             pass
         (writer.staging / "mine").write_text("keep")
-        assert "does not belong" in beyondcls("store", "rm", tmp_path / "half", "--staging", "--yes")[2]
+        assert "does not belong" in command("store", "rm", tmp_path / "half", "--staging", "--yes")[2]
         assert (writer.staging / "mine").exists()

@@ -151,13 +151,6 @@ def study(beyondcls, sets, tmp_path):
 
 
 class TestRun:
-    def test_every_head_has_a_folder_and_all_train_in_one_pass(self, study):
-        shown, written = study("--study", "pair")
-        assert set(written) == {"abmilp", "deep"}
-        assert {name: m["options"] for name, m in written.items()} == {"abmilp": {}, "deep": {"depth": 2}}
-        assert {(m["recipe"]["epochs"], tuple(m["seeds"])) for m in written.values()} == {(2, (3,))}
-        assert shown.count("features in memory") == 1
-
     def test_a_head_that_reads_the_joined_set_stands_beside_one_that_does_not(self, study, sets):
         shown, _ = study("--study", "foreign", fails=True)
         assert "of a second feature set; name it with --joined" in shown

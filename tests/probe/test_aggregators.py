@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from extract.attention.attention import centre
-from probe.aggregators import AGGREGATORS, Weighted, make_aggregator
+from probe.aggregators import Weighted, make_aggregator
 from probe.head import Head
 from store import BeyondClsError
 
@@ -73,15 +73,6 @@ class TestTopK:
 
     def test_all_of_them_change_nothing(self):
         torch.testing.assert_close(self.cut(4), self.WEIGHTS)
-
-    @pytest.mark.parametrize("name", [n for n, kind in AGGREGATORS.items() if issubclass(kind, Weighted)])
-    def test_as_many_as_there_are_tokens_change_no_aggregator(self, name):
-        torch.manual_seed(0)
-        features = {kind: torch.rand(2, 5, 9, dtype=torch.float64) for kind in ("attention/cls", "attention/centre")}
-        features["patch"] = torch.randn(2, 9, 96, dtype=torch.float64)
-        full, all_kept = (make_aggregator(name, 96, **options).double() for options in ({}, {"top_k": 9}))
-        all_kept.load_state_dict(full.state_dict())
-        torch.testing.assert_close(all_kept(features), full(features))
 
     def test_no_more_than_there_are(self):
         with pytest.raises(BeyondClsError, match="top_k is 5, expected at most 4, the number of tokens"):

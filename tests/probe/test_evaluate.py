@@ -70,13 +70,6 @@ def test_several_labels_are_measured_over_all_images():
     assert measured.weights is None
 
 
-def test_several_stacks_in_one_pass():
-    images, stacks = InOrder(47, 10), [stack_of("abmilp"), stack_of("cls"), stack_of("average")]
-    together = evaluate(stacks, images)
-    for stack, measured in zip(stacks, together, strict=True):
-        assert measured.measures == evaluate([stack], images)[0].measures
-
-
 def test_changes_nothing():
     stack, images = stack_of("abmilp"), InOrder(20, 10)
     before = {name: values.clone() for name, values in stack.state().items()}

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from probe.grid import HeadPlan, HeadSpec, Member
-from probe.head import FinalNorm
 from probe.recipe import Recipe
 from store import BeyondClsError
 
@@ -42,12 +41,6 @@ def test_the_classifier_starts_as_maes_or_as_torchs():
         HeadSpec("cls", init="norml").build(8, None, 3)
     with pytest.raises(BeyondClsError, match="unknown normalisation 'bach'; did you mean 'batch'"):
         HeadSpec("cls", normalisation="bach").build(8, None, 3)
-
-
-def test_the_final_norm_is_for_those_that_want_it():
-    norm = FinalNorm(torch.ones(8), torch.zeros(8), 1e-6)
-    assert HeadSpec(final_norm=True).build(8, 9, 3, norm).final_norm is norm
-    assert HeadSpec().build(8, 9, 3, norm).final_norm is None
 
 
 def test_plain_values():

@@ -156,8 +156,3 @@ def test_nothing_is_changed(mine):
         assert all(p.grad is None for p in one.stack.parameters.values())
         assert all(not values.any() for values in one.optimiser.state.values())
     assert torch.equal(generator, torch.get_rng_state())
-
-
-def test_a_single_image():
-    with pytest.raises(BeyondClsError, match="there is 1 image to train on at once"):
-        check_memory(families_of(HeadSpec("abmilp")), next(Images(1).epoch()), RECIPE, CPU)

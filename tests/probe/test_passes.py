@@ -1,7 +1,5 @@
 """Passes: which images and views members see, in which order, and what is kept when a run is killed."""
 
-import shutil
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,7 @@ from probe.passes import Passes
 from probe.recipe import Recipe
 from probe.sources import Source
 from store import ArrayLayout, FeatureSpec
-from tests.features import write_arrays, write_features
+from tests.features import write_arrays
 
 RECIPE = Recipe(epochs=6, batch_size=16, warmup_epochs=0)
 SEEN: list[torch.Tensor] = []
@@ -111,12 +109,6 @@ def test_held_out_images_are_judged_by_view_0_and_nothing_else_is_learnt_from(vi
     assert test[-1].tolist() == [10 * row for row in range(40, 60)]
 
 
-def test_one_view_is_view_0(tmp_path):
-    sources = Source(numbered(tmp_path / "a", 60, 3)), Source(numbered(tmp_path / "b", 40, 2, 1))
-    training, test = shown(Passes({"watch": HeadSpec("watch")}, *sources), RECIPE)
-    assert all((epoch % 10 == 0).all() for epoch in [*training, *test])
-
-
 def test_pooled_vectors_are_of_all_views(tmp_path):
     sources = Source(numbered(tmp_path / "a", 60, 3)), Source(numbered(tmp_path / "b", 40, 2, 1))
     passes = Passes({"watch": HeadSpec("watch", {"parameters": False})}, *sources, range(3))
@@ -128,72 +120,3 @@ def test_pooled_vectors_are_of_all_views(tmp_path):
     SEEN.clear()
     passes.train([Member("watch", 0.1, 0.0, seed) for seed in (0, 1)], RECIPE)
     assert SEEN == []
-
-
-def test_pooled_vectors_train_and_judge_as_tokens_do(tmp_path, monkeypatch):
-    """On crops alone, by which no image is judged; on all views: test_pooled.py."""
-    sources = Source(write_features(tmp_path / "a", views=3)), Source(write_features(tmp_path / "b", seed=1))
-    rows, outcomes = np.arange(96), []
-    for fits in (True, False):
-        monkeypatch.setattr("probe.passes.fits", lambda *_, fits=fits: fits)
-        passes = Passes({"cls": HeadSpec("cls")}, *sources, (1, 2), placement="memory")
-        for judged_by in (rows[60:], None):
-            (outcome,) = passes.train([Member("cls", 0.1, 0.0, 0)], RECIPE, rows[:60], judged_by)
-            outcomes.append(outcome)
-    for ours, theirs in zip(outcomes[:2], outcomes[2:], strict=True):
-        assert ours.result == pytest.approx(theirs.result)
-        assert [entry["loss"] for entry in ours.curve] == pytest.approx([entry["loss"] for entry in theirs.curve], rel=1e-4)
-
-
-class TestAPassThatWasKilled:
-    @pytest.fixture
-    def sources(self, tmp_path):
-        return Source(write_features(tmp_path / "a", 128)), Source(write_features(tmp_path / "b", 64, seed=1))
-
-    @pytest.fixture
-    def passes(self, sources, tmp_path):
-        def make(heads=("abmilp", "cls"), **options):
-            return Passes({n: HeadSpec(n) for n in heads}, *sources, unfinished=tmp_path / "unfinished", **options)
-
-        return make
-
-    @staticmethod
-    def killed(monkeypatch, epoch):
-        """Stop after so many epochs."""
-        original = probe.passes.Checkpoint.save
-
-        def save(self, families, at, force=False):
-            original(self, families, at, force=True)
-            if at == epoch:
-                raise KeyboardInterrupt
-
-        monkeypatch.setattr(probe.passes.Checkpoint, "save", save)
-
-    def test_goes_on_and_ends_with_the_same_bits(self, passes, monkeypatch):
-        """Where each seed has its own order; with one for all: tests/pipelines/test_probe.py."""
-        recipe = Recipe(epochs=5, batch_size=32, warmup_epochs=0, order="own")
-        members = [Member(head, 0.3, 0.0, seed) for head in ("abmilp", "cls") for seed in (0, 1)]
-        whole = {o.member: o for o in passes().train(members, recipe)}
-        shutil.rmtree(passes().unfinished)
-        with monkeypatch.context() as patch:
-            self.killed(patch, 3)
-            with pytest.raises(KeyboardInterrupt):
-                passes().train(members, recipe)
-        said, done = [], []
-        again = passes(say=said.append, progress=done.append).train(members, recipe)
-        assert "going on after 3 of 5 epochs" in said
-        assert sum(done) == 5 * len(members)
-        assert {o.member for o in again} == set(whole)
-        for o in again:
-            assert o.curve == whole[o.member].curve
-            states = o.head.state_dict(), whole[o.member].head.state_dict()
-            assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states), strict=True))
-
-    def test_a_finished_pass_is_not_trained_again(self, passes):
-        members, recipe, said = [Member("abmilp", 0.3, 0.0, 0)], Recipe(epochs=3, batch_size=32, warmup_epochs=0), []
-        one = passes().train(members, recipe)
-        other = passes(say=said.append).train(members, recipe)
-        assert "going on after 3 of 3 epochs" in said
-        assert not any("GB/s" in s for s in said)
-        assert one[0].curve == other[0].curve
-        assert torch.equal(one[0].weights, other[0].weights)

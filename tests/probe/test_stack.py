@@ -8,7 +8,7 @@ from probe.aggregators import AGGREGATORS
 from probe.grid import HeadSpec
 from probe.stack import Stack
 from store import BeyondClsError
-from tests.probe.training import D, Images, K, T, equal
+from tests.probe.training import D, Images, K, T
 
 SPECS = {
     "abmilp": HeadSpec("abmilp"),
@@ -55,15 +55,6 @@ class TestEveryStack:
             torch.testing.assert_close(ours[m], head.eval()(batches[0])[0])
         assert all(torch.equal(values, before[name]) for name, values in stack.statistics.items())
 
-    def test_gradients_are_those_of_its_heads(self, name, batches):
-        heads, towards = heads_of(SPECS[name]), torch.randn(M, 15, K, dtype=torch.float64)
-        stack = Stack(heads)
-        (stack(batches[0], training=True)[0] * towards).sum().backward()
-        for m, head in enumerate(heads):
-            (head.train()(batches[0])[0] * towards[m]).sum().backward()
-            for parameter, own in head.named_parameters():
-                torch.testing.assert_close(stack.parameters[parameter].grad[m], own.grad)
-
     def test_gives_heads_of_their_own(self, name, batches):
         stack = Stack(heads_of(SPECS[name]))
         stack(batches[0], training=True)
@@ -76,26 +67,6 @@ class TestEveryStack:
         assert stack.parameters["classifier.weight"][1].abs().sum() > 0
         assert stack.head(0).classifier.weight.abs().sum() > 0
         assert head.classifier.weight.abs().sum() == 0
-
-    def test_leaves_the_heads_that_it_was_made_of_alone(self, name, batches):
-        heads = heads_of(SPECS[name])
-        stack = Stack(heads)
-        stack(batches[0], training=True)[0].sum().backward()
-        with torch.no_grad():
-            for p in stack.parameters.values():
-                p.zero_()
-        for head, fresh in zip(heads, heads_of(SPECS[name]), strict=True):
-            equal(head, fresh)
-
-
-def test_vectors_that_were_computed_beforehand(batches):
-    ours, theirs = Stack(heads_of(SPECS["average"]), vectors="mine"), Stack(heads_of(SPECS["average"]))
-    vectors = {"mine": batches[0]["patch"].mean(1)}
-    for training in (True, False):
-        logits, weights = ours(vectors, training=training)
-        assert weights is None
-        torch.testing.assert_close(logits, theirs(batches[0], training=training)[0])
-    equal(ours, theirs, 1e-12)
 
 
 def test_one_image_has_no_variance(batches):

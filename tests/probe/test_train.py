@@ -314,15 +314,6 @@ class TestWhatCannotBeTrained:
             trained([family([member()])], images=Images(n))
 
 
-def test_a_batch_that_is_larger_than_the_set_is_all_of_it():
-    recipe = Recipe(2, 1024, optimiser="sgd", warmup_epochs=0)
-    [ours] = trained([family(GRID)], recipe, Images(50, 1024))
-    small = Recipe(2, 50, optimiser="sgd", warmup_epochs=0)
-    # The rate is of the batch that was asked for.
-    faster = [member(m.seed, m.base_lr * 1024 / 50, m.weight_decay) for m in GRID]
-    equal(ours.stack, trained([family(faster)], small, Images(50, 50))[0].stack, 1e-10)
-
-
 def test_one_class_has_no_loss():
     head = HeadSpec("cls").build(D, T, 1).double()
     one = Family(Stack([head]), torch.ones(1).double(), torch.zeros(1).double(), [member()])

@@ -364,13 +364,15 @@ def test_a_run_that_is_killed_while_it_writes_leaves_nothing_that_looks_complete
     with monkeypatch.context() as patch:
         patch.setattr("probe.run.write_trained", stop_where_training_begins_always)
         with pytest.raises(Trained):
-            probe(*sets, out, {"cls": PLAN}, retrain=True)
-    assert not (out / "cls/trained/record.json").exists()
-    assert "nothing is recorded" in again({"cls": PLAN})[0]
-    said = []
+            probe(*sets, out, {"abmilp": HEADS["abmilp"]}, retrain=True)
+    assert not (out / "abmilp/trained/record.json").exists()
+    assert "nothing is recorded" in again({"abmilp": HEADS["abmilp"]})[0]
+    said, done = [], []
     monkeypatch.undo()
-    probe(*sets, out, {"cls": PLAN}, say=said.append)
+    probe(*sets, out, {"abmilp": HEADS["abmilp"]}, say=said.append, progress=done.append)
     assert "going on after 40 of 40 epochs" in said
+    assert not any("GB/s" in message for message in said)
+    assert sum(done) == n_epochs([HEADS["abmilp"]])
 
 
 def stop_where_training_begins_always(*_):

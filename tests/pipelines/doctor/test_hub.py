@@ -117,9 +117,3 @@ def test_official_weights(server, monkeypatch):
     assert weights.check(Here()).state == "ok"
     monkeypatch.setattr(weights, "SERVER", "http://127.0.0.1:1")
     says(weights.check(Here()), "note", "--checkpoint FILE")
-
-
-def test_left_out_offline(monkeypatch):
-    monkeypatch.setattr(hub, "reached", lambda address: pytest.fail("asked"))
-    assert hub.check(Here(offline=True)) is None
-    assert weights.check(Here(offline=True)) is None

@@ -14,7 +14,6 @@ from pipelines.report.project import project
 from pipelines.report.sections import overlays
 from store import BeyondClsError
 from tests.pipelines.report.written import write_all, write_probe
-from tests.pipelines.test_cli import run
 
 PARAMS = {"data": "images", "datasets": ["one", "two"], "other_probes": "kept"}
 
@@ -34,19 +33,19 @@ def finished(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def report(monkeypatch, capsys):
+def report(monkeypatch, command):
     """Runs the command in a folder: status, output, errors; and `taken`: with what it would have written the page."""
     taken: list[Inputs] = []
 
-    def command(folder: Path, *arguments: object) -> tuple[int, str, str]:
+    def report(folder: Path, *arguments: object) -> tuple[int, str, str]:
         monkeypatch.chdir(folder)
         monkeypatch.setattr("pipelines.report.sections.sections", lambda inputs: [])
         monkeypatch.setattr("pipelines.report.files.write", lambda out, inputs, sections: taken.append(inputs))
-        status, out, err = run(monkeypatch, capsys, "report", "--n-examples", "1", *arguments)
+        status, out, err = command("report", "--n-examples", "1", *arguments)
         return status, out, " ".join(err.split())
 
-    command.taken = taken
-    return command
+    report.taken = taken
+    return report
 
 
 def copied(finished: Path, tmp_path: Path) -> Path:
