@@ -1,6 +1,5 @@
 """Which arrays the features of an encoder become."""
 
-import re
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -10,7 +9,8 @@ from extract.datasets import ImageSet
 from extract.encoders import Encoded
 from store import ArrayLayout
 from store.codecs import Codec, get_codec
-from store.format.layout import DIGEST, SCALE, shard_rows_of
+from store.format.layout import DIGEST, shard_rows_of
+from store.format.names import ArrayName, kind_of
 
 DIMENSIONS = {
     "patch": ("image", "patch", "channel"),
@@ -36,8 +36,8 @@ def named(encoded: Encoded, view: int, numbered: bool = True) -> dict[str, Tenso
         "registers": encoded.registers,
     }
     for kind, tokens in by_block.items():
-        named |= {f"{kind}/block{block}/view{view}": values for block, values in tokens.items()}
-    named |= {f"statistics/{name}/view{view}": values for name, values in encoded.statistics.items()}
+        named |= {str(ArrayName(kind, "", block, view)): values for block, values in tokens.items()}
+    named |= {str(ArrayName("statistics", name, None, view)): values for name, values in encoded.statistics.items()}
     for name, values in encoded.maps.items():
         named[f"attention/{name if numbered else name.partition('/')[0]}/view{view}"] = values
     return named
@@ -45,8 +45,7 @@ def named(encoded: Encoded, view: int, numbered: bool = True) -> dict[str, Tenso
 
 def view_of(name: str) -> int | None:
     """Which view an array belongs to; None if to the image."""
-    found = re.search(rf"/view(\d+)({SCALE})?$", name)
-    return int(found[1]) if found else None
+    return ArrayName.of(name).view
 
 
 def codec_of(name: str, dtype: str) -> Codec:
@@ -55,7 +54,7 @@ def codec_of(name: str, dtype: str) -> Codec:
     [cls] and registers are float32 where patch tokens have fewer than 16 bits: few bytes, and some encoders have channels
     there that are a hundred times larger than the others, which share one scale with them.
     """
-    kind = name.split("/")[0]
+    kind = kind_of(name)
     if kind == "statistics" or (kind in ("cls", "registers") and dtype in NARROW):
         return get_codec("float32")
     return get_codec(dtype if kind != "attention" or dtype == "float32" else "float16")
@@ -97,7 +96,7 @@ def layouts_of(
         layouts.append(ArrayLayout(f"images/crop/view{view}", (n_images, 4), "float32", ("image", "side"), shard_rows))
         layouts.append(ArrayLayout(f"images/flip/view{view}", (n_images,), "uint8", ("image",), shard_rows))
     for name, (codec, shape) in features.items():
-        dimensions = DIMENSIONS[name.split("/")[0]]
+        dimensions = DIMENSIONS[kind_of(name)]
         for end, (stored, zarr_dtype) in codec.parts(shape).items():
             of = codec.name if not end else None
             layouts.append(ArrayLayout(name + end, stored, zarr_dtype, dimensions[: len(stored)], shard_rows, codec=of))

@@ -19,6 +19,7 @@ from extract.run import extract
 from store import FeatureStore, Loader
 from store.format.array import ArrayReader
 from store.format.layout import ArrayLayout
+from store.format.names import kind_of
 
 BATCHES = 4  # that are measured; the first is not counted, as it warms up
 
@@ -215,6 +216,6 @@ def _nbytes(layouts: Sequence[ArrayLayout]) -> dict[str, int]:
     """Bytes of the shard files of each kind."""
     kinds: dict[str, int] = {}
     for layout in layouts:
-        kind = layout.name.split("/")[0]
+        kind = kind_of(layout.name)
         kinds[kind] = kinds.get(kind, 0) + sum(layout.nbytes(shard) for shard in range(layout.n_shards))
     return kinds

@@ -1,6 +1,5 @@
 """What may be asked of an extraction, and what it extends."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +17,7 @@ from extract.layouts import layouts_of
 from extract.transform import as_options, differing
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore, StoreError
 from store.errors import unknown
+from store.format.names import ArrayName
 from store.format.spec import EXTENDABLE_FIELDS
 
 OnError = Literal["raise", "record"]
@@ -210,9 +210,9 @@ def unnumbered(spec: FeatureSpec, last: int) -> FeatureSpec | None:
 def older_names(base: FeatureStore, last: int) -> dict[str, str]:
     """Names that the attention maps of an older set have now -> those that they have there."""
     return {
-        re.sub("/(?=view)", f"/block{last}/", name): name
-        for name in base.arrays
-        if re.fullmatch(r"attention/\w+/view\d+", name)
+        str(replace(parts, block=last)): str(parts)
+        for parts in map(ArrayName.of, base.arrays)
+        if parts.kind == "attention" and parts.block is None and parts.view is not None
     }
 
 

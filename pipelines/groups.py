@@ -5,6 +5,7 @@ from os.path import normpath
 from typing import TYPE_CHECKING, Any
 
 from pipelines.params import section
+from store.format.names import kind_of
 
 if TYPE_CHECKING:
     from probe.grid import HeadPlan
@@ -42,7 +43,7 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
                     f"folder that `dvc repro` watches; move it there, and write {FILES}{aggregator.rpartition('/')[2]}"
                 )
             reads = _reads(aggregator, options) if file is None or runs_files else ()
-            read = {kind.split("/")[0] for kind in reads}
+            read = {kind_of(kind) for kind in reads}
             if not read <= set(kinds):
                 right = next(other for other, those in GROUPS.items() if read <= set(those) or other == "own_heads")
                 raise BeyondClsError(

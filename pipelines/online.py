@@ -3,7 +3,8 @@
 import copy
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,8 +21,9 @@ from extract.requests import checked_blocks
 from extract.transform import as_options, differing, in_words, options_of
 from probe.head import TOKENS, Head
 from probe.saved import load_with
-from probe.sources import JOINED, MAP
+from probe.sources import JOINED
 from store import BeyondClsError
+from store.format.names import ArrayName, kind_of
 
 Picture = str | Path | Image.Image
 SAME = ("architecture", "transform")  # beside the weights, what a probe records of its encoder
@@ -215,8 +217,8 @@ class Online(nn.Module):
             )
         names = [self._names[kind] for kind in kinds]
         kept, maps = (
-            _named_blocks(r"\w+/block(\d+)", names, encoder),
-            _named_blocks(r"attention/\w+/block(\d+)", names, encoder),
+            _named_blocks(TOKENS, names, encoder),
+            _named_blocks(("attention",), names, encoder),
         )
         encoded = encoder(images, kept, maps=maps)
         there = {name.removesuffix("/view0"): values for name, values in named(encoded, 0).items()}
@@ -233,7 +235,7 @@ class Online(nn.Module):
         encoders = [self.encoder] if self.joined is None else [self.encoder, self.joined]
         features = self.features(*(torch.zeros(1, *e.config["input_size"], device=e.device) for e in encoders))
         for kind, values in features.items():
-            if kind.split("/")[0] in TOKENS and values.shape[-1] != self.head.aggregator.dim:
+            if kind_of(kind) in TOKENS and values.shape[-1] != self.head.aggregator.dim:
                 raise BeyondClsError(
                     f"{kind} of {self.encoder.name} is {values.shape[-1]} wide, the head expects {self.head.aggregator.dim}; "
                     "load the encoder that it was trained on"
@@ -303,22 +305,22 @@ def grid_of(encoder: Encoder, n_patches: int) -> tuple[int, int] | None:
     return (side, side) if side * side == n_patches else None
 
 
-def _named_blocks(pattern: str, names: Sequence[str], encoder: Encoder) -> tuple[int, ...]:
-    """Blocks that the names of kinds mention.
+def _named_blocks(kinds: Container[str], names: Sequence[str], encoder: Encoder) -> tuple[int, ...]:
+    """Blocks that names of these kinds mention.
 
     Raises:
         BeyondClsError: the encoder has no such block.
     """
-    blocks = [int(found[1]) for name in names if (found := re.fullmatch(pattern, name))]
+    blocks = [name.block for name in map(ArrayName.of, names) if name.kind in kinds and name.block is not None]
     return checked_blocks(blocks, encoder.n_blocks) if blocks else ()
 
 
 def _array(kind: str, block: int, attention_block: int) -> str:
     """What a kind is called in the store of its encoder, without its view."""
-    own = kind.removeprefix(JOINED)
-    if MAP.fullmatch(own) and "/block" not in own:
-        return f"{own}/block{attention_block}"
-    return f"{own}/block{block}" if own in TOKENS else own
+    name = ArrayName.of(kind.removeprefix(JOINED))
+    if name.block is None and (name.kind == "attention" or str(name) in TOKENS):
+        name = replace(name, block=attention_block if name.kind == "attention" else block)
+    return str(name)
 
 
 def _blocks(encoder: Encoder, recorded: Mapping[str, Any]) -> tuple[int, int]:
@@ -328,7 +330,7 @@ def _blocks(encoder: Encoder, recorded: Mapping[str, Any]) -> tuple[int, int]:
 
 def _n_patches(features: Mapping[str, Tensor]) -> int | None:
     """T, from the features of the first encoder that tell."""
-    tokens = (values.shape[1] for kind, values in features.items() if kind.split("/")[0] == "patch")
+    tokens = (values.shape[1] for kind, values in features.items() if kind_of(kind) == "patch")
     rows = (values.shape[-1] for kind, values in features.items() if kind.startswith("attention/"))
     return next(tokens, None) or next(rows, None)
 

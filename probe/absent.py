@@ -7,6 +7,7 @@ from probe.grid import HeadPlan
 from probe.results import write_measures
 from probe.sources import JOINED, TOKENS, Source
 from store import FeatureStore
+from store.format.names import kind_of
 
 
 def absent(heads: Mapping[str, HeadPlan], training: FeatureStore, joined: FeatureStore | None = None) -> dict[str, list[str]]:
@@ -28,7 +29,7 @@ def absent(heads: Mapping[str, HeadPlan], training: FeatureStore, joined: Featur
 
 def _is_absent(kind: str, training: FeatureStore, joined: FeatureStore | None) -> bool:
     store = joined if kind.startswith(JOINED) else training
-    of = kind.removeprefix(JOINED).split("/")[0]
+    of = kind_of(kind.removeprefix(JOINED))
     return store is not None and of in TOKENS and of not in store.extracted_kinds
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from probe.aggregators import Aggregator, Features
 from store import BeyondClsError, FeatureStore, StoreError
 from store.errors import unknown
+from store.format.names import kind_of
 
 NORMALISATIONS = ("batch", "none")
 INITS = ("normal", "uniform")
@@ -44,7 +45,7 @@ class FinalNorm(nn.Module):
         """Normalised tokens; what else there is stays as it is."""
         return {
             kind: F.layer_norm(values, values.shape[-1:], self.weight, self.bias, self.eps)  # type: ignore[arg-type]
-            if kind.split("/")[0] in TOKENS
+            if kind_of(kind) in TOKENS
             else values
             for kind, values in features.items()
         }

@@ -22,6 +22,7 @@ from probe.passes import Outcome, Passes
 from probe.saved import save_probe
 from probe.select import Selected
 from probe.sources import Source
+from store.format.names import kind_of
 from store.format.pretraining import NAMES, passed_on
 
 KEPT = "kept.json"  # that a head was checked and kept; no output of DVC, or what depends on the head would run (.dvcignore)
@@ -92,7 +93,7 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
 def _cautions(name: str, passes: Passes) -> list[str]:
     """What extraction wrote down about [cls] of the encoder, for a head that reads it."""
     caution = passes.training.store.attributes.get("cls_caution")
-    reads_cls = any(kind.split("/")[0] == "cls" for kind in passes.template(name).aggregator.reads)  # of any block
+    reads_cls = any(kind_of(kind) == "cls" for kind in passes.template(name).aggregator.reads)  # of any block
     return [f"[cls]: {caution}"] if caution and reads_cls else []
 
 

@@ -1,7 +1,6 @@
 """Which stored arrays the kinds of features are that heads read, and whether feature sets belong together."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,12 +9,11 @@ import numpy as np
 
 from store import FeatureStore, Loader, StoreError, join
 from store.format.array import ArrayReader
-from store.format.layout import SCALE
+from store.format.names import ArrayName, kind_of
 from store.format.spec import EXTENDABLE_FIELDS
 
 JOINED = "joined/"
 TOKENS = ("patch", "cls", "registers")
-MAP = re.compile(r"attention/(\w+)(?:/block(\d+))?", re.ASCII)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +121,7 @@ class Source:
         Raises:
             StoreError: this copy of the set has no tokens.
         """
-        shapes = [a.shape for n, a in self.store.arrays.items() if n.split("/")[0] in TOKENS and not n.endswith(SCALE)]
+        shapes = self._shapes(TOKENS)
         if not shapes:
             raise StoreError(f"{self.store.where} has no tokens in this copy; fetch patch or cls: dvc pull {self.store.where}")
         return shapes[0][-1]
@@ -135,23 +133,27 @@ class Source:
             StoreError: tokens among `kinds` are not `dim` wide.
         """
         for kind in kinds:
-            if kind.split("/")[0] in TOKENS and (width := self.arrays(kind)[0].shape[-1]) != dim:
+            if kind_of(kind) in TOKENS and (width := self.arrays(kind)[0].shape[-1]) != dim:
                 raise StoreError(f"{kind} of {self.store.where} is {width} wide, expected {dim} as the other tokens")
 
     @property
     def n_patches(self) -> int | None:
         """T; None for a set without patch tokens."""
-        shapes = [a.shape for name, a in self.store.arrays.items() if name.startswith("patch/") and not name.endswith(SCALE)]
+        shapes = self._shapes(("patch",))
         return shapes[0][1] if shapes else None
+
+    def _shapes(self, kinds: Container[str]) -> list[tuple[int, ...]]:
+        """Of the arrays of these kinds, without scales."""
+        names = {ArrayName.of(name): array.shape for name, array in self.store.arrays.items()}
+        return [shape for name, shape in names.items() if name.kind in kinds and not name.is_scale]
 
 
 def _array(store: FeatureStore, kind: str, block: int, view: int) -> ArrayReader:
     """`block`: of kinds that do not name one."""
-    if kind in TOKENS:
-        return store.array(f"{kind}/block{block}/view{view}")
-    if named := MAP.fullmatch(kind):
-        return store.attention(named[1], int(named[2] or block), view)
-    return store.array(f"{kind}/view{view}")
+    name = ArrayName.of(kind)
+    if name.kind == "attention":
+        return store.attention(name.what, block if name.block is None else name.block, view)
+    return store.array(str(replace(name, block=block if kind in TOKENS else name.block, view=view)))
 
 
 def _mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 import ast
 import re
+from collections.abc import Container
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,41 @@ def test_a_copy_of_the_tree_has_no_outputs(tmp_path):
     git(tmp_path, "add", "dvc.yaml")
     lay_decoys(tmp_path)
     assert working_tree(tmp_path) == [".gitignore", "dvc.yaml"]
+
+
+def modules() -> dict[str, Path]:
+    """Files of the program by the name under which they are imported."""
+    return {p.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"): p for p in SOURCES}
+
+
+def imported_by(path: Path, known: Container[str]) -> set[str]:
+    """Modules of the program that a file imports, anywhere in it."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name in known else node.module for name in inner}
+    return {name for name in names if name in known}
+
+
+def test_no_module_imports_what_imports_it():
+    known = modules()
+    graph = {name: imported_by(path, known) - {name} for name, path in known.items()}
+    list(TopologicalSorter(graph).static_order())  # a circle is an error that names it
+
+
+FLOORS = (("errors",), ("places",), ("codecs", "format"), ("writing", "loading"), ("moving", "exchange"))
+
+
+def test_rooms_of_the_store_import_downwards():
+    floor = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+    known = modules()
+    rooms = {p.name.removesuffix(".py") for p in (ROOT / "store").iterdir() if not p.name.startswith("_")}
+    assert rooms == {*floor, "onednn"}
+    for name, path in known.items():
+        room = name.partition(".")[2].partition(".")[0]
+        if name.startswith("store.") and room in floor:
+            below = {other.split(".")[1] for other in imported_by(path, known) if other.startswith("store.")}
+            assert all(other == room or floor[other] <= floor[room] for other in below), (name, below)

@@ -86,7 +86,7 @@ def du(path: FeatureSet, params: Params = None) -> None:
     """Print the bytes of each array, largest first: values, scales, and what digests, indices and descriptions add."""
     from pipelines.places import open_features
     from pipelines.store.table import size, table
-    from store.format.layout import SCALE
+    from store.format.names import SCALE
 
     store = open_features(path, params)
     parts: list[tuple[str, list[int]]] = []  # bytes of values, scales, all that is neither, and their sum

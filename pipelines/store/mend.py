@@ -25,13 +25,14 @@ def _damaged(path: str) -> list[str]:
     from pipelines.progress import progress_bar
     from store import FeatureStore, StoreError
     from store import verify as check
+    from store.format.names import kind_of
     from store.format.stub import is_stub
     from store.places import LocalFolder
 
     store = FeatureStore.describe(path)
     if isinstance(store.place, LocalFolder) and is_stub(store.path):
         raise StoreError(f"{path} is a stub: its arrays are at store.root; give ROOT/{store.path.name}-{store.spec.key}")
-    here = [name for name in store.attributes["arrays"] if store.place.has_folder(name.split("/")[0])]
+    here = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
     bad: list[str] = []
     with progress_bar(f"verify {path}", len(here), "arrays") as progress:
         last = ""

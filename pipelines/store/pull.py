@@ -25,6 +25,7 @@ def pull(
     from pipelines.progress import progress_bar
     from pipelines.store.table import size
     from store import FeatureStore, StoreError
+    from store.format.names import kind_of
     from store.moving.pull import checked_kinds
     from store.moving.pull import pull as fetch
     from store.moving.receipt import Receipt
@@ -47,7 +48,7 @@ def pull(
     source = FeatureStore.open(address)
     chosen = None if kinds is None else [kind.strip() for kind in kinds.split(",")]
     wanted = checked_kinds(source, chosen)
-    arrays = (array for name, array in source.arrays.items() if name.split("/")[0] in wanted)
+    arrays = (array for name, array in source.arrays.items() if kind_of(name) in wanted)
     nbytes = sum(shard["nbytes"] for array in arrays for shard in array.shards)
     began = time.perf_counter()
     with progress_bar("pull", nbytes, "bytes") as progress:

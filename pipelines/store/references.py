@@ -11,6 +11,7 @@ from pipelines.places import FEATURES, RECEIPTS
 from pipelines.store.find import is_feature_set
 from pipelines.store.lock_files import Cache, Reference, is_lock_file, key_in, outs_of, references_of
 from store.errors import StoreError
+from store.format.names import kind_of
 from store.moving.receipt import Receipt, is_receipt_name
 
 # How refs are called, in the order in which they are looked through.
@@ -110,7 +111,7 @@ def _of_part(folder: Path) -> Reference | None:
         if is_stub(folder):
             raise
         return None  # damaged, but not for want of arrays
-    kinds = {name.split("/")[0] for name in store.attributes["arrays"]}
+    kinds = {kind_of(name) for name in store.attributes["arrays"]}
     if all((folder / kind / "zarr.json").is_file() for kind in kinds):
         return None
     return Reference(folder.name, shown(folder / "zarr.json"), store.spec.key)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from store.errors import StoreError
-from store.format.layout import SCALE
+from store.format.names import SCALE
 
 __all__ = ["SCALE", "Cast", "Codec"]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from store.errors import StoreError
 from store.format.array import ArrayReader
-from store.format.layout import ATTRIBUTE, GROUP, SCALE, ArrayLayout, encoded, groups_of
+from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, encoded, groups_of
+from store.format.names import SCALE, kind_of
 from store.format.reader import FeatureStore
 from store.places.place import Place, ShardFile
 
@@ -90,7 +91,7 @@ def described(source: str, form: str, description: Any) -> FeatureStore:
 
 def is_constant(name: str) -> bool:
     """Whether an array has no image axis."""
-    return name.split("/")[0] == "norm"
+    return kind_of(name) == "norm"
 
 
 def _zarr_of(name: str, entry: Mapping[str, Any]) -> bytes:

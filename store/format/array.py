@@ -10,7 +10,8 @@ import numpy as np
 import xxhash
 
 from store.errors import StoreError
-from store.format.layout import ATTRIBUTE, DIGEST_NBYTES, SCALE, ArrayLayout
+from store.format.layout import ATTRIBUTE, DIGEST_NBYTES, ArrayLayout
+from store.format.names import SCALE
 from store.places.aligned import ALIGNMENT, aligned_memory, scratch
 from store.places.parallel import each
 from store.places.place import PIECE_NBYTES, Place, ShardFile

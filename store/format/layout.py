@@ -20,7 +20,6 @@ DTYPES = ("float16", "float32", "float64", *(f"{kind}{bits}" for kind in ("int",
 ABSENT = np.uint64(2**64 - 1)  # index entry of an inner chunk that lies beyond the array
 DIGEST_NBYTES = 16
 DIGEST = "images/digest"  # name of the array of digests of images, which older sets lack
-SCALE = "-scale"  # what the name of an array's scales ends with
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,14 +13,14 @@ import xxhash
 
 from store.errors import StoreError, unknown
 from store.format.array import VERIFY, ArrayReader, Verify
-from store.format.layout import ATTRIBUTE, GROUP, SCALE, encoded
+from store.format.layout import ATTRIBUTE, GROUP, encoded
+from store.format.names import SCALE, ArrayName, kind_of
 from store.format.spec import FORMAT_VERSION, FeatureSpec
 from store.places import LocalFolder, place_at
 from store.places.place import Place
 
 if TYPE_CHECKING:
     import zarr
-    from torch import Tensor
 
     from store.places.cache import DiskCache
 
@@ -69,7 +69,7 @@ class FeatureStore:
             from store.places.cached import through
 
             store.place = through(cache, store.place, store.spec.key, store.attributes["digest"])
-        there = [name for name in store.attributes["arrays"] if store.place.has_folder(_kind(name))]
+        there = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
         store.expect(there)
         for name in there:
             store.add(name)
@@ -129,7 +129,7 @@ class FeatureStore:
         except (ValueError, RecursionError) as error:
             raise StoreError(f"{file} is not JSON ({error!r}); pull or extract it again") from error
         array = ArrayReader(self.place, name, meta, self.verify)
-        if _kind(name) != "norm" and array.shape[0] != self.spec.n_images:
+        if kind_of(name) != "norm" and array.shape[0] != self.spec.n_images:
             raise StoreError(f"{file} has {array.shape[0]} rows for {self.spec.n_images} images; extract it again")
         self.arrays[name] = array
         self._add_scale(array)
@@ -168,17 +168,17 @@ class FeatureStore:
     @property
     def shard_rows(self) -> int:
         """Images of a shard."""
-        return next(a.layout.shard_rows for name, a in self.arrays.items() if _kind(name) != "norm")
+        return next(a.layout.shard_rows for name, a in self.arrays.items() if kind_of(name) != "norm")
 
     @property
     def kinds(self) -> list[str]:
         """Kinds of arrays that are in this copy: patch, cls, statistics, …"""
-        return sorted({_kind(name) for name in self.arrays})
+        return sorted({kind_of(name) for name in self.arrays})
 
     @property
     def extracted_kinds(self) -> list[str]:
         """Kinds of arrays that were extracted, whether in this copy or not: `cls`, `images`, `patch`, …"""
-        return sorted({_kind(name) for name in self.attributes["arrays"]})
+        return sorted({kind_of(name) for name in self.attributes["arrays"]})
 
     def array(self, name: str) -> ArrayReader:
         """An array by its full name.
@@ -188,8 +188,8 @@ class FeatureStore:
         """
         if name in self.arrays:
             return self.arrays[name]
-        kind = _kind(name)
-        written = [n for n in self.attributes["arrays"] if _kind(n) == kind]
+        kind = kind_of(name)
+        written = [n for n in self.attributes["arrays"] if kind_of(n) == kind]
         if name in written:
             folder = self.place.address(kind)
             raise StoreError(f"{folder} is not in this copy of the feature set; fetch it: dvc pull {folder}")
@@ -206,7 +206,7 @@ class FeatureStore:
     def tokens(self, kind: Literal["patch", "cls", "registers"], block: int | None = None, view: int = 0) -> ArrayReader:
         """Tokens of one block: patch [N, T, D], cls [N, D], registers [N, R, D]. The deepest stored block by default."""
         chosen = self.spec.blocks[-1] if block is None else block
-        return self.array(f"{kind}/block{chosen}/view{view}")
+        return self.array(str(ArrayName(kind, "", chosen, view)))
 
     def attention(self, row: str, block: int | None = None, view: int = 0) -> ArrayReader:
         """A row of one block's attention over the patches, [N, H, T]: that of [cls] ("cls") or of the centre patch ("centre").
@@ -224,8 +224,8 @@ class FeatureStore:
                 f"{self.where} keeps the attention map {row!r} of {blocks}, not of block {chosen}; add it: "
                 f"beyondcls extract --extend --blocks {chosen} with the options that the set was made with"
             )
-        numbered = f"attention/{row}/block{chosen}/view{view}"
-        return self.array(f"attention/{row}/view{view}" if row in self.spec.maps else numbered)
+        numbered = None if row in self.spec.maps else chosen  # older sets have the last block's alone
+        return self.array(str(ArrayName("attention", row, numbered, view)))
 
     def map_blocks(self, row: str) -> tuple[int, ...]:
         """Blocks of which a row of attention is kept, ascending.
@@ -243,11 +243,11 @@ class FeatureStore:
     @property
     def n_blocks(self) -> int | None:
         """Blocks of the encoder, L; None in a copy without statistics."""
-        return next((array.shape[1] for name, array in self.arrays.items() if _kind(name) == "statistics"), None)
+        return next((array.shape[1] for name, array in self.arrays.items() if kind_of(name) == "statistics"), None)
 
     def rows(self, indices: Sequence[int] | np.ndarray, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Rows of several arrays in the order of `indices`: name -> [n, ...], of all arrays with an image axis by default."""
-        chosen = names or [n for n in self.arrays if _kind(n) != "norm" and not n.endswith(SCALE)]
+        chosen = names or [n for n in self.arrays if kind_of(n) != "norm" and not n.endswith(SCALE)]
         return {name: self.array(name).rows(indices) for name in chosen}
 
     def zarr(self) -> "zarr.Group":
@@ -255,16 +255,6 @@ class FeatureStore:
         import zarr
 
         return zarr.open_group(self.where, mode="r")
-
-    def batches(self, names: Sequence[str], seed: int = 0, **options: Any) -> Iterator[dict[str, "Tensor"]]:
-        """One epoch over arrays by their full names, e.g. "patch/block11/view0"; `options` are those of `Loader`.
-
-        Images that are not valid are left out; those without a label come with -1.
-        """
-        from store.loading.loader import Loader
-
-        options = {"rows": np.flatnonzero(self.valid), **options}
-        return Loader({name: self.array(name) for name in names}, self.labels, **options).epoch(seed)
 
     @cached_property
     def labels(self) -> np.ndarray:
@@ -308,10 +298,6 @@ class FeatureStore:
         if self.multilabel:
             return self.labels.shape[1]
         return len(names) if names else int(self.labels.max()) + 1
-
-
-def _kind(name: str) -> str:
-    return name.split("/")[0]
 
 
 def _describe(place: Place) -> tuple[FeatureSpec, dict[str, Any]]:

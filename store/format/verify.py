@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 
 from store.errors import StoreError
+from store.format.names import kind_of
 from store.format.reader import FeatureStore
 from store.places.parallel import each
 
@@ -17,7 +18,7 @@ def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]
         StoreError: the group's own zarr.json is missing or damaged.
     """
     store = FeatureStore.describe(path)
-    there = [name for name in store.attributes["arrays"] if store.place.has_folder(name.split("/")[0])]  # kinds may lack
+    there = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]  # kinds may lack
     store.expect(there)
     shards: list[tuple[str, int, str | None]] = []
     for name in there:

@@ -9,6 +9,7 @@ from pathlib import Path
 from store.errors import StoreError, unknown
 from store.format.array import ArrayReader
 from store.format.layout import GROUP, KINDS, groups_of
+from store.format.names import kind_of
 from store.format.reader import FeatureStore
 from store.format.stub import holds_only
 from store.moving.transfer import AT_ONCE, is_there, pieces
@@ -45,8 +46,8 @@ def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progres
     if not file.is_file() and not holds_only(folder):
         raise StoreError(f"{folder} already holds files that are no feature set; name another folder with --to")
     here = _kinds_here(folder, source) if file.is_file() else set()
-    arrays = [array for array in source.arrays.values() if array.name.split("/")[0] in wanted]
-    lacking = [array for array in arrays if array.name.split("/")[0] not in here]
+    arrays = [array for array in source.arrays.values() if kind_of(array.name) in wanted]
+    lacking = [array for array in arrays if kind_of(array.name) not in here]
     staging = folder.parent / PULLED / f"{folder.name}-{source.spec.key}"
     lock = Lock(staging.with_name(f"{staging.name}.lock"), str(folder))
     try:
@@ -80,7 +81,7 @@ def checked_kinds(store: FeatureStore, kinds: Sequence[str] | None) -> list[str]
             raise StoreError(unknown("kind of arrays", kind, KINDS))
     wanted = [kind for kind in KINDS if kinds is None or kind in kinds]
     for kind in wanted:
-        names = [name for name in store.attributes["arrays"] if name.split("/")[0] == kind]
+        names = [name for name in store.attributes["arrays"] if kind_of(name) == kind]
         if kinds is not None and not names:
             raise StoreError(f"{store.where} has no {kind}: its encoder has none, or it was extracted without")
         if missing := [name for name in names if name not in store.arrays]:
@@ -96,9 +97,9 @@ def _kinds_here(folder: Path, source: FeatureStore) -> set[str]:
         try:
             array = local.add(name)
             if any(array.problem(shard) for shard in range(array.layout.n_shards)):
-                here.discard(name.split("/")[0])
+                here.discard(kind_of(name))
         except StoreError:
-            here.discard(name.split("/")[0])
+            here.discard(kind_of(name))
     return {kind for kind in here if (folder / kind / "zarr.json").is_file()}
 
 
@@ -142,7 +143,7 @@ def _describe(staging: Path, kinds: Sequence[str], source: FeatureStore) -> None
     for kind in KINDS:
         if kind not in kinds:
             shutil.rmtree(staging / kind, ignore_errors=True)
-    names = [name for name in source.arrays if name.split("/")[0] in kinds]
+    names = [name for name in source.arrays if kind_of(name) in kinds]
     for name in names:
         write_file(staging / name / "zarr.json", [source.place.content(f"{name}/zarr.json") or b""])
     for group in (group for group in groups_of(names) if group.split("/")[0] in kinds):

@@ -12,6 +12,7 @@ import xxhash
 from store.errors import StoreError
 from store.format.array import ArrayReader
 from store.format.layout import DIGEST, ArrayLayout, count_nonfinite
+from store.format.names import kind_of
 from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
 from store.places import LocalFolder
@@ -55,7 +56,7 @@ def salvage(
         _check_options(place, spec, layouts)
     bad = []
     for layout in layouts:
-        if not place.has_folder(layout.name.split("/")[0]):
+        if not place.has_folder(kind_of(layout.name)):
             raise StoreError(f"{path} is a copy without {layout.name}; pull all of it first, or repair it where it was made")
         if (array := _array(store, layout)) is not None:
             store.arrays[layout.name] = array

@@ -8,7 +8,7 @@ import pytest
 
 from extract.datasets import Box, ImageSet, Sample, open_images
 from extract.run import extract
-from store import FeatureStore, StoreError, join, verify
+from store import FeatureStore, Loader, StoreError, join, verify
 from tests.extract.pictures import picture, write_example, write_file, write_pictures, write_text
 from tests.extract.tiny import tiny_encoder
 
@@ -40,7 +40,7 @@ def test_several_labels(tmp_path: Path) -> None:
     assert store.labelled.all(), "no label is an answer"
     assert "images/label" not in store.arrays
     assert not [problem for _, _, problem in verify(store.path) if problem]
-    batch = next(store.batches(["cls/block1/view0"], batch_size=8))
+    batch = next(Loader({"cls": store.tokens("cls")}, store.labels, batch_size=8).epoch())
     assert batch["label"].tolist() == store.labels[batch["row"]].tolist()
 
 

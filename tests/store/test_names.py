@@ -1,0 +1,38 @@
+"""Names of arrays come apart, and together again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.format.names import ArrayName, kind_of
+
+NAMES = {
+    "images/label": ArrayName("images", "label"),
+    "images/crop/view1": ArrayName("images", "crop", None, 1),
+    "norm/weight": ArrayName("norm", "weight"),
+    "cls/block0/view0": ArrayName("cls", "", 0, 0),
+    "patch/block11/view3": ArrayName("patch", "", 11, 3),
+    "patch/block11/view3-scale": ArrayName("patch", "", 11, 3, is_scale=True),
+    "statistics/cls_self/view0": ArrayName("statistics", "cls_self", None, 0),
+    "attention/cls/block5/view0": ArrayName("attention", "cls", 5, 0),
+    "attention/cls/view0": ArrayName("attention", "cls", None, 0),
+    "attention/cls/block5": ArrayName("attention", "cls", 5),
+    "block1": ArrayName("block1"),
+    "patch/view0/block5": ArrayName("patch", "view0", 5),
+    "patch/block05/view-1": ArrayName("patch", "block05/view-1"),
+    "patch/block٣": ArrayName("patch", "block٣"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parts(name):
+    assert ArrayName.of(name) == NAMES[name]
+    assert kind_of(name) == NAMES[name].kind
+
+
+PART = st.sampled_from(["patch", "cls", "block0", "block12", "block012", "view0", "view7", "a-scale", "view1-scale"])
+
+
+@given(st.lists(PART, min_size=1, max_size=5).map("/".join))
+def test_any_name_is_its_parts(name):
+    assert str(ArrayName.of(name)) == name
