@@ -77,8 +77,9 @@ class DiskCache:
             into: page-aligned, longer by 2 · ALIGNMENT than needed; the bytes come to `start` % ALIGNMENT.
         """
         at = start % ALIGNMENT
+        known = self._known.get(path)
         try:
-            digests, seen = self._known.get(path) or self._open(path, nbytes)
+            digests, seen = known or self._open(path, nbytes)
             first, last = start // PIECE_NBYTES, -(-stop // PIECE_NBYTES)
             if all(seen[first:last]):
                 if len(_read(path, start, stop - start, into, direct)) == stop - start:
@@ -92,7 +93,8 @@ class DiskCache:
                     return True
             self._drop(path)
         except FileNotFoundError:
-            self._known.pop(path, None)
+            if known is not None:  # it went; else another thread may bring it right now
+                self._known.pop(path, None)
         except (OSError, StoreError):  # it is damaged, or the disk fails
             self._drop(path)
         return False

@@ -53,7 +53,7 @@ def project(tmp_path_factory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("project")
     for name in ("store", "extract", "probe", "pipelines", "heads"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
+    for name in ("beyondcls.py", "dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
         shutil.copy(ROOT / name, folder)
     weights = Path("quickstart/encoders/random.safetensors")
     (folder / weights).parent.mkdir(parents=True)

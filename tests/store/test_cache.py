@@ -211,6 +211,19 @@ def test_names_stay_inside(sets: list[Path], tmp_path: Path) -> None:
     assert not set(place.name) - set("0123456789abcdef")  # type: ignore[attr-defined]
 
 
+def test_a_block_that_another_thread_brings_meanwhile_stays_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or it would be fetched twice."""
+
+    def brought(self: DiskCache, path: Path, nbytes: int) -> None:
+        self._known[path] = (b"", bytearray())
+        raise FileNotFoundError
+
+    disk, path = DiskCache(tmp_path, PLENTY), tmp_path / "set/block"
+    monkeypatch.setattr(DiskCache, "_open", brought)
+    assert not disk.read(path, 8, 0, 8, memoryview(bytearray(8)), False)
+    assert path in disk._known
+
+
 def test_a_local_set_has_no_use_for_it(sets: list[Path], tmp_path: Path) -> None:
     FeatureStore.open(sets[0], cache=DiskCache(tmp_path, PLENTY)).tokens("patch").all()
     assert not blocks(tmp_path)
