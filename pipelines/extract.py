@@ -1,57 +1,36 @@
 """`beyondcls extract`: images through a frozen encoder into a feature set."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipelines import extraction as of
-from pipelines.params import given
+from pipelines.options import among, takes
 from pipelines.places import Places, open_features, receipt_of
 from pipelines.publish import destination, publish, refuse_changes
+from store.format.stub import is_stub
+
+if TYPE_CHECKING:
+    import torch
+
+    from extract.encoders import Encoder
+    from extract.existing import Existing
+    from store import FeatureStore
 
 TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 
+@takes(of.LOADING, of.FAMILY, of.TRANSFORM, of.IMAGES, of.FEATURES, of.COMPUTING)
 def main(
     encoder: of.Name,
     data: of.Data,
     out: of.Out,
     params: of.Params = None,
     receipt: of.Receipt = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="local weights (.safetensors or torch), loaded strictly")] = None,
-    model: of.Model = None,
-    random_seed: Annotated[int | None, typer.Option(help="random weights from this seed: the untrained twin")] = None,
-    weights: Annotated[str | None, typer.Option(help="digest that the weights must have")] = None,
-    family: Annotated[
-        str | None,
-        typer.Option(
-            help="how weights of your own were trained: masked image modelling, joint embedding, labels or untrained; the "
-            "report compares encoders by it  [default: as the name says, if it is one of the registry]"
-        ),
-    ] = None,
-    mean: of.Mean = None,
-    std: of.Std = None,
-    crop_pct: of.CropPct = None,
-    crop_mode: of.CropMode = None,
-    interpolation: of.Interpolation = None,
-    input_size: of.InputSize = None,
-    form: of.Form = None,
-    split: of.Split = None,
-    classes: of.Classes = None,
-    blocks: of.Blocks = None,
-    statistics: of.Statistics = None,
-    maps: of.Maps = None,
-    views: of.NViews = None,
-    dtype: of.Dtype = None,
-    batch_size: of.BatchSize = None,
-    shard_rows: of.ShardRows = None,
-    workers: of.Workers = None,
     device: of.Device = "auto",
-    amp: of.Amp = "none",
-    channels_last: of.ChannelsLast = False,
-    compile: of.Compile = False,
     task_id: Annotated[
         int | None, typer.Option(min=0, help="which of --n-tasks processes this is  [default: 0; under torchrun its rank]")
     ] = None,
@@ -86,6 +65,7 @@ def main(
     recompute: Annotated[
         bool, typer.Option("--recompute", help="extract again what a sample shows to differ, instead of stopping")
     ] = False,
+    **given: Any,
 ) -> None:
     """Stage one: run a frozen ViT once over images and keep its tokens, attention statistics and maps.
 
@@ -102,56 +82,27 @@ def main(
     that another project gave it, counts as one that is there already.
     """
     from extract.datasets import open_images
-    from extract.encoders import load_encoder
     from extract.requests import possible_statistics
     from extract.run import extract
-    from pipelines.allocator import keep_freed_memory
     from pipelines.checks import Checks, write_check
-    from pipelines.device import choose_device
     from pipelines.progress import progress_bar
     from store import BeyondClsError
-    from store.format.stub import is_stub
 
-    loading, options = of.from_params(params, encoder, load_encoder, extract)
-    loading |= given(checkpoint=checkpoint, model=model, random_seed=random_seed, weights=weights, family=family)
-    loading |= of.as_transform(
-        mean, std, crop_pct=crop_pct, crop_mode=crop_mode, interpolation=interpolation, input_size=input_size
-    )
-    options |= of.as_arguments(
-        blocks,
-        statistics,
-        maps=maps,
-        views=views,
-        dtype=dtype,
-        batch_size=batch_size,
-        shard_rows=shard_rows,
-        workers=workers,
-    )
+    loading, options = of.from_params(params, encoder)
+    options |= among(given, of.FEATURES)
     if on_error not in ("raise", "record"):
         raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
-    modes = [name for name, given in (("update", update), ("extend", extend), ("repair", repair)) if given]
-    if len(modes) > 1:
-        raise BeyondClsError(f"--{modes[0]} and --{modes[1]} exclude each other; repair first, then extend or update")
-    options["existing"] = modes[0] if modes else "refuse"
+    options["existing"] = _existing(update, extend, repair)
     options["recompute"] = recompute or of.recomputes(params, encoder)
-    places = Places.of(params)
-    if places.root is not None and (extend or repair):
-        refuse_changes(places, out, "--extend" if extend else "--repair")
-        places = Places()  # the set that is here is changed, and stays here
-    if places.root is None and is_stub(out) and not update:
-        raise BeyondClsError(f"{out} is a stub: its arrays are at a store.root; name that with --params, or remove {out} first")
-    target = out if places.root is None else destination(places, out)
+    places = _places(params, out, options["existing"])
     # Under torchrun each process is a task, with a GPU of its own.
     rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
     options |= {"task_id": rank if task_id is None else task_id, "n_tasks": world if n_tasks is None else n_tasks}
-    images = open_images(data, form, classes, split)
-    frozen = load_encoder(encoder, **loading)
-    if statistics is None:  # those of the parameter file are for all encoders
+    images = open_images(data, **among(given, of.IMAGES))
+    loading |= among(given, (*of.LOADING, *of.FAMILY, *of.TRANSFORM))
+    frozen, place = _loaded(encoder, loading, given, f"cuda:{local}" if device == "cuda" and world > 1 else device)
+    if "statistics" not in given:  # those of the parameter file are for all encoders
         options["statistics"] = possible_statistics(frozen, options.get("statistics"))
-    place = choose_device(f"cuda:{local}" if device == "cuda" and world > 1 else device)
-    frozen.run_with(amp=amp, channels_last=channels_last, compile=compile)
-    if place.type == "cpu":
-        keep_freed_memory()
     typer.echo(f"{encoder}: {len(images):,} images of {data} on {place}")
     if frozen.cls_caution:
         typer.echo(f"note: {encoder}: {frozen.cls_caution}", err=True)
@@ -159,6 +110,7 @@ def main(
     options |= {"checked": lambda *compared: checks.append(compared), "source": source and open_features(source, params)}
     if update and places.root is not None and is_stub(out):
         options["older"] = open_features(out, params)
+    target = out if places.root is None else destination(places, out)
     with progress_bar(encoder, len(images), "images") as progress:
         warn = lambda message: typer.echo(message, err=True)  # noqa: E731
         store = extract(frozen, images, target, **options, device=place, on_error=on_error, progress=progress, warn=warn)  # type: ignore[arg-type]
@@ -173,9 +125,59 @@ def main(
             typer.echo(f"{out}: another task puts it in its place")
             return
         write_check(receipt or receipt_of(out), store, checks, place)
+    _report(store, out, "" if places.root is None else f" at {store.where}")
+
+
+def _existing(update: bool, extend: bool, repair: bool) -> "Existing":
+    """What to do with the set that is there.
+
+    Raises:
+        BeyondClsError: two of them were given.
+    """
+    from store import BeyondClsError
+
+    asked: dict[Existing, bool] = {"update": update, "extend": extend, "repair": repair}
+    modes = [mode for mode, given in asked.items() if given]
+    if len(modes) > 1:
+        raise BeyondClsError(f"--{modes[0]} and --{modes[1]} exclude each other; repair first, then extend or update")
+    return modes[0] if modes else "refuse"
+
+
+def _places(params: Path | None, out: Path, existing: "Existing") -> Places:
+    """Where the set goes.
+
+    Raises:
+        BeyondClsError: what is at `out` cannot be changed there.
+    """
+    from store import BeyondClsError
+
+    places = Places.of(params)
+    if places.root is not None and existing in ("extend", "repair"):
+        refuse_changes(places, out, f"--{existing}")
+        places = Places()  # the set that is here is changed, and stays here
+    if places.root is None and is_stub(out) and existing != "update":
+        raise BeyondClsError(f"{out} is a stub: its arrays are at a store.root; name that with --params, or remove {out} first")
+    return places
+
+
+def _loaded(name: str, loading: Mapping[str, Any], given: Mapping[str, Any], device: str) -> "tuple[Encoder, torch.device]":
+    """The encoder, ready to run, and where."""
+    from extract.encoders import load_encoder
+    from pipelines.allocator import keep_freed_memory
+    from pipelines.device import choose_device
+
+    frozen = load_encoder(name, **loading)
+    place = choose_device(device)
+    frozen.run_with(**among(given, of.COMPUTING))
+    if place.type == "cpu":
+        keep_freed_memory()
+    return frozen, place
+
+
+def _report(store: "FeatureStore", out: Path, where: str) -> None:
+    """What was written, and which images could not be read."""
     invalid = store.attributes["invalid"]
     for note in invalid[:10]:
         typer.echo(f"invalid row {note['row']}: {note['problem']}")
     lost = f", {len(invalid)} of them invalid (listed in zarr.json)" if invalid else ""
-    where = "" if places.root is None else f" at {store.where}"
     typer.echo(f"{out}: {len(store):,} images{lost}, {', '.join(store.kinds)}, key {store.spec.key}{where}")

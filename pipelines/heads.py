@@ -2,19 +2,64 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from pipelines.groups import GROUPS
-from pipelines.params import check_names, from_yaml, section
+from pipelines.options import Option, Table, flag_of
+from pipelines.params import check_names, from_yaml, integers, numbers, section
 
 if TYPE_CHECKING:
     from probe.grid import HeadPlan
 
-# Beside what a recipe has, parameters that one head may change, and those of a whole run.
-OF_A_HEAD = ("preset", "seeds", "base_lrs", "weight_decays", "normalisation", "final_norm", "init", "protocol")
+# Parameters of training, as the command line and params.yaml have them: fields of `probe.recipe.Recipe`, …
+OF_A_RECIPE = {
+    "epochs": Option(int, "passes over the training images", "90"),
+    "batch_size": Option(int, "images of an optimiser's step", "1024"),
+    "rows_at_once": Option(int, "images computed at once", "a batch"),
+    "optimiser": Option(str, "lars, sgd or adamw", "sgd"),
+    "base_lr": Option(float, "learning rate of a batch of 256, scaled linearly", "0.1"),
+    "momentum": Option(float, "of sgd and lars; beta 1 of adamw", "0.9"),
+    "weight_decay": Option(float, "λ of the optimiser", "0"),
+    "warmup_epochs": Option(int, "in which the learning rate rises, before half a cosine to zero", "10"),
+    "order": Option(str, "of the images: shared by all seeds, or own, one pass for each", "shared"),
+    "drop_last": Option(bool, "leave out the rest of an epoch that makes no whole batch", flags="--drop-last/--no-drop-last"),
+}
+# … what one head may have beside them, …
+OF_A_HEAD = {
+    "preset": Option(
+        str,
+        "the paper's mae-lars, mae-lars-large, small-sgd; or adamw, which is not the paper's. Replaces the recipe in "
+        "params.yaml",
+    ),
+    "seeds": Option(str, "with commas", "0,1,2", read=integers),
+    "base_lrs": Option(str, "with commas: the best on held-out training images is taken, e.g. 0.01,0.03,0.1", read=numbers),
+    "weight_decays": Option(str, "likewise", read=numbers),
+    "normalisation": Option(str, "before the classifier: batch or none", "batch"),
+    "final_norm": Option(bool, "apply the encoder's last LayerNorm to the tokens first", flags="--final-norm/--no-final-norm"),
+    "init": Option(str, "start of the classifier: normal, N(0, 0.01²), or uniform, as torch's", "normal"),
+    "protocol": Option(str, "logistic, knn or ridge instead of gradient steps, for aggregators without parameters"),
+}
+# … and those of a whole run, which all heads of a command share.
+OF_A_RUN = {
+    "block": Option(int, "whose tokens to read", "the deepest stored"),
+    "views": Option(
+        int, "stored views of the training images to use, from view 0 on; 1 is the evaluation crop", "all", least=1
+    ),
+    "mix_evaluation_view": Option(
+        bool,
+        "show the evaluation crop beside the random ones, if there are any",
+        "crops alone",
+        flags="--mix-evaluation-view/--crops-alone",
+    ),
+    "held_out": Option(float, "share of the training images to select on", "0.1"),
+    "k_shot": Option(int, "train on so many images of each class"),
+    "percent": Option(float, "train on so many percent of the images, stratified"),
+    "ids": Option(str, "train on the images that this file lists, one id or file name a line, e.g. the list of ImageNet 1 %"),
+    "subset_seed": Option(int, "of --k-shot and --percent", "0"),
+    "placement": Option(str, "of the features: device, memory, stream, or auto: the first that fits", "auto"),
+}
 # Of these, one excludes the other.
 ALTERNATIVES = (
     ("base_lr", "base_lrs"),
@@ -23,22 +68,11 @@ ALTERNATIVES = (
     ("k_shot", "ids"),
     ("percent", "ids"),
 )
-TYPES: dict[str, tuple[tuple[type, ...], str]] = {
-    "int": ((int,), "a whole number"),
-    "float": ((int, float), "a number"),
-    "str": ((str,), "a name"),
-    "bool": ((bool,), "true or false"),
-}
-OF_A_RUN = {
-    "block": "int",
-    "views": "int",
-    "mix_evaluation_view": "bool",
-    "held_out": "float",
-    "k_shot": "int",
-    "percent": "float",
-    "ids": "str",
-    "subset_seed": "int",
-    "placement": "str",
+TYPES: dict[type, tuple[tuple[type, ...], str]] = {
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    str: ((str,), "a name"),
+    bool: ((bool,), "true or false"),
 }
 
 
@@ -102,7 +136,7 @@ def heads_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def of_a_command() -> list[str]:
     """Parameters that all heads of a command may share: those of `probe`."""
-    return [*_of_a_recipe(), *OF_A_HEAD, *OF_A_RUN]
+    return [*OF_A_RECIPE, *OF_A_HEAD, *OF_A_RUN]
 
 
 def plan_of(
@@ -130,11 +164,11 @@ def plan_of(
 
     own = dict(entry)
     aggregator = own.pop("aggregator", name)
-    of_a_plan = (*_of_a_recipe(), *OF_A_HEAD)
+    of_a_plan = (*OF_A_RECIPE, *OF_A_HEAD)
     parameters = {n: own.pop(n) for n in of_a_plan if n in own}
     _check_options(name, aggregator, own, of_a_plan)
     merged = layered(*({n: v for n, v in layer.items() if n in of_a_plan} for layer in (common, parameters, here)))
-    _check_types(f" of head {name!r}", merged, _kinds())
+    _check_types(f" of head {name!r}", merged, OF_A_RECIPE | OF_A_HEAD)
     closed, protocol = None, merged.pop("protocol", None)
     if protocol is not None:
         settings = dict(protocol) if isinstance(protocol, Mapping) else {"name": protocol}
@@ -163,7 +197,7 @@ def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for layer in layers:
         if layer.get("preset") is not None:
-            merged = {n: v for n, v in merged.items() if n not in (*_of_a_recipe(), "base_lrs", "weight_decays", "init")}
+            merged = {n: v for n, v in merged.items() if n not in (*OF_A_RECIPE, "base_lrs", "weight_decays", "init")}
         for one, other in ALTERNATIVES:
             if layer.get(one) is not None and layer.get(other) is not None:
                 raise BeyondClsError(f"{_given(one, layer)} and {_given(other, layer)} exclude each other; give one of them")
@@ -196,13 +230,7 @@ def options_of(pairs: Sequence[str]) -> dict[str, Any]:
 
 def _given(name: str, layer: Mapping[str, Any]) -> str:
     value = layer[name]
-    return f"--{name.replace('_', '-')} {','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
-
-
-def _of_a_recipe() -> list[str]:
-    from probe.recipe import Recipe
-
-    return [field.name for field in fields(Recipe)]
+    return f"{flag_of(name)} {','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
 
 def _check_options(name: str, aggregator: Any, options: Mapping[str, Any], parameters: Sequence[str]) -> None:
@@ -221,7 +249,7 @@ def _check_options(name: str, aggregator: Any, options: Mapping[str, Any], param
         check_names(f"heads.{name}", options, [*takes, "top_k", "aggregator", *parameters, *OF_A_RUN])
 
 
-def _check_types(where: str, values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
+def _check_types(where: str, values: Mapping[str, Any], parameters: Table) -> None:
     """Refuse values of another type.
 
     Raises:
@@ -229,16 +257,10 @@ def _check_types(where: str, values: Mapping[str, Any], kinds: Mapping[str, str]
     """
     from store import BeyondClsError
 
-    for name, kind in kinds.items():
+    for name, parameter in parameters.items():
         value = values.get(name)
-        right, words = TYPES[kind]
-        if value is not None and (not isinstance(value, right) or (kind != "bool" and isinstance(value, bool))):
+        if value is None or parameter.read is not None or name == "protocol":  # a list, or a name with its options
+            continue
+        right, words = TYPES[parameter.type]
+        if not isinstance(value, right) or (parameter.type is not bool and isinstance(value, bool)):
             raise BeyondClsError(f"{name}{where} is {value!r}, expected {words}")
-
-
-def _kinds() -> dict[str, str]:
-    """Of the parameters of a recipe, and of a head."""
-    from probe.recipe import Recipe
-
-    kinds = {field.name: getattr(field.type, "__name__", "int") for field in fields(Recipe)}  # int | None has no name
-    return {**kinds, "final_norm": "bool", "normalisation": "str", "init": "str", "preset": "str"}

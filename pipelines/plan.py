@@ -1,12 +1,12 @@
 """`beyondcls plan`: what an extraction costs in bytes and hours, and when it pays for itself."""
 
 import shutil
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipelines import extraction as of
-from pipelines.params import given
+from pipelines.options import among, takes
 from pipelines.store.table import size
 
 if TYPE_CHECKING:
@@ -15,36 +15,17 @@ if TYPE_CHECKING:
 OF_WEIGHTS = ("checkpoint", "random_seed", "weights", "family")  # in params.yaml; nothing that is planned depends on them
 
 
+@takes(of.MODEL, of.TRANSFORM, of.IMAGES, of.FEATURES, of.COMPUTING)
 def main(
     encoder: of.Name,
     data: of.Data,
     out: of.Out,
     params: of.Params = None,
-    model: of.Model = None,
-    mean: of.Mean = None,
-    std: of.Std = None,
-    crop_pct: of.CropPct = None,
-    crop_mode: of.CropMode = None,
-    interpolation: of.Interpolation = None,
-    input_size: of.InputSize = None,
-    form: of.Form = None,
-    split: of.Split = None,
-    classes: of.Classes = None,
-    blocks: of.Blocks = None,
-    statistics: of.Statistics = None,
-    maps: of.Maps = None,
-    views: of.NViews = None,
-    dtype: of.Dtype = None,
-    batch_size: of.BatchSize = None,
-    shard_rows: of.ShardRows = None,
-    workers: of.Workers = None,
     device: of.Device = "auto",
-    amp: of.Amp = "none",
-    channels_last: of.ChannelsLast = False,
-    compile: of.Compile = False,
     n_tasks: Annotated[int, typer.Option(min=1, help="processes that would share the work, on as many machines")] = 1,
     epochs: Annotated[int, typer.Option(min=1, help="of each head that will be probed")] = 90,
     heads: Annotated[int, typer.Option(min=1, help="that will be probed: aggregators x settings x seeds")] = 9,
+    **given: Any,
 ) -> None:
     """Say beforehand what `beyondcls extract` with the same options writes and how long it takes on this machine.
 
@@ -55,31 +36,19 @@ def main(
     from extract.encoders import load_encoder
     from extract.plan import existing_folder, plan
     from extract.requests import possible_statistics
-    from extract.run import extract
     from pipelines.allocator import keep_freed_memory
     from pipelines.device import choose_device
 
-    loading, options = of.from_params(params, encoder, load_encoder, extract)
-    options |= of.as_arguments(
-        blocks,
-        statistics,
-        maps=maps,
-        views=views,
-        dtype=dtype,
-        batch_size=batch_size,
-        shard_rows=shard_rows,
-        workers=workers,
-    )
-    loading |= given(model=model) | of.as_transform(
-        mean, std, crop_pct=crop_pct, crop_mode=crop_mode, interpolation=interpolation, input_size=input_size
-    )
+    loading, options = of.from_params(params, encoder)
+    loading |= among(given, (*of.MODEL, *of.TRANSFORM))
+    options |= among(given, of.FEATURES)
     unweighted = {name: value for name, value in loading.items() if name not in OF_WEIGHTS}
-    images = open_images(data, form, classes, split)
+    images = open_images(data, **among(given, of.IMAGES))
     frozen = load_encoder(encoder, random_seed=0, **unweighted)
-    if statistics is None:
+    if "statistics" not in given:
         options["statistics"] = possible_statistics(frozen, options.get("statistics"))
     place = choose_device(device)
-    frozen.run_with(amp=amp, channels_last=channels_last, compile=compile)
+    frozen.run_with(**among(given, of.COMPUTING))
     if place.type == "cpu":
         keep_freed_memory()
     typer.echo(f"measuring {encoder} on {place} …")

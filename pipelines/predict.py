@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines import extraction as of
-from pipelines.params import given, read_params
+from pipelines.options import Option, among, flag_of, takes
+from pipelines.params import read_params
 
 if TYPE_CHECKING:
     import torch
@@ -19,31 +20,24 @@ if TYPE_CHECKING:
     from extract.encoders import Encoder
     from pipelines.online import Online
 
+OF_JOINED = {
+    "joined_checkpoint": Option(Path, "its local weights"),
+    "joined_model": Option(str, "its architecture"),
+    "joined_random_seed": Option(int, "its random weights"),
+}
 DRAWN = 224  # pixels of the shorter side of an overlay, at least
 
 
+@takes(of.LOADING, of.TRANSFORM, OF_JOINED)
 def main(
     images: Annotated[list[str], typer.Argument(help="files, folders (all images in them) or glob patterns")],
     probe: Annotated[Path, typer.Option(help="trained probe, e.g. probes/mae/abmilp/trained/seed0")],
     encoder: Annotated[str, typer.Option(help="that it was trained on: name in the registry, in params.yaml, or of timm")],
     params: Annotated[Path | None, typer.Option(help="take encoders.NAME from this file; options given here win")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="local weights (.safetensors or torch), loaded strictly")] = None,
-    model: Annotated[str | None, typer.Option(help="timm architecture, if --encoder is a name of your own")] = None,
-    random_seed: Annotated[int | None, typer.Option(help="random weights from this seed: the untrained twin")] = None,
-    weights: Annotated[str | None, typer.Option(help="digest that the weights must have")] = None,
-    mean: of.Mean = None,
-    std: of.Std = None,
-    crop_pct: of.CropPct = None,
-    crop_mode: of.CropMode = None,
-    interpolation: of.Interpolation = None,
-    input_size: of.InputSize = None,
     own: Annotated[str | None, typer.Option(help="FILE.py:CLASS of a probe with an aggregator of your own; is run")] = None,
     joined_encoder: Annotated[
         str | None, typer.Option(help="second encoder, for heads that read joined/…; how it is loaded may stand in --params")
     ] = None,
-    joined_checkpoint: Annotated[Path | None, typer.Option(help="its local weights")] = None,
-    joined_model: Annotated[str | None, typer.Option(help="its architecture")] = None,
-    joined_random_seed: Annotated[int | None, typer.Option(help="its random weights")] = None,
     top: Annotated[int, typer.Option(min=1, help="classes to show of each image")] = 5,
     threshold: Annotated[float, typer.Option(min=0, max=1, help="of several labels an image: probability of a yes")] = 0.5,
     overlays: Annotated[
@@ -52,7 +46,8 @@ def main(
     on_error: Annotated[str, typer.Option(help="damaged images: raise, or record them and go on")] = "raise",
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line and image")] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="images per forward pass")] = 32,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
+    device: of.Device = "auto",
+    **given: Any,
 ) -> None:
     """Show images to a trained probe on its encoder: the most probable classes of each, and where the head looks.
 
@@ -69,18 +64,21 @@ def main(
     if on_error not in ("raise", "record"):
         raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
     files, values = find_images(images), {} if params is None else read_params(params)
-    loading = given(checkpoint=checkpoint, model=model, random_seed=random_seed, weights=weights)
-    loading |= of.as_transform(
-        mean, std, crop_pct=crop_pct, crop_mode=crop_mode, interpolation=interpolation, input_size=input_size
-    )
-    of_joined = given(checkpoint=joined_checkpoint, model=joined_model, random_seed=joined_random_seed)
+    loading = among(given, (*of.LOADING, *of.TRANSFORM))
+    of_joined = among(given, OF_JOINED)
     if of_joined and joined_encoder is None:
-        raise BeyondClsError(f"--joined-{next(iter(of_joined)).replace('_', '-')} was given without --joined-encoder NAME")
+        raise BeyondClsError(f"{flag_of(next(iter(of_joined)))} was given without --joined-encoder NAME")
     place = choose_device(device)
     head, about = load_with(probe, own)
     frozen = _load(encoder, values if params else None, loading, about)
     second = about.get("joined_encoder") or {}
-    joined = None if joined_encoder is None else _load(joined_encoder, values if params else None, of_joined, second)
+    joined = (
+        None
+        if joined_encoder is None
+        else _load(
+            joined_encoder, values if params else None, {n.removeprefix("joined_"): v for n, v in of_joined.items()}, second
+        )
+    )
     shown = online(frozen, head, description=about, joined=joined).to(place)
     if overlays is not None:
         overlays.mkdir(parents=True, exist_ok=True)
@@ -237,8 +235,7 @@ def legible(text: str) -> str:
 
 def _load(name: str, values: dict[str, Any] | None, options: dict[str, Any], recorded: dict[str, Any]) -> "Encoder":
     """An encoder as the parameter file, if any, and the command line say; it sees what the probe records unless they say it."""
-    from extract.encoders import load_encoder
     from pipelines.online import load_as_recorded
 
-    loading = {} if values is None else of.loading_of(values, name, load_encoder)
+    loading = {} if values is None else of.loading_of(values, name)
     return load_as_recorded(name, recorded, loading | options)

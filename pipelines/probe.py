@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.groups import check_groups
-from pipelines.heads import options_of, plans_and_run
+from pipelines.heads import OF_A_HEAD, OF_A_RECIPE, OF_A_RUN, options_of, plans_and_run
 from pipelines.left_heads import remove_left_heads
-from pipelines.params import given, integers, numbers, read_params
+from pipelines.options import takes
+from pipelines.params import read_params
 from pipelines.places import open_features
 from pipelines.studies import params_of_study, studies_of
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from store import FeatureStore
 
 
+@takes(OF_A_RECIPE, OF_A_HEAD, OF_A_RUN)
 def main(
     features: Annotated[str, typer.Option(help="feature set of the training images: its folder, receipt, or address")],
     test: Annotated[str, typer.Option(help="feature set of the test images, of the same encoder")],
@@ -46,74 +48,10 @@ def main(
         ),
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="of the aggregator, e.g. --option depth=2; may be repeated")] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            help="the paper's mae-lars, mae-lars-large, small-sgd; or adamw, which is not the paper's. Replaces the recipe in "
-            "params.yaml"
-        ),
-    ] = None,
-    seeds: Annotated[str | None, typer.Option(help="with commas  [default: 0,1,2]")] = None,
-    base_lrs: Annotated[
-        str | None, typer.Option(help="with commas: the best on held-out training images is taken, e.g. 0.01,0.03,0.1")
-    ] = None,
-    weight_decays: Annotated[str | None, typer.Option(help="likewise")] = None,
-    held_out: Annotated[float | None, typer.Option(help="share of the training images to select on  [default: 0.1]")] = None,
-    epochs: Annotated[int | None, typer.Option(help="[default: 90]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="images of an optimiser's step  [default: 1024]")] = None,
-    rows_at_once: Annotated[int | None, typer.Option(help="images computed at once  [default: a batch]")] = None,
-    optimiser: Annotated[str | None, typer.Option(help="lars, sgd or adamw  [default: sgd]")] = None,
-    base_lr: Annotated[
-        float | None, typer.Option(help="learning rate of a batch of 256, scaled linearly  [default: 0.1]")
-    ] = None,
-    momentum: Annotated[float | None, typer.Option(help="of sgd and lars; beta 1 of adamw  [default: 0.9]")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="[default: 0]")] = None,
-    warmup_epochs: Annotated[int | None, typer.Option(help="[default: 10]")] = None,
-    order: Annotated[
-        str | None, typer.Option(help="of the images: shared by all seeds, or own, one pass for each  [default: shared]")
-    ] = None,
-    drop_last: Annotated[
-        bool | None,
-        typer.Option("--drop-last/--no-drop-last", help="leave out the rest of an epoch that makes no whole batch"),
-    ] = None,
-    normalisation: Annotated[str | None, typer.Option(help="before the classifier: batch or none  [default: batch]")] = None,
-    final_norm: Annotated[
-        bool | None, typer.Option("--final-norm/--no-final-norm", help="apply the encoder's last LayerNorm to the tokens first")
-    ] = None,
-    init: Annotated[
-        str | None,
-        typer.Option(help="start of the classifier: normal, N(0, 0.01²), or uniform, as torch's  [default: normal]"),
-    ] = None,
-    protocol: Annotated[
-        str | None, typer.Option(help="logistic, knn or ridge instead of gradient steps, for aggregators without parameters")
-    ] = None,
     joined: Annotated[
         str | None, typer.Option(help="second feature set of the training images, for heads that read joined/…")
     ] = None,
     joined_test: Annotated[str | None, typer.Option(help="likewise of the test images")] = None,
-    block: Annotated[int | None, typer.Option(help="whose tokens to read  [default: the deepest stored]")] = None,
-    views: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="stored views of the training images to use, from view 0 on  [default: all]; 1 is the evaluation crop"
-        ),
-    ] = None,
-    mix_evaluation_view: Annotated[
-        bool | None,
-        typer.Option(
-            "--mix-evaluation-view/--crops-alone",
-            help="show the evaluation crop beside the random ones, if there are any  [default: crops alone]",
-        ),
-    ] = None,
-    k_shot: Annotated[int | None, typer.Option(help="train on so many images of each class")] = None,
-    percent: Annotated[float | None, typer.Option(help="train on so many percent of the images, stratified")] = None,
-    ids: Annotated[
-        str | None,
-        typer.Option(
-            help="train on the images that this file lists, one id or file name a line, e.g. the list of ImageNet 1 %"
-        ),
-    ] = None,
-    subset_seed: Annotated[int | None, typer.Option(help="of --k-shot and --percent  [default: 0]")] = None,
     skip_absent: Annotated[
         bool,
         typer.Option(
@@ -128,9 +66,7 @@ def main(
         ),
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
-    placement: Annotated[
-        str | None, typer.Option(help="of the features: device, memory, stream, or auto: the first that fits  [default: auto]")
-    ] = None,
+    **given: Any,
 ) -> None:
     """Stage two: train heads on cached tokens; the encoder is not needed.
 
@@ -146,35 +82,6 @@ def main(
     from probe.run import n_epochs, probe
     from store import BeyondClsError
 
-    here = given(
-        preset=preset,
-        epochs=epochs,
-        batch_size=batch_size,
-        rows_at_once=rows_at_once,
-        optimiser=optimiser,
-        base_lr=base_lr,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        warmup_epochs=warmup_epochs,
-        order=order,
-        drop_last=drop_last,
-        normalisation=normalisation,
-        final_norm=final_norm,
-        init=init,
-        protocol=protocol,
-        seeds=None if seeds is None else integers("--seeds", seeds),
-        base_lrs=None if base_lrs is None else numbers("--base-lrs", base_lrs),
-        weight_decays=None if weight_decays is None else numbers("--weight-decays", weight_decays),
-        block=block,
-        views=views,
-        mix_evaluation_view=mix_evaluation_view,
-        held_out=held_out,
-        k_shot=k_shot,
-        percent=percent,
-        ids=ids,
-        subset_seed=subset_seed,
-        placement=placement,
-    )
     described = None if params is None else read_params(params)
     studies: dict[str, Any] = {}
     if study is not None:
@@ -187,7 +94,7 @@ def main(
         studies = studies_of(described)
         described = params_of_study(described, study)
         head = list(described["heads"])
-    plans, of_run = plans_and_run(head or ["abmilp"], described, here, options_of(option or []))
+    plans, of_run = plans_and_run(head or ["abmilp"], described, given, options_of(option or []))
     if study is None:  # stages of studies fetch all kinds
         check_groups(described or {}, plans, runs_files=True)
     if (joined is None) != (joined_test is None):

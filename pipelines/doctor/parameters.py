@@ -67,11 +67,10 @@ def _encoder(here: Here, name: str) -> None:
     """
     from extract.encoders import ENCODERS, checked_family, load_encoder, timm_names
     from extract.requests import known_statistics
-    from extract.run import extract
     from extract.transform import CHECKS, checked_transform
     from pipelines.extraction import from_params
 
-    loading, options = from_params(here.folder / PARAMS, name, load_encoder, extract)
+    loading, options = from_params(here.folder / PARAMS, name)
     known_statistics(options.get("statistics"))
     checked_transform({option: loading.get(option) for option in CHECKS})
     checked_family(loading.get("family"))

@@ -1,0 +1,91 @@
+"""Options in tables: the command line has them, and they are what the program takes."""
+
+import inspect
+import types
+from dataclasses import MISSING, fields
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from extract.datasets import open_images
+from extract.encoders import Encoder, load_encoder
+from extract.run import extract
+from pipelines import extraction, heads
+from pipelines.options import Option, Table, among, takes
+from probe.grid import HeadPlan, HeadSpec
+from probe.recipe import Recipe
+from probe.run import probe
+
+TABLE = {
+    "how_many": Option(int, "a number", "3", least=1),
+    "these": Option(str, "several", read=lambda name, text: (name, *text.split(","))),
+    "drop": Option(bool, "a switch", flags="--drop/--keep"),
+}
+
+
+@pytest.fixture
+def call():
+    """The parameters that a command gets."""
+    app, seen = typer.Typer(), {}
+
+    @app.command()
+    @takes(TABLE)
+    def main(name: str, **given: Any) -> None:
+        """What it does."""
+        seen.update(name=name, given=given)
+
+    def call(*arguments: str) -> Any:
+        seen.clear()
+        result = CliRunner().invoke(app, ["x", *arguments])
+        return (seen["name"], seen["given"]) if result.exit_code == 0 else result.output
+
+    return call
+
+
+def test_a_command_gets_what_was_given_and_nothing_else(call):
+    assert call() == ("x", {})
+    assert call("--how-many", "2", "--keep") == ("x", {"how_many": 2, "drop": False})
+    assert call("--these", "a,b", "--drop") == ("x", {"these": ("--these", "a", "b"), "drop": True})
+    assert among({"how_many": 2, "else": 1}, TABLE) == {"how_many": 2}
+
+
+def test_values_that_cannot_be_are_refused_by_name(call):
+    assert "--how-many" in call("--how-many", "0")
+    assert "--how-many" in call("--how-many", "two")
+
+
+def parameters(function: Any) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(function).parameters)
+
+
+ARGUMENTS = {
+    "loading": (extraction.LOADING | extraction.FAMILY | extraction.TRANSFORM, load_encoder),
+    "images": (extraction.IMAGES, open_images),
+    "features": (extraction.FEATURES, extract),
+    "computing": (extraction.COMPUTING, Encoder.run_with),
+    "a recipe": (heads.OF_A_RECIPE, Recipe),
+    "a run": ({n: o for n, o in heads.OF_A_RUN.items() if n not in ("k_shot", "percent", "ids", "subset_seed")}, probe),
+    "a head": ({n: heads.OF_A_HEAD[n] for n in ("normalisation", "final_norm", "init")}, HeadSpec),
+    "a plan": ({n: heads.OF_A_HEAD[n] for n in ("seeds", "base_lrs", "weight_decays")}, HeadPlan),
+}
+
+
+@pytest.mark.parametrize(("table", "function"), ARGUMENTS.values(), ids=ARGUMENTS)
+def test_they_are_arguments_of_the_program_with_these_defaults(table: Table, function: Any) -> None:
+    known = parameters(function)
+    assert set(table) <= set(known)
+    for name, option in table.items():
+        default = known[name].default
+        if option.default and default not in (None, ()) and not isinstance(default, bool):
+            shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+            assert option.default in (shown, shown.removesuffix(".0")), name
+
+
+def test_a_recipe_has_no_other_fields_and_these_types():
+    assert list(heads.OF_A_RECIPE) == [field.name for field in fields(Recipe)]
+    for name, hint in get_type_hints(Recipe).items():
+        kind = get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
+        assert heads.OF_A_RECIPE[name].type is kind, name
+    assert all(field.default is not MISSING for field in fields(Recipe))
