@@ -1,5 +1,6 @@
 """What every aggregator is: tokens to one vector per image."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ class Pooled(NamedTuple):
     weights: Float[Tensor, "*M B T"] | None
 
 
-class Aggregator(nn.Module):
+class Aggregator(nn.Module, ABC):
     """Base of the aggregators.
 
     A subclass takes `dim`, the width of the tokens, as its first argument, names in `reads` the kinds of features that it
@@ -50,9 +51,9 @@ class Aggregator(nn.Module):
         self.dim = dim
         self.width = dim if width is None else width
 
+    @abstractmethod
     def forward(self, features: Features) -> Pooled:
         """Vector [B, W] and weights [B, T] of each image; the mean over queries where there are several."""
-        raise TypeError(f"{type(self).__name__} does not say how it aggregates: define forward(features) -> Pooled")
 
     @property
     def takes_stored(self) -> bool:

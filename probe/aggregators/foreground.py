@@ -1,6 +1,7 @@
 """Aggregators that part an image's patches into foreground and background."""
 
 import math
+from abc import abstractmethod
 
 import torch
 from jaxtyping import Bool, Float
@@ -27,9 +28,9 @@ class Foreground(Aggregator):
         weights = chosen / chosen.sum(-1, keepdim=True)
         return Pooled(torch.bmm(weights[:, None], patch).squeeze(1), weights)
 
+    @abstractmethod
     def chosen(self, tokens: Float[Tensor, "B T D"]) -> Bool[Tensor, "B T"]:
         """The foreground, one patch at least of each image."""
-        raise NotImplementedError
 
 
 def border(n_patches: int, device: torch.device) -> Bool[Tensor, "T"]:

@@ -1,5 +1,6 @@
 """What every protocol without gradient steps is: labelled vectors in, scores and measures of test vectors out."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from probe.subsets import hold_out
 from store import BeyondClsError
 
 
-class Closed:
+class Closed(ABC):
     """Base of the protocols.
 
     A subclass is a frozen dataclass whose fields are its options, checked when it is made. The same vectors give the same
@@ -25,13 +26,13 @@ class Closed:
     grid: ClassVar[str]
     linear: ClassVar[bool] = False
 
+    @abstractmethod
     def fit(self, training: Vectors, test: Vectors) -> Result:
         """Learn from the training images, the hyperparameter included, and score the test images.
 
         Raises:
             BeyondClsError: sets that do not belong together, or fewer than two classes to tell apart.
         """
-        raise TypeError(f"{type(self).__name__} does not say how it learns: define fit(training, test) -> Result")
 
 
 def select(

@@ -1,5 +1,6 @@
 """What every optimiser of stacked members is."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -7,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-class Optimiser:
+class Optimiser(ABC):
     """Updates parameters of M members, each with a learning rate and a weight decay of its own.
 
     A member's update depends on its own parameters and gradients alone: M members take the steps that each would take alone.
@@ -38,12 +39,12 @@ class Optimiser:
                 self.update(name, parameter, parameter.grad, along(lr, parameter))
                 parameter.grad = None
 
+    @abstractmethod
     def update(self, name: str, parameter: Tensor, gradient: Tensor, lr: Tensor) -> None:
         """Change a parameter [M, ...] in place; `lr` broadcasts to it, and the gradient may be written over.
 
         On a CPU new memory for as many values takes longer than all else.
         """
-        raise TypeError(f"{type(self).__name__} does not say how it updates a parameter")
 
     def keep(self, parameters: Mapping[str, Tensor], members: Tensor) -> None:
         """Go on with some of the members, whose parameters are given anew."""

@@ -233,7 +233,3 @@ class TestAnAggregatorOfTheUser:
             BeyondClsError, match="n_patches is unknown, expected the number of patches: aggregator 'learned' needs"
         ):
             make_aggregator("learned", D)
-
-    def test_forward_must_be_there(self, features):
-        with pytest.raises(TypeError, match=r"Aggregator does not say how it aggregates: define forward\(features\)"):
-            Aggregator(D)(features)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probe.optim import OPTIMISERS, Optimiser
+from probe.optim import OPTIMISERS
 
 M = 3
 LR = torch.tensor([0.1, 0.01, 0.3], dtype=torch.float64)
@@ -76,9 +76,3 @@ class TestEveryOptimiser:
         optimiser = make(name, dtype=torch.float32)
         assert all(p.dtype == torch.float32 for p in steps(optimiser, range(2)).values())
         assert all(v.dtype == torch.float32 for n, v in optimiser.state.items() if n != "steps")
-
-
-def test_one_must_say_how_it_updates():
-    optimiser = Optimiser(leaves(), DECAY, 0.9)
-    with pytest.raises(TypeError, match="Optimiser does not say how it updates a parameter"):
-        steps(optimiser, range(1))

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.linear_model import Ridge as SklearnRidge
 from sklearn.neighbors import KNeighborsClassifier
 
-from probe.closed import Closed, Logistic, Neighbours, Ridge, Selection, Vectors, make_closed
+from probe.closed import Logistic, Neighbours, Ridge, Selection, Vectors, make_closed
 from probe.closed.nearest import nearest
 from probe.metrics import MULTILABEL
 from probe.subsets import hold_out
@@ -332,10 +332,6 @@ class TestNames:
             BeyondClsError, match="unknown option of 'ridge' 'alpha'; did you mean 'alphas'\\? known: alphas, st"
         ):
             make_closed("ridge", alpha=1.0)
-
-    def test_a_protocol_that_does_not_learn(self):
-        with pytest.raises(TypeError, match="Closed does not say how it learns"):
-            Closed().fit(TRAINING, TEST)
 
     def test_best_of_measures_that_are_nan(self):
         assert Selection("hold-out", "map", 3, (1, 2, 3), (math.nan, 5.0, 5.0)).best == 2

@@ -85,6 +85,11 @@ def test_what_cannot_be_counted_is_said(run):
         ("(Aggregator):", "(torch.nn.Module):", r"Mine in .*mine.py is no aggregator; derive it from beyondcls.Aggregator"),
         ("def __init__(self, dim, n_patches=None)", "def __init__(self)", r"was given \{\}: .*takes 1 positional argument"),
         ("n_patches=None", "width", r"was given \{\}: .*missing 1 required positional argument: 'width'"),
+        (
+            "def forward",
+            "def ahead",
+            r"mine.py:Mine' was given .*: Can't instantiate abstract class Mine with.* abstract method '?forward",
+        ),
         ("super().__init__(dim)", "pass", r"mine.py:Mine cannot be made in line 10 \(AttributeError: cannot assign module"),
         ("super().__init__(dim)", "raise RuntimeError('no')", r"mine.py:Mine cannot be made in line 9 \(RuntimeError: no\)"),
         (
