@@ -133,8 +133,8 @@ def trained_otherwise(there: FeatureStore, attributes: Mapping[str, Any]) -> str
     A set that is older than these attributes says what the registry knows of its encoder's name, so that it need not be
     written again for their sake, nor be checked by all that depends on it.
     """
-    before = Pretraining.of(there.attributes) or known_pretraining(str(there.attributes["encoder"]))
-    now = Pretraining.of(attributes)
+    before = Pretraining.from_dict(there.attributes) or known_pretraining(str(there.attributes["encoder"]))
+    now = Pretraining.from_dict(attributes)
     if now is None or before == now:
         return None
     return f"{there.where} says that its encoder was trained thus: {before.in_words}; now it is: {now.in_words}"

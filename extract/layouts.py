@@ -45,7 +45,7 @@ def named(encoded: Encoded, view: int, numbered: bool = True) -> dict[str, Tenso
 
 def view_of(name: str) -> int | None:
     """Which view an array belongs to; None if to the image."""
-    return ArrayName.of(name).view
+    return ArrayName.parse(name).view
 
 
 def codec_of(name: str, dtype: str) -> Codec:

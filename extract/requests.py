@@ -211,7 +211,7 @@ def older_names(base: FeatureStore, last: int) -> dict[str, str]:
     """Names that the attention maps of an older set have now -> those that they have there."""
     return {
         str(replace(parts, block=last)): str(parts)
-        for parts in map(ArrayName.of, base.arrays)
+        for parts in map(ArrayName.parse, base.arrays)
         if parts.kind == "attention" and parts.block is None and parts.view is not None
     }
 

@@ -33,7 +33,7 @@ def main(
 
     from extract.attention import PER_BLOCK, STATISTICS, UNBOUNDED
     from extract.attention.declared import declared_by
-    from store.format.pretraining import passed_on
+    from store.format.pretraining import pretraining_fields
 
     store = open_features(features, params)
     (out / "maps").mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def main(
         np.save(out / "maps/crops.npy", store.array("images/crop/view0").rows(rows))
     summary = {
         "encoder": store.attributes["encoder"],
-        **passed_on(store.attributes),
+        **pretraining_fields(store.attributes),
         "key": store.spec.key,
         "data": store.spec.data,
         "n_images": len(rows),

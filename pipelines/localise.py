@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.places import open_features
-from store.format.pretraining import passed_on
+from store.format.pretraining import pretraining_fields
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +73,7 @@ def main(
     found.append(described("baseline", "centre", [measure_one(centre_map(size), truths.boxes, size)], (), [0]))
     about = {
         "encoder": store.attributes["encoder"],
-        **passed_on(store.attributes),
+        **pretraining_fields(store.attributes),
         "key": store.spec.key,
         "data": store.spec.data,
         "size": size,

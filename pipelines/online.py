@@ -311,13 +311,13 @@ def _named_blocks(kinds: Container[str], names: Sequence[str], encoder: Encoder)
     Raises:
         BeyondClsError: the encoder has no such block.
     """
-    blocks = [name.block for name in map(ArrayName.of, names) if name.kind in kinds and name.block is not None]
+    blocks = [name.block for name in map(ArrayName.parse, names) if name.kind in kinds and name.block is not None]
     return checked_blocks(blocks, encoder.n_blocks) if blocks else ()
 
 
 def _array(kind: str, block: int, attention_block: int) -> str:
     """What a kind is called in the store of its encoder, without its view."""
-    name = ArrayName.of(kind.removeprefix(JOINED))
+    name = ArrayName.parse(kind.removeprefix(JOINED))
     if name.block is None and (name.kind == "attention" or str(name) in TOKENS):
         name = replace(name, block=attention_block if name.kind == "attention" else block)
     return str(name)

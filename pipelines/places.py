@@ -175,7 +175,7 @@ def _check(store: FeatureStore, receipt: Receipt | None, described: FeatureStore
     Raises:
         StoreError: what is at the root is not what the receipt and the stub say.
     """
-    (receipt or Receipt.of(store)).check(store, whole=True)
+    (receipt or Receipt.from_store(store)).check(store, whole=True)
     if described is not None and digest_of(described) != digest_of(store):
         raise StoreError(f"{store.where} has the key of {described.where}, but another zarr.json; extract it again")
 

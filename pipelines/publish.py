@@ -39,7 +39,7 @@ def destination(places: Places, out: Path) -> Callable[[str], Path | FeatureStor
         address = places.address(out.name, key)
         remote = is_remote(address)
         try:
-            there = places.find(out.name, key, Receipt.of)  # of all arrays, or none
+            there = places.find(out.name, key, Receipt.from_store)  # of all arrays, or none
         except StoreError as error:
             if place_at(address).content("zarr.json") is not None:
                 if not remote:
@@ -92,7 +92,7 @@ def publish(store: FeatureStore, places: Places, out: Path, receipt: Path | None
                 store = FeatureStore.open(address, key)  # also where another task has sent it in the meantime
             receipt = receipt or receipt_of(out)
         if receipt is not None:
-            Receipt.of(store).write(receipt)
+            Receipt.from_store(store).write(receipt)
         if address is not None:
             write_stub(out, store.place.content("zarr.json") or b"")
         return store
@@ -106,7 +106,7 @@ def send(store: FeatureStore, address: str) -> None:
     """Upload with a progress bar."""
     from pipelines.progress import progress_bar
 
-    nbytes = Receipt.of(store).nbytes
+    nbytes = Receipt.from_store(store).nbytes
     typer.echo(f"sending {nbytes / 1e9:.3g} GB to {address}")
     with progress_bar("upload", nbytes, "bytes") as progress:
         upload(store, address, progress)

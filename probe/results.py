@@ -23,7 +23,7 @@ from probe.saved import save_probe
 from probe.select import Selected
 from probe.sources import Source
 from store.format.names import kind_of
-from store.format.pretraining import NAMES, passed_on
+from store.format.pretraining import NAMES, pretraining_fields
 
 KEPT = "kept.json"  # that a head was checked and kept; no output of DVC, or what depends on the head would run (.dvcignore)
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
@@ -77,7 +77,7 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
     reads = passes.template(name).aggregator.reads
     return {
         "encoder": passes.training.store.attributes["encoder"],
-        **passed_on(passes.training.store.attributes),
+        **pretraining_fields(passes.training.store.attributes),
         **plan.head.to_dict(),
         "block": passes.training.probed_block,
         "n_training": len(passes.training.rows),

@@ -144,13 +144,13 @@ class Source:
 
     def _shapes(self, kinds: Container[str]) -> list[tuple[int, ...]]:
         """Of the arrays of these kinds, without scales."""
-        names = {ArrayName.of(name): array.shape for name, array in self.store.arrays.items()}
+        names = {ArrayName.parse(name): array.shape for name, array in self.store.arrays.items()}
         return [shape for name, shape in names.items() if name.kind in kinds and not name.is_scale]
 
 
 def _array(store: FeatureStore, kind: str, block: int, view: int) -> ArrayReader:
     """`block`: of kinds that do not name one."""
-    name = ArrayName.of(kind)
+    name = ArrayName.parse(kind)
     if name.kind == "attention":
         return store.attention(name.what, block if name.block is None else name.block, view)
     return store.array(str(replace(name, block=block if kind in TOKENS else name.block, view=view)))

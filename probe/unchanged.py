@@ -21,7 +21,7 @@ from probe.results import KEPT, measures_of, with_pretraining, write_measures, w
 from probe.select import Selected, best, candidates, parts
 from probe.stored import first_difference, stored_probe
 from store import BeyondClsError
-from store.format.pretraining import passed_on
+from store.format.pretraining import pretraining_fields
 
 DAMAGED = (BeyondClsError, OSError, EOFError, ValueError, KeyError, TypeError, IndexError, BadZipFile, SafetensorError)
 
@@ -102,7 +102,7 @@ class _Check:
             if differs is not None:
                 self._again(name, f"not as before: {differs}")
                 continue
-            kept[name] = with_pretraining(self.folders[name], passed_on(self.passes.training.store.attributes))
+            kept[name] = with_pretraining(self.folders[name], pretraining_fields(self.passes.training.store.attributes))
             self._write(name, agreement)
             n = " and ".join(map(str, agreement.steps.values()))
             passes = "pass" if len(agreement.steps) == 1 else "passes"

@@ -1,4 +1,4 @@
-"""Products of float32 matrices by oneDNN, which is built into torch and not what torch computes them with."""
+"""Products of float32 matrices by oneDNN, which is built into torch but not what torch uses for them."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from torch import Tensor
 def is_faster() -> bool:
     """Whether there is anything to gain on this machine: a CPU with AVX-512.
 
-    MKL leaves AVX-512 unused on processors that are not Intel's; there oneDNN takes less than half of the time. Both add up in
+    MKL leaves AVX-512 unused on processors that are not Intel's; oneDNN takes less than half of the time there. Both add up in
     float32; sums differ in the last bits, as they do between any two kinds of processor.
     """
     return (
@@ -29,5 +29,5 @@ def applies(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """As `torch.nn.functional.linear`, where it `applies`; strides do not matter."""
-    # What inductor makes of linear layers on CPUs; here without anything behind it.
+    # What inductor turns linear layers on CPUs into; nothing is fused after it.
     return torch.ops.mkldnn._linear_pointwise(input, weight, bias, "none", [], "")

@@ -322,7 +322,7 @@ def pretraining_in(content: Mapping[str, Any]) -> Pretraining:
         KeyError: it is not what the stages write.
         ValueError: it is not what the stages write.
     """
-    return Pretraining.of(content) or older.pretraining_of(str(content["encoder"]))
+    return Pretraining.from_dict(content) or older.pretraining_of(str(content["encoder"]))
 
 
 def _timing(metrics: Path) -> dict[str, Any]:

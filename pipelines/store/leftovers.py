@@ -18,7 +18,7 @@ from store.format.stub import is_stub
 from store.moving.pull import PULLED
 from store.moving.transfer import AT_ONCE
 from store.places import is_remote, place_at
-from store.places.parallel import each
+from store.places.parallel import map_parallel
 from store.writing.lock import Lock, holder
 
 AT_ROOT = re.compile(r"(.+)-([0-9a-f]{32})", re.ASCII)
@@ -189,7 +189,7 @@ def _in_object_store(root: str) -> Iterator[Leftover]:
             unfinished=content is None,
         )
 
-    yield from each(look, sorted(sizes), AT_ONCE)
+    yield from map_parallel(look, sorted(sizes), AT_ONCE)
 
 
 def _ours(file: str) -> bool:

@@ -76,7 +76,7 @@ def push(
     if places.root is None:
         raise StoreError(f"there is no store.root to copy {path} to; give --params FILE with it")
     store = FeatureStore.open(path)
-    address, file, content = places.address(path.name, store.spec.key), receipt or receipt_of(path), Receipt.of(store)
+    address, file, content = places.address(path.name, store.spec.key), receipt or receipt_of(path), Receipt.from_store(store)
     try:
         address = places.find(path.name, store.spec.key, lambda there: content.check(there, whole=True)).where
     except StoreError:

@@ -1,4 +1,4 @@
-"""bfloat16: 2 bytes a value with the range of float32. Zarr knows it not, so its bits are stored as uint16."""
+"""bfloat16: 2 bytes a value with the range of float32. Zarr does not know it, so its bits are stored as uint16."""
 
 import torch
 

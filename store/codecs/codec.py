@@ -20,8 +20,8 @@ class Codec(ABC):
     Attributes:
         stored: dtype of the main array as torch sees its bits.
         zarr_dtype: the same as Zarr sees it.
-        decoded: dtype that `decode` gives.
-        largest: the largest magnitude that can be stored, NaN and infinities cannot.
+        decoded: dtype that `decode` returns.
+        largest: the largest magnitude that can be stored; NaN and infinities cannot.
     """
 
     name: ClassVar[str]
@@ -31,10 +31,10 @@ class Codec(ABC):
     largest: ClassVar[float]
 
     def parts(self, shape: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Shape and dtype of each stored array, by what its name ends with: `""` is the main one.
+        """Shape and dtype of each stored array, by the suffix of its name: `""` is the main one.
 
         Raises:
-            StoreError: the last axis cannot be stored so.
+            StoreError: this codec cannot store the last axis.
         """
         return {"": (shape, self.zarr_dtype)}
 
@@ -43,10 +43,10 @@ class Codec(ABC):
         return stored
 
     def check(self, values: Tensor, name: str) -> None:
-        """Refuse values that cannot be stored so.
+        """Refuse values that this codec cannot store.
 
         Raises:
-            StoreError: `values` are not finite or too large to be stored so.
+            StoreError: `values` are not finite, or too large for this codec.
         """
         if not values.isfinite().all():
             raise StoreError(f"{name} holds NaN or Inf; only finite values can be stored")
@@ -58,7 +58,7 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, values: Tensor) -> dict[str, Tensor]:
-        """Stored arrays of float32 `values` that passed `check`, by what their name ends with."""
+        """Stored arrays of float32 `values` that passed `check`, by the suffix of their names."""
 
     @abstractmethod
     def decode(self, parts: Mapping[str, Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""float8 e4m3: 1 byte a value. Zarr knows it not, so its bits are stored as uint8."""
+"""float8 e4m3: 1 byte a value. Zarr does not know it, so its bits are stored as uint8."""
 
 import torch
 

@@ -37,5 +37,5 @@ class Int8(Codec):
 
 
 def _scale(values: Tensor) -> Tensor:
-    # A token of zeros, or of numbers whose quotient is no normal float32, has the smallest normal scale.
+    # A token of zeros, or of numbers whose quotient is subnormal in float32, has the smallest normal scale.
     return (values.abs().amax(-1) / LEVELS).clamp_(min=torch.finfo(torch.float32).tiny)

@@ -30,10 +30,10 @@ def get_exchange(name: str) -> Exchange:
 
 
 def form_of(source: Path) -> Exchange:
-    """The form of what was exported, as it looks.
+    """The form of an export, by its looks.
 
     Raises:
-        StoreError: there is nothing, or nothing that looks like an export.
+        StoreError: nothing exists there, or nothing that looks like an export.
     """
     if not source.exists():
         raise StoreError(f"there is no {source}; name what `beyondcls store export` wrote")

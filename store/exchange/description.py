@@ -1,4 +1,4 @@
-"""The description that goes with exported arrays, and what must hold of one that comes back."""
+"""The description that goes with exported arrays, and the checks of one that is imported."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,22 +7,22 @@ from typing import Any
 
 from store.errors import StoreError
 from store.format.array import ArrayReader
-from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, encoded, groups_of
+from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, groups_of, json_bytes
 from store.format.names import SCALE, kind_of
 from store.format.reader import FeatureStore
 from store.places.place import Place, ShardFile
 
 VERSION = 1  # of the description
-WRITTEN = ("key", "spec", "invalid", "arrays", "digest")  # what the writer puts among the group's attributes by itself
+WRITTEN = ("key", "spec", "invalid", "arrays", "digest")  # attributes of the group that the writer sets itself
 
 
 def header_of(form: str, store: FeatureStore) -> dict[str, Any]:
-    """The description without its arrays: version, form, and the attributes of the group as they stand in its zarr.json."""
+    """The description without its arrays: version, form, and the attributes of the group as they are in its zarr.json."""
     return {"exchange": VERSION, "form": form, "group": dict(store.attributes)}
 
 
 def entry_of(array: ArrayReader) -> dict[str, Any]:
-    """What an array's zarr.json says of it."""
+    """What an array's zarr.json says about it."""
     layout = array.layout
     return {
         "shape": list(layout.shape),
@@ -41,10 +41,10 @@ def description_of(form: str, store: FeatureStore, names: Sequence[str]) -> dict
 
 
 def load_json(source: str, text: str | bytes) -> Any:
-    """The value of a text in JSON.
+    """The value of a JSON text.
 
     Raises:
-        StoreError: it is no JSON.
+        StoreError: it is not JSON.
     """
     try:
         return json.loads(text)
@@ -52,11 +52,11 @@ def load_json(source: str, text: str | bytes) -> Any:
         raise StoreError(f"{source} is not JSON ({error}); export the feature set again") from error
 
 
-def described(source: str, form: str, description: Any) -> FeatureStore:
+def described_store(source: str, form: str, description: Any) -> FeatureStore:
     """The feature set that a description promises: its arrays have layouts and digests of their shards, but no shards.
 
     The group's and the arrays' zarr.json are made anew and checked as those of a store are: a description that was changed
-    has not the digests that stand in it.
+    does not have the digests that it records.
 
     Raises:
         StoreError: fields are missing or have wrong types, it was changed, or the export left out arrays.
@@ -69,9 +69,9 @@ def described(source: str, form: str, description: Any) -> FeatureStore:
         group, entries = description["group"], description["arrays"]
         _check_types(group, entries)
         documents = {f"{name}/zarr.json": _zarr_of(name, entry) for name, entry in entries.items()}
-        documents["zarr.json"] = encoded({"zarr_format": 3, "node_type": "group", "attributes": {ATTRIBUTE: group}})
+        documents["zarr.json"] = json_bytes({"zarr_format": 3, "node_type": "group", "attributes": {ATTRIBUTE: group}})
         documents |= {f"{name}/zarr.json": GROUP for name in groups_of(list(entries))}
-        store = FeatureStore.describe(_Described(documents))
+        store = FeatureStore.describe(_DescriptionOnly(documents))
         if missing := [name for name in group["arrays"] if name not in entries]:
             raise StoreError(
                 f"it lacks {len(missing)} of its {len(group['arrays'])} arrays ({', '.join(missing[:5])}"
@@ -103,10 +103,10 @@ def _zarr_of(name: str, entry: Mapping[str, Any]) -> bytes:
 
 
 def _check_types(group: Any, entries: Any) -> None:
-    """Refuse values of types that no extraction gives.
+    """Refuse values of types that no extraction writes.
 
     Raises:
-        StoreError: values that the writer would take as they are have another type than it is given by extraction.
+        StoreError: values that the writer would accept have other types than extraction gives them.
     """
     spec = group["spec"]
     texts = ("weights", "architecture", "data", "point", "dtype", "compute_dtype")
@@ -142,7 +142,7 @@ def _notes(notes: Any, n_images: Any) -> bool:
     """Whether these are notes on invalid rows, in their order."""
     rows = [note["row"] for note in notes]
     fields = all(set(note) == {"row", "id", "problem"} and _texts([note["id"], note["problem"]]) for note in notes)
-    ascending = all(one < other for one, other in zip([-1, *rows], [*rows, n_images], strict=True))
+    ascending = all(row < following for row, following in zip([-1, *rows], [*rows, n_images], strict=True))
     return fields and all(type(row) is int for row in rows) and ascending
 
 
@@ -164,8 +164,8 @@ def _check_arrays(store: FeatureStore) -> None:
             raise StoreError(f"it has {name} with scales that are missing or do not fit it")
 
 
-class _Described(Place):
-    """Nothing but the zarr.json of a feature set."""
+class _DescriptionOnly(Place):
+    """A place that has only the zarr.json files of a feature set."""
 
     def __init__(self, documents: Mapping[str, bytes]):
         self._documents = documents
@@ -207,7 +207,7 @@ def read_description(folder: Path) -> Any:
     """The description in a folder.
 
     Raises:
-        StoreError: there is none that can be read.
+        StoreError: it is missing or cannot be read.
     """
     file = folder / DESCRIPTION
     try:

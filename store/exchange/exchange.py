@@ -1,4 +1,4 @@
-"""What a form of exchange is: how a feature set leaves the store, and what is needed for it to come back."""
+"""What a form of exchange is: how a feature set leaves the store, and what it takes to import it again."""
 
 import contextlib
 import os
@@ -20,11 +20,11 @@ Progress = Callable[[int], None]
 
 
 class Exported(ABC):
-    """Exported arrays, opened for reading: `store` describes them, and nothing of their values was looked at yet.
+    """Exported arrays, opened for reading: `store` describes them, and none of their values was read yet.
 
     Attributes:
         source: the file or folder.
-        store: what its description says, checked; its arrays have layouts and the digests of shards, but no shards.
+        store: the set that its description promises, checked; its arrays have layouts and the digests of shards, but no shards.
     """
 
     def __init__(self, source: Path, store: FeatureStore):
@@ -38,7 +38,7 @@ class Exported(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of open files."""
+        """Close open files."""
 
     @abstractmethod
     def where(self, name: str, shard: int) -> str:
@@ -65,7 +65,7 @@ class Exchange(ABC):
     """A form in which other programs read a feature set.
 
     Attributes:
-        looks: how one can be told, for messages.
+        looks: how it can be recognised, for messages.
     """
 
     name: ClassVar[str]
@@ -91,7 +91,7 @@ class Exchange(ABC):
         """Write stored values of arrays, and the description of the feature set, to `out`: all of it or nothing.
 
         Args:
-            store: opened; its digests are compared on the way.
+            store: opened; digests are compared while it is read.
             out: file or folder to make.
             names: of arrays, as `chosen_arrays` gives them.
             progress: called with the number of shards done since the last call.
@@ -112,7 +112,9 @@ class Exchange(ABC):
                     _remove(partial)
                 sync_folder(out.parent)
         except OSError as error:
-            raise StoreError(f"{out} cannot be written ({error}); nothing is left of it, mend that and export again") from error
+            raise StoreError(
+                f"{out} cannot be written ({error}); nothing is left of it; fix the cause and export again"
+            ) from error
 
 
 class _Locked(Lock):
@@ -131,20 +133,20 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def chosen_arrays(store: FeatureStore, asked: Sequence[str] | None) -> list[str]:
-    """Names of the arrays to export, in the order of the store: all of this copy, or those asked for and their scales.
+def chosen_arrays(store: FeatureStore, selection: Sequence[str] | None) -> list[str]:
+    """Names of the arrays to export, in the order of the store: all of this copy, or those selected and their scales.
 
-    `asked`: names, or what names begin with: `patch` is `patch/block5/view0` and whatever else is below `patch/`.
+    `selection`: names, or folders: `patch` is `patch/block5/view0` and everything else below `patch/`.
 
     Raises:
         StoreError: there is no such array in this copy.
     """
-    if asked is None:
+    if selection is None:
         return list(store.arrays)
     chosen: set[str] = set()
-    for name in asked:
-        if not (found := [n for n in store.arrays if n == name or n.startswith(f"{name}/")]):
-            store.array(name)  # says what there is
-        chosen |= set(found)
+    for name in selection:
+        if not (matches := [n for n in store.arrays if n == name or n.startswith(f"{name}/")]):
+            store.array(name)  # its error names the arrays that exist
+        chosen |= set(matches)
     scales = {scale.name for name in chosen if (scale := store.arrays[name].scale) is not None}
     return [name for name in store.arrays if name in chosen | scales]

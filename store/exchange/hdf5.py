@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from store.errors import StoreError
-from store.exchange.description import described, entry_of, header_of, is_constant, load_json
+from store.exchange.description import described_store, entry_of, header_of, is_constant, load_json
 from store.exchange.exchange import Exchange, Exported, Progress
 from store.format.layout import ATTRIBUTE, CHUNK_ROWS
 from store.format.reader import FeatureStore
@@ -46,8 +46,8 @@ class Hdf5(Exchange):
                     start, stop = layout.rows(shard)
                     values[start:stop] = array.stored(np.arange(start, stop))
                     progress(1)
-        with out.open("rb") as written:
-            os.fsync(written.fileno())
+        with out.open("rb") as exported:
+            os.fsync(exported.fileno())
 
     def read(self, source: Path) -> Exported:
         import h5py
@@ -66,7 +66,7 @@ class Hdf5(Exchange):
 
 
 def _unreadable(source: Path, error: Exception) -> StoreError:
-    # h5py turns what HDF5 says of arbitrary bytes into all kinds of errors.
+    # h5py raises all kinds of errors for arbitrary bytes.
     return StoreError(f"{source} cannot be read as HDF5 ({str(error)[:200]}); export the feature set again")
 
 
@@ -81,7 +81,7 @@ class _ExportedHdf5(Exported):
             raise
         except Exception as error:
             raise _unreadable(source, error) from error
-        super().__init__(source, described(str(source), Hdf5.name, description))
+        super().__init__(source, described_store(str(source), Hdf5.name, description))
         for name, array in self.store.arrays.items():
             values, layout = self._datasets[name], array.layout
             if (values.shape, values.dtype) != (layout.shape, np.dtype(layout.dtype)):
@@ -99,7 +99,7 @@ class _ExportedHdf5(Exported):
         return load_json(f"{source}, attribute of {node.name},", text)
 
     def _entries(self, source: Path, description: Any) -> dict[str, Any]:
-        """What the attributes of the arrays say that are there."""
+        """Descriptions from the attributes of the arrays in the file."""
         entries = {}
         for name in description["group"]["arrays"]:
             if name in self._file:
@@ -108,7 +108,7 @@ class _ExportedHdf5(Exported):
         return entries
 
     def _dataset(self, source: Path, name: str) -> "h5py.Dataset":
-        """A data set of this very file.
+        """A data set with values in this file.
 
         Raises:
             StoreError: its values are elsewhere, or not all there.

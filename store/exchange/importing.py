@@ -13,7 +13,7 @@ from store.writing.writer import FeatureWriter
 
 
 def import_from(exported: Exported, out: Path, progress: Progress | None = None) -> FeatureStore:
-    """Write what was exported to `out` and open it. It becomes the same files, byte for byte.
+    """Write what was exported to `out` and open it. The files are the same as before the export, byte for byte.
 
     What an interrupted import has written is kept and used.
 

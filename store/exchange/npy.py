@@ -12,7 +12,7 @@ from numpy.lib import format as npy
 from store.errors import StoreError
 from store.exchange.description import (
     DESCRIPTION,
-    described,
+    described_store,
     description_of,
     is_constant,
     read_description,
@@ -39,7 +39,7 @@ class Npy(Exchange):
         write_description(out, description_of(self.name, store, names))
 
     def read(self, source: Path) -> Exported:
-        store = described(str(source / DESCRIPTION), self.name, read_description(source))
+        store = described_store(str(source / DESCRIPTION), self.name, read_description(source))
         return _ExportedNpy(source, store)
 
 
@@ -62,10 +62,10 @@ class _ExportedNpy(Exported):
 
 
 def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
-    """What stands before the values in a .npy file."""
+    """The bytes before the values in a .npy file."""
     buffer = BytesIO()
-    described = {"descr": npy.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
-    npy.write_array_header_1_0(buffer, described)
+    header = {"descr": npy.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(buffer, header)
     return buffer.getvalue()
 
 
@@ -73,13 +73,13 @@ def read_npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype]:
     """Shape and dtype; the values follow in C order. No pickle is ever read.
 
     Raises:
-        ValueError: it is no .npy of plain numbers in C order.
+        ValueError: it is not a .npy of plain numbers in C order.
     """
     try:
         version = npy.read_magic(file)
-        read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
-        shape, fortran, dtype = read(file)
-    except Exception as error:  # whatever a parser of Python literals says of arbitrary bytes
+        read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+        shape, fortran, dtype = read_header(file)
+    except Exception as error:  # a parser of Python literals may raise anything on arbitrary bytes
         raise ValueError(f"no header of a .npy file: {str(error)[:200]}") from error
     if fortran or dtype.hasobject:
         raise ValueError("its values are in Fortran order or Python objects")
@@ -125,7 +125,7 @@ class NpyFile:
         """Rows of one shard.
 
         Raises:
-            StoreError: the file ended meanwhile.
+            StoreError: the file was cut since it was opened.
         """
         start, stop = self._layout.rows(shard)
         shape = (stop - start, *self._layout.shape[1:])

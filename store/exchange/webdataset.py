@@ -1,7 +1,7 @@
 """webdataset: tars with one sample an image, one .npy an array, and description.json beside them.
 
 Sample keys are row numbers; "patch/block5/view0" of row 7 is the member 000000007.patch.block5.view0.npy. Names of arrays
-have no dots, so that nothing is lost; ids of images, which may be any text, are in images/id.
+have no dots, so they can be restored; ids of images, which may be any text, are in images/id.
 """
 
 import math
@@ -20,7 +20,7 @@ import numpy as np
 from store.errors import StoreError
 from store.exchange.description import (
     DESCRIPTION,
-    described,
+    described_store,
     description_of,
     is_constant,
     read_description,
@@ -31,7 +31,7 @@ from store.exchange.npy import NpyFile, npy_header, read_npy_header, write_npy
 from store.format.layout import ArrayLayout
 from store.format.reader import FeatureStore
 
-HEADER_NBYTES = 1 << 12  # more is no header of a .npy file of plain numbers
+HEADER_NBYTES = 1 << 12  # at most, of the header of a .npy file of plain numbers
 
 
 @dataclass(frozen=True)
@@ -61,19 +61,21 @@ class WebDataset(Exchange):
                 with _new_tar(out / _tar_name(tar)) as file:
                     # A few rows at a time: every array's rows are in memory at once.
                     step = arrays[0].layout.chunk_rows
-                    for first in range(start, stop, step):
-                        rows = range(first, min(first + step, stop))
+                    for begin in range(start, stop, step):
+                        rows = range(begin, min(begin + step, stop))
                         stored = [array.stored(np.asarray(rows)) for array in arrays]
-                        for at, row in enumerate(rows):
+                        for i, row in enumerate(rows):
                             for array, header, values in zip(arrays, headers, stored, strict=True):
-                                _add(file, _member(row, array.name), header + values[at].tobytes())
+                                _add(file, _member(row, array.name), header + values[i].tobytes())
                 if stop == arrays[0].layout.rows(unit)[1]:
                     progress(len(arrays))
         write_description(out, description_of(self.name, store, names) | {"tar_rows": tar_rows})
 
     def read(self, source: Path) -> Exported:
         description = read_description(source)
-        return _ExportedTars(source, described(str(source / DESCRIPTION), self.name, description), description.get("tar_rows"))
+        return _ExportedTars(
+            source, described_store(str(source / DESCRIPTION), self.name, description), description.get("tar_rows")
+        )
 
 
 def _tars(layout: ArrayLayout, tar_rows: int) -> Iterator[tuple[int, int, int]]:
@@ -109,7 +111,7 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _forget(tar: tarfile.TarFile) -> None:
-    """A tar remembers all members that went through it; here they may be millions."""
+    """A tar remembers all members that were read or written; there may be millions."""
     tar.members = []  # type: ignore[attr-defined]
 
 
@@ -148,17 +150,17 @@ class _ExportedTars(Exported):
         for i, start in enumerate(range(begin, end, self._tar_rows)):
             file = self.source / _tar_name(unit * self._per_unit + i)
             stop = min(start + self._tar_rows, end)
-            found = set()
+            members = set()
             try:
                 for row, name, value in self._members(file):
-                    if not start <= row < stop or (row, name) in found:
-                        raise ValueError(f"row {row} of {name} is there twice, or belongs into another tar")
+                    if not start <= row < stop or (row, name) in members:
+                        raise ValueError(f"row {row} of {name} appears twice, or belongs in another tar")
                     rows[name][row - begin] = value
-                    found.add((row, name))
-                if len(found) != (stop - start) * len(rows):
-                    missing = next(m for row in range(start, stop) for m in rows if (row, m) not in found)
+                    members.add((row, name))
+                if len(members) != (stop - start) * len(rows):
+                    missing = next(m for row in range(start, stop) for m in rows if (row, m) not in members)
                     raise ValueError(
-                        f"it lacks {missing} and perhaps more, having {len(found)} members for {stop - start} images"
+                        f"it lacks {missing} and perhaps more, having {len(members)} members for {stop - start} images"
                     )
             except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:
                 raise StoreError(f"{file} cannot be read ({error}); export the feature set again") from error
@@ -168,9 +170,9 @@ class _ExportedTars(Exported):
         """Row, array and value of each member.
 
         Raises:
-            ValueError: it is no tar, or one with other members than are exported.
-            TarError: it is no tar, or one with other members than are exported.
-            OSError: it is no tar, or one with other members than are exported.
+            ValueError: it is not a tar, or one with other members than are exported.
+            TarError: it is not a tar, or one with other members than are exported.
+            OSError: it is not a tar, or one with other members than are exported.
         """
         with tarfile.open(file, "r:") as tar:
             while (member := tar.next()) is not None:
@@ -183,7 +185,7 @@ class _ExportedTars(Exported):
                 yield int(matched[1]), name, self._value(tar, member, name)
 
     def _value(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> np.ndarray:
-        """[...] one row of an array."""
+        """One row of an array, [...]."""
         layout, header = self._layouts[name], self._headers[name]
         if member.size > layout.row_nbytes + HEADER_NBYTES:
             raise ValueError(f"{member.name} has {member.size} bytes for {layout.row_nbytes} of values")

@@ -13,7 +13,7 @@ from store.errors import StoreError
 from store.format.layout import ATTRIBUTE, DIGEST_NBYTES, ArrayLayout
 from store.format.names import SCALE
 from store.places.aligned import ALIGNMENT, aligned_memory, scratch
-from store.places.parallel import each
+from store.places.parallel import map_parallel
 from store.places.place import PIECE_NBYTES, Place, ShardFile
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ class ArrayReader:
 
     Attributes:
         layout: of the stored array.
-        shards: what its zarr.json says of each shard.
+        shards: what its zarr.json says about each shard.
         scale: the array of scales, for codecs that have one.
 
     Raises:
-        StoreError: the metadata is not of this format.
+        StoreError: the metadata is not in this format.
     """
 
     def __init__(self, place: Place, name: str, meta: Mapping[str, Any], verify: Verify = "first"):
@@ -50,19 +50,19 @@ class ArrayReader:
         file = place.address(f"{name}/zarr.json")
         try:
             self.layout = ArrayLayout.from_zarr(name, meta)
-            codec, stored_as = self.layout.codec, self.layout.dtype
-            if codec is not None and stored_as != (codec if codec in PLAIN else self._codec.zarr_dtype):
-                raise ValueError(f"{codec} stored as {stored_as}")
+            codec, dtype = self.layout.codec, self.layout.dtype
+            if codec is not None and dtype != (codec if codec in PLAIN else self._codec.zarr_dtype):
+                raise ValueError(f"{codec} stored as {dtype}")
             self.shards: list[dict[str, Any]] = meta["attributes"][ATTRIBUTE]["shards"]
-            given = [(s["rows"], s["nbytes"]) for s in self.shards]
-            expected_digests = all(isinstance(s["xxh3_128"], str) for s in self.shards)
-            n = min(self.layout.n_shards, len(given) + 1)
+            recorded = [(s["rows"], s["nbytes"]) for s in self.shards]
+            has_digests = all(isinstance(s["xxh3_128"], str) for s in self.shards)
+            n = min(self.layout.n_shards, len(recorded) + 1)
             expected = [(list(self.layout.rows(i)), self.layout.nbytes(i)) for i in range(n)]
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError, OverflowError) as error:
             raise StoreError(
                 f"{file} does not describe an array of this store ({error!r}); pull or extract it again"
             ) from error
-        if given != expected or not expected_digests:
+        if recorded != expected or not has_digests:
             raise StoreError(f"{file}: rows or bytes of its shards do not fit its shape; pull or extract the feature set again")
         self._reset()
 
@@ -70,12 +70,12 @@ class ArrayReader:
         self._lock = Lock()
         self._open: OrderedDict[tuple[int, bool | None], ShardFile] = OrderedDict()
         self._digests: dict[int, bytes] = {}
-        self._touched: dict[int, Lock] = {}  # held while the tail of a shard is read
-        self._seen: dict[int, bytearray] = {}  # 1 for each digest of a shard that was compared
+        self._tail_locks: dict[int, Lock] = {}  # held while the tail of a shard is read
+        self._compared: dict[int, bytearray] = {}  # 1 for each digest of a shard that was compared
 
     def __getstate__(self) -> dict[str, Any]:
         """Without open files: a reader can be sent to another process, which checks for itself."""
-        return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_open", "_touched", "_digests", "_seen")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_open", "_tail_locks", "_digests", "_compared")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -86,7 +86,7 @@ class ArrayReader:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the values that `rows` gives."""
+        """Of the values that `rows` returns."""
         if self.layout.codec in PLAIN:
             return self.layout.shape
         return self._codec.shape(self.layout.shape)
@@ -104,7 +104,7 @@ class ArrayReader:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the values that `rows` gives: float32 where numpy cannot hold what is stored."""
+        """Of the values that `rows` returns: float32 where numpy cannot hold what is stored."""
         return np.dtype(self.layout.dtype if self.layout.codec in PLAIN else "float32")
 
     @property
@@ -120,7 +120,7 @@ class ArrayReader:
         """Rows in the order of `indices`, [n, ...], decoded.
 
         Raises:
-            StoreError: an index is out of range or no integer, or bytes are not those that were written.
+            StoreError: an index is out of range or not an integer, or bytes are not those that were written.
         """
         stored = self.stored(indices)
         if stored.dtype == self.dtype and self.scale is None:
@@ -139,34 +139,34 @@ class ArrayReader:
         Raises:
             StoreError: as `rows`.
         """
-        wanted = self._checked(indices)
-        out = np.empty((len(wanted), *self.layout.shape[1:]), np.dtype(self.layout.dtype))
-        flat = out.reshape(len(wanted), -1).view(np.uint8) if len(wanted) else out
-        order = np.argsort(wanted, kind="stable")
-        ordered = wanted[order]
-        needed = self.scratch_nbytes(self.piece_rows)
+        rows = self._checked(indices)
+        values = np.empty((len(rows), *self.layout.shape[1:]), np.dtype(self.layout.dtype))
+        flat = values.reshape(len(rows), -1).view(np.uint8) if len(rows) else values
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        memory_nbytes = self.scratch_nbytes(self.piece_rows)
 
-        def read(run: tuple[int, int]) -> None:
+        def read_run(run: tuple[int, int]) -> None:
             start, stop = run
             first = int(ordered[start])
-            found = np.frombuffer(self.fetch(first, int(ordered[stop - 1]) + 1, scratch(needed)), np.uint8)
-            rows = found.reshape(-1, self.layout.row_nbytes)
-            flat[order[start:stop]] = rows if len(rows) == stop - start else rows[ordered[start:stop] - first]
+            fetched = np.frombuffer(self.fetch(first, int(ordered[stop - 1]) + 1, scratch(memory_nbytes)), np.uint8)
+            block = fetched.reshape(-1, self.layout.row_nbytes)
+            flat[order[start:stop]] = block if len(block) == stop - start else block[ordered[start:stop] - first]
 
         runs = list(self.runs(ordered))
-        for _ in each(read, runs, min(self.place.requests, len(runs))):
+        for _ in map_parallel(read_run, runs, min(self.place.requests, len(runs))):
             pass
-        return out
+        return values
 
     def _checked(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        wanted = np.asarray(indices)
-        if wanted.size and wanted.dtype.kind not in "iu":
-            raise StoreError(f"{self.name}: row numbers are expected, {wanted.dtype} given; of a mask, take np.flatnonzero")
-        if wanted.size and (wanted.min() < 0 or wanted.max() >= self.shape[0]):
+        rows = np.asarray(indices)
+        if rows.size and rows.dtype.kind not in "iu":
             raise StoreError(
-                f"{self.name}: rows {wanted.min()} to {wanted.max()} asked for, it has rows 0 to {self.shape[0] - 1}"
+                f"{self.name}: row numbers are expected, {rows.dtype} given; turn a mask into rows with np.flatnonzero"
             )
-        return wanted.astype(np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= self.shape[0]):
+            raise StoreError(f"{self.name}: rows {rows.min()} to {rows.max()} asked for, it has rows 0 to {self.shape[0] - 1}")
+        return rows.astype(np.int64)
 
     @property
     def piece_rows(self) -> int:
@@ -191,46 +191,47 @@ class ArrayReader:
     def runs(self, ordered: np.ndarray) -> Iterator[tuple[int, int]]:
         """Ranges of `ordered` (ascending rows) to read at once: neighbours in one shard, at most `piece_rows` rows.
 
-        Where each read is a request, rows count as neighbours if their digests are: what lies between is read anyway, to be
-        compared. Such a range has no row twice.
+        Where each read is a request, rows count as neighbours if their digests are: what is between them is read anyway, to
+        be compared. No row appears twice in such a range.
         """
         if not len(ordered):
             return
         piece, shard_rows = self.piece_rows, self.layout.shard_rows
-        within = ordered % shard_rows // piece + ordered // shard_rows * (shard_rows // piece + 1)
+        piece_of = ordered % shard_rows // piece + ordered // shard_rows * (shard_rows // piece + 1)
         apart = np.diff(ordered) > 1
         if self.place.requests > 1:
             apart = (np.diff(ordered // self.layout.checked_rows) > 1) | (np.diff(ordered) == 0)
-        ends = np.flatnonzero(apart | (np.diff(within) != 0)) + 1
+        ends = np.flatnonzero(apart | (np.diff(piece_of) != 0)) + 1
         yield from pairwise([0, *ends.tolist(), len(ordered)])
 
     def fetch(self, start: int, stop: int, scratch: memoryview, direct: bool | None = False) -> memoryview:
-        """Bytes of the rows start…stop - 1, of one shard; they lie in `scratch` (of `scratch_nbytes`) or elsewhere.
+        """Bytes of the rows start…stop - 1, of one shard; they are in `scratch` (of `scratch_nbytes`) or elsewhere.
 
         Raises:
             StoreError: they are not those that were written.
         """
-        shard, first, last, file, unchecked = self._planned(start, stop, direct)
+        shard, first, last, file, unchecked = self._plan_read(start, stop, direct)
         checked, nbytes = self.layout.checked_rows, self.layout.row_nbytes
         # Whole pieces around what is wanted, as far as they are to be compared.
         begin = min(first, unchecked[0] * checked) if unchecked else first
         end = max(last, (unchecked[-1] + 1) * checked) if unchecked else last
-        read = file.read(begin * nbytes, (end - begin) * nbytes, scratch)
-        if len(read) != (end - begin) * nbytes:
-            raise self._ended(shard)
+        content = file.read(begin * nbytes, (end - begin) * nbytes, scratch)
+        if len(content) != (end - begin) * nbytes:
+            raise self._truncated_error(shard)
         for piece in unchecked:
-            at = (piece * checked - begin) * nbytes
-            self._compare(shard, piece, xxhash.xxh3_128_digest(read[at : at + checked * nbytes]), self._digests[shard])
-            self._seen[shard][piece] = 1
-        return read[(first - begin) * nbytes : (last - begin) * nbytes]
+            offset = (piece * checked - begin) * nbytes
+            digest = xxhash.xxh3_128_digest(content[offset : offset + checked * nbytes])
+            self._compare(shard, piece, digest, self._digests[shard])
+            self._compared[shard][piece] = 1
+        return content[(first - begin) * nbytes : (last - begin) * nbytes]
 
     def fetch_into(self, start: int, stop: int, views: list[memoryview], direct: bool | None = False) -> bool:
-        """As `fetch`, each row into its own memory at once; False if that cannot be done here.
+        """As `fetch`, each row straight into its own memory; False if that is not possible.
 
         Raises:
             StoreError: they are not those that were written.
         """
-        shard, first, last, file, unchecked = self._planned(start, stop, direct)
+        shard, first, last, file, unchecked = self._plan_read(start, stop, direct)
         checked = self.layout.checked_rows
         if unchecked and (first % checked or last % checked):
             return False  # their digests cover other rows too
@@ -241,57 +242,57 @@ class ArrayReader:
             for view in views[piece * checked - first : (piece + 1) * checked - first]:
                 digest.update(view)
             self._compare(shard, piece, digest.digest(), self._digests[shard])
-            self._seen[shard][piece] = 1
+            self._compared[shard][piece] = 1
         return True
 
-    def _planned(self, start: int, stop: int, direct: bool | None) -> tuple[int, int, int, ShardFile, Sequence[int]]:
-        """Where rows lie: shard, first row and one past the last in it, its file, and the pieces that are to be compared."""
+    def _plan_read(self, start: int, stop: int, direct: bool | None) -> tuple[int, int, int, ShardFile, Sequence[int]]:
+        """Where rows are: shard, first row and one past the last in it, its file, and the pieces that are to be compared."""
         shard = start // self.layout.shard_rows
         base, checked = shard * self.layout.shard_rows, self.layout.checked_rows
         first, last, file = start - base, stop - base, self._file(shard, direct)
         if self.verify == "never":
             return shard, first, last, file, ()
-        pieces, seen = range(first // checked, -(-last // checked)), self._seen_of(shard, file)
-        return shard, first, last, file, pieces if self.verify == "always" else [i for i in pieces if not seen[i]]
+        pieces, compared = range(first // checked, -(-last // checked)), self._compared_in(shard, file)
+        return shard, first, last, file, pieces if self.verify == "always" else [i for i in pieces if not compared[i]]
 
-    def _ended(self, shard: int) -> StoreError:
+    def _truncated_error(self, shard: int) -> StoreError:
         return StoreError(f"{self._path(shard)} ended while it was read; pull or extract it again")
 
     def _compare(self, shard: int, piece: int, digest: bytes, digests: bytes) -> None:
         if digest != digests[DIGEST_NBYTES * piece : DIGEST_NBYTES * (piece + 1)]:
-            raise self._damaged(shard, piece)
+            raise self._damage_error(shard, piece)
 
-    def _damaged(self, shard: int, piece: int | None = None) -> StoreError:
+    def _damage_error(self, shard: int, piece: int | None = None) -> StoreError:
         rows = "its tail"
         if piece is not None:
             first = self.layout.rows(shard)[0] + piece * self.layout.checked_rows
             last = min(first + self.layout.checked_rows, self.layout.rows(shard)[1]) - 1
             rows = f"rows {first} to {last}" if last >= first else "its padding"
         return StoreError(
-            f"{self._path(shard)} is damaged ({rows}): its bytes do not have the digest that was written down; "
+            f"{self._path(shard)} is damaged ({rows}): its bytes do not have the digest that was recorded; "
             "pull or extract it again, or see `beyondcls store repair`"
         )
 
-    def _seen_of(self, shard: int, file: ShardFile) -> bytearray:
-        """Which pieces of a shard were compared; its tail is, when it is first touched."""
-        if (seen := self._seen.get(shard)) is None:
+    def _compared_in(self, shard: int, file: ShardFile) -> bytearray:
+        """Which pieces of a shard were compared; its tail is compared when the shard is first touched."""
+        if (compared := self._compared.get(shard)) is None:
             with self._lock:
-                touched = self._touched.setdefault(shard, Lock())
-            with touched:  # threads that come at once wait for the first one: a tail is read once
-                if (seen := self._seen.get(shard)) is None:
+                tail_lock = self._tail_locks.setdefault(shard, Lock())
+            with tail_lock:  # other threads wait for the first one: a tail is read once
+                if (compared := self._compared.get(shard)) is None:
                     self._digests[shard] = self.tail(shard, file)
-                    seen = self._seen[shard] = bytearray(self.layout.n_digests(shard))
-        return seen
+                    compared = self._compared[shard] = bytearray(self.layout.n_digests(shard))
+        return compared
 
     def tail(self, shard: int, file: ShardFile) -> bytes:
-        """A shard's digests and index, compared with what zarr.json says of them.
+        """A shard's digests and index, compared with what zarr.json says about them.
 
         Raises:
             StoreError: they are damaged.
         """
         tail = read_tail(file, self.layout, shard)
         if xxhash.xxh3_128_hexdigest(tail) != self.shards[shard]["xxh3_128"]:
-            raise self._damaged(shard)
+            raise self._damage_error(shard)
         return tail
 
     def problem(self, shard: int) -> str | None:
@@ -317,11 +318,12 @@ class ArrayReader:
         memory = scratch(piece + 2 * ALIGNMENT)
         for begin in range(0, data_nbytes := layout.data_nbytes(shard), piece):
             nbytes = min(piece, data_nbytes - begin)
-            read = file.read(begin, nbytes, memory)
-            if len(read) != nbytes:
-                raise self._ended(shard)
-            for at in range(0, nbytes, step):
-                self._compare(shard, (begin + at) // step, xxhash.xxh3_128_digest(read[at : at + step]), digests)
+            content = file.read(begin, nbytes, memory)
+            if len(content) != nbytes:
+                raise self._truncated_error(shard)
+            for offset in range(0, nbytes, step):
+                digest = xxhash.xxh3_128_digest(content[offset : offset + step])
+                self._compare(shard, (begin + offset) // step, digest, digests)
 
     def _path(self, shard: int) -> str:
         return self.place.address(self.layout.file(shard))

@@ -1,4 +1,4 @@
-"""Where the rows of an array lie: chunks, shards and their bytes (docs/store-format.md, "Index arithmetic")."""
+"""Where the rows of an array are: chunks, shards and their bytes (docs/store-format.md, "Index arithmetic")."""
 
 import json
 import math
@@ -11,13 +11,13 @@ import google_crc32c
 import numpy as np
 import xxhash
 
-ATTRIBUTE = "beyondcls"  # where our attributes stand in a zarr.json
+ATTRIBUTE = "beyondcls"  # the key of our attributes in a zarr.json
 # Every feature set has a group of each kind, so that a pipeline can name them all; it is empty where an encoder has none.
 KINDS = ("images", "patch", "cls", "registers", "statistics", "attention", "norm")
 CHUNK_ROWS = 32
 CHECKED_NBYTES = 1 << 16  # a digest covers about as many bytes: less would cost space, more would make single rows slow
 DTYPES = ("float16", "float32", "float64", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))
-ABSENT = np.uint64(2**64 - 1)  # index entry of an inner chunk that lies beyond the array
+ABSENT = np.uint64(2**64 - 1)  # index entry of an inner chunk beyond the end of the array
 DIGEST_NBYTES = 16
 DIGEST = "images/digest"  # name of the array of digests of images, which older sets lack
 
@@ -62,7 +62,7 @@ class ArrayLayout:
             "indexed": [c["name"] for c in settings["index_codecs"]] == ["bytes", "crc32c"],
             "file names": meta["chunk_key_encoding"] == {"name": "default", "configuration": {"separator": "/"}},
         }
-        if wrong := [what for what, holds in as_expected.items() if not holds]:
+        if wrong := [name for name, holds in as_expected.items() if not holds]:
             raise ValueError(f"not as this store writes it: {', '.join(wrong)}")
         codec = meta.get("attributes", {}).get(ATTRIBUTE, {}).get("codec")
         return cls(name, tuple(shape), dtype.name, tuple(meta.get("dimension_names") or ()), grid[0], chunk[0], codec)
@@ -92,7 +92,7 @@ class ArrayLayout:
             "storage_transformers": [],
             "attributes": {ATTRIBUTE: {**({"codec": self.codec} if self.codec else {}), **attributes}},
         }
-        return encoded(meta)
+        return json_bytes(meta)
 
     @property
     def n_shards(self) -> int:
@@ -105,8 +105,8 @@ class ArrayLayout:
     @cached_property
     def checked_rows(self) -> int:
         """Rows that share a digest: the fewest that have 64 KiB, a power of two, at most a chunk."""
-        enough = 1 << max(0, math.ceil(CHECKED_NBYTES / self.row_nbytes) - 1).bit_length()
-        return enough if enough < self.chunk_rows and self.chunk_rows % enough == 0 else self.chunk_rows
+        n_rows = 1 << max(0, math.ceil(CHECKED_NBYTES / self.row_nbytes) - 1).bit_length()
+        return n_rows if n_rows < self.chunk_rows and self.chunk_rows % n_rows == 0 else self.chunk_rows
 
     def rows(self, shard: int) -> tuple[int, int]:
         """First row and one past the last row of a shard."""
@@ -158,7 +158,7 @@ class ArrayLayout:
         return self.digests(data, padding) + self.index(shard)
 
     def digests(self, data: memoryview, padding: memoryview) -> bytes:
-        """XXH3-128 of every `checked_rows` rows of a shard, one behind the other, 16 bytes each."""
+        """XXH3-128 of every `checked_rows` rows of a shard, one after the other, 16 bytes each."""
         step, digests = self.checked_rows * self.row_nbytes, bytearray()
         for start in range(0, len(data) + len(padding), step):
             digest = xxhash.xxh3_128(data[start : start + step])
@@ -179,16 +179,16 @@ def count_nonfinite(values: np.ndarray) -> int:
     return sum(int(np.count_nonzero((flat[i : i + (1 << 18)] & mask) == mask)) for i in range(0, len(flat), 1 << 18))
 
 
-def encoded(meta: Mapping[str, Any]) -> bytes:
+def json_bytes(meta: Mapping[str, Any]) -> bytes:
     """The bytes of a zarr.json."""
     return (json.dumps(meta, indent=1) + "\n").encode()
 
 
-GROUP = encoded({"zarr_format": 3, "node_type": "group", "attributes": {}})  # zarr.json of every group but the outermost
+GROUP = json_bytes({"zarr_format": 3, "node_type": "group", "attributes": {}})  # zarr.json of every group but the outermost
 
 
 def groups_of(names: Sequence[str]) -> list[str]:
-    """Paths of all groups below the outermost: the kinds, and what stands between them and the arrays."""
+    """Paths of all groups below the outermost: the kinds, and what is between them and the arrays."""
     between = {"/".join(parts[:i]) for name in names for parts in [name.split("/")] for i in range(1, len(parts))}
     return sorted({*KINDS, *between})
 

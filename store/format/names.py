@@ -1,9 +1,9 @@
-"""Names of arrays: KIND, or KIND/WHAT, then /blockB and /viewV where an array has them, and -scale behind a codec's scales."""
+"""Names of arrays: KIND, or KIND/WHAT, then /blockB and /viewV where an array has them, and the suffix -scale for scales."""
 
 import re
 from dataclasses import dataclass
 
-SCALE = "-scale"  # what the name of an array's scales ends with
+SCALE = "-scale"  # suffix of the name of an array's scales
 NUMBERED = re.compile(r"(block|view)(0|[1-9][0-9]{0,8})", re.ASCII)
 
 
@@ -14,7 +14,7 @@ class ArrayName:
     Attributes:
         kind: the folder of the set that has the array, one of KINDS in what this program writes.
         what: a statistic, a row of attention, a field of the images; empty for tokens.
-        block, view: counted from 0; None where the array is of none.
+        block, view: counted from 0; None where the array belongs to none.
         is_scale: it holds the scales of the array of the same name without SCALE.
     """
 
@@ -25,8 +25,8 @@ class ArrayName:
     is_scale: bool = False
 
     @classmethod
-    def of(cls, name: str) -> "ArrayName":
-        """The parts of any name; `str` of them is the name again."""
+    def parse(cls, name: str) -> "ArrayName":
+        """The parts of any name; `str` joins them again."""
         main = name.removesuffix(SCALE)
         kind, *parts = main.split("/")
         numbers: dict[str, int] = {}

@@ -1,23 +1,23 @@
-"""How an encoder was trained: its feature sets say it, and what is measured on them passes it on to the report."""
+"""How an encoder was trained: its feature sets record it, and results measured on them carry it to the report."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# By these the report compares encoders. iBOT does the first two, and stands where the paper puts it (appendix C.1, v2); DINOv2
-# and DINOv3, which do both too and are in none of its tables, are of no family.
+# The report compares encoders by these. iBOT does the first two, and is where the paper puts it (appendix C.1, v2); DINOv2 and
+# DINOv3, which do both too and are in none of its tables, have no family.
 MASKED, JOINT, LABELS = "masked image modelling", "joint embedding", "labels"
-UNTRAINED = "untrained"  # what a user says of random weights that come from a file
+UNTRAINED = "untrained"  # what a user declares of random weights that come from a file
 FAMILIES = (MASKED, JOINT, LABELS, UNTRAINED)
 
 
 @dataclass(frozen=True)
 class Pretraining:
-    """Attributes of a feature set, and fields of the JSON that is made of it, by the same names.
+    """Attributes of a feature set, and fields of the JSON that is computed from it, by the same names.
 
     Attributes:
-        family: one of FAMILIES; empty where it is of several of them, or not known.
-        random_seed: from which the weights were drawn; None where they were not, or it is not known from which.
+        family: one of FAMILIES; empty where several apply, or it is not known.
+        random_seed: from which the weights were drawn; None where they were not drawn, or the seed is not known.
     """
 
     family: str = ""
@@ -40,15 +40,15 @@ class Pretraining:
         return asdict(self)
 
     @classmethod
-    def of(cls, written: Mapping[str, Any]) -> "Pretraining | None":
-        """What was written down, beside whatever else; None in what is older than these fields.
+    def from_dict(cls, values: Mapping[str, Any]) -> "Pretraining | None":
+        """From the fields among others; None where the values are older than these fields.
 
         Raises:
-            ValueError: they hold something else.
+            ValueError: the fields have wrong types.
         """
-        if "family" not in written:
+        if "family" not in values:
             return None
-        family, seed = written["family"], written.get("random_seed")
+        family, seed = values["family"], values.get("random_seed")
         if not isinstance(family, str) or not (seed is None or type(seed) is int):
             raise ValueError(f"family is {family!r} and random_seed {seed!r}, expected a text and a whole number or null")
         return cls(family, seed)
@@ -58,6 +58,6 @@ UNKNOWN = Pretraining()
 NAMES = tuple(UNKNOWN.to_dict())
 
 
-def passed_on(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """What a feature set says of it, for the JSON of what is made of the set; nothing of an older one."""
+def pretraining_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """A feature set's own fields of this kind, for the JSON of results computed from it; empty for an older set."""
     return {name: attributes[name] for name in NAMES if name in attributes}

@@ -13,7 +13,7 @@ import xxhash
 
 from store.errors import StoreError, unknown
 from store.format.array import VERIFY, ArrayReader, Verify
-from store.format.layout import ATTRIBUTE, GROUP, encoded
+from store.format.layout import ATTRIBUTE, GROUP, json_bytes
 from store.format.names import SCALE, ArrayName, kind_of
 from store.format.spec import FORMAT_VERSION, FeatureSpec
 from store.places import LocalFolder, place_at
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 class FeatureStore:
     """One feature set on disk: the features of one encoder for one data set.
 
-    A copy may lack whole kinds (`patch`, `cls`, …): pulling only what a probe reads is meant to work. What is there must be
-    complete.
+    A copy may lack whole kinds (`patch`, `cls`, …): pulling only what a probe reads is meant to work. Kinds that are present
+    must be complete.
 
     Attributes:
         place: where it is.
-        spec: what it holds (FeatureSpec).
+        spec: its description (FeatureSpec).
         attributes: `encoder` (name), `classes` (names or None), `invalid` (rows recorded as unreadable), `norm_eps`.
         arrays: the arrays whose kind is in this copy, by name, e.g. `patch/block5/view0`.
     """
@@ -57,7 +57,7 @@ class FeatureStore:
             key: the key it must have; any by default.
             verify: compare rows with their digest when this process first reads them ("first"), each time ("always") or
                 "never".
-            cache: keeps on this machine's disk what is read from an object store; of no use for a local folder.
+            cache: keeps on this machine's disk what is read from an object store; ignored for a local folder.
 
         Raises:
             StoreError: not a feature set, another key or format version, edited metadata, missing or cut shards.
@@ -66,12 +66,12 @@ class FeatureStore:
             raise StoreError(unknown("verify", verify, VERIFY))
         store = cls.describe(path, key, verify)
         if cache is not None and not isinstance(store.place, LocalFolder):
-            from store.places.cached import through
+            from store.places.cached import cached_place
 
-            store.place = through(cache, store.place, store.spec.key, store.attributes["digest"])
-        there = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
-        store.expect(there)
-        for name in there:
+            store.place = cached_place(cache, store.place, store.spec.key, store.attributes["digest"])
+        present = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
+        store.expect(present)
+        for name in present:
             store.add(name)
         for array in store.arrays.values():
             scale = array.scale.layout if array.scale is not None else None
@@ -87,7 +87,7 @@ class FeatureStore:
         """A feature set whose description was checked, but none of its arrays yet: `arrays` is empty.
 
         Raises:
-            StoreError: as `open`, as far as the group's zarr.json tells.
+            StoreError: as `open`, as far as the group's zarr.json shows.
         """
         place = place_at(path)
         spec, attributes = _describe(place)
@@ -105,7 +105,7 @@ class FeatureStore:
         return cls(place, spec, attributes, verify)
 
     def expect(self, names: Sequence[str]) -> None:
-        """Arrays that will be added: their descriptions can be fetched at once."""
+        """Announce arrays that will be added, so that their descriptions can be fetched together."""
         parts = [name.split("/") for name in names]
         self.place.expect({f"{'/'.join(p[:i])}/zarr.json" for p in parts for i in range(1, len(p) + 1)})
 
@@ -113,7 +113,7 @@ class FeatureStore:
         """Open one of the arrays that the description names.
 
         Raises:
-            StoreError: its zarr.json is missing, was changed, or is not of this format.
+            StoreError: its zarr.json is missing, was changed, or is not in this format.
         """
         parts = name.split("/")
         for group in ("/".join(parts[:i]) for i in range(1, len(parts))):
@@ -147,10 +147,10 @@ class FeatureStore:
         """Its folder.
 
         Raises:
-            StoreError: it lies in an object store, where this cannot be done.
+            StoreError: it is in an object store, where this cannot be done.
         """
         if not isinstance(self.place, LocalFolder):
-            raise StoreError(f"{self.place.address()} is no local folder; copy it here first")
+            raise StoreError(f"{self.place.address()} is not a local folder; copy it to one first")
         return self.place.folder
 
     @property
@@ -197,9 +197,9 @@ class FeatureStore:
             raise StoreError(
                 f"{self.where} has no array {name!r}; it has: {', '.join(written)}. Extract with that block or view"
             )
-        described = {"cls": "[cls] tokens", "patch": "patch tokens", "attention": "attention maps"}.get(kind, repr(kind))
+        title = {"cls": "[cls] tokens", "patch": "patch tokens", "attention": "attention maps"}.get(kind, repr(kind))
         raise StoreError(
-            f"{self.where} has no {described} (it has: {', '.join(self.extracted_kinds)}); "
+            f"{self.where} has no {title} (it has: {', '.join(self.extracted_kinds)}); "
             "choose an aggregator that reads something else, or extract with an encoder that has them"
         )
 
@@ -209,13 +209,13 @@ class FeatureStore:
         return self.array(str(ArrayName(kind, "", chosen, view)))
 
     def attention(self, row: str, block: int | None = None, view: int = 0) -> ArrayReader:
-        """A row of one block's attention over the patches, [N, H, T]: that of [cls] ("cls") or of the centre patch ("centre").
+        """A row of one block's attention over the patches, [N, H, T]: of [cls] ("cls") or of the centre patch ("centre").
 
         Args:
             block: `map_block` by default.
 
         Raises:
-            StoreError: that block's map is not stored; names those that are.
+            StoreError: that block's map is not stored; the message names those that are.
         """
         stored, chosen = self.map_blocks(row), self.map_block(row) if block is None else block
         if stored and chosen not in stored:
@@ -230,13 +230,13 @@ class FeatureStore:
     def map_blocks(self, row: str) -> tuple[int, ...]:
         """Blocks of which a row of attention is kept, ascending.
 
-        Older sets keep the last block's alone. A copy without statistics does not tell how many blocks there are: there it
-        is taken to be the deepest whose tokens are kept.
+        Older sets keep the last block's alone. A copy without statistics does not show how many blocks there are: the
+        last is then taken to be the deepest whose tokens are kept.
         """
         return self.spec.map_blocks(row, self.spec.blocks[-1] if self.n_blocks is None else self.n_blocks - 1)
 
     def map_block(self, row: str) -> int:
-        """The deepest block of which tokens are kept, or if its map is not, the deepest of which there is one."""
+        """The deepest block whose tokens are kept, or if its map is not, the deepest whose map is."""
         deepest, stored = self.spec.blocks[-1], self.map_blocks(row)
         return deepest if deepest in stored or not stored else stored[-1]
 
@@ -251,7 +251,7 @@ class FeatureStore:
         return {name: self.array(name).rows(indices) for name in chosen}
 
     def zarr(self) -> "zarr.Group":
-        """The set as zarr-python opens it, for what else builds on Zarr: nothing is checked, values stay as they are stored."""
+        """The set as zarr-python opens it, for other software: nothing is checked, values stay as they are stored."""
         import zarr
 
         return zarr.open_group(self.where, mode="r")
@@ -278,12 +278,12 @@ class FeatureStore:
             StoreError: the data set has no boxes.
         """
         corners, labels = (self.array(f"images/{name}").rows([row])[0] for name in ("boxes", "box_label"))
-        there = corners[:, 2] >= 0
-        return corners[there], labels[there]
+        is_box = corners[:, 2] >= 0  # shorter lists of boxes are padded with -1
+        return corners[is_box], labels[is_box]
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """[N] bool: false for images that could not be read and were recorded instead."""
+        """[N] bool: false for images that could not be read and were recorded as such."""
         return self.array("images/valid").all().astype(bool)
 
     @cached_property
@@ -308,18 +308,18 @@ def _describe(place: Place) -> tuple[FeatureSpec, dict[str, Any]]:
     try:
         meta = json.loads(text)
         attributes = meta["attributes"][ATTRIBUTE]
-        described, names, _ = attributes["spec"], list(attributes["arrays"].keys()), attributes["key"]
-        if (version := described["format_version"]) != FORMAT_VERSION:
+        spec_fields, names, _ = attributes["spec"], list(attributes["arrays"].keys()), attributes["key"]
+        if (version := spec_fields["format_version"]) != FORMAT_VERSION:
             raise StoreError(f"{where} has format version {version}, this program reads {FORMAT_VERSION}; extract it again")
         if text != with_digest(meta):
             raise StoreError(f"{file} was changed since the feature set was written; pull or extract it again")
-        spec = FeatureSpec.from_dict(described)
+        spec = FeatureSpec.from_dict(spec_fields)
         _ = spec.key, len(attributes.get("classes") or ()), [note["row"] for note in attributes["invalid"]]
     except StoreError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{file} does not describe a feature set ({error!r}); pull or extract it again") from error
-    if not all(_inside(name) for name in names):
+    if not all(_is_safe_name(name) for name in names):
         raise StoreError(f"{file} names arrays outside its folder; do not use this store")
     return spec, attributes
 
@@ -334,9 +334,9 @@ def with_digest(meta: Mapping[str, Any]) -> bytes:
     """The bytes of the group's zarr.json with `digest` among our attributes: XXH3-128 of them with 32 zeros in its place."""
     attributes = {**meta["attributes"][ATTRIBUTE], "digest": "0" * 32}
     blank = {**meta, "attributes": {**meta["attributes"], ATTRIBUTE: attributes}}
-    attributes["digest"] = xxhash.xxh3_128_hexdigest(encoded(blank))
-    return encoded(blank)
+    attributes["digest"] = xxhash.xxh3_128_hexdigest(json_bytes(blank))
+    return json_bytes(blank)
 
 
-def _inside(name: str) -> bool:
+def _is_safe_name(name: str) -> bool:
     return re.fullmatch(r"[\w-]{1,100}(/[\w-]{1,100})*", name, re.ASCII) is not None

@@ -9,7 +9,7 @@ from typing import Any
 from store.errors import StoreError
 
 FORMAT_VERSION = 2
-DATA_FIELDS = ("data", "n_images")  # what describes the data set, not the encoder
+DATA_FIELDS = ("data", "n_images")  # fields that describe the data set, not the encoder
 # What may differ between a feature set and one that extends it: more of the same encoder's features of the same images.
 EXTENDABLE_FIELDS = (*DATA_FIELDS, "blocks", "statistics", "maps", "n_views")
 
@@ -47,22 +47,22 @@ class FeatureSpec:
 
     def map_blocks(self, row: str, last: int) -> tuple[int, ...]:
         """Blocks of which a row of attention ("cls", "centre") is kept. `last`: the encoder's last block."""
-        named = [name.partition("/block")[::2] for name in self.maps]
-        return tuple(sorted(int(block) if block else last for of, block in named if of == row))
+        named = [name.partition("/block")[::2] for name in self.maps]  # (row, block)
+        return tuple(sorted(int(block) if block else last for stored_row, block in named if stored_row == row))
 
     def differences(self, other: "FeatureSpec") -> list[str]:
         """Names of the fields in which the two differ."""
         ours, theirs = self.to_dict(), other.to_dict()
         return [name for name in ours if ours[name] != theirs[name]]
 
-    def explained(self, other: "FeatureSpec", without: Sequence[str] = ()) -> str:
-        """The same in words, of the transform with the values: `dtype, transform (crop_pct 0.9 and 0.875)`."""
+    def explained(self, other: "FeatureSpec", ignored: Sequence[str] = ()) -> str:
+        """The same as text, with the values where transforms differ: `dtype, transform (crop_pct 0.9 and 0.875)`."""
         names = []
-        for name in (n for n in self.differences(other) if n not in without):
+        for name in (n for n in self.differences(other) if n not in ignored):
             if name == "transform":
                 ours, theirs = self.to_dict()[name], other.to_dict()[name]
-                apart = [n for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)]
-                name += f" ({'; '.join(f'{n} {_text(ours.get(n))} and {_text(theirs.get(n))}' for n in apart)})"
+                differing = [n for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)]
+                name += f" ({'; '.join(f'{n} {_text(ours.get(n))} and {_text(theirs.get(n))}' for n in differing)})"
             names.append(name)
         return ", ".join(names)
 
@@ -77,9 +77,9 @@ class FeatureSpec:
         Raises:
             StoreError: fields are missing or unknown.
         """
-        expected, given = {f.name for f in fields(cls)}, set(values)
-        if given != expected:
-            wrong = f"missing {sorted(expected - given)}, unknown {sorted(given - expected)}"
+        expected, names = {f.name for f in fields(cls)}, set(values)
+        if names != expected:
+            wrong = f"missing {sorted(expected - names)}, unknown {sorted(names - expected)}"
             raise StoreError(
                 f"the description of a feature set has the wrong fields: {wrong}; was it written by another version?"
             )

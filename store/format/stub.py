@@ -1,4 +1,4 @@
-"""What stands for a feature set whose arrays lie elsewhere: its group's zarr.json, and a folder for each kind, all empty."""
+"""A stand-in for a feature set whose arrays are elsewhere: its group's zarr.json, and a folder for each kind, all empty."""
 
 import os
 from pathlib import Path
@@ -20,9 +20,9 @@ def is_stub(folder: Path) -> bool:
 
 
 def holds_only(folder: Path, *names: str) -> bool:
-    """Whether no file but these, by their path inside it, is in a folder or below it; halves that a kill has left aside."""
+    """Whether a folder and those below it hold no file but these, by path inside it; halves left by a kill don't count."""
     for where, _, files in os.walk(folder):
-        there = (Path(where, file).relative_to(folder).as_posix() for file in files if not file.endswith(PARTIAL))
-        if any(name not in names for name in there):
+        paths = (Path(where, file).relative_to(folder).as_posix() for file in files if not file.endswith(PARTIAL))
+        if any(name not in names for name in paths):
             return False
     return not folder.is_file()

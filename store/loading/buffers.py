@@ -12,10 +12,10 @@ from store.places.aligned import ALIGNMENT, aligned_memory
 class Pool:
     """Page-aligned buffers; one goes back to the pool when the last tensor on it is gone.
 
-    Who keeps a tensor keeps its memory: another buffer is made then, and nothing is overwritten.
+    Code that keeps a tensor keeps its memory: another buffer is made then, and nothing is overwritten.
 
     Args:
-        pinned: memory from which a CUDA device copies by itself.
+        pinned: page-locked memory, from which a CUDA device copies by itself.
     """
 
     def __init__(self, pinned: bool = False):
@@ -28,7 +28,7 @@ class Pool:
         free = self._free.setdefault(nbytes, [])
         memory = free.pop() if free else self._make(nbytes)
         view = np.frombuffer(memory, np.uint8, nbytes)  # type: ignore[call-overload]
-        weakref.finalize(view, _back, free, memory).atexit = False
+        weakref.finalize(view, _give_back, free, memory).atexit = False
         return torch.from_numpy(view)
 
     def _make(self, nbytes: int) -> object:
@@ -40,5 +40,5 @@ class Pool:
         return raw[skip : skip + nbytes]
 
 
-def _back(free: list[object], memory: object) -> None:
+def _give_back(free: list[object], memory: object) -> None:
     free.append(memory)

@@ -9,7 +9,7 @@ from store.codecs import SCALE, get_codec
 from store.format.array import ArrayReader
 from store.loading.buffers import Pool
 
-Key = tuple[str, str]  # name of an array in the batch, and "" for itself or SCALE for its scales
+Key = tuple[str, str]  # name of an array in the batch, then "" for the array itself or SCALE for its scales
 
 
 def parts_of(arrays: Mapping[str, Sequence[ArrayReader]]) -> dict[Key, list[ArrayReader]]:
@@ -22,13 +22,13 @@ def parts_of(arrays: Mapping[str, Sequence[ArrayReader]]) -> dict[Key, list[Arra
     return parts
 
 
-def decoded(array: ArrayReader, main: Tensor, scale: Tensor | None, dtype: torch.dtype | None, pool: Pool) -> Tensor:
+def decode_rows(array: ArrayReader, main: Tensor, scale: Tensor | None, dtype: torch.dtype | None, pool: Pool) -> Tensor:
     """Values [B, ...] of stored rows, on their device.
 
     Args:
         main: [B, row_nbytes] uint8; `scale` likewise, of the array's scales.
-        dtype: of floating-point values; None for that which the codec gives.
-        pool: gives memory on the CPU, where fresh memory is slow.
+        dtype: of floating-point values; None leaves that of the codec.
+        pool: for memory on the CPU, where fresh memory is slow.
     """
     codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
     values = _rows(main, codec.stored if codec else None, array)

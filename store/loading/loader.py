@@ -14,10 +14,10 @@ from torch import Tensor
 from store.errors import StoreError
 from store.format.array import ArrayReader
 from store.loading.buffers import Pool
-from store.loading.decode import SCALE, decoded, parts_of
+from store.loading.decode import SCALE, decode_rows, parts_of
 from store.loading.gpu import on_gpu
 from store.loading.order import Order, random_views, shuffle_quality
-from store.loading.placement import Placement, place
+from store.loading.placement import Placement, choose_placement
 from store.loading.resident import Resident
 from store.loading.stream import WINDOWS, Stream
 
@@ -47,19 +47,19 @@ class Loader:
         arrays: name in the batch -> array, of one feature set or several; or a list of arrays, one for each view: each epoch
             then reads a random view of each image, the same one in all arrays that have views.
         labels: [N] or [N, C], handed out as `label`.
-        rows: which images, all by default; rows that are not valid belong left out here.
+        rows: which images, all by default; leave out rows that are not valid.
         joined: name -> [N] row of that array for each image, where it is another set in another order (`store.join`).
         batch_size: images per batch; the last may be short.
         shuffle: a new order each epoch; else the order of `rows`.
         device: where batches are wanted.
         placement: "device", "memory", "stream", or "auto": the first that fits. `reason` says what was chosen and why.
-        dtype: of floating arrays in a batch; None leaves them as their codec gives them (float16 for float16).
+        dtype: of floating arrays in a batch; None leaves them as their codec decodes them (float16 for float16).
         block_rows: neighbours that stay together when streaming; by default as many as make a MiB, or 8 MiB where each
-            block is a request to an object store. Equal blocks and buffers give equal epochs, wherever the set lies.
+            block is a request to an object store. Equal blocks and buffers give equal epochs, wherever the set is.
         buffer_nbytes: memory for streaming, 256 MiB by default, and 1 GiB where blocks are 8 MiB. A third of it is the window
             in which rows are mixed, a batch at least.
         shards_at_once: shards that are mixed when streaming; all by default.
-        threads: that read.
+        threads: number of threads that read.
         direct: bypass the page cache; by default for files that are not in it.
         rank, world_size: this process reads its own shards; all ranks get equally many batches.
 
@@ -91,18 +91,18 @@ class Loader:
         rank: int = 0,
         world_size: int = 1,
     ):
-        self._views = {name: [of] if isinstance(of, ArrayReader) else list(of) for name, of in arrays.items()}
+        self._views = {name: [a] if isinstance(a, ArrayReader) else list(a) for name, a in arrays.items()}
         self.arrays, self.joined = {name: views[0] for name, views in self._views.items() if views}, dict(joined or {})
         self.rows = np.arange(len(labels)) if rows is None else np.asarray(rows)
         if not len(self.rows):
-            self.rows = self.rows.astype(np.int64)  # an empty list has no type of its own
+            self.rows = self.rows.astype(np.int64)  # an empty list would be an array of floats
         self._check(labels, batch_size, rank, world_size)
         self.batch_size, self.device, self.dtype, self.direct = batch_size, torch.device(device), dtype, direct
         self.labels = torch.from_numpy(np.asarray(labels))
         self.stats = Stats()
         self.n_views = max(map(len, self._views.values()))
         self.nbytes = sum(views[0].layout.row_nbytes for views in parts_of(self._views).values()) * len(self.rows)
-        self.places, self.reason = place(self._views, len(self.rows), self.device, placement)
+        self.places, self.reason = choose_placement(self._views, len(self.rows), self.device, placement)
         streamed = [self.arrays[name] for name, where in self.places.items() if where == "stream"]
         widest = max(streamed or self.arrays.values(), key=lambda array: array.nbytes)
         self.placement = self.places[next(name for name, array in self.arrays.items() if array is widest)]
@@ -115,7 +115,7 @@ class Loader:
         self.order = Order(
             self.rows,
             widest.layout.shard_rows,
-            # Fully shuffled where rows need not be read one behind the other.
+            # Fully shuffled where rows need not be read one after the other.
             (block_rows or widest.block_rows) if streamed else 1,
             max(1, window) * batch_size if streamed else max(1, len(self.rows)),
             shuffle,
@@ -124,7 +124,7 @@ class Loader:
             world_size,
         )
         self.n_rows = self.order.n_rows
-        self._at: dict[str, Any] = {"seed": 0, "batch": 0}
+        self._position: dict[str, Any] = {"seed": 0, "batch": 0}
         self._load()
 
     def _check(self, labels: np.ndarray, batch_size: int, rank: int, world_size: int) -> None:
@@ -135,7 +135,7 @@ class Loader:
         if not 0 <= rank < world_size:
             raise StoreError(f"rank is {rank}, expected 0 to {world_size - 1} (world_size is {world_size})")
         if len(self.rows) and self.rows.dtype.kind not in "iu":
-            raise StoreError(f"row numbers are expected, {self.rows.dtype} given; of a mask, take np.flatnonzero")
+            raise StoreError(f"row numbers are expected, {self.rows.dtype} given; turn a mask into rows with np.flatnonzero")
         if len(self.rows) and (self.rows.min() < 0 or self.rows.max() >= len(labels)):
             raise StoreError(f"rows {self.rows.min()} to {self.rows.max()} are asked for, but there are {len(labels)} labels")
         counts = {len(views) for views in self._views.values()}
@@ -143,8 +143,8 @@ class Loader:
             counted = ", ".join(f"{name} has {len(views)}" for name, views in self._views.items())
             raise StoreError(f"arrays have different numbers of views ({counted}); give as many of each, or one")
         for views in self._views.values():
-            if others := [view for view in views[1:] if view.layout.shape != views[0].layout.shape]:
-                raise StoreError(f"{others[0].name} has another shape than {views[0].name}; are they views of one array?")
+            if different := [view for view in views[1:] if view.layout.shape != views[0].layout.shape]:
+                raise StoreError(f"{different[0].name} has another shape than {views[0].name}; are they views of one array?")
         for name, array in self.arrays.items():
             n = len(self.joined[name]) if name in self.joined else array.shape[0]
             if n != len(labels):
@@ -167,7 +167,7 @@ class Loader:
         return -(-self.n_rows // self.batch_size)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs to make the same loader; what is kept is read again there."""
+        """What another process needs to make the same loader; resident features are read again there."""
         return {k: v for k, v in self.__dict__.items() if k not in ("_pool", "_resident", "_stream")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -181,7 +181,7 @@ class Loader:
     @property
     def state(self) -> dict[str, Any]:
         """Where the running epoch stands: `resume` goes on with the batch after the last one handed out."""
-        return dict(self._at)
+        return dict(self._position)
 
     def resume(self, state: Mapping[str, Any]) -> Iterator[dict[str, Tensor]]:
         """The rest of an epoch, from a `state`.
@@ -192,7 +192,7 @@ class Loader:
         try:
             seed, batch = int(state["seed"]), int(state["batch"])
         except (KeyError, TypeError, ValueError) as error:
-            raise StoreError(f"{state!r} is no state of a loader; expected seed and batch") from error
+            raise StoreError(f"{state!r} is not the state of a loader; expected seed and batch") from error
         if not 0 <= batch <= len(self):
             raise StoreError(f"the state is at batch {batch}, but there are {len(self)}; it belongs to another loader")
         return self.epoch(seed, batch)
@@ -202,15 +202,15 @@ class Loader:
 
         Batches hold the arrays [B, ...], `label` [B, ...] and `row` [B] int64, the row of each image.
         """
-        self._at = {"seed": seed, "batch": start}
+        self._position = {"seed": seed, "batch": start}
         began, row_nbytes = time.perf_counter(), self.nbytes // max(1, len(self.rows))
         stored = self._stored_batches(seed, start)
-        # What is kept on the device is there already; all else is copied to a GPU on a stream of its own.
+        # Features on the device are there already; all others are copied to a GPU on a separate stream.
         copied = self.device.type == "cuda" and "device" not in self.places.values()
-        batches = on_gpu(stored, self.device, self._decoded) if copied else map(self._decoded, stored)
+        batches = on_gpu(stored, self.device, self._decode) if copied else map(self._decode, stored)
         try:
             for batch in batches:
-                self._at["batch"] += 1
+                self._position["batch"] += 1
                 self.stats.n_batches += 1
                 self.stats.nbytes += len(batch["row"]) * row_nbytes
                 yield batch
@@ -253,20 +253,20 @@ class Loader:
         """[N] int64: which view of each image an epoch reads, fixed by its seed; None where there is one view."""
         return torch.from_numpy(random_views(seed, self.n_views, len(self.labels))) if self.n_views > 1 else None
 
-    def _decoded(self, stored: dict[Any, Tensor]) -> dict[str, Tensor]:
+    def _decode(self, stored: dict[Any, Tensor]) -> dict[str, Tensor]:
         values = {
-            name: decoded(array, stored[name, ""], stored.get((name, SCALE)), self.dtype, self._pool)
+            name: decode_rows(array, stored[name, ""], stored.get((name, SCALE)), self.dtype, self._pool)
             for name, array in self.arrays.items()
         }
         return {**values, "label": stored["label"], "row": stored["row"]}
 
     def _load(self) -> None:
-        """Read what is kept, and be ready to read the rest."""
+        """Read the resident features, and be ready to stream the rest."""
         self._pool = Pool(pinned=self.device.type == "cuda")
         parts = parts_of(self._views)
         streamed = {key: part for key, part in parts.items() if self.places[key[0]] == "stream"}
-        kept = {key: part for key, part in parts.items() if key not in streamed}
+        resident = {key: part for key, part in parts.items() if key not in streamed}
         home = self.device if "device" in self.places.values() else torch.device("cpu")
         common = self._pool, self.threads, self.direct
         self._stream = Stream(streamed, self.joined, *common) if streamed else None
-        self._resident = Resident(kept, self.joined, self.rows, len(self.labels), home, *common) if kept else None
+        self._resident = Resident(resident, self.joined, self.rows, len(self.labels), home, *common) if resident else None

@@ -18,9 +18,9 @@ def free_memory(device: torch.device) -> int:
 
 def _limits() -> list[tuple[Path, Path, Path]]:
     """Files with limit, use and statistics of the control groups (versions 1 and 2) that this process is in."""
-    mount, own = ROOT / "sys/fs/cgroup", ROOT / "proc/self/cgroup"
+    mount, process_groups = ROOT / "sys/fs/cgroup", ROOT / "proc/self/cgroup"
     files = []
-    for line in own.read_text().splitlines() if own.is_file() else ():
+    for line in process_groups.read_text().splitlines() if process_groups.is_file() else ():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             base, names = mount, ("memory.max", "memory.current")
@@ -36,7 +36,7 @@ def _limits() -> list[tuple[Path, Path, Path]]:
 
 
 def _below_limit(limit: Path, use: Path, statistics: Path) -> int | None:
-    """Bytes below a limit; None without one. Cached files count as free: they give way."""
+    """Bytes below a limit; None without one. Cached files count as free: they are evicted."""
     try:
         allowed = int(limit.read_text())
         cached = sum(

@@ -1,4 +1,4 @@
-"""In which order an epoch visits the rows: by blocks of neighbours, mixed inside windows."""
+"""The order in which an epoch visits the rows: by blocks of neighbours, mixed inside windows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,9 +79,9 @@ class Order:
 
 
 def _share(counts: np.ndarray, turn: np.ndarray, world_size: int) -> np.ndarray:
-    """owner[i]: which rank reads shard i. The largest first, each to who has the fewest rows yet; turns decide among equals.
+    """owner[i]: which rank reads shard i. The largest first, each to the rank with the fewest rows so far; ties go by turn.
 
-    So the longest share is as long in every epoch.
+    This makes the longest share equally long in every epoch.
     """
     owner, load = np.empty(len(counts), np.int64), np.zeros(world_size, np.int64)
     for shard in np.lexsort((turn, -counts)):
@@ -91,7 +91,7 @@ def _share(counts: np.ndarray, turn: np.ndarray, world_size: int) -> np.ndarray:
 
 
 def random_views(seed: int, n_views: int, n: int) -> np.ndarray:
-    """[n] int64: which view of each image an epoch shows, each as likely; fixed by the epoch's seed."""
+    """[n] int64: which view of each image an epoch shows, all equally likely; fixed by the epoch's seed."""
     return np.random.default_rng([seed, n_views]).integers(n_views, size=n)
 
 
@@ -103,8 +103,8 @@ def shuffle_quality(visited: Sequence[int] | np.ndarray) -> dict[str, float]:
     """
     place = np.argsort(np.asarray(visited), kind="stable")
     third = max(len(place) / 3, 1.0)
-    apart = np.abs(np.diff(place)).mean() if len(place) > 1 else 0.0
+    distance = np.abs(np.diff(place)).mean() if len(place) > 1 else 0.0
     return {
         "displacement": float(np.abs(place - np.arange(len(place))).mean() / third) if len(place) else 0.0,
-        "neighbours": float(apart / third),
+        "neighbours": float(distance / third),
     }

@@ -14,13 +14,13 @@ PLACEMENTS = ("auto", "device", "memory", "stream")
 DEVICE_SHARE, MEMORY_SHARE = 0.7, 0.5  # of what is free; the rest is for heads, gradients and everyone else
 
 
-def place(
+def choose_placement(
     arrays: Mapping[str, Sequence[ArrayReader]], n_rows: int, device: torch.device, placement: Placement
 ) -> tuple[dict[str, str], str]:
-    """Where each array, with all its views, goes ("device", "memory" or "stream"), and why in words.
+    """Where each array, with all its views, goes ("device", "memory" or "stream"), and the reason as text.
 
-    "auto": all on the device if they fit there, else all in memory; else those that are small beside the largest (an eighth
-    of it) in memory, and the others are streamed. On the CPU, "device" and "memory" are the same.
+    "auto": all on the device if they fit there, else all in memory; else those that are small compared with the largest (an
+    eighth of it) in memory, and the others are streamed. On the CPU, "device" and "memory" are the same.
 
     Raises:
         StoreError: unknown placement.
@@ -41,8 +41,8 @@ def place(
     largest = max(nbytes.values())
     small = {name for name, size in nbytes.items() if size <= largest / 8 and size <= MEMORY_SHARE * free / 2}
     places = {name: "memory" if name in small else "stream" for name in arrays}
-    kept = f", {', '.join(sorted(small))} in memory" if small else ""
-    return places, f"stream: {_size(total)}, too much for {_size(free)} of free memory{kept}"
+    in_memory = f", {', '.join(sorted(small))} in memory" if small else ""
+    return places, f"stream: {_size(total)}, too much for {_size(free)} of free memory{in_memory}"
 
 
 def _size(nbytes: float) -> str:

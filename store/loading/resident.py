@@ -21,10 +21,10 @@ class Resident:
 
     Args:
         parts: stored arrays, one for each view; `rows_in` [N] gives the row of each image where that is not its number.
-        rows: images that are kept, of N.
-        n: N.
+        rows: images that are kept.
+        n: images of the set, N.
         device: where they are kept.
-        pool: memory for what `gather` gives, and on the way to the device.
+        pool: memory for the batches of `gather`, and for copies to the device.
     """
 
     def __init__(
@@ -41,37 +41,38 @@ class Resident:
         self.device, self._pool, self._n = device, pool, len(rows)
         slot = np.full(n, -1, np.int64)
         slot[rows] = np.arange(len(rows))
-        self._slot = torch.from_numpy(slot).to(device)  # where an image stands among those that are kept
+        self._slot = torch.from_numpy(slot).to(device)  # position of an image among those that are kept
         stop = threading.Event()
         self._values: dict[Key, Tensor] = {}
         with ThreadPoolExecutor(threads, "beyondcls-loader") as readers:
             for key, views in parts.items():
-                nbytes, wanted = views[0].layout.row_nbytes, rows_in[key[0]][rows] if key[0] in rows_in else rows
+                nbytes, array_rows = views[0].layout.row_nbytes, rows_in[key[0]][rows] if key[0] in rows_in else rows
                 values = torch.empty(len(views), len(rows), nbytes, dtype=torch.uint8, device=device)
                 step = max(1, len(rows) if device.type == "cpu" else _upload_nbytes(views, threads) // nbytes)
-                for part, kept in zip(views, values, strict=True):
+                for part, target in zip(views, values, strict=True):
                     for start in range(0, len(rows), step):
-                        chosen = wanted[start : start + step]
-                        host = kept if device.type == "cpu" else pool.take(len(chosen) * nbytes).view(len(chosen), nbytes)
-                        for job in [readers.submit(job) for job in scatters([part], chosen, None, host, direct, stop)]:
+                        step_rows = array_rows[start : start + step]
+                        on_host = device.type == "cpu"
+                        host = target if on_host else pool.take(len(step_rows) * nbytes).view(len(step_rows), nbytes)
+                        for job in [readers.submit(job) for job in scatters([part], step_rows, None, host, direct, stop)]:
                             job.result()
-                        if host is not kept:
-                            kept[start : start + step] = host.to(device)
+                        if not on_host:
+                            target[start : start + step] = host.to(device)
                 self._values[key] = values.flatten(0, 1)
 
     def gather(self, rows: Tensor, view: Tensor | None = None) -> dict[Key, Tensor]:
         """Bytes of some images, [B, row_nbytes] each; `rows` [B] int64 on the device, `view` [B] which view of each."""
-        first = self._slot[rows]
-        of_view = first if view is None else first + view * self._n
-        taken = {}
+        slots = self._slot[rows]
+        view_slots = slots if view is None else slots + view * self._n
+        batch = {}
         for key, values in self._values.items():
-            index = of_view if len(values) > self._n else first
+            index = view_slots if len(values) > self._n else slots
             if self.device.type != "cpu":
-                taken[key] = values.index_select(0, index)
+                batch[key] = values.index_select(0, index)
                 continue
             out = self._pool.take(len(index) * values.shape[1]).view(len(index), values.shape[1])
-            taken[key] = torch.index_select(values, 0, index, out=out)
-        return taken
+            batch[key] = torch.index_select(values, 0, index, out=out)
+        return batch
 
 
 def _upload_nbytes(views: Sequence[ArrayReader], threads: int) -> int:

@@ -11,7 +11,7 @@ from store.format.array import ArrayReader
 from store.places.aligned import scratch
 
 LONG_ROW = 1 << 14  # bytes
-RUNS = 12  # runs that a thread reads from a disk before it takes the next job: handing over has its price
+RUNS = 12  # runs that a thread reads from a disk before it takes the next job: handing over costs time
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Scatter:
             if self.stop.is_set():
                 return
             first, last = int(self.rows[start]), int(self.rows[stop - 1])
-            if self._at_once(start, stop, first, last):
+            if self._read_in_place(start, stop, first, last):
                 continue
-            read = np.frombuffer(self.array.fetch(first, last + 1, memory, self.direct), np.uint8)
-            found = read.reshape(-1, self.array.layout.row_nbytes)
-            self.target[self.places[start:stop]] = found if len(found) == stop - start else found[self.rows[start:stop] - first]
+            fetched = np.frombuffer(self.array.fetch(first, last + 1, memory, self.direct), np.uint8)
+            block = fetched.reshape(-1, self.array.layout.row_nbytes)
+            self.target[self.places[start:stop]] = block if len(block) == stop - start else block[self.rows[start:stop] - first]
 
-    def _at_once(self, start: int, stop: int, first: int, last: int) -> bool:
+    def _read_in_place(self, start: int, stop: int, first: int, last: int) -> bool:
         """Read a run straight to its places, where rows are long enough for that to be cheaper than a copy."""
         if self.array.layout.row_nbytes < LONG_ROW or last - first + 1 != stop - start:
             return False
@@ -68,5 +68,5 @@ def scatters(
         ordered = rows[places]
         runs = list(array.runs(ordered))
         step = RUNS if array.place.requests == 1 else 1
-        for at in range(0, len(runs), step):
-            yield Scatter(array, flat, ordered, places, runs[at : at + step], direct, stop)
+        for i in range(0, len(runs), step):
+            yield Scatter(array, flat, ordered, places, runs[i : i + step], direct, stop)

@@ -1,4 +1,4 @@
-"""Rows of a feature set by the ids of its images: subsets (ImageNet 1 %, K images a class) need no extraction of their own."""
+"""Rows of a feature set by the ids of its images: subsets (ImageNet 1 %, K images a class) need no extraction."""
 
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
@@ -16,7 +16,7 @@ def rows_of_ids(store: FeatureStore, ids: Iterable[str]) -> np.ndarray:
     `n01440764_10182`, or `n01440764/n01440764_10182`.
 
     Raises:
-        StoreError: an id that no image has, that several images could have, or that stands twice.
+        StoreError: an id that no image has, that several images could have, or that appears twice.
     """
     row_of: dict[str, int] = {id_: row for row, id_ in enumerate(store.ids)}
     by_name: dict[str, list[int]] = {}
@@ -26,17 +26,17 @@ def rows_of_ids(store: FeatureStore, ids: Iterable[str]) -> np.ndarray:
     missing = []
     for id_ in ids:
         stem = PurePosixPath(id_).with_suffix("").as_posix()
-        found = next(([row_of[name]] for name in (id_, stem) if name in row_of), None)
-        found = found or by_name.get(PurePosixPath(id_).name) or by_name.get(PurePosixPath(stem).name) or []
-        if len(found) > 1:
-            several = ", ".join(store.ids[row] for row in found[:3])
+        matches = next(([row_of[name]] for name in (id_, stem) if name in row_of), None)
+        matches = matches or by_name.get(PurePosixPath(id_).name) or by_name.get(PurePosixPath(stem).name) or []
+        if len(matches) > 1:
+            several = ", ".join(store.ids[row] for row in matches[:3])
             raise StoreError(f"{id_!r} could be several images of {store.where}: {several}; name them by their whole ids")
-        if not found:
+        if not matches:
             missing.append(id_)
-        elif found[0] in rows:
-            raise StoreError(f"{id_!r} stands twice in the list (first as {rows[found[0]]!r}); name every image once")
+        elif matches[0] in rows:
+            raise StoreError(f"{id_!r} appears twice in the list (first as {rows[matches[0]]!r}); name every image once")
         else:
-            rows[found[0]] = id_
+            rows[matches[0]] = id_
     if missing:
         raise StoreError(
             f"{len(missing)} of {len(missing) + len(rows)} ids are not in {store.where}, first {missing[0]!r}; "
@@ -49,12 +49,14 @@ def read_ids(file: Path) -> list[str]:
     """Ids, one a line, as in the published lists of ImageNet 1 % and 10 %; empty lines do not count.
 
     Raises:
-        StoreError: there is no such file, it is no text, or it names none.
+        StoreError: there is no such file, it is not text, or it is empty.
     """
     try:
         ids = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"the list of ids {str(file)!r} cannot be read ({error}); expected a text, one id a line") from error
+        raise StoreError(
+            f"the list of ids {str(file)!r} cannot be read ({error}); expected a text file, one id a line"
+        ) from error
     if not ids:
         raise StoreError(f"the list of ids {str(file)!r} is empty; expected one id a line")
     return ids

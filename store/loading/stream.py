@@ -16,7 +16,7 @@ from store.loading.buffers import Pool
 from store.loading.decode import Key
 from store.loading.scatter import scatters
 
-WINDOWS = 3  # in memory: one that is consumed, one that comes next, one that is begun while that is awaited
+WINDOWS = 3  # in memory: one being consumed, the next, and one begun while that is awaited
 
 
 class Stream:
@@ -40,23 +40,25 @@ class Stream:
     def windows(
         self, windows: Iterable[np.ndarray], view: np.ndarray | None = None
     ) -> Generator[tuple[np.ndarray, dict[Key, Tensor]], None, None]:
-        """Each window's rows, and their bytes [rows, row_nbytes]. Whoever stops early has to close the generator.
+        """Each window's rows, and their bytes [rows, row_nbytes]. A caller that stops early has to close the generator.
 
         Args:
             view: [N] which view of each image to read; the first by default.
         """
-        coming, stop = iter(windows), threading.Event()
+        remaining, stop = iter(windows), threading.Event()
         ahead: deque[tuple[np.ndarray, dict[Key, Tensor], list[Future[None]]]] = deque()
         with ThreadPoolExecutor(self._threads, "beyondcls-loader") as readers:
 
             def begin_next() -> None:
-                for rows in islice(coming, 1):
+                for rows in islice(remaining, 1):
                     targets, jobs = {}, []
                     for key, views in self._parts.items():
                         target = self._pool.take(len(rows) * views[0].layout.row_nbytes).view(len(rows), -1)
-                        wanted = self._rows_in[key[0]][rows] if key[0] in self._rows_in else rows
-                        chosen = view[rows] if view is not None and len(views) > 1 else None
-                        jobs += [readers.submit(job) for job in scatters(views, wanted, chosen, target, self._direct, stop)]
+                        array_rows = self._rows_in[key[0]][rows] if key[0] in self._rows_in else rows
+                        view_of = view[rows] if view is not None and len(views) > 1 else None
+                        jobs += [
+                            readers.submit(job) for job in scatters(views, array_rows, view_of, target, self._direct, stop)
+                        ]
                         targets[key] = target
                     ahead.append((rows, targets, jobs))
 

@@ -1,4 +1,4 @@
-"""A receipt: what identifies a feature set and each of its shards, small enough for git, wherever the set itself lies."""
+"""A receipt: what identifies a feature set and each of its shards, small enough for git, wherever the set itself is."""
 
 import json
 import os
@@ -17,9 +17,8 @@ from store.format.spec import FORMAT_VERSION
 from store.places.disk import write_file
 
 DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
-CHECK = (
-    ".check.json"  # what the name of the file beside a receipt ends with that says what a sample of the set was compared with
-)
+# Suffix of the file beside a receipt that records what a sample of the set was compared with.
+CHECK = ".check.json"
 NAME = re.compile(r"[\w-]{1,100}(/[\w-]{1,100})*", re.ASCII)
 
 
@@ -41,7 +40,7 @@ class ArrayReceipt:
     shards: tuple[ShardReceipt, ...]
 
     @classmethod
-    def of(cls, array: ArrayReader) -> "ArrayReceipt":
+    def from_array(cls, array: ArrayReader) -> "ArrayReceipt":
         shards = tuple(ShardReceipt(shard["nbytes"], shard["xxh3_128"]) for shard in array.shards)
         layout = array.layout
         return cls(layout.shape, layout.codec or layout.dtype, sum(shard.nbytes for shard in shards), shards)
@@ -66,19 +65,19 @@ class Receipt:
     format_version: int = FORMAT_VERSION
 
     @classmethod
-    def of(cls, store: FeatureStore) -> "Receipt":
+    def from_store(cls, store: FeatureStore) -> "Receipt":
         """The receipt of an opened set; no shard is read.
 
         Raises:
             StoreError: this copy lacks arrays.
         """
         _check_whole(store)
-        arrays = {name: ArrayReceipt.of(store.arrays[name]) for name in sorted(store.arrays)}
+        arrays = {name: ArrayReceipt.from_array(store.arrays[name]) for name in sorted(store.arrays)}
         return cls(store.spec.key, str(store.attributes["encoder"]), len(store), digest_of(store), arrays)
 
     @property
     def nbytes(self) -> int:
-        """Of all shard files."""
+        """Bytes of all shard files."""
         return sum(array.nbytes for array in self.arrays.values())
 
     def to_json(self) -> bytes:
@@ -94,7 +93,7 @@ class Receipt:
         """The receipt in a file.
 
         Raises:
-            StoreError: there is none, or it is no receipt of this format.
+            StoreError: there is no such file, or it is not a receipt of this format.
         """
         try:
             content = json.loads(Path(path).read_bytes())
@@ -119,52 +118,52 @@ class Receipt:
             )
         except ValueError as error:
             raise StoreError(
-                f"{path} is no receipt of a feature set ({error}); get the receipt again, or extract again"
+                f"{path} is not a receipt of a feature set ({error}); get the receipt again, or extract again"
             ) from error
 
     def check(self, store: FeatureStore, whole: bool = False) -> None:
-        """Make sure that an opened set is the very one, by what was listed when it was opened; no shard is read.
+        """Make sure that an opened set is the one of this receipt, by what was listed when it was opened; no shard is read.
 
         Args:
-            whole: all of its arrays must be there, not only those that are must be right.
+            whole: all of its arrays must be present; else only those that are present are checked.
 
         Raises:
-            StoreError: another set, or an array or a shard that is missing, cut or another.
+            StoreError: another set, or an array or a shard that is missing, cut or different.
         """
-        where, again = store.where, "extract it again, fetch it with `beyondcls store pull`, or name another root"
+        where, remedy = store.where, "extract it again, fetch it with `beyondcls store pull`, or name another root"
         if store.spec.key != self.key:
-            raise StoreError(f"{where} has key {store.spec.key}, its receipt {self.key}: it is another feature set; {again}")
+            raise StoreError(f"{where} has key {store.spec.key}, its receipt {self.key}: it is another feature set; {remedy}")
         if digest_of(store) != self.digest:
             raise StoreError(
-                f"{where} has the key of its receipt, but its zarr.json is another: the features were computed again, "
-                f"elsewhere or in other shards; {again}, or take the receipt that belongs to it"
+                f"{where} has the key of its receipt, but a different zarr.json: the features were computed again, "
+                f"elsewhere or in other shards; {remedy}, or take the receipt that belongs to it"
             )
         if whole:
             _check_whole(store)
         for name, array in store.arrays.items():
             if name not in self.arrays:
-                raise StoreError(f"{store.place.address(name)} is not in the receipt; {again}")
-            ours, theirs = self.arrays[name], ArrayReceipt.of(array)
+                raise StoreError(f"{store.place.address(name)} is not in the receipt; {remedy}")
+            ours, theirs = self.arrays[name], ArrayReceipt.from_array(array)
             if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
                 raise StoreError(
                     f"{store.place.address(name)} is {list(theirs.shape)} {theirs.dtype}, its receipt says "
-                    f"{list(ours.shape)} {ours.dtype}; {again}"
+                    f"{list(ours.shape)} {ours.dtype}; {remedy}"
                 )
             if len(ours.shards) != len(theirs.shards):
                 raise StoreError(
-                    f"{store.place.address(name)} has {len(theirs.shards)} shards, its receipt {len(ours.shards)}; {again}"
+                    f"{store.place.address(name)} has {len(theirs.shards)} shards, its receipt {len(ours.shards)}; {remedy}"
                 )
-            for shard, (expected, found) in enumerate(zip(ours.shards, theirs.shards, strict=True)):
+            for shard, (expected, actual) in enumerate(zip(ours.shards, theirs.shards, strict=True)):
                 file = store.place.address(array.layout.file(shard))
-                if expected != found:
-                    raise StoreError(f"{file} is not the shard of the receipt: another digest or size; {again}")
+                if expected != actual:
+                    raise StoreError(f"{file} is not the shard of the receipt: another digest or size; {remedy}")
                 if (size := store.place.size(array.layout.file(shard))) != expected.nbytes:
-                    there = "is missing" if size is None else f"has {size:,} bytes, its receipt says {expected.nbytes:,}"
-                    raise StoreError(f"{file} {there}; {again}")
+                    state = "is missing" if size is None else f"has {size:,} bytes, its receipt says {expected.nbytes:,}"
+                    raise StoreError(f"{file} {state}; {remedy}")
 
 
 def is_receipt_name(name: str) -> bool:
-    """Whether a file in a folder of receipts is one by its name, not what is written beside them."""
+    """Whether a file in a folder of receipts is a receipt, by its name, and not a file written beside one."""
     return name.endswith(".json") and not name.endswith(CHECK)
 
 
@@ -181,21 +180,21 @@ def _check_whole(store: FeatureStore) -> None:
         )
 
 
-def _only(values: Any, of: type) -> dict[str, Any]:
+def _only(values: Any, cls: type) -> dict[str, Any]:
     """The values, if their names are those of a dataclass."""
     if not isinstance(values, dict):
         raise ValueError(f"{type(values).__name__} where an object is expected")
-    if set(values) != (expected := {field.name for field in fields(of)}):
+    if set(values) != (expected := {field.name for field in fields(cls)}):
         raise ValueError(f"missing {sorted(expected - set(values))}, unknown {sorted(set(values) - expected)}")
     return values
 
 
-def _field(values: Any, name: str, of: type) -> Any:
+def _field(values: Any, name: str, kind: type) -> Any:
     if not isinstance(values, dict) or name not in values:
         raise ValueError(f"it has no {name}")
     value = values[name]
-    if type(value) is not of or (isinstance(value, int) and value < 0):
-        raise ValueError(f"{name} is {str(value)[:100]!r}, expected {of.__name__}")
+    if type(value) is not kind or (isinstance(value, int) and value < 0):
+        raise ValueError(f"{name} is {str(value)[:100]!r}, expected {kind.__name__}")
     return value
 
 
@@ -207,7 +206,7 @@ def _digest(values: Any, name: str) -> str:
 
 def _array(name: str, entry: Any) -> ArrayReceipt:
     if not NAME.fullmatch(name):  # it could lead out of the folder
-        raise ValueError(f"{name[:100]!r} is no name of an array")
+        raise ValueError(f"{name[:100]!r} is not the name of an array")
     _only(entry, ArrayReceipt)
     shape = [_field({"shape": n}, "shape", int) for n in _field(entry, "shape", list)]
     shards = tuple(

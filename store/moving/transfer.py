@@ -12,7 +12,7 @@ AT_ONCE = 8  # files; one connection does not fill a network
 
 
 def pieces(array: ArrayReader, shard: int) -> Iterator[memoryview | bytes]:
-    """The bytes of a shard file one behind the other, each compared with its digest. A piece holds until the next is asked for.
+    """The bytes of a shard file in order, each compared with its digest. A piece is valid until the next is asked for.
 
     Raises:
         StoreError: damaged rows.
@@ -22,12 +22,12 @@ def pieces(array: ArrayReader, shard: int) -> Iterator[memoryview | bytes]:
     start, stop = layout.rows(shard)
     n = max(1, PIECE_NBYTES // (layout.checked_rows * layout.row_nbytes)) * layout.checked_rows
     scratch = aligned_memory(array.scratch_nbytes(min(n, stop - start)))
-    for first in range(start, stop, n):
-        yield array.fetch(first, min(first + n, stop), scratch)
+    for row in range(start, stop, n):
+        yield array.fetch(row, min(row + n, stop), scratch)
     yield bytes(layout.data_nbytes(shard) - (stop - start) * layout.row_nbytes)
     yield tail
 
 
-def is_there(place: Place, array: ArrayReader, shard: int) -> bool:
-    """Whether a place has a shard already: files appear whole, and the digests at its end are those of our rows."""
+def has_shard(place: Place, array: ArrayReader, shard: int) -> bool:
+    """Whether a place has a shard already: a file of the right size, and the digests at its end are those of our rows."""
     return is_whole(place, array.layout, shard, array.shards[shard]["xxh3_128"])

@@ -1,4 +1,4 @@
-"""Where feature sets are: folders and object stores that are read and written alike, and a disk cache between."""
+"""Where feature sets are: folders and object stores that are read and written alike, and a disk cache for the latter."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ __all__ = ["LocalFolder", "Place", "is_remote", "place_at"]
 
 
 def is_remote(address: str) -> bool:
-    """Whether an address is not of this machine's file systems."""
+    """Whether an address is outside this machine's file systems."""
     return "://" in address and not address.startswith("file://")
 
 

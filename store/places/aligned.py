@@ -23,11 +23,11 @@ def aligned_memory(nbytes: int) -> memoryview:
     return memoryview(memory)
 
 
-def scratch(nbytes: int, what: str = "rows") -> memoryview:
-    """Memory of this thread for some purpose, with arbitrary content, used again."""
-    if len(memory := getattr(_local, what, memoryview(b""))) < nbytes:
+def scratch(nbytes: int, purpose: str = "rows") -> memoryview:
+    """Memory of this thread for one purpose, with arbitrary content, used again."""
+    if len(memory := getattr(_local, purpose, memoryview(b""))) < nbytes:
         memory = aligned_memory(nbytes)
-        setattr(_local, what, memory)
+        setattr(_local, purpose, memory)
     return memory
 
 

@@ -17,24 +17,24 @@ from store.places.ledger import PARTIAL, Hold, Ledger
 from store.places.local import LocalShard
 
 DIGEST_NBYTES = 16  # XXH3-128
-PIECE_NBYTES = 1 << 17  # of a block share a digest, or a shuffled epoch would read whole blocks for a few rows of each
+PIECE_NBYTES = 1 << 17  # bytes of a block that share a digest; else a shuffled epoch would read whole blocks for a few rows
 
 
 class DiskCache:
     """Blocks of shard files, in FOLDER/SET/, bounded over all sets and processes that use the folder.
 
-    A set's name is made of its key and its digest, so nothing stale is found. Sets that no process has open make room, those
-    used longest ago first. Of a set in use nothing goes: it is read again and again from end to end, and whatever went would
-    be needed before it came back. What does not fit is read past the cache.
+    A set's name is made of its key and its digest, so nothing stale is read. Sets that no process has open are evicted, those
+    used longest ago first. Nothing of a set in use is evicted: it is read again and again from end to end, so any block would
+    be needed again soon. What does not fit is read past the cache.
 
-    Nobody waits for the disk, so a power cut may leave anything: XXH3-128 digests of a block's pieces stand behind it, then one
-    of these. A process compares each piece when it first reads it; a damaged block is fetched again.
+    Nobody waits for the disk, so a power cut may leave anything: a block is followed by XXH3-128 digests of its pieces, then by
+    the digest of these. A process compares each piece when it first reads it; a damaged block is fetched again.
 
     All changes are made under one lock, and a block's bytes are counted before they are written: the bound holds at all times.
 
     Args:
-        folder: is made if need be.
-        nbytes: that all blocks together may have.
+        folder: made if it is missing.
+        nbytes: most bytes of all blocks together.
 
     Raises:
         StoreError: `nbytes` is not positive, or the folder cannot be used.
@@ -44,9 +44,9 @@ class DiskCache:
         if nbytes <= 0:
             raise StoreError(f"a disk cache of {nbytes} bytes is asked for, expected more than 0; or give no cache")
         self.folder, self.nbytes = Path(folder).absolute(), nbytes
-        self._stopped = False  # the disk is full, or not ours to write
-        self._known: dict[Path, tuple[bytes, bytearray]] = {}  # digests of a block, and 1 for each that was compared
-        self._coming: dict[Path, Future[memoryview | None]] = {}
+        self._stopped = False  # the disk is full, or not writable
+        self._opened: dict[Path, tuple[bytes, bytearray]] = {}  # digests of a block, and 1 for each that was compared
+        self._fetches: dict[Path, Future[memoryview | None]] = {}
         self._mutex = Lock()
         try:
             self._ledger = Ledger(self.folder, nbytes)
@@ -59,7 +59,7 @@ class DiskCache:
         return DiskCache, (self.folder, self.nbytes)
 
     def hold(self, name: str) -> "Hold":
-        """Mark a set as in use, until what is returned is gone.
+        """Mark a set as in use, as long as the returned object lives.
 
         Raises:
             StoreError: the folder cannot be used.
@@ -71,36 +71,36 @@ class DiskCache:
             raise StoreError(f"{self.folder} cannot be used as a disk cache ({error.strerror}); give another folder") from error
 
     def read(self, path: Path, nbytes: int, start: int, stop: int, into: memoryview, direct: bool | None) -> bool:
-        """Bytes `start` to `stop` of a block (of `nbytes`) that is here, to their place; false if it is not, or damaged.
+        """Bytes `start` to `stop` of a cached block (of `nbytes`), to their place; false if it is not cached, or damaged.
 
         Args:
-            into: page-aligned, longer by 2 · ALIGNMENT than needed; the bytes come to `start` % ALIGNMENT.
+            into: page-aligned, longer by 2 · ALIGNMENT than needed; the bytes go to `start` % ALIGNMENT.
         """
-        at = start % ALIGNMENT
-        known = self._known.get(path)
+        offset = start % ALIGNMENT
+        opened = self._opened.get(path)
         try:
-            digests, seen = known or self._open(path, nbytes)
+            digests, compared = opened or self._open(path, nbytes)
             first, last = start // PIECE_NBYTES, -(-stop // PIECE_NBYTES)
-            if all(seen[first:last]):
+            if all(compared[first:last]):
                 if len(_read(path, start, stop - start, into, direct)) == stop - start:
                     return True
             else:
                 begin, end = first * PIECE_NBYTES, min(last * PIECE_NBYTES, nbytes)
-                found = _read(path, begin, end - begin, scratch(end - begin + 2 * ALIGNMENT, "block"), direct)
-                if len(found) == end - begin and _digests(found) == digests[DIGEST_NBYTES * first : DIGEST_NBYTES * last]:
-                    into[at : at + stop - start] = found[start - begin : stop - begin]
-                    seen[first:last] = bytes([1]) * (last - first)
+                pieces = _read(path, begin, end - begin, scratch(end - begin + 2 * ALIGNMENT, "block"), direct)
+                if len(pieces) == end - begin and _digests(pieces) == digests[DIGEST_NBYTES * first : DIGEST_NBYTES * last]:
+                    into[offset : offset + stop - start] = pieces[start - begin : stop - begin]
+                    compared[first:last] = bytes([1]) * (last - first)
                     return True
             self._drop(path)
         except FileNotFoundError:
-            if known is not None:  # it went; else another thread may bring it right now
-                self._known.pop(path, None)
+            if opened is not None:  # it was evicted; else another thread may be fetching it right now
+                self._opened.pop(path, None)
         except (OSError, StoreError):  # it is damaged, or the disk fails
             self._drop(path)
         return False
 
     def _open(self, path: Path, nbytes: int) -> tuple[bytes, bytearray]:
-        """The digests of a block that is here, none of them compared.
+        """The digests of a cached block, none of them compared.
 
         Raises:
             StoreError: it is damaged.
@@ -111,22 +111,22 @@ class DiskCache:
         digests = tail[:-DIGEST_NBYTES]
         if len(tail) != _tail_nbytes(nbytes) or xxhash.xxh3_128_digest(digests) != tail[-DIGEST_NBYTES:]:
             raise StoreError(f"{path} is damaged")
-        return self._known.setdefault(path, (digests, bytearray(len(digests) // DIGEST_NBYTES)))
+        return self._opened.setdefault(path, (digests, bytearray(len(digests) // DIGEST_NBYTES)))
 
     def fetch(self, path: Path, nbytes: int, get: Callable[[], memoryview]) -> memoryview | None:
-        """A block that is not here: `get` it and keep it; None if there is no room for it. Threads share one `get`."""
+        """A block that is not cached: `get` it and keep it; None if there is no room for it. Threads share one `get`."""
         with self._mutex:
-            future, mine = self._coming.get(path), False
+            future, is_ours = self._fetches.get(path), False
             if future is None:
-                future, mine = self._coming.setdefault(path, Future()), True
-        if not mine:
+                future, is_ours = self._fetches.setdefault(path, Future()), True
+        if not is_ours:
             return future.result()
         try:
             data = None
-            if path in self._known:  # by another thread, in the meantime
+            if path in self._opened:  # fetched by another thread, in the meantime
                 data = memoryview(path.read_bytes())[:nbytes]
-            elif (partial := self._reserved(path, nbytes + _tail_nbytes(nbytes))) is not None:
-                data = self._filled(path, partial, get)
+            elif (partial := self._reserve(path, nbytes + _tail_nbytes(nbytes))) is not None:
+                data = self._fill(path, partial, get)
             future.set_result(data)
             return data
         except OSError:
@@ -137,10 +137,10 @@ class DiskCache:
             raise
         finally:
             with self._mutex:
-                del self._coming[path]
+                del self._fetches[path]
 
-    def _reserved(self, path: Path, nbytes: int) -> int | None:
-        """A descriptor of the block's partial file, which has its size already and is locked; None if it is not to be had."""
+    def _reserve(self, path: Path, nbytes: int) -> int | None:
+        """A descriptor of the block's partial file, which has its size already and is locked; None if it cannot be had."""
         if self._stopped:
             return None
         partial = path.with_name(path.name + PARTIAL)
@@ -151,9 +151,9 @@ class DiskCache:
             self._stop(error)
             return None
 
-    def _filled(self, path: Path, partial: int, get: Callable[[], memoryview]) -> memoryview:
-        """Write a block where room was made for it; whatever happens, all of it or nothing stays."""
-        here, written = path.with_name(path.name + PARTIAL), False
+    def _fill(self, path: Path, partial: int, get: Callable[[], memoryview]) -> memoryview:
+        """Write a block where room was made for it, all or nothing."""
+        partial_path, written = path.with_name(path.name + PARTIAL), False
         try:
             data = get()
             try:
@@ -162,8 +162,8 @@ class DiskCache:
                     while len(part):
                         part = part[os.write(partial, part) :]
                 with self._ledger.locked():
-                    os.replace(here, path)
-                self._known[path] = digests, bytearray([1]) * (len(digests) // DIGEST_NBYTES)
+                    os.replace(partial_path, path)
+                self._opened[path] = digests, bytearray([1]) * (len(digests) // DIGEST_NBYTES)
                 written = True
             except OSError as error:
                 self._stop(error)
@@ -172,10 +172,10 @@ class DiskCache:
             os.close(partial)
             if not written:
                 with contextlib.suppress(OSError), self._ledger.locked():
-                    self._ledger.remove(here)
+                    self._ledger.remove(partial_path)
 
     def _stop(self, error: OSError) -> None:
-        """Go on without keeping more."""
+        """Go on reading, but keep no more blocks."""
         if not self._stopped:
             self._stopped = True
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -187,22 +187,22 @@ class DiskCache:
             )
 
     def _drop(self, path: Path) -> None:
-        self._known.pop(path, None)
+        self._opened.pop(path, None)
         with contextlib.suppress(OSError), self._ledger.locked():
             self._ledger.remove(path)
 
 
 def _read(path: Path, offset: int, nbytes: int, into: memoryview, direct: bool | None) -> memoryview:
-    """As `LocalShard.read`, but the first byte always comes to `offset` % ALIGNMENT."""
+    """As `LocalShard.read`, but the first byte always goes to `offset` % ALIGNMENT."""
     file = LocalShard(path, direct)
     return file.read(offset, nbytes, into if file.direct else into[offset % ALIGNMENT :])
 
 
 def _digests(data: memoryview) -> bytes:
     """XXH3-128 of each piece."""
-    return b"".join(xxhash.xxh3_128_digest(data[at : at + PIECE_NBYTES]) for at in range(0, len(data), PIECE_NBYTES))
+    return b"".join(xxhash.xxh3_128_digest(data[i : i + PIECE_NBYTES]) for i in range(0, len(data), PIECE_NBYTES))
 
 
 def _tail_nbytes(nbytes: int) -> int:
-    """What stands behind a block's bytes."""
+    """Bytes of the digests after a block."""
     return DIGEST_NBYTES * (-(-nbytes // PIECE_NBYTES) + 1)

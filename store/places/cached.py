@@ -14,12 +14,12 @@ BLOCK_NBYTES = 8 << 20  # of a shard file, as it is kept; a multiple of ALIGNMEN
 
 
 class Cached(Place):
-    """Requests go for whole blocks, whatever is asked for, so a shuffled epoch need not keep more together than from a disk.
+    """Every request is for whole blocks, so a shuffled epoch need not keep more rows together than when it reads a disk.
 
     Args:
         place: where the set is.
         cache: keeps the blocks.
-        name: of the set, among those in the cache: hexadecimal digits.
+        name: of the set's folder in the cache: hexadecimal digits.
     """
 
     block_nbytes = None
@@ -61,7 +61,7 @@ class Cached(Place):
         self.place.put(name, parts, nbytes)
 
 
-def through(cache: DiskCache, place: Place, key: str, digest: str) -> Place:
+def cached_place(cache: DiskCache, place: Place, key: str, digest: str) -> Place:
     """A place read through a cache; `key` and `digest` are those of the feature set that is there."""
     return Cached(place, cache, xxhash.xxh3_128_hexdigest(f"{key} {digest}".encode()))
 
@@ -70,26 +70,28 @@ class _CachedShard(ShardFile):
     def __init__(self, place: Cached, name: str, shard: ShardFile, direct: bool | None):
         self._place, self._shard, self._direct = place, shard, direct
         self._nbytes = place.size(name) or 0
-        # Hashed: a name from elsewhere must not lead to another folder.
+        # Hashed: a name read from a file must not lead to another folder.
         self._base = place.cache.folder / place.name / xxhash.xxh3_128_hexdigest(name.encode())
 
     def read(self, offset: int, nbytes: int, scratch: memoryview) -> memoryview:
         self._place.in_use.touch()
-        begin, end = offset % ALIGNMENT, min(offset + nbytes, self._nbytes)  # where the first byte comes to in `scratch`
-        lacking: tuple[int, int] | None = None  # neighbouring blocks that are read past the cache, in one request
+        begin, end = offset % ALIGNMENT, min(offset + nbytes, self._nbytes)  # where the first byte goes in `scratch`
+        uncached: tuple[int, int] | None = None  # neighbouring blocks that are read past the cache, in one request
         for block in range(offset // BLOCK_NBYTES, -(-end // BLOCK_NBYTES)):
             first = block * BLOCK_NBYTES
             start, stop = max(offset, first), min(end, first + BLOCK_NBYTES)
-            if self._kept(block, start - first, stop - first, scratch[(start - offset + begin) // ALIGNMENT * ALIGNMENT :]):
-                self._past(lacking, offset - begin, scratch)
-                lacking = None
+            if self._read_cached(
+                block, start - first, stop - first, scratch[(start - offset + begin) // ALIGNMENT * ALIGNMENT :]
+            ):
+                self._read_uncached(uncached, offset - begin, scratch)
+                uncached = None
             else:
-                lacking = (start if lacking is None else lacking[0], stop)
-        self._past(lacking, offset - begin, scratch)
+                uncached = (start if uncached is None else uncached[0], stop)
+        self._read_uncached(uncached, offset - begin, scratch)
         return scratch[begin : begin + max(0, end - offset)]
 
-    def _kept(self, block: int, start: int, stop: int, into: memoryview) -> bool:
-        """Bytes of a block, from the disk, or from where the set lies if the cache keeps them; false if it does not."""
+    def _read_cached(self, block: int, start: int, stop: int, into: memoryview) -> bool:
+        """Bytes of a block, from the disk, or from the store if the cache can keep the block; false if it cannot."""
         cache, first = self._place.cache, block * BLOCK_NBYTES
         nbytes, path = min(BLOCK_NBYTES, self._nbytes - first), Path(f"{self._base}-{block}")
         if cache.read(path, nbytes, start, stop, into, self._direct):
@@ -100,7 +102,7 @@ class _CachedShard(ShardFile):
         into[start % ALIGNMENT : start % ALIGNMENT + stop - start] = data[start:stop]
         return True
 
-    def _past(self, lacking: tuple[int, int] | None, base: int, scratch: memoryview) -> None:
-        if lacking is not None:
-            start, stop = lacking
+    def _read_uncached(self, rest: tuple[int, int] | None, base: int, scratch: memoryview) -> None:
+        if rest is not None:
+            start, stop = rest
             scratch[start - base : stop - base] = self._shard.read(start, stop - start, memoryview(b""))

@@ -21,7 +21,7 @@ def write_file(path: Path, parts: Iterable[memoryview | bytes], direct: bool = F
     """Write a file all or nothing, and wait until it is on the disk. A file that was there is replaced, never changed.
 
     Args:
-        parts: its bytes, one part behind the other; each is asked for when those before it are written.
+        parts: its bytes, one part after the other; each is taken when those before it are written.
         direct: bypass the page cache where the file system can: several times faster, for files that are not read soon.
     """
     make_folder(path.parent)
@@ -57,8 +57,8 @@ def _write(descriptor: int, view: memoryview) -> None:
 
 
 def _write_direct(descriptor: int, parts: Iterable[memoryview | bytes]) -> None:
-    """In whole blocks from page-aligned memory: as it is, or else copied to such; the file is cut to its size in the end."""
-    buffer, other = aligned_memory(DIRECT_NBYTES), aligned_memory(DIRECT_NBYTES)
+    """In whole blocks from page-aligned memory, copied there if need be; the file is cut to its size in the end."""
+    buffer, spare = aligned_memory(DIRECT_NBYTES), aligned_memory(DIRECT_NBYTES)
     filled = total = 0
     with ThreadPoolExecutor(1, "beyondcls-writer") as meanwhile:  # one buffer is written while the other is filled
         writing: Future[None] | None = None
@@ -79,7 +79,7 @@ def _write_direct(descriptor: int, parts: Iterable[memoryview | bytes]) -> None:
                     if writing is not None:
                         writing.result()
                     writing = meanwhile.submit(_write, descriptor, buffer)
-                    buffer, other, filled = other, buffer, 0
+                    buffer, spare, filled = spare, buffer, 0
         if writing is not None:
             writing.result()
     _write(descriptor, buffer[: filled + -filled % ALIGNMENT])
@@ -90,14 +90,14 @@ def append(path: Path, line: bytes) -> None:
     """Add a line to a file, and wait until it is on the disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
-        before = os.fstat(descriptor).st_size
+        size = os.fstat(descriptor).st_size
         try:
             written = os.write(descriptor, line)
             if written < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             os.fsync(descriptor)
         except OSError:
-            os.ftruncate(descriptor, before)  # else the next line would be joined to half of this one
+            os.ftruncate(descriptor, size)  # else the next line would be joined to half of this one
             raise
     finally:
         os.close(descriptor)
@@ -116,8 +116,8 @@ def make_folder(folder: Path) -> None:
     """Make a folder and those above it; their names are on the disk."""
     missing = [f for f in (folder, *folder.parents) if not f.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for made in missing:
-        sync_folder(made.parent)
+    for new_folder in missing:
+        sync_folder(new_folder.parent)
 
 
 def link(source: Path, target: Path) -> None:
@@ -142,16 +142,16 @@ def link(source: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
-def exchange(one: Path, other: Path) -> None:
-    """Let two folders change names, at one stroke where the system can; a kill in between leaves one under `.old`."""
+def exchange(first: Path, second: Path) -> None:
+    """Swap the names of two folders, atomically where the system can; elsewhere a kill in between leaves one under `.old`."""
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "renameat2"):
-        names = os.fsencode(one), os.fsencode(other)
+        names = os.fsencode(first), os.fsencode(second)
         if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _EXCHANGE) == 0:
             return
-    old = other.with_name(other.name + ".old")
-    if old.exists():  # of an exchange that was killed; both folders are here, so it is neither
-        shutil.rmtree(old)
-    os.rename(other, old)
-    os.rename(one, other)
-    os.rename(old, one)
+    aside = second.with_name(second.name + ".old")
+    if aside.exists():  # of an exchange that was killed; both folders exist, so it is neither
+        shutil.rmtree(aside)
+    os.rename(second, aside)
+    os.rename(first, second)
+    os.rename(aside, first)

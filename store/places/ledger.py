@@ -1,4 +1,4 @@
-"""How many bytes the sets in a cache's folder have: counted for all threads and processes that use it, and bounded."""
+"""How many bytes the sets in a cache's folder have: counted across all threads and processes that use it, and bounded."""
 
 import contextlib
 import fcntl
@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PARTIAL = ".partial"
-TOUCH_S = 60  # a set's last use is written down about as often
+TOUCH_S = 60  # a set's last use is recorded about as often
 
 
 class Ledger:
-    """Of the files in FOLDER/SET/. All but `locked` is called under its lock.
+    """Counts the bytes of the files in FOLDER/SET/. Every method but `locked` is called under its lock.
 
     Args:
-        folder: is made if need be, and what killed processes left in it is removed.
-        nbytes: that all files together may have.
+        folder: made if it is missing; what killed processes left in it is removed.
+        nbytes: most bytes of all files together.
 
     Raises:
         OSError: the folder cannot be used.
@@ -30,7 +30,7 @@ class Ledger:
             self.make_room(0)
 
     def reserve(self, partial: Path, nbytes: int) -> int | None:
-        """A descriptor of a new file, which has its size already and is locked; None if it is not to be had.
+        """A descriptor of a new file, which has its size already and is locked; None if it cannot be had.
 
         Its bytes are counted from now on.
         """
@@ -50,7 +50,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Alone among all threads and processes; ends with its process, however that ends."""
+        """Alone among all threads and processes; released with its process, however that ends."""
         descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -61,7 +61,7 @@ class Ledger:
     def used(self) -> int:
         try:
             return int((self.folder / "used").read_text())
-        except (OSError, ValueError):  # of a power cut
+        except (OSError, ValueError):  # after a power cut
             return self._counted()
 
     def _write(self, nbytes: int) -> None:
@@ -80,7 +80,7 @@ class Ledger:
         return total
 
     def _sets(self) -> list[str]:
-        """Names of the sets here, those used longest ago first."""
+        """Names of the sets in the folder, those used longest ago first."""
         used: dict[str, float] = {}
         for entry in os.scandir(self.folder):
             if entry.is_dir(follow_symlinks=False):
@@ -89,7 +89,7 @@ class Ledger:
         return sorted(used, key=lambda name: used[name])
 
     def make_room(self, nbytes: int) -> bool:
-        """Whether there is room, once sets that nobody uses have made some."""
+        """Whether there is room, after sets that nobody uses are evicted."""
         if (used := self.used()) + nbytes <= self.nbytes:
             return True
         for name in self._sets():
@@ -117,7 +117,7 @@ class Ledger:
 
 
 class Hold:
-    """A set that is in use, while this object and its process are there."""
+    """Marks a set as in use, as long as this object and its process live."""
 
     NAME = "in-use"
 
@@ -134,7 +134,7 @@ class Hold:
             close(self._descriptor)
 
     def touch(self) -> None:
-        """Write down that it is used now."""
+        """Record that it is used now."""
         if time.monotonic() - self._touched > TOUCH_S or not self._touched:
             self._touched = time.monotonic()
             with contextlib.suppress(OSError):
@@ -142,7 +142,7 @@ class Hold:
 
 
 def _unlocked(path: Path) -> bool:
-    """Whether no process holds a file; looked at under the cache's lock, or it could be taken meanwhile."""
+    """Whether no process holds a file; call it under the cache's lock, or the file could be taken meanwhile."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

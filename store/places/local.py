@@ -83,30 +83,30 @@ class LocalShard(ShardFile):
             return False
         try:
             return os.preadv(self._descriptor, views, offset) == sum(map(len, views))
-        except OSError:  # `read` says which
+        except OSError:  # `read` reports it
             return False
 
     def read(self, offset: int, nbytes: int, scratch: memoryview) -> memoryview:
-        # Whole blocks around what is wanted, if the page cache is bypassed.
+        # Whole blocks around the bytes, if the page cache is bypassed.
         begin = offset - offset % ALIGNMENT if self.direct else offset
         end = offset + nbytes
         length = end - begin
         if self.direct:
             length += -length % ALIGNMENT
-        got = 0
-        while begin + got < end:
+        n_read = 0
+        while begin + n_read < end:
             try:
-                n = os.preadv(self._descriptor, [scratch[got:length]], begin + got)
+                n = os.preadv(self._descriptor, [scratch[n_read:length]], begin + n_read)
             except OSError as error:
                 raise StoreError(f"{self._path} cannot be read ({error.strerror}); pull or extract it again") from error
-            got += n
+            n_read += n
             if n == 0 or (self.direct and n % ALIGNMENT):  # the end of the file
                 break
-        return scratch[offset - begin : min(end - begin, got)]
+        return scratch[offset - begin : min(end - begin, n_read)]
 
 
 def _in_page_cache(descriptor: int) -> bool:
-    """Whether most of a file is in the page cache; false where the system does not tell."""
+    """Whether most of a file is in the page cache; false where the system cannot say."""
     size = os.fstat(descriptor).st_size
     libc = ctypes.CDLL(None, use_errno=True)
     if size == 0 or not hasattr(libc, "mincore"):

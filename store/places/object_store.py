@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from store.errors import StoreError
-from store.places.parallel import each
+from store.places.parallel import map_parallel
 from store.places.place import Place, ShardFile
 
 PIECE_NBYTES = 8 << 20  # a request costs some milliseconds of waiting, and of work: longer ones hide that
@@ -12,9 +12,9 @@ REQUESTS = 16  # in flight: one connection alone is slow
 
 
 class ObjectStore(Place):
-    """Through fsspec. What is read is listed once: a feature set does not change under its readers.
+    """Through fsspec. Files are listed once: a feature set does not change under its readers.
 
-    What fails in passing is tried again by the file system behind fsspec (s3fs: five times).
+    Passing failures are retried by the file system behind fsspec (s3fs: five times).
     """
 
     piece_nbytes, block_nbytes, requests = PIECE_NBYTES, PIECE_NBYTES, REQUESTS
@@ -28,7 +28,7 @@ class ObjectStore(Place):
         except (ImportError, ValueError) as error:
             raise StoreError(f"{url} cannot be opened: {error}") from error
         self._root = root.rstrip("/")
-        self._known: dict[str, int] | None = None  # sizes of the files that can be read
+        self._sizes: dict[str, int] | None = None  # sizes of the files that can be read
         self._expected: dict[str, bytes] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -39,9 +39,9 @@ class ObjectStore(Place):
 
     @property
     def _listed(self) -> dict[str, int]:
-        if self._known is None:
-            self._known = self.sizes()
-        return self._known
+        if self._sizes is None:
+            self._sizes = self.sizes()
+        return self._sizes
 
     def content(self, name: str) -> bytes | None:
         if name in self._expected:
@@ -49,16 +49,16 @@ class ObjectStore(Place):
         return self.range(name, 0, self._listed[name]) if name in self._listed else None
 
     def expect(self, names: Iterable[str]) -> None:
-        """Fetched at once, and kept: one after the other they would take seconds."""
-        there = sorted({name for name in names if name in self._listed} - self._expected.keys())
-        contents = each(lambda name: self.range(name, 0, self._listed[name]), there, self.requests)
-        self._expected.update(zip(there, contents, strict=True))
+        """Fetched together, and kept: one after the other they would take seconds."""
+        new = sorted({name for name in names if name in self._listed} - self._expected.keys())
+        contents = map_parallel(lambda name: self.range(name, 0, self._listed[name]), new, self.requests)
+        self._expected.update(zip(new, contents, strict=True))
 
     def size(self, name: str) -> int | None:
         return self._listed.get(name)
 
     def has_folder(self, name: str) -> bool:
-        return any(other.startswith(f"{name}/") for other in self._listed)
+        return any(file.startswith(f"{name}/") for file in self._listed)
 
     def open(self, name: str, direct: bool | None = False) -> ShardFile:
         if name not in self._listed:
@@ -69,7 +69,7 @@ class ObjectStore(Place):
         """All of these bytes.
 
         Raises:
-            StoreError: the service does not give them, or gives fewer.
+            StoreError: the service does not return them, or returns fewer.
         """
         if stop <= start:
             return b""
@@ -80,8 +80,8 @@ class ObjectStore(Place):
             raise StoreError(f"{self.address(name)} cannot be read: {reason}; check the network and run this again") from error
         if len(data) != stop - start:
             raise StoreError(
-                f"{self.address(name)} gave {len(data)} bytes, expected {stop - start} (from byte {start} on): it was cut or "
-                "replaced, or the connection was lost; run this again, or push or extract it again"
+                f"{self.address(name)} returned {len(data)} bytes, expected {stop - start} (from byte {start} on): it was cut "
+                "or replaced, or the connection was lost; run this again, or push or extract it again"
             )
         return data
 
@@ -100,14 +100,14 @@ class ObjectStore(Place):
         try:
             self._fs.invalidate_cache()  # others write too
             listed = self._fs.ls(self._root, detail=False)
-        except (FileNotFoundError, PermissionError):  # some may list only what is further below
+        except (FileNotFoundError, PermissionError):  # some accounts may list only what is further below
             return []
         except Exception as error:  # each service has its own errors
             raise self._cannot_be_listed(error) from error
         return sorted(name.rstrip("/").rsplit("/", 1)[-1] for name in listed)
 
     def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
-        content = bytearray(nbytes)  # at once: what is cut short while it is streamed could be taken for a file
+        content = bytearray(nbytes)  # in one request: a stream that is cut short could be taken for a file
         filled = 0
         for part in parts:
             content[filled : filled + len(part)] = part
@@ -134,7 +134,7 @@ class _StoredShard(ShardFile):
 
 
 def _options(url: str) -> dict[str, Any]:
-    """As many connections as there are requests; s3fs has ten, and what the user configured goes first."""
+    """As many connections as there are requests; s3fs has ten, and the user's configuration has precedence."""
     import fsspec
 
     if url.partition("://")[0] not in ("s3", "s3a"):

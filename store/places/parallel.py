@@ -8,11 +8,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def each(work: Callable[[Item], Result], items: Iterable[Item], requests: int) -> Iterator[Result]:
-    """`work` of each item, in their order; by that many threads, or in this one.
+def map_parallel(work: Callable[[Item], Result], items: Iterable[Item], requests: int) -> Iterator[Result]:
+    """`work` of each item, in their order; in as many threads as `requests`, or in this one.
 
     Raises:
-        Exception: what `work` raises; what was not begun by then is left undone.
+        Exception: what `work` raises; items not begun by then are left undone.
     """
     if requests <= 1:
         yield from map(work, items)

@@ -11,13 +11,13 @@ class ShardFile(ABC):
 
     @abstractmethod
     def read(self, offset: int, nbytes: int, scratch: memoryview) -> memoryview:
-        """`nbytes` bytes from `offset`; they may lie in `scratch`, or end early where the file does.
+        """`nbytes` bytes from `offset`; they may be in `scratch`, or end early where the file does.
 
         `scratch` is page-aligned and at least `nbytes` + 2 · ALIGNMENT long.
         """
 
     def read_into(self, offset: int, views: list[memoryview]) -> bool:
-        """Fill `views` one after the other from `offset`, without a copy in between; False if that cannot be done here."""
+        """Fill `views` one after the other from `offset`, without a copy in between; False if that is not possible."""
         return False
 
 
@@ -25,8 +25,8 @@ class Place(ABC):
     """Files by their path below one address, how they want to be read, and how they are written.
 
     Attributes:
-        piece_nbytes: at most read at once.
-        requests: how many reads at a time; more than one where each waits for a network.
+        piece_nbytes: most bytes of one read.
+        requests: reads in flight; more than one where each waits for a network.
         block_nbytes: neighbours that a shuffled epoch keeps together; None: as few as make a disk fast.
     """
 
@@ -36,14 +36,14 @@ class Place(ABC):
 
     @abstractmethod
     def address(self, name: str = "") -> str:
-        """Of a file, or of the place itself; for messages, too."""
+        """The address of a file, or of the place itself; for messages, too."""
 
     @abstractmethod
     def content(self, name: str) -> bytes | None:
         """All of a small file; None if there is none."""
 
     def expect(self, names: Iterable[str]) -> None:  # noqa: B027, a disk needs no warning
-        """Small files whose content will be asked for soon."""
+        """Announce small files whose content will be asked for soon."""
 
     @abstractmethod
     def size(self, name: str) -> int | None:
@@ -66,11 +66,11 @@ class Place(ABC):
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:
-        """Bytes of each file that is there now, by its path."""
+        """Bytes of each file that exists now, by its path."""
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Of what is directly below the address now, sorted; none where there is nothing, or where it may not be listed.
+        """Names of what is directly below the address now, sorted; empty where there is nothing, or listing is not allowed.
 
         Raises:
             StoreError: the service does not answer.
@@ -78,7 +78,7 @@ class Place(ABC):
 
     @abstractmethod
     def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
-        """Write a file of so many bytes, its parts one behind the other. It appears whole, or not at all.
+        """Write a file of `nbytes` bytes, its parts one after the other. It appears whole, or not at all.
 
         Raises:
             StoreError: it cannot be written.

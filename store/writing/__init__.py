@@ -1,1 +1,1 @@
-"""Writing feature sets: one writer at a time, what was killed goes on, what is damaged is written again."""
+"""Writing feature sets: one writer at a time, killed writers are resumed, damaged shards are written again."""

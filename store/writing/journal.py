@@ -25,28 +25,28 @@ def add_record(folder: Path, record: Mapping[str, Any], name: str = JOURNAL) -> 
 def write_records(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
     """Make these records a folder's only journal: all of them, or none."""
     write_file(folder / JOURNAL, [_line(record) for record in records])
-    for other in journals(folder)[1:]:
-        (folder / other).unlink()
+    for name in journals(folder)[1:]:
+        (folder / name).unlink()
 
 
-def own_journal() -> str:
-    """Name of a journal that nobody but this process writes, beside others that write the same feature set."""
+def process_journal() -> str:
+    """Name of a journal that only this process writes, beside those of others that write the same feature set."""
     host = re.sub(r"[^\w.]", "_", socket.gethostname())
     return f"{JOURNAL}.{host}-{os.getpid()}-{time.time_ns()}"
 
 
 def journals(folder: Path) -> list[str]:
-    """Names of the journals in a folder, first the one that begins with the header; empty without that."""
+    """Names of the journals in a folder, first the one that begins with the header; empty without it."""
     if not (folder / JOURNAL).is_file():
         return []
     return [JOURNAL, *sorted(file.name for file in folder.glob(f"{JOURNAL}.*") if not file.name.endswith(PARTIAL))]
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """Records of a folder's journals; lines that are not what was written, as a kill may cut the last, are left out.
+    """Records of a folder's journals; lines that were cut (a kill may cut the last) or changed are left out.
 
     Raises:
-        StoreError: a line is whole, but no JSON.
+        StoreError: a line is whole, but not JSON.
     """
     records = []
     for file in (folder / name for name in journals(folder)):
@@ -56,7 +56,7 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
                 try:
                     records.append(json.loads(content))
                 except (ValueError, RecursionError) as error:
-                    raise StoreError(f"{file} is no journal ({error!r}); remove {folder} to start again") from error
+                    raise StoreError(f"{file} is not a journal ({error!r}); remove {folder} to start again") from error
     return records
 
 

@@ -1,4 +1,4 @@
-"""Finding what of a damaged feature set can be kept: everything whose bytes can still be vouched for."""
+"""Finding the parts of a damaged feature set that can be kept: everything whose bytes can still be vouched for."""
 
 import json
 import re
@@ -25,21 +25,21 @@ DAMAGED_DIGITS = 4  # keys that differ in more are of different sets, not one of
 def salvage(
     path: Path, spec: FeatureSpec, layouts_of: Callable[[int | None], Sequence[ArrayLayout]]
 ) -> tuple[FeatureStore, list[ArrayLayout], list[tuple[str, int]]]:
-    """What of the set at `path` can be carried over by a `FeatureWriter`; everything is read.
+    """What a `FeatureWriter` can carry over from the set at `path`; everything is read.
 
     A shard is vouched for by its array's zarr.json, and that by the group's. Where the array's is damaged, it is made anew from
-    the shards and must then have the digest that the group has written down. Where the group's is damaged, arrays vouch
+    the shards and must then have the digest that the group records. Where the group's is damaged, arrays vouch
     for themselves, but units with images that are not valid are given up: the notes on them are lost.
 
     Args:
-        spec: of the set that it is to be again.
-        layouts_of: its layouts, given the rows of a shard (None if that cannot be found out).
+        spec: of the set as it must be after the repair.
+        layouts_of: its layouts, given the rows of a shard (None if these are not known).
 
     Returns:
-        The set, as far as it is sound; its layouts; and the (array, shard) that are not.
+        The set, as far as it is sound; its layouts; and the (array, shard) that are not sound.
 
     Raises:
-        StoreError: it is another set, as far as can be told, or a copy without all of its kinds.
+        StoreError: it is another set, as far as can be seen, or a copy that lacks kinds.
     """
     place = LocalFolder(path)
     try:
@@ -60,21 +60,21 @@ def salvage(
             raise StoreError(f"{path} is a copy without {layout.name}; pull all of it first, or repair it where it was made")
         if (array := _array(store, layout)) is not None:
             store.arrays[layout.name] = array
-            bad += [(layout.name, shard) for shard in range(layout.n_shards) if not _sound(array, shard)]
+            bad += [(layout.name, shard) for shard in range(layout.n_shards) if not _is_sound(array, shard)]
     if lost:
         bad += _units_with_invalid(store, layouts, bad)
     return store, layouts, bad
 
 
 def _belongs(store: FeatureStore, name: str, lost: bool) -> bool:
-    """Whether a set has an array that older ones lack: it is mended as it was, or receipts of it would be wrong."""
+    """Whether a set has an array that older ones lack: it is repaired as it was, or its receipts would be wrong."""
     if name != DIGEST:
         return True
     return store.place.content(f"{name}/zarr.json") is not None if lost else name in store.attributes["arrays"]
 
 
 def is_unnumbered(path: Path) -> bool:
-    """Whether a set's attention maps are named without their block, as in older sets; folders tell if the description can't."""
+    """Whether a set's attention maps are named without their block, as in older sets; by folders if the metadata is lost."""
     try:
         return any("/" not in name for name in FeatureStore.describe(path).spec.maps)
     except StoreError:
@@ -85,7 +85,7 @@ def _check_options(place: LocalFolder, spec: FeatureSpec, layouts: Sequence[Arra
     """Refuse a set that is not the one that is damaged.
 
     Raises:
-        StoreError: what is left of a set with a damaged zarr.json does not look like the set that it is to be again.
+        StoreError: what is left of a set with a damaged zarr.json does not look like the set described by `spec`.
     """
     expected = {layout.name: layout for layout in layouts}
     for chunks in sorted(place.folder.glob("*/**/c")):
@@ -93,13 +93,13 @@ def _check_options(place: LocalFolder, spec: FeatureSpec, layouts: Sequence[Arra
         if name not in expected and not name.startswith("norm/"):
             raise StoreError(f"{chunks.parent} would not be there with these options; repair it with what it was made with")
         try:
-            found = ArrayReader(place, name, json.loads(place.content(f"{name}/zarr.json") or b"")).layout
+            stored = ArrayReader(place, name, json.loads(place.content(f"{name}/zarr.json") or b"")).layout
         except (StoreError, ValueError, RecursionError):
             continue  # damaged too
-        ours = expected.get(name, found)
-        if (found.shape, found.dtype, found.codec) != (ours.shape, ours.dtype, ours.codec):
+        ours = expected.get(name, stored)
+        if (stored.shape, stored.dtype, stored.codec) != (ours.shape, ours.dtype, ours.codec):
             raise StoreError(
-                f"{chunks.parent} has shape {list(found.shape)} and dtype {found.codec or found.dtype}, these options give "
+                f"{chunks.parent} has shape {list(stored.shape)} and dtype {stored.codec or stored.dtype}, these options give "
                 f"{list(ours.shape)} and {ours.codec or ours.dtype}; "
                 "repair it with what it was made with"
             )
@@ -126,7 +126,7 @@ def _array(store: FeatureStore, layout: ArrayLayout) -> ArrayReader | None:
     return array if array.layout == layout else None
 
 
-def _sound(array: ArrayReader, shard: int) -> bool:
+def _is_sound(array: ArrayReader, shard: int) -> bool:
     try:
         array.check(shard)
     except StoreError:
@@ -135,7 +135,7 @@ def _sound(array: ArrayReader, shard: int) -> bool:
 
 
 def _rebuilt(place: Place, layout: ArrayLayout) -> bytes:
-    """The zarr.json that an array's shards ask for; nothing if they contradict themselves."""
+    """The zarr.json that fits an array's shards; empty if these contradict themselves."""
     records: list[dict[str, Any]] = []
     for shard in range(layout.n_shards):
         nbytes, begin = layout.nbytes(shard), layout.data_nbytes(shard)
@@ -153,16 +153,16 @@ def _rebuilt(place: Place, layout: ArrayLayout) -> bytes:
 
 
 def _shard_rows(place: LocalFolder) -> int | None:
-    """Rows of a shard, as most arrays say."""
-    found = []
+    """Rows of a shard, according to most arrays."""
+    recorded = []
     for file in place.folder.glob("*/**/zarr.json"):
         try:
             layout = ArrayLayout.from_zarr("", json.loads(file.read_bytes()))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue  # a group, or damaged
         if layout.dimensions[:1] == ("image",):
-            found.append(layout.shard_rows)
-    return max(set(found), key=found.count) if found else None
+            recorded.append(layout.shard_rows)
+    return max(set(recorded), key=recorded.count) if recorded else None
 
 
 def _units_with_invalid(

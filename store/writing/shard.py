@@ -1,4 +1,4 @@
-"""One shard file: written with its digests, described, and told from half of one."""
+"""One shard file: written with its digests, recorded, and recognised as whole."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,16 +20,16 @@ def constant(name: str, values: np.ndarray) -> ArrayLayout:
     return ArrayLayout(name, values.shape, values.dtype.name, ("channel",), shard_rows=n, chunk_rows=n)
 
 
-def same_values(one: ArrayLayout, other: ArrayLayout) -> bool:
+def same_values(first: ArrayLayout, second: ArrayLayout) -> bool:
     """Whether a row of one array can be a row of the other, byte for byte."""
     fields = ("dtype", "codec", "dimensions")
-    return all(getattr(one, f) == getattr(other, f) for f in fields) and one.shape[1:] == other.shape[1:]
+    return all(getattr(first, f) == getattr(second, f) for f in fields) and first.shape[1:] == second.shape[1:]
 
 
-def same_shard(one: ArrayLayout, other: ArrayLayout, shard: int) -> bool:
+def same_shard(first: ArrayLayout, second: ArrayLayout, shard: int) -> bool:
     """Whether a shard holds rows of the same numbers in both, in files that are alike."""
-    alike = one.shard_rows == other.shard_rows and one.chunk_rows == other.chunk_rows
-    return alike and same_values(one, other) and shard < other.n_shards and one.rows(shard) == other.rows(shard)
+    alike = first.shard_rows == second.shard_rows and first.chunk_rows == second.chunk_rows
+    return alike and same_values(first, second) and shard < second.n_shards and first.rows(shard) == second.rows(shard)
 
 
 def write_shard(folder: Path, layout: ArrayLayout, shard: int, rows: np.ndarray) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def write_shard(folder: Path, layout: ArrayLayout, shard: int, rows: np.ndarray)
 
 
 def record_of(layout: ArrayLayout, shard: int, rows: np.ndarray, tail: bytes) -> dict[str, Any]:
-    """What is written down of a shard."""
+    """What zarr.json records of a shard."""
     return {
         "rows": list(layout.rows(shard)),
         "nbytes": layout.nbytes(shard),

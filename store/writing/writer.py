@@ -19,7 +19,7 @@ from store.format.spec import FeatureSpec
 from store.places import LocalFolder
 from store.places.aligned import aligned_zeros
 from store.places.disk import DIRECT_NBYTES, NO_SPACE, exchange, link, sync_folder, write_file
-from store.writing.journal import JOURNAL, add_record, own_journal, read_records, write_records
+from store.writing.journal import JOURNAL, add_record, process_journal, read_records, write_records
 from store.writing.lock import BusyError, Lock
 from store.writing.shard import constant, is_whole, record_of, same_shard, same_values, write_shard
 
@@ -29,26 +29,26 @@ WRITERS = 4  # arrays of a unit that are written at a time
 class FeatureWriter:
     """Writes one feature set. Work units are shards: unit u holds rows [u * shard_rows, (u + 1) * shard_rows).
 
-    All arrays lie under `<parent>/.staging/<name>-<key>` until `finish` moves that folder to `path`. A unit counts once its
-    files and its journal line are on disk; a writer that was killed goes on with `missing_units()`. Use it in a `with`
+    All arrays are under `<parent>/.staging/<name>-<key>` until `finish` moves that folder to `path`. A unit counts once its
+    files and its journal line are on disk; a writer that was killed is resumed with `missing_units()`. Use it in a `with`
     statement, or call `close`.
 
     One process at a time may write a feature set, or several that are all `shared`: each claims a unit before it computes it,
-    keeps a journal of its own, and whoever finds all units written publishes the set. Any of them may be killed, and any
+    keeps its own journal, and the first to find all units written publishes the set. Any of them may be killed, and any
     number started again.
 
     With a `base`, another feature set of the same encoder, rows that both have are taken over: shards that are alike are
-    linked, other rows are copied. Only what the base lacks is to be written.
+    linked, other rows are copied. Only what the base lacks has to be written.
 
     Args:
         path: where the finished feature set will be.
         spec: what it holds.
         layouts: arrays with one row per image; all share `shard_rows`.
         constants: small arrays without an image axis (the final norm), by name.
-        base: what to take over: a set of other views, blocks, kinds or images, wherever it lies.
-        base_rows: [n_images] the base's row of each image, -1 where it has none; by default its images are the first of these.
-        skip: (array, shard) of the base that must not be taken over, being damaged.
-        replaces: a feature set that is at `path` gives way to this one when it is finished; else its place must be free.
+        base: the set to take rows from, with other views, blocks, kinds or images, wherever it is.
+        base_rows: [n_images] the base's row of each image, -1 where it has none; by default its images come first here.
+        skip: (array, shard) of the base that must not be taken over because they are damaged.
+        replaces: this set replaces the one at `path` when it is finished; else `path` must be free.
         shared: other processes may write other units at the same time.
 
     Raises:
@@ -77,9 +77,9 @@ class FeatureWriter:
         self._base_rows = np.where(rows < n_base, rows, -1) if base_rows is None else np.asarray(base_rows)
         assert self._base_rows.shape == rows.shape, (self._base_rows.shape, rows.shape)
         assert {(a.shape[0], a.shard_rows) for a in layouts} == {(first.shape[0], first.shard_rows)}, layouts
-        self.n_units, self._first = first.n_shards, first
+        self.n_units, self._layout = first.n_shards, first
         self.staging = self.path.parent / ".staging" / f"{self.path.name}-{spec.key}"
-        self._journal = own_journal() if shared else JOURNAL
+        self._journal = process_journal() if shared else JOURNAL
         self._claims_folder = self.staging.with_name(self.staging.name + ".claims")
         self._claims: dict[int, Lock] = {}
         self._lock = Lock(self.staging.with_name(self.staging.name + ".lock"), str(self.path), shared)
@@ -96,7 +96,7 @@ class FeatureWriter:
             }
             self._done: dict[int, dict[str, dict[str, Any]]] = {unit: {} for unit in range(self.n_units)}
             self._notes: dict[int, dict[str, Any]] = {}
-            with self._space(), self._alone():
+            with self._full_disk_reported(), self._exclusive():
                 if records := read_records(self.staging):
                     self._resume(records)
                 elif shared and self._is_published():
@@ -124,8 +124,8 @@ class FeatureWriter:
                 folder.rmdir()
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Of those that share the writing, one at a time."""
+    def _exclusive(self) -> Iterator[None]:
+        """Run a block in one process at a time, of those that share the writing."""
         lock = Lock(self._claims_folder / "all.lock", str(self.path), wait=True) if self.shared else None
         try:
             yield
@@ -143,11 +143,11 @@ class FeatureWriter:
             self._count(record)
 
     def _carry(self) -> Iterator[dict[str, Any]]:
-        """Link shards of the base that are also ours; a record for each unit that gets any."""
+        """Link shards that the base and this set have in common; yield a record for each unit with any."""
         if self.base is None or not isinstance(self.base.place, LocalFolder):
             return
         for unit in range(self.n_units):
-            rows = np.arange(*self._first.rows(unit))
+            rows = np.arange(*self._layout.rows(unit))
             if not np.array_equal(self._base_rows[rows], rows):
                 continue
             shards = []
@@ -161,7 +161,7 @@ class FeatureWriter:
                 yield {"unit": unit, "shards": shards, "invalid": self._base_notes(rows)}
 
     def _base_notes(self, rows: np.ndarray) -> list[dict[str, Any]]:
-        """What the base notes on those of these rows that it has, under their numbers here."""
+        """Notes of the base on those of these rows that it has, under their numbers in this set."""
         notes = {} if self.base is None else {note["row"]: note for note in self.base.attributes["invalid"]}
         theirs = ((int(row), notes.get(int(self._base_rows[row]))) for row in rows if self._base_rows[row] >= 0)
         return [{**note, "row": row} for row, note in theirs if note is not None]
@@ -170,7 +170,7 @@ class FeatureWriter:
         if records[0] != self.header:
             raise StoreError(f"{self.staging} was begun with another layout; remove that folder to start again")
         if not self.shared:
-            write_records(self.staging, records)  # in one journal, without half lines that kills may have left
+            write_records(self.staging, records)  # in one journal, without half lines left by kills
         for record in records[1:]:
             self._count(record)
 
@@ -187,14 +187,14 @@ class FeatureWriter:
             except BusyError:
                 return False
             self._claims[unit] = claim
-            self._refresh()  # whoever had it before may have written it
+            self._refresh()  # its last holder may have written it
             if not self.missing_arrays(unit):
                 self._claims.pop(unit).release()
                 return False
         return True
 
     def _refresh(self) -> bool:
-        """Take note of what others that share the writing have done; false if the last of them has published it all."""
+        """Count what others that share the writing have done; false if the last of them has published the set."""
         records = read_records(self.staging)
         for record in records[1:]:
             if record.get("unit") not in self._done or self.missing_arrays(record["unit"]):
@@ -212,16 +212,16 @@ class FeatureWriter:
         return False
 
     def _count(self, record: Mapping[str, Any]) -> None:
-        """Take note of a record's shards that are whole."""
+        """Count a record's shards that are whole."""
         try:
             shards = {shard["array"]: dict(shard) for shard in record["shards"]}
             notes = {note["row"]: note for note in record["invalid"]}
-            start, stop = self._first.rows(unit := record["unit"])
+            start, stop = self._layout.rows(unit := record["unit"])
             if type(unit) is not int or not all(start <= row < stop for row in notes):
                 raise ValueError(f"rows {sorted(notes)} in unit {unit!r}")
             done = self._done[unit]
-            there = LocalFolder(self.staging)
-            done |= {n: s for n, s in shards.items() if is_whole(there, self.layouts[n], unit, s["xxh3_128"])}
+            staged = LocalFolder(self.staging)
+            done |= {n: s for n, s in shards.items() if is_whole(staged, self.layouts[n], unit, s["xxh3_128"])}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(
                 f"{self.staging / JOURNAL} is not a journal of this writer ({error!r}); remove {self.staging} to start again"
@@ -237,13 +237,13 @@ class FeatureWriter:
         return [name for name in self.layouts if name not in self._done[unit]]
 
     def rows_to_compute(self, unit: int, names: Sequence[str]) -> np.ndarray:
-        """Rows of a unit that some arrays must be given for to `write_unit`, ascending: all, or those that the base lacks."""
-        rows = np.arange(*self._first.rows(unit))
+        """Rows for which `write_unit` must be given some arrays of a unit, ascending: all, or those that the base lacks."""
+        rows = np.arange(*self._layout.rows(unit))
         return rows[self._base_rows[rows] < 0] if all(self._in_base(name, unit) for name in names) else rows
 
     def arrays_to_compute(self, unit: int) -> list[str]:
-        """Arrays of a unit that must be given to `write_unit`: those that it misses and the base does not have whole."""
-        lacks_rows = bool((self._base_rows[slice(*self._first.rows(unit))] < 0).any())
+        """Arrays of a unit that must be given to `write_unit`: missing ones that the base does not have whole."""
+        lacks_rows = bool((self._base_rows[slice(*self._layout.rows(unit))] < 0).any())
         return [name for name in self.missing_arrays(unit) if lacks_rows or not self._in_base(name, unit)]
 
     def _in_base(self, name: str, unit: int) -> bool:
@@ -257,36 +257,36 @@ class FeatureWriter:
         Args:
             rows: name -> stored values, of `arrays_to_compute` at least; [n, ...] of all rows of the unit, or where the base
                 has the array, of those that it lacks.
-            notes: on rows that are invalid; those of the base are known.
+            notes: on rows that are invalid; those of the base are added.
 
         Raises:
             StoreError: no space is left; what was journalled before is safe.
         """
         missing, to_compute = self.missing_arrays(unit), self.arrays_to_compute(unit)
         assert set(rows) >= set(to_compute), sorted(set(to_compute) - set(rows))
-        of_unit = np.arange(*self._first.rows(unit))
-        theirs = self._base_rows[of_unit]
+        unit_rows = np.arange(*self._layout.rows(unit))
+        theirs = self._base_rows[unit_rows]
         taken = theirs >= 0
 
         def write(name: str) -> dict[str, Any]:
             if self.base is not None and taken.any() and self._in_base(name, unit):
-                # The base's own rows, bit for bit, also where they were computed again for the sake of another array.
+                # The base's rows, bit for bit, also where they were computed again because another array needs them.
                 layout = self.layouts[name]
-                values = aligned_zeros((len(of_unit), *layout.shape[1:]), layout.dtype)
+                values = aligned_zeros((len(unit_rows), *layout.shape[1:]), layout.dtype)
                 values[taken] = self.base.arrays[name].stored(theirs[taken])
                 if not taken.all():
-                    values[~taken] = rows[name][~taken] if len(rows[name]) == len(of_unit) else rows[name]
+                    values[~taken] = rows[name][~taken] if len(rows[name]) == len(unit_rows) else rows[name]
             else:
                 values = rows[name]
             return {"array": name, **write_shard(self.staging, self.layouts[name], unit, values)}
 
-        with self._space():
+        with self._full_disk_reported():
             if max(self.layouts[name].nbytes(unit) for name in missing) < DIRECT_NBYTES:
                 shards = [write(name) for name in missing]
-            else:  # small arrays, for which the disk is mostly waited for, beside the large ones
+            else:  # small arrays, which mostly wait for the disk, beside the large ones
                 with ThreadPoolExecutor(WRITERS, "beyondcls-writer") as writers:
                     shards = list(writers.map(write, missing))
-            noted = {note["row"]: note for note in (*self._base_notes(of_unit), *notes)}
+            noted = {note["row"]: note for note in (*self._base_notes(unit_rows), *notes)}
             record: dict[str, Any] = {"unit": unit, "shards": shards, "invalid": [noted[row] for row in sorted(noted)]}
             add_record(self.staging, record, self._journal)
         if unit in self._claims:
@@ -297,12 +297,12 @@ class FeatureWriter:
     def finish(self, attributes: Mapping[str, Any]) -> bool:
         """Write all zarr.json and move the feature set to its place. False if others that share the writing are not done.
 
-        `attributes`: what a reader wants to know beside the spec (names of encoder and classes, problems).
+        `attributes`: information beside the spec (names of encoder and classes, problems).
 
         Raises:
             StoreError: units are missing, and nobody else can be writing them; or no space is left.
         """
-        with self._alone():
+        with self._exclusive():
             published = False
             if self.shared:
                 published = not self._refresh()  # by the last of the others
@@ -313,7 +313,7 @@ class FeatureWriter:
                     f"{self.staging}: {len(missing)} of {self.n_units} shards are not written yet, first {missing[0]}"
                 )
             if not published:
-                with self._space():
+                with self._full_disk_reported():
                     if self.shared:
                         write_records(self.staging, read_records(self.staging))  # one journal, which is one file to remove
                     self._describe(attributes)
@@ -324,7 +324,7 @@ class FeatureWriter:
     def _publish(self) -> None:
         if self._replaces and self.path.exists() and any(self.path.iterdir()):
             exchange(self.staging, self.path)
-            sync_folder(self.path.parent)  # before anything of the old set goes
+            sync_folder(self.path.parent)  # before anything of the old set is removed
             sync_folder(self.staging.parent)
             shutil.rmtree(self.staging)
         else:
@@ -332,7 +332,7 @@ class FeatureWriter:
                 shutil.rmtree(self.path)  # empty folders only: __init__ refused anything else
             os.rename(self.staging, self.path)
         sync_folder(self.path.parent)
-        (self.path / JOURNAL).unlink()  # after the rename: whoever is killed before it goes on with the journal
+        (self.path / JOURNAL).unlink()  # after the rename: a writer killed before it resumes with the journal
         for stale in self._claims_folder.glob("*.lock"):
             if stale.stem.isdecimal():  # of processes that were killed
                 stale.unlink()
@@ -361,19 +361,19 @@ class FeatureWriter:
         write_file(self.staging / "zarr.json", [with_digest(group)])
 
     @contextlib.contextmanager
-    def _space(self) -> Iterator[None]:
-        """A full disk becomes a message."""
+    def _full_disk_reported(self) -> Iterator[None]:
+        """Turn the error of a full disk into a message."""
         try:
             yield
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
             done = self.n_units - len(self.missing_units())
-            needed = sum(self.layouts[name].nbytes(u) for u in range(self.n_units) for name in self.missing_arrays(u))
+            missing_nbytes = sum(self.layouts[name].nbytes(u) for u in range(self.n_units) for name in self.missing_arrays(u))
             free = shutil.disk_usage(self.path.parent).free
             raise StoreError(
                 f"no space left while writing {self.path}: {done} of {self.n_units} units are safe in {self.staging}; "
-                f"{needed / 1e9:.3g} GB more are needed, {free / 1e9:.3g} GB are free. "
+                f"{missing_nbytes / 1e9:.3g} GB more are needed, {free / 1e9:.3g} GB are free. "
                 "Free some, and give the same command again"
             ) from error
 

@@ -139,5 +139,5 @@ def test_join_of_multilabel_sets(tmp_path: Path) -> None:
     assert join(one, same).tolist() == [*range(33), -1, -1]
     with pytest.raises(StoreError, match=r"image 'i2' has label \[0 1 0\] in .* but \[0 0 1\] in "):
         join(one, other)
-    with pytest.raises(StoreError, match="have other classes; are these the same images"):
+    with pytest.raises(StoreError, match="have different classes; are these the same images"):
         join(one, single)

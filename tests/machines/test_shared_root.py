@@ -27,7 +27,7 @@ def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
     assert sets.keys() == {Path(of.feature_folder(of.MAE, split)).name for split in of.SPLITS}
     for name, path in sets.items():
         assert of.content(first.repo / "features" / name) == {"zarr.json": (path / "zarr.json").read_bytes()}
-        assert (first.repo / f"receipts/{name}.json").read_bytes() == Receipt.of(FeatureStore.open(path)).to_json()
+        assert (first.repo / f"receipts/{name}.json").read_bytes() == Receipt.from_store(FeatureStore.open(path)).to_json()
 
     remote.add_to(first)
     first.dvc("push")
@@ -44,5 +44,5 @@ def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
     reads = locked.objects(locked.deps(STAGE, "receipts") | locked.deps(STAGE, "features"))
     fetched = {md5: n for md5, n in second.cached().items() if md5 in reads or md5 not in own}  # empty folders are alike
     assert fetched == reads
-    assert sum(fetched.values()) < 0.1 * sum(Receipt.of(FeatureStore.open(path)).nbytes for path in sets.values())
+    assert sum(fetched.values()) < 0.1 * sum(Receipt.from_store(FeatureStore.open(path)).nbytes for path in sets.values())
     assert of.content(second.repo / "features").keys() == {f"{name}/zarr.json" for name in sets}

@@ -8,7 +8,7 @@ import numpy as np
 from store.errors import StoreError
 from store.exchange.description import (
     DESCRIPTION,
-    described,
+    described_store,
     description_of,
     is_constant,
     read_description,
@@ -38,7 +38,7 @@ class Raw(Exchange):
         write_description(out, description_of(self.name, store, names))
 
     def read(self, source: Path) -> Exported:
-        return _ExportedRaw(source, described(str(source / DESCRIPTION), self.name, read_description(source)))
+        return _ExportedRaw(source, described_store(str(source / DESCRIPTION), self.name, read_description(source)))
 
 
 class _ExportedRaw(Exported):

@@ -30,7 +30,7 @@ def project(request, tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.chdir(folder)
     write_stub(Path("features/one"), (whole.path / "zarr.json").read_bytes())
-    Receipt.of(whole).write(Path("receipts/one.json"))
+    Receipt.from_store(whole).write(Path("receipts/one.json"))
     Path("params.yaml").write_text(json.dumps({"store": {"root": root, "cache": None}}))
     return types.SimpleNamespace(whole=whole, root=root, params=Path("params.yaml"), at=f"{root}/one-{whole.spec.key}")
 
@@ -222,7 +222,7 @@ def test_another_set_at_the_address(project, tmp_path):
 
 def test_a_stub_and_a_receipt_of_different_sets(project, tmp_path):
     other = write_features(tmp_path / "other", 96, seed=5)
-    Receipt.of(other).write(Path("receipts/one.json"))
+    Receipt.from_store(other).write(Path("receipts/one.json"))
     with pytest.raises(StoreError, match=r"features/one is of the feature set \w+, receipts/one.json of another .*one commit"):
         open_features("features/one", project.params)
     upload(other, f"{project.root}/one-{other.spec.key}")

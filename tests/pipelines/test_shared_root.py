@@ -118,7 +118,7 @@ def extracted(project, root, local) -> dict[str, str]:
     for split in SETS:
         whole = FeatureStore.open(local / f"features/tiny-{split}")
         upload(whole, address_of(root, split, local))
-        Receipt.of(whole).write(project / f"receipts/tiny-{split}.json")
+        Receipt.from_store(whole).write(project / f"receipts/tiny-{split}.json")
         write_stub(project / f"features/tiny-{split}", (whole.path / "zarr.json").read_bytes())
     return {split: address_of(root, split, local) for split in SETS}
 
@@ -133,7 +133,7 @@ def test_extraction(project, root, local, beyondcls):
     assert files(stub) == {"zarr.json": (whole / "zarr.json").read_bytes()}
     assert {p.name for p in stub.iterdir()} == {"zarr.json", *KINDS}
     receipt = Receipt.read(project / "receipts/tiny-test.json")
-    assert receipt.to_json() == Receipt.of(FeatureStore.open(whole)).to_json()
+    assert receipt.to_json() == Receipt.from_store(FeatureStore.open(whole)).to_json()
     assert {p.name for p in (project / "features").iterdir()} == {"tiny-test"}, "nothing else is left here"
 
 
@@ -207,7 +207,7 @@ def test_a_receipt_elsewhere_and_without_a_root(project, local, beyondcls):
     status, said = beyondcls(*extraction("test", "--receipt", "elsewhere/r.json"))
     assert status == 0, said
     assert files(project / "features/tiny-test") == files(local / "features/tiny-test")
-    assert Receipt.read("elsewhere/r.json") == Receipt.of(FeatureStore.open("features/tiny-test"))
+    assert Receipt.read("elsewhere/r.json") == Receipt.from_store(FeatureStore.open("features/tiny-test"))
     assert not (project / "receipts").exists()
     assert [p.name for p in (project / "features").iterdir()] == ["tiny-test"]
 
@@ -259,7 +259,7 @@ class TestFetching:
         status, said = beyondcls("store", "push", "features/tiny-test", "--params", "params.yaml")
         assert status == 0, said
         assert content(address_of(root, "test", local)) == files(local / "features/tiny-test")
-        assert Receipt.read("receipts/tiny-test.json") == Receipt.of(FeatureStore.open("features/tiny-test"))
+        assert Receipt.read("receipts/tiny-test.json") == Receipt.from_store(FeatureStore.open("features/tiny-test"))
         assert not is_stub(project / "features/tiny-test")
         fs, path = at(address_of(root, "test", local))
         fs.rm(path, recursive=True)

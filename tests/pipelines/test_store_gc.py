@@ -53,7 +53,7 @@ class Shared:
 
     def receipt(self, name: str, called: str | None = None, folder: Path = Path()) -> Path:
         file = folder / f"receipts/{called or name}.json"
-        Receipt.of(FeatureStore.open(self.made / name)).write(file)
+        Receipt.from_store(FeatureStore.open(self.made / name)).write(file)
         return file
 
     def stub(self, name: str, folder: Path = Path()) -> Path:
@@ -66,7 +66,7 @@ class Shared:
         for name in names:
             contents = {}
             if receipts:
-                contents[f"receipts/{name}.json"] = Receipt.of(FeatureStore.open(self.made / name)).to_json()
+                contents[f"receipts/{name}.json"] = Receipt.from_store(FeatureStore.open(self.made / name)).to_json()
             if stubs:
                 contents[f"features/{name}/zarr.json"] = (self.made / name / "zarr.json").read_bytes()
             outs += [
@@ -311,7 +311,7 @@ class TestTheCacheOfDVC:
         shared.send("two", "one")
         shared.send("two")
         shared.lock("one", cached=False, stubs=False)
-        md5 = shared.cache(Receipt.of(FeatureStore.open(shared.made / "one")).to_json(), cached=False)
+        md5 = shared.cache(Receipt.from_store(FeatureStore.open(shared.made / "one")).to_json(), cached=False)
         assert shared.unused() == {"two"}
         why = f"dvc.lock: its key is not known, for {md5} is not in DVC's cache here; `dvc fetch --all-branches"
         assert shared.gc("--all").count(why) == 2
@@ -331,7 +331,7 @@ class TestTheCacheOfDVC:
     def test_a_file_that_was_changed_there(self, shared):
         shared.lock("one", stubs=False)
         (file,) = Path(".dvc/cache/files/md5").glob("??/*")
-        file.write_bytes(Receipt.of(FeatureStore.open(shared.made / "two")).to_json())
+        file.write_bytes(Receipt.from_store(FeatureStore.open(shared.made / "two")).to_json())
         assert "its key is not known" in shared.why("one")
 
     @pytest.mark.parametrize("cached", [True, False])

@@ -205,7 +205,7 @@ def test_names_stay_inside(sets: list[Path], tmp_path: Path) -> None:
     opened(sets[0], DiskCache(tmp_path / "cache", PLENTY)).tokens("patch").all()
     for file in (tmp_path / "cache").rglob("*"):
         assert all(set(part) <= set("0123456789abcdef-") for part in file.parts[-1:] if part not in ("lock", "used", "in-use"))
-    place = cached.through(
+    place = cached.cached_place(
         DiskCache(tmp_path / "cache", PLENTY), FeatureStore.open(f"service://{sets[0]}").place, "../../x", "/etc"
     )
     assert not set(place.name) - set("0123456789abcdef")  # type: ignore[attr-defined]
@@ -215,13 +215,13 @@ def test_a_block_that_another_thread_brings_meanwhile_stays_known(tmp_path: Path
     """Or it would be fetched twice."""
 
     def brought(self: DiskCache, path: Path, nbytes: int) -> None:
-        self._known[path] = (b"", bytearray())
+        self._opened[path] = (b"", bytearray())
         raise FileNotFoundError
 
     disk, path = DiskCache(tmp_path, PLENTY), tmp_path / "set/block"
     monkeypatch.setattr(DiskCache, "_open", brought)
     assert not disk.read(path, 8, 0, 8, memoryview(bytearray(8)), False)
-    assert path in disk._known
+    assert path in disk._opened
 
 
 def test_a_local_set_has_no_use_for_it(sets: list[Path], tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_threads_share_a_block(sets: list[Path], tmp_path: Path) -> None:
 def test_a_lost_connection(sets: list[Path], tmp_path: Path) -> None:
     array = opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch")
     Service.answer = staticmethod(lambda _, data: data[:-1])
-    with pytest.raises(StoreError, match=r"c/\d/0/0 gave \d+ bytes, expected"):
+    with pytest.raises(StoreError, match=r"c/\d/0/0 returned \d+ bytes, expected"):
         array.all()
     assert not blocks(tmp_path)
     assert (tmp_path / "used").read_text() == "0"

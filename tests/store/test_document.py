@@ -226,7 +226,7 @@ def test_journal(tmp_path: Path, contents: dict[str, np.ndarray]) -> None:
 
 def test_receipt(written: Path) -> None:
     of_set, of_array = _tables("Receipts")
-    file = json.loads(Receipt.of(store := FeatureStore.open(written)).to_json())
+    file = json.loads(Receipt.from_store(store := FeatureStore.open(written)).to_json())
     assert {row["Field"] for row in of_set} == set(file)
     assert _fields(of_set) == [f.name for f in fields(Receipt)]
     assert [row["Field"] for row in of_set if not _fits(file[row["Field"]], row["Type"])] == []
@@ -246,7 +246,7 @@ def test_receipt(written: Path) -> None:
             f.stat().st_size for f in (written / name).rglob("*") if f.is_file() and f.name != "zarr.json"
         )
     canonical = json.dumps(file, sort_keys=True, separators=(",", ":")).encode() + b"\n"
-    assert Receipt.of(store).to_json() == canonical
+    assert Receipt.from_store(store).to_json() == canonical
 
 
 def test_stub(written: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import xxhash
 
 from store import FeatureStore, StoreError
 from store.exchange import form_of, get_exchange
-from store.exchange.description import _zarr_of, described, description_of
+from store.exchange.description import _zarr_of, described_store, description_of
 from store.exchange.exchange import chosen_arrays
 from store.exchange.webdataset import WebDataset
 from store.format.layout import ATTRIBUTE
@@ -229,7 +229,7 @@ class TestDescription:
         with suppress(TypeError, ValueError, AttributeError, KeyError, OverflowError):  # nobody can vouch for some
             _vouched(description)
         with pytest.raises(StoreError, match=message) as error:
-            described("here/description.json", "npy", description)
+            described_store("here/description.json", "npy", description)
         assert "here/description.json" in str(error.value)
 
     def test_another_shard_size_of_one_array(self, store) -> None:
@@ -242,7 +242,7 @@ class TestDescription:
         description["arrays"][PATCH] |= {"shard_rows": 64, "shards": shards}
         _vouched(description)
         with pytest.raises(StoreError, match="shards differ in rows"):
-            described("x", "npy", description)
+            described_store("x", "npy", description)
 
     def test_scales_that_are_left_out(self, tmp_path: Path) -> None:
         store = FeatureStore.open(write_set(tmp_path / "int8", "int8"))
@@ -250,7 +250,7 @@ class TestDescription:
         del description["arrays"][f"{PATCH}-scale"], description["group"]["arrays"][f"{PATCH}-scale"]
         _vouched(description)
         with pytest.raises(StoreError, match="scales that are missing"):
-            described("x", "npy", description)
+            described_store("x", "npy", description)
 
     def test_unvouched_changes_are_noticed(self, store) -> None:
         for change in (
@@ -261,7 +261,7 @@ class TestDescription:
             description = json.loads(json.dumps(description_of("npy", store, list(store.arrays))))
             change(description)
             with pytest.raises(StoreError, match="was changed since"):
-                described("x", "npy", description)
+                described_store("x", "npy", description)
 
     @FORMS
     @pytest.mark.parametrize("content", [b"", b"[1", b"\xff\xfe", b"[" * 100_000, b"null", b"3", b'"x"'])
@@ -325,9 +325,9 @@ class TestHostile:
             (_member(FIRST, _npy(np.zeros(9, np.uint8)) + b"x"), "holds 10 bytes of values, expected 9"),
             (
                 _member("000000032.images.id.npy", _npy(np.zeros(9, np.uint8))),
-                "row 32 of images/id is there twice, or belongs",
+                "row 32 of images/id appears twice, or belongs",
             ),
-            (_member("000000001.images.id.npy", _npy(np.zeros(9, np.uint8))), "row 1 of images/id is there twice"),
+            (_member("000000001.images.id.npy", _npy(np.zeros(9, np.uint8))), "row 1 of images/id appears twice"),
         ],
     )
     def test_tar_members(self, ready, tmp_path: Path, member: Member, message: str) -> None:

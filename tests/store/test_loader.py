@@ -221,7 +221,7 @@ def test_an_epoch_is_gone_on_with_at_every_batch(written: Path, placement: Place
 
 @pytest.mark.parametrize("state", [{}, {"seed": 0}, {"seed": "x", "batch": 0}, {"seed": 0, "batch": None}])
 def test_no_state(written: Path, state: dict[str, Any]) -> None:
-    with pytest.raises(StoreError, match="is no state of a loader; expected seed and batch"):
+    with pytest.raises(StoreError, match="is not the state of a loader; expected seed and batch"):
         _loader(written, "memory").resume(state)
 
 
@@ -440,7 +440,7 @@ def test_what_is_kept_on_a_device_needs_no_copy(written: Path, monkeypatch: pyte
     store = FeatureStore.open(written)
     arrays = {"patch": store.tokens("patch"), "cls": store.tokens("cls")}
     expected = list(Loader(arrays, store.labels, batch_size=32, placement="memory").epoch(5))
-    monkeypatch.setattr("store.loading.loader.place", lambda arrays, *_: (dict.fromkeys(arrays, "device"), "test"))
+    monkeypatch.setattr("store.loading.loader.choose_placement", lambda arrays, *_: (dict.fromkeys(arrays, "device"), "test"))
     loader = Loader(arrays, store.labels, batch_size=32)
     assert loader.placement == "device"
     for batch, other in zip(loader.epoch(5), expected, strict=True):

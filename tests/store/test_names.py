@@ -26,7 +26,7 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parts(name):
-    assert ArrayName.of(name) == NAMES[name]
+    assert ArrayName.parse(name) == NAMES[name]
     assert kind_of(name) == NAMES[name].kind
 
 
@@ -35,4 +35,4 @@ PART = st.sampled_from(["patch", "cls", "block0", "block12", "block012", "view0"
 
 @given(st.lists(PART, min_size=1, max_size=5).map("/".join))
 def test_any_name_is_its_parts(name):
-    assert str(ArrayName.of(name)) == name
+    assert str(ArrayName.parse(name)) == name

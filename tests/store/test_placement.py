@@ -8,7 +8,7 @@ import torch
 
 from store import FeatureStore, StoreError
 from store.format.array import ArrayReader
-from store.loading.placement import PLACEMENTS, free_memory, place
+from store.loading.placement import PLACEMENTS, choose_placement, free_memory
 from tests.store.conftest import N
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -34,7 +34,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], None]:
 @pytest.mark.parametrize("asked", ["memory", "stream", "device"])
 def test_as_asked_for(arrays: dict[str, list[ArrayReader]], asked: str) -> None:
     for device in (CPU, GPU):
-        places, reason = place(arrays, N, device, asked)  # type: ignore[arg-type]
+        places, reason = choose_placement(arrays, N, device, asked)  # type: ignore[arg-type]
         expected = "memory" if (asked, device) == ("device", CPU) else asked
         assert places == {"patch": expected, "label": expected}
         assert reason == f"{expected}, as asked for ({N * (PATCH + LABEL) / 1e6:.3g} MB)"
@@ -42,7 +42,7 @@ def test_as_asked_for(arrays: dict[str, list[ArrayReader]], asked: str) -> None:
 
 def test_unknown(arrays: dict[str, list[ArrayReader]]) -> None:
     with pytest.raises(StoreError, match=r"unknown placement 'steam'; did you mean 'stream'\? known: auto, device, memory"):
-        place(arrays, N, CPU, "steam")  # type: ignore[arg-type]
+        choose_placement(arrays, N, CPU, "steam")  # type: ignore[arg-type]
     assert set(PLACEMENTS) == {"auto", "device", "memory", "stream"}
 
 
@@ -56,15 +56,15 @@ def test_the_first_that_fits(arrays: dict[str, list[ArrayReader]], free: Callabl
         (total * 2 - 1, 0, GPU, "stream"),
     ):
         free(cpu, gpu)
-        places, reason = place(arrays, N, device, "auto")
+        places, reason = choose_placement(arrays, N, device, "auto")
         assert places["patch"] == expected
         assert reason.startswith(f"{expected}: ")
 
 
 def test_fewer_rows_take_less(arrays: dict[str, list[ArrayReader]], free: Callable[[float, float], None]) -> None:
     free(N * (PATCH + LABEL), 0)
-    assert place(arrays, N, CPU, "auto")[0]["patch"] == "stream"
-    assert place(arrays, N // 2, CPU, "auto")[0]["patch"] == "memory"
+    assert choose_placement(arrays, N, CPU, "auto")[0]["patch"] == "stream"
+    assert choose_placement(arrays, N // 2, CPU, "auto")[0]["patch"] == "memory"
 
 
 def test_small_arrays_stay_in_memory(written: Path, free: Callable[[float, float], None]) -> None:
@@ -73,14 +73,14 @@ def test_small_arrays_stay_in_memory(written: Path, free: Callable[[float, float
     arrays = {"statistics": [store.array("statistics/cls_self/view0")], "valid": [store.array("images/valid")]}
     assert arrays["statistics"][0].nbytes == 48 * N
     free(40 * N, 0)
-    places, reason = place(arrays, N, CPU, "auto")
+    places, reason = choose_placement(arrays, N, CPU, "auto")
     assert places == {"statistics": "stream", "valid": "memory"}
     assert reason.endswith("of free memory, valid in memory")
     free(3 * N, 0)
-    assert place(arrays, N, CPU, "auto")[0] == {"statistics": "stream", "valid": "stream"}
+    assert choose_placement(arrays, N, CPU, "auto")[0] == {"statistics": "stream", "valid": "stream"}
     label = {"statistics": arrays["statistics"], "label": [store.array("images/label")]}  # a sixth
     free(40 * N, 0)
-    assert place(label, N, CPU, "auto")[0] == {"statistics": "stream", "label": "stream"}
+    assert choose_placement(label, N, CPU, "auto")[0] == {"statistics": "stream", "label": "stream"}
 
 
 def test_free_memory_of_this_machine() -> None:

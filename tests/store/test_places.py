@@ -30,7 +30,7 @@ def test_a_url_of_this_machine(written: Path) -> None:
 
 
 def test_no_folder_on_this_machine(remote: str) -> None:
-    with pytest.raises(StoreError, match="is no local folder; copy it here first"):
+    with pytest.raises(StoreError, match="is not a local folder; copy it to one first"):
         _ = FeatureStore.open(remote).path
 
 
@@ -130,5 +130,5 @@ def test_readers_can_be_sent_elsewhere(written: Path, remote: str) -> None:
         array = FeatureStore.open(where).tokens("patch")
         expected = array.all()
         again = pickle.loads(pickle.dumps(array))
-        assert again._seen == {}  # it checks for itself
+        assert again._compared == {}  # it checks for itself
         assert same(again.all(), expected)

@@ -19,7 +19,7 @@ from tests.store.conftest import SPEC, N, layouts, put_at, values, write
 
 @pytest.fixture
 def receipt(written: Path) -> Receipt:
-    return Receipt.of(FeatureStore.open(written))
+    return Receipt.from_store(FeatureStore.open(written))
 
 
 def remote_copy(of: Path) -> tuple[str, Any, str]:
@@ -40,7 +40,7 @@ def test_the_same_set_has_the_same_receipt_anywhere(receipt: Receipt, written: P
     url, _, _ = remote_copy(written)
     moved = shutil.copytree(written, tmp_path / "elsewhere" / "other-name")
     for where in (url, moved):
-        assert Receipt.of(FeatureStore.open(where)).to_json() == receipt.to_json()
+        assert Receipt.from_store(FeatureStore.open(where)).to_json() == receipt.to_json()
     assert b"/work" not in receipt.to_json()
     assert str(written).encode() not in receipt.to_json()
 
@@ -60,7 +60,7 @@ def test_no_shard_is_read(receipt: Receipt, written: Path, monkeypatch: pytest.M
     for method in ("fetch", "fetch_into", "_file", "tail"):
         monkeypatch.setattr(ArrayReader, method, refuse)
     store = FeatureStore.open(written)
-    assert Receipt.of(store) == receipt
+    assert Receipt.from_store(store) == receipt
     receipt.check(store, whole=True)
 
 
@@ -83,7 +83,7 @@ class TestCheck:
         with pytest.raises(StoreError, match=r"patch/block3/view0 is missing \(2 of 14 arrays are\)"):
             receipt.check(store, whole=True)
         with pytest.raises(StoreError, match="the whole feature set is needed here"):
-            Receipt.of(store)
+            Receipt.from_store(store)
 
     def test_a_shard_that_was_deleted_or_cut_after_opening_was_listed(self, copy: Any, receipt: Receipt) -> None:
         url, fs, root = copy
@@ -108,7 +108,7 @@ def test_another_set(receipt: Receipt, tmp_path: Path) -> None:
 
 
 def test_the_same_key_but_other_bytes(receipt: Receipt, computed_elsewhere: Path) -> None:
-    with pytest.raises(StoreError, match=r"but its zarr\.json is another: the features were computed again"):
+    with pytest.raises(StoreError, match=r"but a different zarr\.json: the features were computed again"):
         receipt.check(FeatureStore.open(computed_elsewhere))
 
 
@@ -149,8 +149,8 @@ ONE = "arrays.cls/block5/view0"
         ("n_images", True, "n_images is 'True', expected int"),
         ("n_images", 1.5, r"n_images is '1\.5', expected int"),
         ("arrays", [], r"arrays is '\[\]', expected dict"),
-        ("arrays", {"../x": {}}, r"'\.\./x' is no name of an array"),
-        ("arrays", {"/etc/x": {}}, "'/etc/x' is no name of an array"),
+        ("arrays", {"../x": {}}, r"'\.\./x' is not the name of an array"),
+        ("arrays", {"/etc/x": {}}, "'/etc/x' is not the name of an array"),
         ("more", 1, r"missing \[\], unknown \['more'\]"),
         (ONE, [], "list where an object is expected"),
         (f"{ONE}.more", 1, r"unknown \['more'\]"),
@@ -170,7 +170,7 @@ def test_files_that_are_no_receipts(path: str, value: Any, message: str, receipt
     file.write_text(json.dumps(content))
     with pytest.raises(StoreError, match=message) as raised:
         Receipt.read(file)
-    assert str(raised.value).startswith(f"{file} is no receipt of a feature set (")
+    assert str(raised.value).startswith(f"{file} is not a receipt of a feature set (")
     assert str(raised.value).endswith("get the receipt again, or extract again")
 
 

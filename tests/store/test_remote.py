@@ -139,11 +139,11 @@ def test_a_short_answer(wide: Path) -> None:
     array = FeatureStore.open(f"service://{wide}", verify="never").tokens("patch")
     Service.answer = staticmethod(lambda _, data: data[:-1])
     with pytest.raises(
-        StoreError, match=rf"{WIDE}/c/0/0/0 gave {2 * ROW - 1} bytes, expected {2 * ROW} \(from byte {ROW} on\)"
+        StoreError, match=rf"{WIDE}/c/0/0/0 returned {2 * ROW - 1} bytes, expected {2 * ROW} \(from byte {ROW} on\)"
     ):
         array.rows([1, 2])
     Service.answer = staticmethod(lambda _, data: b"")
-    with pytest.raises(StoreError, match="gave 0 bytes"):
+    with pytest.raises(StoreError, match="returned 0 bytes"):
         array.rows([1])
 
 
@@ -196,7 +196,7 @@ def _check_s3(fs: Any, written: Path, contents: dict[str, np.ndarray]) -> None:
     assert all(problem is None for _, _, problem in verify("s3://bucket/sets/one"))
     half = os.urandom(fs.size(f"bucket/sets/one/{WIDE}/c/0/0/0") // 2)
     fs.pipe(f"bucket/sets/one/{WIDE}/c/0/0/0", half)
-    with pytest.raises(StoreError, match=f"s3://bucket/sets/one/{WIDE}/c/0/0/0 (gave|cannot be read)"):
+    with pytest.raises(StoreError, match=f"s3://bucket/sets/one/{WIDE}/c/0/0/0 (returned|cannot be read)"):
         store.place.open(f"{WIDE}/c/0/0/0").read(len(half) - 10, 20, memoryview(b""))
     with pytest.raises(StoreError, match=f"{WIDE}/c/0/0/0 has {len(half)} bytes, expected"):
         FeatureStore.open("s3://bucket/sets/one")

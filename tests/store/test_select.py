@@ -69,7 +69,7 @@ def test_name_of_several_images(store: FeatureStore) -> None:
 
 
 def test_an_image_twice(store: FeatureStore) -> None:
-    with pytest.raises(StoreError, match=r"'n01440764_9\.JPEG' stands twice in the list \(first as 'n01440764/n01440764_9'\)"):
+    with pytest.raises(StoreError, match=r"'n01440764_9\.JPEG' appears twice in the list \(first as 'n01440764/n01440764_9'\)"):
         rows_of_ids(store, ["n01440764/n01440764_9", "n01440764_9.JPEG"])
 
 
@@ -80,7 +80,7 @@ def test_list_of_ids(tmp_path: Path) -> None:
 
 
 def test_list_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"the list of ids '.*x\.txt' cannot be read .*; expected a text, one id a line"):
+    with pytest.raises(StoreError, match=r"the list of ids '.*x\.txt' cannot be read .*; expected a text file, one id a line"):
         read_ids(tmp_path / "x.txt")
     (tmp_path / "x.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(StoreError, match=r"the list of ids '.*x\.txt' cannot be read"):

@@ -23,7 +23,7 @@ from store.moving.receipt import Receipt
 from store.moving.upload import upload
 from store.places import LocalFolder
 from store.places.object_store import ObjectStore
-from store.places.parallel import each
+from store.places.parallel import map_parallel
 from tests.folders import files
 from tests.forked import kill_after, status
 from tests.store.conftest import flip, layouts, values, write
@@ -89,7 +89,7 @@ class TestUpload:
         assert max(i for i, name in enumerate(sent) if "/c/" in name) < min(
             i for i, name in enumerate(sent) if name.endswith("zarr.json")
         )
-        receipt = Receipt.of(FeatureStore.open(written))
+        receipt = Receipt.from_store(FeatureStore.open(written))
         assert sum(told) == receipt.nbytes
         receipt.check(FeatureStore.open(address), whole=True)
 
@@ -217,7 +217,7 @@ class TestPull:
         told: list[int] = []
         store = pull(shared, tmp_path / "features" / "one", progress=told.append)
         assert files(tmp_path / "features" / "one") == files(written)
-        assert sum(told) == Receipt.of(store).nbytes
+        assert sum(told) == Receipt.from_store(store).nbytes
         assert [p.name for p in (tmp_path / "features").iterdir()] == ["one"], "nothing is left behind"
 
     def test_some_kinds_then_others(self, shared: str, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +323,9 @@ class TestPull:
     def test_other_files_in_the_folder(self, shared: str, tmp_path: Path) -> None:
         (tmp_path / "one").mkdir()
         (tmp_path / "one" / "thesis.tex").write_text("mine")
-        with pytest.raises(StoreError, match="one already holds files that are no feature set; name another folder with --to"):
+        with pytest.raises(
+            StoreError, match="one already holds files that are not a feature set; name another folder with --to"
+        ):
             pull(shared, tmp_path / "one")
         assert (tmp_path / "one" / "thesis.tex").read_text() == "mine"
 
@@ -366,5 +368,5 @@ def test_the_first_failure_stops_the_others(requests: int) -> None:
             time.sleep(0.01)
 
     with pytest.raises(StoreError, match="two"):
-        list(each(do, range(1000), requests))
+        list(map_parallel(do, range(1000), requests))
     assert len(done) < 1000
