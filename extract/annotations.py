@@ -1,4 +1,4 @@
-"""What a data set says of its images beside their pixels: ids, digests, labels and boxes, as arrays of the store."""
+"""What a data set says about its images beside their pixels: ids, digests, labels and boxes, as arrays of the store."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from extract.datasets import ImageSet, Sample
 from store import ArrayLayout
 from store.format.layout import DIGEST
 
-NONE = -1  # no label; corners of boxes that are not there
+NONE = -1  # no label; corners of padding boxes
 # Arrays that are known without decoding an image.
 ANNOTATIONS = ("images/id", DIGEST, "images/label", "images/labels", "images/boxes", "images/box_label")
 
@@ -32,24 +32,24 @@ def annotation_layouts(images: ImageSet, shard_rows: int) -> list[ArrayLayout]:
 def annotations_of(images: ImageSet, rows: Sequence[int], layouts: Sequence[ArrayLayout]) -> dict[str, np.ndarray]:
     """The arrays of ANNOTATIONS of some images, as they are stored."""
     arrays = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in layouts if a.name in ANNOTATIONS}
-    for at, row in enumerate(rows):
-        _write(arrays, at, images.samples[row], images.image_digests[row])
+    for i, row in enumerate(rows):
+        _write(arrays, i, images.samples[row], images.image_digests[row])
     return arrays
 
 
-def _write(arrays: Mapping[str, np.ndarray], at: int, sample: Sample, digest: UInt8[np.ndarray, "16"]) -> None:
-    """What is known of one image into row `at`."""
+def _write(arrays: Mapping[str, np.ndarray], i: int, sample: Sample, digest: UInt8[np.ndarray, "16"]) -> None:
+    """Write what is known of one image into row `i`."""
     id_bytes = np.frombuffer(sample.id.encode(), np.uint8)
-    arrays["images/id"][at, : len(id_bytes)] = id_bytes
+    arrays["images/id"][i, : len(id_bytes)] = id_bytes
     if DIGEST in arrays:
-        arrays[DIGEST][at] = digest
+        arrays[DIGEST][i] = digest
     if "images/labels" in arrays:
-        arrays["images/labels"][at, list(sample.labels or ())] = 1
+        arrays["images/labels"][i, list(sample.labels or ())] = 1
     else:
-        arrays["images/label"][at] = NONE if sample.label is None else sample.label
+        arrays["images/label"][i] = NONE if sample.label is None else sample.label
     if "images/boxes" in arrays:
         n = len(sample.boxes)
-        arrays["images/boxes"][at, n:] = arrays["images/box_label"][at, n:] = NONE
+        arrays["images/boxes"][i, n:] = arrays["images/box_label"][i, n:] = NONE
         if n:
-            arrays["images/boxes"][at, :n] = [box[:4] for box in sample.boxes]
-            arrays["images/box_label"][at, :n] = [box.label for box in sample.boxes]
+            arrays["images/boxes"][i, :n] = [box[:4] for box in sample.boxes]
+            arrays["images/box_label"][i, :n] = [box.label for box in sample.boxes]

@@ -7,7 +7,7 @@ import torch
 
 
 class Copies:
-    """Runs what waits for a GPU (checks, conversion, copies) on a thread and a stream of their own, one batch behind.
+    """Runs what waits for a GPU (checks, conversion, copies) on a separate thread and stream, one batch behind.
 
     Without a GPU there is nothing to wait for, and it runs at once.
 
@@ -31,10 +31,10 @@ class Copies:
             return
         computed = torch.cuda.current_stream(self._stream.device).record_event() if self._stream is not None else None
         self.wait()
-        self._running = self._thread.submit(self._behind, computed, job)
+        self._running = self._thread.submit(self._run_after, computed, job)
 
     def wait(self) -> None:
-        """Until all is done.
+        """Wait until all jobs are done.
 
         Raises:
             Exception: what the last job raised.
@@ -43,8 +43,8 @@ class Copies:
             running, self._running = self._running, None
             running.result()
 
-    def _behind(self, computed: torch.cuda.Event | None, job: Callable[[], None]) -> None:
-        # The job holds on to its tensors until it has copied them: their memory is not used again before.
+    def _run_after(self, computed: torch.cuda.Event | None, job: Callable[[], None]) -> None:
+        # The job holds on to its tensors until it has copied them: their memory is not reused before that.
         with torch.cuda.stream(self._stream):
             if computed is not None and self._stream is not None:
                 self._stream.wait_event(computed)

@@ -19,13 +19,13 @@ from store.writing.repair import salvage
 from store.writing.writer import discard_staging
 
 Existing = Literal["refuse", "update", "extend", "repair"]
-Agrees = Callable[..., bool]  # (set, rows of the images in it): whether a sample agrees; raises or says so if not
+Agrees = Callable[..., bool]  # (set, rows of the images in it): whether a sample agrees; raises or warns if not
 COMPARED = ("norm_eps", "classes", "cls_caution")  # attributes that are brought up to date
 
 
 @dataclass(frozen=True)
 class Start:
-    """What is written, and arguments of the `FeatureWriter`: layouts of the set, and what it takes over."""
+    """What has to be written, and arguments of the `FeatureWriter`: layouts of the set, and what it takes over."""
 
     request: Request
     layouts: Sequence[ArrayLayout]
@@ -47,40 +47,40 @@ def start(
     warn: Callable[[str], None],
     is_first: bool = True,
 ) -> FeatureStore | Start:
-    """The feature set at `out`, if it is what is asked for; else what a new one begins with.
+    """The feature set at `out`, if it is what is asked for; else what a new one starts from.
 
     Args:
         existing, source, older, shard_rows: as for `extract.run.extract`.
         attributes: that the set will have.
         agrees: compares a set with what the program computes now.
-        is_first: of several tasks, the first compares a set that is finished.
+        is_first: of several tasks, only the first compares a finished set.
 
     Raises:
-        StoreError: `out` holds another set, or one that cannot be extended or mended; or `source` does not fit.
+        StoreError: `out` holds another set, or one that cannot be extended or repaired; or `source` does not fit.
     """
     if existing == "repair":
         base, layouts, skip = salvage(out, request.spec, request.layouts)
         return Start(request, layouts, base, None, skip, replaces=True)
-    there = _opened(out, existing, warn) if (out / "zarr.json").exists() else None
+    stored = _open_existing(out, existing, warn) if (out / "zarr.json").exists() else None
     replaces = existing == "update"
     candidates = [store for store in (source, older) if store is not None]
-    if there is not None and there.spec.key in request.keys:
-        discard_staging(out, there.spec.key)
-        if not is_first or agrees(there):
-            if is_first and existing != "update" and (note := trained_otherwise(there, attributes)):
+    if stored is not None and stored.spec.key in request.keys:
+        discard_staging(out, stored.spec.key)
+        if not is_first or agrees(stored):
+            if is_first and existing != "update" and (note := training_difference(stored, attributes)):
                 warn(f"{note}. It stays as it is; --update writes this down")
-            if existing != "update" or _is_current(there, attributes):
-                return there
-            return _completed(request.named_as(there), there)
+            if existing != "update" or _is_current(stored, attributes):
+                return stored
+            return _completion(request.named_as(stored), stored)
         replaces = True
-    elif there is not None and existing == "extend":
-        check_extension(there, request.spec, request.images)
-        agrees(there, rows_in(there, request))
-        return Start(request, request.layouts(there.shard_rows, there), there, None, (), replaces=True)
-    elif there is not None and existing == "update":
-        candidates.append(there)
-    elif there is not None:
-        raise StoreError(_occupied(there, request))
+    elif stored is not None and existing == "extend":
+        check_extension(stored, request.spec, request.images)
+        agrees(stored, rows_in(stored, request))
+        return Start(request, request.layouts(stored.shard_rows, stored), stored, None, (), replaces=True)
+    elif stored is not None and existing == "update":
+        candidates.append(stored)
+    elif stored is not None:
+        raise StoreError(_occupied_message(stored, request))
     for candidate in candidates:
         try:
             rows = rows_in(candidate, request)
@@ -96,66 +96,66 @@ def start(
     return Start(request, request.layouts(shard_rows), replaces=replaces)
 
 
-def _opened(out: Path, existing: Existing, warn: Callable[[str], None]) -> FeatureStore | None:
-    """The set at `out`; None if it is to give way to another and nothing of it can be used."""
+def _open_existing(out: Path, existing: Existing, warn: Callable[[str], None]) -> FeatureStore | None:
+    """The set at `out`; None if it is to be replaced and nothing of it can be used."""
     try:
-        there = FeatureStore.open(out)
+        stored = FeatureStore.open(out)
     except StoreError as error:
         if existing != "update":
             raise
-        warn(f"{error}. It is extracted again; what is there gives way when that is finished")
+        warn(f"{error}. It is extracted again; what is there is replaced when that is finished")
         return None
-    return there if "images" in there.kinds or existing != "update" else None
+    return stored if "images" in stored.kinds or existing != "update" else None
 
 
-def _is_current(there: FeatureStore, attributes: Mapping[str, Any]) -> bool:
-    """Whether nothing is to be written: this copy lacks no array, and says of itself what it would say now."""
-    whole = len(there.arrays) == len(there.attributes["arrays"])
-    same = all(there.attributes.get(name) == attributes.get(name) for name in COMPARED)
-    return whole and same and trained_otherwise(there, attributes) is None
+def _is_current(stored: FeatureStore, attributes: Mapping[str, Any]) -> bool:
+    """Whether nothing has to be written: this copy lacks no array, and its attributes are current."""
+    whole = len(stored.arrays) == len(stored.attributes["arrays"])
+    same = all(stored.attributes.get(name) == attributes.get(name) for name in COMPARED)
+    return whole and same and training_difference(stored, attributes) is None
 
 
-def as_older(begun: Start, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Attributes of a set that is mended or completed: an older one says what it said, so that its receipt stays that of it."""
+def older_attributes(begun: Start, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Attributes of a set that is repaired or completed: an older one keeps its attributes, so that its receipt still fits."""
     base = begun.base
     if base is None or base.spec.key != begun.request.spec.key:
         return attributes
     if "encoder" in base.attributes:
-        says_it = NAMES[0] in base.attributes or trained_otherwise(base, attributes) is not None
+        records_training = NAMES[0] in base.attributes or training_difference(base, attributes) is not None
     else:  # its zarr.json is lost; a set without digests of images is older than these attributes
-        says_it = any(layout.name == DIGEST for layout in begun.layouts)
-    return attributes if says_it else {name: value for name, value in attributes.items() if name not in NAMES}
+        records_training = any(layout.name == DIGEST for layout in begun.layouts)
+    return attributes if records_training else {name: value for name, value in attributes.items() if name not in NAMES}
 
 
-def trained_otherwise(there: FeatureStore, attributes: Mapping[str, Any]) -> str | None:
-    """In what a set says of its encoder's training something else than is known now; None where it says the same.
+def training_difference(stored: FeatureStore, attributes: Mapping[str, Any]) -> str | None:
+    """How a set's record of its encoder's training differs from what is known now; None where it does not.
 
-    A set that is older than these attributes says what the registry knows of its encoder's name, so that it need not be
-    written again for their sake, nor be checked by all that depends on it.
+    A set that is older than these attributes is taken to record what the registry knows of its encoder's name, so that it
+    need not be written again because of them, nor checked again by what depends on it.
     """
-    before = Pretraining.from_dict(there.attributes) or known_pretraining(str(there.attributes["encoder"]))
-    now = Pretraining.from_dict(attributes)
-    if now is None or before == now:
+    recorded = Pretraining.from_dict(stored.attributes) or known_pretraining(str(stored.attributes["encoder"]))
+    current = Pretraining.from_dict(attributes)
+    if current is None or recorded == current:
         return None
-    return f"{there.where} says that its encoder was trained thus: {before.in_words}; now it is: {now.in_words}"
+    return f"{stored.where} records this training of its encoder: {recorded.in_words}; now it is: {current.in_words}"
 
 
-def _completed(request: Request, there: FeatureStore) -> Start:
-    """The same set again, whole; without digests of images if it is an older one that lacks them."""
-    layouts = request.layouts(there.shard_rows, there)
-    layouts = [layout for layout in layouts if layout.name != DIGEST or DIGEST in there.attributes["arrays"]]
-    return Start(request, layouts, there, None, (), replaces=True)
+def _completion(request: Request, stored: FeatureStore) -> Start:
+    """What it takes to write the same set again, whole; without digests of images if it is an older one that lacks them."""
+    layouts = request.layouts(stored.shard_rows, stored)
+    layouts = [layout for layout in layouts if layout.name != DIGEST or DIGEST in stored.attributes["arrays"]]
+    return Start(request, layouts, stored, None, (), replaces=True)
 
 
-def _occupied(there: FeatureStore, request: Request) -> str:
+def _occupied_message(stored: FeatureStore, request: Request) -> str:
     """Why a set cannot be written where another one is."""
     spec = request.spec
-    differ = there.spec.differences(spec)
-    add = ", or add to it with --extend" if set(differ) <= set(EXTENDABLE_FIELDS) else ""
-    options = transform_options(there.spec, spec)
+    fields = stored.spec.differences(spec)
+    add = ", or add to it with --extend" if set(fields) <= set(EXTENDABLE_FIELDS) else ""
+    options = transform_options(stored.spec, spec)
     same = f", or the options it was made with{options}" if options else ""
     return (
-        f"{there.where} holds a feature set with key {there.spec.key}, this one has {spec.key} "
-        f"({there.spec.explained(spec)} differ); give another --out, or remove it first{add}{same}, or let this one take its "
+        f"{stored.where} holds a feature set with key {stored.spec.key}, this one has {spec.key} "
+        f"({stored.spec.explained(spec)} differ); give another --out, or remove it first{add}{same}, or let this one take its "
         "place with --update"
     )

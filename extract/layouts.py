@@ -23,24 +23,24 @@ DIMENSIONS = {
 NARROW = ("float8_e4m3", "int8", "int4")  # codecs
 
 
-def named(encoded: Encoded, view: int, numbered: bool = True) -> dict[str, Tensor]:
+def arrays_by_name(encoded: Encoded, view: int, numbered: bool = True) -> dict[str, Tensor]:
     """Features of a view by the name of their array in the store.
 
     Args:
-        numbered: whether names of attention maps say their block; in older sets, which have the last block's alone, they don't.
+        numbered: whether names of attention maps say their block; in older sets, which have only the last block's, they don't.
     """
-    named: dict[str, Tensor] = {}
+    arrays: dict[str, Tensor] = {}
     by_block: dict[str, Mapping[int, Tensor]] = {
         "patch": encoded.patch,
         "cls": encoded.cls,
         "registers": encoded.registers,
     }
     for kind, tokens in by_block.items():
-        named |= {str(ArrayName(kind, "", block, view)): values for block, values in tokens.items()}
-    named |= {str(ArrayName("statistics", name, None, view)): values for name, values in encoded.statistics.items()}
+        arrays |= {str(ArrayName(kind, "", block, view)): values for block, values in tokens.items()}
+    arrays |= {str(ArrayName("statistics", name, None, view)): values for name, values in encoded.statistics.items()}
     for name, values in encoded.maps.items():
-        named[f"attention/{name if numbered else name.partition('/')[0]}/view{view}"] = values
-    return named
+        arrays[f"attention/{name if numbered else name.partition('/')[0]}/view{view}"] = values
+    return arrays
 
 
 def view_of(name: str) -> int | None:
@@ -52,7 +52,7 @@ def codec_of(name: str, dtype: str) -> Codec:
     """Codec of an array: `dtype` for patch tokens. Statistics stay float32, and maps have float16 at least.
 
     [cls] and registers are float32 where patch tokens have fewer than 16 bits: few bytes, and some encoders have channels
-    there that are a hundred times larger than the others, which share one scale with them.
+    there that are a hundred times larger than the others, with which they share one scale.
     """
     kind = kind_of(name)
     if kind == "statistics" or (kind in ("cls", "registers") and dtype in NARROW):
@@ -71,7 +71,7 @@ def layouts_of(
 ) -> list[ArrayLayout]:
     """Layouts of all arrays, from the features of one view; shards of a size that suits the set if none is given.
 
-    `numbered`: as for `named`.
+    `numbered`: as for `arrays_by_name`.
 
     Raises:
         StoreError: tokens of this width cannot be stored in this dtype.
@@ -80,7 +80,7 @@ def layouts_of(
     features = {
         name: (codec_of(name, dtype), (n_images, *values.shape[1:]))
         for view in range(n_views)
-        for name, values in named(encoded, view, numbered).items()
+        for name, values in arrays_by_name(encoded, view, numbered).items()
     }
     if shard_rows is None:
         widest = max(codec.nbytes((1, *shape[1:])) for codec, shape in features.values())
@@ -98,6 +98,6 @@ def layouts_of(
     for name, (codec, shape) in features.items():
         dimensions = DIMENSIONS[kind_of(name)]
         for end, (stored, zarr_dtype) in codec.parts(shape).items():
-            of = codec.name if not end else None
-            layouts.append(ArrayLayout(name + end, stored, zarr_dtype, dimensions[: len(stored)], shard_rows, codec=of))
+            main_codec = codec.name if not end else None
+            layouts.append(ArrayLayout(name + end, stored, zarr_dtype, dimensions[: len(stored)], shard_rows, codec=main_codec))
     return layouts

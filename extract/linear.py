@@ -11,7 +11,7 @@ from store import onednn
 class FastLinear(TorchFunctionMode):
     """While active, linear layers in float32 on a CPU are computed by oneDNN; everything else as before.
 
-    Whatever module they belong to, and however it calls them.
+    This holds for every module, however it calls them.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -26,7 +26,7 @@ BATCHES = 4  # that are measured; the first is not counted, as it warms up
 
 @dataclass(frozen=True)
 class Plan:
-    """An extraction, before it is done. Rates are those of this machine, by a sample.
+    """An extraction, before it is done. Rates are those of this machine, measured on a sample.
 
     Attributes:
         n_images, n_views: what is extracted.
@@ -36,7 +36,7 @@ class Plan:
         images_per_s: through the whole extraction: decoding, encoder, statistics, writing, all views.
         decoded_per_s: decoding and cropping alone, one view.
         encoded_per_s: through the encoder alone, without statistics, one view: what an epoch without a cache runs at.
-        read_per_s: tokens of one view of an image, read in batches from where they would lie.
+        read_per_s: tokens of one view of an image, read in batches from where they would be.
     """
 
     n_images: int
@@ -96,16 +96,18 @@ def plan(
         folder: where the feature set would be; the sample is written beside it and removed.
 
     Raises:
-        DataError: an image of the sample is damaged, or none is sound.
+        DataError: an image of the sample is damaged, or no image is sound.
         BeyondClsError: as `extract`.
     """
-    kept = checked_blocks([encoder.block] if blocks is None else blocks, encoder.n_blocks)
+    kept_blocks = checked_blocks([encoder.block] if blocks is None else blocks, encoder.n_blocks)
     chosen = checked_statistics(encoder, statistics)
     batch_size = min(batch_size, max(1, -(-len(images) // BATCHES)))
     sample = _sample(images, BATCHES * batch_size)
     encoder.model.to(device)
-    one = encoder(torch.zeros(1, *encoder.config["input_size"], device=encoder.device), kept, chosen, kept if maps else ())
-    layouts = layouts_of(one, images, views, dtype, shard_rows, id_width_of(images, None))
+    example = encoder(
+        torch.zeros(1, *encoder.config["input_size"], device=encoder.device), kept_blocks, chosen, kept_blocks if maps else ()
+    )
+    layouts = layouts_of(example, images, views, dtype, shard_rows, id_width_of(images, None))
     decoded_per_s, inputs = _decode(encoder, sample, batch_size, workers)
     with tempfile.TemporaryDirectory(prefix=".plan-", dir=existing_folder(folder)) as temporary:
         images_per_s = _extract(
@@ -113,7 +115,7 @@ def plan(
             sample,
             Path(temporary) / "sample",
             batch_size,
-            blocks=kept,
+            blocks=kept_blocks,
             statistics=chosen,
             maps=maps,
             views=views,
@@ -175,21 +177,21 @@ def _encode(encoder: Encoder, inputs: torch.Tensor) -> float:
 
 def _extract(encoder: Encoder, sample: ImageSet, out: Path, batch_size: int, **options: Any) -> float:
     """Images per second, once it runs. Writing overlaps with computing, so the slower of the two counts."""
-    done: list[tuple[float, int]] = []
+    reports: list[tuple[float, int]] = []  # time, images
     extract(
         encoder,
         sample,
         out,
         batch_size=batch_size,
         shard_rows=-(-len(sample) // 32) * 32,  # one unit
-        progress=lambda n: done.append((time.perf_counter(), n)),
+        progress=lambda n: reports.append((time.perf_counter(), n)),
         **options,
     )
     written = time.perf_counter()
-    batches = [(at, n) for at, n in done if n]
+    batches = [(time_s, n) for time_s, n in reports if n]
     (first, _), (last, _) = batches[0], batches[-1]
     n_timed = sum(n for _, n in batches[1:])
-    began = done[0][0]
+    began = reports[0][0]
     computing = (last - first) / n_timed if n_timed else (last - began) / len(sample)
     return 1 / max(computing, (written - last) / len(sample))
 

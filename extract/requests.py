@@ -1,4 +1,4 @@
-"""What may be asked of an extraction, and what it extends."""
+"""What an extraction can be asked for, and the sets that it can extend."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from extract.attention import PER_BLOCK, STATISTICS
 from extract.datasets import DataError, ImageSet
 from extract.encoders import Encoded, Encoder
 from extract.layouts import layouts_of
-from extract.transform import as_options, differing
+from extract.transform import as_options, differing_values
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore, StoreError
 from store.errors import unknown
 from store.format.names import ArrayName
@@ -35,7 +35,7 @@ class Request:
         map_blocks: whose attention maps are kept.
         n_views: of each image.
         dtype: codec of tokens.
-        numbered: as for `layouts.named`.
+        numbered: as for `layouts.arrays_by_name`.
     """
 
     encoder: Encoder
@@ -75,12 +75,12 @@ class Request:
 
     @property
     def keys(self) -> list[str]:
-        """Of feature sets that hold it: its own, and the one that it has where attention maps are named as in older sets."""
-        older = unnumbered(self.spec, self.encoder.n_blocks - 1)
+        """Keys of feature sets that hold it: its own, and the one with attention maps named as in older sets."""
+        older = unnumbered_spec(self.spec, self.encoder.n_blocks - 1)
         return [self.spec.key] if older is None else [self.spec.key, older.key]
 
     def layouts(self, shard_rows: int | None, base: FeatureStore | None = None) -> list[ArrayLayout]:
-        """Of all arrays; ids as wide as those of `base`, which is added to, at least.
+        """Layouts of all arrays; ids at least as wide as those of `base`, which is added to.
 
         Raises:
             StoreError: tokens of this width cannot be stored in this dtype.
@@ -89,16 +89,16 @@ class Request:
         return layouts_of(self.example, self.images, self.n_views, self.dtype, shard_rows, id_width, self.numbered)
 
     def named_as(self, store: FeatureStore) -> "Request":
-        """What a set holds that was made for this, be it an older one with the last block's attention maps alone."""
+        """The request that a set was made for, which may be an older set with attention maps of the last block only."""
         if not any("/" not in name for name in store.spec.maps):
             return self
         return replace(self, map_blocks=(self.encoder.n_blocks - 1,), numbered=False)
 
     def added_to(self, base: FeatureStore) -> "Request":
-        """What it is together with all that a set has already."""
-        last = self.encoder.n_blocks - 1
+        """This request together with all that a set has already."""
+        last_block = self.encoder.n_blocks - 1
         blocks = tuple(sorted({*self.blocks, *base.spec.blocks}))
-        maps = tuple(sorted({*(blocks if self.map_blocks else ()), *base.spec.map_blocks("centre", last)}))
+        maps = tuple(sorted({*(blocks if self.map_blocks else ()), *base.spec.map_blocks("centre", last_block)}))
         statistics = tuple(name for name in self.encoder.statistics if name in {*self.statistics, *base.spec.statistics})
         n_views = max(self.n_views, base.spec.n_views)
         return replace(self, blocks=blocks, statistics=statistics, map_blocks=maps, n_views=n_views)
@@ -113,7 +113,7 @@ def check_same_encoder(base: FeatureStore, spec: FeatureSpec, used: str) -> None
     """Refuse a set that cannot serve as a source of features.
 
     Raises:
-        StoreError: `base` is of another encoder, transform or dtype; it says that it cannot be `used` so.
+        StoreError: `base` has another encoder, transform or dtype; the message says that it cannot be `used`.
     """
     if differ := base.spec.explained(spec, EXTENDABLE_FIELDS):
         raise StoreError(
@@ -126,7 +126,7 @@ def check_extension(base: FeatureStore, spec: FeatureSpec, images: ImageSet) -> 
     """Refuse a set that cannot be extended to this request.
 
     Raises:
-        StoreError: `base` is of another encoder, or not of the first of these images.
+        StoreError: `base` has another encoder, or other images than the first of these.
     """
     check_same_encoder(base, spec, "extended")
     if len(base) > len(images) or base.spec.data != images.digest_of(len(base)):
@@ -136,10 +136,10 @@ def check_extension(base: FeatureStore, spec: FeatureSpec, images: ImageSet) -> 
         )
 
 
-def transform_options(there: FeatureSpec, asked: FeatureSpec) -> str:
-    """Options that give the transform of a feature set that is there, where another one is asked for: ` (--crop-pct 0.9)`."""
-    names = differing(there.transform, asked.transform)
-    return f" ({as_options(there.transform, names)})" if names else ""
+def transform_options(stored: FeatureSpec, requested: FeatureSpec) -> str:
+    """Options that give the transform of a stored feature set, where another is requested: ` (--crop-pct 0.9)`."""
+    names = differing_values(stored.transform, requested.transform)
+    return f" ({as_options(stored.transform, names)})" if names else ""
 
 
 def id_width_of(images: ImageSet, base: FeatureStore | None) -> int:
@@ -149,11 +149,15 @@ def id_width_of(images: ImageSet, base: FeatureStore | None) -> int:
 
 
 def checked_data(images: ImageSet, on_error: OnError) -> list[str]:
-    """What is wrong with the images, without paths; nothing if that must not be."""
+    """Problems of the images, without paths.
+
+    Raises:
+        DataError: there are problems and `on_error` is "raise", or there is no image.
+    """
     problems = images.all_problems()
     if problems and on_error == "raise":
-        more = f"\n({len(problems)} problems in all)" if len(problems) > 10 else ""
-        raise DataError("\n".join(problems[:10]) + more + "\nmend the data, or go on with --on-error record")
+        total = f"\n({len(problems)} problems in all)" if len(problems) > 10 else ""
+        raise DataError("\n".join(problems[:10]) + total + "\nmend the data, or go on with --on-error record")
     if len(images) == 0:
         raise DataError(f"{images.source} has no readable images:\n" + "\n".join(problems[:10]))
     for folder in {sample.file.parent for sample in images.samples}:
@@ -165,7 +169,7 @@ def known_statistics(names: Sequence[str] | None) -> Sequence[str]:
     """Names of attention statistics that some encoder can have.
 
     Raises:
-        BeyondClsError: an unknown one, or one name in place of a list.
+        BeyondClsError: an unknown name, or a single name instead of a list.
     """
     if isinstance(names, str):
         raise BeyondClsError(f"statistics is {names!r}, expected a list, e.g. [{names}]; leave it out for all, [] is none")
@@ -176,7 +180,7 @@ def known_statistics(names: Sequence[str] | None) -> Sequence[str]:
 
 
 def possible_statistics(encoder: Encoder, names: Sequence[str] | None) -> Sequence[str] | None:
-    """Of a list that is meant for several encoders, the names of those that this one can have; None stands for all.
+    """The names that this encoder can have, of a list that is meant for several encoders; None stands for all.
 
     Raises:
         BeyondClsError: an unknown name.
@@ -191,26 +195,26 @@ def checked_statistics(encoder: Encoder, names: Sequence[str] | None) -> tuple[s
             lacks = "[cls] token" if encoder.attends else "attention"
             can = ", ".join(encoder.statistics) or "none"
             raise BeyondClsError(f"{encoder.name} has no {lacks}, so no {name}; it can have: {can}")
-    # In one order, whatever that of the names: equal sets have equal keys.
+    # Always in the encoder's order: equal sets have equal keys.
     return tuple(name for name in encoder.statistics if names is None or name in names)
 
 
 def map_names(encoded: Encoded, numbered: bool = True) -> tuple[str, ...]:
-    """Attention maps as a description names them, by row and block: "cls/block11". `numbered`: as for `layouts.named`."""
+    """Attention maps as a description names them, by row and block: "cls/block11"; `numbered` as in `arrays_by_name`."""
     by_block = sorted((row, int(block)) for row, block in (name.split("/block") for name in encoded.maps))
     return tuple(f"{row}/block{block}" if numbered else row for row, block in by_block)
 
 
-def unnumbered(spec: FeatureSpec, last: int) -> FeatureSpec | None:
-    """The description that a set with the same arrays had when maps were the last block's alone; None if it had others."""
-    rows = [name.partition("/block")[0] for name in spec.maps if name.endswith(f"/block{last}")]
+def unnumbered_spec(spec: FeatureSpec, last_block: int) -> FeatureSpec | None:
+    """The description that an older set with the same arrays has, if its maps are those of the last block only; else None."""
+    rows = [name.partition("/block")[0] for name in spec.maps if name.endswith(f"/block{last_block}")]
     return replace(spec, maps=tuple(rows)) if rows and len(rows) == len(spec.maps) else None
 
 
-def older_names(base: FeatureStore, last: int) -> dict[str, str]:
-    """Names that the attention maps of an older set have now -> those that they have there."""
+def older_names(base: FeatureStore, last_block: int) -> dict[str, str]:
+    """Current names of an older set's attention maps -> the names that they have in the set."""
     return {
-        str(replace(parts, block=last)): str(parts)
+        str(replace(parts, block=last_block)): str(parts)
         for parts in map(ArrayName.parse, base.arrays)
         if parts.kind == "attention" and parts.block is None and parts.view is not None
     }

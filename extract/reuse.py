@@ -11,12 +11,12 @@ from store.format.layout import DIGEST
 def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
     """[n_images] int64: the row of each image in a set of the same encoder, -1 where it is not in it.
 
-    Images are the same if their bytes are: by the digest of all of the set's, or by that of each, which older sets lack. Random
-    views are drawn by the image's id, so with them the id must be the same, too. Maps of older sets get the names that they
-    have now.
+    Images are the same if their bytes are: by the digest of the whole set, or by that of each image, which older sets lack.
+    Random views are drawn by the image's id, so with them the id must be the same, too. Maps of older sets get their current
+    names.
 
     Raises:
-        StoreError: the set is of another encoder, transform or dtype; or it has no digests, and not all of its images are among
+        StoreError: the set has another encoder, transform or dtype; or it has no digests, and not all of its images are among
             these.
     """
     check_same_encoder(store, request.spec, "taken over from")
@@ -30,12 +30,12 @@ def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
     order = [rows.get(image_id, -1) for image_id in store.ids]
     if -1 in order or images.part(order).digest != store.spec.data:
         raise StoreError(
-            f"{store.where} has no digests of its images, as sets of today have, and they are not all among those of "
-            f"{images.source}: which of them are the same cannot be told; extract without it"
+            f"{store.where} has no digests of its images, as current sets have, and they are not all among those of "
+            f"{images.source}: which of them are the same is not known; extract without it"
         )
-    found = np.full(n, -1)
-    found[order] = np.arange(len(store))
-    return _without_problems(found, store, images)
+    store_rows = np.full(n, -1)
+    store_rows[order] = np.arange(len(store))
+    return _without_problems(store_rows, store, images)
 
 
 def _by_digest(store: FeatureStore, images: ImageSet, with_ids: bool) -> np.ndarray:
@@ -43,11 +43,11 @@ def _by_digest(store: FeatureStore, images: ImageSet, with_ids: bool) -> np.ndar
     names = store.ids if with_ids else [""] * len(store)
     rows = {(name, digest.tobytes()): row for row, (name, digest) in enumerate(zip(names, digests, strict=True))}
     ids = [sample.id if with_ids else "" for sample in images.samples]
-    found = [rows.get((name, digest.tobytes()), -1) for name, digest in zip(ids, images.image_digests, strict=True)]
-    return _without_problems(np.array(found, np.int64), store, images)
+    store_rows = [rows.get((name, digest.tobytes()), -1) for name, digest in zip(ids, images.image_digests, strict=True)]
+    return _without_problems(np.array(store_rows, np.int64), store, images)
 
 
 def _without_problems(rows: np.ndarray, store: FeatureStore, images: ImageSet) -> np.ndarray:
-    """Images that were not valid there, or are not here, are looked at again."""
+    """Rows without those of images that are invalid in the store or now: these are read again."""
     sound = np.array([not sample.problem for sample in images.samples])
     return np.where(sound & (rows >= 0) & store.valid[rows], rows, -1)

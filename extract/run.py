@@ -14,7 +14,7 @@ from jaxtyping import Int64
 from extract.annotations import ANNOTATIONS, annotations_of
 from extract.datasets import ImageSet
 from extract.encoders import Encoder
-from extract.existing import Existing, Start, as_older, start, trained_otherwise
+from extract.existing import Existing, Start, older_attributes, start, training_difference
 from extract.requests import OnError, Request, checked_blocks, checked_data, checked_statistics
 from extract.sample import SampleCheck, check_by_sample
 from extract.units import Unit, Units
@@ -22,20 +22,20 @@ from store import BeyondClsError, FeatureStore, FeatureWriter, StoreError
 from store.codecs import get_codec
 from store.writing.repair import is_unnumbered
 
-# What to do about a set that differs from what the program computes now: here, at a shared root, and named as a source.
-HERE = (
+# What to do about a set that differs from what is computed now: a local one, one of several tasks, at a shared root, a source.
+LOCAL_REMEDY = (
     "If the change is meant, extract it again: --recompute, or recompute: true under that encoder in the parameter file; "
     "else undo the change"
 )
-OF_TASKS = (
+TASKS_REMEDY = (
     "One process can extract it again: leave out the number of tasks; or remove it (beyondcls store rm), and all of them "
     "extract it"
 )
-AT_ROOT = (
+ROOT_REMEDY = (
     "If the change is meant, remove that set (beyondcls store rm, or at an object store its folder) and extract again; others "
     "may use it. Else undo the change"
 )
-OF_SOURCE = "Leave out --from, and all is extracted; or undo the change"
+SOURCE_REMEDY = "Leave out --from, and all is extracted; or undo the change"
 
 
 def extract(
@@ -65,43 +65,44 @@ def extract(
 ) -> FeatureStore | None:
     """Write the feature set of `images` to `out` and open it. What an interrupted run has written is kept and used.
 
-    A set that is there is not computed again: it, and whatever is taken over from another one, is compared with what the
-    program computes now by a sample (`extract.sample`). If they agree it stays.
+    A set that exists is not computed again: a sample of it, and of all that is taken over from another set, is compared with
+    what the program computes now (`extract.sample`). If they agree it stays.
 
     Args:
         encoder: frozen.
         images: in fixed order; row i of the store is image i.
-        out: folder of the feature set; if it already holds this very one, that is checked and stays. Or a function that gives
-            it for the key of the set, or the set itself, if it is anywhere already.
-        blocks: whose tokens to keep; negative ones count from the end. By default the one at which the encoder is read.
+        out: folder of the feature set; if it already holds this one, that is checked and stays. Or a function from the key of
+            the set to that folder, or to the set itself where it exists already.
+        blocks: whose tokens to keep; negative ones count from the end. By default the encoder's own choice.
         statistics: attention statistics, of every block; all that the encoder can have by default.
-        maps: keep attention maps of these blocks, where there are any.
+        maps: keep attention maps of these blocks, if the encoder has attention.
         views: of each image: the evaluation crop, and random crops beside it.
         dtype: codec of tokens, a name in `store.codecs.CODECS`.
         batch_size: images per forward pass; halved where memory does not suffice.
-        shard_rows: images per shard file, a multiple of 32; by default as suits the set (4 to 512 MB).
-        workers: threads that decode.
+        shard_rows: images per shard file, a multiple of 32; chosen by default to suit the set (4 to 512 MB).
+        workers: number of threads that decode.
         device: where the encoder runs.
         on_error: "raise" at the first image or tar that is damaged or unlabelled; "record" keeps its row, marked invalid.
         existing: what to do with another feature set at `out`: "refuse"; "update" it: this set takes its place when it is
             finished, and takes over from it what both have; "extend" it by these blocks, statistics, maps, views and by images
             that follow its own, computing only what it lacks; or "repair" it, computing only what is damaged.
-        source: another set of this encoder, from which images, blocks, statistics, maps and views are taken over that it has.
-        older: the same, of a set that this one follows, wherever it lies; nothing is taken over if it is of another encoder.
-        recompute: extract again what a sample shows to differ, instead of stopping; where there is one task.
-        task_id, n_tasks: which of several processes this is that write the set together, on one machine or several with a
-            common file system. Each begins with its share of the units and goes on with what nobody else works on, so
-            fewer may run than were planned.
+        source: another set of this encoder, from which its images, blocks, statistics, maps and views are taken over.
+        older: likewise a set that this one follows, wherever it is; nothing is taken over if its encoder is another.
+        recompute: extract again what a sample shows to differ, instead of stopping; with one task only.
+        task_id, n_tasks: number of this process among those that write the set together, on one machine or several with a
+            common file system. Each begins with its share of the units and goes on with units that no other works on, so
+            fewer processes than planned may run.
         progress: called with the number of images done since the last call.
         warn: called with what a user should know.
-        checked: called with each set that was compared by a sample, and what that gave, if the two agree.
+        checked: called with each set that was compared by a sample, and the result, if the two agree.
 
-    Returns: the feature set; None if other tasks have not finished their units yet.
+    Returns:
+        The feature set; None if other tasks have not finished their units yet.
 
     Raises:
         DataError: damaged or unlabelled data, with `on_error="raise"`.
-        StoreError: `out` is occupied by another feature set, or somebody else writes it; a set that is there, or `source`,
-            holds other features than the program computes now; or `source` is of another encoder.
+        StoreError: `out` is occupied by another feature set, or another process writes it; an existing set, or `source`,
+            holds other features than the program computes now; or `source` has another encoder.
         BeyondClsError: unknown block, statistic or dtype; tokens beyond the range of float16; too little memory for an image.
     """
     problems = checked_data(images, on_error)
@@ -117,11 +118,11 @@ def extract(
     encoder.model.to(device)
     report, say = progress or _ignore, warn or _ignore
     assert isinstance(out, Path) or existing in ("refuse", "update"), (
-        "a key is known only after what is to be extended or mended"
+        "a key is known only after what is to be extended or repaired"
     )
-    kept = checked_blocks([encoder.block] if blocks is None else blocks, encoder.n_blocks)
-    map_blocks = kept if maps and encoder.attends else ()
-    request = Request(encoder, images, kept, checked_statistics(encoder, statistics), map_blocks, views, dtype)
+    kept_blocks = checked_blocks([encoder.block] if blocks is None else blocks, encoder.n_blocks)
+    map_blocks = kept_blocks if maps and encoder.attends else ()
+    request = Request(encoder, images, kept_blocks, checked_statistics(encoder, statistics), map_blocks, views, dtype)
     if existing == "extend" and isinstance(out, Path) and (out / "zarr.json").exists():
         request = request.added_to(FeatureStore.open(out))
     if existing == "repair" and isinstance(out, Path) and map_blocks and is_unnumbered(out):
@@ -134,8 +135,8 @@ def extract(
         elif recompute and isinstance(out, Path) and n_tasks == 1:
             say(f"{store.where}: {check.described}; it is extracted again")
         else:
-            here = OF_TASKS if recompute else HERE
-            remedy = OF_SOURCE if store is source else here if isinstance(out, Path) else AT_ROOT
+            local = TASKS_REMEDY if recompute else LOCAL_REMEDY
+            remedy = SOURCE_REMEDY if store is source else local if isinstance(out, Path) else ROOT_REMEDY
             raise StoreError(f"{store.where} is not what the program computes now: {check.described}. {remedy}")
         return check.agrees
 
@@ -144,7 +145,7 @@ def extract(
         places = [place(key) for key in request.keys]
         for finished in places:
             if isinstance(finished, FeatureStore):
-                if task_id == 0 and agrees(finished) and (note := trained_otherwise(finished, attributes)):
+                if task_id == 0 and agrees(finished) and (note := training_difference(finished, attributes)):
                     say(f"{note}. It stays as it is, for others may use it")
                 report(len(images))
                 return finished
@@ -154,17 +155,17 @@ def extract(
     if isinstance(begun, FeatureStore):
         report(len(images))
         return begun
-    tasks, attributes = (task_id, n_tasks), dict(as_older(begun, attributes))
-    done = _write(place, begun, attributes, batch_size, workers, on_error, tasks, report, say)
-    return FeatureStore.open(place) if done else None
+    tasks, attributes = (task_id, n_tasks), dict(older_attributes(begun, attributes))
+    is_finished = _write(place, begun, attributes, batch_size, workers, on_error, tasks, report, say)
+    return FeatureStore.open(place) if is_finished else None
 
 
 def _attributes(encoder: Encoder, images: ImageSet, problems: Sequence[str]) -> dict[str, Any]:
-    """What a reader of the set wants to know beside its description."""
+    """Attributes of the set beside its description."""
     names = list(images.classes) if images.classes is not None else None
     caution = {"cls_caution": encoder.cls_caution} if encoder.cls_caution else {}
-    about = {**encoder.pretraining.to_dict(), **caution}
-    return {"encoder": encoder.name, "norm_eps": encoder.norm()[1], "classes": names, "problems": list(problems), **about}
+    training = {**encoder.pretraining.to_dict(), **caution}
+    return {"encoder": encoder.name, "norm_eps": encoder.norm()[1], "classes": names, "problems": list(problems), **training}
 
 
 def _write(
@@ -178,16 +179,16 @@ def _write(
     report: Callable[[int], None],
     warn: Callable[[str], None],
 ) -> bool:
-    """Compute what is missing; false if other tasks have not finished. `tasks`: which of how many this one is."""
+    """Compute what is missing; false if other tasks have not finished. `tasks`: number of this one, and of all."""
     (task_id, n_tasks), rows_of, request = tasks, begun.layouts[0].rows, begun.request
     taken = (begun.base, begun.base_rows, begun.skip, begun.replaces)
     with FeatureWriter(out, request.spec, begun.layouts, request.constants, *taken, shared=n_tasks > 1) as writer:
-        with ThreadPoolExecutor(workers) as decoders, _written_meanwhile(writer) as write:
+        with ThreadPoolExecutor(workers) as decoders, _background_writer(writer) as write:
             units = Units(request, begun.layouts, batch_size, decoders, on_error, report, warn)
             todo = writer.missing_units()
             report(len(request.images) - sum(len(range(*rows_of(unit))) for unit in todo))
 
-            def claimed() -> Iterator[Unit]:
+            def claim_units() -> Iterator[Unit]:
                 for number in sorted(todo, key=lambda unit: unit % n_tasks != task_id):  # its share first
                     if not writer.claim(number):
                         continue
@@ -196,20 +197,20 @@ def _write(
                     report(len(range(*rows_of(number))) - len(rows))
                     if len(rows) and names:
                         yield Unit(number, rows.tolist(), names)
-                    else:  # another set has all that images show
-                        write(number, annotated(number), ())
+                    else:  # another set has all arrays that need the images
+                        write(number, annotations(number), ())
 
-            def annotated(number: int) -> dict[str, np.ndarray]:
+            def annotations(number: int) -> dict[str, np.ndarray]:
                 return annotations_of(request.images, range(*rows_of(number)), begun.layouts)
 
-            for unit, arrays, notes in units.compute(claimed()):
-                write(unit.number, arrays | annotated(unit.number), notes)
+            for unit, arrays, notes in units.compute(claim_units()):
+                write(unit.number, arrays | annotations(unit.number), notes)
         return writer.finish(attributes)
 
 
 @contextmanager
-def _written_meanwhile(writer: FeatureWriter) -> Iterator[Callable[..., None]]:
-    """Gives a `write_unit` that returns at once; the next call waits until the last one is done, as does the end."""
+def _background_writer(writer: FeatureWriter) -> Iterator[Callable[..., None]]:
+    """Yield a `write_unit` that returns at once; the next call, and the end, wait until the one before is done."""
     writing: Future[None] | None = None
 
     def write(*arguments: object) -> None:

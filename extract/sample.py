@@ -17,9 +17,9 @@ from store.format.layout import ArrayLayout
 from store.writing.shard import same_values
 
 PER_SHARD, AT_LEAST = 2, 32  # images of each shard; of the whole set, where it has few shards
-AT_ONCE = 64  # images that are held in memory
-# By how much features may differ, as a share of their size, beyond what the codec rounds: what another machine, batch or
-# version of torch makes of the same computation, by the dtype in which matrices are multiplied.
+AT_ONCE = 64  # images in memory
+# By how much features may differ, as a share of their size, beyond the rounding of the codec: the effect of another machine,
+# batch or version of torch on the same computation, by the dtype in which matrices are multiplied.
 TOLERANCE = {"float32": 5e-5, "float16": 4e-3, "bfloat16": 3e-2}
 FLIPS = 8  # values of an image that may be rounded to the next step of the codec without counting
 
@@ -29,7 +29,7 @@ class Difference:
     """The value of an array that differs most, in units of what is allowed.
 
     Attributes:
-        array: its name; of what is no array, the name of the attribute.
+        array: its name; or the name of the attribute that differs.
         ratio: of the difference to what is allowed; the two agree up to 1.
         image: its id.
         at: index of the value in the image's row; empty where it is the mean over the row that differs most.
@@ -100,16 +100,16 @@ def check_by_sample(
     batch_size: int = 128,
     workers: int = 4,
 ) -> SampleCheck:
-    """Compute a few images of every shard again, on the whole way from their bytes to stored values, and compare.
+    """Compute a few images of every shard again, all the way from their bytes to stored values, and compare.
 
     Two float values agree if they are no further apart than twice the codec's bound and TOLERANCE times the largest value of
     the image in that array; and an image's row of an array if the mean absolute difference is within TOLERANCE of the mean
-    absolute value. The mean sees what lies far below the steps of a codec, which an element does not show: rounding is
+    absolute value. The mean shows differences far below the steps of a codec, which an element does not: rounding is
     unbiased. Integers (labels, sizes) must be equal. Images that are not valid are not sampled.
 
     Args:
         request: what would be extracted.
-        store: a set of the same encoder; arrays that either lacks are not compared, nor `norm`, which is the weights'.
+        store: a set of the same encoder; arrays that either lacks are not compared, nor `norm`, which is part of the weights.
         base_rows: [n_images] the store's row of each image, -1 where it has none; by default they are the same.
     """
     if base_rows is None:
@@ -117,7 +117,7 @@ def check_by_sample(
     rows = np.arange(len(store)) if base_rows is None else np.asarray(base_rows)
     layouts = request.layouts(None, store)
     names = [a.name for a in layouts if a.name in store.arrays and same_values(a, store.arrays[a.name].layout)]
-    shown = [name for name in names if name not in ANNOTATIONS]
+    computed_names = [name for name in names if name not in ANNOTATIONS]
     tolerance = TOLERANCE[request.spec.compute_dtype]
     sampled = _sampled(request, store, rows)
     worst: dict[str, Difference] = {}
@@ -126,13 +126,13 @@ def check_by_sample(
     with ThreadPoolExecutor(workers) as decoders:
         units = Units(request, layouts, batch_size, decoders, "record", lambda n: None)
         parts = [sampled[i : i + AT_ONCE] for i in range(0, len(sampled), AT_ONCE)]
-        for unit, arrays, _ in units.compute(Unit(i, part.tolist(), shown) for i, part in enumerate(parts)):
+        for unit, arrays, _ in units.compute(Unit(i, part.tolist(), computed_names) for i, part in enumerate(parts)):
             arrays |= annotations_of(request.images, unit.rows, layouts)
             ids = [request.images.samples[row].id for row in unit.rows]
             for name in (name for name in names if not name.endswith(SCALE)):
-                found = _compare(store, name, rows[list(unit.rows)], arrays, ids, tolerance)
-                if name not in worst or found.ratio > worst[name].ratio:
-                    worst[name] = found
+                difference = _compare(store, name, rows[list(unit.rows)], arrays, ids, tolerance)
+                if name not in worst or difference.ratio > worst[name].ratio:
+                    worst[name] = difference
     ordered = sorted(worst.values(), key=lambda difference: -difference.ratio)
     return SampleCheck(len(sampled), len(store), tolerance, tuple(ordered))
 
@@ -170,7 +170,7 @@ def _misfits(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[Di
 def _compare(
     store: FeatureStore, name: str, rows: np.ndarray, computed: dict[str, np.ndarray], ids: Sequence[str], tolerance: float
 ) -> Difference:
-    """Where some images differ most in one array."""
+    """The largest difference of some images in one array."""
     array = store.arrays[name]
     theirs = array.rows(rows)
     codec = get_codec(array.layout.codec) if array.layout.codec is not None else None
@@ -180,25 +180,25 @@ def _compare(
         parts = {end: torch.from_numpy(computed[name + end]) for end in ("", SCALE) if name + end in computed}
         parts[""] = parts[""].view(torch.uint8).view(codec.stored)
         ours = codec.decode(parts).numpy()
-    stored, now = (values.reshape(len(rows), -1).astype(np.float64) for values in (theirs, ours))
-    apart = np.abs(stored - now)
+    stored, recomputed = (values.reshape(len(rows), -1).astype(np.float64) for values in (theirs, ours))
+    apart = np.abs(stored - recomputed)
     if theirs.dtype.kind != "f":
         ratios = np.where(apart > 0, np.inf, 0.0)
-        return _worst(name, ratios, apart, np.zeros_like(apart), stored, now, ids, theirs.shape[1:])
+        return _worst(name, ratios, apart, np.zeros_like(apart), stored, recomputed, ids, theirs.shape[1:])
     step = np.zeros_like(apart)
     if codec is not None:
         step = 2 * codec.bound(torch.from_numpy(theirs.astype(np.float32))).numpy().reshape(stored.shape)
     size = np.abs(stored)
-    allowed = step + tolerance * np.maximum(size, np.abs(now)).max(1, keepdims=True)
-    of_values = _worst(name, _ratios(apart, allowed), apart, allowed, stored, now, ids, theirs.shape[1:])
-    means = [values.mean(1, keepdims=True) for values in (apart, size, np.abs(now))]
-    of_rows = tolerance * means[1] + FLIPS * step.max(1, keepdims=True) / stored.shape[1]
-    of_means = _worst(name, _ratios(means[0], of_rows), means[0], of_rows, means[1], means[2], ids, ())
-    return max(of_values, of_means, key=lambda difference: difference.ratio)
+    allowed = step + tolerance * np.maximum(size, np.abs(recomputed)).max(1, keepdims=True)
+    value_difference = _worst(name, _ratios(apart, allowed), apart, allowed, stored, recomputed, ids, theirs.shape[1:])
+    means = [values.mean(1, keepdims=True) for values in (apart, size, np.abs(recomputed))]
+    mean_allowed = tolerance * means[1] + FLIPS * step.max(1, keepdims=True) / stored.shape[1]
+    mean_difference = _worst(name, _ratios(means[0], mean_allowed), means[0], mean_allowed, means[1], means[2], ids, ())
+    return max(value_difference, mean_difference, key=lambda difference: difference.ratio)
 
 
 def _ratios(apart: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """0 where nothing is apart, also where nothing is allowed."""
+    """0 where values are equal, also where no difference is allowed."""
     return np.divide(apart, allowed, out=np.where(apart > 0, np.inf, 0.0), where=allowed > 0)
 
 
@@ -208,12 +208,13 @@ def _worst(
     apart: np.ndarray,
     allowed: np.ndarray,
     stored: np.ndarray,
-    now: np.ndarray,
+    recomputed: np.ndarray,
     ids: Sequence[str],
     shape: Sequence[int],
 ) -> Difference:
-    """The largest of `ratios` [n images, values]; `shape` of a row, to say where."""
+    """The largest of `ratios` [n images, values]; `shape` of a row, for the index."""
     image, value = divmod(int(np.nan_to_num(ratios, nan=np.inf).argmax()), ratios.shape[1])
-    at = tuple(int(i) for i in np.unravel_index(value, shape)) if shape else ()
-    ratio, *others = (float(values[image, value]) for values in (ratios, apart, allowed, stored, now))
-    return Difference(name, ratio, others[0], others[1], ids[image], at, others[2], others[3])
+    index = tuple(int(i) for i in np.unravel_index(value, shape)) if shape else ()
+    arrays = (ratios, apart, allowed, stored, recomputed)
+    ratio, difference, limit, stored_value, computed_value = (float(values[image, value]) for values in arrays)
+    return Difference(name, ratio, difference, limit, ids[image], index, stored_value, computed_value)

@@ -16,13 +16,13 @@ INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "hamming", "box", "nearest")
 STRIDE = 32  # of convolutional networks, from pixels to the last feature map
 
 
-def checked_transform(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a user gives of a transform, None meaning nothing: mean, std, crop_pct, crop_mode, interpolation; as timm takes it.
+def checked_transform(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not None, as timm takes them: mean, std, crop_pct, crop_mode, interpolation.
 
     Raises:
-        BeyondClsError: a name or a value that is none; gives the nearest name, or what was expected.
+        BeyondClsError: an unknown name or a bad value; the message gives the nearest name, or what was expected.
     """
-    return {name: CHECKS[name](name, value) for name, value in given.items() if value is not None}
+    return {name: CHECKS[name](name, value) for name, value in options.items() if value is not None}
 
 
 def _colours(name: str, value: Any) -> tuple[float, ...]:
@@ -46,10 +46,10 @@ def _share(name: str, value: Any) -> float:
     return float(value)
 
 
-def _one_of(what: str, known: Sequence[str]) -> Callable[[str, Any], str]:
+def _one_of(kind: str, known: Sequence[str]) -> Callable[[str, Any], str]:
     def check(_: str, value: Any) -> str:
         if value not in known:
-            raise BeyondClsError(unknown(what, str(value), known))
+            raise BeyondClsError(unknown(kind, str(value), known))
         return str(value)
 
     return check
@@ -67,20 +67,21 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
 def resize_input(name: str, model: nn.Module, side: Any) -> bool:
     """Make a model take images of `side` x `side` pixels; positions that it has learnt are interpolated.
 
-    Returns: whether that changed the model.
+    Returns:
+        Whether that changed the model.
 
     Raises:
-        BeyondClsError: a side that is none, or of which its patches make no whole grid; or a model of one size only.
+        BeyondClsError: `side` is not a whole number of patches, or the model takes images of one size only.
     """
     if isinstance(side, bool) or not isinstance(side, int) or side <= 0:
         raise BeyondClsError(f"input_size is {side!r}, expected the side of the square input in pixels, e.g. 224")
     embedding = getattr(model, "patch_embed", None)
     patch = getattr(embedding, "patch_size", (STRIDE, STRIDE))
     if any(side % pixels for pixels in patch):
-        below = side // patch[0] * patch[0]
-        near = " or ".join(str(n) for n in (below, below + patch[0]) if n)
+        lower = side // patch[0] * patch[0]
+        nearest = " or ".join(str(n) for n in (lower, lower + patch[0]) if n)
         raise BeyondClsError(
-            f"input_size is {side}, expected a multiple of the {patch[0]} pixels of a patch of {name}; give {near}"
+            f"input_size is {side}, expected a multiple of the {patch[0]} pixels of a patch of {name}; give {nearest}"
         )
     if embedding is None or tuple(embedding.img_size) == (side, side):  # convolutions take any size
         return False
@@ -93,28 +94,28 @@ def resize_input(name: str, model: nn.Module, side: Any) -> bool:
 
 def options_of(transform: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `load_encoder` that give a transform as a feature set or a probe records it."""
-    given = {name: transform[name] for name in TRANSFORM if name in transform}
-    size = given.pop("input_size", None)
-    return given | ({"input_size": size[-1]} if size is not None and size[-1] == size[-2] else {})
+    options = {name: transform[name] for name in TRANSFORM if name in transform}
+    size = options.pop("input_size", None)
+    return options | ({"input_size": size[-1]} if size is not None and size[-1] == size[-2] else {})
 
 
 def as_options(transform: Mapping[str, Any], names: Sequence[str] = TRANSFORM) -> str:
-    """The same on the command line, of some of its names: `--mean 0.5,0.5,0.5 --crop-pct 0.9`."""
-    given = options_of({name: value for name, value in transform.items() if name in names})
-    return " ".join(f"--{name.replace('_', '-')} {_text(value)}" for name, value in given.items())
+    """The same as options of the command line, for some of its names: `--mean 0.5,0.5,0.5 --crop-pct 0.9`."""
+    options = options_of({name: value for name, value in transform.items() if name in names})
+    return " ".join(f"--{name.replace('_', '-')} {_text(value)}" for name, value in options.items())
 
 
-def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def differing_values(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """Names of the values in which two transforms differ; those that either does not record do not count."""
-    plain = [{name: list(v) if isinstance(v, tuple) else v for name, v in t.items()} for t in (one, other)]
-    return [name for name in TRANSFORM if name in one and name in other and plain[0][name] != plain[1][name]]
+    plain = [{name: list(v) if isinstance(v, tuple) else v for name, v in t.items()} for t in (first, second)]
+    return [name for name in TRANSFORM if name in first and name in second and plain[0][name] != plain[1][name]]
 
 
-def in_words(transform: Mapping[str, Any], names: Sequence[str], instead: Mapping[str, Any] | None = None) -> str:
-    """Some of its values, with those of another one: `mean 0.5,0.5,0.5 (not 0.485,0.456,0.406), crop_pct 0.9 (not 0.875)`."""
-    ours, theirs = options_of(transform), options_of(instead or {})
-    other = {name: f" (not {_text(theirs[name])})" for name in names if name in theirs}
-    return ", ".join(f"{name} {_text(ours[name])}{other.get(name, '')}" for name in names if name in ours)
+def values_text(transform: Mapping[str, Any], names: Sequence[str], instead_of: Mapping[str, Any] | None = None) -> str:
+    """Some values, with those of another transform: `mean 0.5,0.5,0.5 (not 0.485,0.456,0.406), crop_pct 0.9 (not 0.875)`."""
+    ours, theirs = options_of(transform), options_of(instead_of or {})
+    differing = {name: f" (not {_text(theirs[name])})" for name in names if name in theirs}
+    return ", ".join(f"{name} {_text(ours[name])}{differing.get(name, '')}" for name in names if name in ours)
 
 
 def _text(value: Any) -> str:

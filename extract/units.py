@@ -1,4 +1,4 @@
-"""Computing units of a feature set: the arrays of some neighbouring images."""
+"""Computing units of a feature set: the arrays of neighbouring images."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +14,7 @@ from extract.annotations import ANNOTATIONS
 from extract.copies import Copies
 from extract.datasets import DataError
 from extract.encoders import Encoded
-from extract.layouts import codec_of, named, view_of
+from extract.layouts import arrays_by_name, codec_of, view_of
 from extract.requests import OnError, Request
 from extract.views import Crop
 from store import ArrayLayout, BeyondClsError
@@ -33,7 +33,7 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Unit:
-    """Rows of the set, and the names of those of their arrays that are to be computed; none of annotations."""
+    """Rows of the set, and the names of their arrays to compute; annotations are not among them."""
 
     number: int
     rows: Sequence[int]
@@ -45,14 +45,14 @@ class Unit:
         return sorted({view for name in self.names if (view := view_of(name)) is not None})
 
 
-def _is_of_images(name: str) -> bool:
+def _describes_images(name: str) -> bool:
     """Whether an array is of images, but not of annotations."""
     return name.startswith("images/") and name not in ANNOTATIONS
 
 
 @dataclass
 class Units:
-    """Computes units of what is asked for; `decoders` prepare images one batch ahead.
+    """Computes units of a request; `decoders` prepare images one batch ahead.
 
     The other fields are those of `extract.run.extract`. Where memory runs out, batches are halved from there on.
     """
@@ -85,11 +85,11 @@ class Units:
                 yield unit, {name: arrays[name] for name in unit.names}, notes
 
     def _zeros(self, unit: Unit) -> dict[str, np.ndarray]:
-        """The arrays of a unit, and what its images show of themselves in any case."""
+        """The arrays of a unit, and those on its images that every unit has."""
         n = len(unit.rows)
-        images = {a.name: np.zeros((n, *a.shape[1:]), a.dtype) for a in self.layouts if _is_of_images(a.name)}
-        asked = {a.name: aligned_zeros((n, *a.shape[1:]), a.dtype) for a in self.layouts if a.name in unit.names}
-        return {**images, **asked}
+        images = {a.name: np.zeros((n, *a.shape[1:]), a.dtype) for a in self.layouts if _describes_images(a.name)}
+        requested = {a.name: aligned_zeros((n, *a.shape[1:]), a.dtype) for a in self.layouts if a.name in unit.names}
+        return {**images, **requested}
 
     def _put(
         self,
@@ -99,50 +99,52 @@ class Units:
         arrays: dict[str, np.ndarray],
         notes: list[dict[str, Any]],
     ) -> None:
-        """Put what is known of a batch to its place, from row `first` of the unit on."""
-        encode = {view_of(name) for name in unit.names if not name.startswith("images/")}
-        good = []
-        for at, image in enumerate(batch, first):
-            sample = self.images.samples[unit.rows[at]]
-            arrays["images/size"][at] = image.size
-            arrays["images/valid"][at] = image.problem is None
+        """Put a batch in its place, from row `first` of the unit on."""
+        views_to_encode = {view_of(name) for name in unit.names if not name.startswith("images/")}
+        valid = []
+        for i, image in enumerate(batch, first):
+            sample = self.images.samples[unit.rows[i]]
+            arrays["images/size"][i] = image.size
+            arrays["images/valid"][i] = image.problem is None
             for view, (_, crop) in image.views.items():
-                arrays[f"images/crop/view{view}"][at] = crop.box
-                arrays[f"images/flip/view{view}"][at] = crop.flip
+                arrays[f"images/crop/view{view}"][i] = crop.box
+                arrays[f"images/flip/view{view}"][i] = crop.flip
             if image.problem is None:
-                good.append(at)
+                valid.append(i)
             elif self.on_error == "raise":
                 raise DataError(f"{image.problem}\nmend the data, or go on with --on-error record")
             else:
-                notes.append({"row": unit.rows[at], "id": sample.id, "problem": sample.without_path(image.problem)})
-        for view in unit.views if good else ():
-            if view in encode:
-                self._encode([batch[at - first].views[view][0] for at in good], view, good, unit.names, arrays)
+                notes.append({"row": unit.rows[i], "id": sample.id, "problem": sample.without_path(image.problem)})
+        for view in unit.views if valid else ():
+            if view in views_to_encode:
+                self._encode([batch[i - first].views[view][0] for i in valid], view, valid, unit.names, arrays)
         self.progress(len(batch))
 
     def _encode(
-        self, images: Sequence[Tensor], view: int, at: Sequence[int], names: Sequence[str], arrays: dict[str, np.ndarray]
+        self, images: Sequence[Tensor], view: int, rows: Sequence[int], names: Sequence[str], arrays: dict[str, np.ndarray]
     ) -> None:
-        """Put the features of some images to their places."""
+        """Put the features of some images in their rows."""
         begin = 0
         while begin < len(images):
-            some = slice(begin, begin + self.batch_size)
-            stacked = torch.stack(list(images[some]))
+            batch = slice(begin, begin + self.batch_size)
+            stacked = torch.stack(list(images[batch]))
             encoded = self._forward(stacked)
             if encoded is None:
-                continue  # with fewer
-            begin = some.stop
-            self._copies.run(partial(self._keep, named(encoded, view, self.request.numbered), at[some], names, arrays))
+                continue  # with a smaller batch
+            begin = batch.stop
+            self._copies.run(
+                partial(self._keep, arrays_by_name(encoded, view, self.request.numbered), rows[batch], names, arrays)
+            )
 
     def _keep(
-        self, features: dict[str, Tensor], at: Sequence[int], names: Sequence[str], arrays: dict[str, np.ndarray]
+        self, features: dict[str, Tensor], rows: Sequence[int], names: Sequence[str], arrays: dict[str, np.ndarray]
     ) -> None:
         for name, values in features.items():
             # One of the two arrays of a codec with scales may be there already.
             if name in names or name + SCALE in names:
                 for end, stored in self._stored(values, name).items():
                     if name + end in names:
-                        arrays[name + end][list(at)] = stored
+                        arrays[name + end][list(rows)] = stored
 
     def _forward(self, images: Tensor) -> Encoded | None:
         """Features of some images; None, and a smaller `batch_size`, if memory did not suffice."""
@@ -163,7 +165,7 @@ class Units:
         return None
 
     def _batches(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, int, list[Decoded]]]:
-        """Batches of decoded images with their unit and the position of their first in it, one batch ahead."""
+        """Batches of decoded images with their unit and the position of their first image in it, one batch ahead."""
         ahead: tuple[Unit, int, list[Future[Decoded]]] | None = None
         for unit in units:
             size = self.batch_size
@@ -187,7 +189,7 @@ class Units:
         return Decoded({view: self.encoder.views.cut(image, sample.id, view) for view in views}, (image.height, image.width))
 
     def _stored(self, values: Tensor, name: str) -> dict[str, np.ndarray]:
-        """As they are stored, by what the arrays' names end with. Never turns a finite value into an infinite one."""
+        """Values as they are stored, by the suffix of the arrays' names. Never turns a finite value into an infinite one."""
         if not values.isfinite().all():
             raise BeyondClsError(f"{self.encoder.name} gives NaN or Inf in {name}; its weights or its input are broken")
         codec = codec_of(name, self.request.dtype)

@@ -62,17 +62,17 @@ class Views:
         return Image.Resampling[name]
 
     def _evaluation_box(self, width: int, height: int) -> tuple[float, float, float, float]:
-        """What of an image its evaluation crop shows."""
+        """The part of an image that its evaluation crop shows."""
         high, wide = self._size
-        pct, mode = self.config["crop_pct"], self.config["crop_mode"]
-        scaled_high, scaled_wide = math.floor(high / pct), math.floor(wide / pct)  # then the central part is cut
+        share, mode = self.config["crop_pct"], self.config["crop_mode"]
+        scaled_high, scaled_wide = math.floor(high / share), math.floor(wide / share)  # then the central part is cut
         if mode == "squash":
-            across, down = width * wide / scaled_wide, height * high / scaled_high
+            crop_width, crop_height = width * wide / scaled_wide, height * high / scaled_high
         else:  # one scale for both sides: the image fills the scaled size, or (border) fits into it
             fit = max if mode == "border" else min
             pixel = fit(width / scaled_wide, height / scaled_high)
-            across, down = wide * pixel, high * pixel
-        return ((width - across) / 2, (height - down) / 2, (width + across) / 2, (height + down) / 2)
+            crop_width, crop_height = wide * pixel, high * pixel
+        return ((width - crop_width) / 2, (height - crop_height) / 2, (width + crop_width) / 2, (height + crop_height) / 2)
 
 
 def random_crop(image_id: str, view: int, size: tuple[int, int]) -> Crop:
@@ -84,7 +84,7 @@ def random_crop(image_id: str, view: int, size: tuple[int, int]) -> Crop:
     generator = random.Random(xxhash.xxh3_128_intdigest(f"{SEED}\0{view}\0{image_id}".encode()))
     area = width * height * generator.uniform(*SCALE)
     aspect = math.exp(generator.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
-    across = max(1, min(width, round(math.sqrt(area * aspect))))
-    down = max(1, min(height, round(math.sqrt(area / aspect))))
-    x0, y0 = generator.randint(0, width - across), generator.randint(0, height - down)
-    return Crop((x0, y0, x0 + across, y0 + down), generator.random() < 0.5)
+    crop_width = max(1, min(width, round(math.sqrt(area * aspect))))
+    crop_height = max(1, min(height, round(math.sqrt(area / aspect))))
+    x0, y0 = generator.randint(0, width - crop_width), generator.randint(0, height - crop_height)
+    return Crop((x0, y0, x0 + crop_width, y0 + crop_height), generator.random() < 0.5)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from extract.datasets import ImageSet
 from extract.datasets.sample import Sample
 from extract.encoders import Encoder, load_encoder
-from extract.layouts import named
+from extract.layouts import arrays_by_name
 from extract.requests import checked_blocks
-from extract.transform import as_options, differing, in_words, options_of
+from extract.transform import as_options, differing_values, options_of, values_text
 from probe.head import TOKENS, Head
 from probe.saved import load_with
 from probe.sources import JOINED
@@ -221,7 +221,7 @@ class Online(nn.Module):
             _named_blocks(("attention",), names, encoder),
         )
         encoded = encoder(images, kept, maps=maps)
-        there = {name.removesuffix("/view0"): values for name, values in named(encoded, 0).items()}
+        there = {name.removesuffix("/view0"): values for name, values in arrays_by_name(encoded, 0).items()}
         for kind, name in zip(kinds, names, strict=True):
             if name not in there:
                 raise BeyondClsError(
@@ -259,7 +259,7 @@ def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], which: str = ""
     name = recorded.get("encoder")
     remedy = f"load {name!r} as it was extracted, or train a probe on features of {encoder.name!r}"
     seen = recorded["transform"] if isinstance(recorded["transform"], Mapping) else {}
-    names = differing(seen, encoder.described_transform)
+    names = differing_values(seen, encoder.described_transform)
     # Positions, which are among the weights, differ with the size of images.
     resized = "input_size" in names and _without_size(recorded["architecture"]) == _without_size(encoder.architecture)
     if recorded["encoder_weights"] != encoder.weights and not resized:
@@ -269,7 +269,7 @@ def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], which: str = ""
         )
     if names:
         raise BeyondClsError(
-            f"the probe's {which}encoder, {name!r}, sees {in_words(seen, names, encoder.described_transform)}, as "
+            f"the probe's {which}encoder, {name!r}, sees {values_text(seen, names, encoder.described_transform)}, as "
             f"{encoder.name!r} does; load it with {as_options(seen, names)}, or by its name without these options"
         )
     for field, ours in zip(SAME, (encoder.architecture, encoder.described_transform), strict=True):

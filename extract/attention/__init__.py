@@ -26,14 +26,14 @@ STATISTICS = {
     "cls_to_patches": cls_to_patches,
     "patches_to_cls": patches_to_cls,
 }
-# [B] of what enters one block and what its attention adds
+# [B] of the input of one block and what its attention adds
 PER_BLOCK = {
     "cls_norm_ratio": cls_norm_ratio,
     "patch_norm_ratio": patch_norm_ratio,
 }
-# Ratios that declare themselves to be without bound.
+# Ratios that are declared to be without bound.
 UNBOUNDED = tuple(name for name, f in (STATISTICS | PER_BLOCK).items() if not declared_by(f).is_bounded)
-# Those that declare themselves to be of [cls].
+# Statistics that are declared to need [cls].
 NEEDS_CLS = tuple(name for name, f in (STATISTICS | PER_BLOCK).items() if declared_by(f).of_cls)
 
 __all__ = ["NEEDS_CLS", "PER_BLOCK", "STATISTICS", "UNBOUNDED", "Attention", "TokenLayout", "centre", "watched"]

@@ -15,7 +15,7 @@ from extract.attention.layout import TokenLayout
 class Attention:
     """Sums over the rows of e, with which the attention map is a[i, j] = e[i, j] / z[i].
 
-    e = exp(logit - the row's largest) lies in 0…1; neither it nor `a` is kept: every statistic is a ratio of these sums.
+    e = exp(logit - the row's largest) is in 0…1; neither it nor `a` is kept: every statistic is a ratio of these sums.
 
     Attributes:
         layout: which tokens are patches.
@@ -36,24 +36,24 @@ class Attention:
     rows: dict[str, Float[Tensor, "B H T"]]
 
     @classmethod
-    def of(
+    def from_logits(
         cls,
         logits: Float[Tensor, "b H N N"],
         layout: TokenLayout,
         bounded: bool = False,
         memory: Float[Tensor, "b H N N"] | None = None,
     ) -> "Attention":
-        """Of logits: q · k / sqrt(d), with whatever is added to it.
+        """From logits: q · k / sqrt(d), with any bias added.
 
         Args:
-            logits: in units of ln 2 (times log2 e), as 2 to a power is computed four times faster than e to it. Overwritten.
+            logits: in units of ln 2 (times log2 e), as powers of 2 take a quarter of the time of powers of e. Overwritten.
             layout: which tokens are patches.
-            bounded: there may be logits of minus infinity (masked, or the logarithm of 0), which 0 · ln 0 = 0 needs bounded.
-            memory: for e, which it holds afterwards; new by default.
+            bounded: logits may be minus infinity (masked, or the logarithm of 0); limit them, so that 0 · ln 0 = 0.
+            memory: for e, which it holds afterwards; allocated by default.
         """
         logits = logits.sub_(logits.amax(-1, keepdim=True))
         if bounded:
-            logits.clamp_(min=-1e4)  # 2 to it is 0
+            logits.clamp_(min=-1e4)  # 2 to this power is 0
         e = torch.exp2(logits, out=memory)
         first = layout.n_prefix
         to_patches = e[..., first:].sum(-1)
@@ -70,8 +70,8 @@ class Attention:
         )
 
     @classmethod
-    def joined(cls, parts: "Sequence[Attention]") -> "Attention":
-        """Of the images of all parts, in their order."""
+    def concatenate(cls, parts: "Sequence[Attention]") -> "Attention":
+        """The attention of the images of all parts, in their order."""
         sums = {
             field.name: torch.cat([getattr(part, field.name) for part in parts])
             for field in fields(cls)
@@ -82,7 +82,7 @@ class Attention:
 
     @property
     def patches(self) -> slice:
-        """Of the tokens, those that are patches."""
+        """Positions of the tokens that are patches."""
         return slice(self.layout.n_prefix, None)
 
     @property
@@ -91,14 +91,14 @@ class Attention:
 
         With p = e / s over patches, s their sum, it is ln s - Σ e · ln e / s: one logarithm a row. Exact: 0 ln 0 counts as 0.
         (The official code adds 1e-6 in the denominator and in the logarithm.) A row without any mass on patches has no
-        distribution; it gives NaN, which the store refuses, rather than a number.
+        distribution; its entropy is NaN, which the store refuses, rather than a number.
         """
         return self.to_patches.log() - math.log(2) * self.products / self.to_patches
 
     def maps(self) -> dict[str, Float[Tensor, "B H T"]]:
         """Rows of attention over the patches, as they are (not renormalised): of [cls] and of the central patch."""
-        at = {"cls": 0, "centre": self.layout.n_prefix + centre(self.z.shape[-1] - self.layout.n_prefix)}
-        return {name: row / self.z[:, :, at[name], None] for name, row in self.rows.items()}
+        tokens = {"cls": 0, "centre": self.layout.n_prefix + centre(self.z.shape[-1] - self.layout.n_prefix)}
+        return {name: row / self.z[:, :, tokens[name], None] for name, row in self.rows.items()}
 
 
 def centre(n_patches: int) -> int:

@@ -1,4 +1,4 @@
-"""What an attention statistic declares of itself: encoders, reports and the contract of all statistics go by it."""
+"""What an attention statistic declares about itself: encoders, reports and the contract of all statistics use it."""
 
 import math
 from collections.abc import Callable
@@ -16,17 +16,17 @@ def infinity(n_tokens: int, n_patches: int) -> float:
 
 @dataclass(frozen=True)
 class Declared:
-    """Facts of a statistic. None is below 0.
+    """Facts about a statistic, none of which is below 0.
 
     Attributes:
-        title: what it is, as a heading; in words that a reader of the paper knows.
-        unit: of its values, as an axis says it.
-        highest: its largest value. Of a ratio without bound one image can carry a mean over images anywhere, so reports show
+        title: a heading, in words that a reader of the paper knows.
+        unit: of its values, as the label of an axis.
+        highest: its largest value. A single image can dominate the mean of a ratio without bound, so reports show
             medians.
-        uniform: its value where attention is uniform; None for what is no statistic of attention.
+        uniform: its value where attention is uniform; None for statistics that are not of attention.
         of_cls: only encoders with [cls] can have it.
-        of_all_tokens: it is a share of all that a token gives, so that what registers are given lowers it.
-        spatial: it depends on where patches lie; of others their order does not matter.
+        of_all_tokens: it is a share of all that a token gives, so that attention to registers lowers it.
+        spatial: it depends on where patches are; for others their order does not matter.
     """
 
     title: str
@@ -52,7 +52,7 @@ def declares(
     of_all_tokens: bool = False,
     spatial: bool = False,
 ) -> Callable[[F], F]:
-    """Give a statistic its facts; see `Declared`."""
+    """Declare the facts about a statistic; see `Declared`."""
 
     def decorated(statistic: F) -> F:
         statistic.__dict__["declared"] = Declared(title, unit, highest, uniform, of_cls, of_all_tokens, spatial)
@@ -62,7 +62,7 @@ def declares(
 
 
 def declared_by(statistic: Callable[..., object]) -> Declared:
-    """Facts of a statistic.
+    """The declared facts about a statistic.
 
     Raises:
         TypeError: it declares none.

@@ -1,4 +1,4 @@
-"""Softmax attention that shows its weights to statistics, in place of the fused kind that hides them."""
+"""Softmax attention that shows its weights to statistics, instead of the fused kind, which hides them."""
 
 import math
 
@@ -15,7 +15,7 @@ CPU_NBYTES = 2 << 20  # of one logits matrix at a time: it and its exponential s
 GPU_NBYTES = 256 << 20
 
 
-@torch.compiler.disable  # what surrounds it can be compiled; of this, in memory of its own, inductor makes nothing faster
+@torch.compiler.disable  # the code around it can be compiled; inductor makes nothing faster of this, which has its own memory
 def attend(
     layout: TokenLayout,
     query: Float[Tensor, "B H N d"],
@@ -31,10 +31,10 @@ def attend(
 ) -> tuple[Float[Tensor, "B H N e"], Attention]:
     """As `scaled_dot_product_attention`, some images at a time; and the attention itself.
 
-    Logits are float32, whatever the model computes in.
+    Logits are always float32.
 
     Args:
-        memory: is used again by the next call, empty for the first: touching fresh memory would cost as much as the products.
+        memory: reused by the next call, empty for the first: touching fresh memory would cost as much as the products.
     """
     assert not is_causal, "no encoder of images masks what comes later"
     assert not enable_gqa, "no encoder of images has fewer keys than queries"
@@ -43,26 +43,26 @@ def attend(
     on_cpu = query.device.type == "cpu"
     step = min(n_images, max(1, (CPU_NBYTES if on_cpu else GPU_NBYTES) // (4 * heads * n * n)))
     bias = _bias(attn_mask)
-    # In the order in which what follows reads it: heads are joined again right behind.
+    # In the order in which the next layer reads it: heads are joined right after.
     out = value.new_empty(n_images, n, heads, value.shape[-1]).transpose(1, 2)
     parts = []
     for first in range(0, n_images, step):
-        some = slice(first, min(first + step, n_images))
-        b = some.stop - first
-        q, k, v = (x[some].float().reshape(b * heads, n, -1) for x in (query, key, value))
+        batch = slice(first, min(first + step, n_images))
+        b = batch.stop - first
+        q, k, v = (x[batch].float().reshape(b * heads, n, -1) for x in (query, key, value))
         logits = _memory(memory, "logits", (b * heads, n, n), q)
         torch.baddbmm(logits, q, k.transpose(1, 2), beta=0, alpha=scale, out=logits)
         logits = logits.view(b, heads, n, n)
         if bias is not None:
-            logits += bias[some] if len(bias) == n_images else bias
+            logits += bias[batch] if len(bias) == n_images else bias
         e = _memory(memory, "e", (b * heads, n, n), q)
-        parts.append(Attention.of(logits, layout, bias is not None, e.view(b, heads, n, n)))
+        parts.append(Attention.from_logits(logits, layout, bias is not None, e.view(b, heads, n, n)))
         if on_cpu:
             mixed = torch.bmm(e, v, out=_memory(memory, "mixed", tuple(v.shape), v)).view(b, heads, n, -1)
-            torch.div(mixed, parts[-1].z[..., None], out=out[some])
+            torch.div(mixed, parts[-1].z[..., None], out=out[batch])
     if not on_cpu:
         out = F.scaled_dot_product_attention(query, key, value, attn_mask, scale=scale / LOG2_E)
-    return out, Attention.joined(parts)
+    return out, Attention.concatenate(parts)
 
 
 def _memory(memory: dict[str, Tensor], name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Data sets by form: as anybody may keep images, or as a data set is published. One file each, or one of a kind."""
+"""Data sets by form: forms of any images, and published data sets. One file for each, or for several of a kind."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ DATASETS: dict[str, Plain | Published] = {
 
 
 def open_images(source: str, form: str | None = None, classes: Path | None = None, split: str | None = None) -> ImageSet:
-    """Images of a source; its form is seen from what lies there unless given.
+    """Images of a source; its form is recognised by its files unless given.
 
     Args:
         source: tars (path, address, pattern, brace expansion, folder of tars, `pipe:COMMAND`), a folder of class folders, a
@@ -45,9 +45,9 @@ def open_images(source: str, form: str | None = None, classes: Path | None = Non
         split: of a published data set; of other folders, the folder of that name in it, such as train.
 
     Raises:
-        DataError: unknown form or split, nothing there, or no images.
+        DataError: unknown form or split, no such source, or no images.
     """
-    form, source, split = _located(source, form, split)
+    form, source, split = _locate(source, form, split)
     if form not in DATASETS:
         raise DataError(unknown("form of data set", form, DATASETS))
     if classes is not None and not classes.is_file():
@@ -56,32 +56,32 @@ def open_images(source: str, form: str | None = None, classes: Path | None = Non
 
 
 def form_of(source: str, split: str | None = None) -> str:
-    """The form that `open_images` sees: a name in DATASETS.
+    """The form that `open_images` recognises: a name in DATASETS.
 
     Raises:
         DataError: it looks like several.
     """
-    return _located(source, None, split)[0]
+    return _locate(source, None, split)[0]
 
 
-def _located(source: str, form: str | None, split: str | None) -> tuple[str, str, str | None]:
-    """Form, place and split of images, where a split may be a folder of its own."""
+def _locate(source: str, form: str | None, split: str | None) -> tuple[str, str, str | None]:
+    """Form, place and split of images, where a split may be a folder."""
     if split is not None and _is_folder_of_splits(source, split, form):
         source, split = str(Path(source) / split), None
-    return _seen(source) if form is None else form, source, split
+    return _recognise(source) if form is None else form, source, split
 
 
 def _is_folder_of_splits(source: str, split: str, form: str | None) -> bool:
-    """Whether the images of a split simply lie in a folder of that name."""
+    """Whether the images of a split are simply in a folder of that name."""
     folder = Path(source)
     if "://" in source or not folder.is_dir() or not (folder / split).is_dir():
         return False
-    published = [of for of in DATASETS.values() if isinstance(of, Published)]
-    return not isinstance(DATASETS.get(form or ""), Published) and not any(of.recognises(folder) for of in published)
+    published = [other for other in DATASETS.values() if isinstance(other, Published)]
+    return not isinstance(DATASETS.get(form or ""), Published) and not any(other.recognises(folder) for other in published)
 
 
-def _seen(source: str) -> str:
-    """The form that lies there."""
+def _recognise(source: str) -> str:
+    """The form of what is at a source."""
     if source.startswith(PIPE) or "://" in source:
         return "tars"
     folder = Path(source)

@@ -20,10 +20,10 @@ PPM = f"P6 {SIDE} {SIDE} 255\n".encode()  # what PIL reads as plain pixels
 
 @dataclass(frozen=True)
 class Cifar:
-    """Where things lie in the two versions.
+    """Where things are in the two versions.
 
     Attributes:
-        files: of each split, in the binary version (with .bin behind) and in the python version alike.
+        files: of each split, in the binary version (with suffix .bin) and in the python version alike.
         n_label_bytes: before the pixels in the binary version; the last of them is the label.
         names: file of the class names, in the binary and in the python version, with their key there.
         key: of the labels in the python version.
@@ -72,9 +72,9 @@ def _open(cifar: Cifar, root: Path, split: str) -> ImageSet:
         names, batches = lines(folder / cifar.names[0]), [_binary(cifar, folder / f"{f}.bin") for f in cifar.files[split]]
     else:
         folder = root / cifar.python
-        named = plain_batch(folder / cifar.names[1])
+        metadata = plain_batch(folder / cifar.names[1])
         with parsing(folder / cifar.names[1], "class names"):
-            names = [name.decode() for name in named[cifar.names[2].encode()]]
+            names = [name.decode() for name in metadata[cifar.names[2].encode()]]
         batches = [_python(cifar, folder / f) for f in cifar.files[split]]
     samples: list[Sample] = []
     for file, labels, offsets in batches:
@@ -96,7 +96,7 @@ def _binary(cifar: Cifar, file: Path) -> tuple[Path, list[int], Sequence[int]]:
 
 
 def _python(cifar: Cifar, file: Path) -> tuple[Path, list[int], Sequence[int]]:
-    """The same of a file of the python version, in which the pixels stand one behind the other as they are."""
+    """The same of a file of the python version, in which the pixels are stored one after the other, unencoded."""
     batch = plain_batch(file)
     with parsing(file, f"a dictionary with data and {cifar.key}"):
         labels, pixels = list(map(int, batch[cifar.key.encode()])), batch[b"data"].content
@@ -118,7 +118,7 @@ CIFAR100 = Cifar(
     binary="cifar-100-binary",
     python="cifar-100-python",
     files={"train": ("train",), "test": ("test",)},
-    n_label_bytes=2,  # the coarse one, then the fine one, which counts here
+    n_label_bytes=2,  # the coarse one, then the fine one, which is the label
     names=("fine_label_names.txt", "meta", "fine_label_names"),
     key="fine_labels",
 ).published()

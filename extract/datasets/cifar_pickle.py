@@ -1,7 +1,7 @@
-"""The pickles of CIFAR's python version, read without running anything that they ask for.
+"""The pickles of CIFAR's python version, read without running any of their code.
 
-A pickle runs code by naming a function. Here every name stands for one of three inert classes below, which only keep
-what they are given; a name that CIFAR's files do not hold is refused.
+A pickle runs code by naming a function. Every name is replaced by one of the three inert classes below, which only keep
+their arguments; a name that CIFAR's files do not hold is refused.
 """
 
 import pickle
@@ -12,8 +12,8 @@ from extract.datasets.listed import parsing
 from extract.datasets.sample import DataError
 
 
-class Kept:
-    """In place of an array, its type, and the function that makes it: keeps arguments and state."""
+class Inert:
+    """Replaces an array, its dtype, and the function that makes it: keeps the state, and runs nothing."""
 
     def __init__(self, *arguments: Any):
         self.state: Any = None
@@ -26,23 +26,23 @@ class Kept:
         """The bytes of an array: its state is (version, shape, dtype, is_fortran, bytes)."""
         *_, is_fortran, content = self.state
         if not isinstance(content, bytes) or is_fortran:
-            raise ValueError("an array that is no plain block of bytes")
+            raise ValueError("an array that is not a plain block of bytes")
         return content
 
 
-class Array(Kept):
+class Array(Inert):
     pass
 
 
-class Dtype(Kept):
+class Dtype(Inert):
     pass
 
 
-class Reconstruct(Kept):
+class Reconstruct(Inert):
     pass
 
 
-NAMES: dict[tuple[str, str], type[Kept]] = {
+NAMES: dict[tuple[str, str], type[Inert]] = {
     ("numpy.core.multiarray", "_reconstruct"): Reconstruct,
     ("numpy._core.multiarray", "_reconstruct"): Reconstruct,  # as numpy 2 writes it
     ("numpy", "ndarray"): Array,
@@ -51,14 +51,14 @@ NAMES: dict[tuple[str, str], type[Kept]] = {
 
 
 class _Reader(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> type[Kept]:
+    def find_class(self, module: str, name: str) -> type[Inert]:
         if (module, name) not in NAMES:
             raise DataError(f"it names {module}.{name}, which CIFAR's files do not; do not use this file")
         return NAMES[module, name]
 
 
 def plain_batch(file: Path) -> dict[bytes, Any]:
-    """The dictionary in a file of the python version; keys and texts are bytes, arrays are `Kept`.
+    """The dictionary in a file of the python version; keys and texts are bytes, arrays are `Inert`.
 
     Raises:
         DataError: it is missing, cut, or holds more than plain values and arrays.

@@ -20,8 +20,8 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
 
     `path` is relative to the folder of the .csv and cannot leave it. `label` is an integer from 0 or the name of a class;
     names are numbered alphabetically, unless a file of class names orders them. A set is multi-label if its column is called
-    `labels`, or if some `label` holds several, separated by `;`; then none is an answer too. Boxes are given by columns x0,
-    y0, x1, y1 (empty where there is none), or by `boxes`, four numbers each, separated by `;`.
+    `labels`, or if some `label` holds several, separated by `;`; then no label is an answer too. Boxes are given by columns x0,
+    y0, x1, y1 (empty without a box), or by `boxes`, four numbers each, separated by `;`.
 
     Args:
         source: the .csv.
@@ -36,12 +36,12 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
     with parsing(file, "columns id, path, label (or labels), and x0, y0, x1, y1 or boxes"):
         rows = _rows(file)
         column = "labels" if "labels" in rows[0] else "label"
-        given = [[part.strip() for part in row[column].split(";") if part.strip()] for row in rows]
-        multilabel = column == "labels" or any(len(labels) > 1 for labels in given)
-        names = read_class_names(classes) if classes else _names(given)
+        labels_of_rows = [[part.strip() for part in row[column].split(";") if part.strip()] for row in rows]
+        multilabel = column == "labels" or any(len(labels) > 1 for labels in labels_of_rows)
+        names = read_class_names(classes) if classes else _names(labels_of_rows)
         label_of = {name: label for label, name in enumerate(names or ())}
         samples = []
-        for line, (row, labels) in enumerate(zip(rows, given, strict=True), 2):
+        for line, (row, labels) in enumerate(zip(rows, labels_of_rows, strict=True), 2):
             try:
                 numbers = (
                     None
@@ -62,7 +62,7 @@ def _rows(file: Path) -> list[dict[str, str]]:
     """Rows of the table, by the names of its columns.
 
     Raises:
-        ValueError: it is no table of these columns, or has no row.
+        ValueError: it is not a table with these columns, or has no row.
     """
     try:
         reader = csv.DictReader(io.StringIO(text(file), newline=""), strict=True)
@@ -71,24 +71,24 @@ def _rows(file: Path) -> list[dict[str, str]]:
         rows = list(reader)
     except csv.Error as error:
         raise ValueError(error) from error
-    if lacking := [name for name in ("id", "path") if name not in header]:
-        raise ValueError(f"no column {', '.join(lacking)} among {', '.join(header)[:200]}")
+    if missing := [name for name in ("id", "path") if name not in header]:
+        raise ValueError(f"no column {', '.join(missing)} among {', '.join(header)[:200]}")
     if ("label" in header) == ("labels" in header):
         raise ValueError("expected one of the columns label and labels")
     if not rows:
         raise ValueError("no row below the header")
     for line, row in enumerate(rows, 2):
         if None in row or None in row.values():
-            raise ValueError(f"row {line} has not as many values as the header")
+            raise ValueError(f"row {line} has more or fewer values than the header")
         if not row["id"].strip():
             raise ValueError(f"row {line} has no id")
     return rows
 
 
-def _names(given: list[list[str]]) -> list[str] | None:
+def _names(labels_of_rows: list[list[str]]) -> list[str] | None:
     """Names of classes in order; None if all labels are numbers."""
-    found = {label for labels in given for label in labels}
-    return None if all(map(_is_number, found)) else sorted(found)
+    names = {label for labels in labels_of_rows for label in labels}
+    return None if all(map(_is_number, names)) else sorted(names)
 
 
 def _is_number(label: str) -> bool:
@@ -100,7 +100,7 @@ def _number(label: str, label_of: Mapping[str, int]) -> int:
         return label_of[label]
     if _is_number(label):
         return int(label)
-    raise ValueError(f"label {label[:40]!r} is no number, and no class of that name is known")
+    raise ValueError(f"label {label[:40]!r} is not a number, and no class of that name is known")
 
 
 def _boxes(row: dict[str, str], label: int) -> list[Box]:
@@ -112,7 +112,7 @@ def _boxes(row: dict[str, str], label: int) -> list[Box]:
     else:
         boxes = []
     if wrong := [box for box in boxes if len(box) != 4]:
-        raise ValueError(f"box {' '.join(wrong[0])[:80]!r} has not four numbers x0 y0 x1 y1")
+        raise ValueError(f"box {' '.join(wrong[0])[:80]!r} does not have four numbers x0 y0 x1 y1")
     return [Box(float(x0), float(y0), float(x1), float(y1), label) for x0, y0, x1, y1 in boxes]
 
 

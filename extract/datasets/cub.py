@@ -4,7 +4,7 @@ from pathlib import Path
 
 from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
-from extract.datasets.listed import inner, lines, listed, parsing, unlisted
+from extract.datasets.listed import inner_folder, lines, listed, parsing, unlisted
 from extract.datasets.sample import Box, DataError
 
 IS_TRAINING = {"train": "1", "test": "0"}
@@ -14,15 +14,15 @@ def cub(root: Path, split: str) -> ImageSet:
     """Images `images/CLASS/NAME.jpg` in the order of images.txt; boxes are x, y, width, height there.
 
     Raises:
-        DataError: a list is missing or damaged, or knows an image that another does not.
+        DataError: a list is missing or damaged, or names an image that another does not.
     """
-    folder = inner(root, "CUB_200_2011")
+    folder = inner_folder(root, "CUB_200_2011")
     images, labels, part, boxes = (
         _by_id(folder / f"{name}.txt") for name in ("images", "image_class_labels", "train_test_split", "bounding_boxes")
     )
     classes = _by_id(folder / "classes.txt")
-    for name, other in (("image_class_labels", labels), ("train_test_split", part), ("bounding_boxes", boxes)):
-        if differ := sorted(images.keys() ^ other.keys()):
+    for name, values in (("image_class_labels", labels), ("train_test_split", part), ("bounding_boxes", boxes)):
+        if differ := sorted(images.keys() ^ values.keys()):
             raise DataError(f"{folder}: image {differ[0]} is not in both of images.txt and {name}.txt; get the lists again")
     label_of = {number: label for label, number in enumerate(classes)}
     samples = []
@@ -39,12 +39,12 @@ def cub(root: Path, split: str) -> ImageSet:
 
 
 def _by_id(file: Path) -> dict[str, str]:
-    """What stands behind the number at the beginning of each line."""
+    """The values after the number at the beginning of each line."""
     with parsing(file, "lines of a number and values"):
         entries = [(number, value) for number, value in (line.split(maxsplit=1) for line in lines(file))]
         by_id = dict(entries)
         if len(by_id) != len(entries):
-            raise ValueError("a number stands twice")
+            raise ValueError("a number appears twice")
         return by_id
 
 

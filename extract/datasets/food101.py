@@ -5,7 +5,7 @@ from pathlib import Path
 
 from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
-from extract.datasets.listed import inner, listed, parsing, text, unlisted
+from extract.datasets.listed import inner_folder, listed, parsing, text, unlisted
 
 SPLITS = ("train", "test")
 
@@ -16,13 +16,13 @@ def food101(root: Path, split: str) -> ImageSet:
     Raises:
         DataError: a list is missing or damaged.
     """
-    folder = inner(root, "food-101")
+    folder = inner_folder(root, "food-101")
     lists = {name: _listed(folder / "meta" / f"{name}.json") for name in SPLITS}
     classes = sorted(set().union(*lists.values()))
     chosen = [(name, (label,)) for kind, names in lists[split].items() for label in [classes.index(kind)] for name in names]
     samples = [listed(folder / "images", name, labels, id_=name.removesuffix(".jpg")) for name, labels in chosen]
-    known = [name for names in lists.values() for kind in names.values() for name in kind]
-    return ImageSet(str(root), samples, classes, unlisted(folder / "images", known))
+    listed_names = [name for names in lists.values() for kind in names.values() for name in kind]
+    return ImageSet(str(root), samples, classes, unlisted(folder / "images", listed_names))
 
 
 def _listed(file: Path) -> dict[str, list[str]]:

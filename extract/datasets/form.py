@@ -7,20 +7,20 @@ from pathlib import Path
 from extract.datasets.image_set import ImageSet
 from extract.datasets.sample import DataError
 
-# What a pipeline asks for, and what some publishers call it: where the labels of test images are a secret, all measure on val.
-ALSO = {"train": ("trainval", "train2017"), "test": ("val", "val2017")}
+# Splits that a pipeline asks for, and other names for them: where the labels of test images are secret, val is the test set.
+ALTERNATIVES = {"train": ("trainval", "train2017"), "test": ("val", "val2017")}
 
 
 @dataclass(frozen=True)
 class Example:
-    """A tiny copy of a data set, which shows how it lies there; the contract of all forms reads it.
+    """A tiny copy of a data set, which shows its layout; the contract of all forms reads it.
 
     Attributes:
         files: by path, their content; None is an image.
         classes: their names by label.
         images: by split, the names of the classes of each image, by its id and in order. A form without splits has one, "".
-        source: path of what the user names.
-        listed: a list names the images, so that one that is missing is noticed.
+        source: path that the user names.
+        listed: a list names the images, so that a missing one is noticed.
     """
 
     files: Mapping[str, str | bytes | Callable[[], bytes] | None]
@@ -83,10 +83,10 @@ class Published:
         if not self.recognises(Path(source)):
             raise DataError(f"{source} does not look like {name}; expected a folder with {' or '.join(self.signs)}")
         if split not in self.splits:
-            split = next((also for also in ALSO.get(split or "", ()) if also in self.splits), split)
+            split = next((name for name in ALTERNATIVES.get(split or "", ()) if name in self.splits), split)
         if split not in self.splits:
-            asked = "there is no split" if split is None else f"there is no split {split!r}"
-            raise DataError(f"{asked} of {name}; give --split {' or '.join(self.splits)}")
+            problem = "there is no split" if split is None else f"there is no split {split!r}"
+            raise DataError(f"{problem} of {name}; give --split {' or '.join(self.splits)}")
         if classes is not None:
             raise DataError(f"{name} names its classes itself; leave out --classes {str(classes)!r}")
         return self.open(Path(source), split)

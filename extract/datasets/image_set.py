@@ -18,12 +18,12 @@ def read_class_names(file: Path | RemoteFile) -> list[str]:
     """Names of the classes in the order of the labels, one a line; empty lines do not count.
 
     Raises:
-        DataError: it is no text.
+        DataError: it is not text.
     """
     try:
         return [line.strip() for line in file.read_text().splitlines() if line.strip()]
     except UnicodeDecodeError as error:
-        raise DataError(f"{file} is no UTF-8 text ({error.reason} at byte {error.start}); write the names again") from error
+        raise DataError(f"{file} is not UTF-8 text ({error.reason} at byte {error.start}); write the names again") from error
 
 
 class ImageSet:
@@ -31,7 +31,7 @@ class ImageSet:
 
     Args:
         source: what the user named.
-        samples: in order.
+        samples: in the order of their rows.
         classes: names of the classes by label, if known; a multi-label set must know them.
         problems: of the whole set (a cut tar), beside those of single samples.
         multilabel: whether an image may have no label, or several.
@@ -53,13 +53,13 @@ class ImageSet:
             raise DataError(f"{source} has no images; expected {', '.join(f'.{name}' for name in IMAGE_EXTENSIONS)}")
         if multilabel and classes is None:
             raise DataError(f"{source} has several labels an image, but no names of classes; give them with --classes")
-        seen: dict[str, Sample] = {}
+        by_id: dict[str, Sample] = {}
         for sample in self.samples:
-            if sample.id in seen:
+            if sample.id in by_id:
                 raise DataError(
-                    f"id {sample.id!r} stands twice, in {seen[sample.id].file} and {sample.file}; ids must be unique"
+                    f"id {sample.id!r} appears twice, in {by_id[sample.id].file} and {sample.file}; ids must be unique"
                 )
-            seen[sample.id] = sample
+            by_id[sample.id] = sample
             highest = max(sample.labels or (), default=0)
             if classes is not None and highest >= len(classes):
                 raise DataError(f"{sample} has label {highest}, but there are {len(classes)} class names; labels count from 0")
@@ -79,7 +79,7 @@ class ImageSet:
 
     @cached_property
     def digest(self) -> str:
-        """XXH3-128 over id, labels, boxes and bytes of every image in order: the same for a folder and for tars of the same."""
+        """XXH3-128 over id, labels, boxes and bytes of every image in order: equal for a folder and tars of the same images."""
         return self.digest_of(len(self))
 
     @cached_property
@@ -93,12 +93,12 @@ class ImageSet:
         digest = xxhash.xxh3_128()
         if self.multilabel:
             digest.update(f"multilabel\0{len(self.classes or ())}\0".encode())
-        for sample, of_image in zip(self.samples[:n], self.image_digests, strict=False):
+        for sample, image_digest in zip(self.samples[:n], self.image_digests, strict=False):
             labels = f"{sorted(sample.labels or ())}" if self.multilabel else sample.label
             digest.update(f"{sample.id}\0{labels}\0{sample.size}\0".encode())
             if sample.boxes:
                 digest.update(f"{[(*map(float, box[:4]), box.label) for box in sample.boxes]}\0".encode())
-            digest.update(of_image.tobytes())
+            digest.update(image_digest.tobytes())
         return digest.hexdigest()
 
     def part(self, rows: Sequence[int]) -> "ImageSet":
@@ -110,8 +110,8 @@ class ImageSet:
         """A decoded image, RGB; the first frame of one that has several.
 
         Raises:
-            DataError: its bytes are no whole image; names id and file.
-            BeyondClsError: a remote place does not give them, which says nothing about the image.
+            DataError: its bytes are not a whole image; the message names id and file.
+            BeyondClsError: a remote place does not return them, which says nothing about the image.
         """
         sample = self.samples[row]
         remote = sample.read() if isinstance(sample.file, RemoteFile) else None
@@ -123,5 +123,5 @@ class ImageSet:
                     f"its values (PIL's mode {image.mode}) need more than 8 bits, and would be cut to white; scale them"
                 )
             return image.convert("RGB")
-        except Exception as error:  # PIL raises many kinds, none of which a damaged file may let through unnamed
+        except Exception as error:  # PIL raises many kinds; each becomes a message that names the file
             raise DataError(f"{sample} cannot be decoded: {error}") from error

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
-from extract.datasets.imagenet_boxes import Boxes, Found
+from extract.datasets.imagenet_boxes import Boxes, ImageBoxes
 from extract.datasets.listed import images_in, lines, listed, parsing, unlisted
 from extract.datasets.matlab import matlab_variable
 from extract.datasets.sample import Box, DataError, Sample
@@ -23,12 +23,12 @@ def imagenet(root: Path, split: str) -> ImageSet:
     """Images `SPLIT/WNID/NAME.JPEG`, or `val/NAME.JPEG`; their ids are their names. Labels number the WordNet ids in order.
 
     The classes are named by LOC_synset_mapping.txt; without it they are called by their WordNet ids, which are those of the
-    devkit, or of the folders. Classes of a flat `val` are told by LOC_val_solution.csv, the devkit's ground truth, or
+    devkit, or of the folders. Classes of a flat `val` come from LOC_val_solution.csv, the devkit's ground truth, or
     `Annotations/CLS-LOC/val`. Boxes are those of the .csv or the Annotations: corners as published, none for many images of
     `train`.
 
     Raises:
-        DataError: no images, or no list that tells their classes.
+        DataError: no images, or no list with their classes.
     """
     folder = next((root / place / split for place in PLACES if (root / place / split).is_dir()), None)
     if folder is None:
@@ -41,14 +41,14 @@ def imagenet(root: Path, split: str) -> ImageSet:
     else:
         wnid_of = _flat(root, folder, boxes)
         problems = unlisted(folder, wnid_of)
-    samples = [_sample(folder, name, wnid, label_of, boxes.of(name)) for name, wnid in wnid_of.items()]
+    samples = [_sample(folder, name, wnid, label_of, boxes.for_image(name)) for name, wnid in wnid_of.items()]
     return ImageSet(str(root), samples, list(classes.values()), problems)
 
 
-def _sample(folder: Path, name: str, wnid: str, label_of: Mapping[str, int], found: Found) -> Sample:
+def _sample(folder: Path, name: str, wnid: str, label_of: Mapping[str, int], image_boxes: ImageBoxes) -> Sample:
     if wnid not in label_of:
-        raise DataError(f"{folder / name} is of class {wnid!r}, which is none of the {len(label_of)} classes of its lists")
-    boxes = [Box(*corners, label_of.get(kind, -1)) for kind, corners in found]
+        raise DataError(f"{folder / name} is of class {wnid!r}, which is not among the {len(label_of)} classes of its lists")
+    boxes = [Box(*corners, label_of.get(kind, -1)) for kind, corners in image_boxes]
     return listed(folder, name, (label_of[wnid],), boxes, id_=Path(name).stem)
 
 
@@ -65,30 +65,30 @@ def _classes(root: Path, folder: Path) -> dict[str, str]:
         folders = os.listdir(train if train.is_dir() else folder)
         names = {name: name for name in folders if WNID.fullmatch(name)}
     if not names:
-        raise DataError(f"nothing tells the classes of {folder}; put {MAPPING} or {DEVKIT} into {root}")
+        raise DataError(f"no file gives the classes of {folder}; put {MAPPING} or {DEVKIT} into {root}")
     return dict(sorted(names.items()))
 
 
 def _flat(root: Path, folder: Path, boxes: Boxes) -> dict[str, str]:
     """WordNet id of each image of `val` without folders of classes, by file name."""
     if boxes.solution:
-        return {f"{id_}.JPEG": found[0][0] for id_, found in sorted(boxes.solution.items()) if found}
+        return {f"{id_}.JPEG": image[0][0] for id_, image in sorted(boxes.solution.items()) if image}
     truth = root / DEVKIT / "ILSVRC2012_validation_ground_truth.txt"
     if truth.is_file():
         wnids = _devkit(root)
         with parsing(truth, "a number of a class in each line"):
             return {f"ILSVRC2012_val_{i:08d}.JPEG": wnids[int(line)] for i, line in enumerate(lines(truth), 1)}
     names = sorted(images_in(folder))
-    if unknown := [name for name in names if not boxes.of(name)]:
+    if unknown := [name for name in names if not boxes.for_image(name)]:
         raise DataError(
-            f"nothing tells the class of {folder / unknown[0]}; put LOC_val_solution.csv, {DEVKIT} or "
+            f"no file gives the class of {folder / unknown[0]}; put LOC_val_solution.csv, {DEVKIT} or "
             f"Annotations/CLS-LOC/val into {root}, or sort the images into folders of classes"
         )
-    return {name: boxes.of(name)[0][0] for name in names}
+    return {name: boxes.for_image(name)[0][0] for name in names}
 
 
 def _devkit(root: Path) -> dict[int, str]:
-    """WordNet ids by the number that the devkit gives to a class; synsets that have children are no classes."""
+    """WordNet ids by the number that the devkit gives to a class; synsets that have children are not classes."""
     file = root / DEVKIT / "meta.mat"
     synsets = matlab_variable(file, "synsets")
     with parsing(file, "ILSVRC2012_ID, WNID and num_children of each synset"):

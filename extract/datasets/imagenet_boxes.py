@@ -9,21 +9,21 @@ from pathlib import Path
 from extract.datasets.listed import parsing, text
 from extract.datasets.sample import DataError
 
-Found = list[tuple[str, tuple[float, float, float, float]]]  # WordNet id and corners x0, y0, x1, y1 of each box
+ImageBoxes = list[tuple[str, tuple[float, float, float, float]]]  # WordNet id and corners x0, y0, x1, y1 of each box
 ANNOTATIONS = ("Annotations/CLS-LOC", "ILSVRC/Annotations/CLS-LOC")
 
 
 class Boxes:
-    """Boxes of the images of one split, from whatever of the two lies in `root`."""
+    """Boxes of the images of one split, from whichever of the two is in `root`."""
 
     def __init__(self, root: Path, split: str):
         file = root / f"LOC_{split}_solution.csv"
-        self.solution: dict[str, Found] = read_solution(file) if file.is_file() else {}
+        self.solution: dict[str, ImageBoxes] = read_solution(file) if file.is_file() else {}
         self._folder = next((root / name / split for name in ANNOTATIONS if (root / name / split).is_dir()), None)
-        self.of = cache(self._of)
+        self.for_image = cache(self._for_image)
 
-    def _of(self, name: str) -> Found:
-        """Boxes of the image at this path in its split; none if nothing tells."""
+    def _for_image(self, name: str) -> ImageBoxes:
+        """Boxes of the image at this path in its split; empty if no file has them."""
         if self.solution:
             return self.solution.get(Path(name).stem, [])
         for path in (name, Path(name).name) if self._folder else ():
@@ -32,8 +32,8 @@ class Boxes:
         return []
 
 
-def read_solution(file: Path) -> dict[str, Found]:
-    """Boxes by image of a .csv with columns ImageId and PredictionString: `WNID x0 y0 x1 y1` again and again."""
+def read_solution(file: Path) -> dict[str, ImageBoxes]:
+    """Boxes by image of a .csv with columns ImageId and PredictionString: repeated `WNID x0 y0 x1 y1`."""
     with parsing(file, "columns ImageId and PredictionString, of WNID x0 y0 x1 y1 for each box"):
         try:
             rows = list(csv.DictReader(io.StringIO(text(file)), strict=True))
@@ -47,7 +47,7 @@ def read_solution(file: Path) -> dict[str, Found]:
         return solution
 
 
-def read_xml(file: Path) -> Found:
+def read_xml(file: Path) -> ImageBoxes:
     """Boxes of one annotation: `object` with `name` and `bndbox` of xmin, ymin, xmax, ymax.
 
     A document type is refused before anything is parsed: without one, XML has no entities that could expand or read files.
@@ -63,15 +63,15 @@ def read_xml(file: Path) -> Found:
             objects = ElementTree.fromstring(content).findall("object")
         except ElementTree.ParseError as error:
             raise ValueError(error) from error
-        return [(_value(one, "name"), _corners(one)) for one in objects]
+        return [(_value(element, "name"), _corners(element)) for element in objects]
 
 
-def _corners(one: ElementTree.Element) -> tuple[float, float, float, float]:
-    x0, y0, x1, y1 = (float(_value(one, f"bndbox/{corner}")) for corner in ("xmin", "ymin", "xmax", "ymax"))
+def _corners(element: ElementTree.Element) -> tuple[float, float, float, float]:
+    x0, y0, x1, y1 = (float(_value(element, f"bndbox/{corner}")) for corner in ("xmin", "ymin", "xmax", "ymax"))
     return x0, y0, x1, y1
 
 
-def _value(one: ElementTree.Element, path: str) -> str:
-    if not (found := one.findtext(path)):
+def _value(element: ElementTree.Element, path: str) -> str:
+    if not (value := element.findtext(path)):
         raise ValueError(f"an object without {path}")
-    return found.strip()
+    return value.strip()

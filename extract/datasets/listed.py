@@ -1,4 +1,4 @@
-"""Images that a list names: untrusted names never lead out of the data set's folder, and none is lost on the way."""
+"""Images that a list names: untrusted names never lead out of the data set's folder, and no image is lost."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ from extract.datasets.sample import Box, DataError, Sample, is_image
 def listed(
     folder: Path, name: str, labels: tuple[int, ...] | None, boxes: Sequence[Box] = (), id_: str | None = None
 ) -> Sample:
-    """The image `name` of `folder`; one that is not there, or whose boxes are wrong, says so.
+    """The image `name` of `folder`; its `problem` says if it is missing or its boxes are wrong.
 
     Its id is the name without its extension, unless given.
 
@@ -30,55 +30,55 @@ def listed(
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
     problem = problem or next((box.problem for box in boxes if box.problem), None)
-    kept = tuple(box for box in boxes if not box.problem)
-    return Sample(id_ or path.with_suffix("").as_posix(), labels, file, 0, size, problem, kept)
+    sound = tuple(box for box in boxes if not box.problem)
+    return Sample(id_ or path.with_suffix("").as_posix(), labels, file, 0, size, problem, sound)
 
 
 def unlisted(folder: Path, names: Iterable[str]) -> list[str]:
     """A problem if `folder` has images that are not among `names`, which are all paths in it that its lists hold.
 
-    It is told without the path of this machine: stores record problems.
+    The message has no path of this machine: stores record problems.
     """
-    known = {PurePosixPath(name).as_posix() for name in names}
-    extra = sorted(name for name in images_in(folder) if name not in known)
+    listed_names = {PurePosixPath(name).as_posix() for name in names}
+    extra = sorted(name for name in images_in(folder) if name not in listed_names)
     if not extra:
         return []
     return [f"{len(extra)} images in {folder.name} are in no list, e.g. {extra[0]}; complete the lists, or move them away"]
 
 
 def images_in(folder: Path) -> Iterator[str]:
-    """Paths in `folder` of all images there."""
+    """Paths of all images below `folder`, relative to it."""
     for where, _, files in os.walk(folder, followlinks=True):
-        inside = Path(where).relative_to(folder)
-        yield from ((inside / name).as_posix() for name in files if is_image(name))
+        relative = Path(where).relative_to(folder)
+        yield from ((relative / name).as_posix() for name in files if is_image(name))
 
 
 def lines(file: Path) -> list[str]:
     """Lines of a list that are not blank.
 
     Raises:
-        DataError: it is missing, or no text.
+        DataError: it is missing, or not text.
     """
     return [line.strip() for line in text(file).splitlines() if line.strip()]
 
 
 def text(file: Path) -> str:
-    """What a file of text holds.
+    """The content of a text file.
 
     Raises:
-        DataError: the file is missing, or no text.
+        DataError: the file is missing, or not text.
     """
     try:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{file} is no UTF-8 text ({error.reason} at byte {error.start}); get it again") from error
+        raise DataError(f"{file} is not UTF-8 text ({error.reason} at byte {error.start}); get it again") from error
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror}); it belongs to the data set: get it again") from error
 
 
 @contextmanager
 def parsing(file: Path, expected: str) -> Iterator[None]:
-    """Whatever goes wrong while `file` is understood becomes a message that names it.
+    """Turn errors in parsing `file` into a message that names it.
 
     Raises:
         DataError: it is not as `expected`.
@@ -91,6 +91,6 @@ def parsing(file: Path, expected: str) -> Iterator[None]:
         raise DataError(f"{file} is not as expected ({error!r}): {expected}; get it again") from error
 
 
-def inner(folder: Path, name: str) -> Path:
-    """`folder/name` if it is there, else `folder`, which then is taken for it."""
+def inner_folder(folder: Path, name: str) -> Path:
+    """`folder/name` if it exists, else `folder`, which is then taken for it."""
     return folder / name if (folder / name).is_dir() else folder

@@ -25,7 +25,7 @@ def matlab_variable(file: Path, name: str) -> list[Any]:
     try:
         content = loadmat(str(file), squeeze_me=True, variable_names=[name])
         return list(content[name].reshape(-1))
-    except Exception as error:  # scipy raises many kinds, none of which a damaged file may let through unnamed
+    except Exception as error:  # scipy raises many kinds; each becomes a message that names the file
         raise DataError(f"{file} cannot be read ({error!r}): expected a MATLAB file with {name}; get it again") from error
 
 

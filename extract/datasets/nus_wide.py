@@ -1,4 +1,4 @@
-"""NUS-WIDE: 81 concepts, a file of zeros and ones for each, line by line as the list of the images."""
+"""NUS-WIDE: 81 concepts, a file of zeros and ones for each, with a line for each image in the list."""
 
 from pathlib import Path, PureWindowsPath
 
@@ -18,25 +18,25 @@ def nus_wide(root: Path, split: str) -> ImageSet:
     """
     lists = {name: _listed(root / "ImageList" / f"{name.title()}Imagelist.txt") for name in SPLITS}
     part, names = split.title(), lists[split]
-    own = root / "ConceptsList" / "Concepts81.txt"
-    concepts = lines(own if own.exists() else root / "Concepts81.txt")
+    concept_list = root / "ConceptsList" / "Concepts81.txt"
+    concepts = lines(concept_list if concept_list.exists() else root / "Concepts81.txt")
     labels: list[list[int]] = [[] for _ in names]
     for label, concept in enumerate(concepts):
         file = root / "Groundtruth" / "TrainTestLabels" / f"Labels_{concept}_{part}.txt"
         marks = lines(file)
         if len(marks) != len(names) or not set(marks) <= {"0", "1"}:
             odd = next(iter(set(marks) - {"0", "1"}), None)
-            found = f"{len(marks)} lines" if odd is None else f"a line {odd[:40]!r}"
-            raise DataError(f"{file} has {found}, expected {len(names)} lines of 0 or 1; get it again")
+            content = f"{len(marks)} lines" if odd is None else f"a line {odd[:40]!r}"
+            raise DataError(f"{file} has {content}, expected {len(names)} lines of 0 or 1; get it again")
         for row, mark in enumerate(marks):
             if mark == "1":
                 labels[row].append(label)
     folder = next((root / name for name in ("Flickr", "images") if (root / name).is_dir()), None)
     if folder is None:
         raise DataError(f"{root} has no images; expected a folder Flickr beside ImageList")
-    samples = [listed(folder, name, tuple(own)) for name, own in zip(names, labels, strict=True)]
-    known = [name for names in lists.values() for name in names]
-    return ImageSet(str(root), samples, concepts, unlisted(folder, known), multilabel=True)
+    samples = [listed(folder, name, tuple(concepts_of)) for name, concepts_of in zip(names, labels, strict=True)]
+    listed_names = [name for names in lists.values() for name in names]
+    return ImageSet(str(root), samples, concepts, unlisted(folder, listed_names), multilabel=True)
 
 
 def _listed(file: Path) -> list[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
-from extract.datasets.listed import inner, lines, listed, parsing
+from extract.datasets.listed import inner_folder, lines, listed, parsing
 from extract.datasets.sample import DataError
 
 SPLITS = ("trainval", "test")
@@ -16,7 +16,7 @@ def pets(root: Path, split: str) -> ImageSet:
     Raises:
         DataError: a list is missing or damaged.
     """
-    folder = inner(root, "oxford-iiit-pet")
+    folder = inner_folder(root, "oxford-iiit-pet")
     lists = {name: _listed(folder / "annotations" / f"{name}.txt") for name in SPLITS}
     breeds = {label: name.rpartition("_")[0] for entries in lists.values() for name, label in entries}
     if sorted(breeds) != list(range(len(breeds))):

@@ -42,7 +42,7 @@ class RemoteFile:
         """Whether there is such a file.
 
         Raises:
-            BeyondClsError: its place does not say.
+            BeyondClsError: the service does not answer.
         """
         try:
             return self._fs.info(self._path)["type"] == "file"
@@ -61,14 +61,14 @@ class RemoteFile:
 
     def glob(self, pattern: str = "") -> list["RemoteFile"]:
         """Files in this folder that match `pattern`, or those that match this path itself, in alphabetical order."""
-        found = self._ask("glob", f"{self._path.rstrip('/')}/{pattern}" if pattern else self._path)
-        return [RemoteFile(self._fs.unstrip_protocol(name)) for name in sorted(found)]
+        names = self._ask("glob", f"{self._path.rstrip('/')}/{pattern}" if pattern else self._path)
+        return [RemoteFile(self._fs.unstrip_protocol(name)) for name in sorted(names)]
 
     def read_text(self) -> str:
         return bytes(self._ask("cat_file")).decode()
 
     def reading(self, work: Callable[[IO[bytes]], T]) -> T:
-        """What `work` makes of the file, read from end to end, with seeking.
+        """The result of `work` on the file, read from end to end, with seeking.
 
         Raises:
             BeyondClsError: as `read`.
@@ -82,14 +82,14 @@ class RemoteFile:
             raise self._unread(error) from error
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """So many bytes from an offset on.
+        """`nbytes` bytes from an offset on.
 
         Raises:
-            BeyondClsError: its place does not give these bytes.
+            BeyondClsError: the service does not return these bytes.
         """
         data = bytes(self._ask("cat_file", start=offset, end=offset + nbytes))
         if len(data) != nbytes:
-            raise BeyondClsError(f"{self} gave {len(data)} bytes for the {nbytes} from {offset}; {IN_PARTS}")
+            raise BeyondClsError(f"{self} returned {len(data)} bytes for the {nbytes} from {offset}; {IN_PARTS}")
         return data
 
     @cached_property

@@ -1,4 +1,4 @@
-"""One image of a data set: where its bytes lie, and what is known of it."""
+"""One image of a data set: where its bytes are, and what is known about it."""
 
 import math
 import os
@@ -43,9 +43,9 @@ class Sample:
     Attributes:
         labels: its classes; one in a single-label set, any number in a multi-label set; None where it should have one but
             does not.
-        problem: what is wrong with it. An image that is not there has `size` 0 and says so here.
+        problem: what is wrong with it. A missing image has `size` 0 and says so here.
         boxes: around objects.
-        digest: XXH3-128 of its bytes, if they were read already; a remote file that changes since is noticed by it.
+        digest: XXH3-128 of its bytes, if they were read already; it reveals a remote file that has changed since.
     """
 
     id: str
@@ -63,10 +63,10 @@ class Sample:
         return self.labels[0] if self.labels else None
 
     def read(self) -> bytes:
-        """The encoded image; nothing where there is none.
+        """The encoded image; empty where it is missing.
 
         Raises:
-            BeyondClsError: a remote place does not give it, or gives other bytes than before.
+            BeyondClsError: a remote place does not return it, or returns other bytes than before.
         """
         if self.size == 0:
             return b""
@@ -87,5 +87,5 @@ class Sample:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file's name ends as that of an image."""
+    """Whether a file's name ends like that of an image."""
     return name.rpartition(".")[2].lower() in IMAGE_EXTENSIONS

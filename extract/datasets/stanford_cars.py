@@ -5,7 +5,7 @@ from pathlib import Path
 
 from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
-from extract.datasets.listed import inner, listed, parsing, unlisted
+from extract.datasets.listed import inner_folder, listed, parsing, unlisted
 from extract.datasets.matlab import matlab_file, matlab_variable
 from extract.datasets.sample import Box
 
@@ -18,7 +18,7 @@ def stanford_cars(root: Path, split: str) -> ImageSet:
     Raises:
         DataError: a list is missing or damaged, or scipy is not installed.
     """
-    folder = inner(root, "stanford_cars")
+    folder = inner_folder(root, "stanford_cars")
     classes = [str(name) for name in matlab_variable(folder / "devkit" / "cars_meta.mat", "class_names")]
     entries = matlab_variable(folder / LISTS[split], "annotations")
     cars: list[tuple[str, int, Box]] = []
@@ -36,11 +36,11 @@ def stanford_cars(root: Path, split: str) -> ImageSet:
 
 NAMES = ("AM General Hummer SUV 2000", "Acura RL Sedan 2012", "Audi TT RS Coupe 2012")
 FIELDS = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "fname")
-OF_TRAIN = [(39, 116, 569, 375, 3, "00001.jpg"), (5, 6, 30, 40, 1, "00002.jpg")]
+TRAIN_ROWS = [(39, 116, 569, 375, 3, "00001.jpg"), (5, 6, 30, 40, 1, "00002.jpg")]
 EXAMPLE = Example(
     {
         "stanford_cars/devkit/cars_meta.mat": partial(matlab_file, "class_names", [NAMES]),
-        f"stanford_cars/{LISTS['train']}": partial(matlab_file, "annotations", [OF_TRAIN], FIELDS),
+        f"stanford_cars/{LISTS['train']}": partial(matlab_file, "annotations", [TRAIN_ROWS], FIELDS),
         f"stanford_cars/{LISTS['test']}": partial(matlab_file, "annotations", [[(1, 2, 3, 4, 2, "00001.jpg")]], FIELDS),
         **pictures("stanford_cars/cars_train", "00001.jpg", "00002.jpg"),
         **pictures("stanford_cars/cars_test", "00001.jpg"),

@@ -1,4 +1,4 @@
-"""Where the members of a WebDataset tar lie: read once, so that every image has its row and can be read alone."""
+"""Where the members of a WebDataset tar are: read once, so that every image has its row and can be read alone."""
 
 import tarfile
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ import xxhash
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import IMAGE_EXTENSIONS, Sample
 
-LABEL_NBYTES = 1 << 10  # more is no integer
+LABEL_NBYTES = 1 << 10  # at most, of an integer
 
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a sample; `text` of a label, `digest` of the image in a remote tar, whose bytes pass by anyway."""
+    """A member of a sample; `text` of a label, `digest` of the image in a remote tar, whose bytes are read anyway."""
 
     offset: int
     size: int
@@ -28,7 +28,7 @@ def index_tar(tar: Path | RemoteFile) -> tuple[list[Sample], str | None]:
     """Samples of one tar in its order, and what is wrong with the tar. Nothing is unpacked.
 
     Of a local tar the headers and the labels are read; a remote one is read from end to end, and its images' digests are
-    taken on the way: reading them again one by one would take a request each.
+    computed meanwhile: reading them again one by one would take a request each.
 
     Raises:
         BeyondClsError: a remote tar that cannot be read.
@@ -39,17 +39,17 @@ def index_tar(tar: Path | RemoteFile) -> tuple[list[Sample], str | None]:
     else:
         groups, problem = tar.reading(lambda stream: _groups(tar, stream))
     samples = [_sample(tar, key, members) for key, members in groups.items()]
-    found = [sample for sample in samples if sample is not None]
-    if found and isinstance(tar, RemoteFile):
-        found[0].read()  # a place that gives whole files only is noticed now
-    if problem is None and not found:
+    images = [sample for sample in samples if sample is not None]
+    if images and isinstance(tar, RemoteFile):
+        images[0].read()  # a place that returns whole files only is noticed now
+    if problem is None and not images:
         problem = f"{tar} has no images; expected members like KEY.png and KEY.cls"
-    return found, problem
+    return images, problem
 
 
 def _groups(tar: Path | RemoteFile, stream: IO[bytes]) -> tuple[dict[str, dict[str, Member]], str | None]:
     """Members by key and extension, and what is wrong with the tar."""
-    from webdataset.tariterators import base_plus_ext  # torch comes with it, which who reads other forms need not wait for
+    from webdataset.tariterators import base_plus_ext  # it imports torch, for which other forms need not wait
 
     groups: dict[str, dict[str, Member]] = {}
     problem = None
@@ -59,7 +59,7 @@ def _groups(tar: Path | RemoteFile, stream: IO[bytes]) -> tuple[dict[str, dict[s
     try:
         with tarfile.open(fileobj=stream, mode="r:") as archive:
             while (member := archive.next()) is not None:
-                archive.members = []  # type: ignore[attr-defined]  # it remembers all, and there may be millions
+                archive.members = []  # type: ignore[attr-defined]  # it keeps all members, and there may be millions
                 key, extension = base_plus_ext(member.name)
                 if member.isdir() or key is None:
                     continue
@@ -83,21 +83,21 @@ def _groups(tar: Path | RemoteFile, stream: IO[bytes]) -> tuple[dict[str, dict[s
 
 
 def _member(stream: IO[bytes], member: tarfile.TarInfo, extension: str, digested: bool) -> Member:
-    """tarfile seeks before it reads the next header, so the stream may be read here."""
-    at, size = member.offset_data, member.size
+    """What is needed of a member. tarfile seeks before it reads the next header, so the stream may be moved."""
+    offset, size = member.offset_data, member.size
     if extension == "cls":
-        stream.seek(at)
-        return Member(at, size, text=stream.read(min(size, LABEL_NBYTES)).decode("ascii", "replace").strip())
+        stream.seek(offset)
+        return Member(offset, size, text=stream.read(min(size, LABEL_NBYTES)).decode("ascii", "replace").strip())
     if digested and extension in IMAGE_EXTENSIONS:
-        stream.seek(at)
-        return Member(at, size, digest=xxhash.xxh3_128_digest(stream.read(size)))
-    return Member(at, size)
+        stream.seek(offset)
+        return Member(offset, size, digest=xxhash.xxh3_128_digest(stream.read(size)))
+    return Member(offset, size)
 
 
 def _end(tar: Path | RemoteFile, stream: IO[bytes], offset: int, n_samples: int) -> str | None:
-    """What is wrong behind the last member, which ends at `offset`. A whole tar closes with zeros, at least one block.
+    """What is wrong after the last member, which ends at `offset`. A whole tar ends with zeros, at least one block.
 
-    tarfile is content without it, so a tar that was cut between two members looks fine to it.
+    tarfile accepts a tar without it, so one that was cut between two members looks fine to it.
     """
     stream.seek(offset)
     if stream.read(512) != bytes(512):

@@ -1,4 +1,4 @@
-"""WebDataset tars, indexed before use: webdataset itself skips what it cannot read, here nothing may be lost."""
+"""WebDataset tars, indexed before use: webdataset itself skips what it cannot read, which must not happen here."""
 
 import glob
 import io
@@ -43,8 +43,8 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     samples: list[Sample] = []
     problems: list[str] = []
     for tar in tars:
-        found, problem = index_tar(tar)
-        samples += found
+        tar_samples, problem = index_tar(tar)
+        samples += tar_samples
         if problem:
             problems.append(problem)
     names: Path | RemoteFile | None = classes
@@ -58,15 +58,15 @@ def _tars(source: str, pipes: Path | None) -> Sequence[Path | RemoteFile]:
 
     folder = RemoteFile(source) if "://" in source else Path(source)
     if pipes is None and "::" not in source and folder.is_dir():
-        inside: Sequence[Path | RemoteFile] = sorted(folder.glob("*.tar"), key=str)
-        if inside:
-            return inside
+        folder_tars: Sequence[Path | RemoteFile] = sorted(folder.glob("*.tar"), key=str)
+        if folder_tars:
+            return folder_tars
         raise DataError(f"there is no tar in {source!r}; expected files like {source}/train-000.tar")
     tars: list[Path | RemoteFile] = []
     for url in expand_urls(source):
         matches: Sequence[Path | RemoteFile]
         if pipes is not None:
-            matches = [_copied(url, pipes / f"pipe-{len(tars):05d}.tar")]
+            matches = [_copy_pipe(url, pipes / f"pipe-{len(tars):05d}.tar")]
         elif "://" in url:
             remote = RemoteFile(url)
             matches = remote.glob() if glob.has_magic(url) and not url.startswith("http") else [remote]
@@ -80,8 +80,8 @@ def _tars(source: str, pipes: Path | None) -> Sequence[Path | RemoteFile]:
     return tars
 
 
-def _copied(url: str, tar: Path) -> Path:
-    """What a command writes, in a file. The user's own command: see `webdataset_tars`."""
+def _copy_pipe(url: str, tar: Path) -> Path:
+    """A file with the output of a command, which is the user's own: see `webdataset_tars`."""
     command = url.removeprefix(PIPE)
     with tar.open("wb") as file:
         status = subprocess.run(command, shell=True, stdout=file).returncode

@@ -28,7 +28,7 @@ from extract.encoders import (
 )
 from extract.encoders.encoder import Encoded, Encoder
 from extract.encoders.pretrained import IMAGENET, Pretrained
-from extract.transform import as_options, checked_transform, differing, in_words, resize_input
+from extract.transform import as_options, checked_transform, differing_values, resize_input, values_text
 from store import BeyondClsError
 from store.errors import BeyondClsWarning, unknown
 from store.format.pretraining import FAMILIES, UNKNOWN, UNTRAINED, Pretraining
@@ -70,15 +70,15 @@ def load_encoder(
 ) -> Encoder:
     """A frozen encoder.
 
-    What it sees of an image is what its entry in the registry says, or timm of weights that it publishes, or ImageNet's
-    constants for a checkpoint of one's own; each of the six arguments from `mean` on takes the place of one of these values.
+    Images are resized, cropped and normalised as its entry in the registry says, or timm for weights that it publishes, or with
+    ImageNet's constants for a custom checkpoint; each of the six arguments from `mean` on replaces one of these values.
 
     Args:
-        name: of the registry, of timm, or any name if `model` is given.
+        name: of the registry, of timm, or any name if `model` is set.
         checkpoint: local weights instead of the ones the name stands for.
-        random_seed: random weights from this seed instead; their last bits depend on the maker of the CPU, so their digest may.
-        model: name of the registry or of timm that says what the encoder is; `name` by default.
-        arguments: of the architecture, for `timm.create_model` (img_size, …): as the weights have it.
+        random_seed: random weights from this seed instead; their last bits, so their digest, may depend on the CPU's maker.
+        model: name in the registry or in timm that defines the encoder; `name` by default.
+        arguments: of the architecture, for `timm.create_model` (img_size, …): as the weights need it.
         weights: digest that the loaded weights must have; any by default.
         mean, std: of red, green and blue, on the scale on which pixels are 0 to 1.
         crop_pct: share of the resized image's side that is kept: 0.875 keeps the central 224 of 256 pixels.
@@ -86,23 +86,23 @@ def load_encoder(
             `crop_pct` of 1 the whole image), "border" resizes the longer side and pads the shorter one with the mean.
         interpolation: "bicubic", "bilinear", …
         input_size: side of the square input, in pixels; positions that the model has learnt are interpolated.
-        family: how it was trained, one of `store.pretraining.FAMILIES`; what the registry knows by default, which is nothing of
-            a name of one's own.
+        family: how it was trained, one of `store.pretraining.FAMILIES`; by default as the registry says, which knows nothing
+            of a custom name.
 
     Raises:
         BeyondClsError: unknown name or family (with the nearest one), missing or unfitting checkpoint, another digest,
-            options that contradict each other, or a value of the transform that is none.
+            options that contradict each other, or a bad value of the transform.
 
     Warns:
-        BeyondClsWarning: no name in a checkpoint tells how it was trained; its transform is assumed; or the registry has
+        BeyondClsWarning: no name in a checkpoint shows how it was trained; its transform is assumed; or the registry has
             another transform for these weights.
     """
     if checkpoint is not None and random_seed is not None:
         raise BeyondClsError(
             f"{name} was given a checkpoint ({checkpoint}) and a random seed ({random_seed}); give one of them"
         )
-    given = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
-    transform = checked_transform(given)
+    options = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
+    transform = checked_transform(options)
     entry = _entry(model or name, checkpoint is not None)
     pretraining = _pretraining(name, model, checkpoint, random_seed, family)
     loaded = entry.load(checkpoint, random_seed, arguments)
@@ -111,8 +111,8 @@ def load_encoder(
         if resize_input(name, vit, input_size):
             described["img_size"] = input_size
         transform["input_size"] = (3, input_size, input_size)
-    seen = {**entry.transform, **transform}
-    encoder = Encoder(name, vit, described, seen, entry.block, loaded.cls_caution, pretraining)
+    input_values = {**entry.transform, **transform}
+    encoder = Encoder(name, vit, described, input_values, entry.block, loaded.cls_caution, pretraining)
     if weights is not None and weights != encoder.weights:
         is_drawn = random_seed is not None or (checkpoint is None and entry.seed is not None)
         drawn = " (a seed gives other last bits on the CPU of another maker: keep such weights in a file, --checkpoint)"
@@ -121,18 +121,18 @@ def load_encoder(
             "if the new weights are meant, put their digest into params.yaml (encoders) or --weights"
         )
     published = None if checkpoint is not None or random_seed is not None else model or name
-    of_transform = (
-        _assumed(encoder, entry, transform) if checkpoint is not None else _of_registry(encoder, published, transform)
+    transform_note = (
+        _assumed_note(encoder, entry, transform) if checkpoint is not None else _registry_note(encoder, published, transform)
     )
-    for note in filter(None, (loaded.assumed and f"{name}: {loaded.assumed}", of_transform)):
+    for note in filter(None, (loaded.assumed and f"{name}: {loaded.assumed}", transform_note)):
         warnings.warn(note, BeyondClsWarning, stacklevel=2)
     return encoder
 
 
-def _entry(name: str, is_own: bool = False) -> Pretrained:
-    """What is known of a name; `is_own`: its weights are a file of the user's.
+def _entry(name: str, is_local: bool = False) -> Pretrained:
+    """The entry of a name; `is_local`: its weights are a file of the user.
 
-    A checkpoint of one's own shares nothing but its shape with what timm published for that architecture, unless a tag
+    A custom checkpoint shares only its shape with what timm published for that architecture, unless a tag
     (`vit_base_patch16_224.mae`) says which of timm's it is.
     """
     if name in ENCODERS:
@@ -140,15 +140,15 @@ def _entry(name: str, is_own: bool = False) -> Pretrained:
     if not timm.is_model(name):
         raise BeyondClsError(unknown("encoder", name, [*ENCODERS, *timm_names()], "Names of timm's ViTs count too"))
     entry = Pretrained(name, f"timm/{name}", "see timm")
-    return replace(entry, transform=IMAGENET) if is_own and "." not in name else entry
+    return replace(entry, transform=IMAGENET) if is_local and "." not in name else entry
 
 
 def known_pretraining(name: str) -> Pretraining:
-    """How the encoder of a name was trained, as the registry says; nothing of a name that it does not know.
+    """How the encoder of a name was trained, as the registry says; UNKNOWN for a name that it does not know.
 
     A name of timm counts where its weights are those of an encoder of the registry.
     """
-    entry = ENCODERS.get(name) or next((ENCODERS[other] for other in _with_weights_of(name)), None)
+    entry = ENCODERS.get(name) or next((ENCODERS[other] for other in _entries_with_weights(name)), None)
     return UNKNOWN if entry is None else Pretraining(entry.family, entry.seed)
 
 
@@ -156,7 +156,7 @@ def checked_family(family: str | None) -> None:
     """Refuse an unknown family.
 
     Raises:
-        BeyondClsError: it is none of FAMILIES; with the nearest one.
+        BeyondClsError: it is not one of FAMILIES; the message gives the nearest one.
     """
     if family is not None and family not in FAMILIES:
         raise BeyondClsError(unknown("family", str(family), FAMILIES, "Leave it out if it is none of these"))
@@ -165,16 +165,16 @@ def checked_family(family: str | None) -> None:
 def _pretraining(
     name: str, model: str | None, checkpoint: str | Path | None, random_seed: int | None, family: str | None
 ) -> Pretraining:
-    """Of an encoder as `load_encoder` is asked for it. A file under a name of the registry is what that name stands for.
+    """How the encoder that `load_encoder` loads was trained. A file under a name of the registry is taken for that entry.
 
     Raises:
-        BeyondClsError: an unknown family, or one of weights that were drawn.
+        BeyondClsError: an unknown family, or a family for random weights.
     """
     checked_family(family)
-    named = model or name
-    published = checkpoint is None or named in ENCODERS or "." in named  # a tag names weights of timm
-    known = known_pretraining(named) if published else UNKNOWN
-    if random_seed is None and (checkpoint is None or named == name):
+    model_name = model or name
+    published = checkpoint is None or model_name in ENCODERS or "." in model_name  # a tag names weights of timm
+    known = known_pretraining(model_name) if published else UNKNOWN
+    if random_seed is None and (checkpoint is None or model_name == name):
         random_seed = known.random_seed
     if random_seed is not None and family not in (None, UNTRAINED):
         raise BeyondClsError(
@@ -184,33 +184,33 @@ def _pretraining(
     return Pretraining(family or ("" if random_seed is not None else known.family), random_seed)
 
 
-def _assumed(encoder: Encoder, entry: Pretrained, given: Mapping[str, Any]) -> str:
-    """What was assumed of the transform of a checkpoint; nothing if its entry says it, or all of it was given."""
-    names = [name for name in entry.transform if name not in given]
+def _assumed_note(encoder: Encoder, entry: Pretrained, options: Mapping[str, Any]) -> str:
+    """What was assumed of the transform of a checkpoint; empty if its entry has it, or the options give all of it."""
+    names = [name for name in entry.transform if name not in options]
     if entry in ENCODERS.values() or not names:
         return ""
     return (
-        f"assumed for the checkpoint of {encoder.name}, as of ImageNet: {in_words(encoder.described_transform, names)}; "
-        f"if it was trained otherwise, give --{' --'.join(names).replace('_', '-')} (in params.yaml mean: [0.5, 0.5, 0.5], …)"
+        f"assumed for the checkpoint of {encoder.name}, as of ImageNet: {values_text(encoder.described_transform, names)}; "
+        f"if it was trained with others, give --{' --'.join(names).replace('_', '-')} (in params.yaml mean: [0.5, 0.5, 0.5], …)"
     )
 
 
-def _of_registry(encoder: Encoder, name: str | None, given: Mapping[str, Any]) -> str:
-    """In which values an encoder of the registry that has the weights of timm's `name` differs; nothing if none does."""
-    for other in () if name is None else _with_weights_of(name):
-        entry = ENCODERS[other]
+def _registry_note(encoder: Encoder, name: str | None, options: Mapping[str, Any]) -> str:
+    """How the transform differs from that of the registry's encoder with the weights of timm's `name`; empty if not."""
+    for entry_name in () if name is None else _entries_with_weights(name):
+        entry = ENCODERS[entry_name]
         theirs, side = dict(entry.transform), entry.arguments.get("img_size")
         theirs |= {"input_size": (3, side, side)} if side else {}
         ours = encoder.described_transform
-        if names := [n for n in differing(ours, theirs) if n not in given]:
+        if names := [n for n in differing_values(ours, theirs) if n not in options]:
             return (
-                f"{name} has the weights of {other}, but timm's transform: {in_words(ours, names, theirs)}; "
-                f"to compare with the paper, give --encoder {other} or {as_options(theirs, names)}"
+                f"{name} has the weights of {entry_name}, but timm's transform: {values_text(ours, names, theirs)}; "
+                f"to compare with the paper, give --encoder {entry_name} or {as_options(theirs, names)}"
             )
     return ""
 
 
-def _with_weights_of(name: str) -> list[str]:
+def _entries_with_weights(name: str) -> list[str]:
     """Encoders of the registry that have the weights of timm's `name`."""
     try:
         config = None if name in ENCODERS or not timm.is_model(name) else timm.get_pretrained_cfg(name)
@@ -218,8 +218,8 @@ def _with_weights_of(name: str) -> list[str]:
         config = None
     if config is None:
         return []
-    places = (f"timm/{config.architecture}.{config.tag}", config.url)
-    return [other for other, entry in ENCODERS.items() if entry.weights in places]
+    addresses = (f"timm/{config.architecture}.{config.tag}", config.url)
+    return [other for other, entry in ENCODERS.items() if entry.weights in addresses]
 
 
 def timm_names(pretrained: bool = False) -> list[str]:

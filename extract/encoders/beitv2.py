@@ -9,7 +9,7 @@ from torch import Tensor
 from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
 from extract.encoders.published import VIT_B, VIT_L, Vit
 from extract.encoders.relative_position import NAMES, OF_ALL, OF_EACH, per_block
-from extract.encoders.weights import unwrapped, without
+from extract.encoders.weights import drop_prefixes, unwrapped
 from store import BeyondClsError
 
 WRAPPERS = ("model", "module", "state_dict")  # `module` if DeepSpeed wrote the file
@@ -19,10 +19,10 @@ PREDICTION = ("mask_token", FROM_CLS, "cls_pt_norm.", "cls_pt_lm_head.", "lm_hea
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The official files hold `model`, whose blocks share one table of position biases; other training gives each its own.
+    """The official files hold `model`, whose blocks share one table of position biases; other scripts write one for each.
 
     Raises:
-        BeyondClsError: it is of the first BEiT, which has words to predict, too, but no blocks behind a last [cls].
+        BeyondClsError: it is from the first BEiT, which also predicts words, but has no blocks that read a last [cls].
     """
     state = unwrapped(content, WRAPPERS)
     if "lm_head.weight" in state and not any(name.startswith(FROM_CLS) for name in state):
@@ -30,11 +30,11 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
             f"it has `lm_head.*` without `{FROM_CLS}*`, so it is of the first BEiT, expected BEiT v2; load it under a name of "
             "your own with --model beit_base_patch16_224 or beit_large_patch16_224"
         )
-    return per_block(without(state, *PREDICTION))
+    return per_block(drop_prefixes(state, *PREDICTION))
 
 
 def _beitv2(model: str, file: str, vit: Vit) -> Pretrained:
-    # By "token", timm means a norm before pooling, as in pretraining; the published fine-tuned models have one behind it.
+    # With "token", timm applies the norm before pooling, as in pretraining; published fine-tuned models have one after it.
     weights = f"https://github.com/addf400/files/releases/download/BEiT-v2/{file}.pth"
     words = (
         "rel_pos_bias.relative_position_index",
@@ -43,10 +43,10 @@ def _beitv2(model: str, file: str, vit: Vit) -> Pretrained:
         "lm_head.weight",
         "lm_head.bias",
     )
-    official, of_deepspeed = (
+    official, deepspeed_file = (
         replace(vit, at=at, names=NAMES | OF_ALL, dropped=[f"{at}{name}" for name in words]) for at in ("model/", "module/")
     )
-    of_timm = replace(vit, names=NAMES | OF_EACH, dropped=("blocks.{}.attn.relative_position_index",), tells=False)
+    timm_file = replace(vit, names=NAMES | OF_EACH, dropped=("blocks.{}.attn.relative_position_index",), tells=False)
     return Pretrained(
         model,
         weights,
@@ -57,7 +57,7 @@ def _beitv2(model: str, file: str, vit: Vit) -> Pretrained:
         labels=False,
         family=MASKED,
         signs=(FROM_CLS,),
-        published=(official, of_deepspeed, of_timm),
+        published=(official, deepspeed_file, timm_file),
     )
 
 

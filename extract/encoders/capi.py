@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
 from extract.encoders.published import SIZES, Vit
-from extract.encoders.weights import unwrapped, without
+from extract.encoders.weights import drop_prefixes, unwrapped
 
 EPS = 1e-5
 PREDICTOR = ("decoder.", "mask_token")
@@ -34,7 +34,7 @@ class PatchEmbed(nn.Conv2d):
 
 
 class Attention(nn.Module):
-    """Attention without biases, whose queries and keys are rotated by their positions."""
+    """Attention without biases, whose queries and keys are rotate by their positions."""
 
     frequencies: Tensor
 
@@ -42,7 +42,7 @@ class Attention(nn.Module):
         super().__init__()
         self.n_heads = n_heads
         self.q_proj, self.k_proj, self.v_proj, self.proj = (nn.Linear(dim, dim, bias=False) for _ in range(4))
-        # They are in the files, though training leaves them as they are.
+        # They are in the files, though training does not change them.
         self.register_buffer("frequencies", initial_frequencies(dim // n_heads))
 
     def forward(self, x: Float[Tensor, "B N D"], positions: Float[Tensor, "N 2"]) -> Float[Tensor, "B N D"]:
@@ -50,7 +50,7 @@ class Attention(nn.Module):
         q, k, v = (
             proj(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for proj in (self.q_proj, self.k_proj, self.v_proj)
         )  # [B, H, N, d]
-        mixed = F.scaled_dot_product_attention(rotated(q, angles), rotated(k, angles), v)
+        mixed = F.scaled_dot_product_attention(rotate(q, angles), rotate(k, angles), v)
         return self.proj(mixed.transpose(1, 2).flatten(2))
 
 
@@ -75,11 +75,11 @@ class Block(nn.Module):
 
 
 class Capi(nn.Module):
-    """The encoder: registers, then patches, of which positions are known by rotation alone. There is no [cls].
+    """The encoder: registers, then patches, whose positions enter by rotation alone. There is no [cls].
 
     Args:
         img_size: side of the square images, in pixels.
-        n_registers: a multiple of 4, as they stand around the image.
+        n_registers: a multiple of 4, as they are placed around the image.
     """
 
     cls_token = None
@@ -101,7 +101,7 @@ class Capi(nn.Module):
         self.norm = nn.RMSNorm(dim, EPS, elementwise_affine=False)
 
     def set_input_size(self, img_size: tuple[int, int]) -> None:
-        """Images of another size, which rotated positions take as they are."""
+        """Take images of another size; rotate positions need no change."""
         self.patch_embed.img_size = img_size
 
     def forward_features(self, images: Float[Tensor, "B 3 S S"]) -> Float[Tensor, "B N D"]:
@@ -116,9 +116,9 @@ class Capi(nn.Module):
 
 def initial_frequencies(dim: int) -> Float[Tensor, "2 d"]:
     """Radians per image side: 2π · 7 to 2π · 0.0007, geometric; twice for rows in one half, twice for columns in the other."""
-    one = 2 * math.pi * 7 * 10_000 ** -torch.linspace(0, 1, dim // 4)
+    geometric = 2 * math.pi * 7 * 10_000 ** -torch.linspace(0, 1, dim // 4)
     frequencies = torch.zeros(2, dim)
-    frequencies[0, : dim // 2] = frequencies[1, dim // 2 :] = one.repeat(2)
+    frequencies[0, : dim // 2] = frequencies[1, dim // 2 :] = geometric.repeat(2)
     return frequencies
 
 
@@ -128,30 +128,30 @@ def grid_positions(h: int, w: int) -> Float[Tensor, "T 2"]:
 
 
 def edge_positions(n: int) -> Float[Tensor, "R 2"]:
-    """Those of registers: evenly around the image, from the upper left, down, right, up and left again."""
+    """Positions of registers: evenly around the image, from the upper left, down, right, up and left again."""
     side = torch.arange(n // 4) / (n // 4)
-    none, all_ = torch.zeros(n // 4), torch.ones(n // 4)
-    rows = torch.cat([side, all_, 1 - side, none])
-    columns = torch.cat([none, side, all_, 1 - side])
+    zeros, ones = torch.zeros(n // 4), torch.ones(n // 4)
+    rows = torch.cat([side, ones, 1 - side, zeros])
+    columns = torch.cat([zeros, side, ones, 1 - side])
     return torch.stack([rows, columns], 1)
 
 
-def rotated(x: Float[Tensor, "B H N d"], angles: Float[Tensor, "N d"]) -> Float[Tensor, "B H N d"]:
+def rotate(x: Float[Tensor, "B H N d"], angles: Float[Tensor, "N d"]) -> Float[Tensor, "B H N d"]:
     """Channels i and i + d / 2 are a pair. The authors' code turns the first by its row, the second by its column."""
     first, second = x.chunk(2, -1)
     return x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
 
 
 def capi(model: str, **arguments: Any) -> nn.Module:
-    """There is one architecture."""
+    """The model; there is one architecture."""
     return Capi(**arguments)
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The official files hold `backbone.*`, an encoder and its predictor, beside `head.*`, the clusters."""
-    state = without(unwrapped(content, prefixes=("backbone.",)), *PREDICTOR)
-    for old, new in RENAMED.items():
-        state = {name.replace(old, new): value for name, value in state.items()}
+    state = drop_prefixes(unwrapped(content, prefixes=("backbone.",)), *PREDICTOR)
+    for theirs, ours in RENAMED.items():
+        state = {name.replace(theirs, ours): value for name, value in state.items()}
     return state
 
 
@@ -188,7 +188,7 @@ OFFICIAL = Vit(
 
 
 def _capi(images: str) -> Pretrained:
-    # No name tells on which images.
+    # No name shows on which images.
     weights = f"https://dl.fbaipublicfiles.com/capi/capi_vitl14_{images}.pth"
     return Pretrained(
         "capi_vitl14",

@@ -17,15 +17,15 @@ RENAMED = (
     (r"^stages\.(\d)\.(\d+)\.dwconv\.", r"stages.\1.blocks.\2.conv_dw."),
     (r"^stages\.(\d)\.(\d+)\.pwconv(\d)\.", r"stages.\1.blocks.\2.mlp.fc\3."),
     (r"^stages\.(\d)\.(\d+)\.", r"stages.\1.blocks.\2."),
-    (r"^norm\.", "head.norm."),  # behind pooling
+    (r"^norm\.", "head.norm."),  # after pooling
 )
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The official files hold `model`; those of timm's hub have timm's names already."""
     state: Mapping[str, Tensor] = unwrapped(content)
-    for old, new in RENAMED:
-        state = {re.sub(old, new, name): value for name, value in state.items()}
+    for theirs, ours in RENAMED:
+        state = {re.sub(theirs, ours, name): value for name, value in state.items()}
     return dict(state)
 
 
@@ -35,8 +35,8 @@ class Stages(Published):
 
     Attributes:
         widths, depths: of the four stages.
-        first, down, block: what the names of the first layers, of those before a stage, and of a block begin with.
-        mix, wide, narrow, norm: of a block's three layers, and of the norm behind pooling.
+        first, down, block: prefixes of the names of the first layers, of those before a stage, and of a block.
+        mix, wide, narrow, norm: names of a block's three layers, and of the norm after pooling.
     """
 
     widths: tuple[int, ...]
@@ -58,10 +58,10 @@ class Stages(Published):
     def tensors(self) -> dict[str, Part]:
         parts = self._layer(f"{self.first}0", "conv", self.widths[0], 3, 4, 4)
         parts |= self._layer(f"{self.first}1", "norm", self.widths[0])
-        for stage, (before, width, depth) in enumerate(zip((0, *self.widths), self.widths, self.depths, strict=False)):
+        for stage, (previous_width, width, depth) in enumerate(zip((0, *self.widths), self.widths, self.depths, strict=False)):
             if stage:
-                parts |= self._layer(self.down.format(stage) + "0", "norm", before)
-                parts |= self._layer(self.down.format(stage) + "1", "conv", width, before, 2, 2)
+                parts |= self._layer(self.down.format(stage) + "0", "norm", previous_width)
+                parts |= self._layer(self.down.format(stage) + "1", "conv", width, previous_width, 2, 2)
             for index in range(depth):
                 name = self.block.format(stage, index)
                 parts |= self._layer(name + self.mix, "conv", width, 1, 7, 7) | self._layer(f"{name}norm", "norm", width)
@@ -79,9 +79,9 @@ class Stages(Published):
         return {f"{name}.weight": Part(f"{role}.weight", shape), f"{name}.bias": Part(f"{role}.bias", shape[:1])}
 
 
-def _convnext(size: str, of_timm: Stages) -> Pretrained:
+def _convnext(size: str, timm_file: Stages) -> Pretrained:
     official = replace(
-        of_timm,
+        timm_file,
         at="model/",
         dropped=("model/head.weight", "model/head.bias"),
         first="downsample_layers.0.",
@@ -99,7 +99,7 @@ def _convnext(size: str, of_timm: Stages) -> Pretrained:
         convert=convert,
         transform=IMAGENET,
         family=LABELS,
-        published=(official, replace(of_timm, dropped=("head.fc.weight", "head.fc.bias"))),
+        published=(official, replace(timm_file, dropped=("head.fc.weight", "head.fc.bias"))),
     )
 
 

@@ -17,10 +17,10 @@ LOSS = "dino_loss"
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The teacher's backbone: the whole of the files with the backbone only, `teacher` in full checkpoints.
+    """The teacher's backbone: the whole file if it has the backbone only, `teacher` in full checkpoints.
 
     Raises:
-        BeyondClsError: it is a full checkpoint of iBOT, whose teacher would fit.
+        BeyondClsError: it is a full checkpoint of iBOT, whose teacher would fit as well.
     """
     for name in names_in(content):
         if any(f".{sign}" in f".{name}" for sign in OF_IBOT):

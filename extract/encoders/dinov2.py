@@ -12,7 +12,7 @@ from torch import Tensor
 
 from extract.encoders.pretrained import IMAGENET, Pretrained
 from extract.encoders.published import VIT_B, VIT_L, VIT_S, Vit
-from extract.encoders.weights import unwrapped, without
+from extract.encoders.weights import drop_prefixes, unwrapped
 
 SIDE = 16  # patches of 14 pixels along 224
 TO_TIMM = {"mlp.w12.": "mlp.fc1.", "mlp.w3.": "mlp.fc2."}  # of SwiGLU, which only ViT-g has
@@ -20,25 +20,25 @@ TO_TIMM = {"mlp.w12.": "mlp.fc1.", "mlp.w3.": "mlp.fc2."}  # of SwiGLU, which on
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The official files have tensors at the top: positions for 518 pixels, and a mask token that only training needs."""
-    state = without(unwrapped(content), "mask_token")
-    for old, new in TO_TIMM.items():
-        state = {name.replace(old, new): value for name, value in state.items()}
+    state = drop_prefixes(unwrapped(content), "mask_token")
+    for theirs, ours in TO_TIMM.items():
+        state = {name.replace(theirs, ours): value for name, value in state.items()}
     if "pos_embed" not in state or "cls_token" not in state:
-        return state  # loading names what is missing
+        return state  # loading reports what is missing
     registers = state.pop("register_tokens", None)
     cls_position, positions = state["pos_embed"].float().split([1, state["pos_embed"].shape[1] - 1], 1)
     positions = at_224(positions, registers is not None)
     if registers is None:
         return {**state, "pos_embed": torch.cat([cls_position, positions], 1)}
-    # timm's models with registers have positions of patches only; here [cls] has one too.
+    # timm's models with registers have positions of patches only; in these files [cls] has one too.
     return {**state, "cls_token": state["cls_token"] + cls_position, "reg_token": registers, "pos_embed": positions}
 
 
 def at_224(positions: Float[Tensor, "1 M D"], registers: bool) -> Float[Tensor, "1 T D"]:
     """Positions of the M patches of a square, for the T of an image of 224 pixels.
 
-    As the official models do it at each forward pass: those with registers with antialiasing; those without registers without
-    it, and at the scale of 16.1 patches in place of 16 (a guard against rounding), which moves every position.
+    As the official models interpolate at each forward pass: with antialiasing if they have registers; else without it, and at
+    the scale of 16.1 patches instead of 16 (a guard against rounding), which moves every position.
     """
     side = math.isqrt(positions.shape[1])
     if side == SIDE or side**2 != positions.shape[1]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from extract.encoders.pretrained import IMAGENET, Pretrained, timm_model
 from extract.encoders.published import VIT_B, VIT_L, VIT_S, Vit
-from extract.encoders.weights import unwrapped, without
+from extract.encoders.weights import drop_prefixes, unwrapped
 from store import BeyondClsError
 
 TO_TIMM = {
@@ -21,7 +21,7 @@ TO_TIMM = {
 
 
 def make(model: str, **arguments: Any) -> nn.Module:
-    """timm's model, which takes the periods of its rotary embedding from the file: there they are rounded to bfloat16."""
+    """timm's model, which takes the periods of its rotary embedding from the file, where they are rounded to bfloat16."""
     vit: Any = timm_model(model, **arguments)
     vit.rope.register_buffer("periods", vit.rope.periods, persistent=True)
     return vit
@@ -31,9 +31,9 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The official files have tensors at the top, and masks for biases of `qkv`: keys have none.
 
     Raises:
-        BeyondClsError: keys have a bias behind its mask; the architecture has no place for it.
+        BeyondClsError: keys have a bias that the mask leaves; the architecture has no place for it.
     """
-    published = without(unwrapped(content), "mask_token")
+    published = drop_prefixes(unwrapped(content), "mask_token")
     state: dict[str, Tensor] = {}
     for name, value in published.items():
         if name.endswith("attn.qkv.bias_mask"):
@@ -46,12 +46,12 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
                 )
             masked = value * mask.to(value.dtype)
             attention = name.removesuffix("qkv.bias")
-            state[f"{attention}q_bias"], of_keys, state[f"{attention}v_bias"] = masked.chunk(3)
-            if of_keys.any():
+            state[f"{attention}q_bias"], key_bias, state[f"{attention}v_bias"] = masked.chunk(3)
+            if key_bias.any():
                 raise BeyondClsError(f"{name} gives keys a bias that {name}_mask does not take away; DINOv3 has none")
             continue
-        for old, new in TO_TIMM.items():
-            name = name.replace(old, new)
+        for theirs, ours in TO_TIMM.items():
+            name = name.replace(theirs, ours)
         state[name] = value
     return state
 
@@ -82,7 +82,7 @@ def _dinov3(model: str, vit: Vit) -> Pretrained:
     )
 
 
-# Trained on web images (LVD-1689M); the files for satellite images have other means and a norm more.
+# Trained on web images (LVD-1689M); the files for satellite images have other means and one norm more.
 ENCODERS = {
     "dinov3-s16": _dinov3("vit_small_patch16_dinov3_qkvb", VIT_S),
     "dinov3-b16": _dinov3("vit_base_patch16_dinov3_qkvb", VIT_B),

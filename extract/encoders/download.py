@@ -10,7 +10,7 @@ from store import BeyondClsError
 
 
 def download(url: str, digest: str | None = None) -> Path:
-    """The file at `url`, fetched unless it was before; under `torch.hub.get_dir()` (TORCH_HOME moves it).
+    """The file at `url`, fetched unless it is there already; under `torch.hub.get_dir()` (TORCH_HOME moves it).
 
     Args:
         digest: SHA-256 that it must have, hexadecimal.
@@ -18,7 +18,7 @@ def download(url: str, digest: str | None = None) -> Path:
     Raises:
         BeyondClsError: it cannot be fetched, or has another digest.
     """
-    # Many publish a `checkpoint.pth`: the address tells them apart.
+    # Many publish a `checkpoint.pth`: the address keeps them apart.
     folder = Path(torch.hub.get_dir()) / "checkpoints" / f"beyondcls-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
     file = folder / url.rsplit("/", 1)[-1]
     if file.is_file():

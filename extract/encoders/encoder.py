@@ -1,4 +1,4 @@
-"""A frozen encoder, ready to say what it sees in a batch of images."""
+"""A frozen encoder that gives features of a batch of images."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ class Encoded:
 
 
 class Encoder:
-    """A frozen model with what the store must know about it.
+    """A frozen model with what the store has to know about it.
 
     Args:
         name: as users know it.
@@ -44,9 +44,9 @@ class Encoder:
             last LayerNorm, if it has one. Each block has `attn`, which calls `scaled_dot_product_attention` once; a model
             without attention says so by `attends = False`.
         architecture: its name and arguments; part of the key.
-        transform: what differs from what timm knows of the model's input.
-        block: whose tokens to keep unless told otherwise.
-        cls_caution: what to know before its [cls] is probed; empty if nothing.
+        transform: values that replace those that timm knows of the model's input.
+        block: whose tokens to keep by default.
+        cls_caution: a caution about probing its [cls]; empty if there is none.
         pretraining: how it was trained, as far as known.
     """
 
@@ -63,7 +63,7 @@ class Encoder:
         for attribute in ("blocks", "num_prefix_tokens", "forward_features"):
             if not hasattr(model, attribute):
                 raise BeyondClsError(
-                    f"{name} is no ViT: {type(model).__name__} has no `{attribute}`; "
+                    f"{name} is not a ViT: {type(model).__name__} has no `{attribute}`; "
                     "choose a vit_*, deit_*, beit* or eva* model"
                 )
         self.name, self.model = name, model.eval().requires_grad_(False)
@@ -83,13 +83,13 @@ class Encoder:
         self._linear: Callable[[], AbstractContextManager[Any]] = FastLinear if onednn.is_faster() else nullcontext
 
     def run_with(self, amp: str = "none", channels_last: bool = False, compile: bool = False) -> None:
-        """How to compute.
+        """Set how to compute.
 
         Args:
             amp: multiply matrices in "bf16" or "fp16" instead of float32 ("none"); part of the key. Tokens between blocks,
                 norms and statistics stay float32.
-            channels_last: keep images and weights with channels last, which some GPUs are faster on.
-            compile: through `torch.compile`, which takes minutes and pays for itself on large sets.
+            channels_last: keep images and weights with channels last, which is faster on some GPUs.
+            compile: use `torch.compile`, which takes minutes and pays for itself on large sets.
 
         Raises:
             BeyondClsError: unknown `amp`.
@@ -104,7 +104,7 @@ class Encoder:
             self._forward = torch.compile(self.model.forward_features)  # type: ignore[arg-type]
 
     def autocast(self, device_type: str) -> torch.autocast:
-        """What matrices are multiplied in, as a context."""
+        """A context in which matrices are multiplied in `compute_dtype`."""
         return torch.autocast(device_type, getattr(torch, self.compute_dtype), enabled=self.amp is not None)
 
     @property
@@ -118,12 +118,12 @@ class Encoder:
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of its weights."""
         return next(self.model.parameters()).device
 
     @property
     def compute_dtype(self) -> str:
-        """What matrices are multiplied in."""
+        """The dtype in which matrices are multiplied."""
         return AMP[self.amp] if self.amp is not None else "float32"
 
     @property
@@ -153,8 +153,8 @@ class Encoder:
             images: transformed, on the model's device.
             blocks: whose output tokens to keep, counted from 0; tokens are taken before any final norm.
             statistics: names of attention statistics, computed in every block.
-            maps: blocks whose [cls] row and centre-patch row over the patches to keep, as they are (not renormalised); there
-                are none without attention.
+            maps: blocks whose [cls] row and centre-patch row over the patches to keep, as they are (not renormalised); ignored
+                for models without attention.
 
         Raises:
             BeyondClsError: [cls] does not pass through the blocks, or a block's attention cannot be seen.
@@ -162,10 +162,10 @@ class Encoder:
         out, prefix = Encoded(), self.layout.n_prefix
         maps = maps if self.attends else ()
         collected: dict[str, list[Tensor]] = {name: [] for name in statistics}
-        of_attention = [name for name in statistics if name in STATISTICS]
-        of_blocks = [name for name in statistics if name in PER_BLOCK]
+        attention_statistics = [name for name in statistics if name in STATISTICS]
+        block_statistics = [name for name in statistics if name in PER_BLOCK]
 
-        def tokens(index: int, x: Tensor) -> None:
+        def keep_tokens(index: int, x: Tensor) -> None:
             x = x.flatten(2).transpose(1, 2) if x.ndim == 4 else x  # [B, D, h, w] -> [B, T, D]
             x = x.to(torch.float32, copy=True)  # the next block works in place in some models
             out.patch[index] = x[:, prefix:]
@@ -174,23 +174,23 @@ class Encoder:
             if self.layout.n_registers:
                 out.registers[index] = x[:, int(self.layout.has_cls) : prefix]
 
-        def attended(index: int, attention: Attention) -> None:
-            for name in of_attention:
+        def on_attention(index: int, attention: Attention) -> None:
+            for name in attention_statistics:
                 collected[name].append(STATISTICS[name](attention))
             if index in maps:
                 out.maps |= {f"{row}/block{index}": values for row, values in attention.maps().items()}
 
-        def branched(residual: Tensor, branch: Tensor) -> None:
-            for name in of_blocks:
+        def on_branch(residual: Tensor, branch: Tensor) -> None:
+            for name in block_statistics:
                 collected[name].append(PER_BLOCK[name](residual.float(), branch.float(), self.layout))
 
         modules: Any = self.model.blocks
-        hooks = [modules[b].register_forward_hook(lambda _m, _i, x, b=b: tokens(b, x)) for b in blocks]
+        hooks = [modules[b].register_forward_hook(lambda _m, _i, x, b=b: keep_tokens(b, x)) for b in blocks]
         try:
-            seen = attended if of_attention or maps else None
+            watcher = on_attention if attention_statistics or maps else None
             with (
-                watched(modules, self.layout, seen, branched if of_blocks else None),
-                self._linear(),  # innermost, so that it does not see the many operations of what watches
+                watched(modules, self.layout, watcher, on_branch if block_statistics else None),
+                self._linear(),  # innermost, so that it does not see the many operations of the watcher
                 self.autocast(images.device.type),
             ):
                 final = self._forward(images.contiguous(memory_format=self._memory_format))
@@ -199,9 +199,9 @@ class Encoder:
                 hook.remove()
         n_tokens = final.flatten(2).shape[2] if final.ndim == 4 else final.shape[1]
         for block, patches in out.patch.items():
-            if self.attends and prefix + patches.shape[1] != n_tokens:  # CaiT and XCiT add [cls] behind these blocks
+            if self.attends and prefix + patches.shape[1] != n_tokens:  # CaiT and XCiT add [cls] after these blocks
                 raise BeyondClsError(
-                    f"{self.name} is no plain ViT: block {block} has {prefix + patches.shape[1]} tokens, "
+                    f"{self.name} is not a plain ViT: block {block} has {prefix + patches.shape[1]} tokens, "
                     f"the output {n_tokens}; choose a vit_*, deit_*, beit* or eva* model"
                 )
         out.statistics = {name: torch.stack(per_block, 1) for name, per_block in collected.items()}  # [B, L, H]
@@ -209,7 +209,7 @@ class Encoder:
 
 
 def input_of(model: nn.Module, transform: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model takes, as timm names it (input_size, mean, std, …): what timm knows of it, and over that `transform`."""
+    """The input of a model in timm's names (input_size, mean, std, …): as timm knows it, except for `transform`."""
     size = getattr(getattr(model, "patch_embed", None), "img_size", None)  # of the arguments, not of the hub's weights
     known = resolve_model_data_config(model, {"input_size": (3, *size)} if size else None)
     return {**known, **transform}

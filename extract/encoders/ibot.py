@@ -18,8 +18,8 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The teacher's backbone: `state_dict` in the files with the backbone only, `teacher` in full checkpoints.
 
     Raises:
-        BeyondClsError: it is a full checkpoint of DINO, whose teacher would fit, or a student's backbone: students alone have
-            an embedding that stands in for masked patches.
+        BeyondClsError: it is a full checkpoint of DINO, whose teacher would fit, or a student's backbone: only students have
+            an embedding for masked patches.
     """
     if LOSS_OF_DINO in content:
         raise BeyondClsError(f"it holds `{LOSS_OF_DINO}`, which DINO writes and iBOT does not; load it as dino-s16 or dino-b16")

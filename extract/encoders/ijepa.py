@@ -15,15 +15,15 @@ ENCODER = "target_encoder"
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The official files hold two networks of this shape; whole images are seen by `target_encoder` alone.
+    """The official files hold two networks of this shape; only `target_encoder` sees whole images.
 
     Raises:
-        BeyondClsError: there is none; tensors at the top don't tell which network they are of.
+        BeyondClsError: it has no `target_encoder`; tensors at the top don't show which network they belong to.
     """
     if ENCODER not in content:
-        found = shorten([str(name) for name in content])
+        keys = shorten([str(name) for name in content])
         raise BeyondClsError(
-            f"the checkpoint of I-JEPA has no `{ENCODER}`; it holds {found or 'nothing'}. Give the full checkpoint, "
+            f"the checkpoint of I-JEPA has no `{ENCODER}`; it holds {keys or 'nothing'}. Give the full checkpoint, "
             "as `encoder`, of the same shape, is another network"
         )
     return unwrapped(content, wrappers=(ENCODER,), prefixes=("module.",))
@@ -31,7 +31,7 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def _ijepa(model: str, file: str, vit: Vit) -> Pretrained:
     weights = f"https://dl.fbaipublicfiles.com/ijepa/{file}.pth.tar"
-    file_of_both = replace(
+    checkpoint = replace(
         vit,
         at="target_encoder/module.",
         names={"cls": None},
@@ -46,7 +46,7 @@ def _ijepa(model: str, file: str, vit: Vit) -> Pretrained:
         transform=IMAGENET,
         labels=False,
         family=MASKED,
-        published=(file_of_both,),
+        published=(checkpoint,),
     )
 
 

@@ -14,11 +14,11 @@ class Listing:
 
     Attributes:
         n_parameters: without classification or projection heads.
-        n_blocks, width: blocks, and channels of the tokens that the last one puts out.
+        n_blocks, width: blocks, and channels of the last block's output.
         block: whose tokens are read, counted from 0.
         n_patches, n_registers, has_cls: the tokens of an image.
         attends: whether it has attention.
-        cls_caution: what to know before its [cls] is probed; empty if nothing.
+        cls_caution: a caution about probing its [cls]; empty if there is none.
     """
 
     n_parameters: int
@@ -33,13 +33,13 @@ class Listing:
 
     @property
     def tokens(self) -> str:
-        """In words: `[cls] + 4 registers + 256`."""
+        """As text: `[cls] + 4 registers + 256`."""
         registers = f"{self.n_registers} registers" if self.n_registers else ""
         return " + ".join(filter(None, ("[cls]" if self.has_cls else "", registers, str(self.n_patches))))
 
 
 def listing_of(entry: Pretrained) -> Listing:
-    """Made and run on torch's meta device, which computes shapes only."""
+    """The counts of an entry, from its model on torch's meta device, which computes shapes only."""
     with torch.device("meta"):
         model = entry.make(entry.model, **entry.arguments).eval()
         out = model.forward_features(torch.zeros(1, *input_of(model, entry.transform)["input_size"]))  # type: ignore[operator]

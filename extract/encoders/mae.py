@@ -8,18 +8,18 @@ from torch import Tensor
 
 from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
 from extract.encoders.published import VIT_B, VIT_H, VIT_L, VIT_S, Vit
-from extract.encoders.weights import unwrapped, without
+from extract.encoders.weights import drop_prefixes, unwrapped
 
 DECODER = ("mask_token", "decoder_")
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The official files hold `model`, with the decoder if they were written by the training script."""
-    return without(unwrapped(content), *DECODER)
+    return drop_prefixes(unwrapped(content), *DECODER)
 
 
 def _mae(model: str, weights: str, vit: Vit) -> Pretrained:
-    alone = replace(vit, at="model/", tells=False)
+    encoder_only = replace(vit, at="model/", tells=False)
     decoder = ("mask_token", "decoder_pos_embed", "decoder_embed.weight", "decoder_blocks.0.norm1.weight", "decoder_pred.bias")
     return Pretrained(
         model,
@@ -30,7 +30,7 @@ def _mae(model: str, weights: str, vit: Vit) -> Pretrained:
         labels=False,
         signs=("decoder_",),
         family=MASKED,
-        published=(alone, replace(alone, dropped=[f"model/{name}" for name in decoder], tells=True)),
+        published=(encoder_only, replace(encoder_only, dropped=[f"model/{name}" for name in decoder], tells=True)),
     )
 
 

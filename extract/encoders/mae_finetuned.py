@@ -28,16 +28,16 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def pooling(content: Mapping[str, Any]) -> dict[str, str]:
-    """How the classifier saw the tokens: their average, which `fc_norm` normalised, or [cls] behind the final norm.
+    """How the classifier saw the tokens: their average, which `fc_norm` normalised, or [cls] after the final norm.
 
     The official files are of the first kind; their tokens were never normalised before pooling, so these encoders have no
-    final norm, as `Encoder.norm` says.
+    final norm (`Encoder.norm`).
     """
     return {"global_pool": "avg" if "fc_norm.weight" in unwrapped(content) else "token"}
 
 
 def _mae(model: str, weights: str, vit: Vit, licence: str = "CC-BY-NC-4.0") -> Pretrained:
-    through_cls = replace(vit, at="model/", dropped=("model/head.weight", "model/head.bias"), tells=False)
+    cls_file = replace(vit, at="model/", dropped=("model/head.weight", "model/head.bias"), tells=False)
     return Pretrained(
         model,
         weights,
@@ -47,7 +47,7 @@ def _mae(model: str, weights: str, vit: Vit, licence: str = "CC-BY-NC-4.0") -> P
         convert=convert,
         transform=IMAGENET,
         family=LABELS,
-        published=(replace(through_cls, names={"norm": "fc_norm"}, pooled=True, tells=True), through_cls),
+        published=(replace(cls_file, names={"norm": "fc_norm"}, pooled=True, tells=True), cls_file),
         signs=("fc_norm.",),  # with the classifier on [cls], files look like those of ViTs that were trained on labels alone
     )
 

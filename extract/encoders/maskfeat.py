@@ -8,15 +8,15 @@ from torch import Tensor
 
 from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
 from extract.encoders.published import VIT_B, VIT_L, Vit
-from extract.encoders.weights import unwrapped, without
+from extract.encoders.weights import drop_prefixes, unwrapped
 
-# The fixed filters of the histograms, and the head that predicts them; the only norm behind the blocks is the head's.
+# The fixed filters of the histograms, and the head that predicts them; the only norm after the blocks is the head's.
 PREDICTION = ("mask_token", "hogs.", "pred_head.")
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """PySlowFast's files hold `model_state`; its MViT without pooling is a plain ViT, and names its tensors as timm does."""
-    return without(unwrapped(content, ("model_state",)), *PREDICTION)
+    return drop_prefixes(unwrapped(content, ("model_state",)), *PREDICTION)
 
 
 def _maskfeat(model: str, file: str, vit: Vit) -> Pretrained:

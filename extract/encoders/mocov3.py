@@ -8,7 +8,7 @@ from torch import Tensor
 
 from extract.encoders.pretrained import IMAGENET, JOINT, Pretrained
 from extract.encoders.published import VIT_B, VIT_S, Vit
-from extract.encoders.weights import names_in, unwrapped, without
+from extract.encoders.weights import drop_prefixes, names_in, unwrapped
 from store import BeyondClsError
 
 PARALLEL, BASE, MOMENTUM = "module.", "base_encoder.", "momentum_encoder."
@@ -18,10 +18,10 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The official files hold three networks; the encoder is `base_encoder`, whose projection head is an MLP.
 
     Its fixed sin-cos positions are in the file as well. Checkpoints of the linear classifier hold the encoder alone, in a
-    parallel module. Others would fit, and run with the number of attention heads that only these encoders have.
+    parallel module. Other ViTs would fit, and run with a number of attention heads that only these encoders have.
 
     Raises:
-        BeyondClsError: it has neither, or the momentum encoder alone, which is another network.
+        BeyondClsError: it has neither prefix, or only the momentum encoder, which is another network.
     """
     names = [name.removeprefix(PARALLEL) for name in names_in(content)]
     if not any(name.startswith(BASE) for name in names):
@@ -33,18 +33,18 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
         if not any(name.startswith(PARALLEL) for name in names_in(content)):
             raise BeyondClsError(
                 f"no name in it begins with `{BASE}` or `{PARALLEL}`, as in files of MoCo v3, so it may be any ViT's, and no "
-                "tensor tells the number of attention heads; give the authors' file, or, if this is its encoder, put the "
+                "tensor shows the number of attention heads; give the authors' file, or, if this is its encoder, put the "
                 f"prefix back: torch.save({{'{BASE}' + name: x for name, x in state.items()}}, 'mocov3.pth')"
             )
-    return without(unwrapped(content, prefixes=(PARALLEL, BASE)), "head.")
+    return drop_prefixes(unwrapped(content, prefixes=(PARALLEL, BASE)), "head.")
 
 
 def _mocov3(model: str, size: str, vit: Vit, **arguments: Any) -> Pretrained:
-    # As the paper's code sees every encoder. MoCo v3's own linear evaluation resizes bilinearly (torchvision's default) instead
-    # of bicubically, to the same 256 pixels: --interpolation bilinear.
+    # Transformed as every encoder is in the paper's code. MoCo v3's own linear evaluation resizes bilinearly (torchvision's
+    # default) instead of bicubically, to the same 256 pixels: --interpolation bilinear.
     weights = f"https://dl.fbaipublicfiles.com/moco-v3/vit-{size}-300ep/vit-{size}-300ep.pth.tar"
     projection = ("head.0.weight", "head.1.weight", "head.1.running_mean", "head.7.num_batches_tracked")
-    whole = replace(
+    full_file = replace(
         vit,
         at="state_dict/module.base_encoder.",
         twins=("state_dict/module.momentum_encoder.",),
@@ -54,7 +54,7 @@ def _mocov3(model: str, size: str, vit: Vit, **arguments: Any) -> Pretrained:
         ),
     )
     classifier = ("state_dict/module.head.weight", "state_dict/module.head.bias")
-    of_linear = replace(vit, at="state_dict/module.", dropped=classifier, tells=False)
+    linear_file = replace(vit, at="state_dict/module.", dropped=classifier, tells=False)
     return Pretrained(
         model,
         weights,
@@ -65,7 +65,7 @@ def _mocov3(model: str, size: str, vit: Vit, **arguments: Any) -> Pretrained:
         labels=False,
         signs=(BASE,),
         family=JOINT,
-        published=(whole, of_linear),
+        published=(full_file, linear_file),
     )
 
 

@@ -1,4 +1,4 @@
-"""What an encoder is before it is loaded: its architecture, where its weights are published, and how to read them."""
+"""An encoder before it is loaded: its architecture, where its weights are published, and how to read them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from extract.encoders.download import download
 from extract.encoders.published import Published
 from extract.encoders.weights import CLASSIFIER, load_strictly, names_in, read_checkpoint, unwrapped
-from extract.encoders.without_attention import described
+from extract.encoders.without_attention import with_encoder_attributes
 from store import BeyondClsError
 from store.format.pretraining import JOINT, LABELS, MASKED
 
@@ -34,28 +34,28 @@ POOLED = (
 
 def timm_model(model: str, pretrained: bool = False, **arguments: Any) -> nn.Module:
     """A model of timm without classification head, randomly initialised unless pretrained."""
-    return described(timm.create_model(model, pretrained=pretrained, **{"num_classes": 0, **arguments}))
+    return with_encoder_attributes(timm.create_model(model, pretrained=pretrained, **{"num_classes": 0, **arguments}))
 
 
 def cls_caution(model: nn.Module) -> str:
-    """What to know before [cls] of a trained model is read; empty where there is nothing, or no [cls].
+    """A caution about reading [cls] of a trained model; empty if there is none, or no [cls].
 
-    A norm behind pooling with weights of its own (`fc_norm`) is that of a classifier of the average.
+    A norm after pooling with its own weights (`fc_norm`) belongs to a classifier of the average.
     """
     norm = getattr(model, "fc_norm", None)
-    behind_pooling = isinstance(norm, nn.Module) and any(True for _ in norm.parameters())
-    return POOLED if behind_pooling and getattr(model, "cls_token", None) is not None else ""
+    after_pooling = isinstance(norm, nn.Module) and any(True for _ in norm.parameters())
+    return POOLED if after_pooling and getattr(model, "cls_token", None) is not None else ""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model with what is known of it.
+    """A model with what is known about it.
 
     Attributes:
         model: with its weights.
         architecture: its name and arguments.
-        assumed: what the file does not say and was taken for granted; empty if nothing.
-        cls_caution: what to know before its [cls] is read; empty if nothing.
+        assumed: what the file does not show and was assumed; empty if nothing.
+        cls_caution: a caution about reading its [cls]; empty if there is none.
     """
 
     model: nn.Module
@@ -66,7 +66,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """An encoder that can be had by its name.
+    """An encoder that can be loaded by its name.
 
     Attributes:
         model: name of the architecture, of timm unless `make` says otherwise.
@@ -74,21 +74,21 @@ class Pretrained:
             repository, or, after "see ", the page from which a user has to fetch them.
         licence: of the weights.
         arguments: of the architecture (img_size, …).
-        arguments_of: content of the published checkpoint -> arguments that it decides, over those above; for architectures
-            that were published in variants.
-        make: `make(model, **arguments)` gives the model, randomly initialised.
+        arguments_of: content of the published checkpoint -> arguments that it determines, which replace those above; for
+            architectures that were published in variants.
+        make: `make(model, **arguments)` returns the model, randomly initialised.
         convert: content of the published checkpoint -> state dict of that model, which must fit exactly. It drops, by name,
-            what is no part of the encoder (decoders, projection heads), and nothing else.
-        transform: what differs from the transform that timm knows for the model: mean, std, crop_pct, interpolation, …
-        block: whose tokens are read unless the user says otherwise; counted from 0, negative from the end.
+            tensors that do not belong to the encoder (decoders, projection heads), and nothing else.
+        transform: values that replace those that timm knows for the model: mean, std, crop_pct, interpolation, …
+        block: whose tokens are read by default; counted from 0, negative from the end.
         digest: SHA-256 of the published file, hexadecimal, where known.
         seed: random weights from this seed, instead of published ones.
         note: what a user should know, for `beyondcls encoders`.
-        labels: False if it was trained without labels; a file with a classifier is of another training then, and refused.
-        family: how it was trained, `MASKED`, `JOINT` or `LABELS`; empty where it was not, or by several of them.
-        signs: what names in files of this training begin with, or a part of them behind a dot, and in files of no other that
-            fits. A local file without any of them is loaded with a word on that. None where whatever fits is of this training.
-        published: the files that are published of it, or that its training writes: what the contract of encoders goes by.
+        labels: False if it was trained without labels; a file with a classifier is then refused.
+        family: how it was trained, `MASKED`, `JOINT` or `LABELS`; empty where it was not trained, or several apply.
+        signs: prefixes of names, or of parts of names after a dot, in files of this training and in no other files that fit. A
+            local file without any of them is loaded with a warning. None where every file that fits is of this training.
+        published: the files that are published for it, or that its training writes; the contract of encoders tests them.
     """
 
     model: str
@@ -116,13 +116,13 @@ class Pretrained:
         Args:
             checkpoint: local file; the published weights otherwise.
             random_seed: random weights from this seed instead.
-            arguments: of the architecture, over those of this entry.
+            arguments: of the architecture, instead of those of this entry.
 
         Raises:
-            BeyondClsError: a checkpoint that does not fit, or published weights that cannot be had.
+            BeyondClsError: a checkpoint that does not fit, or published weights that cannot be fetched.
         """
-        given = arguments or {}
-        arguments = {**self.arguments, **given}
+        user_arguments = arguments or {}
+        arguments = {**self.arguments, **user_arguments}
         if random_seed is None and checkpoint is None:
             random_seed = self.seed
         if random_seed is not None:
@@ -135,18 +135,18 @@ class Pretrained:
         file = Path(checkpoint) if checkpoint is not None else self._published()
         content = read_checkpoint(file)
         try:
-            state, found = self.read(content)
+            state, file_arguments = self.read(content)
         except BeyondClsError as error:
             raise BeyondClsError(f"{file}: {error}") from error
-        arguments = {**self.arguments, **found, **given}
+        arguments = {**self.arguments, **file_arguments, **user_arguments}
         model = self.make(self.model, **arguments)
         load_strictly(model, state, f"{file} (for {self.model})")
-        told = checkpoint is None or self.is_told_by(content)
-        assumed = "" if told else f"no name in {file} tells how it was trained, and it is taken for what it was called"
+        confirmed = checkpoint is None or self.is_confirmed_by(content)
+        assumed = "" if confirmed else f"no name in {file} shows how it was trained, so its name is taken at its word"
         return Loaded(model, self._described(arguments), assumed, cls_caution(model))
 
     def read(self, content: Mapping[str, Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
-        """State dict of the model, and arguments that the content of a checkpoint decides.
+        """State dict of the model, and arguments that the content of a checkpoint determines.
 
         Raises:
             BeyondClsError: names in it show that it is of another training.
@@ -156,13 +156,13 @@ class Pretrained:
         if classifier and not self.labels:
             raise BeyondClsError(
                 f"it has a classifier ({', '.join(classifier)}), so it was trained on labels, expected a file of training "
-                "without labels; name the encoder that it is of (mae-ft-*, deit-*, …: `beyondcls encoders` lists them), or "
+                "without labels; name its encoder (mae-ft-*, deit-*, …: `beyondcls encoders` lists them), or "
                 f"give a name of your own with --model {self.model}"
             )
         return state, self.arguments_of(content)
 
-    def is_told_by(self, content: Mapping[str, Any]) -> bool:
-        """Whether some name in the content of a checkpoint that fits shows that it is of this training."""
+    def is_confirmed_by(self, content: Mapping[str, Any]) -> bool:
+        """Whether a name in the content of a checkpoint that fits shows that it comes from this training."""
         return self.signs is None or any(f".{sign}" in f".{name}" for name in names_in(content) for sign in self.signs)
 
     def _described(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class Pretrained:
 def _from_timm(name: str, arguments: Mapping[str, Any]) -> nn.Module:
     try:
         return timm_model(name, pretrained=True, **arguments)
-    except Exception as error:  # the hub's client raises many kinds; all mean that there are no weights
+    except Exception as error:  # the hub's client raises many kinds; all mean that no weights were fetched
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BeyondClsError(
             f"no weights for {name!r} from the hub ({reason}); check the name and the connection, or give --checkpoint FILE"

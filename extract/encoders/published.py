@@ -1,8 +1,8 @@
-"""The files that authors publish: where their tensors are, how they are called, and which computation they are for.
+"""The files that authors publish: where their tensors are, what they are called, and which computation they are for.
 
-An entry of the registry declares its files beside its converter, which never reads the declaration: by it
-tests/contracts/test_encoders.py writes such files with random values, loads them under the entry's name, and compares what the
-encoder gives with a plain computation on the authors' names.
+An entry of the registry declares its files beside its converter, which never reads the declaration. From it
+tests/contracts/test_encoders.py writes such files with random values, loads them under the entry's name, and compares the
+encoder's output with a plain computation on the authors' names.
 """
 
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
-# Of a plain ViT, by what they are for; `block` comes before the names of what is in a block.
+# Names in a plain ViT, by role; `block` is the prefix of the names in a block.
 NAMES: dict[str, str | None] = {
     "cls": "cls_token",
     "positions": "pos_embed",
@@ -24,9 +24,9 @@ NAMES: dict[str, str | None] = {
     "fc2": "mlp.fc2",
     "norm": "norm",
 }
-# All that a ViT may have. D: width of tokens, d: of an attention head, M: between the layers of the MLP, I: of what the first
-# of them puts out, S: between those that mix tokens; P: pixels of a patch, N: positions, R: registers, T: patches, H: heads,
-# O: offsets between patches and [cls], F: periods of the rotation.
+# All tensors that a ViT may have. D: width of tokens, d: of an attention head, M: between the layers of the MLP, I: of the
+# output of the first of them, S: between those that mix tokens; P: pixels of a patch, N: positions, R: registers, T: patches,
+# H: heads, O: offsets between patches and [cls], F: periods of the rotation.
 OUTSIDE = {
     "cls": "1 1 D",
     "registers": "1 R D",
@@ -44,7 +44,7 @@ INSIDE = {
     "qkv.weight": "3D D",
     "qkv.bias": "3D",
     "mask": "3D",  # of that bias
-    **{f"{part}.{what}": shape for part in "qkv" for what, shape in (("weight", "D D"), ("bias", "D"))},  # one by one
+    **{f"{part}.{kind}": shape for part in "qkv" for kind, shape in (("weight", "D D"), ("bias", "D"))},  # one by one
     "tables": "O H",  # of biases of attention, for one block
     "frequencies": "2 d",  # of rotary positions, by row and column
     "proj.weight": "D D",
@@ -79,11 +79,11 @@ class Published(ABC):
     """A file with the tensors of one encoder.
 
     Attributes:
-        at: where they are: keys of dictionaries from the top, each with "/" behind it, then what their names begin with;
+        at: where they are: keys of dictionaries from the top, each followed by "/", then the prefix of their names;
             "model/encoder." is `content["model"]["encoder.…"]`.
-        dropped: tensors that are no part of the encoder, from the top, whose shapes don't matter; `{}` is every block.
-        twins: where networks of the same names and shapes are that are not the encoder, as `at`.
-        tells: whether names in the file say how it was trained.
+        dropped: tensors that do not belong to the encoder, from the top, whose shapes don't matter; `{}` is every block.
+        twins: where other networks with the same names and shapes are, as `at`.
+        tells: whether names in the file show how it was trained.
         side: of the square images, in pixels.
         eps: of its norms.
     """
@@ -98,35 +98,35 @@ class Published(ABC):
     @property
     @abstractmethod
     def output(self) -> tuple[int, int, int]:
-        """Blocks, patches and width of what the last block puts out."""
+        """Blocks, patches and width of the last block's output."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Part]:
-        """Those of the encoder, by their names behind `at`."""
+        """Tensors of the encoder, by their names after `at`."""
 
     @abstractmethod
     def smaller(self) -> tuple[Self, dict[str, Any]]:
-        """A file that takes no time to compute with, and the arguments by which the entry's architecture is as small."""
+        """A file that takes no time to compute with, and the arguments that make the entry's architecture as small."""
 
 
 @dataclass(frozen=True)
 class Vit(Published):
-    """A file of a ViT: a plain one with [cls] and learnt positions, unless said otherwise.
+    """A file of a ViT: a plain one with [cls] and learnt positions by default.
 
     Attributes:
         width, depth, heads: of its tokens, blocks, and attention heads.
         patch: side of a patch, in pixels.
-        names: of its tensors, where they differ from `NAMES`; None for those that it has not, more for those that it has
+        names: of its tensors, where they differ from `NAMES`; None for those that it lacks, more for those that it has
             besides ("scale1" and "scale2" of LayerScale, "registers", "q", "k" and "v" in place of "qkv", …: `OUTSIDE`,
-            `INSIDE`). One of a layer stands for its weight and bias; "qkv.bias" is of the bias alone.
+            `INSIDE`). The name of a layer stands for its weight and bias; "qkv.bias" names the bias alone.
         n_registers: between [cls] and patches, without positions.
         cls_position: whether the first position is that of [cls].
         learnt_at: side of the images that positions were learnt for, in pixels; `side` by default.
         hidden: width between the layers of the MLP; four times that of tokens by default.
-        swiglu: the MLP's first layer puts out a gate, which silu bends, and what it is multiplied with.
-        biases: whether norms and layers of the blocks have any; "names" may take single ones away.
+        swiglu: the MLP's first layer gives a gate, to which silu is applied, and the values that it multiplies.
+        biases: whether norms and layers of the blocks have any; `names` may remove single ones.
         rms: norms divide by the root mean square, and subtract no mean.
-        pooled: the last norm is behind pooling; tokens are never normalised.
+        pooled: the last norm is after pooling; tokens are never normalised.
         sizes: arguments of the architecture that are its `width`, `depth` and `side`, by these names; fewer if some are fixed.
     """
 
@@ -161,29 +161,29 @@ class Vit(Published):
         return self.depth, self.grid**2, self.width
 
     def name(self, role: str, block: int | None = None) -> str | None:
-        """Of a tensor, behind `at`; None if there is none.
+        """The name of a tensor, after `at`; None if the file lacks it.
 
         Args:
-            role: a key of `OUTSIDE`, or of `INSIDE` for that of a block.
+            role: a key of `OUTSIDE`, or of `INSIDE` for a tensor of a block.
             block: counted from 0.
         """
         names = {**NAMES, **self.names}
         layer, dot, kind = role.partition(".")
-        of_layer = names.get(layer)
-        name = names.get(role, of_layer and f"{of_layer}{dot}{kind}")
+        layer_name = names.get(layer)
+        name = names.get(role, layer_name and f"{layer_name}{dot}{kind}")
         if name is None or block is None:
             return name
         return None if kind == "bias" and not self.biases else f"{names['block']}{name}".format(block)
 
     def tensors(self) -> dict[str, Part]:
-        of_block = [(role, shape, block) for block in range(self.depth) for role, shape in INSIDE.items()]
-        parts = [*((role, shape, None) for role, shape in OUTSIDE.items()), *of_block]
+        block_parts = [(role, shape, block) for block in range(self.depth) for role, shape in INSIDE.items()]
+        parts = [*((role, shape, None) for role, shape in OUTSIDE.items()), *block_parts]
         return {
             name: Part(role, self._shape(shape)) for role, shape, block in parts if (name := self.name(role, block)) is not None
         }
 
     def smaller(self) -> tuple[Self, dict[str, Any]]:
-        """Two blocks, 8 channels in each attention head, 5 x 5 patches; of these what can be chosen."""
+        """Two blocks, 8 channels in each attention head, 5 x 5 patches; where the architecture leaves the choice."""
         every = {"width": 8 * self.heads, "depth": 2, "side": 5 * self.patch}
         small: dict[str, Any] = {size: value for size, value in every.items() if size in self.sizes}
         hidden = self.hidden and self.hidden * small.get("width", self.width) // self.width
@@ -210,5 +210,5 @@ class Vit(Published):
         return tuple(values[letter] if letter in values else int(letter) for letter in letters.split())
 
 
-# Of the usual sizes, at 224 pixels.
+# The usual sizes, at 224 pixels.
 VIT_S, VIT_B, VIT_L, VIT_H = Vit(384, 12, 6), Vit(768, 12, 12), Vit(1024, 24, 16), Vit(1280, 32, 16, patch=14)

@@ -10,7 +10,7 @@ from store import BeyondClsError
 
 SHARED = "rel_pos_bias.relative_position_bias_table"
 INDEX = "relative_position_index"
-# What BEiT's files call what a plain ViT has not, or calls otherwise; keys have no bias.
+# Names in BEiT's files of tensors that a plain ViT lacks or names differently; keys have no bias.
 NAMES = {
     "positions": None,
     "qkv.bias": None,
@@ -23,23 +23,23 @@ OF_ALL, OF_EACH = {"table": SHARED}, {"tables": "attn.relative_position_bias_tab
 
 
 def per_block(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """With a table of biases in every block, as timm's BEiT has it: one that all blocks share is repeated.
+    """The tensors with a table of biases in every block, as timm's BEiT has it: one that all blocks share is repeated.
 
-    Index buffers are left out. timm computes its own; the file's must say the same, or its table has another order.
+    Index buffers are left out. timm computes its own; the file's must be equal, or its table has another order.
 
     Raises:
-        BeyondClsError: an index says something else.
+        BeyondClsError: an index is different.
     """
     for name, value in state.items():
         if name.endswith(INDEX) and not torch.equal(value, table_index(int((len(value) - 1) ** 0.5))):
             raise BeyondClsError(
-                f"{name} {list(value.shape)} is not BEiT's order of a square grid behind [cls]; its table would be misread"
+                f"{name} {list(value.shape)} is not BEiT's order of a square grid after [cls]; its table would be misread"
             )
     blocks = {name.split(".")[1] for name in state if name.startswith("blocks.")}
-    kept = {name: value for name, value in state.items() if not name.endswith(INDEX) and name != SHARED}
+    tensors = {name: value for name, value in state.items() if not name.endswith(INDEX) and name != SHARED}
     if SHARED not in state:
-        return kept
-    return kept | {f"blocks.{block}.attn.relative_position_bias_table": state[SHARED] for block in blocks}
+        return tensors
+    return tensors | {f"blocks.{block}.attn.relative_position_bias_table": state[SHARED] for block in blocks}
 
 
 def table_index(side: int) -> Int[Tensor, "N N"]:

@@ -9,21 +9,21 @@ from torch import Tensor
 from extract.encoders.pretrained import IMAGENET, LABELS, MASKED, Pretrained
 from extract.encoders.published import VIT_B
 from extract.encoders.relative_position import NAMES, OF_ALL, OF_EACH, per_block
-from extract.encoders.weights import unwrapped, without
+from extract.encoders.weights import drop_prefixes, unwrapped
 from store import BeyondClsError
 
 ENCODER = "encoder."
 OF_SIMMIM = ("config", "max_accuracy")  # what its training script writes beside `model`
-OF_BEIT = "args"  # BEiT's
+OF_BEIT = "args"  # what BEiT's writes
 DECODER = ("decoder.", "encoder.mask_token")
 
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The official files hold `model`: `encoder.*`, whose blocks share one table of position biases, beside `decoder.*`.
 
-    After fine-tuning the encoder stands alone, with a table in every block.
+    After fine-tuning there is only the encoder, with a table in every block.
     """
-    state = without(unwrapped(content), *DECODER)
+    state = drop_prefixes(unwrapped(content), *DECODER)
     return per_block({name.removeprefix(ENCODER): value for name, value in state.items()})
 
 
@@ -41,11 +41,11 @@ def convert_finetuned(content: Mapping[str, Any]) -> dict[str, Tensor]:
     return convert(content)
 
 
-def _simmim(weights: str, pooling: str, block: int, **told: Any) -> Pretrained:
+def _simmim(weights: str, pooling: str, block: int, **fields: Any) -> Pretrained:
     # The architecture is BEiT's: no absolute positions, LayerScale, no bias of keys.
     page = f"see {weights} (linked from https://github.com/microsoft/SimMIM)"
     arguments = {"global_pool": pooling}
-    return Pretrained("beit_base_patch16_224", page, "MIT", arguments, transform=IMAGENET, block=block, **told)
+    return Pretrained("beit_base_patch16_224", page, "MIT", arguments, transform=IMAGENET, block=block, **fields)
 
 
 DRIVE = "https://drive.google.com/file/d"

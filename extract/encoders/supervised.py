@@ -33,8 +33,8 @@ def _augreg(model: str, vit: Vit) -> Pretrained:
     )
 
 
-# Classifiers, which are dropped, were on [cls]; both families saw ImageNet-1K alone, without distillation. No name tells their
-# files from one another, or from those of an MAE that was fine-tuned through [cls].
+# Classifiers, which are dropped, were on [cls]; both families saw ImageNet-1K alone, without distillation. No name sets their
+# files apart from one another, or from those of an MAE that was fine-tuned through [cls].
 ENCODERS = {
     "deit-s16": _deit("deit_small_patch16_224", "deit_small_patch16_224-cd65a155", VIT_S),
     "deit-b16": _deit("deit_base_patch16_224", "deit_base_patch16_224-b5f2ef4d", VIT_B),

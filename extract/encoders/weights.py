@@ -18,21 +18,21 @@ from torch import Tensor, nn
 from store import BeyondClsError
 
 WRAPPERS = ("model", "state_dict")
-# Of the classification head, which is no part of the encoder.
+# Names of the classification head, which does not belong to the encoder.
 CLASSIFIER = ("head.weight", "head.bias", "head.fc.weight", "head.fc.bias")
 
 
 def _number(dtype: np.dtype, data: bytes) -> np.generic:
-    """A number of numpy from its bytes; raises for objects, whose bytes would be trusted otherwise."""
+    """A number of numpy from its bytes; raises for objects, whose bytes must not be trusted."""
     return np.frombuffer(data, dtype)[0]
 
 
 def _path(*parts: object) -> str:
-    """A path, as text: its class is none of this machine's, and nothing is opened."""
+    """A path, as text: it may come from another system, and nothing is opened."""
     return "/".join(map(str, parts)).replace("//", "/")
 
 
-# What training scripts leave beside the weights, and what to read it as: plain data, no code. Schedules leave learning rates
+# What training scripts leave beside the weights, and how it is read: as plain data, no code. Schedules leave learning rates
 # as numbers of numpy in an optimizer's state; files of numpy 1 say `core` where those of numpy 2 say `_core`. Launchers of
 # clusters (submitit) leave folders in `args`, which Python 3.13 names by another module than Pythons before and after it.
 PATHS = ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")
@@ -50,7 +50,7 @@ BESIDE: list[Any] = [
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
     """Content of a .safetensors file or of a torch checkpoint. Never unpickles code (`weights_only=True`).
 
-    Options that argparse or yacs left beside the weights, paths among them, and numbers that numpy left there, are read as
+    Options that argparse or yacs left beside the weights, including paths, and numbers of numpy, are read as
     plain data.
 
     Raises:
@@ -80,7 +80,7 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
 
 
 def _refusal(path: Path, message: str) -> str:
-    """In place of torch's message, which advises to switch the safety off."""
+    """Replaces torch's message, which advises to switch the safety off."""
     kind = re.search(r"(?:GLOBAL|but got) (?:<class ')?([\w.]+)", message)
     if "Unsupported operand" in message:
         return (
@@ -88,13 +88,13 @@ def _refusal(path: Path, message: str) -> str:
             "or a .safetensors file by another name?"
         )
     if "TorchScript" in message:
-        what = "is a TorchScript archive, which holds code,"
+        state = "is a TorchScript archive, which holds code,"
     elif ".tar" in message:
-        what = "has the .tar format of old torch"
+        state = "has the .tar format of old torch"
     else:
-        what = f"holds more than tensors, a {kind[1]}," if kind else "holds more than tensors"
+        state = f"holds more than tensors, a {kind[1]}," if kind else "holds more than tensors"
     return (
-        f"{path} {what} and is not loaded, as that could run code; load it once where you trust its source, save its tensors "
+        f"{path} {state} and is not loaded, as that could run code; load it once where you trust its source, save its tensors "
         "alone, and give that file: torch.save({'model': content['model']}, 'tensors.pth'), with the key that holds them"
     )
 
@@ -102,15 +102,15 @@ def _refusal(path: Path, message: str) -> str:
 def unwrapped(
     content: Mapping[str, Any], wrappers: Sequence[str] = WRAPPERS, prefixes: Sequence[str] = ()
 ) -> dict[str, Tensor]:
-    """Tensors by name: those in the first of `wrappers` that is there, or else at the top.
+    """Tensors by name: those in the first of `wrappers` that the content has, or else at the top.
 
     Args:
         content: of a checkpoint.
         wrappers: keys whose value may be the state dict.
-        prefixes: what names may begin with, taken off in this order; of a prefix that any name has, only those names count.
+        prefixes: of names, removed in this order; if any name has a prefix, only names with it count.
 
     Raises:
-        BeyondClsError: there is no dictionary of tensors.
+        BeyondClsError: no dictionary of tensors is in it.
     """
     state: Any = next((content[name] for name in wrappers if isinstance(content.get(name), dict)), content)
     for prefix in prefixes:
@@ -118,8 +118,8 @@ def unwrapped(
             state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     if not state or not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items()):
         places = ", ".join(["at the top", *(f"in {name!r}" for name in wrappers)])
-        found = shorten([str(name) for name in content])
-        raise BeyondClsError(f"the checkpoint holds no dictionary of tensors {places}; it holds {found or 'nothing'}")
+        keys = shorten([str(name) for name in content])
+        raise BeyondClsError(f"the checkpoint holds no dictionary of tensors {places}; it holds {keys or 'nothing'}")
     return dict(state)
 
 
@@ -129,7 +129,7 @@ def names_in(content: Mapping[str, Any]) -> list[str]:
     return [name for name in (*content, *inside) if isinstance(name, str)]
 
 
-def without(state: Mapping[str, Tensor], *prefixes: str) -> dict[str, Tensor]:
+def drop_prefixes(state: Mapping[str, Tensor], *prefixes: str) -> dict[str, Tensor]:
     """The tensors whose names begin with none of `prefixes`."""
     return {name: value for name, value in state.items() if not name.startswith(prefixes)}
 
@@ -138,7 +138,7 @@ def load_strictly(model: nn.Module, state: Mapping[str, Tensor], source: str) ->
     """Put `state` into `model` as float32.
 
     Raises:
-        BeyondClsError: names the keys that are missing, unexpected, of another shape, or whose values are not finite.
+        BeyondClsError: the message names keys that are missing, unexpected, of another shape, or whose values are not finite.
     """
     state = {k: v for k, v in state.items() if k not in CLASSIFIER}
     expected = model.state_dict()
@@ -149,8 +149,8 @@ def load_strictly(model: nn.Module, state: Mapping[str, Tensor], source: str) ->
         if state[k].shape != expected[k].shape
     ]
     problems = [
-        f"{what}: {shorten(keys)}"
-        for what, keys in (("missing", missing), ("unexpected", unexpected), ("other shape", shapes))
+        f"{kind}: {shorten(keys)}"
+        for kind, keys in (("missing", missing), ("unexpected", unexpected), ("other shape", shapes))
         if keys
     ]
     if problems:

@@ -1,18 +1,18 @@
-"""timm's models without attention, made to say what an `Encoder` asks of its model."""
+"""timm's models without attention, with the attributes that an `Encoder` expects of its model."""
 
 from timm.models.convnext import ConvNeXt
 from timm.models.mlp_mixer import MlpMixer
 from torch import nn
 
-# What timm calls otherwise: `blocks` put out tokens or feature maps, `patch_embed` knows the image size.
+# What timm names differently: `blocks` give tokens or feature maps, `patch_embed` knows the image size.
 NAMES: dict[type[nn.Module], dict[str, str]] = {
     ConvNeXt: {"blocks": "stages"},
     MlpMixer: {"patch_embed": "stem"},
 }
 
 
-def described(model: nn.Module) -> nn.Module:
-    """The same model; one of these kinds also says that it has no attention and that all of its tokens are patches."""
+def with_encoder_attributes(model: nn.Module) -> nn.Module:
+    """The same model; one of these kinds also gets attributes for no attention and for tokens that are all patches."""
     for kind, names in NAMES.items():
         if isinstance(model, kind):
             # Beside torch's registry of submodules, so that no tensor gets a second name.

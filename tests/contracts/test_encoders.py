@@ -104,7 +104,7 @@ class TestEntry:
             if file in entry.published or entry.seed is not None or not is_taken(taker, key):
                 continue
             assert not file.tells, f"{key[0]} is loaded as {taker}"
-            assert not entry.is_told_by(full(key)), f"{key[0]} is loaded as {taker} without a word: give its `signs`"
+            assert not entry.is_confirmed_by(full(key)), f"{key[0]} is loaded as {taker} without a word: give its `signs`"
             assert file.heads in [theirs.heads for theirs in entry.published], f"{taker} has other attention heads"
 
 
@@ -117,7 +117,7 @@ class TestFullSize:
 
     def test_tells_how_it_was_trained(self, key: Key) -> None:
         entry, file = of(key)
-        assert entry.is_told_by(full(key)) == (file.tells or entry.seed is not None)
+        assert entry.is_confirmed_by(full(key)) == (file.tells or entry.seed is not None)
 
 
 def eps_of(model: nn.Module) -> set[float | None]:

@@ -153,7 +153,7 @@ def test_what_is_known_by_now_is_written_down_by_an_update_and_nothing_is_comput
     stays = run(Pretraining(JOINT))
     assert stays.attributes["family"] == ""
     assert len(said) == 1
-    assert said[0].startswith(f"{before.where} says that its encoder was trained thus: not known, or several; now it is: joint")
+    assert said[0].startswith(f"{before.where} records this training of its encoder: not known, or several; now it is: joint")
     assert said[0].endswith("It stays as it is; --update writes this down")
     monkeypatch.setattr("extract.run.Units.compute", lambda self, units: (unit for unit in units if units is None))
     after = run(Pretraining(JOINT), existing="update")

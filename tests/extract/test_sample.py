@@ -122,7 +122,7 @@ def without_positions(patch: Patch) -> None:
 
 
 def other_temperature(patch: Patch) -> None:
-    before = Attention.of.__func__  # type: ignore[attr-defined]
+    before = Attention.from_logits.__func__  # type: ignore[attr-defined]
     patch.setattr(
         Attention, "of", classmethod(lambda cls, logits, *given, **named: before(cls, logits * 1.01, *given, **named))
     )

@@ -210,7 +210,7 @@ class TestSource:
         small = as_older(made(tmp_path / "small", images=images.part(range(60, 20, -1))), tmp_path / "older")
         computed(tmp_path / "f", existing="refuse", source=small)
         assert files(tmp_path / "f") == whole()
-        with pytest.raises(StoreError, match="older has no digests of its images, as sets of today have, and they are"):
+        with pytest.raises(StoreError, match="older has no digests of its images, as current sets have, and they are"):
             run(tmp_path / "g", images=images.part(range(30)), source=small)
 
     def test_another_encoder(self, run: Run, made: Run, whole: Whole, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
 from extract.encoders.published import Vit
-from extract.encoders.weights import unwrapped, without
+from extract.encoders.weights import drop_prefixes, unwrapped
 
 RENAMED = {
     "encoder.": "",
@@ -27,7 +27,7 @@ RENAMED = {
 
 def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The file holds `network`: `encoder.*` and `decoder.*`."""
-    state = without(unwrapped(content, ("network",)), "decoder.", "encoder.mask")
+    state = drop_prefixes(unwrapped(content, ("network",)), "decoder.", "encoder.mask")
     for old, new in RENAMED.items():
         state = {name.replace(old, new): value for name, value in state.items()}
     return state

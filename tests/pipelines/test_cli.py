@@ -124,7 +124,7 @@ def test_extraction_from_a_file_says_what_it_assumes_and_what_cls_holds(beyondcl
     params.write_text(f"encoders: {{ft: {{model: simmim-ft-b16, checkpoint: {tmp_path}/w.pth, arguments: {small}}}}}\n")
     places = ("--data", some_images(tmp_path), "--out", tmp_path / "f", "--params", params)
     said = beyondcls("extract", "--encoder", "ft", *places)
-    assert f"note: ft: no name in {tmp_path}/w.pth tells how it was trained" in said
+    assert f"note: ft: no name in {tmp_path}/w.pth shows how it was trained" in said
     assert "note: ft: fine-tuned through the average of its patch tokens, not through [cls]" in said
     assert FeatureStore.open(tmp_path / "f").attributes["cls_caution"] in said
 

@@ -33,7 +33,7 @@ def random_attention(layout: TokenLayout, seed: int = 0, n_patches: int = T) -> 
 
 def statistic(name: str, attention: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
     """Of an attention map [B, H, N, N] whose rows sum to 1."""
-    return STATISTICS[name](Attention.of(attention.log2(), layout, bounded=True))
+    return STATISTICS[name](Attention.from_logits(attention.log2(), layout, bounded=True))
 
 
 @pytest.mark.parametrize(("name", "layout"), CASES)
@@ -206,7 +206,7 @@ def test_logits_that_are_far_apart() -> None:
     logits = 30 * torch.randn(4, 2, 60, 60, generator=torch.Generator().manual_seed(0))
     p = logits.double()[..., 1:].softmax(-1)
     exact = -(p * p.log()).nan_to_num().sum(-1)[:, :, 0]
-    given = STATISTICS["cls_patch_entropy"](Attention.of((logits + 200) * math.log2(math.e), LAYOUTS["cls"]))
+    given = STATISTICS["cls_patch_entropy"](Attention.from_logits((logits + 200) * math.log2(math.e), LAYOUTS["cls"]))
     assert exact.min() < 0.01
     torch.testing.assert_close(given.double(), exact, rtol=0, atol=5e-6)
 

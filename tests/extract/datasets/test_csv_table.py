@@ -85,13 +85,13 @@ def test_no_path_leads_out_of_the_folder(path: str, tmp_path: Path) -> None:
         (["id,path,label,labels", "1,a.jpg,0,0"], "expected one of the columns label and labels"),
         (["id,path,label"], "no row below the header"),
         ([], "no column id, path among"),
-        (["id,path,label", "1,a.jpg"], "row 2 has not as many values as the header"),
-        (["id,path,label", "1,a.jpg,0,9"], "row 2 has not as many values as the header"),
+        (["id,path,label", "1,a.jpg"], "row 2 has more or fewer values than the header"),
+        (["id,path,label", "1,a.jpg,0,9"], "row 2 has more or fewer values than the header"),
         (["id,path,label", "1,a.jpg,0", ",c.jpg,0"], "row 3 has no id"),
-        (["id,path,label,boxes", "1,a.jpg,0,1 2 3"], r"row 2: box '1 2 3' has not four numbers x0 y0 x1 y1"),
+        (["id,path,label,boxes", "1,a.jpg,0,1 2 3"], r"row 2: box '1 2 3' does not have four numbers x0 y0 x1 y1"),
         (["id,path,label,boxes", "1,a.jpg,0,1 2 3 x"], r"row 2: could not convert string to float: 'x'"),
         (["id,path,label", '1,a.jpg,"0'], "not as expected .*unexpected end of data"),
-        (["id,path,label", "1,a.jpg,0", "1,c.jpg,0"], "id '1' stands twice"),
+        (["id,path,label", "1,a.jpg,0", "1,c.jpg,0"], "id '1' appears twice"),
     ],
 )
 def test_damaged_table(lines: list[str], message: str, tmp_path: Path) -> None:
@@ -101,5 +101,5 @@ def test_damaged_table(lines: list[str], message: str, tmp_path: Path) -> None:
 
 def test_label_that_no_class_is_called(tmp_path: Path) -> None:
     source = table(tmp_path, "id,path,label", "1,a.jpg,cat", "2,c.jpg,bee")
-    with pytest.raises(DataError, match=r"images\.csv, row 3: label 'bee' is no number, and no class of that name is known"):
+    with pytest.raises(DataError, match=r"images\.csv, row 3: label 'bee' is not a number, and no class of that name is known"):
         open_images(source, classes=write_text(tmp_path / "names.txt", "cat"))

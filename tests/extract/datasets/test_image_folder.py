@@ -54,5 +54,5 @@ def test_loose_image_is_kept_and_named(tmp_path: Path) -> None:
 def test_same_name_in_two_formats(tmp_path: Path) -> None:
     write_file(tmp_path / "ape" / "0.png", picture(0))
     write_file(tmp_path / "ape" / "0.jpg", picture(0, "jpeg"))
-    with pytest.raises(DataError, match=r"id 'ape/0' stands twice, in .*0\.jpg and .*0\.png"):
+    with pytest.raises(DataError, match=r"id 'ape/0' appears twice, in .*0\.jpg and .*0\.png"):
         open_images(str(tmp_path))

@@ -121,7 +121,7 @@ def sample(key: str, label: int | None = 0, problem: str | None = None) -> Sampl
 
 
 def test_ids_are_unique() -> None:
-    message = r"id 'x' stands twice, in a\.tar and a\.tar; ids must be unique"
+    message = r"id 'x' appears twice, in a\.tar and a\.tar; ids must be unique"
     with pytest.raises(DataError, match=message):
         ImageSet("a.tar", [sample("x"), sample("y"), sample("x")])
 

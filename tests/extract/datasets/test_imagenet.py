@@ -132,7 +132,7 @@ class TestBoxes:
 
     def test_xml_in_an_encoding_that_would_hide_one(self, tmp_path: Path) -> None:
         content = '<?xml version="1.0" encoding="utf-16"?><!DOCTYPE a>' + annotation()
-        with pytest.raises(DataError, match=r"a\.xml is no UTF-8 text"):
+        with pytest.raises(DataError, match=r"a\.xml is not UTF-8 text"):
             read_xml(write_file(tmp_path / "a.xml", content.encode("utf-16")))
 
     @pytest.mark.parametrize(
@@ -158,13 +158,13 @@ class TestDamaged:
 
     def test_nothing_tells_the_classes_of_val(self, tmp_path: Path) -> None:
         mapping(flat_val(tmp_path))
-        with pytest.raises(DataError, match=r"nothing tells the class of .*00000001\.JPEG; put LOC_val_solution\.csv, "):
+        with pytest.raises(DataError, match=r"no file gives the class of .*00000001\.JPEG; put LOC_val_solution\.csv, "):
             open_images(str(tmp_path), split="val")
 
     def test_nothing_tells_the_classes(self, tmp_path: Path) -> None:
         solution(flat_val(tmp_path), *ROWS)
         write_file(tmp_path / "meta.bin", b"")
-        with pytest.raises(DataError, match=r"nothing tells the classes of .*val; put LOC_synset_mapping\.txt or "):
+        with pytest.raises(DataError, match=r"no file gives the classes of .*val; put LOC_synset_mapping\.txt or "):
             open_images(str(tmp_path), split="val")
 
     def test_image_that_the_ground_truth_lacks(self, tmp_path: Path) -> None:
@@ -183,5 +183,5 @@ class TestDamaged:
     def test_folder_of_a_class_that_is_none(self, tmp_path: Path) -> None:
         mapping(train(tmp_path))
         write_pictures(tmp_path / "train", "n09999999/n09999999_1.JPEG")
-        with pytest.raises(DataError, match="is of class 'n09999999', which is none of the 3 classes of its lists"):
+        with pytest.raises(DataError, match="is of class 'n09999999', which is not among the 3 classes of its lists"):
             open_images(str(tmp_path), split="train")

@@ -84,7 +84,7 @@ def replace(root: Path, name: str, old: str, new: str) -> None:
             "4 002",
             r"image 3 is not in both of images\.txt and image_class_labels",
         ),
-        ("cub", "train", "CUB_200_2011/images.txt", "3 002", "2 002", r"images\.txt is not as expected .*stands twice"),
+        ("cub", "train", "CUB_200_2011/images.txt", "3 002", "2 002", r"images\.txt is not as expected .*appears twice"),
         ("cub", "train", "CUB_200_2011/train_test_split.txt", "2 1", "2 7", "has '7' for image 2, expected 0 or 1"),
         ("cub", "train", "CUB_200_2011/bounding_boxes.txt", "2 1.0 ", "2 ", "not as expected .*lists of the same images"),
         ("cub", "train", "CUB_200_2011/image_class_labels.txt", "3 2", "3 9", "not as expected .*'9'"),
@@ -122,7 +122,7 @@ def test_damaged_lists(form: str, split: str, name: str, old: str, new: str, mes
 def test_a_list_that_is_no_text(tmp_path: Path) -> None:
     write_example(tmp_path, "pets")
     write_file(tmp_path / "oxford-iiit-pet/annotations/test.txt", b"\xff\xfe\x00")
-    with pytest.raises(DataError, match=r"test\.txt is no UTF-8 text \(.* at byte 0\); get it again"):
+    with pytest.raises(DataError, match=r"test\.txt is not UTF-8 text \(.* at byte 0\); get it again"):
         open_images(str(tmp_path), split="test")
 
 

@@ -98,7 +98,7 @@ class TestMemory:
     def test_fewer_bytes_than_asked_for(self, memory: Any) -> None:
         file = RemoteFile("memory://tars/t-0.tar")
         with pytest.raises(
-            BeyondClsError, match=r"gave 512 bytes for the 600 from .*; copy it here first, or give it as 'pipe"
+            BeyondClsError, match=r"returned 512 bytes for the 600 from .*; copy it here first, or give it as 'pipe"
         ):
             file.read(memory.size("/tars/t-0.tar") - 512, 600)
 
@@ -155,7 +155,7 @@ class TestHttp:
         class Whole(Ranges):
             ranges = False
 
-        message = r"http://.*t-0\.tar gave \d+ bytes for the \d+ from \d+; copy it here first, or give it as 'pipe:curl -fsSL"
+        message = r"http://.*t-0\.tar returned \d+ bytes for the \d+ from \d+; copy it here first, or give it as 'pipe:curl"
         with served(tars, Whole) as url, pytest.raises(BeyondClsError, match=message):
             open_images(f"{url}/t-0.tar")
 

@@ -55,13 +55,13 @@ class TestNames:
 
     @pytest.mark.parametrize(("model", "lacks"), [("resnet18", "blocks"), ("swin_tiny_patch4_window7_224", "blocks")])
     def test_no_vit(self, model: str, lacks: str) -> None:
-        with pytest.raises(BeyondClsError, match=rf"mine is no ViT: \w+ has no `{lacks}`; choose a vit_"):
+        with pytest.raises(BeyondClsError, match=rf"mine is not a ViT: \w+ has no `{lacks}`; choose a vit_"):
             load_encoder("mine", model=model, random_seed=0)
 
     def test_a_vit_whose_cls_joins_behind_the_blocks(self) -> None:
         """Position 0 in the blocks of CaiT is a patch; taking it for [cls] would be wrong without a word."""
         encoder = tiny_encoder(model="cait_xxs24_224")
-        with pytest.raises(BeyondClsError, match="tiny is no plain ViT: block 1 has 16 tokens, the output 17"):
+        with pytest.raises(BeyondClsError, match="tiny is not a plain ViT: block 1 has 16 tokens, the output 17"):
             encoder(torch.randn(1, 3, 32, 32), [1])
 
     def test_registered_weights_that_are_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +315,7 @@ class TestWhatIsAssumed:
         torch.save({"model": {**state(), **beside}}, file)
         with warnings.catch_warnings(record=True) as caught:
             load_encoder("mine", checkpoint=file, model="mae-s16", arguments=TINY)
-        word = f"mine: no name in {file} tells how it was trained, and it is taken for what it was called"
+        word = f"mine: no name in {file} shows how it was trained, so its name is taken at its word"
         assert [str(warning.message) for warning in caught] == ([] if is_told else [word])
 
     def test_nothing_of_others(self, tmp_path: Path) -> None:

@@ -70,8 +70,8 @@ FILES: dict[str, tuple[dict[str, Any], str | None, tuple[str, ...]]] = {
 def test_against_every_transformer(file: str) -> None:
     content, entry, unsure = FILES[file]
     taken = [name for name in ENCODERS if name.startswith(FAMILIES) and takes(name, content, depth=DEPTH)]
-    assert {name for name in taken if ENCODERS[name].is_told_by(content)} == ({entry} if entry else set())
-    assert {name for name in taken if not ENCODERS[name].is_told_by(content)} == set(unsure)
+    assert {name for name in taken if ENCODERS[name].is_confirmed_by(content)} == ({entry} if entry else set())
+    assert {name for name in taken if not ENCODERS[name].is_confirmed_by(content)} == set(unsure)
 
 
 NETWORK = {"module.norm.weight": torch.zeros(3)}
