@@ -66,11 +66,11 @@ def _reads(aggregator: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     import torch
 
     from probe.aggregators import make_aggregator
-    from probe.aggregators.own import own_aggregator
+    from probe.aggregators.custom import custom_aggregator
     from store import BeyondClsError
 
     if file_of(aggregator) is not None:
-        return tuple(own_aggregator(aggregator).reads)
+        return tuple(custom_aggregator(aggregator).reads)
     heads = options.get("heads")
     dim = 64 * (heads if isinstance(heads, int) and heads > 0 else 12)  # every head as wide
     try:

@@ -89,7 +89,7 @@ def plans_and_run(
     Raises:
         BeyondClsError: unknown names, values that cannot be, or that exclude each other.
     """
-    from probe.aggregators import is_own
+    from probe.aggregators import is_custom
     from store import BeyondClsError
 
     heads = heads_of(params or {})
@@ -100,7 +100,7 @@ def plans_and_run(
     layers_of_run, plans = [common], {}
     for name in names:
         # An aggregator where there is no file, and one's own, need no entry.
-        entered = params is not None and (not is_own(name) or name in heads)
+        entered = params is not None and (not is_custom(name) or name in heads)
         entry = section({"heads": heads}, "heads", name) if entered else {}
         of_run = {parameter: entry.pop(parameter) for parameter in OF_A_RUN if parameter in entry}
         if of_run and len(names) > 1:
@@ -108,7 +108,7 @@ def plans_and_run(
                 f"heads.{name} gives {', '.join(of_run)}, which all heads of a command share; run it alone, or move it to probe"
             )
         layers_of_run.append(of_run)
-        folder = name.rpartition(":")[2] if is_own(name) else name
+        folder = name.rpartition(":")[2] if is_custom(name) else name
         if folder in plans:
             raise BeyondClsError(f"two heads are named {folder!r}; give one of them another name under heads in params.yaml")
         plans[folder] = plan_of(name, entry, common, here, options)

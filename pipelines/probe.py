@@ -140,9 +140,9 @@ def _present(
     place: Callable[[str], Path],
 ) -> "dict[str, HeadPlan]":
     """Heads whose tokens there are; of each of the others it is written down, and said, that there are none."""
-    from probe.absent import absent, write_absent
+    from probe.absent import absent_kinds, write_absent
 
-    missing = absent(plans, stores[0], joined and joined[0])
+    missing = absent_kinds(plans, stores[0], joined and joined[0])
     for name, kinds in missing.items() if _is_first() else ():
         write_absent(place(name), plans[name], kinds, *stores)
         typer.echo(f"{place(name)}: not trained, {stores[0].attributes['encoder']} has no {' and no '.join(kinds)} tokens")

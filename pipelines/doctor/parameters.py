@@ -90,14 +90,14 @@ def _head(folder: Path, name: str, params: dict[str, Any], is_in_group: bool = F
         BeyondClsError: options that nothing reads, an unknown aggregator, a file of yours that is not there, or a head in a
             group that it does not belong to; what a file of yours reads is not looked at.
     """
-    from probe.aggregators import AGGREGATORS, is_own
+    from probe.aggregators import AGGREGATORS, is_custom
 
     plans, _ = plans_and_run([name], params, {}, {})
     if is_in_group:
         check_groups(params, plans, runs_files=False)
     for plan in plans.values():
         aggregator = plan.head.aggregator
-        if is_own(aggregator):
+        if is_custom(aggregator):
             file = folder / aggregator.rpartition(":")[0]  # is not run
             if not file.is_file():
                 raise BeyondClsError(f"aggregator of head {name!r} is {aggregator!r}, but there is no file {file}; correct it")

@@ -12,13 +12,13 @@ from probe.aggregators.central_attention import CentralAttention
 from probe.aggregators.cls import Cls
 from probe.aggregators.cls_attention import ClsAttention
 from probe.aggregators.cls_average import ClsAverage
+from probe.aggregators.custom import custom_aggregator, is_custom
 from probe.aggregators.ep import EfficientProbing
 from probe.aggregators.k_means import KMeans
 from probe.aggregators.lowest_entropy_head import LowestEntropyHead
 from probe.aggregators.max import Max
 from probe.aggregators.norm import Norm
 from probe.aggregators.options import whole
-from probe.aggregators.own import is_own, own_aggregator
 from probe.aggregators.pca import PCA
 from probe.aggregators.sa_abmilp import SelfAttentionAbMILP
 from probe.aggregators.simpool import SimPool
@@ -63,9 +63,9 @@ def make_aggregator(
     Raises:
         BeyondClsError: unknown name or option (with the nearest one), or a value that it does not take.
     """
-    if name not in AGGREGATORS and not is_own(name):
+    if name not in AGGREGATORS and not is_custom(name):
         raise BeyondClsError(unknown("aggregator", name, AGGREGATORS, "One of your own is named FILE.py:CLASS"))
-    kind = own_aggregator(name) if is_own(name) else AGGREGATORS[name]
+    kind = custom_aggregator(name) if is_custom(name) else AGGREGATORS[name]
     takes = dict(inspect.signature(kind).parameters)
     takes.pop("dim", None)
     for option in options:
@@ -100,6 +100,6 @@ __all__ = [
     "Parameters",
     "Pooled",
     "Weighted",
-    "is_own",
+    "is_custom",
     "make_aggregator",
 ]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from probe.aggregators import is_own, make_aggregator
-from probe.aggregators.own import own_aggregator
+from probe.aggregators import is_custom, make_aggregator
+from probe.aggregators.custom import custom_aggregator
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe
@@ -135,19 +135,19 @@ def test_options_are_checked(run):
 
 
 def test_names(tmp_path):
-    assert is_own("a/b.py:C")
-    assert not is_own("abmilp")
+    assert is_custom("a/b.py:C")
+    assert not is_custom("abmilp")
     with pytest.raises(BeyondClsError, match=r"there is no file '.*none.py' \(looked for .*\); expected FILE.py:CLASS"):
-        own_aggregator(f"{tmp_path}/none.py:Mine")
+        custom_aggregator(f"{tmp_path}/none.py:Mine")
 
 
 def test_the_file_is_run_once_until_it_changes(tmp_path, monkeypatch):
     file, log = tmp_path / "mine.py", tmp_path / "log"
     file.write_text(f"open({str(log)!r}, 'a').write('x')\n" + MINE)
-    one = own_aggregator(f"{file}:Mine")
-    assert own_aggregator(f"{file}:Mine") is one
+    one = custom_aggregator(f"{file}:Mine")
+    assert custom_aggregator(f"{file}:Mine") is one
     monkeypatch.chdir(tmp_path)
-    assert own_aggregator("mine.py:Mine") is one
+    assert custom_aggregator("mine.py:Mine") is one
     assert log.read_text() == "x"
     file.write_text(MINE.replace("Linear(dim, 1)", "Linear(dim, 1, bias=False)"))
     assert len(list(make_aggregator("mine.py:Mine", 8).parameters())) == 1

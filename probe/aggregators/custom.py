@@ -20,12 +20,12 @@ from store import BeyondClsError
 from store.errors import unknown
 
 
-def is_own(name: str) -> bool:
+def is_custom(name: str) -> bool:
     """Whether a name is FILE.py:CLASS."""
     return ".py:" in name
 
 
-def own_aggregator(name: str) -> type[Aggregator]:
+def custom_aggregator(name: str) -> type[Aggregator]:
     """The class that `my_file.py:MyPool` names. Runs that file, once as long as it is not changed: it has to be yours.
 
     Raises:
@@ -33,7 +33,7 @@ def own_aggregator(name: str) -> type[Aggregator]:
     """
     file, _, cls = name.rpartition(":")
     with explained(name, f"{file} cannot be imported"):
-        module = _module(_path(file), own_digest(name))
+        module = _module(_path(file), custom_digest(name))
     found = {n: v for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Aggregator) and v is not Aggregator}
     if cls in found:
         return found[cls]
@@ -42,7 +42,7 @@ def own_aggregator(name: str) -> type[Aggregator]:
     raise BeyondClsError(unknown(f"aggregator in {file}", cls, found))
 
 
-def own_digest(name: str) -> str:
+def custom_digest(name: str) -> str:
     """SHA-256 of the file that `my_file.py:MyPool` names.
 
     Raises:
@@ -71,7 +71,7 @@ def explained(name: str, what: str) -> Iterator[None]:
 
 
 @torch.no_grad()
-def check_own(name: str, aggregator: Aggregator, features: Features, n_patches: int | None) -> None:
+def check_custom(name: str, aggregator: Aggregator, features: Features, n_patches: int | None) -> None:
     """Try an own aggregator on a few images, alone and as a member of a grid.
 
     Args:
