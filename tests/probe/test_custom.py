@@ -82,7 +82,7 @@ def test_what_cannot_be_counted_is_said(run):
         (HEAD, "import sys\nsys.exit(3)\n", r"mine.py cannot be imported in line 2 \(SystemExit: 3\); mend it"),
         # The class.
         ("class Mine(Aggregator)", "class Mien(Aggregator)", r"unknown aggregator in .*mine.py 'Mine'; did you mean 'Mien'"),
-        ("(Aggregator):", "(torch.nn.Module):", r"Mine in .*mine.py is no aggregator; derive it from beyondcls.Aggregator"),
+        ("(Aggregator):", "(torch.nn.Module):", r"Mine in .*mine.py is not an aggregator; derive it from beyondcls.Aggregator"),
         ("def __init__(self, dim, n_patches=None)", "def __init__(self)", r"was given \{\}: .*takes 1 positional argument"),
         ("n_patches=None", "width", r"was given \{\}: .*missing 1 required positional argument: 'width'"),
         (
@@ -130,7 +130,7 @@ def test_what_can_be_wrong(old, new, message, run, tmp_path):
 def test_options_are_checked(run):
     with pytest.raises(BeyondClsError, match=r"unknown option of aggregator .*Mine' 'depth'"):
         run(MINE, depth=2)
-    with pytest.raises(BeyondClsError, match=r"top_k is 2, but .*Mine' has no weights to choose by"):
+    with pytest.raises(BeyondClsError, match=r"top_k is 2, but .*Mine' has no weights to select by"):
         run(MINE, top_k=2)
 
 
