@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.doctor import parameters
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 from pipelines.params import read_params
 from store.errors import BeyondClsError
 
@@ -14,16 +14,16 @@ ROOT = Path(__file__).parents[3]
 
 def check(folder, text):
     (folder / "params.yaml").write_text(text)
-    return parameters.check(Here(folder))
+    return parameters.check(Machine(folder))
 
 
 def test_none(tmp_path):
-    finding = parameters.check(Here(tmp_path))
+    finding = parameters.check(Machine(tmp_path))
     assert (finding.state, finding.remedy) == ("ok", "")
 
 
 def test_that_of_the_repository():
-    finding = parameters.check(Here(ROOT))
+    finding = parameters.check(Machine(ROOT))
     assert (finding.state, finding.remedy) == ("ok", "")
     params = read_params(ROOT / "params.yaml")
     n_heads = sum(len(params[name]) for name in ("cls_heads", "heads", "own_heads"))
