@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines import extraction as of
-from pipelines.options import among, takes
+from pipelines import extraction
+from pipelines.options import select_options, takes_options
 from pipelines.places import Places, open_features, receipt_of
 from pipelines.publish import destination, publish, refuse_changes
 from store.format.stub import is_stub
@@ -23,14 +23,21 @@ if TYPE_CHECKING:
 TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 
-@takes(of.LOADING, of.FAMILY, of.TRANSFORM, of.IMAGES, of.FEATURES, of.COMPUTING)
+@takes_options(
+    extraction.LOADING,
+    extraction.FAMILY,
+    extraction.TRANSFORM,
+    extraction.IMAGES,
+    extraction.FEATURES,
+    extraction.COMPUTING,
+)
 def main(
-    encoder: of.Name,
-    data: of.Data,
-    out: of.Out,
-    params: of.Params = None,
-    receipt: of.Receipt = None,
-    device: of.Device = "auto",
+    encoder: extraction.Name,
+    data: extraction.Data,
+    out: extraction.Out,
+    params: extraction.Params = None,
+    receipt: extraction.Receipt = None,
+    device: extraction.Device = "auto",
     task_id: Annotated[
         int | None, typer.Option(min=0, help="which of --n-tasks processes this is  [default: 0; under torchrun its rank]")
     ] = None,
@@ -88,18 +95,18 @@ def main(
     from pipelines.progress import progress_bar
     from store import BeyondClsError
 
-    loading, options = of.from_params(params, encoder)
-    options |= among(given, of.FEATURES)
+    loading, options = extraction.from_params(params, encoder)
+    options |= select_options(given, extraction.FEATURES)
     if on_error not in ("raise", "record"):
         raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
     options["existing"] = _existing(update, extend, repair)
-    options["recompute"] = recompute or of.recomputes(params, encoder)
+    options["recompute"] = recompute or extraction.recomputes(params, encoder)
     places = _places(params, out, options["existing"])
     # Under torchrun each process is a task, with a GPU of its own.
     rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
     options |= {"task_id": rank if task_id is None else task_id, "n_tasks": world if n_tasks is None else n_tasks}
-    images = open_images(data, **among(given, of.IMAGES))
-    loading |= among(given, (*of.LOADING, *of.FAMILY, *of.TRANSFORM))
+    images = open_images(data, **select_options(given, extraction.IMAGES))
+    loading |= select_options(given, (*extraction.LOADING, *extraction.FAMILY, *extraction.TRANSFORM))
     frozen, place = _loaded(encoder, loading, given, f"cuda:{local}" if device == "cuda" and world > 1 else device)
     if "statistics" not in given:  # those of the parameter file are for all encoders
         options["statistics"] = possible_statistics(frozen, options.get("statistics"))
@@ -151,7 +158,7 @@ def _places(params: Path | None, out: Path, existing: "Existing") -> Places:
     """
     from store import BeyondClsError
 
-    places = Places.of(params)
+    places = Places.from_params(params)
     if places.root is not None and existing in ("extend", "repair"):
         refuse_changes(places, out, f"--{existing}")
         places = Places()  # the set that is here is changed, and stays here
@@ -168,7 +175,7 @@ def _loaded(name: str, loading: Mapping[str, Any], given: Mapping[str, Any], dev
 
     frozen = load_encoder(name, **loading)
     place = choose_device(device)
-    frozen.run_with(**among(given, of.COMPUTING))
+    frozen.run_with(**select_options(given, extraction.COMPUTING))
     if place.type == "cpu":
         keep_freed_memory()
     return frozen, place

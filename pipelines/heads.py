@@ -96,7 +96,7 @@ def plans_and_run(
     if twice := next((name for name in names if list(names).count(name) > 1), None):
         raise BeyondClsError(f"--head {twice} was given twice; under a name of its own in params.yaml a head may be repeated")
     common = section(params or {}, "probe")
-    check_names("probe", common, of_a_command())
+    check_names("probe", common, shared_parameters())
     layers_of_run, plans = [common], {}
     for name in names:
         # An aggregator where there is no file, and one's own, need no entry.
@@ -134,7 +134,7 @@ def heads_of(params: Mapping[str, Any]) -> dict[str, Any]:
     return heads
 
 
-def of_a_command() -> list[str]:
+def shared_parameters() -> list[str]:
     """Parameters that all heads of a command may share: those of `probe`."""
     return [*OF_A_RECIPE, *OF_A_HEAD, *OF_A_RUN]
 

@@ -43,7 +43,7 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def takes(*tables: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes_options(*tables: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A command that takes the options of tables beside its own parameters: those that were given come in its `**given`."""
     options = {name: option for table in tables for name, option in table.items()}
 
@@ -69,6 +69,6 @@ def takes(*tables: Table) -> Callable[[Callable[..., None]], Callable[..., None]
     return decorate
 
 
-def among(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def select_options(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Of the options that were given, those of a table."""
     return {name: given[name] for name in names if name in given}

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines import extraction as of
-from pipelines.options import among, takes
+from pipelines import extraction
+from pipelines.options import select_options, takes_options
 from pipelines.store.table import size
 
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 OF_WEIGHTS = ("checkpoint", "random_seed", "weights", "family")  # in params.yaml; nothing that is planned depends on them
 
 
-@takes(of.MODEL, of.TRANSFORM, of.IMAGES, of.FEATURES, of.COMPUTING)
+@takes_options(extraction.MODEL, extraction.TRANSFORM, extraction.IMAGES, extraction.FEATURES, extraction.COMPUTING)
 def main(
-    encoder: of.Name,
-    data: of.Data,
-    out: of.Out,
-    params: of.Params = None,
-    device: of.Device = "auto",
+    encoder: extraction.Name,
+    data: extraction.Data,
+    out: extraction.Out,
+    params: extraction.Params = None,
+    device: extraction.Device = "auto",
     n_tasks: Annotated[int, typer.Option(min=1, help="processes that would share the work, on as many machines")] = 1,
     epochs: Annotated[int, typer.Option(min=1, help="of each head that will be probed")] = 90,
     heads: Annotated[int, typer.Option(min=1, help="that will be probed: aggregators x settings x seeds")] = 9,
@@ -39,16 +39,16 @@ def main(
     from pipelines.allocator import keep_freed_memory
     from pipelines.device import choose_device
 
-    loading, options = of.from_params(params, encoder)
-    loading |= among(given, (*of.MODEL, *of.TRANSFORM))
-    options |= among(given, of.FEATURES)
+    loading, options = extraction.from_params(params, encoder)
+    loading |= select_options(given, (*extraction.MODEL, *extraction.TRANSFORM))
+    options |= select_options(given, extraction.FEATURES)
     unweighted = {name: value for name, value in loading.items() if name not in OF_WEIGHTS}
-    images = open_images(data, **among(given, of.IMAGES))
+    images = open_images(data, **select_options(given, extraction.IMAGES))
     frozen = load_encoder(encoder, random_seed=0, **unweighted)
     if "statistics" not in given:
         options["statistics"] = possible_statistics(frozen, options.get("statistics"))
     place = choose_device(device)
-    frozen.run_with(**among(given, of.COMPUTING))
+    frozen.run_with(**select_options(given, extraction.COMPUTING))
     if place.type == "cpu":
         keep_freed_memory()
     typer.echo(f"measuring {encoder} on {place} …")

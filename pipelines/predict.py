@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines import extraction as of
-from pipelines.options import Option, among, flag_of, takes
+from pipelines import extraction
+from pipelines.options import Option, flag_of, select_options, takes_options
 from pipelines.params import read_params
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ OF_JOINED = {
 DRAWN = 224  # pixels of the shorter side of an overlay, at least
 
 
-@takes(of.LOADING, of.TRANSFORM, OF_JOINED)
+@takes_options(extraction.LOADING, extraction.TRANSFORM, OF_JOINED)
 def main(
     images: Annotated[list[str], typer.Argument(help="files, folders (all images in them) or glob patterns")],
     probe: Annotated[Path, typer.Option(help="trained probe, e.g. probes/mae/abmilp/trained/seed0")],
@@ -46,7 +46,7 @@ def main(
     on_error: Annotated[str, typer.Option(help="damaged images: raise, or record them and go on")] = "raise",
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line and image")] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="images per forward pass")] = 32,
-    device: of.Device = "auto",
+    device: extraction.Device = "auto",
     **given: Any,
 ) -> None:
     """Show images to a trained probe on its encoder: the most probable classes of each, and where the head looks.
@@ -64,8 +64,8 @@ def main(
     if on_error not in ("raise", "record"):
         raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
     files, values = find_images(images), {} if params is None else read_params(params)
-    loading = among(given, (*of.LOADING, *of.TRANSFORM))
-    of_joined = among(given, OF_JOINED)
+    loading = select_options(given, (*extraction.LOADING, *extraction.TRANSFORM))
+    of_joined = select_options(given, OF_JOINED)
     if of_joined and joined_encoder is None:
         raise BeyondClsError(f"{flag_of(next(iter(of_joined)))} was given without --joined-encoder NAME")
     place = choose_device(device)
@@ -237,5 +237,5 @@ def _load(name: str, values: dict[str, Any] | None, options: dict[str, Any], rec
     """An encoder as the parameter file, if any, and the command line say; it sees what the probe records unless they say it."""
     from pipelines.online import load_as_recorded
 
-    loading = {} if values is None else of.loading_of(values, name)
+    loading = {} if values is None else extraction.loading_of(values, name)
     return load_as_recorded(name, recorded, loading | options)

@@ -12,7 +12,7 @@ import typer
 from pipelines.groups import check_groups
 from pipelines.heads import OF_A_HEAD, OF_A_RECIPE, OF_A_RUN, options_of, plans_and_run
 from pipelines.left_heads import remove_left_heads
-from pipelines.options import takes
+from pipelines.options import takes_options
 from pipelines.params import read_params
 from pipelines.places import open_features
 from pipelines.studies import params_of_study, studies_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from store import FeatureStore
 
 
-@takes(OF_A_RECIPE, OF_A_HEAD, OF_A_RUN)
+@takes_options(OF_A_RECIPE, OF_A_HEAD, OF_A_RUN)
 def main(
     features: Annotated[str, typer.Option(help="feature set of the training images: its folder, receipt, or address")],
     test: Annotated[str, typer.Option(help="feature set of the test images, of the same encoder")],

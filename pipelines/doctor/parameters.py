@@ -10,7 +10,7 @@ from pipelines.doctor.machine import PARAMS, Machine
 from pipelines.groups import GROUPS, check_groups
 from pipelines.heads import heads_of, plans_and_run
 from pipelines.params import section
-from pipelines.places import of_project
+from pipelines.places import project_store
 from pipelines.studies import PLACES as OF_STUDIES
 from pipelines.studies import params_of_study, studies_of
 from store.errors import BeyondClsError, unknown
@@ -31,7 +31,7 @@ def check(machine: Machine) -> Finding:
         _names(entries, problems)
         for entries in (lambda: section(params, "encoders"), lambda: heads_of(params), lambda: studies_of(params))
     )
-    checks: list[Callable[[], object]] = [lambda: of_project(section(params, "store"))]
+    checks: list[Callable[[], object]] = [lambda: project_store(section(params, "store"))]
     if with_timm:
         checks += [lambda name=name: _encoder(machine, name) for name in encoders]  # type: ignore[misc]
     elif encoders:

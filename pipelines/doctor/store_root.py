@@ -15,9 +15,9 @@ CHECK = "correct it in the file that names it, or check the network and your cre
 
 def check(machine: Machine) -> Finding | None:
     """The root is listed, and a folder is also written to; nothing is left there."""
-    from pipelines.places import of_user
+    from pipelines.places import user_store
 
-    user = of_user()  # raises if something is wrong there; params.yaml has its own check
+    user = user_store()  # raises if something is wrong there; params.yaml has its own check
     root = machine.store_root
     if root is None:
         if user.root is None:

@@ -78,7 +78,7 @@ class TestWhatAStudySays:
         assert found["abmilp"].seeds == (0, 1, 2)
 
     def test_no_two_have_one_name(self):
-        with pytest.raises(BeyondClsError, match="study 'a' stands in block_studies and in another section; give one of"):
+        with pytest.raises(BeyondClsError, match="study 'a' is in block_studies and in another section; give one of"):
             params_of_study({"studies": {"a": {}}, "block_studies": {"a": {}}}, "a")
 
     def test_the_file_is_not_changed(self):
@@ -161,7 +161,7 @@ class TestRun:
     @pytest.mark.parametrize(
         ("arguments", "params", "message"),
         [
-            (("--study", "pair"), False, "--study pair stands in a parameter file; name it with --params"),
+            (("--study", "pair"), False, "--study pair is in a parameter file; name it with --params"),
             (("--study", "pair", "--head", "cls"), True, "--study pair and --head cls exclude each other"),
         ],
     )

@@ -63,7 +63,7 @@ def test_section_that_nothing_reads(tmp_path):
         ("heads: {both: {aggregator: cls-average}}", "move it to own_heads"),
         ("encoders: {mae-b16: {}}\nextract: {statistics: [cls_slef]}", "unknown attention statistic 'cls_slef'"),
         ("encoders: {mae-b16: {}}\nextract: {statistics: all}", "statistics is 'all', expected a list"),
-        ("heads: {a: {}}\ncls_heads: {a: {}}", "'a' stands in heads and in another section"),
+        ("heads: {a: {}}\ncls_heads: {a: {}}", "'a' is in heads and in another section"),
         (
             "encoders: {mae-b16: {}}\nstudies: {s: {study: poolings, encoder: mea, heads: {cls: {}}}}",
             "unknown encoder of study 's'",
