@@ -1,4 +1,4 @@
-"""`beyondcls plan`: what an extraction costs in bytes and hours, and when it pays for itself."""
+"""`beyondcls plan`: the cost of an extraction in bytes and hours, and when it pays off."""
 
 import shutil
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,7 @@ from pipelines.store.table import size
 if TYPE_CHECKING:
     from extract.plan import Plan
 
-OF_WEIGHTS = ("checkpoint", "random_seed", "weights", "family")  # in params.yaml; nothing that is planned depends on them
+OF_WEIGHTS = ("checkpoint", "random_seed", "weights", "family")  # in params.yaml; plans don't depend on them
 
 
 @takes_options(extraction.MODEL, extraction.TRANSFORM, extraction.IMAGES, extraction.FEATURES, extraction.COMPUTING)
@@ -27,10 +27,10 @@ def main(
     heads: Annotated[int, typer.Option(min=1, help="that will be probed: aggregators x settings x seeds")] = 9,
     **given: Any,
 ) -> None:
-    """Say beforehand what `beyondcls extract` with the same options writes and how long it takes on this machine.
+    """Say in advance what `beyondcls extract` with the same options writes and how long it takes on this machine.
 
-    A few batches are extracted beside --out and removed again. Weights have no bearing on it: random ones are used, and
-    nothing is fetched.
+    A few batches are extracted beside --out and removed again. Weights don't matter for it: random ones are used, and nothing
+    is fetched.
     """
     from extract.datasets import open_images
     from extract.encoders import load_encoder
@@ -59,7 +59,7 @@ def main(
 
 
 def described(plan: "Plan", free: int, n_tasks: int, epochs: int, heads: int) -> list[str]:
-    """A plan in words; `free`: bytes that the disk has left."""
+    """A plan in words; `free`: free bytes on the disk."""
     total = sum(plan.nbytes.values())
     views = f", {plan.n_views} views each" if plan.n_views > 1 else ""
     kinds = ", ".join(f"{kind} {size(n)}" for kind, n in plan.nbytes.items() if n > total / 1000)
@@ -77,15 +77,16 @@ def described(plan: "Plan", free: int, n_tasks: int, epochs: int, heads: int) ->
         f"an epoch    {seconds_in_words(plan.seconds_without_cache)} through the encoder, "
         f"{seconds_in_words(plan.seconds_with_cache)} from the features",
     ]
-    without = plan.seconds_without_cache * epochs * heads
+    seconds_without = plan.seconds_without_cache * epochs * heads
     if plan.pays_after is None:
         lines.append("pays        never: reading takes longer than running the encoder again; --dtype int8 halves what is read")
     else:
         # A grid of heads is trained in one pass over the features.
-        cached = plan.seconds / n_tasks + plan.seconds_with_cache * epochs
+        seconds_cached = plan.seconds / n_tasks + plan.seconds_with_cache * epochs
         lines.append(
             f"pays        after {plan.pays_after:.1f} epochs of one head; {heads} heads of {epochs} epochs take "
-            f"{seconds_in_words(without)} through the encoder, one behind the other, and {seconds_in_words(cached)} this way"
+            f"{seconds_in_words(seconds_without)} through the encoder, one after the other, and "
+            f"{seconds_in_words(seconds_cached)} from the features"
         )
     return lines
 
