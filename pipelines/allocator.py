@@ -1,4 +1,4 @@
-"""The C library's allocator, told that large blocks come again and again."""
+"""The C library's allocator, tuned for large blocks that are allocated again and again."""
 
 import ctypes
 import platform

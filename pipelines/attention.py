@@ -45,7 +45,7 @@ def main(
         over_heads = values.mean(2) if values.ndim == 3 else values
         measured = {"mean": over_heads.mean(0), "std": over_heads.std(0), **_quartiles(over_heads)}  # [L] each
         for index in range(over_heads.shape[1]):
-            per_block.append({"statistic": name, "block": index, **{what: of[index] for what, of in measured.items()}})
+            per_block.append({"statistic": name, "block": index, **{measure: v[index] for measure, v in measured.items()}})
         medians = np.median(values, 0)  # [L, H]
         per_head += [
             {"statistic": name, "block": index, "head": head, "mean": mean, "median": medians[index, head]}
@@ -75,8 +75,8 @@ def main(
         "classes": store.attributes["classes"],
         "architecture": json.loads(store.spec.architecture),
         "statistics": {
-            name: {"title": declared_by(of).title, "unit": declared_by(of).unit}
-            for name, of in (STATISTICS | PER_BLOCK).items()
+            name: {"title": declared_by(statistic).title, "unit": declared_by(statistic).unit}
+            for name, statistic in (STATISTICS | PER_BLOCK).items()
             if name in store.spec.statistics
         },
         "unbounded": [name for name in store.spec.statistics if name in UNBOUNDED],
@@ -86,7 +86,7 @@ def main(
 
 
 def _quartiles(values: "Float[np.ndarray, 'N L']") -> "dict[str, Float[np.ndarray, 'L']]":
-    """Over images."""
+    """Quartiles over images."""
     import numpy as np
 
     names = ("lower_quartile", "median", "upper_quartile")

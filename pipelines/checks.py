@@ -1,4 +1,4 @@
-"""What is written beside a receipt: which program made a feature set, or last found it to be what it computes."""
+"""The record beside a receipt: the program that made a feature set, or that last confirmed it by a sample."""
 
 import json
 from importlib.metadata import PackageNotFoundError, version
@@ -17,20 +17,20 @@ PACKAGES = ("torch", "timm", "torchvision", "pillow", "numpy", "beyondcls")  # w
 
 
 def check_of(receipt: Path) -> Path:
-    """receipts/NAME.check.json. The receipt itself says what the set must be, and stays as it is."""
+    """receipts/NAME.check.json. The receipt itself describes the set, and stays as it is."""
     return receipt.with_name(f"{receipt.stem}{CHECK}")
 
 
 def write_check(receipt: Path, store: FeatureStore, checks: Checks, device: torch.device) -> None:
-    """Write which versions extracted a set, or compared a sample of it, on what, and what that gave.
+    """Write which versions extracted a set, or compared a sample of it, on which device, and with which result.
 
     Args:
         receipt: of the set.
-        checks: of the set itself, or of those from which it took over what both have; none if all was extracted now.
+        checks: of the set itself, or of sets whose arrays it took over; empty if everything was extracted now.
     """
     content: dict[str, Any] = {
         "key": store.spec.key,
-        "versions": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "versions": {name: installed for name in PACKAGES if (installed := _version(name)) is not None},
         "device": device.type,
         "compared": [{"key": compared.spec.key, **check.to_dict()} for compared, check in checks],
     }

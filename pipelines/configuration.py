@@ -7,7 +7,7 @@ from typing import Any
 
 from store.errors import BeyondClsError, unknown
 
-VARIABLE = "BEYONDCLS_CONFIG"  # names another file; an empty text: none
+VARIABLE = "BEYONDCLS_CONFIG"  # names another file; empty for no file
 FILE = "beyondcls.toml"
 SECTIONS = ("store",)
 
@@ -16,7 +16,7 @@ def configuration_file() -> Path | None:
     """The file, if there is one.
 
     Raises:
-        BeyondClsError: BEYONDCLS_CONFIG names none.
+        BeyondClsError: BEYONDCLS_CONFIG does not name a file.
     """
     named = os.environ.get(VARIABLE)
     if named is not None:
@@ -30,10 +30,10 @@ def configuration_file() -> Path | None:
 
 
 def configured(section: str) -> tuple[Path | None, dict[str, Any]]:
-    """The file and what it says in a section; None and nothing where there is no file.
+    """The file and the values of a section; None and no values where there is no file.
 
     Raises:
-        BeyondClsError: it cannot be read, or holds something else.
+        BeyondClsError: it cannot be read, or is not as expected.
     """
     if (file := configuration_file()) is None:
         return None, {}

@@ -1,4 +1,4 @@
-"""Where a stage computes."""
+"""The device that a stage computes on."""
 
 import torch
 
@@ -6,7 +6,7 @@ from store import BeyondClsError
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one.
+    """The device of this name; `auto` is the GPU if there is one, else the CPU.
 
     Raises:
         BeyondClsError: no such device, or no GPU.
@@ -18,5 +18,5 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise BeyondClsError(f"unknown device {name!r}; expected auto, cpu, cuda or cuda:1") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise BeyondClsError(f"device {name!r} was asked for, but torch sees no GPU here; use --device cpu")
+        raise BeyondClsError(f"device is {name!r}, but torch sees no GPU here; use --device cpu")
     return device

@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     import numpy as np
 
-CLS_ATTENTION = "[cls] attention"  # the stored one, where no head was probed on it
+CLS_ATTENTION = "[cls] attention"  # the stored one, if no probed head uses it
 
 
 def main(
@@ -72,7 +72,7 @@ def main(
 
 @dataclass(frozen=True)
 class Weights:
-    """What a head gives to the patches of the test images, means over seeds; each row sums to 1."""
+    """A head's weights over the patches of the test images, means over seeds; each row sums to 1."""
 
     name: str
     folder: Path
@@ -83,16 +83,16 @@ class Weights:
 
 
 def weights_of_heads(folders: list[Path]) -> list[Weights]:
-    """All heads with weights, of all folders; one that several hold counts once.
+    """All heads with weights, of all folders; one that is in several counts once.
 
     Raises:
-        BeyondClsError: a folder without any, heads of other images, or different heads of one name.
+        BeyondClsError: a folder without weights, heads of other images, or different heads of one name.
     """
     import numpy as np
 
     from store import BeyondClsError
 
-    found: dict[str, Weights] = {}
+    heads: dict[str, Weights] = {}
     for folder in folders:
         files = sorted(folder.glob("*/trained/weights.npy"))
         if not files:
@@ -102,20 +102,20 @@ def weights_of_heads(folders: list[Path]) -> list[Weights]:
             )
         for file in files:
             head = _read(file.parent.parent)
-            _check_same_images(next(iter(found.values()), head), head)
-            other = found.setdefault(head.name, head)
+            _check_same_images(next(iter(heads.values()), head), head)
+            other = heads.setdefault(head.name, head)
             if not np.array_equal(other.weights, head.weights):
                 raise BeyondClsError(
                     f"{head.folder} and {other.folder} have different weights, expected one head of each name; rename one"
                 )
-    return list(found.values())
+    return list(heads.values())
 
 
-def cls_map(attention: Path, like: Weights) -> list[Weights]:
+def cls_map(attention: Path, reference: Weights) -> list[Weights]:
     """The [cls] attention of a block, if it was kept, as a head's weights.
 
     Raises:
-        BeyondClsError: there is no such folder, or it is of other images than `like`.
+        BeyondClsError: there is no such folder, or it is of other images than `reference`.
     """
     from store import BeyondClsError
 
@@ -131,14 +131,14 @@ def cls_map(attention: Path, like: Weights) -> list[Weights]:
         return []
     about = _described(attention / "summary.json", lambda summary: (summary["encoder"], summary["key"], True))
     head = Weights(CLS_ATTENTION, attention, *about, _weights(file, str(attention)))
-    _check_same_images(like, head)
+    _check_same_images(reference, head)
     return [head]
 
 
 def _read(folder: Path) -> Weights:
     def described(metrics: Any) -> tuple[str, str, bool]:
-        own_map = metrics["aggregator"] == "cls-attention" and metrics["options"].get("of", "own") == "own"
-        return metrics["encoder"], metrics["features"]["test"], own_map and "top_k" not in metrics["options"]
+        is_own_map = metrics["aggregator"] == "cls-attention" and metrics["options"].get("of", "own") == "own"
+        return metrics["encoder"], metrics["features"]["test"], is_own_map and "top_k" not in metrics["options"]
 
     about = _described(folder / "metrics.json", described)
     return Weights(folder.name, folder, *about, _weights(folder / "trained/weights.npy", str(folder)))
@@ -169,22 +169,22 @@ def _weights(file: Path, name: str) -> "np.ndarray":
     return distributions(stored, name)
 
 
-def _check_same_images(one: Weights, other: Weights) -> None:
+def _check_same_images(first: Weights, second: Weights) -> None:
     """Refuse heads that did not see the same images.
 
     Raises:
-        BeyondClsError: they are of different feature sets, or of different numbers of images or patches.
+        BeyondClsError: they belong to different feature sets, or have different numbers of images or patches.
     """
     from store import BeyondClsError
 
-    if one.key != other.key:
+    if first.key != second.key:
         raise BeyondClsError(
-            f"{one.folder} is of the feature set {one.key} and {other.folder} of {other.key}, expected one; "
+            f"{first.folder} is of the feature set {first.key} and {second.folder} of {second.key}, expected one; "
             "give heads of one encoder that were tested on the same images"
         )
-    if one.weights.shape != other.weights.shape:
-        shapes = [" x ".join(map(str, head.weights.shape)) for head in (one, other)]
+    if first.weights.shape != second.weights.shape:
+        shapes = [" x ".join(map(str, head.weights.shape)) for head in (first, second)]
         raise BeyondClsError(
-            f"the weights of {one.folder} are {shapes[0]} (images x patches) and those of {other.folder} {shapes[1]}, expected "
-            "the same; probe both with the same --test and --joined-test, or leave one out"
+            f"the weights of {first.folder} are {shapes[0]} (images x patches) and those of {second.folder} {shapes[1]}, "
+            "expected the same; probe both with the same --test and --joined-test, or leave one out"
         )

@@ -1,4 +1,4 @@
-"""`beyondcls encoders`: what can be extracted, where its weights come from, and under which licence."""
+"""`beyondcls encoders`: the encoders that can be extracted, and the source and licence of their weights."""
 
 from typing import Annotated
 
@@ -19,11 +19,11 @@ def main(pattern: Annotated[str, typer.Argument(help="part of a name")] = "") ->
     rows = [("name", "parameters", "width", "blocks", "read at", "tokens", "attention", "licence", "weights")]
     for name, entry in ENCODERS.items():
         if pattern in name:
-            of = listing_of(entry)
-            counts = (f"{of.n_parameters / 1e6:,.1f} M", str(of.width), str(of.n_blocks), str(of.block))
-            rows.append((name, *counts, of.tokens, "yes" if of.attends else "no", entry.licence, entry.weights))
-            if of.cls_caution:
-                cautions.setdefault(of.cls_caution, []).append(name)
+            listing = listing_of(entry)
+            counts = (f"{listing.n_parameters / 1e6:,.1f} M", str(listing.width), str(listing.n_blocks), str(listing.block))
+            rows.append((name, *counts, listing.tokens, "yes" if listing.attends else "no", entry.licence, entry.weights))
+            if listing.cls_caution:
+                cautions.setdefault(listing.cls_caution, []).append(name)
     if len(rows) > 1:
         typer.echo("\n".join(table(rows, right=(1, 2, 3, 4))))
     for name, entry in ENCODERS.items():

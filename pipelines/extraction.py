@@ -1,4 +1,4 @@
-"""Options that `beyondcls extract`, `plan` and `predict` share, and what they mean together."""
+"""Options that `beyondcls extract`, `plan` and `predict` share, and what they mean in combination."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,8 +35,8 @@ def _statistics(option: str, text: str) -> tuple[str, ...] | None:
     return {"all": None, "none": ()}.get(text, tuple(text.split(",")))
 
 
-# How the encoder is loaded: arguments of `load_encoder`, and what may be under `encoders` in params.yaml.
-MODEL = {"model": Option(str, "timm architecture, if --encoder is a name of your own")}
+# How the encoder is loaded: arguments of `load_encoder`, which may also be under `encoders` in params.yaml.
+MODEL = {"model": Option(str, "timm architecture, if --encoder is a name that you chose")}
 LOADING = {
     "checkpoint": Option(Path, "local weights (.safetensors or torch), loaded strictly"),
     **MODEL,
@@ -46,12 +46,12 @@ LOADING = {
 FAMILY = {
     "family": Option(
         str,
-        "how weights of your own were trained: masked image modelling, joint embedding, labels or untrained; the report "
+        "how your own weights were trained: masked image modelling, joint embedding, labels or untrained; the report "
         "compares encoders by it",
         "as the name says, if it is one of the registry",
     )
 }
-# What it sees of an image: arguments of `load_encoder`, too.
+# What the encoder sees of an image: also arguments of `load_encoder`.
 TRANSFORM = {
     "mean": Option(str, "of red, green and blue, pixels being 0 to 1, e.g. 0.5,0.5,0.5", OWN, read=numbers),
     "std": Option(str, "what they are divided by, e.g. 0.5,0.5,0.5", OWN, read=numbers),
@@ -66,7 +66,7 @@ IMAGES = {
     "split": Option(str, "split of a published data set, e.g. train"),
     "classes": Option(Path, "file of class names, one a line; classes.txt beside tars by default"),
 }
-# Arguments of `extract` and `plan`, and what may be under `extract` in params.yaml.
+# Arguments of `extract` and `plan`, which may also be under `extract` in params.yaml.
 FEATURES = {
     "blocks": Option(
         str, "blocks whose tokens are kept, e.g. 3,-1; negative from the end", "as the encoder is read", read=integers
@@ -92,7 +92,7 @@ def from_params(params: Path | None, encoder: str) -> tuple[dict[str, Any], dict
     """Arguments of `load_encoder` and of `extract` that a parameter file gives; none without a file.
 
     Raises:
-        BeyondClsError: it names what neither takes.
+        BeyondClsError: it has a parameter that neither takes.
     """
     if params is None:
         return {}, {}
@@ -103,14 +103,14 @@ def from_params(params: Path | None, encoder: str) -> tuple[dict[str, Any], dict
 
 
 def loading_of(params: Mapping[str, Any], encoder: str) -> dict[str, Any]:
-    """Arguments of `load_encoder` that stand under encoders.NAME.
+    """Arguments of `load_encoder` under encoders.NAME.
 
     Raises:
-        BeyondClsError: it names what is none of them.
+        BeyondClsError: it has a parameter that `load_encoder` does not take.
     """
     loading = section(params, "encoders", encoder)
     check_names(f"encoders.{encoder}", loading, [*LOADING, *FAMILY, *TRANSFORM, "arguments", RECOMPUTE])
-    loading.pop(RECOMPUTE, None)  # is of its extraction
+    loading.pop(RECOMPUTE, None)  # concerns extraction
     return loading
 
 
@@ -118,9 +118,9 @@ def recomputes(params: Path | None, encoder: str) -> bool:
     """Whether the parameter file wants the features of an encoder extracted again where they differ.
 
     Raises:
-        BeyondClsError: it says neither true nor false.
+        BeyondClsError: the value is neither true nor false.
     """
-    wanted = False if params is None else section(read_params(params), "encoders", encoder).get(RECOMPUTE, False)
-    if not isinstance(wanted, bool):
-        raise BeyondClsError(f"encoders.{encoder}.{RECOMPUTE} is {wanted!r}, expected true or false")
-    return wanted
+    recompute = False if params is None else section(read_params(params), "encoders", encoder).get(RECOMPUTE, False)
+    if not isinstance(recompute, bool):
+        raise BeyondClsError(f"encoders.{encoder}.{RECOMPUTE} is {recompute!r}, expected true or false")
+    return recompute

@@ -1,4 +1,4 @@
-"""Groups of heads in params.yaml: which arrays `dvc repro` fetches for each, and whether a head stands under the right one."""
+"""Groups of heads in params.yaml: which arrays `dvc repro` fetches for each, and whether a head is in the right one."""
 
 from collections.abc import Mapping
 from os.path import normpath
@@ -20,14 +20,14 @@ FILES = "heads/"  # the folder that `dvc repro` watches
 
 
 def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], runs_files: bool) -> None:
-    """Make sure that the stages of some heads fetch what these read.
+    """Check that the stages of some heads fetch the arrays that these read.
 
     Args:
-        plans: of heads, by name; those that stand in no group are passed over.
-        runs_files: whether files of aggregators of one's own may be run, to see what they read.
+        plans: of heads, by name; those that are in no group are skipped.
+        runs_files: whether files of custom aggregators may be run, to see what they read.
 
     Raises:
-        BeyondClsError: a head reads more than its group says, or its file is in another folder.
+        BeyondClsError: a head reads more than its group fetches, or its file is in another folder.
     """
     from store import BeyondClsError
 
@@ -45,7 +45,7 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
             reads = _reads(aggregator, options) if file is None or runs_files else ()
             read = {kind_of(kind) for kind in reads}
             if not read <= set(kinds):
-                right = next(other for other, those in GROUPS.items() if read <= set(those) or other == "own_heads")
+                right = next(name for name, allowed in GROUPS.items() if read <= set(allowed) or name == "own_heads")
                 raise BeyondClsError(
                     f"{group}.{name} in the parameter file reads {' and '.join(reads)}, but for {group} `dvc repro` fetches "
                     f"{' and '.join(kinds)} alone; move it to {right}"
@@ -53,24 +53,24 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
 
 
 def file_of(aggregator: str) -> str | None:
-    """The file of FILE.py:CLASS; None of an aggregator of the registry."""
+    """The file of FILE.py:CLASS; None for an aggregator of the registry."""
     file, colon, _ = aggregator.rpartition(":")
     return file if colon and file.endswith(".py") else None
 
 
 def _reads(aggregator: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Kinds of features that it reads, which options decide; none where it cannot be made, which `probe` explains.
+    """Kinds of features that an aggregator reads with these options; none if it cannot be made, which `probe` explains.
 
-    One of one's own is run, but not made: what it takes is not known. Those whose class does not say what they read pass.
+    The file of a custom one is run, but no instance is made: its arguments are unknown. A class without `reads` passes.
     """
     import torch
 
     from probe.aggregators import make_aggregator
-    from probe.aggregators.own import own_aggregator
+    from probe.aggregators.custom import custom_aggregator
     from store import BeyondClsError
 
     if file_of(aggregator) is not None:
-        return tuple(own_aggregator(aggregator).reads)
+        return tuple(custom_aggregator(aggregator).reads)
     heads = options.get("heads")
     dim = 64 * (heads if isinstance(heads, int) and heads > 0 else 12)  # every head as wide
     try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Parameters of training, as the command line and params.yaml have them: fields of `probe.recipe.Recipe`, …
 OF_A_RECIPE = {
     "epochs": Option(int, "passes over the training images", "90"),
-    "batch_size": Option(int, "images of an optimiser's step", "1024"),
+    "batch_size": Option(int, "images of an optimiser step", "1024"),
     "rows_at_once": Option(int, "images computed at once", "a batch"),
     "optimiser": Option(str, "lars, sgd or adamw", "sgd"),
     "base_lr": Option(float, "learning rate of a batch of 256, scaled linearly", "0.1"),
@@ -24,13 +24,13 @@ OF_A_RECIPE = {
     "weight_decay": Option(float, "λ of the optimiser", "0"),
     "warmup_epochs": Option(int, "in which the learning rate rises, before half a cosine to zero", "10"),
     "order": Option(str, "of the images: shared by all seeds, or own, one pass for each", "shared"),
-    "drop_last": Option(bool, "leave out the rest of an epoch that makes no whole batch", flags="--drop-last/--no-drop-last"),
+    "drop_last": Option(bool, "leave out the images after an epoch's last whole batch", flags="--drop-last/--no-drop-last"),
 }
-# … what one head may have beside them, …
+# … further parameters of a single head, …
 OF_A_HEAD = {
     "preset": Option(
         str,
-        "the paper's mae-lars, mae-lars-large, small-sgd; or adamw, which is not the paper's. Replaces the recipe in "
+        "the paper's mae-lars, mae-lars-large, small-sgd; or adamw, which is not from the paper. Replaces the recipe in "
         "params.yaml",
     ),
     "seeds": Option(str, "with commas", "0,1,2", read=integers),
@@ -43,7 +43,7 @@ OF_A_HEAD = {
 }
 # … and those of a whole run, which all heads of a command share.
 OF_A_RUN = {
-    "block": Option(int, "whose tokens to read", "the deepest stored"),
+    "block": Option(int, "block whose tokens are read", "the deepest stored"),
     "views": Option(
         int, "stored views of the training images to use, from view 0 on; 1 is the evaluation crop", "all", least=1
     ),
@@ -54,8 +54,8 @@ OF_A_RUN = {
         flags="--mix-evaluation-view/--crops-alone",
     ),
     "held_out": Option(float, "share of the training images to select on", "0.1"),
-    "k_shot": Option(int, "train on so many images of each class"),
-    "percent": Option(float, "train on so many percent of the images, stratified"),
+    "k_shot": Option(int, "train on this many images of each class"),
+    "percent": Option(float, "train on this percentage of the images, stratified"),
     "ids": Option(str, "train on the images that this file lists, one id or file name a line, e.g. the list of ImageNet 1 %"),
     "subset_seed": Option(int, "of --k-shot and --percent", "0"),
     "placement": Option(str, "of the features: device, memory, stream, or auto: the first that fits", "auto"),
@@ -77,30 +77,30 @@ TYPES: dict[type, tuple[tuple[type, ...], str]] = {
 
 
 def plans_and_run(
-    names: Sequence[str], params: Mapping[str, Any] | None, here: Mapping[str, Any], options: Mapping[str, Any]
+    names: Sequence[str], params: Mapping[str, Any] | None, command_line: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[dict[str, "HeadPlan"], dict[str, Any]]:
-    """Plans by name, and parameters of the whole run: the command line wins over a head's own entry, that over `probe`.
+    """Plans by name, and parameters of the whole run: the command line wins over a head's entry, which wins over `probe`.
 
     Args:
         names: of heads; in `params`, if there is such a file.
-        here: parameters on the command line.
-        options: of the aggregators, there too.
+        command_line: parameters on the command line.
+        options: of the aggregators, also on the command line.
 
     Raises:
-        BeyondClsError: unknown names, values that cannot be, or that exclude each other.
+        BeyondClsError: unknown names, invalid values, or values that exclude each other.
     """
-    from probe.aggregators import is_own
+    from probe.aggregators import is_custom
     from store import BeyondClsError
 
     heads = heads_of(params or {})
     if twice := next((name for name in names if list(names).count(name) > 1), None):
         raise BeyondClsError(f"--head {twice} was given twice; under a name of its own in params.yaml a head may be repeated")
     common = section(params or {}, "probe")
-    check_names("probe", common, of_a_command())
+    check_names("probe", common, shared_parameters())
     layers_of_run, plans = [common], {}
     for name in names:
-        # An aggregator where there is no file, and one's own, need no entry.
-        entered = params is not None and (not is_own(name) or name in heads)
+        # Aggregators without a parameter file, and custom ones, need no entry.
+        entered = params is not None and (not is_custom(name) or name in heads)
         entry = section({"heads": heads}, "heads", name) if entered else {}
         of_run = {parameter: entry.pop(parameter) for parameter in OF_A_RUN if parameter in entry}
         if of_run and len(names) > 1:
@@ -108,17 +108,17 @@ def plans_and_run(
                 f"heads.{name} gives {', '.join(of_run)}, which all heads of a command share; run it alone, or move it to probe"
             )
         layers_of_run.append(of_run)
-        folder = name.rpartition(":")[2] if is_own(name) else name
+        folder = name.rpartition(":")[2] if is_custom(name) else name
         if folder in plans:
             raise BeyondClsError(f"two heads are named {folder!r}; give one of them another name under heads in params.yaml")
-        plans[folder] = plan_of(name, entry, common, here, options)
-    run = layered(*layers_of_run, here)
+        plans[folder] = plan_of(name, entry, common, command_line, options)
+    run = layered(*layers_of_run, command_line)
     _check_types("", run, OF_A_RUN)
     return plans, {name: run[name] for name in OF_A_RUN if run.get(name) is not None}
 
 
 def heads_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    """What the parameter file says of heads, by name, from all groups.
+    """Entries of heads in the parameter file, by name, from all groups.
 
     Raises:
         BeyondClsError: two groups have heads of one name.
@@ -127,15 +127,15 @@ def heads_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
     heads: dict[str, Any] = {}
     for name in GROUPS:
-        found = section(params, name)
-        if twice := next((head for head in found if head in heads), None):
-            raise BeyondClsError(f"head {twice!r} stands in {name} and in another section; give one of the two another name")
-        heads |= found
+        section_heads = section(params, name)
+        if twice := next((head for head in section_heads if head in heads), None):
+            raise BeyondClsError(f"head {twice!r} is in {name} and in another section; give one of the two another name")
+        heads |= section_heads
     return heads
 
 
-def of_a_command() -> list[str]:
-    """Parameters that all heads of a command may share: those of `probe`."""
+def shared_parameters() -> list[str]:
+    """Names of the parameters that all heads of a command may share: those of `probe`."""
     return [*OF_A_RECIPE, *OF_A_HEAD, *OF_A_RUN]
 
 
@@ -143,31 +143,33 @@ def plan_of(
     name: str,
     entry: Mapping[str, Any],
     common: Mapping[str, Any],
-    here: Mapping[str, Any],
+    command_line: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> "HeadPlan":
     """A head's plan.
 
     Args:
-        entry: what stands under its name: aggregator, its options, and parameters.
+        entry: the values under its name: aggregator, its options, and parameters.
         common: parameters of all heads.
-        here: those of the command line.
-        options: of the aggregator, there too.
+        command_line: parameters on the command line.
+        options: of the aggregator, also on the command line.
 
     Raises:
-        BeyondClsError: unknown names, or values that cannot be.
+        BeyondClsError: unknown names, or invalid values.
     """
     from probe.closed import make_closed
     from probe.grid import HeadPlan, HeadSpec
     from probe.recipe import PRESET_INITS, make_recipe
     from store import BeyondClsError
 
-    own = dict(entry)
-    aggregator = own.pop("aggregator", name)
-    of_a_plan = (*OF_A_RECIPE, *OF_A_HEAD)
-    parameters = {n: own.pop(n) for n in of_a_plan if n in own}
-    _check_options(name, aggregator, own, of_a_plan)
-    merged = layered(*({n: v for n, v in layer.items() if n in of_a_plan} for layer in (common, parameters, here)))
+    entry_options = dict(entry)
+    aggregator = entry_options.pop("aggregator", name)
+    plan_parameters = (*OF_A_RECIPE, *OF_A_HEAD)
+    parameters = {n: entry_options.pop(n) for n in plan_parameters if n in entry_options}
+    _check_options(name, aggregator, entry_options, plan_parameters)
+    merged = layered(
+        *({n: v for n, v in layer.items() if n in plan_parameters} for layer in (common, parameters, command_line))
+    )
     _check_types(f" of head {name!r}", merged, OF_A_RECIPE | OF_A_HEAD)
     closed, protocol = None, merged.pop("protocol", None)
     if protocol is not None:
@@ -180,12 +182,14 @@ def plan_of(
             raise BeyondClsError(f"{parameter} of head {name!r} is {values!r}, expected a list; give [{values}] for one")
     preset, init = merged.pop("preset", None), merged.pop("init", None)
     recipe = make_recipe(preset, **{n: v for n, v in merged.items() if v is not None or n == "rows_at_once"})
-    spec = HeadSpec(aggregator, {**own, **options}, normalisation, final_norm, init or PRESET_INITS.get(preset, "normal"))
+    spec = HeadSpec(
+        aggregator, {**entry_options, **options}, normalisation, final_norm, init or PRESET_INITS.get(preset, "normal")
+    )
     return HeadPlan(spec, recipe, **{n: tuple(values) for n, values in grid.items() if values is not None}, closed=closed)
 
 
 def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of all layers, the last one wins.
+    """Parameters of all layers; the last one wins.
 
     A preset replaces the whole recipe of the layers before it, its grid, and where the classifier starts.
 
@@ -200,7 +204,9 @@ def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
             merged = {n: v for n, v in merged.items() if n not in (*OF_A_RECIPE, "base_lrs", "weight_decays", "init")}
         for one, other in ALTERNATIVES:
             if layer.get(one) is not None and layer.get(other) is not None:
-                raise BeyondClsError(f"{_given(one, layer)} and {_given(other, layer)} exclude each other; give one of them")
+                raise BeyondClsError(
+                    f"{_as_flag(one, layer)} and {_as_flag(other, layer)} exclude each other; give one of them"
+                )
             for new, old in ((one, other), (other, one)):
                 if layer.get(new) is not None:
                     merged.pop(old, None)
@@ -212,7 +218,7 @@ def options_of(pairs: Sequence[str]) -> dict[str, Any]:
     """`depth=2` as {"depth": 2}; values are YAML.
 
     Raises:
-        BeyondClsError: no name and value.
+        BeyondClsError: a pair that is not a name and a value.
     """
     from store import BeyondClsError
 
@@ -228,7 +234,7 @@ def options_of(pairs: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def _given(name: str, layer: Mapping[str, Any]) -> str:
+def _as_flag(name: str, layer: Mapping[str, Any]) -> str:
     value = layer[name]
     return f"{flag_of(name)} {','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
@@ -237,7 +243,7 @@ def _check_options(name: str, aggregator: Any, options: Mapping[str, Any], param
     """Refuse options that nothing reads.
 
     Raises:
-        BeyondClsError: what is neither an option of the aggregator nor a parameter, with the nearest of both.
+        BeyondClsError: neither an option of the aggregator nor a parameter; suggests the nearest of both.
     """
     from probe.aggregators import AGGREGATORS
     from store import BeyondClsError
@@ -253,7 +259,7 @@ def _check_types(where: str, values: Mapping[str, Any], parameters: Table) -> No
     """Refuse values of another type.
 
     Raises:
-        BeyondClsError: a value of another kind than its parameter is of.
+        BeyondClsError: a value of another type than that of its parameter.
     """
     from store import BeyondClsError
 
@@ -261,6 +267,6 @@ def _check_types(where: str, values: Mapping[str, Any], parameters: Table) -> No
         value = values.get(name)
         if value is None or parameter.read is not None or name == "protocol":  # a list, or a name with its options
             continue
-        right, words = TYPES[parameter.type]
-        if not isinstance(value, right) or (parameter.type is not bool and isinstance(value, bool)):
+        expected_types, words = TYPES[parameter.type]
+        if not isinstance(value, expected_types) or (parameter.type is not bool and isinstance(value, bool)):
             raise BeyondClsError(f"{name}{where} is {value!r}, expected {words}")

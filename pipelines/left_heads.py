@@ -1,4 +1,4 @@
-"""Heads that a study has no more: what an earlier run of it left in its folder."""
+"""Heads that a study no longer has: what an earlier run of it left in its folder."""
 
 import json
 import shlex
@@ -10,10 +10,13 @@ TRAINED = ("seed*.json", "seed*.safetensors", "weights.npy", "correct.npz", "rec
 
 
 def remove_left_heads(out: Path, study: str, heads: Collection[str], studies: Collection[str]) -> list[Path]:
-    """Remove folders of heads in `out` that are not among the study's `heads` any more; those that were removed.
+    """Remove folders of heads in `out` that are no longer among the study's `heads`.
 
-    They would appear in its tables. Ours are what a command with `--study` wrote, of this study or of one that is not among
-    `studies` any more; of their files those are removed that `beyondcls probe` writes, and folders that are empty then.
+    They would appear in its tables. Only folders that a command with `--study` wrote are removed, for this study or for one
+    that is no longer among `studies`; and only files that `beyondcls probe` writes, and folders that are empty then.
+
+    Returns:
+        The folders that were removed.
     """
     removed = []
     for metrics in sorted(out.glob("*/metrics.json")):
@@ -30,7 +33,7 @@ def remove_left_heads(out: Path, study: str, heads: Collection[str], studies: Co
 
 
 def _is_of(metrics: Path, study: str, studies: Collection[str]) -> bool:
-    """Whether metrics.json was written for this study, or for one that is no more, or says that there was nothing to train."""
+    """Whether metrics.json was written for this study, for one that no longer exists, or records that nothing was trained."""
     try:
         content = json.loads(metrics.read_text())
         if "absent" in content:

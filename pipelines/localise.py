@@ -1,4 +1,4 @@
-"""`beyondcls localise`: how well score maps find the objects, against the boxes of a feature set (Table 8 of v2)."""
+"""`beyondcls localise`: how well score maps find objects, compared with the boxes of a feature set (Table 8 of v2)."""
 
 import csv
 import json
@@ -32,7 +32,7 @@ def main(
         list[str] | None, typer.Option(help="a folder in --probes; several times for several  [default: all with weights]")
     ] = None,
     size: Annotated[int, typer.Option(min=8, help="side of the frame in which boxes are compared, pixels")] = 224,
-    block: Annotated[int | None, typer.Option(help="whose attention maps are scored  [default: the deepest stored]")] = None,
+    block: Annotated[int | None, typer.Option(help="block whose attention maps are scored  [default: deepest stored]")] = None,
     view: Annotated[int, typer.Option(min=0, help="which view of the images; 0 is the evaluation crop")] = 0,
     workers: Annotated[int | None, typer.Option(min=1, help="processes  [default: one a core]")] = None,
     params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
@@ -48,7 +48,7 @@ def main(
 
         beyondcls extract --crop-mode squash --crop-pct 1 --encoder mae --data cub --split test --out features/mae-cub-whole
 
-    A central crop loses what lies outside of it; what was compared is written down and said.
+    A central crop loses what is outside of it; what was compared is recorded and printed.
 
     Writes localisation.json; localisation.csv with a row for each map and seed; and boxes.json: of each image, its true boxes,
     and the one that the mean [cls] map and the first seed of each head predict, at the threshold of MaxBoxAcc. Accuracies in
@@ -62,15 +62,15 @@ def main(
     truths = truths_of(store, size, view)
     kinds = score_maps(store, truths.rows, probes, head, view, block)
     n = len(truths.rows) * sum(len(kind.maps) for kind in kinds)
-    found, boxes = [], []
-    with applied(workers or len(os.sched_getaffinity(0))) as each, progress_bar("localise", n, "maps") as progress:
+    measured, boxes = [], []
+    with process_map(workers or len(os.sched_getaffinity(0))) as map_function, progress_bar("localise", n, "maps") as progress:
         for kind in kinds:
-            results = [measure(maps, truths.boxes, size, each, progress) for maps in kind.maps]
+            results = [measure(maps, truths.boxes, size, map_function, progress) for maps in kind.maps]
             flat = [int((maps.min((1, 2)) == maps.max((1, 2))).sum()) for maps in kind.maps]
-            found.append(described(kind.source, kind.name, results, kind.seeds, flat))
+            measured.append(described(kind.source, kind.name, results, kind.seeds, flat))
             if kind.source == "probe" or kind.name == "cls":
                 boxes.append(predictions(kind, results[0].threshold, truths, size))
-    found.append(described("baseline", "centre", [measure_one(centre_map(size), truths.boxes, size)], (), [0]))
+    measured.append(described("baseline", "centre", [measure_one(centre_map(size), truths.boxes, size)], (), [0]))
     about = {
         "encoder": store.attributes["encoder"],
         **pretraining_fields(store.attributes),
@@ -82,19 +82,19 @@ def main(
         **truths.counts,
         "frame": truths.frame.to_dict(),
         "command": shlex.join(["beyondcls", *sys.argv[1:]]),
-        "maps": found,
+        "maps": measured,
     }
     out.mkdir(parents=True, exist_ok=True)
     (out / "localisation.json").write_text(json.dumps(about, indent=1) + "\n")
-    write_csv(out / "localisation.csv", found)
+    write_csv(out / "localisation.csv", measured)
     (out / "boxes.json").write_text(json.dumps(with_truths(store, truths, size, view, boxes)) + "\n")
-    for entry in found:
+    for entry in measured:
         v2, v1 = (f"{entry[name]['mean']:5.1f}" for name in ("max_box_acc_v2", "max_box_acc"))
         typer.echo(f"{entry['source']:9} {entry['name']:16} MaxBoxAccV2 {v2} %   MaxBoxAcc {v1} %")
     if lost := truths.counts["n_images_outside"]:
         typer.echo(f"note: the crop shows nothing of the boxes of {lost:,} images; they count as not found", err=True)
     typer.echo(f"frame: {truths.frame.words}{'' if truths.frame.official else ' (not that of published numbers)'}")
-    typer.echo(f"{out / 'localisation.json'}: {len(found)} kinds of maps, {truths.counts['n_images']:,} images")
+    typer.echo(f"{out / 'localisation.json'}: {len(measured)} kinds of maps, {truths.counts['n_images']:,} images")
 
 
 def score_maps(
@@ -105,42 +105,42 @@ def score_maps(
     view: int,
     block: int | None = None,
 ) -> "list[ScoreMaps]":
-    """Attention that is stored, then the heads that are asked for, or all whose weights tell patches apart.
+    """Stored attention, then the named heads, or all whose weights differ between patches.
 
     Raises:
-        BeyondClsError: nothing to score, a head that is not there or points nowhere, or as `probe_maps`.
+        BeyondClsError: nothing to score, a head that is missing or has constant maps, or as `probe_maps`.
     """
     from probe.localisation.maps import attention_maps, probe_maps
     from store import BeyondClsError
 
-    found = attention_maps(store, rows, view, block)
+    maps_by_kind = attention_maps(store, rows, view, block)
     if heads and probes is None:
         raise BeyondClsError(f"--head is {heads[0]!r}, but there is no --probes PROBES/ENCODER that it could be in")
     if probes is not None:
-        there = sorted(folder.parent.name for folder in probes.glob("*/trained"))
-        if not there:
+        names = sorted(folder.parent.name for folder in probes.glob("*/trained"))
+        if not names:
             raise BeyondClsError(f"there are no probes in {str(probes)!r}, expected {probes}/HEAD/trained/seed0.json")
-        for name in heads or there:
+        for name in heads or names:
             maps = probe_maps(store, rows, probes / name, view)
             if maps is not None:
-                found.append(maps)
+                maps_by_kind.append(maps)
             elif heads:
                 raise BeyondClsError(
                     f"{probes / name} does not weight patches, or all alike, so it points nowhere; leave it out"
                 )
             else:
                 typer.echo(f"note: {probes / name} does not weight patches, or all alike; left out", err=True)
-    if not found:
+    if not maps_by_kind:
         raise BeyondClsError(
             f"there is nothing to score: {store.where} keeps no attention maps, and no head with weights was given; "
             "add them by `beyondcls extract --extend --maps`, or name probes with --probes"
         )
-    return found
+    return maps_by_kind
 
 
 @contextmanager
-def applied(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """`map` over so many processes; in this one if it is one."""
+def process_map(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """`map` over this many processes; the built-in one for a single process."""
     if workers == 1:
         yield map
         return
@@ -155,7 +155,7 @@ def applied(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
 def described(
     source: str, name: str, results: "Sequence[Localised]", seeds: Sequence[int], n_flat: Sequence[int]
 ) -> dict[str, Any]:
-    """An entry of `maps` in localisation.json. `n_flat`: of each seed, maps that are constant and point nowhere."""
+    """An entry of `maps` in localisation.json. `n_flat`: the number of constant maps of each seed."""
     from probe.localisation import IOUS
     from probe.results import over_seeds
 
@@ -181,7 +181,7 @@ def described(
 
 
 def predictions(kind: "ScoreMaps", threshold: float, truths: "Truths", size: int) -> dict[str, Any]:
-    """The boxes that one kind of map predicts, of its first seed: an entry of `maps` in boxes.json."""
+    """The boxes that one kind of map predicts with its first seed: an entry of `maps` in boxes.json."""
     import numpy as np
 
     from probe.localisation import iou, predicted_box
@@ -195,7 +195,7 @@ def predictions(kind: "ScoreMaps", threshold: float, truths: "Truths", size: int
 def with_truths(
     store: "FeatureStore", truths: "Truths", size: int, view: int, predicted: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """What boxes.json holds; all lists have an entry for each image."""
+    """The content of boxes.json; all lists have an entry for each image."""
     ids = store.ids
     return {
         "data": store.spec.data,
@@ -209,10 +209,10 @@ def with_truths(
     }
 
 
-def write_csv(file: Path, found: Sequence[dict[str, Any]]) -> None:
-    """A row for each map and seed."""
+def write_csv(file: Path, entries: Sequence[dict[str, Any]]) -> None:
+    """Write a row for each map and seed."""
     rows = []
-    for entry in found:
+    for entry in entries:
         for i, value in enumerate(entry["max_box_acc_v2"]["values"]):
             row = {"source": entry["source"], "name": entry["name"], "seed": entry["seeds"][i] if entry["seeds"] else ""}
             row |= {"max_box_acc_v2": value}

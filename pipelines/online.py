@@ -1,4 +1,4 @@
-"""A probe on its live encoder: from images to logits, and to where the head looks."""
+"""A probe on its live encoder: from images to logits, and to maps of where the head looks."""
 
 import copy
 import math
@@ -38,7 +38,7 @@ def online(
     own: str | None = None,
     **options: Any,
 ) -> "Online":
-    """A probe on its encoder, as a module from images to logits: what the probe makes of stored features, without the store.
+    """A probe on its encoder, as a module from images to logits, without a store in between.
 
     Example::
 
@@ -51,9 +51,9 @@ def online(
         description: of a head that is given as such: what its JSON file would hold ("encoder_weights", "block", "classes", …).
             Without one, `patch`, `cls`, `attention/cls` are of the block at which the encoder is read, and nothing is compared.
         joined: the second encoder, for heads that read `joined/…`.
-        own: FILE.py:CLASS of an aggregator of your own, as for `load_probe`.
-        options: of `load_encoder` (checkpoint, mean, crop_mode, …), for an encoder that is given by its name. What it sees of
-            an image is what the probe records, by default.
+        own: FILE.py:CLASS of a custom aggregator, as for `load_probe`.
+        options: of `load_encoder` (checkpoint, mean, crop_mode, …), for an encoder that is given by its name. By default it
+            sees of an image what the probe records.
 
     Raises:
         BeyondClsError: no readable probe; another encoder than the one that it was trained on (weights, architecture,
@@ -65,7 +65,7 @@ def online(
             raise BeyondClsError(f"own is {own!r}, but the probe is a head already; leave one of them out")
     else:
         if description is not None:
-            raise BeyondClsError(f"{probe} has a description of its own; leave out description")
+            raise BeyondClsError(f"{probe} has its own description; leave out description")
         head, description = load_with(probe, own)
     about = description or {}
     if isinstance(encoder, str):
@@ -116,8 +116,8 @@ class Online(nn.Module):
         reads = head.aggregator.reads
         second = [kind for kind in reads if kind.startswith(JOINED)]
         if second and joined is None:
-            known = about.get("joined_encoder") or {}
-            name = f" ({known['encoder']!r})" if "encoder" in known else ""
+            second_encoder = about.get("joined_encoder") or {}
+            name = f" ({second_encoder['encoder']!r})" if "encoder" in second_encoder else ""
             raise BeyondClsError(
                 f"this head reads {second[0]!r}, of a second encoder{name}; give it: online(…, joined=…) or --joined-encoder"
             )
@@ -136,7 +136,7 @@ class Online(nn.Module):
             self._names |= {kind: _array(kind, *blocks) for kind in second}
         self.classes, self.multilabel = _classes(about, self.n_classes), bool(about.get("multilabel", False))
         self.to(encoder.device)
-        features = self._tried()
+        features = self._features_of_black_image()
         n_patches, expected = _n_patches(features), about.get("n_patches")
         if n_patches is not None and expected not in (None, n_patches):
             raise BeyondClsError(
@@ -164,10 +164,12 @@ class Online(nn.Module):
         """Logits, and the aggregator's weights over the grid of patches.
 
         Args:
-            images: transformed as the encoder wants them (`prepare`), on its device.
-            joined: the same images as the second encoder wants them; `images`, if both want the same.
+            images: transformed as the encoder expects them (`prepare`), on its device.
+            joined: the same images as the second encoder expects them; `images`, if both expect the same.
 
-        Returns: weights [B, h, w] sum to 1, or to what [cls] leaves of it where it is weighted too; None without `grid`.
+        Returns:
+            Logits, and weights [B, h, w] that sum to 1, or to 1 minus the weight of [cls] where that is weighted too; None
+            without `grid`.
 
         Raises:
             BeyondClsError: images of another size, or of one encoder where two are needed.
@@ -179,7 +181,7 @@ class Online(nn.Module):
 
     @torch.no_grad()
     def features(self, images: Float[Tensor, "B 3 S S"], joined: Float[Tensor, "B 3 S2 S2"] | None = None) -> dict[str, Tensor]:
-        """What the head reads of the images, by kind, before any rounding that a store applies.
+        """The features of the images that the head reads, by kind, before any rounding that a store applies.
 
         Raises:
             BeyondClsError: as `forward`.
@@ -216,22 +218,22 @@ class Online(nn.Module):
                 "prepare(…) makes them"
             )
         names = [self._names[kind] for kind in kinds]
-        kept, maps = (
+        token_blocks, maps = (
             _named_blocks(TOKENS, names, encoder),
             _named_blocks(("attention",), names, encoder),
         )
-        encoded = encoder(images, kept, maps=maps)
-        there = {name.removesuffix("/view0"): values for name, values in arrays_by_name(encoded, 0).items()}
+        encoded = encoder(images, token_blocks, maps=maps)
+        arrays = {name.removesuffix("/view0"): values for name, values in arrays_by_name(encoded, 0).items()}
         for kind, name in zip(kinds, names, strict=True):
-            if name not in there:
+            if name not in arrays:
                 raise BeyondClsError(
                     f"this head reads {kind!r}, but {encoder.name} has no {name}; "
-                    f"it has: {', '.join(sorted(there)) or 'nothing'}"
+                    f"it has: {', '.join(sorted(arrays)) or 'nothing'}"
                 )
-        return {kind: there[name].float() for kind, name in zip(kinds, names, strict=True)}
+        return {kind: arrays[name].float() for kind, name in zip(kinds, names, strict=True)}
 
-    def _tried(self) -> dict[str, Tensor]:
-        """Features of one black image, so that what does not fit is known before the first batch."""
+    def _features_of_black_image(self) -> dict[str, Tensor]:
+        """Features of one black image, so that mismatches are found before the first batch."""
         encoders = [self.encoder] if self.joined is None else [self.encoder, self.joined]
         features = self.features(*(torch.zeros(1, *e.config["input_size"], device=e.device) for e in encoders))
         for kind, values in features.items():
@@ -243,44 +245,45 @@ class Online(nn.Module):
         return features
 
 
-def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], which: str = "") -> None:
-    """Make sure that a probe was trained on features of this encoder.
+def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], ordinal: str = "") -> None:
+    """Check that a probe was trained on features of this encoder.
 
     Args:
         recorded: "encoder", its name; "encoder_weights", its digest; "architecture" and "transform".
         which: "second " of a joined one.
 
     Raises:
-        BeyondClsError: it was another one, or the probe does not say.
+        BeyondClsError: it was another one, or the probe does not record it.
     """
     for field in ("encoder_weights", *SAME):
         if field not in recorded:
-            raise BeyondClsError(f"the probe does not record {field} of its {which}encoder; train it again")
+            raise BeyondClsError(f"the probe does not record {field} of its {ordinal}encoder; train it again")
     name = recorded.get("encoder")
     remedy = f"load {name!r} as it was extracted, or train a probe on features of {encoder.name!r}"
-    seen = recorded["transform"] if isinstance(recorded["transform"], Mapping) else {}
-    names = differing_values(seen, encoder.described_transform)
+    recorded_transform = recorded["transform"] if isinstance(recorded["transform"], Mapping) else {}
+    names = differing_values(recorded_transform, encoder.described_transform)
     # Positions, which are among the weights, differ with the size of images.
     resized = "input_size" in names and _without_size(recorded["architecture"]) == _without_size(encoder.architecture)
     if recorded["encoder_weights"] != encoder.weights and not resized:
         raise BeyondClsError(
-            f"the probe's {which}encoder, {name!r}, has weights {recorded['encoder_weights']}; "
+            f"the probe's {ordinal}encoder, {name!r}, has weights {recorded['encoder_weights']}; "
             f"{encoder.name!r} has {encoder.weights}; {remedy}"
         )
     if names:
         raise BeyondClsError(
-            f"the probe's {which}encoder, {name!r}, sees {values_text(seen, names, encoder.described_transform)}, as "
-            f"{encoder.name!r} does; load it with {as_options(seen, names)}, or by its name without these options"
+            f"the probe's {ordinal}encoder, {name!r}, sees "
+            f"{values_text(recorded_transform, names, encoder.described_transform)}, as {encoder.name!r} does; load it with "
+            f"{as_options(recorded_transform, names)}, or by its name without these options"
         )
     for field, ours in zip(SAME, (encoder.architecture, encoder.described_transform), strict=True):
         if recorded[field] != ours:
             raise BeyondClsError(
-                f"the probe's {which}encoder, {name!r}, has {field} {recorded[field]}; {encoder.name!r} has {ours}; {remedy}"
+                f"the probe's {ordinal}encoder, {name!r}, has {field} {recorded[field]}; {encoder.name!r} has {ours}; {remedy}"
             )
 
 
 def _without_size(architecture: Any) -> str:
-    """A described architecture, whatever the size of its images."""
+    """A described architecture without the size of its images."""
     return re.sub(r'"img_size": (\d+|\[[\d, ]*\]),? ?', "", str(architecture))
 
 
@@ -288,7 +291,7 @@ def open_picture(file: str | Path) -> Image.Image:
     """An image file, decoded as extraction decodes it, RGB.
 
     Raises:
-        BeyondClsError: there is none, or it is damaged; names it.
+        BeyondClsError: the file is missing or damaged; names it.
     """
     path = Path(file)
     if not path.is_file():
@@ -297,7 +300,7 @@ def open_picture(file: str | Path) -> Image.Image:
 
 
 def grid_of(encoder: Encoder, n_patches: int) -> tuple[int, int] | None:
-    """Rows and columns of the patches; None where they are not known."""
+    """Rows and columns of the patches; None if they are unknown."""
     grid = getattr(getattr(encoder.model, "patch_embed", None), "grid_size", None)
     if grid is not None and math.prod(grid) == n_patches:
         return int(grid[0]), int(grid[1])
@@ -316,7 +319,7 @@ def _named_blocks(kinds: Container[str], names: Sequence[str], encoder: Encoder)
 
 
 def _array(kind: str, block: int, attention_block: int) -> str:
-    """What a kind is called in the store of its encoder, without its view."""
+    """The name of a kind in the store of its encoder, without its view."""
     name = ArrayName.parse(kind.removeprefix(JOINED))
     if name.block is None and (name.kind == "attention" or str(name) in TOKENS):
         name = replace(name, block=attention_block if name.kind == "attention" else block)
@@ -324,18 +327,20 @@ def _array(kind: str, block: int, attention_block: int) -> str:
 
 
 def _blocks(encoder: Encoder, recorded: Mapping[str, Any]) -> tuple[int, int]:
-    """Of tokens, and of attention maps: the last block's, where a probe does not say, as feature sets once had no others."""
-    return _whole(recorded, "block"), _whole({"attention_block": encoder.n_blocks - 1, **recorded}, "attention_block")
+    """Blocks of tokens and of attention maps; the latter is the last one in old probes, which do not record it."""
+    return _whole_number(recorded, "block"), _whole_number(
+        {"attention_block": encoder.n_blocks - 1, **recorded}, "attention_block"
+    )
 
 
 def _n_patches(features: Mapping[str, Tensor]) -> int | None:
-    """T, from the features of the first encoder that tell."""
+    """T, from patch tokens or attention maps; None if there are neither."""
     tokens = (values.shape[1] for kind, values in features.items() if kind_of(kind) == "patch")
     rows = (values.shape[-1] for kind, values in features.items() if kind.startswith("attention/"))
     return next(tokens, None) or next(rows, None)
 
 
-def _whole(about: Mapping[str, Any], name: str) -> int:
+def _whole_number(about: Mapping[str, Any], name: str) -> int:
     value = about.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise BeyondClsError(f"the probe's {name} is {value!r}, expected a number from 0 on; train it again")
@@ -346,12 +351,12 @@ def _classes(about: Mapping[str, Any], n_classes: int) -> tuple[str, ...] | None
     """Names of the classes.
 
     Raises:
-        BeyondClsError: not a name for each logit.
+        BeyondClsError: the number of names is not that of logits.
     """
     names = about.get("classes")
     if names is None:
         return None
     if not isinstance(names, list | tuple) or len(names) != n_classes or not all(isinstance(name, str) for name in names):
-        n = len(names) if isinstance(names, list | tuple) else f"{type(names).__name__}, no list of"
-        raise BeyondClsError(f"the probe has {n} names of classes, expected {n_classes} as it has logits; train it again")
+        n = len(names) if isinstance(names, list | tuple) else f"{type(names).__name__}, not a list of"
+        raise BeyondClsError(f"the probe has {n} names of classes, expected {n_classes}, one for each logit; train it again")
     return tuple(names)

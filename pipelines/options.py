@@ -1,4 +1,4 @@
-"""Options of commands as tables: each is written down once, with its type, its help and what it is by default."""
+"""Options of commands as tables: each is defined once, with its type, its help and its default."""
 
 import functools
 import inspect
@@ -11,15 +11,15 @@ import typer
 
 @dataclass(frozen=True)
 class Option:
-    """An option that several commands have, or that params.yaml may give, too.
+    """An option that several commands share, or that params.yaml may also set.
 
     Attributes:
         type: of its value on the command line.
-        help: what it is, as `--help` says it.
-        default: what it is where neither says anything, in words; empty where the help tells.
+        help: description for `--help`.
+        default: the value if neither sets it, in words; empty if the help says it.
         flags: of a switch, such as `--drop-last/--no-drop-last`; its name by default.
-        least: the smallest value, of numbers.
-        read: (name of the option, text) to a value, where the command line has a text in place of a list.
+        least: the smallest value of a number.
+        read: (name of the option, text) to a value, where the command line has text in place of a list.
     """
 
     type: type
@@ -30,7 +30,7 @@ class Option:
     read: Callable[[str, str], Any] | None = None
 
     def annotation(self) -> Any:
-        """For typer: None where the option is not given."""
+        """The annotation for typer; the value is None if the option is not given."""
         shown = "  ".join(filter(None, (self.help, f"[default: {self.default}]" if self.default else "")))
         return Annotated[self.type | None, typer.Option(*filter(None, (self.flags,)), help=shown, min=self.least)]
 
@@ -39,12 +39,12 @@ Table = Mapping[str, Option]
 
 
 def flag_of(name: str) -> str:
-    """`--base-lr` of base_lr."""
+    """`--base-lr` for base_lr."""
     return f"--{name.replace('_', '-')}"
 
 
-def takes(*tables: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command that takes the options of tables beside its own parameters: those that were given come in its `**given`."""
+def takes_options(*tables: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a command take the options of tables beside its own parameters: those that were given arrive in its `**given`."""
     options = {name: option for table in tables for name, option in table.items()}
 
     def decorate(main: Callable[..., None]) -> Callable[..., None]:
@@ -56,12 +56,12 @@ def takes(*tables: Table) -> Callable[[Callable[..., None]], Callable[..., None]
                     values[name] = option.read(flag_of(name), value) if option.read else value
             main(**values)
 
-        own = [p for p in inspect.signature(main).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        own_parameters = [p for p in inspect.signature(main).parameters.values() if p.kind is not p.VAR_KEYWORD]
         shared = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option.annotation())
             for name, option in options.items()
         ]
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + shared
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own_parameters] + shared
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in parameters}
         return command
@@ -69,6 +69,6 @@ def takes(*tables: Table) -> Callable[[Callable[..., None]], Callable[..., None]
     return decorate
 
 
-def among(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Of the options that were given, those of a table."""
+def select_options(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Those of the given options that are in a table."""
     return {name: given[name] for name in names if name in given}

@@ -1,4 +1,4 @@
-"""Drawing where a head looks: a map of weights over a picture."""
+"""Drawing a map of weights over a picture."""
 
 import math
 
@@ -22,7 +22,7 @@ def blend(picture: UInt8[np.ndarray, "H W 3"], weights: Float[np.ndarray, "h w"]
 
 
 def cut_out(image: Image.Image, box: tuple[float, float, float, float], size: tuple[int, int]) -> UInt8[np.ndarray, "H W 3"]:
-    """What a view shows, at another size (width, height): `box` is in pixels of the image, black beyond its borders."""
+    """The part of an image that a view shows, resized to (width, height); `box` is in its pixels, black beyond its borders."""
     x0, y0, x1, y1 = box
     if x0 >= 0 and y0 >= 0 and x1 <= image.width and y1 <= image.height:
         return np.asarray(image.resize(size, Image.Resampling.LANCZOS, box=box))

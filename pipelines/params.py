@@ -12,20 +12,20 @@ from store.errors import unknown
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the numbers of its version 1.2: PyYAML takes 1e-3 for a text."""
+    """YAML with the numbers of version 1.2: PyYAML reads 1e-3 as a string."""
 
 
-_Loader.yaml_implicit_resolvers = {first: list(of) for first, of in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+_Loader.yaml_implicit_resolvers = {first: list(pairs) for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()}
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+"), list("-+.0123456789")
 )
 
 
 def from_yaml(text: str) -> Any:
-    """What a YAML text says.
+    """The content of a YAML text.
 
     Raises:
-        yaml.YAMLError: it is none.
+        yaml.YAMLError: it is not YAML.
     """
     return yaml.load(text, _Loader)
 
@@ -38,7 +38,7 @@ def read_params(path: Path) -> dict[str, Any]:
     """The file as nested dictionaries.
 
     Raises:
-        BeyondClsError: it is missing or no YAML mapping.
+        BeyondClsError: it is missing or not a YAML mapping.
     """
     if not path.is_file():
         raise BeyondClsError(
@@ -54,10 +54,10 @@ def read_params(path: Path) -> dict[str, Any]:
 
 
 def section(params: Mapping[str, Any], name: str, entry: str | None = None) -> dict[str, Any]:
-    """A section, or one entry of it; empty where the file says nothing.
+    """A section, or one entry of it; empty if the file has no such section.
 
     Raises:
-        BeyondClsError: `entry` is not in the section, or what is there has no names.
+        BeyondClsError: `entry` is not in the section, or either is not a mapping.
     """
     values = mapping(name, params.get(name))
     if entry is None:
@@ -73,15 +73,15 @@ def mapping(where: str, values: Any) -> dict[str, Any]:
     """Names and values of a part of the parameter file.
 
     Raises:
-        BeyondClsError: what stands at `where` has no names.
+        BeyondClsError: the value at `where` is not a mapping.
     """
     if values is not None and not isinstance(values, Mapping):
         raise BeyondClsError(f"{where} in the parameter file is {values!r}, expected names and values, e.g. {{epochs: 90}}")
     return dict(values or {})
 
 
-def given(**values: Any) -> dict[str, Any]:
-    """What was given on the command line: the values that are not None."""
+def without_none(**values: Any) -> dict[str, Any]:
+    """The values that are not None: options that were given on the command line."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -89,7 +89,7 @@ def check_names(where: str, values: Mapping[str, Any], known: list[str]) -> None
     """Refuse parameters that nothing reads.
 
     Raises:
-        BeyondClsError: a parameter that nothing reads, with the nearest that is read.
+        BeyondClsError: a parameter that nothing reads; suggests the nearest one that is read.
     """
     for name in values:
         if name not in known:
@@ -114,8 +114,8 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
     return _listed(option, text, float, "numbers with commas, e.g. 0.01,0.1")
 
 
-def _listed(option: str, text: str, of: Callable[[str], T], expected: str) -> tuple[T, ...]:
+def _listed(option: str, text: str, convert: Callable[[str], T], expected: str) -> tuple[T, ...]:
     try:
-        return tuple(of(part) for part in text.split(","))
+        return tuple(convert(part) for part in text.split(","))
     except ValueError as error:
         raise BeyondClsError(f"{option} is {text!r}, expected {expected}") from error

@@ -1,36 +1,36 @@
-"""`beyondcls plan`: what an extraction costs in bytes and hours, and when it pays for itself."""
+"""`beyondcls plan`: the cost of an extraction in bytes and hours, and when it pays off."""
 
 import shutil
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines import extraction as of
-from pipelines.options import among, takes
+from pipelines import extraction
+from pipelines.options import select_options, takes_options
 from pipelines.store.table import size
 
 if TYPE_CHECKING:
     from extract.plan import Plan
 
-OF_WEIGHTS = ("checkpoint", "random_seed", "weights", "family")  # in params.yaml; nothing that is planned depends on them
+OF_WEIGHTS = ("checkpoint", "random_seed", "weights", "family")  # in params.yaml; plans don't depend on them
 
 
-@takes(of.MODEL, of.TRANSFORM, of.IMAGES, of.FEATURES, of.COMPUTING)
+@takes_options(extraction.MODEL, extraction.TRANSFORM, extraction.IMAGES, extraction.FEATURES, extraction.COMPUTING)
 def main(
-    encoder: of.Name,
-    data: of.Data,
-    out: of.Out,
-    params: of.Params = None,
-    device: of.Device = "auto",
+    encoder: extraction.Name,
+    data: extraction.Data,
+    out: extraction.Out,
+    params: extraction.Params = None,
+    device: extraction.Device = "auto",
     n_tasks: Annotated[int, typer.Option(min=1, help="processes that would share the work, on as many machines")] = 1,
     epochs: Annotated[int, typer.Option(min=1, help="of each head that will be probed")] = 90,
     heads: Annotated[int, typer.Option(min=1, help="that will be probed: aggregators x settings x seeds")] = 9,
     **given: Any,
 ) -> None:
-    """Say beforehand what `beyondcls extract` with the same options writes and how long it takes on this machine.
+    """Say in advance what `beyondcls extract` with the same options writes and how long it takes on this machine.
 
-    A few batches are extracted beside --out and removed again. Weights have no bearing on it: random ones are used, and
-    nothing is fetched.
+    A few batches are extracted beside --out and removed again. Weights don't matter for it: random ones are used, and nothing
+    is fetched.
     """
     from extract.datasets import open_images
     from extract.encoders import load_encoder
@@ -39,16 +39,16 @@ def main(
     from pipelines.allocator import keep_freed_memory
     from pipelines.device import choose_device
 
-    loading, options = of.from_params(params, encoder)
-    loading |= among(given, (*of.MODEL, *of.TRANSFORM))
-    options |= among(given, of.FEATURES)
+    loading, options = extraction.from_params(params, encoder)
+    loading |= select_options(given, (*extraction.MODEL, *extraction.TRANSFORM))
+    options |= select_options(given, extraction.FEATURES)
     unweighted = {name: value for name, value in loading.items() if name not in OF_WEIGHTS}
-    images = open_images(data, **among(given, of.IMAGES))
+    images = open_images(data, **select_options(given, extraction.IMAGES))
     frozen = load_encoder(encoder, random_seed=0, **unweighted)
     if "statistics" not in given:
         options["statistics"] = possible_statistics(frozen, options.get("statistics"))
     place = choose_device(device)
-    frozen.run_with(**among(given, of.COMPUTING))
+    frozen.run_with(**select_options(given, extraction.COMPUTING))
     if place.type == "cpu":
         keep_freed_memory()
     typer.echo(f"measuring {encoder} on {place} …")
@@ -59,7 +59,7 @@ def main(
 
 
 def described(plan: "Plan", free: int, n_tasks: int, epochs: int, heads: int) -> list[str]:
-    """A plan in words; `free`: bytes that the disk has left."""
+    """A plan in words; `free`: free bytes on the disk."""
     total = sum(plan.nbytes.values())
     views = f", {plan.n_views} views each" if plan.n_views > 1 else ""
     kinds = ", ".join(f"{kind} {size(n)}" for kind, n in plan.nbytes.items() if n > total / 1000)
@@ -77,15 +77,16 @@ def described(plan: "Plan", free: int, n_tasks: int, epochs: int, heads: int) ->
         f"an epoch    {seconds_in_words(plan.seconds_without_cache)} through the encoder, "
         f"{seconds_in_words(plan.seconds_with_cache)} from the features",
     ]
-    without = plan.seconds_without_cache * epochs * heads
+    seconds_without = plan.seconds_without_cache * epochs * heads
     if plan.pays_after is None:
         lines.append("pays        never: reading takes longer than running the encoder again; --dtype int8 halves what is read")
     else:
         # A grid of heads is trained in one pass over the features.
-        cached = plan.seconds / n_tasks + plan.seconds_with_cache * epochs
+        seconds_cached = plan.seconds / n_tasks + plan.seconds_with_cache * epochs
         lines.append(
             f"pays        after {plan.pays_after:.1f} epochs of one head; {heads} heads of {epochs} epochs take "
-            f"{seconds_in_words(without)} through the encoder, one behind the other, and {seconds_in_words(cached)} this way"
+            f"{seconds_in_words(seconds_without)} through the encoder, one after the other, and "
+            f"{seconds_in_words(seconds_cached)} from the features"
         )
     return lines
 

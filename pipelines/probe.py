@@ -12,7 +12,7 @@ import typer
 from pipelines.groups import check_groups
 from pipelines.heads import OF_A_HEAD, OF_A_RECIPE, OF_A_RUN, options_of, plans_and_run
 from pipelines.left_heads import remove_left_heads
-from pipelines.options import takes
+from pipelines.options import takes_options
 from pipelines.params import read_params
 from pipelines.places import open_features
 from pipelines.studies import params_of_study, studies_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from store import FeatureStore
 
 
-@takes(OF_A_RECIPE, OF_A_HEAD, OF_A_RUN)
+@takes_options(OF_A_RECIPE, OF_A_HEAD, OF_A_RUN)
 def main(
     features: Annotated[str, typer.Option(help="feature set of the training images: its folder, receipt, or address")],
     test: Annotated[str, typer.Option(help="feature set of the test images, of the same encoder")],
@@ -44,7 +44,7 @@ def main(
         str | None,
         typer.Option(
             help="train all heads of STUDY (studies, block_studies in params.yaml), with its parameters, in place of --head; "
-            "remove those in --out that it has no more"
+            "remove those in --out that it no longer has"
         ),
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="of the aggregator, e.g. --option depth=2; may be repeated")] = None,
@@ -56,13 +56,13 @@ def main(
         bool,
         typer.Option(
             "--skip-absent",
-            help="where the encoder has none of the tokens that a head reads ([cls] of I-JEPA), write that, and go on",
+            help="where the encoder lacks the tokens that a head reads ([cls] of I-JEPA), record that and go on",
         ),
     ] = False,
     retrain: Annotated[
         bool,
         typer.Option(
-            "--retrain", help="train heads that are in place, too, and do not ask whether their first steps are the same"
+            "--retrain", help="also train heads that are in place, without checking whether their first steps are the same"
         ),
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
@@ -73,8 +73,8 @@ def main(
     All heads, seeds, learning rates and weight decays of one command train side by side, with one reading of the features.
     A run that was killed goes on when the same command is given again. Under torchrun, each process reads its own shards.
 
-    A head that is in --out, for just this request, stays as it is if a few of its steps, its schedule, the order of the images
-    and what it reaches are what they were: the program may have been edited. kept.json beside it says what was compared.
+    A head that is already in --out, for exactly this request, stays as it is if a few of its steps, its schedule, the order of
+    the images and its measures are unchanged: the program may have been edited. kept.json beside it says what was compared.
     """
     from pipelines.allocator import keep_freed_memory
     from pipelines.device import choose_device
@@ -86,9 +86,7 @@ def main(
     studies: dict[str, Any] = {}
     if study is not None:
         if described is None:
-            raise BeyondClsError(
-                f"--study {study} stands in a parameter file; name it with --params, e.g. --params params.yaml"
-            )
+            raise BeyondClsError(f"--study {study} is in a parameter file; name it with --params, e.g. --params params.yaml")
         if head:
             raise BeyondClsError(f"--study {study} and --head {head[0]} exclude each other: a study brings its own heads")
         studies = studies_of(described)
@@ -105,10 +103,10 @@ def main(
     keep_freed_memory()
     stores, place = (open_features(features, params), open_features(test, params)), choose_device(device)
     subset, about = _subset(stores[0], of_run)
-    alone, asked = len(plans) == 1 and study is None, list(plans)
+    is_single, head_names = len(plans) == 1 and study is None, list(plans)
     if skip_absent:
-        plans = _present(plans, stores, pair, lambda name: out if alone else out / name)
-    single = next(iter(plans.values())) if plans and alone else None
+        plans = _trainable(plans, stores, pair, lambda name: out if is_single else out / name)
+    single = next(iter(plans.values())) if plans and is_single else None
     if plans:
         encoder = stores[0].attributes["encoder"]
         with progress_bar(f"{encoder} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress:
@@ -129,20 +127,20 @@ def main(
         if _is_first():
             _report({out if single else out / name: measures for name, measures in written.items()})
     if study is not None and _is_first():
-        for folder in remove_left_heads(out, study, asked, studies):
-            typer.echo(f"{folder}: removed, {study} has no such head any more")
+        for folder in remove_left_heads(out, study, head_names, studies):
+            typer.echo(f"{folder}: removed, {study} no longer has this head")
 
 
-def _present(
+def _trainable(
     plans: "Mapping[str, HeadPlan]",
     stores: "tuple[FeatureStore, FeatureStore]",
     joined: "tuple[FeatureStore, FeatureStore] | None",
     place: Callable[[str], Path],
 ) -> "dict[str, HeadPlan]":
-    """Heads whose tokens there are; of each of the others it is written down, and said, that there are none."""
-    from probe.absent import absent, write_absent
+    """Heads whose tokens exist; for each of the others, metrics.json and a message say that they don't."""
+    from probe.absent import absent_kinds, write_absent
 
-    missing = absent(plans, stores[0], joined and joined[0])
+    missing = absent_kinds(plans, stores[0], joined and joined[0])
     for name, kinds in missing.items() if _is_first() else ():
         write_absent(place(name), plans[name], kinds, *stores)
         typer.echo(f"{place(name)}: not trained, {stores[0].attributes['encoder']} has no {' and no '.join(kinds)} tokens")
@@ -150,37 +148,37 @@ def _present(
 
 
 def _is_first() -> bool:
-    """Whether this process is the one that speaks, of those that torchrun started."""
+    """Whether this process is the one of torchrun's that prints messages."""
     return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
 
 
 def _report(written: Mapping[Path, Mapping[str, Any]]) -> None:
-    """What was reached, and what a reader should know of it; what holds for all heads is said once."""
-    of_each = [measures["notes"] for measures in written.values()]
-    of_all = [note for note in of_each[0] if len(written) > 1 and all(note in notes for notes in of_each)]
+    """Print results and their notes; notes on all heads are printed once."""
+    notes_by_head = [measures["notes"] for measures in written.values()]
+    shared_notes = [note for note in notes_by_head[0] if len(written) > 1 and all(note in notes for notes in notes_by_head)]
     for place, measures in written.items():
         typer.echo(f"{place}: {_summary(measures)}")
         for note in measures["notes"]:
-            if note not in of_all:
+            if note not in shared_notes:
                 typer.echo(f"  note: {note}")
-    for note in of_all:
+    for note in shared_notes:
         typer.echo(f"note on all: {note}")
 
 
 def _summary(measures: Mapping[str, Any]) -> str:
-    """What a head reached: `top-1 71.23 ± 0.12 % over 3 seeds, 10,000 test images`."""
+    """The result of a head: `top-1 71.23 ± 0.12 % over 3 seeds, 10,000 test images`."""
     measure, words = ("map", "mAP") if "map" in measures else ("top1", "top-1")
     reached, n = measures[measure], len(measures["seeds"])
-    how = f"± {reached['std']:.2f} % over {n} seed{'s' * (n > 1)}" if n else f"% by {measures['protocol']['name']}"
+    spread = f"± {reached['std']:.2f} % over {n} seed{'s' * (n > 1)}" if n else f"% by {measures['protocol']['name']}"
     n_crops = measures["augmentation"]["n_crops"]
     crops = f", trained on {n_crops} random crop{'s' * (n_crops > 1)} of each image" if n_crops else ""
     if crops and measures["augmentation"]["evaluation_view"]:
         crops += " and its evaluation crop"
-    return f"{words} {reached['mean']:.2f} {how}, {measures['n_test']:,} test images{crops}"
+    return f"{words} {reached['mean']:.2f} {spread}, {measures['n_test']:,} test images{crops}"
 
 
 def _subset(store: "FeatureStore", of_run: dict[str, Any]) -> "tuple[np.ndarray | None, dict[str, Any]]":
-    """Rows to train on, if not all, and what to write down of them; takes the parameters that say so out of `of_run`."""
+    """Rows to train on, if not all, and their record in metrics.json; removes the parameters of subsets from `of_run`."""
     import numpy as np
 
     from probe.subsets import k_shot, percentage
@@ -197,7 +195,7 @@ def _subset(store: "FeatureStore", of_run: dict[str, Any]) -> "tuple[np.ndarray 
 
 
 def _listed(store: "FeatureStore", file: Path) -> "tuple[np.ndarray, dict[str, Any]]":
-    """Rows of the images that a file names, and what to write down of it: its content by a digest, not where it lies.
+    """Rows of the images that a file lists, and its record in metrics.json: a digest of its content, not its path.
 
     Raises:
         StoreError: no such file, or images that are not in the set.

@@ -1,4 +1,4 @@
-"""One look for all progress bars: done of all, rate, time left."""
+"""The look of all progress bars: done of all, rate, time left."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -32,13 +32,13 @@ class Rate(ProgressColumn):
 
 @contextmanager
 def progress_bar(what: str, total: int, unit: str, err: bool = False) -> Iterator[Callable[[int], None]]:
-    """A bar on the terminal; yields a function that takes how many units were done since its last call.
+    """A bar on the terminal; yields a function that takes the number of units since its last call.
 
     Args:
-        err: on standard error, for commands whose output others read.
+        err: on standard error, for commands whose output other programs read.
     """
-    left = (TextColumn("left"), TimeRemainingColumn(), TextColumn("after"), TimeElapsedColumn())
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(unit), *left)
+    times = (TextColumn("left"), TimeRemainingColumn(), TextColumn("after"), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(unit), *times)
     # What is printed meanwhile appears above the bar, unless it goes elsewhere.
     with Progress(*columns, console=Console(stderr=err), redirect_stdout=not err or sys.stdout.isatty()) as bar:
         task = bar.add_task(what, total=total)

@@ -1,4 +1,4 @@
-"""Where an extraction goes if feature sets have a shared root, and what is left in its place: a stub and a receipt."""
+"""Where an extraction goes if feature sets have a shared root, and what stays in its place: a stub and a receipt."""
 
 import os
 import shutil
@@ -15,13 +15,13 @@ from store.moving.upload import upload
 from store.places import LocalFolder, is_remote, place_at
 from store.writing.lock import BusyError, Lock
 
-SCRATCH = ".upload"  # beside the sets: DVC empties the folders of a stage's outs before it runs the stage again
+SCRATCH = ".upload"  # beside the sets: DVC empties the output folders of a stage before it runs the stage again
 
 
 def destination(places: Places, out: Path) -> Callable[[str], Path | FeatureStore]:
-    """For `extract`: where the set of a key is to be written; or the set, if it is at the root already.
+    """For `extract`: the folder to write the set of a key to; or the set, if it is already at the root.
 
-    The root itself if that is a folder; else a folder of this machine, from which it is uploaded.
+    The folder is at the root, if that is a folder; else on this machine, to be uploaded from there.
 
     Raises:
         StoreError: `out` holds more than a stub; or the root cannot be reached.
@@ -35,47 +35,48 @@ def destination(places: Places, out: Path) -> Callable[[str], Path | FeatureStor
 
     typer.echo(f"{out}: the set goes to {places.shown}")
 
-    def of(key: str) -> Path | FeatureStore:
+    def find_or_place(key: str) -> Path | FeatureStore:
         address = places.address(out.name, key)
         remote = is_remote(address)
         try:
-            there = places.find(out.name, key, Receipt.from_store)  # of all arrays, or none
+            stored = places.find(out.name, key, Receipt.from_store)  # of all arrays, or none
         except StoreError as error:
             if place_at(address).content("zarr.json") is not None:
                 if not remote:
                     raise StoreError(f"{error}; mend it: beyondcls store repair {address}") from error
                 typer.echo(f"note: {error}\nit is extracted again, and what is missing there is sent", err=True)
         else:
-            typer.echo(f"nothing to extract: {there.where} is this very set")
-            return there
+            typer.echo(f"nothing to extract: {stored.where} is this very set")
+            return stored
         return scratch_of(out, key) if remote else Path(address)
 
-    return of
+    return find_or_place
 
 
 def scratch_of(out: Path, key: str) -> Path:
-    """Folder of a set until it is uploaded."""
+    """The folder of a set until it is uploaded."""
     return out.parent / SCRATCH / f"{out.name}-{key}"
 
 
-def refuse_changes(places: Places, out: Path, how: str) -> None:
+def refuse_changes(places: Places, out: Path, option: str) -> None:
     """Refuse to change a set at the root.
 
     Raises:
-        StoreError: a set at the root is to be changed, which receipts name; or there is none here.
+        StoreError: the set is at the root, where receipts refer to it, or there is no set at `out`.
     """
     if is_stub(out) or holds_only(out):
         raise StoreError(
-            f"{how} changes a feature set in {out}, but its arrays are at {places.shown}, where sets stay as they "
+            f"{option} changes a feature set in {out}, but its arrays are at {places.shown}, where sets stay as they "
             f"are: fetch it first (beyondcls store pull {out} --params FILE), give this command again, and put the result "
             f"there with `beyondcls store push {out} --params FILE`"
         )
 
 
 def publish(store: FeatureStore, places: Places, out: Path, receipt: Path | None) -> FeatureStore | None:
-    """Upload a finished set if the root is an object store; leave stub and receipt. All of it can be done again.
+    """Upload a finished set if the root is an object store; leave stub and receipt. Can be repeated safely.
 
-    Returns: the set at its place; None if another task is doing this.
+    Returns:
+        The set at its final place; None if another task is doing this.
     """
     key = store.spec.key
     scratch, address = scratch_of(out, key), places.root and places.address(out.name, key)
@@ -113,8 +114,8 @@ def send(store: FeatureStore, address: str) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """At one stroke: whoever looks finds all of it, or nothing."""
-    gone = folder.with_name(f"{folder.name}.removed")
-    shutil.rmtree(gone, ignore_errors=True)
-    os.rename(folder, gone)
-    shutil.rmtree(gone)
+    """Remove a folder atomically: others see all of it, or nothing."""
+    removed = folder.with_name(f"{folder.name}.removed")
+    shutil.rmtree(removed, ignore_errors=True)
+    os.rename(folder, removed)
+    shutil.rmtree(removed)

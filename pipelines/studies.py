@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipelines.groups import GROUPS
-from pipelines.heads import layered, of_a_command
+from pipelines.heads import layered, shared_parameters
 from pipelines.params import check_names, integers, mapping, section
 
-# Sections of params.yaml with studies by name, and what `dvc.yaml` reads of each study: what results are of and where they go,
-# which it tells `beyondcls probe` by --features, --joined and --out; and which blocks are stored for it.
+# Sections of params.yaml with studies by name, and the keys of each study that `dvc.yaml` reads: the data and place of results,
+# which it passes to `beyondcls probe` as --features, --joined and --out; and the blocks that are stored for it.
 PLACES = {"studies": ("study", "encoder", "joined"), "block_studies": ("study", "encoder", "stored")}
 
 
@@ -22,34 +22,34 @@ def studies_of(params: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
 
     studies: dict[str, tuple[str, Any]] = {}
     for name in PLACES:
-        found = section(params, name)
-        if twice := next((study for study in found if study in studies), None):
-            raise BeyondClsError(f"study {twice!r} stands in {name} and in another section; give one of the two another name")
-        studies |= {study: (name, content) for study, content in found.items()}
+        names = section(params, name)
+        if twice := next((study for study in names if study in studies), None):
+            raise BeyondClsError(f"study {twice!r} is in {name} and in another section; give one of the two another name")
+        studies |= {study: (name, content) for study, content in names.items()}
     return studies
 
 
 def params_of_study(params: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The parameter file as a study sees it: its heads in place of `heads`, and its parameters before those of `probe`.
+    """The parameter file as a study sees it: its heads in place of `heads`, and its parameters override those of `probe`.
 
-    Heads stand in the study itself, in the form that they have under `heads`: no other head trains with them, and a change of
-    one of them concerns this study alone.
+    Heads are in the study itself, in the form that they have under `heads`: no other head trains with them, and a change of one
+    of them affects only this study.
 
     Raises:
-        BeyondClsError: unknown study or parameter, no heads, or blocks to store that are no integers.
+        BeyondClsError: unknown study or parameter, no heads, or blocks to store that are not integers.
     """
     from store import BeyondClsError
 
     studies = studies_of(params)
     group = studies[name][0] if name in studies else "studies"
     study, where = section(params, group, name), f"{group}.{name}"
-    of_a_run = of_a_command()
-    check_names(where, study, [*PLACES[group], "heads", *of_a_run])
+    parameters = shared_parameters()
+    check_names(where, study, [*PLACES[group], "heads", *parameters])
     if "stored" in study:
         integers(f"{where}.stored", str(study["stored"]))
     heads = mapping(f"{where}.heads", study.get("heads"))
     if not heads:
         raise BeyondClsError(f"{where} has no heads, expected one or more by name, e.g. heads: {{abmilp: {{}}}}")
-    own = {parameter: value for parameter, value in study.items() if parameter in of_a_run}
+    study_parameters = {parameter: value for parameter, value in study.items() if parameter in parameters}
     others = {name: value for name, value in params.items() if name not in GROUPS}
-    return {**others, "heads": heads, "probe": layered(section(params, "probe"), own)}
+    return {**others, "heads": heads, "probe": layered(section(params, "probe"), study_parameters)}

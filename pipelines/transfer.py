@@ -1,4 +1,4 @@
-"""`beyondcls transfer`: are an aggregator's weights of use on other images than those they were learned on?"""
+"""`beyondcls transfer`: whether an aggregator's weights are useful on other images than those they were learned on."""
 
 import shlex
 import sys
@@ -20,7 +20,7 @@ def main(
 ) -> None:
     """Train a new classifier on what a trained aggregator pools from the images of another data set.
 
-    The classifier is trained by the recipe of the probe. What is written is a probe as any other: the report shows it among the
+    The classifier is trained by the recipe of the probe. The result is a probe like any other: the report shows it among the
     heads of its data set, beside the head that was trained on these images and the plain average.
     """
     from pipelines.device import choose_device

@@ -1,4 +1,4 @@
-"""Heads that read tokens which an encoder has none of, such as [cls] of I-JEPA."""
+"""Heads that read tokens which the encoder does not have, such as [cls] of I-JEPA."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,27 +10,29 @@ from store import FeatureStore
 from store.format.names import kind_of
 
 
-def absent(heads: Mapping[str, HeadPlan], training: FeatureStore, joined: FeatureStore | None = None) -> dict[str, list[str]]:
-    """Kinds of tokens that heads read and the encoder has none of, by head; heads that can be trained are left out.
+def absent_kinds(
+    heads: Mapping[str, HeadPlan], training: FeatureStore, joined: FeatureStore | None = None
+) -> dict[str, list[str]]:
+    """Kinds of tokens that heads read but the encoder does not have, by head; heads that can be trained are left out.
 
-    Blocks, views and attention maps that were not extracted are another matter: they can be, and `probe` says how.
+    Blocks, views and attention maps that were not extracted don't count: they can be extracted, and `probe` says how.
 
     Raises:
         BeyondClsError: unknown aggregator or options.
     """
     source = Source(training)
-    found = {}
+    absent = {}
     for name, plan in heads.items():
         reads = plan.head.build(source.dim, source.n_patches, training.n_classes).aggregator.reads
         if missing := [kind for kind in reads if _is_absent(kind, training, joined)]:
-            found[name] = missing
-    return found
+            absent[name] = missing
+    return absent
 
 
 def _is_absent(kind: str, training: FeatureStore, joined: FeatureStore | None) -> bool:
     store = joined if kind.startswith(JOINED) else training
-    of = kind_of(kind.removeprefix(JOINED))
-    return store is not None and of in TOKENS and of not in store.extracted_kinds
+    token_kind = kind_of(kind.removeprefix(JOINED))
+    return store is not None and token_kind in TOKENS and token_kind not in store.extracted_kinds
 
 
 def write_absent(folder: Path, plan: HeadPlan, missing: list[str], training: FeatureStore, test: FeatureStore) -> None:

@@ -1,4 +1,4 @@
-"""Where an unfinished pass stands, so that a run that was killed goes on and ends with the same weights."""
+"""The state of an unfinished pass, so that a run that was killed can go on and ends with the same weights."""
 
 import json
 import os
@@ -24,7 +24,7 @@ class Checkpoint:
 
     Args:
         folder: of all passes that write to one place.
-        described: all that the result depends on; a checkpoint of anything else is none of ours.
+        described: everything that the result depends on; a checkpoint of anything else is not used.
     """
 
     def __init__(self, folder: Path, described: Any):
@@ -33,7 +33,7 @@ class Checkpoint:
         self._saved = time.monotonic()
 
     def save(self, families: Sequence[Family], epoch: int, force: bool = False) -> None:
-        """Write down where the families stand behind an epoch, unless it was done a short while ago.
+        """Save the state of the families after an epoch, unless that was done less than `EVERY_S` ago.
 
         Raises:
             BeyondClsError: it cannot be written.
@@ -48,22 +48,25 @@ class Checkpoint:
             tensors |= {f"{number}.{name}": values.detach().cpu().contiguous() for name, values in state.items()}
             lost = [[*_plain(member), note] for member, note in family.lost.items()]
             described.append({"members": [_plain(m) for m in family.names], "curves": family.curves, "lost": lost})
-        new = self.folder / "new.safetensors"
+        temporary = self.folder / "new.safetensors"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_file(tensors, new, {"state": json.dumps({"epoch": epoch, "families": described})})
-            os.replace(new, self._file)  # both parts in one file: a kill leaves the old one or the new one
+            save_file(tensors, temporary, {"state": json.dumps({"epoch": epoch, "families": described})})
+            os.replace(temporary, self._file)  # both parts in one file: a kill leaves the old one or the new one
         except (OSError, SafetensorError) as error:
             raise BeyondClsError(
-                f"cannot write the checkpoint {new} ({error}); make room there, or let us write there"
+                f"cannot write the checkpoint {temporary} ({error}); make room there, or let us write there"
             ) from error
         self._saved = time.monotonic()
 
     def load(self, families: Sequence[Family]) -> int:
-        """Bring the families to where the last checkpoint was taken; epochs that are done, 0 if there is none.
+        """Restore the families from the last checkpoint.
+
+        Returns:
+            The number of epochs that are done, 0 without a checkpoint.
 
         Raises:
-            BeyondClsError: its file is damaged.
+            BeyondClsError: the checkpoint is damaged.
         """
         if not self._file.is_file():
             return 0
@@ -77,11 +80,11 @@ class Checkpoint:
                 family.curves = described["curves"]
                 family.lost = {Member(*values[:-1]): values[-1] for values in described["lost"]}
                 prefix = f"{number}."
-                own = {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
-                family.stack.load(own)
+                family_tensors = {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
+                family.stack.load(family_tensors)
                 assert family.optimiser is not None
                 for name, values in family.optimiser.state.items():
-                    values.copy_(own[f"optimiser.{name}"])
+                    values.copy_(family_tensors[f"optimiser.{name}"])
             return int(state["epoch"])
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             reason = str(error).splitlines()[0] if str(error) else ""

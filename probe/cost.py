@@ -18,11 +18,11 @@ class Cost:
 
     Attributes:
         parameters: of the aggregator, trained.
-        parameters_classifier: of the classifier, W · K + K; None for a protocol that has no linear one.
+        parameters_classifier: of the classifier, W · K + K; None for a protocol without a linear classifier.
         flops_per_image: of one image by itself, in a forward pass through aggregator and classifier as they are computed here,
-            a multiplication and an addition counting as two. Matrix products alone count: no softmax, norm, activation, average
+            a multiplication and an addition counting as two. Only matrix products count: no softmax, norm, activation, average
             or sort. None if they could not be counted.
-        bytes_per_image: that the head reads from the store, as they are stored (scales of narrow tokens included).
+        bytes_per_image: stored bytes that the head reads (scales of narrow tokens included).
     """
 
     parameters: int
@@ -32,24 +32,24 @@ class Cost:
 
 
 def cost_of(head: Head, shapes: Mapping[str, tuple[int, ...]], bytes_per_image: int | None = None) -> Cost:
-    """Cost of a head. Nothing is computed: tensors are on torch's meta device, which knows shapes alone.
+    """Cost of a head. Nothing is computed: tensors are on torch's meta device, which has shapes only.
 
-    There every product is one that torch counts. On a CPU, some are oneDNN's, of which the counter knows nothing.
+    There torch counts every product. On a CPU some run in oneDNN, which the counter does not see.
 
     Args:
-        shapes: of one image, of all kinds of features that the head reads.
+        shapes: of one image, by kind of features that the head reads.
     """
-    own = sum(p.numel() for p in head.aggregator.parameters())
-    return Cost(own, sum(p.numel() for p in head.classifier.parameters()), _flops(head, shapes), bytes_per_image)
+    n_parameters = sum(p.numel() for p in head.aggregator.parameters())
+    return Cost(n_parameters, sum(p.numel() for p in head.classifier.parameters()), _flops(head, shapes), bytes_per_image)
 
 
 def shapes_read(head: Head, source: Source) -> dict[str, tuple[int, ...]]:
-    """Of one image, of all that a head reads."""
+    """The shape of one image, by kind of features that a head reads."""
     return {kind: tuple(source.arrays(kind)[0].shape[1:]) for kind in head.aggregator.reads}
 
 
 def bytes_read(head: Head, source: Source) -> int:
-    """Of one image in one view, of all that a head reads, in the dtypes in which it is stored."""
+    """Bytes that a head reads of one image in one view, in the stored dtypes."""
     arrays = [source.arrays(kind)[0] for kind in head.aggregator.reads]
     return sum(array.nbytes // array.shape[0] for array in arrays)
 

@@ -1,4 +1,4 @@
-"""What is fixed of a pass before its first step: how epochs are cut, their seeds, and the learning rate of each step."""
+"""What is fixed before the first step of a pass: how epochs are cut, their seeds, and the learning rate of each step."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ from probe.recipe import Recipe
 
 @dataclass(frozen=True)
 class Course:
-    """Of one pass.
+    """The schedule of one pass.
 
     Attributes:
         pieces: of every epoch.
-        seeds: of each epoch: of the order of its images, of the views that are shown, and of what aggregators draw.
-        shares: of each epoch's steps, the learning rate as a share of its peak.
+        seeds: one an epoch, for the order of its images, the views that are shown, and what aggregators draw.
+        shares: the learning rate of each step of each epoch, as a share of its peak.
     """
 
     pieces: list[Piece]
@@ -24,16 +24,16 @@ class Course:
     shares: list[list[float]]
 
     @classmethod
-    def of(cls, n_rows: int, recipe: Recipe, order: int) -> "Course":
-        """The course over the `n_rows` images of one process, in the order that a seed gives.
+    def from_recipe(cls, n_rows: int, recipe: Recipe, order: int) -> "Course":
+        """The course over the `n_rows` images of one process; `order` is the seed of their order.
 
         Raises:
             BeyondClsError: batches that cannot be shared by the processes, or fewer than two images.
         """
-        cut = pieces(n_rows, recipe)
-        n = cut[-1].n_steps
+        epoch_pieces = pieces(n_rows, recipe)
+        n = epoch_pieces[-1].n_steps
         return cls(
-            cut,
+            epoch_pieces,
             [epoch_seed(order, epoch) for epoch in range(recipe.epochs)],
             [
                 [learning_rate(epoch + step / n, 1.0, recipe.epochs, recipe.warmup_epochs) for step in range(n)]
@@ -43,7 +43,7 @@ class Course:
 
     @property
     def n_steps(self) -> int:
-        """In an epoch."""
+        """Optimiser steps of an epoch."""
         return self.pieces[-1].n_steps
 
     def first_piece(self, step: int) -> int:

@@ -13,9 +13,9 @@ class Divergence:
     """KL(p || q) in nats over images, 0 (the same weights) …; infinite where q is 0 at a patch that p weights.
 
     Attributes:
-        mean, std: over the images where it is finite (n in the denominator); None if there is none.
-        n_images: all of them, infinite ones included.
-        n_infinite: left out of mean and std.
+        mean, std: over the images where it is finite (n in the denominator); None if it is finite for no image.
+        n_images: all images, those with an infinite divergence included.
+        n_infinite: images that are left out of mean and std.
     """
 
     mean: float | None
@@ -33,12 +33,12 @@ def kl_divergence(p: Float[np.ndarray, "N T"], q: Float[np.ndarray, "N T"]) -> D
     """
     with np.errstate(divide="ignore", invalid="ignore"):  # ln 0
         terms = np.where(p > 0, p * (np.log(p) - np.log(q)), 0.0)
-    each = np.maximum(terms.sum(1), 0)  # below 0 it can only be by rounding
-    finite = each[np.isfinite(each)]
-    n_infinite = len(each) - len(finite)
+    per_image = np.maximum(terms.sum(1), 0)  # below 0 it can only be by rounding
+    finite = per_image[np.isfinite(per_image)]
+    n_infinite = len(per_image) - len(finite)
     if not len(finite):
-        return Divergence(None, None, len(each), n_infinite)
-    return Divergence(float(finite.mean()), float(finite.std()), len(each), n_infinite)
+        return Divergence(None, None, len(per_image), n_infinite)
+    return Divergence(float(finite.mean()), float(finite.std()), len(per_image), n_infinite)
 
 
 def distributions(weights: np.ndarray, name: str) -> Float[np.ndarray, "N T"]:
@@ -60,8 +60,8 @@ def distributions(weights: np.ndarray, name: str) -> Float[np.ndarray, "N T"]:
     wrong = ~(np.isfinite(rows) & (rows >= 0)).all(1) | ~(sums[:, 0] > 0)
     if wrong.any():
         row = int(wrong.argmax())
-        at = rows[row]
-        bad = at[~(np.isfinite(at) & (at >= 0))]
+        values = rows[row]
+        bad = values[~(np.isfinite(values) & (values >= 0))]
         value = f"{bad[0]:g} among them" if len(bad) else "a sum of 0"
         raise BeyondClsError(
             f"weights of {name} have {value} in row {row} ({int(wrong.sum())} of {len(rows)} rows), expected weights of 0 or "

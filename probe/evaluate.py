@@ -27,8 +27,9 @@ class Measured:
     Attributes:
         measures: of each member: those of PER_IMAGE or, where images have several labels, of MULTILABEL, in percent; and
             the mean entropy of the weights in nats, where there are any.
-        weights: of each member, if they were to be kept.
-        correct: whether each member's highest logit is the image's class, likewise; None where images have several labels.
+        weights: of each member, if `keep_images` was set.
+        correct: whether each member's highest logit is the image's class, if `keep_images` was set; None where images have
+            several labels.
     """
 
     measures: list[dict[str, float]]
@@ -40,7 +41,11 @@ class Measured:
 def evaluate(
     stacks: Sequence[Stack], test: Images, final_norm: FinalNorm | None = None, keep_images: bool = False
 ) -> list[Measured]:
-    """Measure all members of all stacks in one pass; no image counts twice. `keep_images`: what is known of each, too."""
+    """Measure all members of all stacks in one pass; no image counts twice.
+
+    Args:
+        keep_images: return the weights of each image, and whether it was classified correctly, too.
+    """
     tallies = [_Tally(len(stack), keep_images) for stack in stacks]
     for batch in test.epoch():
         normalised = final_norm(batch) if final_norm is not None else batch
@@ -51,7 +56,7 @@ def evaluate(
 
 
 class _Tally:
-    """Measures of M members while batches come."""
+    """Measures of M members, summed up batch by batch."""
 
     def __init__(self, n_members: int, keep: bool):
         self._n_members, self._keep = n_members, keep
@@ -86,9 +91,12 @@ class _Tally:
         if self._scores:
             scores, labels = torch.cat(self._scores, 1), torch.cat(self._labels)
             # One member after the other: ranking all of them at once would take several times the memory of the scores.
-            columns |= {name: [measure(of_one, labels).item() for of_one in scores] for name, measure in MULTILABEL.items()}
+            columns |= {
+                name: [measure(member_scores, labels).item() for member_scores in scores]
+                for name, measure in MULTILABEL.items()
+            }
         if self._entropy is not None:
             columns["entropy"] = (self._entropy / self._n_images).expand(self._n_members).tolist()
         rows = zip(*columns.values(), strict=True)
-        weights, correct = (torch.cat(kept, 1) if kept else None for kept in (self._weights, self._correct))
+        weights, correct = (torch.cat(parts, 1) if parts else None for parts in (self._weights, self._correct))
         return Measured([dict(zip(columns, map(float, row), strict=True)) for row in rows], weights, correct)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from probe.aggregators import is_own, make_aggregator
-from probe.aggregators.own import check_made, explained
+from probe.aggregators import is_custom, make_aggregator
+from probe.aggregators.custom import check_made, explained
 from probe.closed import Closed
 from probe.head import FinalNorm, Head
 from probe.recipe import Recipe
@@ -18,7 +18,7 @@ from store import BeyondClsError
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """What a head is, without its parameters. `options` are the aggregator's; all else is as in `Head`."""
+    """The definition of a head, without its parameters. `options` are the aggregator's; the rest is as in `Head`."""
 
     aggregator: str = "abmilp"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -29,17 +29,17 @@ class HeadSpec:
     def build(
         self, dim: int, n_patches: int | None, n_classes: int, final_norm: FinalNorm | None = None, seed: int = 0
     ) -> Head:
-        """A head that starts as the seed says.
+        """A head whose initial parameters follow from the seed.
 
         Raises:
             BeyondClsError: unknown aggregator, options, normalisation or start.
         """
-        name, own = self.aggregator, is_own(self.aggregator)
+        name, custom = self.aggregator, is_custom(self.aggregator)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # heads are made on the CPU; a GPU's numbers stay as they are
-            with explained(name, f"{name} cannot be made") if own else nullcontext():
+            with explained(name, f"{name} cannot be made") if custom else nullcontext():
                 aggregator = make_aggregator(name, dim, n_patches, **self.options)
-                if own:
+                if custom:
                     check_made(name, aggregator)
             return Head(aggregator, n_classes, self.normalisation, final_norm if self.final_norm else None, self.init)
 
@@ -50,7 +50,7 @@ class HeadSpec:
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """A head and how it is to be trained: each seed with the values that are best on held-out training images.
+    """A head and how to train it: each seed with the values that are best on held-out training images.
 
     Attributes:
         base_lrs, weight_decays: values to choose from; those of the recipe by default.

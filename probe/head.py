@@ -19,7 +19,7 @@ TOKENS = ("patch", "cls", "registers")
 
 
 class FinalNorm(nn.Module):
-    """The encoder's last LayerNorm, which stored tokens have not passed yet; frozen."""
+    """The encoder's last LayerNorm, which is not yet applied to stored tokens; frozen."""
 
     def __init__(self, weight: Float[Tensor, "D"], bias: Float[Tensor, "D"], eps: float):
         super().__init__()
@@ -28,11 +28,11 @@ class FinalNorm(nn.Module):
         self.eps = eps
 
     @classmethod
-    def of(cls, store: FeatureStore) -> Self:
+    def from_store(cls, store: FeatureStore) -> Self:
         """The final norm of a feature set's encoder.
 
         Raises:
-            StoreError: the encoder has none.
+            StoreError: the encoder has no final norm.
         """
         if "norm/weight" not in store.arrays:
             raise StoreError(
@@ -42,7 +42,7 @@ class FinalNorm(nn.Module):
         return cls(weight, bias, store.attributes["norm_eps"])
 
     def forward(self, features: Features) -> dict[str, Tensor]:
-        """Normalised tokens; what else there is stays as it is."""
+        """Normalised tokens; other features are unchanged."""
         return {
             kind: F.layer_norm(values, values.shape[-1:], self.weight, self.bias, self.eps)  # type: ignore[arg-type]
             if kind_of(kind) in TOKENS
@@ -54,7 +54,7 @@ class FinalNorm(nn.Module):
 class Head(nn.Module):
     """Aggregator, batch normalisation without parameters, linear classifier.
 
-    BatchNorm1d(affine=False, eps=1e-6) stands before the classifier in the official code (and in MAE's), so that one learning
+    BatchNorm1d(affine=False, eps=1e-6) comes before the classifier in the official code (and in MAE's), so that one learning
     rate fits encoders whose tokens differ in scale.
 
     Where the classifier starts matters under LARS, whose steps are proportional to |w|. "normal": weights from N(0, 0.01²),
@@ -93,6 +93,6 @@ class Head(nn.Module):
             nn.init.zeros_(self.classifier.bias)
 
     def forward(self, features: Features) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B T"] | None]:
-        """Logits, and the weights over patches where the aggregator has them."""
+        """Logits, and the weights over patches if the aggregator has any."""
         vector, weights = self.aggregator(features if self.final_norm is None else self.final_norm(features))
         return self.classifier(self.norm(vector)), weights

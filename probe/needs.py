@@ -1,4 +1,4 @@
-"""How much memory a grid takes, before it takes it."""
+"""How much memory a grid will take."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from probe.head import FinalNorm
 from probe.ranks import world_size
 from probe.recipe import Recipe
-from probe.train import Family, losses_of, own_randomness
+from probe.train import Family, isolated_randomness, losses_of
 from store import BeyondClsError
 from store.loading.memory import free_memory
 
@@ -23,31 +23,31 @@ def check_memory(
     device: torch.device,
     final_norm: FinalNorm | None = None,
 ) -> None:
-    """Make sure that a grid can train, by what four images take. Nothing is changed by it.
+    """Check that a grid fits into memory, from what four images take. Nothing is changed.
 
     Args:
         sample: a batch of four images or more.
 
     Raises:
-        BeyondClsError: it cannot; says how much it needs, and what would fit.
+        BeyondClsError: it does not fit; the message says how much it needs, and what would fit.
     """
-    of_members, saved = 0, 0
+    members_nbytes, saved = 0, 0
     for family in families:
         assert family.optimiser is not None
-        own = sum(p.nbytes for p in family.stack.parameters.values())
-        of_members += 2 * own + sum(values.nbytes for values in family.optimiser.state.values())
+        parameter_nbytes = sum(p.nbytes for p in family.stack.parameters.values())
+        members_nbytes += 2 * parameter_nbytes + sum(values.nbytes for values in family.optimiser.state.values())
         two, four = (_saved(family, {k: v[:n] for k, v in sample.items()}, final_norm) for n in (2, 4))
         saved = max(saved, (four - two) // 2)
     tokens = sum(values[:1].nbytes for values in sample.values())
-    of_an_image = GRADIENTS * saved + tokens * (1 if final_norm is None else 2)
+    image_nbytes = GRADIENTS * saved + tokens * (1 if final_norm is None else 2)
     world, n = world_size(), sum(len(family.stack) for family in families)
-    rows_at_once = recipe.of_each(world)[1]
-    needed = of_members + of_an_image * rows_at_once
+    rows_at_once = recipe.per_process(world)[1]
+    needed = members_nbytes + image_nbytes * rows_at_once
     free = SHARE * free_memory(device) / (world if device.type == "cpu" else 1)  # processes share a machine's memory
     if needed <= free:
         return
     fitting = max(0, int(n * (free - tokens * rows_at_once) / (needed - tokens * rows_at_once)))
-    rows = int((free - of_members) / of_an_image) * world
+    rows = int((free - members_nbytes) / image_nbytes) * world
     fewer_rows = f", or all of them with rows_at_once {_divisor(recipe.batch_size, rows)}" if rows >= 2 else ""
     raise BeyondClsError(
         f"{n} heads with {recipe.at_once} images at once need about {needed / 1e9:.2g} GB on {device}, "
@@ -56,26 +56,26 @@ def check_memory(
 
 
 def _saved(family: Family, batch: Mapping[str, Tensor], final_norm: FinalNorm | None) -> int:
-    """Bytes that a forward pass keeps for the gradients, and some that are the same for any number of images."""
-    kept: dict[int, int] = {}
+    """Bytes that a forward pass keeps for the gradients, including some that don't depend on the number of images."""
+    storages: dict[int, int] = {}
 
     def keep(values: Tensor) -> Tensor:
         storage = values.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
+        storages[storage.data_ptr()] = storage.nbytes()
         return values
 
     stack = family.stack
     before = {name: values.clone() for name, values in stack.statistics.items()}
     features = batch if final_norm is None or stack.template.final_norm is None else final_norm(batch)
-    with own_randomness(0), torch.autograd.graph.saved_tensors_hooks(keep, lambda values: values):
+    with isolated_randomness(0), torch.autograd.graph.saved_tensors_hooks(keep, lambda values: values):
         logits, _ = stack(features, training=True)
         losses = losses_of(logits, batch["label"])
     for name, values in stack.statistics.items():
         values.copy_(before[name])
-    del losses  # only now: what was kept had to stay where it was
-    return sum(kept.values()) + logits.nbytes
+    del losses  # only now: storages have to live until they are counted, or addresses would be used again
+    return sum(storages.values()) + logits.nbytes
 
 
 def _divisor(n: int, at_most: int) -> int:
-    """The largest divisor of n that is not above a bound."""
+    """The largest divisor of n that is at most `at_most`."""
     return max(d for d in range(1, max(1, min(n, at_most)) + 1) if n % d == 0)

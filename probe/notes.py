@@ -1,4 +1,4 @@
-"""What a reader of a trained head's numbers should know of how it was trained."""
+"""What a reader of a trained head's numbers should know about how it was trained."""
 
 from collections.abc import Sequence
 

@@ -13,15 +13,15 @@ import xxhash
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from probe.aggregators import is_own
-from probe.aggregators.own import check_own, own_digest
+from probe.aggregators import is_custom
+from probe.aggregators.custom import check_custom, custom_digest
 from probe.checkpoint import Checkpoint
 from probe.evaluate import evaluate
 from probe.grid import HeadSpec, Member
 from probe.head import FinalNorm, Head
 from probe.metrics import weight_entropy
 from probe.needs import check_memory
-from probe.pooled import PooledImages, PooledVectors, ToPool, fits, pool
+from probe.pooled import PooledImages, PooledVectors, ToPool, pool, vectors_fit
 from probe.recipe import Recipe
 from probe.rehearsal import is_worth_it, rehearse
 from probe.sources import Source
@@ -32,7 +32,7 @@ from store.loading.loader import Stats
 from store.loading.placement import Placement
 
 SHARED = 0  # seed of the images' order where all seeds share it
-FEW = 4  # images that are tried first
+FEW = 4  # images that a custom aggregator and the need of memory are tried on
 
 
 @dataclass
@@ -40,12 +40,12 @@ class Outcome:
     """A member that was trained.
 
     Attributes:
-        head: by itself, on the CPU.
+        head: the trained head, on the CPU.
         curve: one entry per epoch: epoch, loss, and measures of the test images if they were measured then.
-        result: measures of the images it was judged by, after the last epoch.
+        result: measures of the images that the head was judged by, after the last epoch.
         weights: over the tokens of those images ([cls] before the patches), if they were kept and there are any.
         correct: whether its highest logit is the class of each test image, in the order of their rows; None where images have
-            several labels, or those it was judged by are of the training set.
+            several labels, or where the head was judged by images of the training set.
     """
 
     member: Member
@@ -60,27 +60,27 @@ class Outcome:
 class Passes:
     """Trains members on a training set, and judges them by a test set or by other images of the training set.
 
-    Heads without parameters in their aggregator need each image's vector alone: it is pooled once, if memory suffices.
+    Heads without parameters in their aggregator need only each image's vector: it is pooled once, if memory suffices.
 
     Args:
-        heads: what the names of heads stand for.
-        training, test: images of both.
+        heads: specifications by name.
+        training, test: images to train on and to measure on.
         views: of the training images, one of which is shown at random in each epoch. Images are judged by view 0.
         unfinished: folder for checkpoints, which stay there until the caller removes it; None for no checkpoints.
-        say: called with what a user should know: where features are, how fast they came, which member diverged.
-        progress: called with the number of epochs since the last call, each member's for itself.
+        say: called with messages for the user: where features are, how fast they were read, which member diverged.
+        progress: called with the number of epochs since the last call, summed over members.
         rank, world_size: of several processes, each of which trains on its own shards and is judged by all images.
-        rehearses: whether what trains is rehearsed first.
+        rehearses: whether members are rehearsed before they train.
 
     Attributes:
         lost: members that diverged, with a note.
-        kept: heads that do not train. Batches are as if they did: where features are streamed, the order of the images depends
-            on all that is read.
-        rehearsed: of each head that trained, or that `rehearse` was asked for, the rehearsal of each pass; of passes that are
-            too short for one, nothing.
+        kept_heads: heads that do not train. Batches are as if they did: where features are streamed, the order of the images
+            depends on all that is read.
+        rehearsed: the rehearsal of each pass, of each head that trained or that `rehearse` was called for; passes that are too
+            short for one are missing.
 
     Raises:
-        BeyondClsError: unknown aggregator or options, or an own aggregator that fails on the first images.
+        BeyondClsError: unknown aggregator or options, or a custom aggregator that fails on the first images.
         StoreError: a set lacks what a head reads.
     """
 
@@ -97,7 +97,7 @@ class Passes:
     world_size: int = 1
     rehearses: bool = False
     lost: dict[Member, str] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
+    kept_heads: set[str] = field(default_factory=set)
     rehearsed: dict[str, dict[str, Any]] = field(default_factory=dict)
     _templates: dict[str, Head] = field(default_factory=dict, init=False, repr=False)
 
@@ -107,8 +107,8 @@ class Passes:
             for source, views in ((self.training, self.views), (self.test, (0,))):
                 for kind in reads:
                     source.arrays(kind, views)
-            if is_own(self.heads[name].aggregator):
-                self._try(name)
+            if is_custom(self.heads[name].aggregator):
+                self._check_custom(name)
 
     def train(
         self,
@@ -117,19 +117,19 @@ class Passes:
         rows: np.ndarray | None = None,
         judged_by: np.ndarray | None = None,
     ) -> list[Outcome]:
-        """Train members side by side; those that diverge are missing, and noted in `lost`.
+        """Train members side by side; those that diverge are left out, and noted in `lost`.
 
         Args:
             rows: images of the training set to train on; all by default.
             judged_by: other images of the training set to be judged by; all of the test set, after each epoch, by default.
 
         Raises:
-            BeyondClsError: memory does not suffice, or there is a single image.
+            BeyondClsError: memory does not suffice, or there is only one image.
         """
         outcomes: list[Outcome] = []
-        for of_pass in self._passes(members, recipe, rows, judged_by):
-            if any(member.head not in self.kept for member in of_pass[0]):
-                outcomes += self._pass(*of_pass)
+        for planned in self._passes(members, recipe, rows, judged_by):
+            if any(member.head not in self.kept_heads for member in planned[0]):
+                outcomes += self._pass(*planned)
         return outcomes
 
     def rehearse(
@@ -140,77 +140,77 @@ class Passes:
         rows: np.ndarray | None = None,
         judged_by: np.ndarray | None = None,
     ) -> None:
-        """Note in `rehearsed` how the passes begin that `train` would make, of some of the heads."""
-        for of_pass in self._passes(members, recipe, rows, judged_by):
-            if any(member.head in only for member in of_pass[0]):
-                self._rehearse(only, *of_pass)
+        """Note in `rehearsed` how the passes of `train` would begin, for some of the heads."""
+        for planned in self._passes(members, recipe, rows, judged_by):
+            if any(member.head in only for member in planned[0]):
+                self._rehearse(only, *planned)
 
     def _passes(
         self, members: Sequence[Member], recipe: Recipe, rows: np.ndarray | None, judged_by: np.ndarray | None
     ) -> Iterator[tuple[list[Member], Recipe, int, Source, Source]]:
-        """Members, recipe, order, and images to learn from and to be judged by, of one pass after the other."""
+        """Members, recipe, order, and images to learn from and to be judged by, of each pass in turn."""
         learn_from = self.training if rows is None else self.training.part(rows)
         judge_by = self.test if judged_by is None else self.training.part(judged_by)
         if len(learn_from.rows) < 2:
             raise BeyondClsError(f"there is {len(learn_from.rows)} image to train on, expected 2 or more; use a larger subset")
         orders = sorted({member.seed for member in members}) if recipe.order == "own" else [SHARED]
         for order in orders:
-            of_order = [member for member in members if recipe.order == "shared" or member.seed == order]
-            for by_vectors in (False, True):
-                if own := sorted(member for member in of_order if self._by_vectors(member.head) == by_vectors):
-                    yield own, recipe, order, learn_from, judge_by
+            seed_members = [member for member in members if recipe.order == "shared" or member.seed == order]
+            for uses_vectors in (False, True):
+                if of_pass := sorted(member for member in seed_members if self._uses_vectors(member.head) == uses_vectors):
+                    yield of_pass, recipe, order, learn_from, judge_by
 
     def measure(self, trained: Mapping[Member, tuple[Head, list[dict[str, float]]]], recipe: Recipe) -> list[Outcome]:
         """Outcomes of members that were trained before, given with their curves, on the test images."""
         outcomes = []
-        for by_vectors in (False, True):
-            if of := sorted(member for member in trained if self._by_vectors(member.head) == by_vectors):
+        for uses_vectors in (False, True):
+            if members := sorted(member for member in trained if self._uses_vectors(member.head) == uses_vectors):
                 # Members of one pass have seen the same images, and may be computed together.
-                together = groupby(of, lambda m: (m.head, m.seed if recipe.order == "own" else SHARED))
-                members = [(name, list(same)) for (name, _), same in together]
-                families = [self._family(name, same, [trained[m] for m in same]) for name, same in members]
-                names, norm = self._names_and_norm(of)
+                by_pass = groupby(members, lambda m: (m.head, m.seed if recipe.order == "own" else SHARED))
+                groups = [(name, list(group)) for (name, _), group in by_pass]
+                families = [self._family(name, group, [trained[m] for m in group]) for name, group in groups]
+                names, norm = self._names_and_norm(members)
                 outcomes += self._outcomes(families, self._batches(names, self.test, recipe), norm, self.test)
         return outcomes
 
     def vectors(self, name: str) -> tuple[PooledVectors, PooledVectors]:
-        """Of the training and test images, of a head whose aggregator has no parameters.
+        """Vectors of the training and test images, for a head whose aggregator has no parameters.
 
         Raises:
-            BeyondClsError: it has some, or memory does not suffice.
+            BeyondClsError: the aggregator has parameters, or memory does not suffice.
         """
         if self.template(name).aggregator.trainable:
             raise BeyondClsError(
                 f"aggregator {self.heads[name].aggregator!r} has parameters to train; a protocol without gradient steps "
-                "needs one that has none, e.g. cls or average"
+                "needs one without parameters, e.g. cls or average"
             )
         if name not in self._pooled:
             raise BeyondClsError(f"memory does not suffice for the vectors of {len(self.training.rows):,} images; use a subset")
         return self._pooled[name]
 
     def template(self, name: str) -> Head:
-        """A head as it starts with seed 0, not to be changed."""
+        """A head as it starts with seed 0; callers must not change it."""
         if name not in self._templates:
             self._templates[name] = self._build(name)
         return self._templates[name]
 
     @property
     def n_patches(self) -> int | None:
-        """T of the tokens."""
+        """T, the number of patch tokens of an image; None for a set without patch tokens."""
         return self.training.n_patches
 
     def _pass(self, members: list[Member], recipe: Recipe, order: int, learn_from: Source, judge_by: Source) -> list[Outcome]:
         names, norm = self._names_and_norm(members)
-        members = [member for member in members if member.head not in self.kept]
-        families = [self._family(name, list(same)) for name, same in groupby(members, lambda m: m.head)]
+        members = [member for member in members if member.head not in self.kept_heads]
+        families = [self._family(name, list(group)) for name, group in groupby(members, lambda m: m.head)]
         for family in families:
             family.begin(recipe)
-        few = self._batches(names, learn_from.part(learn_from.rows[:FEW]), recipe, self.views[:1])
+        first_images = self._batches(names, learn_from.part(learn_from.rows[:FEW]), recipe, self.views[:1])
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # an aggregator may draw random numbers
-            check_memory(families, next(iter(few.epoch())), recipe, self.device, norm)
+            check_memory(families, next(iter(first_images.epoch())), recipe, self.device, norm)
         learn = self._batches(names, learn_from, recipe, self.views, shuffle=True)
         judge = self._batches(names, judge_by, recipe)
-        streamed = isinstance(learn, Loader) and learn.placement == "stream"  # in another order than what is kept
+        streamed = isinstance(learn, Loader) and learn.placement == "stream"  # in another order than features in memory
         if isinstance(learn, Loader):
             self.say(f"features in {learn.reason}")
         if self.rehearses:
@@ -224,7 +224,7 @@ class Passes:
         def after_epoch(epoch: int) -> None:
             self.progress(len(members))
             if checkpoint and self.rank == 0:
-                # The end is kept too: a run that goes on does not train this pass again on its way to the one that was killed.
+                # The last epoch is saved too, so that a run that goes on skips this pass on its way to the one that was killed.
                 checkpoint.save(families, epoch, force=epoch == recipe.epochs)
 
         each_epoch = judge if judge_by is self.test else None
@@ -256,8 +256,8 @@ class Passes:
         if not is_worth_it(learn.n_rows, recipe):
             return
         pass_name = f"{'training' if judge_by is self.test else 'selection'}, order {order}"
-        for name, same in groupby(members, lambda m: m.head):
-            fresh = partial(self._family, name, list(same))
+        for name, group in groupby(members, lambda m: m.head):
+            fresh = partial(self._family, name, list(group))
             judged = xxhash.xxh3_128_hexdigest(judge_by.rows.astype("int64").tobytes())
             noted = rehearse(fresh, learn, recipe, order, norm) | {"judged_by": judged}
             self.rehearsed.setdefault(name, {})[pass_name] = noted
@@ -265,31 +265,31 @@ class Passes:
             learn.stats = Stats()
 
     def _names_and_norm(self, members: Sequence[Member]) -> tuple[list[str], FinalNorm | None]:
-        """Heads whose features a pass reads, and the norm that it applies to them."""
+        """Names of the heads whose features a pass reads, and the norm that it applies to them."""
         names = sorted({member.head for member in members})
-        return names, None if self._by_vectors(names[0]) else self._final_norm  # vectors are of normalised tokens already
+        return names, None if self._uses_vectors(names[0]) else self._final_norm  # vectors are of normalised tokens already
 
     def _outcomes(
         self, families: list[Family], judge: Loader | PooledImages, norm: FinalNorm | None, judge_by: Source
     ) -> list[Outcome]:
         outcomes, final = [], judge_by is self.test
         measured = evaluate([f.stack for f in families], judge, norm, keep_images=final) if families else []
-        for family, of in zip(families, measured, strict=True):
-            weights, name = of.weights, family.names[0].head
-            if final and self._by_vectors(name) and (fixed := self._pooled[name][1].weights) is not None:
+        for family, scored in zip(families, measured, strict=True):
+            weights, name = scored.weights, family.names[0].head
+            if final and self._uses_vectors(name) and (fixed := self._pooled[name][1].weights) is not None:
                 weights, entropy = fixed.expand(len(family.stack), *fixed.shape), weight_entropy(fixed).mean().item()
-                for measures in (*of.measures, *(entry for curve in family.curves for entry in curve)):
-                    measures["entropy"] = entropy  # of nothing that is trained
+                for measures in (*scored.measures, *(entry for curve in family.curves for entry in curve)):
+                    measures["entropy"] = entropy  # the same for all members, as nothing that is trained enters
             for m, member in enumerate(family.names):
-                kept = (None if values is None else values[m] for values in (weights, of.correct))
-                outcomes.append(Outcome(member, family.stack.head(m), family.curves[m], of.measures[m], *kept))
+                per_image = (None if values is None else values[m] for values in (weights, scored.correct))
+                outcomes.append(Outcome(member, family.stack.head(m), family.curves[m], scored.measures[m], *per_image))
         return outcomes
 
     def _family(self, name: str, members: list[Member], trained: Sequence[tuple[Head, list[dict[str, float]]]] = ()) -> Family:
-        """Members as they start, or as they were `trained`, with their curves."""
+        """Members with their initial parameters, or with those that were `trained` and their curves."""
         heads = [head for head, _ in trained] or [self._build(name, member.seed) for member in members]
         values = torch.tensor([[m.base_lr, m.weight_decay] for m in members], dtype=torch.float64, device=self.device)
-        stack = Stack(heads, self.device, name if self._by_vectors(name) else None)
+        stack = Stack(heads, self.device, name if self._uses_vectors(name) else None)
         return Family(stack, values[:, 0], values[:, 1], list(members), [curve for _, curve in trained])
 
     def _build(self, name: str, seed: int = 0) -> Head:
@@ -298,20 +298,20 @@ class Passes:
         self.training.check_width(head.aggregator.reads, dim)
         return head
 
-    def _try(self, name: str) -> None:
-        """Let an own aggregator pool the first images."""
-        head, few = self.template(name), self.training.part(self.training.rows[:FEW])
-        loader = few.loader(head.aggregator.reads, batch_size=FEW, shuffle=False)
+    def _check_custom(self, name: str) -> None:
+        """Let a custom aggregator pool the first images."""
+        head, first_images = self.template(name), self.training.part(self.training.rows[:FEW])
+        loader = first_images.loader(head.aggregator.reads, batch_size=FEW, shuffle=False)
         batch = next(iter(loader.epoch()))
         features = {kind: batch[kind] for kind in head.aggregator.reads}
-        check_own(self.heads[name].aggregator, head.aggregator, features, self.n_patches)
+        check_custom(self.heads[name].aggregator, head.aggregator, features, self.n_patches)
 
     def _batches(
         self, names: Sequence[str], source: Source, recipe: Recipe, views: Sequence[int] = (0,), shuffle: bool = False
     ) -> Loader | PooledImages:
         """Batches of what these heads read, in one of the views at random; shuffled for training."""
-        size = recipe.of_each(self.world_size)[1] if shuffle else recipe.at_once
-        if self._by_vectors(names[0]):
+        size = recipe.per_process(self.world_size)[1] if shuffle else recipe.at_once
+        if self._uses_vectors(names[0]):
             whole = self.test if source is self.test else self.training
             vectors = {name: self._vectors(name, whole, views) for name in names}
             return PooledImages(vectors, whole, size, shuffle, source.rows)
@@ -321,7 +321,7 @@ class Passes:
         if shuffle:
             options |= {"rank": self.rank, "world_size": self.world_size}
         if self.device.type == "cpu" and all(head.aggregator.takes_stored and head.final_norm is None for head in heads):
-            options["dtype"] = None  # half the memory to read, and twice
+            options["dtype"] = None  # as stored: half the bytes, which the forward and the backward pass both read
         return source.loader(kinds, views, **options)
 
     def _checkpoint(
@@ -337,7 +337,9 @@ class Passes:
             return None
         sets = [[s.store.spec.key, s.joined and s.joined.spec.key, s.block, s.rows.tolist()] for s in (learn_from, judge_by)]
         specs = {member.head: self.heads[member.head] for member in members}
-        heads = {n: [spec.to_dict(), is_own(spec.aggregator) and own_digest(spec.aggregator)] for n, spec in specs.items()}
+        heads = {
+            n: [spec.to_dict(), is_custom(spec.aggregator) and custom_digest(spec.aggregator)] for n, spec in specs.items()
+        }
         described: list[Any] = [
             [asdict(m) for m in members],
             heads,
@@ -348,28 +350,28 @@ class Passes:
             self.world_size,
             streamed,
         ]
-        if self.kept and streamed:
-            described.append(sorted(self.kept))
+        if self.kept_heads and streamed:
+            described.append(sorted(self.kept_heads))
         return Checkpoint(self.unfinished, described)
 
     @cached_property
     def _final_norm(self) -> FinalNorm | None:
-        wanted = any(spec.final_norm for spec in self.heads.values())
-        return FinalNorm.of(self.training.store).to(self.device) if wanted else None
+        is_applied = any(spec.final_norm for spec in self.heads.values())
+        return FinalNorm.from_store(self.training.store).to(self.device) if is_applied else None
 
-    def _by_vectors(self, name: str) -> bool:
+    def _uses_vectors(self, name: str) -> bool:
         """Whether a head trains on vectors in memory; several processes share the tokens instead."""
         return self.world_size == 1 and name in self._pooled
 
     def _vectors(self, name: str, source: Source, views: Sequence[int]) -> Float[Tensor, "V n W"]:
-        """Of all training or test images, in some views."""
+        """Vectors of all training or test images, in some views."""
         if source is self.test:
             return self._pooled[name][1].vectors
-        of_all = self._pooled[name][0].vectors
+        all_vectors = self._pooled[name][0].vectors
         if tuple(views) == tuple(self.views):
-            return of_all
+            return all_vectors
         (view,) = views
-        return of_all[list(self.views).index(view)][None] if view in self.views else self._pooled_by_view_0[name].vectors
+        return all_vectors[list(self.views).index(view)][None] if view in self.views else self._pooled_by_view_0[name].vectors
 
     @cached_property
     def _to_pool(self) -> dict[str, ToPool]:
@@ -378,17 +380,17 @@ class Passes:
 
     @cached_property
     def _pooled_by_view_0(self) -> dict[str, PooledVectors]:
-        """Vectors of the training images by which they are judged, where training shows crops alone; not pooled before."""
+        """Vectors of the training images to be judged by, where training shows only crops and view 0 is not pooled yet."""
         return pool(self._to_pool, self.training, (0,), self.device)
 
     @cached_property
     def _pooled(self) -> dict[str, tuple[PooledVectors, PooledVectors]]:
-        """Vectors of training and test images of those heads whose aggregator has no parameters, if there is memory."""
-        what, views = self._to_pool, {0, *self.views}
-        if not what or not fits(what, len(self.training.rows) * len(views) + len(self.test.rows), self.device):
+        """Vectors of training and test images for heads whose aggregator has no parameters; empty if memory is short."""
+        to_pool, views = self._to_pool, {0, *self.views}
+        if not to_pool or not vectors_fit(to_pool, len(self.training.rows) * len(views) + len(self.test.rows), self.device):
             return {}
         n = len(self.training.rows) * len(self.views) + len(self.test.rows)
-        training = pool(what, self.training, self.views, self.device)
-        test = pool(what, self.test, (0,), self.device, keep_weights=True)
-        self.say(f"features read once for {', '.join(what)}: {n:,} vectors of each in memory")
-        return {name: (training[name], test[name]) for name in what}
+        training = pool(to_pool, self.training, self.views, self.device)
+        test = pool(to_pool, self.test, (0,), self.device, keep_weights=True)
+        self.say(f"features read once for {', '.join(to_pool)}: {n:,} vectors of each in memory")
+        return {name: (training[name], test[name]) for name in to_pool}

@@ -9,15 +9,15 @@ from store import BeyondClsError
 
 @dataclass(frozen=True)
 class Piece:
-    """Images of one process that are computed at once, of a step.
+    """The part of a step's images that one process computes at once.
 
     Attributes:
-        step: that it belongs to, of `n_steps` in an epoch; `n_steps` itself of a rest that is dropped.
-        rows: images.
-        rows_of_step: that are computed in the step by all processes.
+        step: the step that it belongs to, of `n_steps` in an epoch; `n_steps` itself for a rest that is dropped.
+        rows: number of images.
+        rows_of_step: number of images that all processes compute in the step.
         skip: not computed: a rest that the recipe drops, or a single image, which has no variance for batch normalisation.
             Such images are seen in other epochs.
-        ends_step: parameters are updated behind it.
+        ends_step: parameters are updated after it.
     """
 
     step: int
@@ -29,7 +29,7 @@ class Piece:
 
 
 def pieces(n_rows: int, recipe: Recipe) -> list[Piece]:
-    """The pieces of an epoch over the `n_rows` images of one process; all processes have equally many.
+    """The pieces of an epoch over the `n_rows` images of one process; all processes have the same number of images.
 
     Raises:
         BeyondClsError: a batch cannot be shared by the processes, or there is nothing to train on.
@@ -37,15 +37,15 @@ def pieces(n_rows: int, recipe: Recipe) -> list[Piece]:
     world = world_size()
     if n_rows * world < 2:
         raise BeyondClsError(f"images to train on: {n_rows}, expected 2 or more")
-    batch, at_once = recipe.of_each(world)
+    batch, at_once = recipe.per_process(world)
     n_batches = -(-n_rows // batch)
     n_steps = max(1, n_rows // batch) if recipe.drop_last else n_batches
-    found = []
+    epoch_pieces = []
     for step in range(n_batches):
         rows = min(batch, n_rows - step * batch)
         sizes = [min(at_once, rows - begin) for begin in range(0, rows, at_once)]
         skips = [step == n_steps or size * world == 1 for size in sizes]
         computed = sum(size for size, skip in zip(sizes, skips, strict=True) if not skip) * world
         for number, (size, skip) in enumerate(zip(sizes, skips, strict=True), 1):
-            found.append(Piece(step, n_steps, size, computed, skip, number == len(sizes) and computed > 0))
-    return found
+            epoch_pieces.append(Piece(step, n_steps, size, computed, skip, number == len(sizes) and computed > 0))
+    return epoch_pieces

@@ -28,7 +28,7 @@ class ToPool:
 
 @dataclass(frozen=True)
 class PooledVectors:
-    """Of the images `rows` of a source, in V views; and the weights that made those of the first view, if they were kept."""
+    """Vectors of the images `rows` of a source, in V views; and the weights behind those of the first view, if kept."""
 
     vectors: Float[Tensor, "V n W"]
     weights: Float[Tensor, "n T"] | None
@@ -38,8 +38,8 @@ class PooledImages:
     """Batches of vectors by name, as a `store.Loader` gives them: the same rows in the same order, the same views.
 
     Args:
-        vectors: by name, all of `source.rows`.
-        source: what they were pooled from.
+        vectors: by name, of all of `source.rows`.
+        source: the feature set that they were pooled from.
         rows: images to visit, ascending; all by default.
     """
 
@@ -53,8 +53,8 @@ class PooledImages:
     ):
         self.vectors, self.batch_size = dict(vectors), batch_size
         visited, n = source.rows if rows is None else rows, len(source.store)
-        first = next(iter(self.vectors.values()))
-        self.device, self.n_views, self.n_rows, self._n = first.device, len(first), len(visited), n
+        first_vectors = next(iter(self.vectors.values()))
+        self.device, self.n_views, self.n_rows, self._n = first_vectors.device, len(first_vectors), len(visited), n
         self.labels = torch.from_numpy(source.store.labels).to(self.device)
         slot = np.full(n, -1)
         slot[source.rows] = np.arange(len(source.rows))
@@ -67,8 +67,8 @@ class PooledImages:
         view = self.views_of(seed)
         view = None if view is None else view.to(self.device)
         for rows in visited.split(self.batch_size)[start:]:
-            at, shown = self._slot[rows], torch.zeros_like(rows) if view is None else view[rows]
-            batch = {name: vectors[shown, at] for name, vectors in self.vectors.items()}
+            slots, shown = self._slot[rows], torch.zeros_like(rows) if view is None else view[rows]
+            batch = {name: vectors[shown, slots] for name, vectors in self.vectors.items()}
             yield {**batch, "label": self.labels[rows], "row": rows}
 
     def views_of(self, seed: int) -> Tensor | None:
@@ -76,33 +76,37 @@ class PooledImages:
         return torch.from_numpy(random_views(seed, self.n_views, self._n)) if self.n_views > 1 else None
 
 
-def fits(what: Mapping[str, ToPool], n_vectors: int, device: torch.device) -> bool:
-    """Whether so many vectors of each kind can be kept on the device."""
-    return sum(4 * one.aggregator.width for one in what.values()) * n_vectors <= MEMORY_SHARE * free_memory(device)
+def vectors_fit(to_pool: Mapping[str, ToPool], n_vectors: int, device: torch.device) -> bool:
+    """Whether the device has memory for `n_vectors` vectors of each kind."""
+    return sum(4 * entry.aggregator.width for entry in to_pool.values()) * n_vectors <= MEMORY_SHARE * free_memory(device)
 
 
 @torch.no_grad()
 def pool(
-    what: Mapping[str, ToPool], source: Source, views: Sequence[int], device: torch.device, keep_weights: bool = False
+    to_pool: Mapping[str, ToPool], source: Source, views: Sequence[int], device: torch.device, keep_weights: bool = False
 ) -> dict[str, PooledVectors]:
     """Vectors of `source.rows`, float32 on the device; each token is read once a view."""
-    kinds = sorted({kind for one in what.values() for kind in one.aggregator.reads})
-    for one in what.values():
-        one.aggregator.to(device)
-        if one.final_norm is not None:
-            one.final_norm.to(device)
-    vectors = {n: torch.empty(len(views), len(source.rows), one.aggregator.width, device=device) for n, one in what.items()}
-    weights: dict[str, list[Tensor]] = {name: [] for name in what}
+    kinds = sorted({kind for entry in to_pool.values() for kind in entry.aggregator.reads})
+    for entry in to_pool.values():
+        entry.aggregator.to(device)
+        if entry.final_norm is not None:
+            entry.final_norm.to(device)
+    vectors = {
+        n: torch.empty(len(views), len(source.rows), entry.aggregator.width, device=device) for n, entry in to_pool.items()
+    }
+    weights: dict[str, list[Tensor]] = {name: [] for name in to_pool}
     for number, view in enumerate(views):
         begin = 0
         loader = source.loader(kinds, (view,), batch_size=READ_ROWS, shuffle=False, device=device, placement="stream")
         for batch in loader.epoch():
             end = begin + len(batch["row"])
-            normalised = {id(one.final_norm): one.final_norm(batch) for one in what.values() if one.final_norm is not None}
-            for name, one in what.items():
-                vector, weight = one.aggregator(normalised.get(id(one.final_norm), batch))
+            normalised = {
+                id(entry.final_norm): entry.final_norm(batch) for entry in to_pool.values() if entry.final_norm is not None
+            }
+            for name, entry in to_pool.items():
+                vector, weight = entry.aggregator(normalised.get(id(entry.final_norm), batch))
                 vectors[name][number, begin:end] = vector
                 if keep_weights and weight is not None and number == 0:
                     weights[name].append(weight.cpu())
             begin = end
-    return {n: PooledVectors(vectors[n], torch.cat(weights[n]) if weights[n] else None) for n in what}
+    return {n: PooledVectors(vectors[n], torch.cat(weights[n]) if weights[n] else None) for n in to_pool}

@@ -30,13 +30,14 @@ def softmax_pool(
         bias: added to the logits; of a shape that broadcasts to [B, Q, T]. One that is the same for all tokens of an image
             ([…, 1]) cancels: it changes nothing, and its gradient is 0.
 
-    Returns: vectors and weights; each row of weights sums to 1.
+    Returns:
+        Vectors and weights; each row of weights sums to 1.
     """
     return _SoftmaxPool.apply(tokens, queries, bias)
 
 
 class _SoftmaxPool(torch.autograd.Function):
-    """s = q · x + bias, a = softmax(s), v = Σ a x. Of gradients v' and a' comes s' = a (v' · x + a' - v' · v - a' · a)."""
+    """s = q · x + bias, a = softmax(s), v = Σ a x. Gradients v' and a' give s' = a (v' · x + a' - v' · v - a' · a)."""
 
     @staticmethod
     def forward(tokens: Tensor, queries: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -44,16 +45,16 @@ class _SoftmaxPool(torch.autograd.Function):
         n_queries = queries.shape[-2]
         vectors, weights = queries.new_empty(n_images, n_queries, dim), queries.new_empty(n_images, n_queries, n_tokens)
         added = None if bias is None or _cancels(bias) else bias.expand(n_images, n_queries, n_tokens)
-        by_onednn = _many(queries)
-        for some, x in _pieces(tokens, queries.dtype):
+        by_onednn = _uses_onednn(queries)
+        for images, x in _pieces(tokens, queries.dtype):
             if by_onednn:
                 logits = onednn.linear(queries, x.flatten(0, 1)).view(n_queries, -1, n_tokens).transpose(0, 1)
             else:
-                logits = torch.matmul(_of(queries, some), x.mT)
+                logits = torch.matmul(_queries_of(queries, images), x.mT)
             if added is not None:
-                logits += added[some]
-            torch.softmax(logits, -1, out=weights[some])
-            torch.bmm(weights[some], x, out=vectors[some])
+                logits += added[images]
+            torch.softmax(logits, -1, out=weights[images])
+            torch.bmm(weights[images], x, out=vectors[images])
         return vectors, weights
 
     @staticmethod
@@ -72,24 +73,26 @@ class _SoftmaxPool(torch.autograd.Function):
         of_bias = torch.empty_like(weights) if ctx.needs_input_grad[2] and not ctx.cancels else None
         if of_vectors is None:
             of_vectors = torch.zeros_like(vectors)
-        by_onednn = _many(queries)
-        for some, x in _pieces(tokens, queries.dtype):
-            scores = torch.bmm(of_vectors[some], x.mT)
-            scores -= (of_vectors[some] * vectors[some]).sum(-1, keepdim=True)
+        by_onednn = _uses_onednn(queries)
+        for images, x in _pieces(tokens, queries.dtype):
+            scores = torch.bmm(of_vectors[images], x.mT)
+            scores -= (of_vectors[images] * vectors[images]).sum(-1, keepdim=True)
             if of_weights is not None:
-                scores += of_weights[some] - (of_weights[some] * weights[some]).sum(-1, keepdim=True)
-            scores *= weights[some]
+                scores += of_weights[images] - (of_weights[images] * weights[images]).sum(-1, keepdim=True)
+            scores *= weights[images]
             if of_queries is not None:
                 if by_onednn:
                     of_queries += onednn.linear(scores.transpose(0, 1).flatten(1), x.flatten(0, 1).mT)
                 elif queries.ndim == 2:
                     of_queries += torch.bmm(scores, x).sum(0)
                 else:
-                    of_queries[some] = torch.bmm(scores, x)
+                    of_queries[images] = torch.bmm(scores, x)
             if of_bias is not None:
-                of_bias[some] = scores
+                of_bias[images] = scores
             if of_tokens is not None:
-                of_tokens[some] = torch.matmul(scores.mT, _of(queries, some)) + torch.bmm(weights[some].mT, of_vectors[some])
+                of_tokens[images] = torch.matmul(scores.mT, _queries_of(queries, images)) + torch.bmm(
+                    weights[images].mT, of_vectors[images]
+                )
         if ctx.needs_input_grad[2]:
             of_bias = weights.new_zeros(ctx.bias_shape) if of_bias is None else of_bias.sum_to_size(ctx.bias_shape)
         return of_tokens, of_queries, of_bias
@@ -98,54 +101,54 @@ class _SoftmaxPool(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], tokens: Tensor, queries: Tensor, bias: Tensor | None
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        """Members' queries side by side; tokens of their own make of (member, image) an image."""
+        """Members' queries side by side; where tokens are batched too, each pair (member, image) becomes an image."""
         n = info.batch_size
         tokens, queries = (
             v if dim is None else v.movedim(dim, 0) for v, dim in zip((tokens, queries), in_dims[:2], strict=True)
         )
         bias = bias if bias is None or in_dims[2] is None else bias.movedim(in_dims[2], 0)
-        own_tokens, own_queries, own_bias = (dim is not None for dim in in_dims)
+        tokens_batched, queries_batched, bias_batched = (dim is not None for dim in in_dims)
         n_images, n_tokens, dim = tokens.shape[-3:]
         n_queries = queries.shape[-2]
         if bias is not None:
-            bias = bias if own_bias else bias.expand(n, *bias.shape)
+            bias = bias if bias_batched else bias.expand(n, *bias.shape)
             bias = bias.view(n, *(1,) * (4 - bias.ndim), *bias.shape[1:]).expand(n, n_images, n_queries, -1)
-        if own_tokens:
-            if queries.ndim - own_queries == 2:
+        if tokens_batched:
+            if queries.ndim - queries_batched == 2:
                 queries = queries.unsqueeze(-3)
             queries = queries.expand(n, n_images, n_queries, dim).reshape(-1, n_queries, dim)
             bias = None if bias is None else bias.flatten(0, 1)
             pooled = softmax_pool(tokens.reshape(-1, n_tokens, dim), queries, bias)
             vectors, weights = (values.unflatten(0, (n, n_images)) for values in pooled)
             return (vectors, weights), (0, 0)
-        queries = queries if own_queries else queries.expand(n, *queries.shape)
-        together = queries.flatten(0, 1) if queries.ndim == 3 else queries.transpose(0, 1).flatten(1, 2)
+        queries = queries if queries_batched else queries.expand(n, *queries.shape)
+        all_queries = queries.flatten(0, 1) if queries.ndim == 3 else queries.transpose(0, 1).flatten(1, 2)
         bias = None if bias is None else bias.transpose(0, 1).flatten(1, 2)
-        vectors, weights = (values.unflatten(1, (n, n_queries)) for values in softmax_pool(tokens, together, bias))
+        vectors, weights = (values.unflatten(1, (n, n_queries)) for values in softmax_pool(tokens, all_queries, bias))
         return (vectors, weights), (1, 1)
 
 
 def _pieces(tokens: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
-    """Images that are worked on at once, in this dtype: on a CPU as many as its caches hold, elsewhere all."""
+    """Slices of the images that are computed at once, in this dtype: on a CPU as many as its caches hold, elsewhere all."""
     on_cpu = tokens.device.type == "cpu"
     image_nbytes = tokens[:1].numel() * dtype.itemsize
     step = max(1, PIECE_NBYTES * torch.get_num_threads() // max(1, image_nbytes) if on_cpu else len(tokens))
     wide = tokens.new_empty(min(step, len(tokens)), *tokens.shape[1:], dtype=dtype) if tokens.dtype != dtype else None
     for begin in range(0, len(tokens), step):
-        some = slice(begin, begin + step)
-        yield some, tokens[some] if wide is None else wide[: len(tokens[some])].copy_(tokens[some])
+        images = slice(begin, begin + step)
+        yield images, tokens[images] if wide is None else wide[: len(tokens[images])].copy_(tokens[images])
 
 
 def _cancels(bias: Tensor) -> bool:
-    """Whether softmax over the tokens does not see it."""
+    """Whether a bias has no effect on the softmax over the tokens."""
     return bias.ndim == 0 or bias.shape[-1] == 1
 
 
-def _many(queries: Tensor) -> bool:
-    """Whether they are the same for all images, and so many that oneDNN is faster at what are plain matrix products then."""
+def _uses_onednn(queries: Tensor) -> bool:
+    """Whether queries are the same for all images, and so many that oneDNN is faster at the plain matrix products."""
     return queries.ndim == 2 and len(queries) >= 8 and onednn.applies(queries, queries) and onednn.is_faster()
 
 
-def _of(queries: Tensor, some: slice) -> Tensor:
-    """Queries of some images."""
-    return queries if queries.ndim == 2 else queries[some]
+def _queries_of(queries: Tensor, images: slice) -> Tensor:
+    """The queries of a slice of the images."""
+    return queries if queries.ndim == 2 else queries[images]

@@ -24,7 +24,7 @@ def ranks(device: torch.device) -> Iterator[tuple[int, int]]:
     On GPUs each process takes the one of its number, which a device "cuda" then means.
 
     Raises:
-        BeyondClsError: the others cannot be reached, or there are more processes than GPUs.
+        BeyondClsError: the other processes cannot be reached, or there are more processes than GPUs.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield 0, 1
@@ -34,15 +34,15 @@ def ranks(device: torch.device) -> Iterator[tuple[int, int]]:
         return
     backend = "nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda" and device.index is None:
-        own, n_gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-        if own >= n_gpus:
+        this_rank, n_gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if this_rank >= n_gpus:
             raise BeyondClsError(f"there are {n_gpus} GPUs here, expected one for each process; start at most {n_gpus} of them")
-        torch.cuda.set_device(own)
+        torch.cuda.set_device(this_rank)
     try:
-        store, own, n = _meeting_place()
-        # Under a name of its own: a group that was left before has addresses there that nobody listens at any more.
+        store, this_rank, n_ranks = _meeting_place()
+        # Under its own prefix: an earlier group left addresses there at which nobody listens any more.
         store = dist.PrefixStore(f"probe{next(_JOINED)}", store)
-        dist.init_process_group(backend, store=store, rank=own, world_size=n)
+        dist.init_process_group(backend, store=store, rank=this_rank, world_size=n_ranks)
     except (RuntimeError, ValueError) as error:
         raise BeyondClsError(
             f"cannot join the other processes ({backend}: {error}); start all of them with torchrun, or unset WORLD_SIZE"
@@ -55,22 +55,22 @@ def ranks(device: torch.device) -> Iterator[tuple[int, int]]:
 
 @cache
 def _meeting_place() -> tuple[dist.Store, int, int]:
-    """Where the processes find each other, as long as this one lives; rank and number of processes."""
+    """The store where the processes meet, kept for the life of this one; rank and number of processes."""
     return next(dist.rendezvous("env://"))
 
 
 def rank() -> int:
-    """Number of this process among those that train together."""
+    """The index of this process among those that train together."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """Processes that train together."""
+    """The number of processes that train together."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def mean_over_ranks(values: Tensor) -> Tensor:
-    """Mean over all images from that over each process's own; all have equally many."""
+    """Mean over all images, from the mean over those of each process; all processes have the same number of images."""
     if world_size() == 1:
         return values
     values = values.contiguous()
@@ -78,15 +78,15 @@ def mean_over_ranks(values: Tensor) -> Tensor:
     return values / world_size()
 
 
-def summed(*tensors: Tensor) -> None:
+def sum_over_ranks(*tensors: Tensor) -> None:
     """Replace tensors by their sums over all processes."""
     if world_size() > 1:
         for tensor in tensors:
             dist.all_reduce(tensor)
 
 
-def from_first(value: T) -> T:
-    """What the first process says, in all of them."""
+def broadcast_from_first(value: T) -> T:
+    """The value of the first process, in all processes."""
     if world_size() == 1:
         return value
     values = [value]

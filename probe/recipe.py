@@ -11,23 +11,23 @@ from store.errors import unknown
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all members of a pass have in common, and the learning rate and weight decay where no grid of them is given.
+    """The settings that all members of a pass share, and the learning rate and weight decay if no grid of them is given.
 
     Attributes:
         epochs: passes over the training images.
-        batch_size: images of an optimiser's step.
-        rows_at_once: images that are computed at once; gradients of a step are summed up. Batch normalisation sees as many.
-            All of a batch by default.
+        batch_size: images of an optimiser step.
+        rows_at_once: images that are computed at once; the gradients of a step are summed up. Batch normalisation sees this
+            many. The whole batch by default.
         optimiser: a name in OPTIMISERS.
         base_lr: peak learning rate of a batch of 256, scaled linearly with the batch size.
         momentum: of SGD and LARS; the first beta of AdamW.
         weight_decay: λ.
         warmup_epochs: of linear warm-up, before half a cosine to zero.
-        order: whether members of all seeds see the images in one order and in the same crops ("shared"), so that one pass
-            serves all, or each seed in its own ("own"), with a pass for each. The seed sets where a head starts in any case:
-            all that the spread over seeds shows with a shared order.
-        drop_last: whether images that are left when an epoch's whole batches are taken are left out of that epoch, others in
-            each, or make a smaller step. Fewer images than a batch are one step in any case.
+        order: "shared": members of all seeds see the images in one order and in the same crops, so that one pass serves all;
+            "own": each seed has its own order, and a pass of its own. The seed sets the initial parameters in either case;
+            with a shared order the spread over seeds shows nothing else.
+        drop_last: whether the images after the last whole batch of an epoch are left out of that epoch (different ones each
+            time), or make a smaller step. Fewer images than a batch are one step in either case.
     """
 
     epochs: int = 90
@@ -58,7 +58,7 @@ class Recipe:
         if not 0 <= self.weight_decay < math.inf:
             raise BeyondClsError(f"weight_decay is {self.weight_decay}, expected 0 or more")
         if not 0 <= self.momentum < 1:
-            raise BeyondClsError(f"momentum is {self.momentum}, expected 0 up to, but not, 1")
+            raise BeyondClsError(f"momentum is {self.momentum}, expected 0 or more and less than 1")
         if self.order not in ("shared", "own"):
             raise BeyondClsError(unknown("order", self.order, ("shared", "own")))
 
@@ -68,7 +68,7 @@ class Recipe:
         return self.peak(self.base_lr)
 
     def peak(self, base_lr: float) -> float:
-        """Peak learning rate of a member with this base."""
+        """Peak learning rate of a member with this base learning rate."""
         return base_lr * self.batch_size / 256
 
     @property
@@ -76,11 +76,11 @@ class Recipe:
         """Images that are computed at once."""
         return self.rows_at_once or self.batch_size
 
-    def of_each(self, world_size: int) -> tuple[int, int]:
-        """Images of a step and images at once of each of several processes.
+    def per_process(self, world_size: int) -> tuple[int, int]:
+        """Images of a step, and images at once, of each of several processes.
 
         Raises:
-            BeyondClsError: they cannot be shared.
+            BeyondClsError: the number of processes does not divide them.
         """
         if self.at_once % world_size:
             raise BeyondClsError(
@@ -90,12 +90,12 @@ class Recipe:
         return self.batch_size // world_size, self.at_once // world_size
 
 
-# What the official code adds to all protocols of the paper. It leaves out the last batch of an epoch where that is not whole
-# (and so would train on nothing where there are fewer images than a batch); its learning rate is scaled by the batch that was
-# asked for, however many images there are. On several GPUs all seeds see the images in one order (its DistributedSampler is
-# given no seed), but in other crops; on one GPU each seed has an order of its own.
+# What the official code adds to all protocols of the paper. It drops the last batch of an epoch if that is not whole (and so
+# would train on nothing with fewer images than a batch); its learning rate is scaled by the configured batch size, however many
+# images there are. On several GPUs all seeds see the images in one order (its DistributedSampler gets no seed), but in
+# different crops; on one GPU each seed has its own order.
 _OFFICIAL: dict[str, Any] = {"order": "shared", "drop_last": True}
-# Protocols of the paper (App. B of its second version), and one that is not.
+# Protocols of the paper (App. B of its second version), and one of ours.
 PRESETS: dict[str, dict[str, Any]] = {
     # ImageNet-1k, NUS-WIDE, COCO, Food-101. Batch normalisation saw 2,048 images: four GPUs, two passes a step.
     "mae-lars": {"optimiser": "lars", "batch_size": 16384, "rows_at_once": 2048, **_OFFICIAL},
@@ -103,10 +103,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mae-lars-large": {"optimiser": "lars", "batch_size": 16384, "rows_at_once": 2048, "epochs": 50, **_OFFICIAL},
     # CUB, Cars, Pets, ImageNet-1 %. SGD of the official code has no momentum.
     "small-sgd": {"optimiser": "sgd", "batch_size": 1024, "momentum": 0.0, **_OFFICIAL},
-    # Not of the paper: forgiving where members differ much in scale.
+    # Not from the paper: forgiving where members differ much in scale.
     "adamw": {"optimiser": "adamw", "batch_size": 1024, "base_lr": 1e-3, "weight_decay": 0.01},
 }
-# How the classifier starts in the protocols of the paper (`probe.head.Head`); "normal" in all else.
+# How the classifier starts in the protocols of the paper (`probe.head.Head`); "normal" in all others.
 PRESET_INITS = {"mae-lars": "uniform", "mae-lars-large": "uniform", "small-sgd": "uniform"}
 
 

@@ -1,4 +1,4 @@
-"""What is written down of a probe's training, so that a later program can tell whether it would train the same."""
+"""The record of a probe's training, from which a later version of the program can tell whether it would train the same."""
 
 import json
 from collections.abc import Mapping
@@ -9,22 +9,24 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from probe.aggregators import is_own
-from probe.aggregators.own import own_digest
+from probe.aggregators import is_custom
+from probe.aggregators.custom import custom_digest
 from probe.grid import HeadPlan
 from probe.passes import Passes
 from probe.select import Selected
 from probe.sources import Source
 
-FILE = "trained/record.json"  # the same bytes whenever the same is trained on one machine: DVC compares them
+FILE = "trained/record.json"  # the same bytes whenever the same head is trained on one machine: DVC compares them
 FORMAT_VERSION = 1
 
 
 def request_of(plan: HeadPlan, passes: Passes, held_out: float, about: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a head was asked for with, as plain values; not the words of the command, nor where things lie."""
-    own = own_digest(plan.head.aggregator) if is_own(plan.head.aggregator) else None
-    head = plan.head.to_dict() | ({"aggregator": plan.head.aggregator.rpartition(":")[2], "file": own} if own else {})
-    asked = {
+    """Everything that a head's training was requested with, as plain values, but for the command line and paths."""
+    file_digest = custom_digest(plan.head.aggregator) if is_custom(plan.head.aggregator) else None
+    head = plan.head.to_dict() | (
+        {"aggregator": plan.head.aggregator.rpartition(":")[2], "file": file_digest} if file_digest else {}
+    )
+    request = {
         "head": head,
         "recipe": asdict(plan.recipe),
         "seeds": plan.seeds,
@@ -36,7 +38,7 @@ def request_of(plan: HeadPlan, passes: Passes, held_out: float, about: Mapping[s
         "processes": passes.world_size,
         "notes": {name: value for name, value in about.items() if name != "command"},
     }
-    return dict(json.loads(json.dumps(asked)))
+    return dict(json.loads(json.dumps(request)))
 
 
 def _images(source: Source) -> dict[str, Any]:
@@ -47,14 +49,14 @@ def _images(source: Source) -> dict[str, Any]:
         "rows": xxhash.xxh3_128_hexdigest(rows.tobytes()),
         "labels": xxhash.xxh3_128_hexdigest(np.ascontiguousarray(store.labels[rows]).tobytes()),
         "classes": store.attributes.get("classes"),
-        **source.described,
+        **source.description,
     }
 
 
 def write_record(folder: Path, request: Mapping[str, Any], chosen: Selected, rehearsed: Mapping[str, Any]) -> None:
     """Write the record of a head into its folder, last of all files: a probe with a record is complete.
 
-    None is written where a pass of it was too short to be rehearsed.
+    Nothing is written where one of its passes was too short to be rehearsed.
     """
     passes = {"training", "selection"} if chosen.percent else {"training"}
     if {name.partition(",")[0] for name in rehearsed} != passes:
@@ -64,7 +66,7 @@ def write_record(folder: Path, request: Mapping[str, Any], chosen: Selected, reh
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """The record of the head in a folder; None where there is none, or none that we understand."""
+    """The record of the head in a folder; None if it is missing, damaged or of another format version."""
     try:
         content = json.loads((folder / FILE).read_text())
         return content if content["format_version"] == FORMAT_VERSION else None

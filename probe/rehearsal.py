@@ -1,14 +1,14 @@
-"""A few steps of a pass, taken from its start, as numbers that tell whether training it now would give what it gave before.
+"""A few steps of a pass, as numbers that tell whether training it now would give the same result as before.
 
-No single number sees every edit of the trainer, so there are several, each nearly free:
+No single number shows every edit of the trainer, so there are several, each nearly free:
 
-- what costs no step: how an epoch is cut into steps, the learning rate of every step, which images every epoch shows in which
-  order and view; and of the steps that are taken, which rates and images were really theirs;
-- `start` and `updates`: where heads start, and what the optimiser makes of parameters and gradients that are given, in float64,
-  for a weight decay that moves a loss by less than rounding does;
+- what needs no step: how an epoch is cut into steps, the learning rate of every step, which images every epoch shows in which
+  order and view; and of the steps that are taken, which rates and images they really had;
+- `start` and `updates`: where heads start, and what the optimiser makes of fixed parameters and gradients, in float64, for a
+  weight decay that moves a loss by less than rounding does;
 - `losses`, `right`, `state`: of the first steps, of the last ones of the first epoch at the full learning rate (with the rest
   of the images that makes no whole batch), and of the first ones of the last epoch, each from a fresh head; and the parameters
-  and running statistics behind them, which a loss in training does not see.
+  and running statistics after them, which a training loss does not show.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,20 +21,20 @@ from torch import Tensor
 from probe.course import Course
 from probe.head import FinalNorm
 from probe.pooled import PooledImages
-from probe.ranks import summed, world_size
+from probe.ranks import sum_over_ranks, world_size
 from probe.recipe import Recipe
 from probe.train import Family, take_step, train
 from store import Loader
 
-FIRST, LATER = 16, 4  # steps of the beginning, and of each of two places later on
+FIRST, LATER = 16, 4  # steps at the beginning, and at each of two later places
 N_STEPS = FIRST + 2 * LATER
-WORTH = 4  # times as many steps a pass must have at least: otherwise a check saves next to nothing
+WORTH = 4  # a pass must have more than this many times the steps: otherwise a check saves next to nothing
 UPDATES = 3
 
 
 def is_worth_it(n_rows: int, recipe: Recipe) -> bool:
     """Whether a pass over so many images of one process is that much longer than its rehearsal."""
-    return recipe.epochs * Course.of(n_rows, recipe, 0).n_steps > WORTH * N_STEPS
+    return recipe.epochs * Course.from_recipe(n_rows, recipe, 0).n_steps > WORTH * N_STEPS
 
 
 def rehearse(
@@ -44,29 +44,29 @@ def rehearse(
     order: int,
     final_norm: FinalNorm | None = None,
 ) -> dict[str, Any]:
-    """Plain values: of the pass, and by member. One head at a time, so that others beside it change nothing.
+    """The rehearsal of a pass and of each of its members, as plain values. One head at a time, so that no other affects it.
 
     Args:
-        fresh: makes the family of the head's members, as they start.
-        learn: the pass's batches.
-        order: its seed.
+        fresh: makes the family of the head's members, with their initial parameters.
+        learn: the batches of the pass.
+        order: seed of the images' order in the pass.
     """
-    course, members = Course.of(learn.n_rows, recipe, order), fresh().names
-    seen: dict[str, Any] = {
+    course, members = Course.from_recipe(learn.n_rows, recipe, order), fresh().names
+    recorded: dict[str, Any] = {
         "pieces": _digest([vars(piece) for piece in course.pieces]),
         "learning_rates": {
             "rates": _summary(torch.tensor([recipe.peak(s) for e in course.shares for s in e], dtype=torch.float64))
         },
-        "images": _order(learn, course),
+        "images": _order_digest(learn, course),
         "rates": [],
         "rows": [],
     }
-    of_each: list[dict[str, Any]] = [
+    per_member: list[dict[str, Any]] = [
         {"start": start, "updates": updated, "losses": [], "right": [], "state": []}
         for start, updated in zip(_summaries(fresh()), _updates(fresh(), recipe), strict=True)
     ]
     for epoch, step, n in _places(course, recipe):
-        family, watched, taken = fresh(), _Watched(learn), _Taken(n)
+        family, watched, recorder = fresh(), _DigestedBatches(learn), _StepRecorder(n)
         train(
             [family],
             watched,
@@ -76,37 +76,41 @@ def rehearse(
             final_norm=final_norm,
             start=epoch,
             first_piece=course.first_piece(step),
-            after_step=taken,
+            after_step=recorder,
         )
-        seen["rates"].append(taken.rates)
-        seen["rows"].append(watched.digest)
-        losses, right = _of_steps(taken.sums, course, step)
+        recorded["rates"].append(recorder.rates)
+        recorded["rows"].append(watched.digest)
+        losses, right = _losses_and_right(recorder.sums, course, step)
         for member, summary in enumerate(_summaries(family)):
-            of_each[member]["losses"].append(losses[member])
-            of_each[member]["right"].append(right[member])
-            of_each[member]["state"].append(summary)
-    return seen | {"members": [[m.base_lr, m.weight_decay, m.seed, values] for m, values in zip(members, of_each, strict=True)]}
+            per_member[member]["losses"].append(losses[member])
+            per_member[member]["right"].append(right[member])
+            per_member[member]["state"].append(summary)
+    return recorded | {
+        "members": [[m.base_lr, m.weight_decay, m.seed, values] for m, values in zip(members, per_member, strict=True)]
+    }
 
 
 def _places(course: Course, recipe: Recipe) -> list[tuple[int, int, int]]:
     """Epoch, first step and number of steps of each place."""
-    n, last = course.n_steps, recipe.epochs - 1
-    at_the_peak, begin = min(recipe.warmup_epochs, last), max(0, n - LATER)
-    return [(0, 0, min(FIRST, n)), (at_the_peak, begin, n - begin), (last, 0, min(LATER, n))]
+    n, last_epoch = course.n_steps, recipe.epochs - 1
+    at_the_peak, begin = min(recipe.warmup_epochs, last_epoch), max(0, n - LATER)
+    return [(0, 0, min(FIRST, n)), (at_the_peak, begin, n - begin), (last_epoch, 0, min(LATER, n))]
 
 
-def _of_steps(sums: list[Tensor], course: Course, first: int) -> tuple[list[list[float]], list[float]]:
-    """Mean loss of each step, and percent of the images that were answered rightly, by member."""
-    summed(*sums)
+def _losses_and_right(sums: list[Tensor], course: Course, first_step: int) -> tuple[list[list[float]], list[float]]:
+    """Mean loss of each step, and percentage of the images that were classified correctly, by member."""
+    sum_over_ranks(*sums)
     steps = torch.stack(sums).cpu()  # [steps, 2, M], of the epoch so far
     steps = steps.diff(dim=0, prepend=torch.zeros_like(steps[:1]))
-    rows = [sum(p.rows for p in course.pieces if p.step == first + i and not p.skip) * world_size() for i in range(len(sums))]
+    rows = [
+        sum(p.rows for p in course.pieces if p.step == first_step + i and not p.skip) * world_size() for i in range(len(sums))
+    ]
     losses = steps[:, 0] / torch.tensor(rows)[:, None]
     return losses.T.tolist(), (100 * steps[:, 1].sum(0) / sum(rows)).tolist()
 
 
 def _updates(family: Family, recipe: Recipe) -> list[dict[str, Any]]:
-    """What the optimiser makes of numbers that hang on nothing else, at the full learning rate."""
+    """The parameters after optimiser steps on fixed numbers, at the full learning rate."""
     stack = family.stack
     stack.parameters = {name: _wave(p, 0.5).requires_grad_() for name, p in stack.parameters.items()}
     family.begin(recipe)
@@ -117,29 +121,29 @@ def _updates(family: Family, recipe: Recipe) -> list[dict[str, Any]]:
     return [{name: _summary(p[m]) for name, p in stack.parameters.items()} for m in range(len(stack))]
 
 
-def _wave(like: Tensor, phase: float) -> Tensor:
+def _wave(template: Tensor, phase: float) -> Tensor:
     """Numbers from -1 to 1 in the shape of members' parameters, the same for each member; float64."""
-    values = torch.cos(phase + torch.arange(like[0].numel(), dtype=torch.float64))
-    return values.view(like[0].shape).expand(like.shape).clone().to(like.device)
+    values = torch.cos(phase + torch.arange(template[0].numel(), dtype=torch.float64))
+    return values.view(template[0].shape).expand(template.shape).clone().to(template.device)
 
 
 def _summaries(family: Family) -> list[dict[str, Any]]:
-    """Of each member's parameters and running statistics, and of what its aggregator keeps."""
-    stack, of_members = family.stack, {*family.stack.parameters, "running.mean", "running.var"}
+    """Summaries of each member's parameters and running statistics, and of its aggregator's buffers."""
+    stack, member_names = family.stack, {*family.stack.parameters, "running.mean", "running.var"}
     return [
-        {name: _summary(values[m] if name in of_members else values) for name, values in stack.state().items()}
+        {name: _summary(values[m] if name in member_names else values) for name, values in stack.state().items()}
         for m in range(len(stack))
     ]
 
 
 def _summary(values: Tensor) -> list[float]:
-    """Norm, and the product with numbers that are no two alike: another value or another place of one changes either."""
+    """The norm, and the product with numbers that all differ: a changed value or a changed place changes one of the two."""
     flat = values.detach().double().flatten().cpu()
     return [flat.norm().item(), (flat @ torch.cos(torch.arange(len(flat), dtype=torch.float64))).item()]
 
 
-class _Taken:
-    """Notes steps, and ends the training behind so many."""
+class _StepRecorder:
+    """Records learning rates and sums of the first `n` steps, then ends the training."""
 
     def __init__(self, n: int):
         self.n, self.rates, self.sums = n, list[float](), list[Tensor]()
@@ -150,8 +154,8 @@ class _Taken:
         return len(self.rates) < self.n
 
 
-class _Watched:
-    """Batches, and a digest of the rows that were handed out."""
+class _DigestedBatches:
+    """The batches of a loader, and a digest of the rows that they held."""
 
     def __init__(self, batches: Loader | PooledImages):
         self._batches, self.n_rows, self._rows = batches, batches.n_rows, xxhash.xxh3_128()
@@ -166,8 +170,8 @@ class _Watched:
         return self._rows.hexdigest()
 
 
-def _order(learn: Loader | PooledImages, course: Course) -> str:
-    """Digest of the rows, and their views, of all epochs."""
+def _order_digest(learn: Loader | PooledImages, course: Course) -> str:
+    """Digest of the rows, and of their views, of all epochs."""
     digest = xxhash.xxh3_128()
     for seed in course.seeds:
         visited, views = learn.order.visited(seed), learn.views_of(seed)

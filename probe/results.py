@@ -1,4 +1,4 @@
-"""What is known of trained heads, as numbers and on disk."""
+"""Results of trained heads: the content of metrics.json, and the files of a head's folder."""
 
 import csv
 import json
@@ -25,12 +25,12 @@ from probe.sources import Source
 from store.format.names import kind_of
 from store.format.pretraining import NAMES, pretraining_fields
 
-KEPT = "kept.json"  # that a head was checked and kept; no output of DVC, or what depends on the head would run (.dvcignore)
+KEPT = "kept.json"  # notes that a head was checked and kept; not an output of DVC, or its dependents would run (.dvcignore)
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
 
 
 def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Outcome], chosen: Selected) -> dict[str, Any]:
-    """Content of metrics.json of a head that was trained."""
+    """The content of metrics.json of a head that was trained."""
     cost, ends = _cost(name, passes), [outcome.curve[-1] for outcome in outcomes]
     notes = notes_on_training(plan.recipe, len(passes.training.rows), len(plan.seeds), passes.views)
     return {
@@ -49,9 +49,9 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
 def measures_of_closed(
     name: str, plan: HeadPlan, protocol: Closed, passes: Passes
 ) -> tuple[dict[str, Any], Bool[np.ndarray, "1 N"] | None]:
-    """Content of metrics.json of a protocol without gradient steps, which is run on view 0; and which test images are right.
+    """The content of metrics.json of a protocol without gradient steps, run on view 0; and which test images it gets right.
 
-    None of the latter where images have several labels.
+    The latter is None where images have several labels.
     """
     sides = []
     for source, pooled in zip((passes.training, passes.test), passes.vectors(name), strict=True):
@@ -60,12 +60,12 @@ def measures_of_closed(
     result, cost = protocol.fit(*sides), _cost(name, passes)
     test = sides[1]
     correct = None if test.multilabel else top_k_hits(result.scores.cpu(), test.labels).numpy()[None]
-    called = next((known for known, kind in CLOSED.items() if type(protocol) is kind), type(protocol).__name__)
+    protocol_name = next((name for name, kind in CLOSED.items() if type(protocol) is kind), type(protocol).__name__)
     measures = {
         **_common(name, plan, passes),
         **{measure: over_seeds([value]) for measure, value in result.metrics.items()},
         "seeds": [],
-        "protocol": {"name": called, **vars(protocol)},
+        "protocol": {"name": protocol_name, **vars(protocol)},
         "cost": asdict(cost if protocol.linear else Cost(0, None, None, cost.bytes_per_image)),
         "selected": {**result.chosen, **asdict(result.selection)},
         "notes": [*result.notes, *_cautions(name, passes)],
@@ -91,20 +91,20 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
 
 
 def _cautions(name: str, passes: Passes) -> list[str]:
-    """What extraction wrote down about [cls] of the encoder, for a head that reads it."""
+    """What extraction recorded about the encoder's [cls] token, for a head that reads it."""
     caution = passes.training.store.attributes.get("cls_caution")
     reads_cls = any(kind_of(kind) == "cls" for kind in passes.template(name).aggregator.reads)  # of any block
     return [f"[cls]: {caution}"] if caution and reads_cls else []
 
 
 def _digest_of_images(source: Source) -> str:
-    """xxh3_128 of the ids of the images, a line each in the order of their rows: who has the same was measured on the same."""
+    """xxh3_128 of the ids of the images, one a line, in the order of their rows: equal digests mean the same images."""
     ids = source.store.ids
     return xxhash.xxh3_128_hexdigest("\n".join(ids[row] for row in source.rows).encode())
 
 
 def _n_patches(passes: Passes, reads: Sequence[str]) -> int | None:
-    """T; None for a head that reads no patch tokens, whether they lie here or not."""
+    """T; None for a head that reads no patch tokens, whether they are stored or not."""
     return passes.n_patches if any(kind.startswith("patch") for kind in reads) else None
 
 
@@ -118,7 +118,7 @@ def _recipe(plan: HeadPlan, chosen: Selected) -> dict[str, Any]:
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, standard deviation over seeds (n - 1 in the denominator; 0 for one value) and the single values."""
+    """Mean, standard deviation over seeds (n - 1 in the denominator; 0 for one value), and the individual values."""
     std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     return {"mean": float(np.mean(values)), "std": std, "values": [float(value) for value in values]}
 
@@ -126,27 +126,27 @@ def over_seeds(values: Sequence[float]) -> dict[str, Any]:
 def write_measures(folder: Path, measures: Mapping[str, Any]) -> None:
     """Write metrics.json, and remove what an earlier run has left beside it.
 
-    A stage of dvc.yaml has `trained` and `curves.csv`, too: where nothing is trained by steps, they are empty.
+    A stage of dvc.yaml also has the outputs `trained` and `curves.csv`: where nothing is trained by steps, they are empty.
     """
     (folder / "trained").mkdir(parents=True, exist_ok=True)
-    (folder / "trained/record.json").unlink(missing_ok=True)  # first of all: a head without one is not complete
-    left = [*folder.glob("trained/seed*.json"), *folder.glob("trained/seed*.safetensors"), folder / KEPT]
-    for file in [*left, folder / "trained/weights.npy", folder / "trained/correct.npz", folder / timing.FILE]:
+    (folder / "trained/record.json").unlink(missing_ok=True)  # first: a head without a record is not complete
+    files = [*folder.glob("trained/seed*.json"), *folder.glob("trained/seed*.safetensors"), folder / KEPT]
+    for file in [*files, folder / "trained/weights.npy", folder / "trained/correct.npz", folder / timing.FILE]:
         file.unlink(missing_ok=True)
     (folder / "curves.csv").write_text("seed,epoch\n")
     _write_metrics(folder, measures)
 
 
-def with_pretraining(folder: Path, pretraining: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of metrics.json, which is written again if it says something else of the encoder's training than this."""
-    timed = timing.is_of_metrics(folder)
+def update_pretraining(folder: Path, pretraining: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of metrics.json, which is rewritten if it describes the encoder's pretraining otherwise."""
+    timed = timing.matches_metrics(folder)
     measures: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
     if {name: measures[name] for name in NAMES if name in measures} != pretraining:
         others = {name: value for name, value in measures.items() if name not in (*NAMES, "encoder")}
         measures = {"encoder": measures["encoder"], **pretraining, **others}
         _write_metrics(folder, measures)
         if timed:
-            timing.stays(folder)
+            timing.restamp_timing(folder)
     return measures
 
 
@@ -171,16 +171,16 @@ def write_trained(
     chosen: Selected,
     about: Mapping[str, Any],
 ) -> None:
-    """Write the probes, their weights on the test images and which of those they are right about, and their curves."""
+    """Write the probes, their weights on the test images, which of those they get right, and their curves."""
     trained, store = folder / "trained", passes.training.store
-    of_all = {
+    common = {
         "recipe": _recipe(plan, chosen),
         **about,
-        **passes.training.described,
+        **passes.training.description,
         "classes": store.attributes.get("classes"),
     }
     for outcome in outcomes:
-        details = {"seed": outcome.member.seed, "result": outcome.result, **of_all}
+        details = {"seed": outcome.member.seed, "result": outcome.result, **common}
         n_patches = _n_patches(passes, outcome.head.aggregator.reads)
         save_probe(trained / f"seed{outcome.member.seed}", outcome.head, plan.head, n_patches, details)
     weights = [outcome.weights for outcome in outcomes if outcome.weights is not None]

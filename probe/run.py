@@ -45,43 +45,43 @@ def probe(
     timed: bool = False,
     retrain: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Train heads and write everything that is known of them into `out`; returns the content of metrics.json, by head.
+    """Train heads and write all results into `out`; returns the content of metrics.json, by head.
 
     Heads with the same recipe train in one pass over the features, all seeds in one order of the images (recipe.order
     "shared": seeds differ in where heads start) or each seed in its own pass ("own": as if it were the only one). Where a plan
     gives several learning rates or weight decays, each seed is trained with each of them on a part of the training images, and
-    what is best on the others (on average over seeds) is taken; then each seed is trained with it on all training images. Test
+    the best on the others (on average over seeds) is taken; then each seed is trained with it on all training images. Test
     images select nothing: every seed's last epoch counts.
 
     Writes `trained/seed<S>.safetensors` and `.json` (the probe), `trained/weights.npy` (mean over seeds of the aggregator's
     weights over the patches of the test images, [n_test, T] float32, if it has any), `trained/correct.npz` (`correct`, bool
     [n_seeds, n_test]: which test images each seed is right about, with one label an image), `curves.csv` (seed, epoch, loss,
-    top1, …), `trained/record.json` (what was asked for, and a few steps, to be compared with later) and `metrics.json`: into
-    `out` for one plan, into `out/NAME` for a mapping. What an earlier run wrote there is replaced, but for heads that are in
-    place for exactly what is asked for and that the program as it is now would train the same, as a few steps tell
-    (`probe.unchanged`): those stay, byte for byte. A run that was killed goes on where its last checkpoint was taken (in
-    `.unfinished` beside `out`), when it is started again. Protocols without gradient steps leave `curves.csv` empty and write
-    no probe, and take view 0 of the training images.
+    top1, …), `trained/record.json` (the request, and a few steps, to compare with later) and `metrics.json`: into `out` for one
+    plan, into `out/NAME` for a mapping. What an earlier run wrote there is replaced, except for heads that were trained for
+    exactly this request and that the present program would train the same, as a few steps show (`probe.unchanged`): those
+    stay, byte for byte. A run that was killed goes on from its last checkpoint (in `.unfinished` beside `out`) when it is
+    started again. Protocols without gradient steps leave `curves.csv` empty, write no probe, and take view 0 of the training
+    images.
 
     Args:
         training, test: feature sets of one encoder.
         heads: plans by name; or one plan.
         joined: a second pair of feature sets of the same images, for heads that read `joined/…`. Images that it lacks are left
-            out, of all heads (`n_training` and `n_test` count the others).
-        block: whose tokens to read; the deepest stored one by default.
+            out for all heads (`n_training` and `n_test` count the others).
+        block: the block whose tokens are read; the deepest stored one by default.
         views: how many of the training images' stored views to use, counted from view 0; all by default. Where there are random
-            crops (all but view 0) among them, each epoch shows one of the crops at random, and view 0 is for evaluation alone;
-            with one view that is shown, and nothing is augmented.
+            crops (all but view 0) among them, each epoch shows one of the crops at random, and view 0 is only for evaluation;
+            a single view is shown in every epoch, and nothing is augmented.
         mix_evaluation_view: show view 0 beside the crops, as one of them.
         subset: rows of the training set to use (`probe.subsets`), of those that are valid and labelled; all by default.
         held_out: share of the training images to select on, stratified by class.
         device: where heads train. Several GPUs or processes under torchrun.
         placement: of the features: "device", "memory", "stream", or "auto": the first that fits.
-        progress: called with the number of epochs since the last call, each head's and seed's for itself (`n_epochs`).
-        say: called with what a user should know.
-        notes: to be written into metrics.json too, e.g. the command.
-        timed: measure what the forward pass of each head takes here, and write it into `timing.json`.
-        retrain: train heads that are in place, too, without a look at them.
+        progress: called with the number of epochs since the last call, summed over heads and seeds (`n_epochs`).
+        say: called with messages for the user.
+        notes: written into metrics.json too, e.g. the command.
+        timed: measure the time of each head's forward pass on this machine, and write it into `timing.json`.
+        retrain: train again without a check of the heads that are in place.
 
     Raises:
         BeyondClsError: unknown aggregator or options, a grid that memory cannot hold, or a seed that diverged.
@@ -103,28 +103,28 @@ def probe(
         common: dict[str, Any] = {"device": place, "placement": placement, "unfinished": unfinished}
         common |= {"rank": rank, "world_size": world_size, "rehearses": True}
         common |= {name: called for name, called in (("say", say), ("progress", progress)) if called is not None}
-        # All are made first: what cannot be is said before anything trains.
+        # All are made first, so that errors are raised before anything trains.
         passes_of = [
             (
                 recipe,
-                own,
-                Passes({n: p.head for n, p in own.items()}, learn_from, judge_by, shown if recipe else (0,), **common),
+                group,
+                Passes({n: p.head for n, p in group.items()}, learn_from, judge_by, shown if recipe else (0,), **common),
             )
-            for recipe, own in _together(plans)
+            for recipe, group in _group_by_recipe(plans)
         ]
         while passes_of:  # vectors that one of them has pooled are gone when the next begins
-            recipe, own, passes = passes_of.pop(0)
-            folders = {name: out / name if isinstance(heads, Mapping) else out for name in own}
-            kept = keep_unchanged(own, passes, recipe, held_out, folders, about) if recipe and not retrain else {}
-            passes.kept |= kept.keys()
-            written |= {name: measures for name, (measures, _) in kept.items()}
-            if kept:
-                passes.progress(n_epochs(own[name] for name in kept))
-            before = {name: selected for name, (_, selected) in kept.items()}
-            chosen = select(own, passes, recipe, held_out, before) if recipe else {}
-            outcomes = _train(own, passes, recipe, chosen) if recipe else {}
-            for name, plan in own.items():
-                if name in kept:
+            recipe, group, passes = passes_of.pop(0)
+            folders = {name: out / name if isinstance(heads, Mapping) else out for name in group}
+            unchanged = keep_unchanged(group, passes, recipe, held_out, folders, about) if recipe and not retrain else {}
+            passes.kept_heads |= unchanged.keys()
+            written |= {name: measures for name, (measures, _) in unchanged.items()}
+            if unchanged:
+                passes.progress(n_epochs(group[name] for name in unchanged))
+            chosen_before = {name: selected for name, (_, selected) in unchanged.items()}
+            chosen = select(group, passes, recipe, held_out, chosen_before) if recipe else {}
+            outcomes = _train(group, passes, recipe, chosen) if recipe else {}
+            for name, plan in group.items():
+                if name in unchanged:
                     continue
                 correct = None
                 if plan.closed is None:
@@ -150,7 +150,7 @@ def probe(
 
 
 def n_epochs(plans: Iterable[HeadPlan]) -> int:
-    """Epochs of all members, those that are only compared included."""
+    """Epochs of all members, including those that only serve the selection."""
     of_grid = lambda plan: len(plan.settings) if len(plan.settings) > 1 else 0  # noqa: E731
     return sum(plan.recipe.epochs * len(plan.seeds) * (1 + of_grid(plan)) for plan in plans if plan.closed is None)
 
@@ -174,10 +174,10 @@ def _shown_views(training: FeatureStore, views: int | None, mix_evaluation_view:
     return range(0 if n == 1 or mix_evaluation_view else 1, n)
 
 
-def _together(plans: Mapping[str, HeadPlan]) -> list[tuple[Recipe | None, dict[str, HeadPlan]]]:
+def _group_by_recipe(plans: Mapping[str, HeadPlan]) -> list[tuple[Recipe | None, dict[str, HeadPlan]]]:
     """Heads that can train in one pass: the learning rate and weight decay may differ. Those without gradient steps come first.
 
-    They have no recipe (None), are quick, and what they refuse is said before anything trains.
+    They have no recipe (None), are quick, and raise their errors before anything trains.
     """
     groups: dict[Recipe | None, dict[str, HeadPlan]] = defaultdict(dict)
     for name, plan in plans.items():
@@ -189,22 +189,22 @@ def _together(plans: Mapping[str, HeadPlan]) -> list[tuple[Recipe | None, dict[s
 def _train(
     plans: Mapping[str, HeadPlan], passes: Passes, recipe: Recipe, chosen: Mapping[str, Selected]
 ) -> dict[str, list[Outcome]]:
-    """Each head's seeds with what was chosen, on all training images.
+    """Train each head's seeds with the chosen setting, on all training images.
 
     Raises:
-        BeyondClsError: one diverged; a mean over the others would be none over seeds.
+        BeyondClsError: a seed diverged; the mean over the others would not be one over all seeds.
     """
     members = [Member(n, chosen[n].base_lr, chosen[n].weight_decay, seed) for n, plan in plans.items() for seed in plan.seeds]
     by_member = {outcome.member: outcome for outcome in passes.train(members, recipe)}
-    if missing := [member for member in members if member not in by_member and member.head not in passes.kept]:
+    if missing := [member for member in members if member not in by_member and member.head not in passes.kept_heads]:
         raise BeyondClsError(f"{missing[0]} {passes.lost[missing[0]]}")
-    return {name: [by_member[m] for m in members if m.head == name] for name in plans if name not in passes.kept}
+    return {name: [by_member[m] for m in members if m.head == name] for name in plans if name not in passes.kept_heads}
 
 
 def _remove(unfinished: Path) -> None:
-    """The results are written; checkpoints, those of other settings included, are of no more use."""
+    """Remove the checkpoints, those of other settings included: the results are written."""
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         unfinished.parent.rmdir()
-    except OSError:  # other runs go on, or there was none
+    except OSError:  # other runs go on, or the folder never existed
         return

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from probe.aggregators import is_own
+from probe.aggregators import is_custom
 from probe.grid import HeadSpec
 from probe.head import FinalNorm, Head
 from store import BeyondClsError
@@ -22,7 +22,7 @@ def save_probe(path: Path, head: Head, spec: HeadSpec, n_patches: int | None, ab
     """Write `path`.safetensors and `path`.json.
 
     Args:
-        about: how it was trained and what it reached; for the reader, loading does not need it.
+        about: how the head was trained and its results; for the reader, loading does not need it.
     """
     state = {name: value.detach().cpu().contiguous() for name, value in head.state_dict().items()}
     save_file(state, _files(path)[1])
@@ -53,7 +53,7 @@ def load_probe(path: str | Path, own: str | None = None) -> Head:
 
     Args:
         path: of either file, or their common stem.
-        own: FILE.py:CLASS of a head with an aggregator of your own: a probe cannot name code that is run when it is loaded.
+        own: FILE.py:CLASS of a head with a custom aggregator: a probe file cannot name code that loading would run.
 
     Raises:
         BeyondClsError: a file is missing, damaged or of another format version, or the two do not fit each other.
@@ -62,7 +62,7 @@ def load_probe(path: str | Path, own: str | None = None) -> Head:
 
 
 def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str, Any]]:
-    """`load_probe`, and what stands in the JSON file.
+    """`load_probe`, and the content of the JSON file.
 
     Raises:
         BeyondClsError: as `load_probe`.
@@ -81,9 +81,9 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
             raise BeyondClsError(
                 f"{description} has format version {version}, expected {FORMAT_VERSION}; train the probe again"
             )
-        # How it started does not matter any more, and older descriptions do not say it.
+        # Its initial parameters no longer matter, and older descriptions don't record them.
         spec = HeadSpec(*(described[name] for name in ("aggregator", "options", "normalisation", "final_norm")))
-        if is_own(spec.aggregator):
+        if is_custom(spec.aggregator):
             spec = replace(spec, aggregator=_named_by_user(spec.aggregator, own, stem))
         dim, n_classes, n_patches = int(described["dim"]), int(described["n_classes"]), described["n_patches"]
         norm = None
@@ -95,7 +95,7 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
         raise
     except (ValueError, KeyError, TypeError, RuntimeError, OSError, SafetensorError) as error:
         reason = str(error).splitlines()[0] if str(error) else ""
-        raise BeyondClsError(f"{stem} is no readable probe ({type(error).__name__}: {reason}); train it again") from error
+        raise BeyondClsError(f"{stem} is not a readable probe ({type(error).__name__}: {reason}); train it again") from error
     return head.eval(), described
 
 
@@ -122,9 +122,9 @@ def _only_grew(before: tuple[int, ...], now: tuple[int, ...]) -> bool:
 def _named_by_user(aggregator: str, own: str | None, stem: Path) -> str:
     if own is None:
         raise BeyondClsError(
-            f"{stem} has an aggregator of someone's own, {aggregator!r}, which loading does not run; if you trust that file, "
+            f"{stem} has a custom aggregator, {aggregator!r}, which loading does not run; if you trust that file, "
             "name it: load_probe(path, own='FILE.py:CLASS')"
         )
-    if not is_own(own):
+    if not is_custom(own):
         raise BeyondClsError(f"own is {own!r}, expected FILE.py:CLASS, as the aggregator of {stem} is {aggregator!r}")
     return own

@@ -1,4 +1,4 @@
-"""Which stored arrays the kinds of features are that heads read, and whether feature sets belong together."""
+"""The stored arrays behind the kinds of features that heads read, and whether feature sets belong together."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +22,8 @@ class Source:
 
     Attributes:
         store: the feature set.
-        joined: another one of the same images, whose features are the kinds that begin with `joined/`.
-        block: which is meant by `patch`, `cls` and `attention/cls`; the deepest stored one by default.
+        joined: a second feature set of the same images; its features are the kinds that begin with `joined/`.
+        block: the block that `patch`, `cls` and `attention/cls` refer to; the deepest stored one by default.
         subset: rows to use, of those that are valid and labelled (and in the second set, if there is one); all by default.
     """
 
@@ -35,21 +35,21 @@ class Source:
     def arrays(self, kind: str, views: Iterable[int] = (0,)) -> list[ArrayReader]:
         """The arrays of a kind, one for each view: "patch", "cls/block5", "attention/cls", "joined/attention/cls/block5".
 
-        Without a block, they are of the block that is probed, or of the deepest of the second set.
+        A kind that names no block means the block that is probed, or the deepest one of the second set.
 
         Raises:
             StoreError: the set has no such tokens, block, map or view; or there is no second set.
         """
-        store, block, own = self.store, self.probed_block, kind.removeprefix(JOINED)
+        store, block, plain_kind = self.store, self.probed_block, kind.removeprefix(JOINED)
         if kind.startswith(JOINED):
             if self.joined is None:
                 raise StoreError(f"this head reads {kind!r}, of a second feature set; name it with --joined")
             store, block = self.joined, self.joined.spec.blocks[-1]
-        return [_array(store, own, block, view) for view in views]
+        return [_array(store, plain_kind, block, view) for view in views]
 
     @property
     def probed_block(self) -> int:
-        """The block that `patch`, `cls` and `attention/cls` are of."""
+        """The block that `patch`, `cls` and `attention/cls` refer to."""
         return self.store.spec.blocks[-1] if self.block is None else self.block
 
     @cached_property
@@ -57,7 +57,7 @@ class Source:
         """Images that count, ascending.
 
         Raises:
-            StoreError: there is none, or the subset is none of this set.
+            StoreError: no image is usable, or the subset has rows that this set does not have.
         """
         usable = self.store.labelled.copy()
         if self.joined is not None:
@@ -65,13 +65,13 @@ class Source:
         if self.subset is not None:
             usable &= _mask(self.store, self.subset)
         if not usable.any():
-            of = "" if self.subset is None else " among the rows of the subset"
-            both = "" if self.joined is None else f" that {self.joined.where} has too"
-            raise StoreError(f"{self.store.where} has no valid, labelled image{both}{of}; a probe needs labels")
+            among = "" if self.subset is None else " among the rows of the subset"
+            shared = "" if self.joined is None else f" that {self.joined.where} has too"
+            raise StoreError(f"{self.store.where} has no valid, labelled image{shared}{among}; a probe needs labels")
         return np.flatnonzero(usable)
 
     def part(self, rows: np.ndarray) -> "Source":
-        """The same with some of its `rows` alone; sets that are joined are not compared again."""
+        """The same source restricted to some of its `rows`; joined sets are not compared again."""
         part = replace(self, subset=rows)
         part.__dict__["rows"] = rows
         if self.joined is not None:
@@ -83,17 +83,17 @@ class Source:
         """[N] row of each image in the second set, -1 where it has none.
 
         Raises:
-            StoreError: other images, or the same ones cropped otherwise.
+            StoreError: the second set has other images, or the same ones with other crops.
         """
         assert self.joined is not None
         rows = join(self.store, self.joined)
         shared = np.flatnonzero((rows >= 0) & self.store.valid)  # what could not be read has no box
         boxes = [s.array("images/crop/view0").rows(r) for s, r in ((self.store, shared), (self.joined, rows[shared]))]
         # Boxes are in pixels of the original; encoders of other input sizes round them otherwise.
-        apart = np.abs(boxes[0] - boxes[1]).max(1) > 1.5
-        if apart.any():
-            row = shared[apart.argmax()]
-            ours, theirs = (np.round(b[apart.argmax()], 1).tolist() for b in boxes)
+        differs = np.abs(boxes[0] - boxes[1]).max(1) > 1.5
+        if differs.any():
+            row = shared[differs.argmax()]
+            ours, theirs = (np.round(b[differs.argmax()], 1).tolist() for b in boxes)
             raise StoreError(
                 f"{self.store.where} shows {ours} of image {self.store.ids[row]!r}, {self.joined.where} shows {theirs}; "
                 "join feature sets with the same crops (crop_pct and crop_mode of the two encoders)"
@@ -107,12 +107,12 @@ class Source:
         return Loader(arrays, self.store.labels, joined=joined, **{"rows": self.rows, **options})
 
     @property
-    def described(self) -> dict[str, Any]:
-        """Which encoder a probe needs to be shown images, and whether those have one label or several; plain values."""
-        described = {**_encoder_of(self.store, self.probed_block), "multilabel": self.store.multilabel}
+    def description(self) -> dict[str, Any]:
+        """The encoder that a probe needs, and whether images have one label or several; plain values."""
+        description = {**_encoder_of(self.store, self.probed_block), "multilabel": self.store.multilabel}
         if self.joined is not None:
-            described["joined_encoder"] = _encoder_of(self.joined, self.joined.spec.blocks[-1])
-        return described
+            description["joined_encoder"] = _encoder_of(self.joined, self.joined.spec.blocks[-1])
+        return description
 
     @property
     def dim(self) -> int:
@@ -143,13 +143,13 @@ class Source:
         return shapes[0][1] if shapes else None
 
     def _shapes(self, kinds: Container[str]) -> list[tuple[int, ...]]:
-        """Of the arrays of these kinds, without scales."""
+        """Shapes of the arrays of these kinds, without scales."""
         names = {ArrayName.parse(name): array.shape for name, array in self.store.arrays.items()}
         return [shape for name, shape in names.items() if name.kind in kinds and not name.is_scale]
 
 
 def _array(store: FeatureStore, kind: str, block: int, view: int) -> ArrayReader:
-    """`block`: of kinds that do not name one."""
+    """The array of a kind; `block` is for kinds that do not name one."""
     name = ArrayName.parse(kind)
     if name.kind == "attention":
         return store.attention(name.what, block if name.block is None else name.block, view)
@@ -160,7 +160,7 @@ def _mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
     """[N] bool of row numbers.
 
     Raises:
-        StoreError: they are none.
+        StoreError: they are not row numbers of the set.
     """
     rows = np.asarray(rows)
     if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
@@ -176,7 +176,7 @@ def check_pair(training: FeatureStore, test: FeatureStore) -> None:
     """Refuse sets that do not belong together. One may hold more blocks, views, statistics or maps than the other.
 
     Raises:
-        StoreError: of two encoders (or transforms, dtypes), or with other classes.
+        StoreError: they are from two encoders (or transforms, dtypes), or have different classes.
     """
     if differ := training.spec.explained(test.spec, EXTENDABLE_FIELDS):
         raise StoreError(
@@ -209,7 +209,7 @@ def check_pair(training: FeatureStore, test: FeatureStore) -> None:
 
 
 def _encoder_of(store: FeatureStore, block: int) -> dict[str, Any]:
-    """`attention_block` is the same; probes that do not record it read the last block's maps, whatever their `block`."""
+    """The encoder of a set. Older probes lack `attention_block`: they read the last block's maps, whatever their `block`."""
     spec = store.spec
     return {
         "encoder": store.attributes["encoder"],

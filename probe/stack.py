@@ -18,10 +18,9 @@ class Stack:
     """M heads that differ in the values of their parameters alone, computed together.
 
     Args:
-        heads: of one aggregator with the same options, one normalisation and one number of classes.
+        heads: with the same aggregator and options, normalisation and number of classes.
         device: where they compute.
-        vectors: name in a batch under which the aggregator's vectors are found, computed beforehand; only for aggregators
-            without parameters.
+        vectors: name of the precomputed vectors of the aggregator in a batch; only for aggregators without parameters.
 
     Attributes:
         parameters: name in a head -> [M, ...], leaves of automatic differentiation.
@@ -50,11 +49,11 @@ class Stack:
         """Logits of each member, and the weights over patches: without the first axis where all members' are the same.
 
         Args:
-            features: normalised by the encoder's final norm already, if the heads want that.
-            training: normalise by the batch, and keep account of its mean and variance.
+            features: already normalised by the encoder's final norm, for heads that use it.
+            training: normalise by the batch, and update the running mean and variance.
 
         Raises:
-            BeyondClsError: of a single image batch normalisation has no variance.
+            BeyondClsError: there is a single image, which has no variance for batch normalisation.
         """
         vector, weights = self._pooled(features, training)
         if self.batch_norm:
@@ -74,8 +73,8 @@ class Stack:
             with torch.no_grad():
                 return aggregator(features)
         prefix = "aggregator."
-        own = {name.removeprefix(prefix): p for name, p in self.parameters.items() if name.startswith(prefix)}
-        return aggregator.pool_many(own, features)
+        parameters = {name.removeprefix(prefix): p for name, p in self.parameters.items() if name.startswith(prefix)}
+        return aggregator.pool_many(parameters, features)
 
     def _normalised(self, vector: Tensor, training: bool) -> Tensor:
         """As BatchNorm1d(affine=False) of each member by itself."""
@@ -96,30 +95,30 @@ class Stack:
         return normalised
 
     def keep(self, members: Sequence[int]) -> None:
-        """Go on with some of the members."""
+        """Keep only some of the members."""
         self.parameters = {n: p.detach()[members].clone().requires_grad_() for n, p in self.parameters.items()}
         self.running = {name: values[members] for name, values in self.running.items()}
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint has to hold."""
+        """The tensors that a checkpoint has to hold."""
         return {n: p.detach() for n, p in self.parameters.items()} | self.statistics
 
     @property
     def statistics(self) -> dict[str, Tensor]:
-        """What batches leave behind beside the parameters: of each member, and in an aggregator's buffers, which all share."""
-        of_members = {f"running.{name}": values for name, values in self.running.items()}
-        kept = self.template.aggregator.state_dict(prefix="aggregator.")
-        return of_members | {name: values for name, values in kept.items() if name not in self.parameters}
+        """State other than parameters: the running statistics of each member, and the aggregator's buffers, shared by all."""
+        running = {f"running.{name}": values for name, values in self.running.items()}
+        buffers = self.template.aggregator.state_dict(prefix="aggregator.")
+        return running | {name: values for name, values in buffers.items() if name not in self.parameters}
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state` of as many members."""
+        """Restore a `state` of the same number of members."""
         for name, values in self.state().items():
             values.copy_(state[name])
 
     @torch.no_grad()
     def head(self, member: int) -> Head:
-        """One of the members by itself, on the CPU, in evaluation mode."""
+        """One member as a head, on the CPU, in evaluation mode."""
         head = copy.deepcopy(self.template).cpu()
         for name, parameter in head.named_parameters():
             parameter.copy_(self.parameters[name][member])

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from probe.aggregators import is_own
+from probe.aggregators import is_custom
 from probe.grid import HeadPlan
 from probe.head import Head
 from probe.record import FILE as RECORD
@@ -18,8 +18,8 @@ from probe.saved import load_with
 from store.format.pretraining import NAMES
 
 WEIGHT = 1e-4  # of a weight over patches
-IMAGES = 1e-4  # share of the test images that may be answered otherwise, by rounding
-NOT_COMPARED = ("command", *NAMES)  # the same may be asked for in other words; what is known of the encoder may be more now
+IMAGES = 1e-4  # share of the test images whose prediction may change by rounding
+NOT_COMPARED = ("command", *NAMES)  # commands may be worded differently; more may be known about the encoder now
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Stored:
 
     Attributes:
         curve: as in curves.csv, one entry an epoch.
-        result: measures of the test images, as they were written.
+        result: measures of the test images, as they are in the file.
     """
 
     head: Head
@@ -37,7 +37,7 @@ class Stored:
 
 
 def stored_probe(folder: Path, plan: HeadPlan) -> dict[int, Stored]:
-    """By seed.
+    """The trained heads in a folder, by seed.
 
     Raises:
         BeyondClsError: files are missing or damaged.
@@ -52,21 +52,21 @@ def stored_probe(folder: Path, plan: HeadPlan) -> dict[int, Stored]:
             curves.setdefault(int(row["seed"]), []).append(values)
     name, probe = plan.head.aggregator, {}
     for seed in plan.seeds:
-        head, described = load_with(folder / f"trained/seed{seed}", name if is_own(name) else None)
+        head, described = load_with(folder / f"trained/seed{seed}", name if is_custom(name) else None)
         probe[seed] = Stored(head, curves[seed], described["result"])
     return probe
 
 
-def first_difference(folder: Path, again: Path) -> str | None:
-    """The first file that would not be written as it is, in words.
+def first_difference(folder: Path, rewritten: Path) -> str | None:
+    """The first file that would be written differently, in words.
 
-    The curves, and what was measured, are in both as they were; so that numbers in text are compared without a tolerance.
+    Curves and measures are the stored ones in both folders, so numbers in text are compared without a tolerance.
     """
-    ours, theirs = (_files(place) for place in (folder, again))
+    ours, theirs = (_files(place) for place in (folder, rewritten))
     if ours != theirs:
-        return f"the files of a probe: {', '.join(sorted(ours ^ theirs))} would be other ones"
+        return f"the files of a probe: {', '.join(sorted(ours ^ theirs))} would differ"
     for name in sorted(ours):
-        if not _agree(folder / name, again / name):
+        if not _agree(folder / name, rewritten / name):
             return f"what is written into {name}"
     return None
 
@@ -75,23 +75,23 @@ def _files(folder: Path) -> set[str]:
     return {"curves.csv", "metrics.json", *(f"trained/{file.name}" for file in (folder / "trained").iterdir())} - {RECORD}
 
 
-def _agree(one: Path, other: Path) -> bool:
-    match one.suffix:
+def _agree(stored: Path, rewritten: Path) -> bool:
+    match stored.suffix:
         case ".json":
-            return _said(one) == _said(other)
+            return _compared_content(stored) == _compared_content(rewritten)
         case ".safetensors":
-            tensors, again = load_file(one), load_file(other)
-            return tensors.keys() == again.keys() and all(torch.equal(tensors[name], again[name]) for name in tensors)
+            before, after = load_file(stored), load_file(rewritten)
+            return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
         case ".npy":
-            weights, now = np.load(one), np.load(other)
+            weights, now = np.load(stored), np.load(rewritten)
             return weights.shape == now.shape and np.allclose(weights, now, rtol=0, atol=WEIGHT, equal_nan=True)
         case ".npz":
-            with np.load(one, allow_pickle=False) as before, np.load(other, allow_pickle=False) as after:
+            with np.load(stored, allow_pickle=False) as before, np.load(rewritten, allow_pickle=False) as after:
                 correct, right = before["correct"], after["correct"]
             return correct.shape == right.shape and bool((correct != right).mean() <= IMAGES)
-    return one.read_bytes() == other.read_bytes()
+    return stored.read_bytes() == rewritten.read_bytes()
 
 
-def _said(file: Path) -> Any:
+def _compared_content(file: Path) -> Any:
     content = json.loads(file.read_text())
     return {name: value for name, value in content.items() if name not in NOT_COMPARED}

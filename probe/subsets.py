@@ -1,4 +1,4 @@
-"""Rows of a feature set to learn from or to select on: subsets need no extraction of their own.
+"""Rows of a feature set to learn from or to select on: subsets need no separate extraction.
 
 Which rows are drawn depends on the seed, the row numbers (the order of the images in their data set) and the labels, on nothing
 else: every machine, every NumPy and the feature sets of all encoders of the same images give the same rows. Unlabelled rows
@@ -13,7 +13,7 @@ from store import BeyondClsError
 
 
 def k_shot(labels: Int[np.ndarray, "N"], k: int, seed: int = 0, rows: np.ndarray | None = None) -> Int[np.ndarray, "n"]:
-    """k images of each class, ascending rows. Those of a smaller k and the same seed are among those of a larger one.
+    """k images of each class, ascending rows. With the same seed, those of a smaller k are among those of a larger k.
 
     Raises:
         BeyondClsError: a class of `labels` with fewer than k images (in `rows`), k below 1, or several labels an image.
@@ -26,8 +26,8 @@ def k_shot(labels: Int[np.ndarray, "N"], k: int, seed: int = 0, rows: np.ndarray
         raise BeyondClsError(f"k is {k}, expected 1 or more images of each class")
     candidates = _candidates(labels, rows)
     counts = np.bincount(labels[candidates], minlength=labels.max() + 1)
-    known = np.unique(labels[labels >= 0])
-    least = known[counts[known].argmin()]
+    present = np.unique(labels[labels >= 0])
+    least = present[counts[present].argmin()]
     if counts[least] < k:
         raise BeyondClsError(
             f"class {least} has {counts[least]} images, expected {k} or more; "
@@ -39,7 +39,7 @@ def k_shot(labels: Int[np.ndarray, "N"], k: int, seed: int = 0, rows: np.ndarray
 def percentage(
     labels: Integer[np.ndarray, "N *C"], percent: float, seed: int = 0, rows: np.ndarray | None = None
 ) -> Int[np.ndarray, "n"]:
-    """That share of the images, ascending rows; those of fewer percent and the same seed are among those of more.
+    """That share of the images, ascending rows. With the same seed, those of a smaller share are among those of a larger one.
 
     With one label an image it is stratified: at least one image of each class, and as many in all as rounding `percent` gives
     (or one of each class, if that is more). Images are shared out by Webster's method: class c gets its share rounded at ½, by
@@ -57,9 +57,9 @@ def percentage(
     if labels.ndim > 1:
         return np.sort(candidates[np.argsort(draws)[:total]])
     turns, classes = _turns(labels[candidates], draws), labels[candidates]
-    first = turns == 0
-    order = np.lexsort((draws, _shares(classes, turns), ~first))
-    return np.sort(candidates[order[: max(total, int(first.sum()))]])
+    first_of_class = turns == 0
+    order = np.lexsort((draws, _shares(classes, turns), ~first_of_class))
+    return np.sort(candidates[order[: max(total, int(first_of_class.sum()))]])
 
 
 def hold_out(
@@ -68,7 +68,7 @@ def hold_out(
     """Rows to train on and rows to select on: disjoint, together all labelled ones, each ascending.
 
     Stratified as `percentage` with one label an image, except that each class keeps an image to train on, and a class may have
-    none that is held out. The draw is another one than that of `percentage` and `k_shot` under the same seed.
+    none that is held out. The draw differs from those of `percentage` and `k_shot` under the same seed.
 
     Args:
         share: of the images that is held out, 0…1; rounded to one image at least.
@@ -86,16 +86,16 @@ def hold_out(
     else:
         classes = labels[candidates]
         turns = _turns(classes, draws)
-        last = turns == np.bincount(classes)[classes] - 1
-        order, spare = np.lexsort((draws, _shares(classes, turns), last)), int((~last).sum())
+        last_of_class = turns == np.bincount(classes)[classes] - 1
+        order, spare = np.lexsort((draws, _shares(classes, turns), last_of_class)), int((~last_of_class).sum())
     if not spare:
         raise BeyondClsError(
             f"none of {len(candidates)} images can be held out: each class would be left without one; "
             "give more images, or a single value so that nothing is selected"
         )
-    held = np.zeros(len(candidates), bool)
-    held[order[: min(total, spare)]] = True
-    return np.sort(candidates[~held]), np.sort(candidates[held])
+    held_out = np.zeros(len(candidates), bool)
+    held_out[order[: min(total, spare)]] = True
+    return np.sort(candidates[~held_out]), np.sort(candidates[held_out])
 
 
 def _candidates(labels: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
@@ -111,7 +111,7 @@ def _candidates(labels: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
 
 
 def _turns(classes: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """The how manieth of its class each image is drawn, from 0."""
+    """The index at which each image is drawn within its class, from 0."""
     order = np.lexsort((draws, classes))
     sizes = np.bincount(classes)
     turns = np.empty(len(classes), np.int64)

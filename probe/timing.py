@@ -1,4 +1,4 @@
-"""How long a head's forward pass takes here: measured, so another number each time, and never part of metrics.json."""
+"""How long a head's forward pass takes on this machine: it differs each time, so it is never part of metrics.json."""
 
 import copy
 import json
@@ -16,21 +16,21 @@ from torch import Tensor
 from probe.head import Head
 from probe.sources import Source
 
-FILE = "timing.json"  # beside metrics.json; no output of DVC, which compares outputs bit by bit (.dvcignore)
+FILE = "timing.json"  # beside metrics.json; not an output of DVC, which compares outputs bit by bit (.dvcignore)
 N_IMAGES = 64
 ROUNDS = 5
-SECONDS = 2.0  # after which there is no other round
+SECONDS = 2.0  # no new round starts after this time
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Of a forward pass through aggregator and classifier, on features that lie in memory.
+    """The time of a forward pass through aggregator and classifier, on features in memory.
 
     Attributes:
-        ms_per_image: milliseconds of the fastest round, by its images.
-        n_images: of a round, computed at once.
+        ms_per_image: milliseconds of the fastest round, divided by its images.
+        n_images: images of a round, computed at once.
         device: "cpu", or the name of the GPU.
-        threads: of torch on the CPU.
+        threads: threads of torch on the CPU.
     """
 
     ms_per_image: float
@@ -41,17 +41,17 @@ class Timing:
 
 def time_head(head: Head, source: Source, device: torch.device) -> Timing:
     """Time a head on the first images of a source; the head stays as it is."""
-    shadow, few = copy.deepcopy(head).to(device).eval(), source.part(source.rows[:N_IMAGES])
-    batch = next(iter(few.loader(head.aggregator.reads, batch_size=N_IMAGES, shuffle=False).epoch()))
+    shadow, first_images = copy.deepcopy(head).to(device).eval(), source.part(source.rows[:N_IMAGES])
+    batch = next(iter(first_images.loader(head.aggregator.reads, batch_size=N_IMAGES, shuffle=False).epoch()))
     features: dict[str, Shaped[Tensor, "B *_"]] = {kind: batch[kind].to(device) for kind in head.aggregator.reads}
     with torch.no_grad():
         seconds = fastest(lambda: shadow(features), device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return Timing(1000 * seconds / len(few.rows), len(few.rows), name, torch.get_num_threads())
+    return Timing(1000 * seconds / len(first_images.rows), len(first_images.rows), name, torch.get_num_threads())
 
 
 def fastest(run: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the fastest of several runs, behind one that is not counted; others wait for the machine, not for `run`."""
+    """Seconds of the fastest of several runs, after one that is not counted; slower ones waited for the machine."""
     rounds: list[float] = []
     run()
     while not rounds or (len(rounds) < ROUNDS and sum(rounds) < SECONDS):
@@ -64,29 +64,29 @@ def fastest(run: Callable[[], object], device: torch.device) -> float:
 
 
 def _wait(device: torch.device) -> None:
-    """For what a GPU has not done yet."""
+    """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def write_timing(folder: Path, timing: Timing) -> None:
-    """Write timing.json into the folder of a head, with the digest of the metrics.json that lies there.
+    """Write timing.json into the folder of a head, with the digest of its metrics.json.
 
-    DVC may bring other metrics back without a run; then the time is not theirs.
+    DVC may restore other metrics without a run; then the time does not belong to them.
     """
     _write(folder, asdict(timing))
 
 
-def is_of_metrics(folder: Path) -> bool:
-    """Whether there is a timing.json in the folder of a head that is of the metrics.json there; not so if it is damaged."""
+def matches_metrics(folder: Path) -> bool:
+    """Whether the folder of a head has a timing.json that belongs to its metrics.json; False if it is damaged."""
     try:
         return bool(json.loads((folder / FILE).read_text())["metrics"] == _digest(folder))
     except (OSError, ValueError, TypeError, KeyError):
         return False
 
 
-def stays(folder: Path) -> None:
-    """The time is that of the metrics.json which has taken the other's place: of the same head."""
+def restamp_timing(folder: Path) -> None:
+    """Assign the time to the metrics.json that replaced another one of the same head."""
     _write(folder, json.loads((folder / FILE).read_text()))
 
 

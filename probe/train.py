@@ -17,14 +17,14 @@ from probe.course import Course
 from probe.evaluate import evaluate
 from probe.head import FinalNorm
 from probe.optim import OPTIMISERS, Optimiser
-from probe.ranks import rank, summed, world_size
+from probe.ranks import rank, sum_over_ranks, world_size
 from probe.recipe import Recipe
 from probe.stack import Stack
 from store import BeyondClsError
 
 
 class Batches(Protocol):
-    """What heads are trained from: a `store.Loader`, or vectors in memory."""
+    """The batches that heads are trained on: those of a `store.Loader`, or of vectors in memory."""
 
     @property
     def n_rows(self) -> int: ...
@@ -34,14 +34,15 @@ class Batches(Protocol):
 
 @dataclass
 class Family:
-    """Members that are computed together, and what is known of each.
+    """Members that are computed together, and the state of each.
 
     Attributes:
-        stack: those that still train.
-        base_lr, weight_decay: of each, [M].
-        names: of each, as the caller knows them.
-        curves: of each, one entry per epoch: epoch, loss, with one label an image train_top1, and measures of the test images.
-        lost: notes on members that diverged, by name; they are in none of the above any more.
+        stack: the members that still train.
+        base_lr, weight_decay: of each member, [M].
+        names: of each member, as the caller knows it.
+        curves: of each member, one entry per epoch: epoch, loss, with one label an image train_top1, and measures of the test
+            images.
+        lost: notes on members that diverged, by name; they are no longer in the above.
     """
 
     stack: Stack
@@ -60,7 +61,7 @@ class Family:
         self.optimiser = OPTIMISERS[recipe.optimiser](self.stack.parameters, self.weight_decay, recipe.momentum)
 
     def keep(self, members: Sequence[int]) -> None:
-        """Go on with some of the members."""
+        """Keep only some of the members."""
         self.stack.keep(members)
         index = torch.tensor(members, dtype=torch.long, device=self.weight_decay.device)
         self.base_lr, self.weight_decay = self.base_lr[index], self.weight_decay[index]
@@ -85,22 +86,22 @@ def train(
 ) -> None:
     """Train the members of all families on the same batches; each takes the steps that it would take alone, dropout aside.
 
-    `train_top1` is the percentage of the images of an epoch that a head was right about at the moment when it learnt from them:
-    of the logits that its gradients come from, with batch normalisation by the batch. So it costs nothing, and lies a little
-    below what the head at the end of that epoch would reach on the training images, by the more the faster it learns. Of
-    several labels an image there is no such measure: their ranking needs the scores of all images at once.
+    `train_top1` is the percentage of the images of an epoch that a head classified correctly when it learnt from them: from the
+    logits that its gradients come from, with batch normalisation by the batch. So it costs nothing, and is a little below what
+    the head at the end of that epoch would reach on the training images, the more so the faster it learns. With several labels
+    an image there is no such measure: their ranking needs the scores of all images at once.
 
-    A member whose loss is no longer finite is dropped at the end of the epoch, with a note; the others are not touched by it.
+    A member whose loss is no longer finite is dropped at the end of the epoch, with a note; the others are not affected.
 
     Args:
         training: batches of `recipe.at_once` images; several make a step.
         test: measured after each epoch; not shuffled.
         order: seed of the images' order, and of the views that are shown.
-        final_norm: applied to the tokens for those heads that want it.
-        start: epochs that are done already.
-        first_piece: of the epoch after those, where to begin.
-        after_step: called behind each step with the learning rate of a member whose base is 1, and of each family the summed
-            losses and right answers of each member in this epoch so far; False ends the training there.
+        final_norm: applied to the tokens for those heads that use it.
+        start: number of epochs that are already done.
+        first_piece: the piece of the next epoch to begin with.
+        after_step: called after each step with the learning rate of a member whose base is 1, and for each family the summed
+            losses and correct predictions of each member in this epoch so far; False ends the training.
         after_epoch: called with the number of epochs that are done.
         warn: called with a note on each member that is dropped.
 
@@ -111,11 +112,11 @@ def train(
     for family in families:
         if family.optimiser is None:
             family.begin(recipe)
-    course = Course.of(training.n_rows, recipe, order)
+    course = Course.from_recipe(training.n_rows, recipe, order)
     for epoch in range(start, recipe.epochs if families else 0):
         sums = [torch.zeros(2, len(f.stack), dtype=torch.float64, device=f.base_lr.device) for f in families]
         seed, begin = course.seeds[epoch], first_piece if epoch == start else 0
-        with own_randomness(seed):
+        with isolated_randomness(seed):
             for piece, batch in zip(course.pieces[begin:], training.epoch(seed, begin), strict=True):
                 assert len(batch["label"]) == piece.rows
                 if not piece.skip:
@@ -134,11 +135,11 @@ def train(
                         take_step(family, rate)
                     if after_step is not None and not after_step(rate, sums):
                         return
-        seen = sum(piece.rows for piece in course.pieces[begin:] if not piece.skip) * world_size()
+        n_seen = sum(piece.rows for piece in course.pieces[begin:] if not piece.skip) * world_size()
         multilabel = batch["label"].ndim > 1
         for family, total in zip(families, sums, strict=True):
-            summed(total)
-            measures = {"loss": total[0] / seen} | ({} if multilabel else {"train_top1": 100 * total[1] / seen})
+            sum_over_ranks(total)
+            measures = {"loss": total[0] / n_seen} | ({} if multilabel else {"train_top1": 100 * total[1] / n_seen})
             _end_epoch(family, measures, epoch, partial(_check_finite, training, seed), warn)
         families = [family for family in families if len(family.stack)]
         if test is not None and families:
@@ -152,9 +153,9 @@ def train(
 
 
 def take_step(family: Family, rate: float) -> None:
-    """Update the parameters by their gradients; `rate`: learning rate at this moment of a member whose base is 1."""
+    """Update the parameters by their gradients; `rate`: the current learning rate of a member whose base is 1."""
     assert family.optimiser is not None
-    summed(*(p.grad for p in family.stack.parameters.values() if p.grad is not None))
+    sum_over_ranks(*(p.grad for p in family.stack.parameters.values() if p.grad is not None))
     family.optimiser.step(family.base_lr * rate)
 
 
@@ -165,9 +166,9 @@ def _end_epoch(
     check: Callable[[], None],
     warn: Callable[[str], None] | None,
 ) -> None:
-    """Take note of what was measured while training, and drop members whose loss is no number any more.
+    """Record what was measured during the epoch, and drop members whose loss or parameters are no longer finite.
 
-    Where all are dropped, `check` what they were given.
+    Where all are dropped, `check` their features.
     """
     means = measures["loss"].tolist()
     finite = torch.stack([p.isfinite().reshape(len(p), -1).all(1) for p in family.stack.parameters.values()]).all(0).tolist()
@@ -197,16 +198,16 @@ def _check_finite(training: Batches, seed: int) -> None:
             wrong = ~values.isfinite().reshape(len(values), -1).all(1)
             if wrong.any():
                 raise BeyondClsError(
-                    f"features {name!r} of {int(wrong.sum())} images are not finite, first of that in row "
+                    f"features {name!r} of {int(wrong.sum())} images are not finite, the first of them in row "
                     f"{int(batch['row'][wrong].min())}; extract them again, or leave these rows out"
                 )
 
 
 @contextmanager
-def own_randomness(seed: int) -> Iterator[None]:
-    """Dropout in an aggregator is the same whether a run was interrupted or not, and changes nobody else's randomness.
+def isolated_randomness(seed: int) -> Iterator[None]:
+    """Random numbers, of dropout for example, that depend on the seed only and leave the global generators as they were.
 
-    Each process, and each member, draws numbers of its own: with dropout a member does not take the steps it would take alone.
+    Each process, and each member, draws different numbers: with dropout a member does not take the steps it would take alone.
     """
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed((seed + rank()) % 2**63)
@@ -214,7 +215,7 @@ def own_randomness(seed: int) -> Iterator[None]:
 
 
 def losses_of(logits: Float[Tensor, "M B K"], labels: Tensor) -> Float[Tensor, "M"]:
-    """Each member's loss, summed over the images: cross-entropy, or of several labels the mean of the binary ones."""
+    """Each member's loss, summed over the images: cross-entropy, or with several labels the mean binary cross-entropy."""
     if labels.ndim == 1:
         flat = F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), reduction="none")
         return flat.view(logits.shape[:2]).sum(1)

@@ -1,4 +1,4 @@
-"""Aggregators of one data set on another: the tokens' weights stay as they were learned, a classifier learns anew."""
+"""Aggregators of one data set on another: they stay as they were trained, only a new classifier is trained."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -21,12 +21,12 @@ from store import BeyondClsError, FeatureStore
 
 
 class Frozen(Aggregator):
-    """An aggregator as it was trained, without parameters to train: each image's vector is pooled once."""
+    """A trained aggregator without parameters to train: each image's vector is pooled once."""
 
     def __init__(self, trained: Aggregator):
         super().__init__(trained.dim, trained.width)
         self.reads = trained.reads
-        self.trained = [trained.eval()]  # in a list, for parameters of a submodule would be trained
+        self.trained = [trained.eval()]  # in a list, because parameters of a submodule would be trained
 
     def forward(self, features: Features) -> Pooled:
         device = next(iter(features.values())).device
@@ -36,7 +36,7 @@ class Frozen(Aggregator):
 
 @dataclass(frozen=True)
 class FrozenSpec(HeadSpec):
-    """A head that starts with a trained aggregator, and a classifier as the seed says."""
+    """A head with a trained aggregator, and a classifier that the seed initialises."""
 
     trained: Aggregator | None = None
 
@@ -61,21 +61,22 @@ def transfer(
 ) -> dict[str, Any]:
     """Train a classifier on what the aggregators of a probe pool from other images; returns the content of metrics.json.
 
-    Each seed of the probe lends its aggregator, and is the seed of the new classifier, which is trained by the probe's recipe.
-    Compared with the same head trained on these images, and with the plain average, it shows whether the weights are of use for
-    any classes or for those they were learned with. Writes what `probe.run.probe` writes, heads that `load_probe` loads among
-    it, and into metrics.json "transferred": the key of the features that the aggregators were trained on, and a digest of each.
+    Each seed of the probe provides its aggregator and seeds the new classifier, which is trained by the probe's recipe.
+    Compared with the same head trained on these images, and with the plain average, it shows whether the weights are useful
+    for any classes, or only for those they were learned with. Writes the files of `probe.run.probe`, with heads that
+    `load_probe` loads, and into metrics.json "transferred": the key of the features that the aggregators were trained on, and
+    a digest of each.
 
     Args:
         probe: PROBES/HEAD, a folder with trained/seed<S>.json.
         training, test: feature sets of the probe's encoder, with any classes.
-        out: folder for it; what is there is replaced.
+        out: folder for the files; its content is replaced.
 
     Raises:
-        BeyondClsError: no probe, or one without parameters in its aggregator, of another encoder, or of one's own code.
-        StoreError: feature sets that do not belong together, or without what the head reads.
+        BeyondClsError: no probe, or one whose aggregator is custom or has no parameters, or a probe of another encoder.
+        StoreError: feature sets that do not belong together, or that lack what the head reads.
     """
-    heads = _loaded(probe)
+    heads = _load_heads(probe)
     described = next(iter(heads.values()))[1]
     check_pair(training, test)
     _check_encoder(probe, described, training)
@@ -101,11 +102,11 @@ def transfer(
     }
     about = {name: measures[name] for name in ("features", "transferred")}
     write_measures(out, measures)
-    write_trained(out, plan, passes, [_whole(outcome) for outcome in outcomes], chosen, about)
+    write_trained(out, plan, passes, [_with_trained_aggregator(outcome) for outcome in outcomes], chosen, about)
     return measures
 
 
-def _loaded(probe: Path) -> dict[int, tuple[Head, dict[str, Any]]]:
+def _load_heads(probe: Path) -> dict[int, tuple[Head, dict[str, Any]]]:
     """Heads and their descriptions by seed."""
     files = sorted(probe.glob("trained/seed*.json"))
     if not files:
@@ -122,7 +123,7 @@ def _check_encoder(probe: Path, described: Mapping[str, Any], training: FeatureS
     """Refuse tokens of another encoder.
 
     Raises:
-        BeyondClsError: the probe was trained on tokens of other weights, or knows of none.
+        BeyondClsError: the probe was trained on tokens of other weights, or does not record them.
     """
     recorded = described.get("encoder_weights")
     if recorded != training.spec.weights:
@@ -132,8 +133,8 @@ def _check_encoder(probe: Path, described: Mapping[str, Any], training: FeatureS
         )
 
 
-def _whole(outcome: Outcome) -> Outcome:
-    """With the trained aggregator in its place, as a probe is saved."""
+def _with_trained_aggregator(outcome: Outcome) -> Outcome:
+    """The outcome with the trained aggregator back in place, as a probe is saved."""
     frozen = outcome.head.aggregator
     assert isinstance(frozen, Frozen)
     outcome.head.aggregator = frozen.trained[0].cpu()

@@ -1,6 +1,6 @@
 """`beyondcls doctor`: checks by name, in the order in which they are shown.
 
-To add one: a file here with `check(here)`, which gives a Finding of the check's name, or None where its question does not
+To add one: a file here with `check(machine)`, which gives a Finding of the check's name, or None where its question does not
 arise; and its line in CHECKS.
 """
 
@@ -26,9 +26,9 @@ from pipelines.doctor import (
     weights,
 )
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 
-CHECKS: dict[str, Callable[[Here], Finding | None]] = {
+CHECKS: dict[str, Callable[[Machine], Finding | None]] = {
     "versions": versions.check,
     "packages": packages.check,
     "extras": extras.check,

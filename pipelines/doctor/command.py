@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pipelines.doctor.finding import Finding
-    from pipelines.doctor.here import Here
+    from pipelines.doctor.machine import Machine
 
-Check = Callable[["Here"], "Finding | None"]
+Check = Callable[["Machine"], "Finding | None"]
 
 MARKS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "problem": ("✗", "bold red")}
 
@@ -26,15 +26,15 @@ def main(
     """Check this machine and this folder, and say what to do. Exit status 1 if there is a problem.
 
     Installed versions and parts, GPU, CPU, memory, disks, DVC, params.yaml, the common store, and where weights come from.
-    Nothing is changed; a note is no problem.
+    Nothing is changed; a note is not a problem.
     """
     from rich.console import Console
 
     from pipelines.doctor import CHECKS, NETWORK
-    from pipelines.doctor.here import Here
+    from pipelines.doctor.machine import Machine
 
     findings, console = [], Console(highlight=False)
-    for finding in run(CHECKS, Here(offline=offline), NETWORK):
+    for finding in run(CHECKS, Machine(offline=offline), NETWORK):
         findings.append(finding)
         if not as_json:
             show(console, finding, max(map(len, CHECKS)))
@@ -46,36 +46,36 @@ def main(
     raise typer.Exit(1 if counts["problem"] else 0)
 
 
-def run(checks: Mapping[str, Check], here: "Here", network: Sequence[str] = ()) -> Iterator["Finding"]:
-    """Findings in the order of the checks, each as soon as it is there.
+def run(checks: Mapping[str, Check], machine: "Machine", network: Sequence[str] = ()) -> Iterator["Finding"]:
+    """Findings in the order of the checks, each as soon as it is known.
 
     Args:
-        network: names of checks that wait for others; all of them are asked first, at once.
+        network: names of checks that wait for the network; they start first, all at once.
     """
-    asked = [name for name in network if name in checks]
-    # Not beside the others: importing torch holds up every thread, and an answer would seem late.
-    with ThreadPoolExecutor(max(1, len(asked))) as pool:
-        answers = dict(zip(asked, pool.map(lambda name: _run(name, checks[name], here), asked), strict=True))
+    slow_checks = [name for name in network if name in checks]
+    # Not in parallel with the others: importing torch blocks every thread, and an answer would seem late.
+    with ThreadPoolExecutor(max(1, len(slow_checks))) as pool:
+        answers = dict(zip(slow_checks, pool.map(lambda name: _run(name, checks[name], machine), slow_checks), strict=True))
     for name, check in checks.items():
-        finding = answers[name] if name in answers else _run(name, check, here)
+        finding = answers[name] if name in answers else _run(name, check, machine)
         if finding is not None:
             yield finding
 
 
-def _run(name: str, check: Check, here: "Here") -> "Finding | None":
-    """What a check finds; its failure is a finding too."""
+def _run(name: str, check: Check, machine: "Machine") -> "Finding | None":
+    """The finding of a check; a check that fails is a finding too."""
     from pipelines.doctor.finding import Finding
     from store.errors import BeyondClsError
 
     try:
-        return check(here)
+        return check(machine)
     except BeyondClsError as error:
         return Finding(name, "problem", str(error))
     except ModuleNotFoundError as error:
         return Finding(name, "problem", f"not checked: {error.name} is not installed", f"pip install {error.name}")
     except Exception as error:
-        said = " ".join(str(error).split())
-        return Finding(name, "problem", f"the check itself failed: {type(error).__name__}: {said}", "please report this line")
+        reason = " ".join(str(error).split())
+        return Finding(name, "problem", f"the check itself failed: {type(error).__name__}: {reason}", "please report this line")
 
 
 def show(console: "Console", finding: "Finding", width: int) -> None:

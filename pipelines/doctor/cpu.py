@@ -1,16 +1,16 @@
-"""What the CPU has, and whether torch uses all of it."""
+"""The cores and instructions of the CPU, and whether torch uses them."""
 
 import math
 import os
 from pathlib import Path
 
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 
 ROOT = Path("/")
 
 
-def check(here: Here) -> Finding:
+def check(machine: Machine) -> Finding:
     """Fewer threads than cores leave cores idle; more hold one another up."""
     import torch
 
@@ -19,19 +19,19 @@ def check(here: Here) -> Finding:
     n_cores, n_threads = cores(), torch.get_num_threads()
     capability = torch.backends.cpu.get_cpu_capability()
     fast = ", float32 products by oneDNN" if onednn.is_faster() else ""
-    found = f"cores for this process: {n_cores}, threads of torch: {n_threads}; {capability}{fast}"
-    asked = next((name for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if os.environ.get(name)), None)
-    where = f" ({asked}={os.environ[asked]})" if asked else ""
+    observed = f"cores for this process: {n_cores}, threads of torch: {n_threads}; {capability}{fast}"
+    variable = next((name for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if os.environ.get(name)), None)
+    origin = f" ({variable}={os.environ[variable]})" if variable else ""
     if n_threads > n_cores:
-        return Finding("cpu", "note", found + where, f"export OMP_NUM_THREADS={n_cores}: more threads hold one another up")
-    if n_threads < n_cores and asked:
-        each = f"export OMP_NUM_THREADS={n_cores}"
-        remedy = f"{each}, divided by the number of processes if there are several, as under torchrun"
-        return Finding("cpu", "note", found + where, remedy)
+        return Finding("cpu", "note", observed + origin, f"export OMP_NUM_THREADS={n_cores}: more threads hold one another up")
+    if n_threads < n_cores and variable:
+        export = f"export OMP_NUM_THREADS={n_cores}"
+        remedy = f"{export}, divided by the number of processes if there are several, as under torchrun"
+        return Finding("cpu", "note", observed + origin, remedy)
     if capability == "AVX512" and not torch.backends.mkldnn.is_available():
         remedy = "this torch lacks oneDNN: install that of the default package index, which extracts faster on this CPU"
-        return Finding("cpu", "note", found, remedy)
-    return Finding("cpu", "ok", found)
+        return Finding("cpu", "note", observed, remedy)
+    return Finding("cpu", "ok", observed)
 
 
 def cores() -> int:

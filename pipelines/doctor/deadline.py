@@ -1,4 +1,4 @@
-"""What may never answer, such as a network, is waited for so long and no longer."""
+"""Calls that may never answer, such as those to a network, with a time limit."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 def within(seconds: float, function: Callable[[], T]) -> T:
-    """What a function gives. If it takes longer, it is left behind in a thread of its own: looking up a name can hang, too.
+    """The result of a function. If it takes longer, it is abandoned in its own thread: even looking up a host name can hang.
 
     Raises:
-        TimeoutError: it did not answer in time; or whatever the function raises.
+        TimeoutError: it did not answer in time; or any error of the function.
     """
     answers: SimpleQueue[Future[T]] = SimpleQueue()
 

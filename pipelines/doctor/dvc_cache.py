@@ -1,4 +1,4 @@
-"""How DVC puts files from its cache into the workspace: by links, or by copies that take the room twice."""
+"""How DVC puts files from its cache into the workspace: by links, or by copies that take the space twice."""
 
 import errno
 import os
@@ -9,57 +9,57 @@ from pathlib import Path
 
 from pipelines.doctor.file_system import PREFIX
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import Here, existing
+from pipelines.doctor.machine import Machine, existing
 
 DEFAULT = "reflink,copy"  # of DVC, without a setting
 REMEDY = "dvc config cache.type hardlink,symlink,copy && dvc checkout --relink"
 _FICLONE = 0x40049409  # Linux: share a file's blocks
 
 
-def check(here: Here) -> Finding | None:
-    """The first kind in cache.type that works between both places, tried on a file of our own."""
-    project = here.project
+def check(machine: Machine) -> Finding | None:
+    """The first kind in cache.type that works between both places, tried on a temporary file."""
+    project = machine.project
     if project is None:
         return None
     # DVC shows a value that was written without quotes as a list.
     order = [kind.strip(" []'\"") for kind in project.settings.get("cache.type", DEFAULT).split(",")]
-    cache, features = existing(project.cache), existing(here.features)
+    cache, features = existing(project.cache), existing(machine.features)
     crosses = cache.stat().st_dev != features.stat().st_dev
-    apart = f"; the cache, {project.cache}, lies on another file system than features/" if crosses else ""
+    crossing = f"; the cache, {project.cache}, lies on another file system than features/" if crosses else ""
     try:
         with (
-            tempfile.TemporaryDirectory(prefix=PREFIX, dir=cache) as there,
-            tempfile.TemporaryDirectory(prefix=PREFIX, dir=features) as below,
+            tempfile.TemporaryDirectory(prefix=PREFIX, dir=cache) as in_cache,
+            tempfile.TemporaryDirectory(prefix=PREFIX, dir=features) as in_features,
         ):
-            source = Path(there) / "file"
+            source = Path(in_cache) / "file"
             source.write_bytes(b"content")
             failed = {}
             for kind in order:
                 if kind not in KINDS:
                     known = ", ".join(KINDS)
                     return Finding("dvc cache", "problem", f"cache.type is {','.join(order)}, known: {known}", REMEDY)
-                if not (why := _tried(kind, source, Path(below) / kind)):
+                if not (why := _tried(kind, source, Path(in_features) / kind)):
                     break
                 failed[kind] = why
             else:
                 tried = "; ".join(f"{kind}: {why}" for kind, why in failed.items())
-                return Finding("dvc cache", "problem", f"nothing in cache.type works ({tried}){apart}", REMEDY)
+                return Finding("dvc cache", "problem", f"nothing in cache.type works ({tried}){crossing}", REMEDY)
     except OSError as error:
-        found = f"{error.filename or cache} cannot be written to ({error.strerror})"
-        return Finding("dvc cache", "note", found, "`dvc repro` and `dvc pull` need it: run them as its owner")
-    found = f"cache.type {','.join(order)}; {kind} works"
-    found += "".join(f", {other} does not ({why})" for other, why in failed.items()) + apart
+        observed = f"{error.filename or cache} cannot be written to ({error.strerror})"
+        return Finding("dvc cache", "note", observed, "`dvc repro` and `dvc pull` need it: run them as its owner")
+    observed = f"cache.type {','.join(order)}; {kind} works"
+    observed += "".join(f", {failing} does not ({why})" for failing, why in failed.items()) + crossing
     if kind != "copy":
-        return Finding("dvc cache", "ok", found)
+        return Finding("dvc cache", "ok", observed)
     if crosses:
         remedy = "dvc cache dir FOLDER, on the file system of the project; or let symlink stand before copy in cache.type"
     else:
         remedy = REMEDY
-    return Finding("dvc cache", "note", f"{found}: features take their room twice", remedy)
+    return Finding("dvc cache", "note", f"{observed}: features take their room twice", remedy)
 
 
 def _tried(kind: str, source: Path, target: Path) -> str:
-    """Why a kind of link does not work; nothing if it does."""
+    """Why a kind of link does not work; empty if it does."""
     try:
         KINDS[kind](source, target)
         return "" if target.read_bytes() == source.read_bytes() else "another content"
@@ -70,8 +70,8 @@ def _tried(kind: str, source: Path, target: Path) -> str:
 def _reflink(source: Path, target: Path) -> None:
     import fcntl
 
-    with source.open("rb") as old, target.open("wb") as new:
-        fcntl.ioctl(new, _FICLONE, old.fileno())
+    with source.open("rb") as original, target.open("wb") as clone:
+        fcntl.ioctl(clone, _FICLONE, original.fileno())
 
 
 KINDS: dict[str, Callable[[Path, Path], object]] = {

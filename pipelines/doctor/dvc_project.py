@@ -1,4 +1,4 @@
-"""What DVC says of a project, asked by its commands: they know where all its settings come from."""
+"""A project's settings as DVC's commands report them: they know all the places that settings come from."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def project_root(folder: Path) -> Path | None:
 
 
 def find_project(folder: Path) -> Project | None:
-    """None outside of any project, or without DVC.
+    """The project that a folder belongs to; None outside of any project, or without DVC.
 
     Raises:
         BeyondClsError: DVC cannot read its settings.
@@ -51,15 +51,15 @@ def find_project(folder: Path) -> Project | None:
     root = project_root(folder)
     if root is None or dvc_command() is None:
         return None
-    with ThreadPoolExecutor() as both:
-        listed = both.submit(ask, root, "config", "--list")
-        cache = both.submit(ask, root, "cache", "dir")
+    with ThreadPoolExecutor() as pool:
+        listed = pool.submit(ask, root, "config", "--list")
+        cache = pool.submit(ask, root, "cache", "dir")
         pairs = (line.partition("=") for line in listed.result().splitlines())
         return Project(root, root / cache.result().strip(), {name: value for name, _, value in pairs})
 
 
 def ask(folder: Path, *arguments: str) -> str:
-    """What a command of DVC prints.
+    """The output of a command of DVC.
 
     Raises:
         BeyondClsError: it fails.
@@ -68,10 +68,10 @@ def ask(folder: Path, *arguments: str) -> str:
     shown = f"`dvc {' '.join(arguments)}`"
     quiet = {**os.environ, "DVC_NO_ANALYTICS": "1"}
     try:
-        done = subprocess.run(command, cwd=folder, env=quiet, capture_output=True, text=True, timeout=SECONDS)
+        completed = subprocess.run(command, cwd=folder, env=quiet, capture_output=True, text=True, timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BeyondClsError(f"{shown} does not run: {error}; install DVC again: pip install --force-reinstall dvc") from error
-    if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())[-400:]
-        raise BeyondClsError(f"{shown} fails in {folder}: {said}; mend what it says, most likely in .dvc/config")
-    return done.stdout
+    if completed.returncode:
+        output = " ".join((completed.stderr or completed.stdout).split())[-400:]
+        raise BeyondClsError(f"{shown} fails in {folder}: {output}; mend what it says, most likely in .dvc/config")
+    return completed.stdout

@@ -1,14 +1,14 @@
 """Where DVC pushes features to, so that other machines need not extract them again."""
 
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 
 
-def check(here: Here) -> Finding | None:
-    """A project without a remote stays on its machine; a default that is not defined is a problem."""
-    if here.project is None:
+def check(machine: Machine) -> Finding | None:
+    """A project without a remote stays on its machine, which is a note; an undefined default remote is a problem."""
+    if machine.project is None:
         return None
-    settings = here.project.settings
+    settings = machine.project.settings
     urls = {
         n.split(".", 1)[1].removesuffix(".url"): u
         for n, u in settings.items()
@@ -16,8 +16,8 @@ def check(here: Here) -> Finding | None:
     }
     default = settings.get("core.remote")
     if default is not None and default not in urls:
-        found = f"the default remote {default!r} is not defined; defined: {', '.join(urls) or 'none'}"
-        return Finding("dvc remote", "problem", found, f"dvc remote add {default} URL, or dvc remote default NAME")
+        observed = f"the default remote {default!r} is not defined; defined: {', '.join(urls) or 'none'}"
+        return Finding("dvc remote", "problem", observed, f"dvc remote add {default} URL, or dvc remote default NAME")
     if not urls:
         remedy = "to probe on another machine: dvc remote add -d NAME URL, then dvc push here and dvc pull there"
         return Finding("dvc remote", "note", "none: features stay on this machine", remedy)

@@ -1,7 +1,7 @@
 """Which parts of the program are installed here."""
 
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 from pipelines.doctor.needed import OURS, extras, is_met, requirements, version
 
 # What cannot be done without an extra.
@@ -14,7 +14,7 @@ NEEDED_FOR = {
 }
 
 
-def check(here: Here) -> Finding | None:
+def check(machine: Machine) -> Finding | None:
     """A missing extra is a note: not every machine does everything. A version outside of the requirements is a problem."""
     if version(OURS) is None:
         return None

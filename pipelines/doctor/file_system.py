@@ -1,4 +1,4 @@
-"""Whether the file system of features/ can do what writing and reading feature sets takes: locks, renames, O_DIRECT."""
+"""Whether the file system of features/ supports what writing and reading feature sets needs: locks, renames, O_DIRECT."""
 
 import errno
 import fcntl
@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import Here, existing
+from pipelines.doctor.machine import Machine, existing
 
 PREFIX = ".beyondcls-doctor-"
 NETWORK = ("nfs", "lustre", "cifs", "smb", "9p", "beegfs", "gpfs", "ceph", "glusterfs", "fuse.")
@@ -17,73 +17,73 @@ LOCAL_LOCKS = ("localflock", "nolock", "local_lock=all", "local_lock=flock")  # 
 ELSEWHERE = "give an --out on a local disk or on a file system that can, and `ln -s` it to features/ if you like"
 
 
-def check(here: Here) -> Finding:
+def check(machine: Machine) -> Finding:
     """Locks keep two writers apart, a rename puts the finished set in its place, O_DIRECT reads past the page cache."""
-    folder = existing(here.features)
+    folder = existing(machine.features)
     kind, options = mount_of(folder)
     network = " (network)" if kind.startswith(NETWORK) else ""
     try:
         with tempfile.TemporaryDirectory(prefix=PREFIX, dir=folder) as scratch:
             locks, renames, direct = _locks(Path(scratch)), _renames(Path(scratch)), _direct(Path(scratch))
     except OSError as error:
-        found = f"{folder} cannot be written to ({error.strerror}); reading feature sets works"
-        return Finding("file system", "note", found, "run in a folder of yours, or give --out")
+        observed = f"{folder} cannot be written to ({error.strerror}); reading feature sets works"
+        return Finding("file system", "note", observed, "run in a folder of yours, or give --out")
     if locks or renames:
-        found = f"{folder} is {kind}{network}: {'; '.join(filter(None, (locks, renames)))}"
-        how = "; on Lustre mount with -o flock, on NFS use version 4" if locks and network else ""
-        return Finding("file system", "problem", found, ELSEWHERE + how)
-    alone = sorted(set(options.split(",")) & set(LOCAL_LOCKS))
-    if network and alone:
-        found = f"{folder} is {kind}{network}, mounted with {', '.join(alone)}: locks hold on this machine only"
+        observed = f"{folder} is {kind}{network}: {'; '.join(filter(None, (locks, renames)))}"
+        mounting = "; on Lustre mount with -o flock, on NFS use version 4" if locks and network else ""
+        return Finding("file system", "problem", observed, ELSEWHERE + mounting)
+    local_options = sorted(set(options.split(",")) & set(LOCAL_LOCKS))
+    if network and local_options:
+        observed = f"{folder} is {kind}{network}, mounted with {', '.join(local_options)}: locks hold on this machine only"
         remedy = "let one machine at a time write a feature set, or mount it without that option"
-        return Finding("file system", "note", found, remedy)
+        return Finding("file system", "note", observed, remedy)
     if direct:
-        found = f"{folder} is {kind}{network}: locks and renames work; {direct}"
+        observed = f"{folder} is {kind}{network}: locks and renames work; {direct}"
         remedy = "nothing, if the sets fit into memory; larger ones are read faster from a local disk"
-        return Finding("file system", "note", found, remedy)
+        return Finding("file system", "note", observed, remedy)
     return Finding("file system", "ok", f"{folder} is {kind}{network}: locks, renames and O_DIRECT work")
 
 
 def mount_of(folder: Path) -> tuple[str, str]:
-    """File system that a folder is on, and options that it is mounted with."""
+    """The file system of a folder, and its mount options."""
     above = [p for p in psutil.disk_partitions(all=True) if folder.is_relative_to(p.mountpoint)]
-    # Of two at one place, the later hides the earlier.
+    # Of two mounts at one place, the later hides the earlier.
     _, nearest = max(enumerate(above), key=lambda e: (len(e[1].mountpoint), e[0]), default=(0, None))
     return (nearest.fstype or "unknown", nearest.opts) if nearest else ("unknown", "")
 
 
 def _locks(scratch: Path) -> str:
-    """What is wrong with locks; nothing if a second one is refused while a first is held."""
+    """What is wrong with locks; empty if a second one is refused while a first is held."""
     file = scratch / "lock"
-    with file.open("a+b") as one, file.open("a+b") as other:
+    with file.open("a+b") as first, file.open("a+b") as second:
         try:
-            fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             return f"no file locks ({error.strerror})"
         try:
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             return "" if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else f"no file locks ({error.strerror})"
     return "file locks keep nobody out"
 
 
 def _renames(scratch: Path) -> str:
-    """What is wrong with renaming folders, as when a finished set is put in the place of an old one."""
+    """What is wrong with renaming folders, which puts a finished set in the place of an old one; empty if it works."""
     from store.places.disk import exchange
 
-    one, other = scratch / "one", scratch / "other"
-    for folder in (one, other):
+    first, second = scratch / "one", scratch / "other"
+    for folder in (first, second):
         folder.mkdir()
         (folder / "name").write_text(folder.name)
     try:
-        exchange(one, other)
+        exchange(first, second)
     except OSError as error:
         return f"folders cannot be renamed ({error.strerror})"
-    return "" if (other / "name").read_text() == "one" else "renamed folders keep what they held"
+    return "" if (second / "name").read_text() == "one" else "renamed folders keep what they held"
 
 
 def _direct(scratch: Path) -> str:
-    """What is wrong with O_DIRECT."""
+    """What is wrong with O_DIRECT; empty if it works."""
     from store.places.aligned import ALIGNMENT, aligned_memory
 
     file = scratch / "direct"

@@ -1,4 +1,4 @@
-"""What a check says."""
+"""The result of a check."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,12 +10,12 @@ State = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of `beyondcls doctor`. No secret stands in it, whatever it was made of.
+    """One line of `beyondcls doctor`, with secrets masked.
 
     Attributes:
         name: of the check, as in CHECKS.
-        state: "note": something does not work or is slower here, and need not concern you; "problem": it will.
-        found: on this machine, in words.
+        state: "note": something does not work or is slower here, and may not matter to you; "problem": it will.
+        found: the state of this machine, in words.
         remedy: what to do, one line for each thing; empty if there is nothing to do.
     """
 

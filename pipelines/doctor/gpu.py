@@ -6,54 +6,54 @@ import warnings
 from pathlib import Path
 
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 
 ROOT = Path("/")
 TOO_LITTLE = 0.1  # of a GPU's memory
 COSTS = "everything works without a GPU; extraction takes far longer (`beyondcls plan` says how long here), probing somewhat"
 
 
-def check(here: Here) -> Finding:
+def check(machine: Machine) -> Finding:
     """A GPU that is in the machine but that torch cannot use is a problem; no GPU at all is a note."""
     import torch
 
     build = torch.version.cuda or getattr(torch.version, "hip", None)
     in_machine = (ROOT / "dev/nvidia0").exists()
-    said, usable = _usable()
+    reason, usable = _usable()
     if usable:
         return _described(torch.version.cuda is not None)
     if in_machine and build is None:
-        found = f"there is a GPU{_driver()}, but torch {torch.__version__} was built without CUDA"
+        observed = f"there is a GPU{_driver()}, but torch {torch.__version__} was built without CUDA"
         return Finding(
             "gpu",
             "problem",
-            found,
+            observed,
             "pip install --force-reinstall torch (from the default package index, or as torch's own page says)",
         )
     hidden = next((n for n in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if os.environ.get(n) in ("", "-1")), None)
     if hidden:
         return Finding("gpu", "note", f"{hidden}={os.environ[hidden]} hides GPUs from torch", f"unset {hidden}; {COSTS}")
     if in_machine:
-        found = f"there is a GPU{_driver()}, but torch {torch.__version__} (CUDA {build}) cannot use it{said}"
+        observed = f"there is a GPU{_driver()}, but torch {torch.__version__} (CUDA {build}) cannot use it{reason}"
         remedy = f"update the driver to one for CUDA {build}, or install a torch built for the driver you have"
-        return Finding("gpu", "problem", found, remedy)
+        return Finding("gpu", "problem", observed, remedy)
     built = f"built for CUDA {build}" if build else "built without CUDA"
     return Finding("gpu", "note", f"none; torch {torch.__version__}, {built}", COSTS)
 
 
 def _usable() -> tuple[str, bool]:
-    """Why torch cannot use a GPU, if it says so; and whether it can."""
+    """Why torch cannot use a GPU, if it gives a reason; and whether it can."""
     import torch
 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
-    said = "".join(f": {str(w.message).splitlines()[0]}" for w in warned[:1])
-    return said, available
+    reason = "".join(f": {str(w.message).splitlines()[0]}" for w in warned[:1])
+    return reason, available
 
 
 def _described(is_cuda: bool) -> Finding:
-    """What torch sees, after each GPU has added two numbers: there are builds without code for it."""
+    """The GPUs that torch sees, after each has added two numbers: some builds have no code for a GPU."""
     import torch
 
     from pipelines.store.table import size
@@ -83,7 +83,7 @@ def _described(is_cuda: bool) -> Finding:
 
 
 def _driver(before: str = " with ") -> str:
-    """Version of NVIDIA's driver, in words."""
+    """The version of NVIDIA's driver, in words; empty without one."""
     file = ROOT / "proc/driver/nvidia/version"
-    found = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", file.read_text()) if file.is_file() else None
-    return f"{before}driver {found[1]}" if found else ""
+    match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", file.read_text()) if file.is_file() else None
+    return f"{before}driver {match[1]}" if match else ""

@@ -6,22 +6,22 @@ import urllib.request
 
 from pipelines.doctor.deadline import SECONDS, within
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 
 HUB = "https://huggingface.co"
 TRUE = ("1", "on", "true", "yes")  # as huggingface_hub reads its switches
 FROM_FILE = "give weights that were fetched elsewhere by --checkpoint FILE (`beyondcls encoders` says where they are)"
 
 
-def check(here: Here) -> Finding | None:
-    """What is in the hub's cache needs no network."""
-    if here.offline:
+def check(machine: Machine) -> Finding | None:
+    """Whether the hub answers; weights in its cache need no network."""
+    if machine.offline:
         return None
     switch = next((n for n in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(n, "").lower() in TRUE), None)
     cache = os.environ.get("HF_HOME") or "~/.cache/huggingface"
     if switch:
-        found = f"{switch}={os.environ[switch]}: timm takes weights from {cache} only"
-        return Finding("hub", "note", found, f"unset {switch} to fetch others, or {FROM_FILE}")
+        observed = f"{switch}={os.environ[switch]}: timm takes weights from {cache} only"
+        return Finding("hub", "note", observed, f"unset {switch} to fetch others, or {FROM_FILE}")
     address = os.environ.get("HF_ENDPOINT") or HUB
     failed = reached(address)
     if not failed:
@@ -33,7 +33,7 @@ def check(here: Here) -> Finding | None:
 
 
 def reached(address: str) -> str:
-    """Why an address cannot be reached, nothing if it answers, be it a refusal. Proxies of the environment are used."""
+    """Why an address cannot be reached; empty if it answers, even with a refusal. Proxies of the environment are used."""
     try:
         request = urllib.request.Request(address, method="HEAD", headers={"User-Agent": "beyondcls"})
         within(SECONDS, lambda: urllib.request.build_opener().open(request, timeout=SECONDS).close())
@@ -47,9 +47,9 @@ def reached(address: str) -> str:
 
 
 def advice(failed: str) -> str:
-    """What else may help against a failure."""
+    """Further advice for a failure; empty if there is none."""
     if "CERTIFICATE_VERIFY_FAILED" in failed:
-        return "\nif your network has certificates of its own, name their file by SSL_CERT_FILE and REQUESTS_CA_BUNDLE"
+        return "\nif your network has its own certificates, name their file by SSL_CERT_FILE and REQUESTS_CA_BUNDLE"
     if os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY"):
         return "\nthe environment names a proxy (HTTPS_PROXY): check it"
     return ""

@@ -1,4 +1,4 @@
-"""Passwords and tokens do not belong on a screen or in a pasted report."""
+"""Masking of passwords and tokens, which do not belong on a screen or in a pasted report."""
 
 import os
 import re

@@ -3,13 +3,13 @@
 import psutil
 
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 
-LITTLE = 2e9  # torch with a ViT-B and a batch of it take about as much
+LITTLE = 2e9  # torch with a ViT-B and one batch takes about as much
 
 
-def check(here: Here) -> Finding:
-    """Control groups count: containers and schedulers end a process that takes more."""
+def check(machine: Machine) -> Finding:
+    """Free memory within the limit of control groups: containers and schedulers end a process that takes more."""
     import torch
 
     from pipelines.store.table import size
@@ -18,9 +18,9 @@ def check(here: Here) -> Finding:
 
     free, machine = free_memory(torch.device("cpu")), psutil.virtual_memory()
     limited = "; a container or scheduler sets the limit" if free < 0.95 * machine.available else ""
-    found = f"{size(free)} free, the machine has {size(machine.total)}{limited}"
-    found += f"; tokens up to {size(MEMORY_SHARE * free)} are trained on from memory, more are streamed"
+    observed = f"{size(free)} free, the machine has {size(machine.total)}{limited}"
+    observed += f"; tokens up to {size(MEMORY_SHARE * free)} are trained on from memory, more are streamed"
     if free < LITTLE:
         remedy = "ask for more memory, end other programs, or give a smaller --batch-size and fewer --workers"
-        return Finding("memory", "note", found, remedy)
-    return Finding("memory", "ok", found)
+        return Finding("memory", "note", observed, remedy)
+    return Finding("memory", "ok", observed)

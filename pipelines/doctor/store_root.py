@@ -8,34 +8,34 @@ from pathlib import Path
 from pipelines.doctor.deadline import SECONDS, within
 from pipelines.doctor.file_system import PREFIX
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import PARAMS, Here, existing, is_address, local_folder
+from pipelines.doctor.machine import PARAMS, Machine, existing, is_address, local_folder
 
 CHECK = "correct it in the file that names it, or check the network and your credentials"
 
 
-def check(here: Here) -> Finding | None:
-    """Listed, and if it is a folder, written to; nothing is left there."""
-    from pipelines.places import of_user
+def check(machine: Machine) -> Finding | None:
+    """The root is listed, and a folder is also written to; nothing is left there."""
+    from pipelines.places import user_store
 
-    user = of_user()  # what is wrong there is raised; params.yaml has a check of its own
-    root = here.store_root
+    user = user_store()  # raises if something is wrong there; params.yaml has its own check
+    root = machine.store_root
     if root is None:
         if user.root is None:
             return None
-        found = f"none: feature sets lie in features/, as {PARAMS} says, and not at {user.root} ({user.source})"
-        return Finding("store.root", "ok", found)
-    finding = _looked_at(root, here)
-    return replace(finding, found=f"{finding.found} (from {here.places.source})")
+        observed = f"none: feature sets lie in features/, as {PARAMS} says, and not at {user.root} ({user.source})"
+        return Finding("store.root", "ok", observed)
+    finding = _examined(root, machine)
+    return replace(finding, found=f"{finding.found} (from {machine.places.source})")
 
 
-def _looked_at(root: str, here: Here) -> Finding:
+def _examined(root: str, machine: Machine) -> Finding:
     if not is_address(root):
-        folder = local_folder(root, here.folder)
+        folder = local_folder(root, machine.folder)
         try:
             return within(SECONDS, lambda: _folder(folder))
         except TimeoutError as error:
             return Finding("store.root", "problem", f"{folder}: {error}", "mount it again: its server is away")
-    if here.offline:
+    if machine.offline:
         return Finding("store.root", "note", f"{root} was not looked at", "leave out --offline")
     return _remote(root)
 
@@ -44,12 +44,12 @@ def _folder(folder: Path) -> Finding:
     if folder.exists() and not folder.is_dir():
         return Finding("store.root", "problem", f"{folder} is no folder", "name a folder under store.root")
     if not folder.exists():
-        found = f"there is no folder {folder} yet"
+        observed = f"there is no folder {folder} yet"
         if os.access(existing(folder), os.W_OK):
             return Finding(
-                "store.root", "note", found, "mount it, if it is another machine's; else the first extraction makes it"
+                "store.root", "note", observed, "mount it, if it is another machine's; else the first extraction makes it"
             )
-        return Finding("store.root", "problem", f"{found}, and you may not make it", "mount or make it, or name another")
+        return Finding("store.root", "problem", f"{observed}, and you may not make it", "mount or make it, or name another")
     try:
         with os.scandir(folder) as listed:
             n = sum(1 for _ in listed)
@@ -59,8 +59,8 @@ def _folder(folder: Path) -> Finding:
         with tempfile.TemporaryDirectory(prefix=PREFIX, dir=folder):
             pass
     except OSError as error:
-        found = f"{folder} (entries: {n:,}) cannot be written to ({error.strerror})"
-        return Finding("store.root", "note", found, "probing works; to extract, ask its owner for access")
+        observed = f"{folder} (entries: {n:,}) cannot be written to ({error.strerror})"
+        return Finding("store.root", "note", observed, "probing works; to extract, ask its owner for access")
     return Finding("store.root", "ok", f"{folder} (entries: {n:,}) can be read and written to")
 
 
@@ -74,9 +74,12 @@ def _remote(root: str) -> Finding:
         remedy = "pip install 'beyondcls[s3]'" if protocol == "s3" else str(error)
         return Finding("store.root", "problem", f"{root} needs a package that is not installed here", remedy)
     except ValueError:
-        known = "a folder, s3://bucket/folder, or another protocol of fsspec"
+        expected = "a folder, s3://bucket/folder, or another protocol of fsspec"
         return Finding(
-            "store.root", "problem", f"{root} has an unknown protocol, expected {known}", "correct it in the file that names it"
+            "store.root",
+            "problem",
+            f"{root} has an unknown protocol, expected {expected}",
+            "correct it in the file that names it",
         )
 
     def names(address: str) -> list[str]:

@@ -1,29 +1,29 @@
-"""Python and the packages that every command needs, against what setup.cfg asks for."""
+"""Versions of Python and of the packages that every command needs, compared with the requirements in setup.cfg."""
 
 import platform
 from importlib import metadata
 
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 from pipelines.doctor.needed import OURS, conflicts, extras, is_met, requirements, version
 
 SHOWN = ("torch", "zarr", "numpy", "fsspec", "safetensors")
 
 
-def check(here: Here) -> Finding:
-    """A version outside of the requirements is a problem, as is one that another package does not go with."""
+def check(machine: Machine) -> Finding:
+    """A version outside of the requirements is a problem, as is one that another package does not accept."""
     from packaging.specifiers import SpecifierSet
 
     python = platform.python_version()
     if version(OURS) is None:
-        found = f"Python {python}; {OURS} runs from its folder and is not installed, so nothing says which versions it needs"
-        return Finding("versions", "note", found, "pip install '.[extract,probe]' in the folder of beyondcls")
+        observed = f"Python {python}; {OURS} runs from its folder and is not installed, so nothing says which versions it needs"
+        return Finding("versions", "note", observed, "pip install '.[extract,probe]' in the folder of beyondcls")
     needed = requirements()
     wrong, remedies = [], []
-    asked = SpecifierSet(metadata.metadata(OURS)["Requires-Python"] or "")
-    if not asked.contains(python, prereleases=True):
-        wrong.append(f"Python {python}, expected {asked}")
-        remedies.append(f"make an environment with Python {asked}, and install {OURS} there")
+    supported = SpecifierSet(metadata.metadata(OURS)["Requires-Python"] or "")
+    if not supported.contains(python, prereleases=True):
+        wrong.append(f"Python {python}, expected {supported}")
+        remedies.append(f"make an environment with Python {supported}, and install {OURS} there")
     unmet = [r for r in needed if not is_met(r)]
     for r in unmet:
         expected = f", expected {r.specifier}" if r.specifier else ""

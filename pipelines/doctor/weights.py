@@ -1,15 +1,15 @@
 """Whether the server that most encoders of the paper were published on can be reached."""
 
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import Here
 from pipelines.doctor.hub import FROM_FILE, advice, reached
+from pipelines.doctor.machine import Machine
 
 SERVER = "https://dl.fbaipublicfiles.com"  # MAE, DINO, DINOv2, CAPI, …
 
 
-def check(here: Here) -> Finding | None:
-    """Other servers are asked when their weights are."""
-    if here.offline:
+def check(machine: Machine) -> Finding | None:
+    """Other servers are contacted only when their weights are needed."""
+    if machine.offline:
         return None
     failed = reached(SERVER)
     if failed:

@@ -54,7 +54,7 @@ def main(
     """
     from rich.console import Console
 
-    from pipelines.params import given
+    from pipelines.params import without_none
     from pipelines.report.collect import Examples, Folders, collect
     from pipelines.report.files import write
     from pipelines.report.formats.terminal_table import to_terminal
@@ -73,8 +73,8 @@ def main(
             f"--probes {probes} and --dataset {dataset} both choose the probes, expected one of them; drop the other"
         )
     folders = project(Path(), dataset) if probes is None else Folders(probes)
-    named = given(attention=attention, divergence=divergence, localisation=localisation)
-    named |= {name: tuple(folders) for name, folders in given(studies=studies, datasets=datasets).items()}
+    named = without_none(attention=attention, divergence=divergence, localisation=localisation)
+    named |= {name: tuple(folders) for name, folders in without_none(studies=studies, datasets=datasets).items()}
     if data is not None:
         named |= {"images": data, "split": split}
     elif split is not None:

@@ -41,10 +41,10 @@ def gc(
     """
     from pipelines.places import PROJECT, Places
     from pipelines.store.leftovers import leftovers
-    from pipelines.store.references import look_at
+    from pipelines.store.references import find_references
     from store import StoreError
 
-    places = Places.of(params) if root is None else Places.at(root)
+    places = Places.from_params(params) if root is None else Places.from_root(root)
     here = [(str(folder), False)] if not _same(str(folder), places.root) else []
     there = [(places.root, True)] if places.root is not None else []
     if not folder.is_dir() and not there:
@@ -53,14 +53,14 @@ def gc(
         )
     # Sets before what refers to them: one that is finished in between is not looked at.
     found = {_real(one.address): one for place, at_root in [*here, *there] for one in leftovers(place, at_root)}
-    others = [look_at(other, []) for other in project or ()]
+    others = [find_references(other, []) for other in project or ()]
     for other in others:
         if not other.references:
             raise StoreError(
                 f"nothing in {other.folder} refers to a feature set; name the folder of a project, with its receipts"
             )
     ours = dict.fromkeys([Path.cwd(), *(Path(os.path.abspath(folder)).parent for _ in here if folder.is_dir())])
-    projects = [*(look_at(p, [Path(place) for place, _ in there if "://" not in place]) for p in ours), *others]
+    projects = [*(find_references(p, [Path(place) for place, _ in there if "://" not in place]) for p in ours), *others]
     for note in dict.fromkeys(note for one in projects for note in one.notes):
         typer.echo(f"note: {note}", err=True)
     kept, unused = _decide(list(found.values()), projects)

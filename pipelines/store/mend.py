@@ -62,7 +62,7 @@ def repair(
     What is sound is kept as it is. On the machine that made the set, the result is the same to the last byte.
     """
     from pipelines import extract
-    from pipelines.params import given
+    from pipelines.params import without_none
     from pipelines.store.find import is_feature_set
     from pipelines.store.legible import options_of, options_of_spec
     from store import BeyondClsError, FeatureStore, StoreError
@@ -84,8 +84,8 @@ def repair(
     if not bad:
         typer.echo(f"{path}: nothing is damaged")
         return
-    options |= given(encoder=encoder, params=params, checkpoint=checkpoint, model=model, random_seed=random_seed)
-    options |= given(form=form, split=split, classes=classes, batch_size=batch_size)
+    options |= without_none(encoder=encoder, params=params, checkpoint=checkpoint, model=model, random_seed=random_seed)
+    options |= without_none(form=form, split=split, classes=classes, batch_size=batch_size)
     typer.echo(_command(path, data or "IMAGES", {"encoder": "ENCODER", **options}, device))
     if data is None:
         typer.echo("give --data with the images it was made from to run this")

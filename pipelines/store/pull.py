@@ -21,7 +21,7 @@ def pull(
     What is there is not fetched again. In a project of DVC give --to another folder, or let store.cache keep what was read: DVC
     takes arrays in the place of stubs for a change.
     """
-    from pipelines.places import FEATURES, Places, named
+    from pipelines.places import FEATURES, Places, set_and_receipt
     from pipelines.progress import progress_bar
     from pipelines.store.table import size
     from store import FeatureStore, StoreError
@@ -31,14 +31,14 @@ def pull(
     from store.moving.receipt import Receipt
     from store.places import is_remote
 
-    places = Places.of(params)
+    places = Places.from_params(params)
     at_root = re.fullmatch(r".*?([^/]+)-[0-9a-f]{32}/*", feature_set)  # ROOT/NAME-KEY, the root being a folder
     if is_remote(feature_set) or (at_root and Path(feature_set, "zarr.json").is_file()):
         address, receipt = feature_set.rstrip("/"), None
         folder = Path(FEATURES) / (at_root[1] if at_root else address.rsplit("/", 1)[-1])
     else:
         bare = "/" not in feature_set and not feature_set.endswith(".json") and not Path(feature_set).exists()
-        folder, file = named(f"{FEATURES}/{feature_set}" if bare else feature_set)
+        folder, file = set_and_receipt(f"{FEATURES}/{feature_set}" if bare else feature_set)
         if places.root is None:
             raise StoreError(f"there is no store.root to fetch {feature_set} from; give --params FILE with it, or an address")
         receipt = Receipt.read(file) if file.is_file() or not (folder / "zarr.json").is_file() else None
@@ -72,7 +72,7 @@ def push(
     from store import FeatureStore, StoreError
     from store.moving.receipt import Receipt
 
-    places = Places.of(params)
+    places = Places.from_params(params)
     if places.root is None:
         raise StoreError(f"there is no store.root to copy {path} to; give --params FILE with it")
     store = FeatureStore.open(path)

@@ -36,7 +36,7 @@ class Project:
     notes: list[str] = field(default_factory=list)
 
 
-def look_at(folder: Path, without: list[Path]) -> Project:
+def find_references(folder: Path, without: list[Path]) -> Project:
     """Everything in a project that refers to feature sets.
 
     Args:

@@ -12,13 +12,13 @@ from probe.aggregators.central_attention import CentralAttention
 from probe.aggregators.cls import Cls
 from probe.aggregators.cls_attention import ClsAttention
 from probe.aggregators.cls_average import ClsAverage
+from probe.aggregators.custom import custom_aggregator, is_custom
 from probe.aggregators.ep import EfficientProbing
 from probe.aggregators.k_means import KMeans
 from probe.aggregators.lowest_entropy_head import LowestEntropyHead
 from probe.aggregators.max import Max
 from probe.aggregators.norm import Norm
-from probe.aggregators.options import whole
-from probe.aggregators.own import is_own, own_aggregator
+from probe.aggregators.options import whole_number
 from probe.aggregators.pca import PCA
 from probe.aggregators.sa_abmilp import SelfAttentionAbMILP
 from probe.aggregators.simpool import SimPool
@@ -56,16 +56,16 @@ def make_aggregator(
     Args:
         name: in AGGREGATORS; or FILE.py:CLASS, which runs that file.
         n_patches: T, for those that take it.
-        top_k: K, for any that weights tokens: of each query the K largest weights count, made to sum to 1 (of equal ones the
-            first), before anything is projected; trained like this, or set for one that was trained without.
-        options: the aggregator's own.
+        top_k: K, for any that weights tokens: of each query the K largest weights count, made to sum to 1 (the first of equal
+            ones), before anything is projected; trained like this, or set for one that was trained without.
+        options: of the aggregator.
 
     Raises:
         BeyondClsError: unknown name or option (with the nearest one), or a value that it does not take.
     """
-    if name not in AGGREGATORS and not is_own(name):
-        raise BeyondClsError(unknown("aggregator", name, AGGREGATORS, "One of your own is named FILE.py:CLASS"))
-    kind = own_aggregator(name) if is_own(name) else AGGREGATORS[name]
+    if name not in AGGREGATORS and not is_custom(name):
+        raise BeyondClsError(unknown("aggregator", name, AGGREGATORS, "A custom one is named FILE.py:CLASS"))
+    kind = custom_aggregator(name) if is_custom(name) else AGGREGATORS[name]
     takes = dict(inspect.signature(kind).parameters)
     takes.pop("dim", None)
     for option in options:
@@ -83,10 +83,10 @@ def make_aggregator(
         return aggregator
     if not isinstance(aggregator, Weighted):
         raise BeyondClsError(
-            f"top_k is {top_k}, but {name!r} has no weights to choose by, expected one of: "
+            f"top_k is {top_k}, but {name!r} has no weights to select by, expected one of: "
             + ", ".join(sorted(n for n, k in AGGREGATORS.items() if issubclass(k, Weighted)))
         )
-    aggregator.top_k = whole("top_k", top_k)
+    aggregator.top_k = whole_number("top_k", top_k)
     return aggregator
 
 
@@ -100,6 +100,6 @@ __all__ = [
     "Parameters",
     "Pooled",
     "Weighted",
-    "is_own",
+    "is_custom",
     "make_aggregator",
 ]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from probe.aggregators.aggregator import Features, Parameters, Pooled
 from probe.aggregators.attentive import Attentive
 from probe.aggregators.bag import bag, kinds_in_bag
-from probe.aggregators.options import choice, distinct, whole
+from probe.aggregators.options import choice, distinct_numbers, whole_number
 from probe.aggregators.positions import sin_cos
 from store import BeyondClsError
 
@@ -20,22 +20,22 @@ ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh}
 class AbMILP(Attentive):
     """Softmax over tokens of a score t(z_i), then the weighted sum of the tokens (Eq. 6).
 
-    t is a multilayer perceptron of `depth` linear layers, k = `branches` wide at its end; hidden layers are D wide with
-    `activation` behind them: (depth - 1)(D² + D) + k (D + 1) parameters, and where positions are learned T · D more, (T + 1) D
-    with [cls]. Depth 1, the paper's choice, has D + 1; its bias shifts all scores alike and cancels.
+    t is a multilayer perceptron of `depth` linear layers with k = `branches` outputs; hidden layers are D wide, each followed
+    by `activation`: (depth - 1)(D² + D) + k (D + 1) parameters, and with learned positions T · D more, (T + 1) D with [cls].
+    Depth 1, the paper's choice, has D + 1; its bias shifts all scores alike and cancels.
 
     Source: Ilse et al. 2018 (arXiv 1802.04712); Table 5; `ABMILPHead` in the official code, whose defaults are depth 2, tanh,
     content "all", behind self-attention. Linear layers start as torch's.
 
     Args:
         depth: linear layers, 1 to 4 in the paper.
-        activation: behind hidden layers: "relu", "gelu" or "tanh".
+        activation: after hidden layers: "relu", "gelu" or "tanh".
         tokens: "patch", or "all" for [cls] and patches (never registers); weights then are [B, 1 + T], [cls] first.
         position: "none", "sin-cos" for fixed codes that are added to what is scored, not to what is summed, zero at [cls]; or
             "learned": from there on trained, which is what `cond="pe"` of the official code does, as it frees all of the head.
         branches: k scores of each token, an ensemble of k weightings (the "horizontal scaling" that the paper asks for).
         combine: "concatenate" the k vectors, W = k · D, as the code of Ilse et al. does; or their "average", W = D.
-        blocks: stored blocks whose tokens lie in one bag, weights being summed over them; the probed block alone by default.
+        blocks: stored blocks whose tokens form one bag, with weights summed over blocks; only the probed block by default.
         n_patches: T; needed for positions only.
     """
 
@@ -68,14 +68,14 @@ class AbMILP(Attentive):
         n_patches: int | None = None,
     ):
         concatenate = choice("way to combine branches", combine, ("concatenate", "average")) == "concatenate"
-        super().__init__(dim, whole("branches", branches) * dim if concatenate else dim)
-        self.depth, self.concatenate = whole("AbMILP depth", depth), concatenate
+        super().__init__(dim, whole_number("branches", branches) * dim if concatenate else dim)
+        self.depth, self.concatenate = whole_number("AbMILP depth", depth), concatenate
         self.kinds = kinds_in_bag(tokens)
-        self.blocks = None if blocks is None else distinct("blocks", blocks)
+        self.blocks = None if blocks is None else distinct_numbers("blocks", blocks)
         self.reads = tuple(kind for group in self._groups() for kind in group)
         self.activation = ACTIVATIONS[choice("activation", activation, ACTIVATIONS)]()
         hidden = [layer for _ in range(depth - 1) for layer in (nn.Linear(dim, dim), self.activation)]
-        self.score = nn.Sequential(*hidden, nn.Linear(dim, whole("branches", branches)))
+        self.score = nn.Sequential(*hidden, nn.Linear(dim, whole_number("branches", branches)))
         self.uses_position = choice("position", position, ("none", "sin-cos", "learned")) != "none"
         if not self.uses_position:
             self.position = None
@@ -101,7 +101,7 @@ class AbMILP(Attentive):
         return self.combined(*self.attend_by(self.scores(parameters, bag[None]), bag))
 
     def bag(self, features: Features) -> Float[Tensor, "B N D"]:
-        """Tokens of all blocks, one behind the other."""
+        """Tokens of all blocks, concatenated."""
         return bag(features, self.reads)
 
     def positions(self, parameters: Parameters, n_tokens: int) -> Float[Tensor, "*M N D"] | None:
@@ -110,8 +110,8 @@ class AbMILP(Attentive):
         if position is None:
             return None
         if position.shape[-2] * n_blocks != n_tokens:
-            there, expected = (n // n_blocks - len(self.kinds) + 1 for n in (n_tokens, position.shape[-2] * n_blocks))
-            raise BeyondClsError(f"there are {there} patches, expected {expected} as AbMILP's positions are of so many")
+            n_patches, expected = (n // n_blocks - len(self.kinds) + 1 for n in (n_tokens, position.shape[-2] * n_blocks))
+            raise BeyondClsError(f"there are {n_patches} patches, expected {expected}, as many as AbMILP has positions")
         return position.repeat(*([1] * (position.ndim - 2)), n_blocks, 1)
 
     def scores(self, parameters: Parameters, x: Float[Tensor, "#M B N D"]) -> Float[Tensor, "M B k N"]:
@@ -129,7 +129,7 @@ class AbMILP(Attentive):
     def attend_by(
         self, scores: Float[Tensor, "M B k N"], tokens: Float[Tensor, "*M B N D"]
     ) -> tuple[Float[Tensor, "M B k D"], Float[Tensor, "M B k N"]]:
-        """`attend` with scores that are no products of queries and tokens; tokens of all members, or of each."""
+        """`attend` with scores that are not products of queries and tokens; tokens of all members, or of each."""
         weights = self.cut(scores.softmax(-1))
         if tokens.ndim == 4:
             return weights @ tokens, weights
@@ -137,7 +137,7 @@ class AbMILP(Attentive):
         return torch.bmm(by_image.flatten(1, 2), tokens).unflatten(1, by_image.shape[1:3]).movedim(1, 0), weights
 
     def combined(self, vectors: Float[Tensor, "M B k D"], weights: Float[Tensor, "M B k N"]) -> Pooled:
-        """Branches become one vector; weights their mean, summed over blocks."""
+        """One vector from the branches, and their mean weights, summed over blocks."""
         vector = vectors.flatten(2) if self.concatenate else vectors.mean(2)
         return Pooled(vector, weights.mean(2).unflatten(-1, (len(self._groups()), -1)).sum(-2))
 

@@ -1,4 +1,4 @@
-"""What every aggregator is: tokens to one vector per image."""
+"""The base of all aggregators: tokens to one vector per image."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -35,8 +35,8 @@ class Aggregator(nn.Module, ABC):
         reads: kinds of features.
         width: W, of the vector; `dim` unless said otherwise.
         weighted: it gives a weight to each token of its bag (patches, or [cls] and patches).
-        random_start: its parameters are drawn, so that seeds start differently.
-        uses_position: another order of the patches gives another vector.
+        random_start: its initial parameters are random, so that seeds differ.
+        uses_position: the vector depends on the order of the patches.
         variants: options with which the contract of all aggregators tests it.
     """
 
@@ -57,7 +57,7 @@ class Aggregator(nn.Module, ABC):
 
     @property
     def takes_stored(self) -> bool:
-        """Whether tokens may come in 16 bits, as they are stored: those that `softmax_pool` alone reads."""
+        """Whether tokens may come in 16 bits, as they are stored; so if only `softmax_pool` reads them."""
         return False
 
     @property
@@ -66,14 +66,15 @@ class Aggregator(nn.Module, ABC):
         return next(self.parameters(), None) is not None
 
     def pool_many(self, parameters: Parameters, features: Features, n_members: int = 1) -> Pooled:
-        """What M aggregators of this class and these options make of the same features.
+        """The results of M aggregators of this class and these options on the same features.
 
         Args:
             parameters: the members' `named_parameters()`, stacked: name -> [M, …].
             features: of one batch.
             n_members: M of an aggregator without parameters, whose one result is then expanded (a view).
 
-        Returns: vector [M, B, W] and weights [M, B, T].
+        Returns:
+            Vector [M, B, W] and weights [M, B, T].
         """
         if self.trainable:
             return self.pool_members(parameters, features)
@@ -84,8 +85,8 @@ class Aggregator(nn.Module, ABC):
     def pool_members(self, parameters: Parameters, features: Features) -> Pooled:
         """`pool_many` where there are parameters: `forward` of each member, vectorised; each draws its own random numbers."""
 
-        def member(own: dict[str, Tensor]) -> tuple[Tensor, ...]:
-            return tuple(x for x in torch.func.functional_call(self, own, (features,)) if x is not None)
+        def member(parameters_of_member: dict[str, Tensor]) -> tuple[Tensor, ...]:
+            return tuple(x for x in torch.func.functional_call(self, parameters_of_member, (features,)) if x is not None)
 
         pooled = torch.vmap(member, randomness="different")(dict(parameters))
         return Pooled(pooled[0], pooled[1] if len(pooled) > 1 else None)

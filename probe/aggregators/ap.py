@@ -9,7 +9,7 @@ from probe.aggregators.aggregator import Features, Parameters, Pooled
 from probe.aggregators.attentive import Attentive
 from probe.aggregators.bag import bag, kinds_in_bag
 from probe.aggregators.layers import head_width, linear, through_keys, through_values
-from probe.aggregators.options import choice, flag, whole
+from probe.aggregators.options import choice, flag, whole_number
 from probe.aggregators.token_statistics import TokenStatistics
 from store import BeyondClsError
 
@@ -18,17 +18,17 @@ EPS = 1e-6
 
 
 class AttentiveProbing(Attentive):
-    """The heads' Σ_t softmax_t(q_h · W_{k,h} x_t / √(D / H)) W_{v,h} x_t, side by side, and around it what the form adds.
+    """The heads' Σ_t softmax_t(q_h · W_{k,h} x_t / √(D / H)) W_{v,h} x_t, concatenated, with the layers that the form adds.
 
     One head keeps the width of the vector (Table 7, "1 head"). The forms differ in what is normalised and projected:
 
     - "plain": nothing; with `norm` each token, by one layer normalisation for keys and values. 2 D² + D parameters, 2 D more
-      with `norm`. AIM's without its normalisation: here the head normalises behind the pooling.
+      with `norm`. AIM's without its normalisation: here the head normalises after the pooling.
     - "aim": each channel of the tokens, over all tokens of a batch (BatchNorm1d without parameters, eps 1e-6, running mean and
       variance for evaluation). 2 D² + D parameters. AIM's classifier follows at once, as with the head's normalisation "none".
-    - "cae": the query, the tokens for keys and those for values each pass a layer normalisation of their own (eps 1e-6), the
-      query then a projection and the heads' values another; no residual, no multilayer perceptron. 4 D² + 10 D parameters.
-      CAE has [cls] in the bag (tokens="all"), and normalises the vector over the batch as the head does (eps 1e-5, ours 1e-6).
+    - "cae": the query, the tokens for keys and those for values each pass their own layer normalisation (eps 1e-6), then the
+      query a projection and the heads' values another; no residual, no multilayer perceptron. 4 D² + 10 D parameters. CAE has
+      [cls] in the bag (tokens="all"), and normalises the vector over the batch as the head does (eps 1e-5, ours 1e-6).
 
     "plain" and "aim" start with a query from N(0, 0.02²) and torch's linear layers, without bias. "cae" starts with weights
     from N(0, 0.02²), biases (none of keys) and query 0: with uniform attention.
@@ -59,13 +59,13 @@ class AttentiveProbing(Attentive):
 
     def __init__(self, dim: int, heads: int = 12, norm: bool = False, form: str = "plain", tokens: str = "patch"):
         super().__init__(dim)
-        self.heads, self.form = whole("heads", heads), choice("form of attentive probing", form, FORMS)
+        self.heads, self.form = whole_number("heads", heads), choice("form of attentive probing", form, FORMS)
         head_width(dim, heads)
         self.reads = kinds_in_bag(tokens)
         if flag("norm", norm) and form != "plain":
             raise BeyondClsError(f"norm is true, expected false: form={form!r} normalises the tokens in its own way")
         cae = form == "cae"
-        # [1, 1, D] as its authors hold it: LARS takes what has one axis for a bias.
+        # [1, 1, D] as in its authors' code: LARS treats a parameter with one axis as a bias.
         self.query = nn.Parameter(torch.zeros(1, 1, dim) if cae else torch.randn(1, 1, dim) * 0.02)
         self.key = nn.Linear(dim, dim, bias=False)
         self.value = nn.Linear(dim, dim, bias=cae)

@@ -11,7 +11,7 @@ from probe.pooling import softmax_pool
 
 
 class Attentive(Weighted):
-    """Base of aggregators that define `pool_members` themselves; one alone is M = 1 of it.
+    """Base of aggregators that define `pool_members` themselves; a single one is the case M = 1.
 
     M: members. H: queries of each, one per branch or attention head.
     """

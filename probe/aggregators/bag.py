@@ -22,7 +22,7 @@ def kinds_in_bag(tokens: str) -> tuple[str, ...]:
 
 
 def bag(features: Features, kinds: Iterable[str]) -> Float[Tensor, "B N D"]:
-    """Tokens of several kinds, one behind the other; one kind as it is."""
+    """Tokens of several kinds, concatenated; a single kind is returned as it is."""
     tokens = [features[kind] for kind in kinds]
     tokens = [t if t.ndim == 3 else t[:, None] for t in tokens]
     return tokens[0] if len(tokens) == 1 else torch.cat(tokens, 1)

@@ -3,7 +3,7 @@
 import math
 
 from probe.aggregators.aggregator import Aggregator, Features, Pooled
-from probe.aggregators.options import whole
+from probe.aggregators.options import whole_number
 from store import BeyondClsError
 
 
@@ -28,7 +28,7 @@ class Central(Aggregator):
 
     def __init__(self, dim: int, k: int = 1):
         super().__init__(dim)
-        self.k = whole("k", k)
+        self.k = whole_number("k", k)
 
     def forward(self, features: Features) -> Pooled:
         patch = features["patch"]
@@ -38,8 +38,8 @@ class Central(Aggregator):
             raise BeyondClsError(f"there are {n_patches} patches, expected a square grid such as 14 x 14; use 'average'")
         if self.k > side:
             raise BeyondClsError(f"k is {self.k}, expected at most {side}, the side of the grid of patches")
-        first = side // 2 - self.k // 2
-        square = (slice(None), slice(first, first + self.k), slice(first, first + self.k))
+        begin = side // 2 - self.k // 2
+        square = (slice(None), slice(begin, begin + self.k), slice(begin, begin + self.k))
         weights = patch.new_zeros(len(patch), side, side)
         weights[square] = 1 / self.k**2
         return Pooled(patch.unflatten(1, (side, side))[square].mean((1, 2)), weights.flatten(1))

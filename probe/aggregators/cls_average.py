@@ -6,7 +6,7 @@ from probe.aggregators.aggregator import Aggregator, Features, Pooled
 
 
 class ClsAverage(Aggregator):
-    """[z_0, mean_t z_t]: W = 2 D. No parameters, and no weights, as half of the vector is none of the patches.
+    """[z_0, mean_t z_t]: W = 2 D. No parameters, and no weights, as half of the vector does not come from the patches.
 
     Source: linear evaluation of DINOv2 (arXiv 2304.07193) and of CAPI; `both` in the official code of the paper.
     """

@@ -7,7 +7,7 @@ from probe.aggregators.aggregator import Features, Parameters, Pooled
 from probe.aggregators.attentive import Attentive
 from probe.aggregators.bag import bag, kinds_in_bag
 from probe.aggregators.layers import through_values
-from probe.aggregators.options import whole
+from probe.aggregators.options import whole_number
 from store import BeyondClsError
 
 
@@ -35,8 +35,8 @@ class EfficientProbing(Attentive):
     )
 
     def __init__(self, dim: int, queries: int = 32, divide: int = 1, tokens: str = "patch"):
-        super().__init__(dim, dim // whole("divide", divide))
-        if dim % divide or self.width % whole("queries", queries):
+        super().__init__(dim, dim // whole_number("divide", divide))
+        if dim % divide or self.width % whole_number("queries", queries):
             raise BeyondClsError(
                 f"queries is {queries} and divide {divide}, expected queries · divide to divide the width of the tokens, {dim}"
             )

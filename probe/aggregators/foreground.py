@@ -1,4 +1,4 @@
-"""Aggregators that part an image's patches into foreground and background."""
+"""Aggregators that split an image's patches into foreground and background."""
 
 import math
 from abc import abstractmethod
@@ -14,8 +14,8 @@ from store import BeyondClsError
 class Foreground(Aggregator):
     """Base: the mean over the patches that a subclass says are `chosen`, from the image's own tokens alone. No parameters.
 
-    What is shown is rarely cut by the border of the picture: of two parts, the border tells which is the background. Weights
-    are all equal, so there are none to choose by (`top_k`).
+    Objects are rarely cut by the border of the image: of two parts, the one at the border is the background. Weights are all
+    equal, so there is nothing to select by (`top_k`).
     """
 
     reads = ("patch",)
@@ -30,19 +30,19 @@ class Foreground(Aggregator):
 
     @abstractmethod
     def chosen(self, tokens: Float[Tensor, "B T D"]) -> Bool[Tensor, "B T"]:
-        """The foreground, one patch at least of each image."""
+        """The foreground, at least one patch of each image."""
 
 
 def border(n_patches: int, device: torch.device) -> Bool[Tensor, "T"]:
-    """Which patches lie in the first or last row or column of the square grid.
+    """Which patches are in the first or last row or column of the square grid.
 
     Raises:
-        BeyondClsError: it is none, or all of it is border.
+        BeyondClsError: the grid is not square, or has no inside.
     """
     side = math.isqrt(n_patches)
     if side * side != n_patches or side < 3:
         raise BeyondClsError(
-            f"there are {n_patches} patches, expected a square grid of 3 x 3 or more, whose border is told from its inside; "
+            f"there are {n_patches} patches, expected a square grid of 3 x 3 or more, with a border and an inside; "
             "use 'average' or 'norm'"
         )
     edge = torch.ones(side, side, dtype=torch.bool, device=device)

@@ -6,18 +6,17 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from probe.aggregators.foreground import Foreground, border
-from probe.aggregators.options import whole
+from probe.aggregators.options import whole_number
 from store import BeyondClsError
 
 
 class KMeans(Foreground):
     """The patches of one of k clusters of the image's own tokens, with equal weights. No parameters.
 
-    The cluster with the smallest share of border patches among its own is chosen; of equal shares the larger cluster, of
-    equally large ones the one whose centre was taken first. Clusters are those of Lloyd's algorithm with Euclidean distances
-    after a fixed number of steps. It starts from the token farthest from the mean of all, then again and again takes the token
-    farthest from the centres so far (of equal ones the first). A cluster that has lost its tokens keeps its centre, and cannot
-    be chosen.
+    The cluster with the smallest share of border patches is chosen; among equal shares the larger cluster, among equally large
+    ones the one whose centre was taken first. Clusters are those of Lloyd's algorithm with Euclidean distances after a fixed
+    number of steps. It starts from the token farthest from the mean of all, then repeatedly takes the token farthest from the
+    centres so far (the first of equal ones). A cluster that has lost its tokens keeps its centre, and cannot be chosen.
 
     Ours, not the paper's.
 
@@ -30,7 +29,7 @@ class KMeans(Foreground):
 
     def __init__(self, dim: int, clusters: int = 2, steps: int = 20):
         super().__init__(dim)
-        self.clusters, self.steps = whole("clusters", clusters, 2), whole("steps", steps)
+        self.clusters, self.steps = whole_number("clusters", clusters, 2), whole_number("steps", steps)
 
     def chosen(self, tokens: Float[Tensor, "B T D"]) -> Bool[Tensor, "B T"]:
         edge = border(tokens.shape[1], tokens.device)
@@ -48,7 +47,7 @@ class KMeans(Foreground):
         """
         if self.clusters > tokens.shape[1]:
             raise BeyondClsError(f"clusters is {self.clusters}, expected at most {tokens.shape[1]}, the number of patches")
-        x = tokens - tokens.mean(1, keepdim=True)  # what all have in common would only cost precision
+        x = tokens - tokens.mean(1, keepdim=True)  # a common offset would only cost precision
         gram = x @ x.mT  # all that distances need: x is read once, not in each step
         centres = farthest(gram, self.clusters)
         for _ in range(self.steps):
@@ -72,9 +71,9 @@ def farthest(gram: Float[Tensor, "B T T"], k: int) -> Float[Tensor, "B T k"]:
     length = gram.diagonal(dim1=1, dim2=2)  # [B, T], squared
     distance, centres = length, []
     for _ in range(k):
-        at = distance.argmax(1, keepdim=True)
-        centres.append(one_hot(at.squeeze(1), gram.shape[1]).to(gram.dtype))
-        product = gram.gather(1, at[..., None].expand(-1, 1, gram.shape[2])).squeeze(1)
-        to_it = length - 2 * product + length.gather(1, at)
+        token = distance.argmax(1, keepdim=True)
+        centres.append(one_hot(token.squeeze(1), gram.shape[1]).to(gram.dtype))
+        product = gram.gather(1, token[..., None].expand(-1, 1, gram.shape[2])).squeeze(1)
+        to_it = length - 2 * product + length.gather(1, token)
         distance = to_it if len(centres) == 1 else torch.minimum(distance, to_it)
     return torch.stack(centres, 2)

@@ -7,25 +7,25 @@ from store import BeyondClsError
 from store.errors import unknown
 
 
-def whole(name: str, value: Any, lowest: int = 1) -> int:
+def whole_number(name: str, value: Any, lowest: int = 1) -> int:
     """A whole number.
 
     Raises:
-        BeyondClsError: no whole number, or one below `lowest`.
+        BeyondClsError: not a whole number, or one below `lowest`.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
         raise BeyondClsError(f"{name} is {value!r}, expected {lowest} or more (a whole number)")
     return value
 
 
-def choice(name: str, value: Any, known: Iterable[str]) -> str:
+def choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """One of several words.
 
     Raises:
-        BeyondClsError: not one of `known`.
+        BeyondClsError: not one of `choices`.
     """
-    if value not in tuple(known):
-        raise BeyondClsError(unknown(name, str(value), known))
+    if value not in tuple(choices):
+        raise BeyondClsError(unknown(name, str(value), choices))
     return value
 
 
@@ -40,13 +40,13 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
-def distinct(name: str, value: Any) -> list[int]:
+def distinct_numbers(name: str, value: Any) -> list[int]:
     """Whole numbers, each once.
 
     Raises:
-        BeyondClsError: no list of different whole numbers from 0 on.
+        BeyondClsError: not a list of different whole numbers from 0 on.
     """
-    numbers = [whole(f"one of {name}", v, 0) for v in value] if isinstance(value, list | tuple) else []
+    numbers = [whole_number(f"one of {name}", v, 0) for v in value] if isinstance(value, list | tuple) else []
     if not numbers or len(set(numbers)) < len(numbers):
         raise BeyondClsError(f"{name} is {value!r}, expected a list of different whole numbers such as [3, 5]")
     return numbers

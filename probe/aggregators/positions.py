@@ -1,4 +1,4 @@
-"""Where patches are: fixed sine-cosine codes of the square grid."""
+"""Positions of patches: fixed sine-cosine codes of the square grid."""
 
 import math
 

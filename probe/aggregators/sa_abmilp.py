@@ -1,4 +1,4 @@
-"""AbMILP behind a self-attention layer."""
+"""AbMILP after a self-attention layer."""
 
 from collections.abc import Sequence
 
@@ -49,7 +49,7 @@ class SelfAttentionAbMILP(AbMILP):
         n_patches: int | None = None,
     ):
         super().__init__(dim, depth, activation, tokens, position, branches, combine, blocks, n_patches)
-        self.both = choice("use of self-attention", apply_to, ("both", "map")) == "both"
+        self.sums_attended = choice("use of self-attention", apply_to, ("both", "map")) == "both"
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.proj = nn.Linear(dim, dim)
 
@@ -60,7 +60,7 @@ class SelfAttentionAbMILP(AbMILP):
     def pool_members(self, parameters: Parameters, features: Features) -> Pooled:
         bag = self.bag(features)
         attended = self.attended(parameters, bag)
-        return self.combined(*self.attend_by(self.scores(parameters, attended), attended if self.both else bag))
+        return self.combined(*self.attend_by(self.scores(parameters, attended), attended if self.sums_attended else bag))
 
     def attended(self, parameters: Parameters, bag: Float[Tensor, "B N D"]) -> Float[Tensor, "M B N D"]:
         """y; tokens are projected by q, k and v of all members in one product."""

@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probe.aggregators.aggregator import Features, Pooled
-from probe.aggregators.options import choice, whole
+from probe.aggregators.options import choice, whole_number
 from probe.aggregators.weighted import Weighted
 from store import BeyondClsError
 
@@ -12,12 +12,12 @@ from store import BeyondClsError
 class StoredAttention(Weighted):
     """Base: a row of the probed block's attention over the patches, of all heads, becomes one weight per patch.
 
-    An image of which no head gives any mass to patches has no weights: they are NaN.
+    If no head gives any mass to the patches of an image, its weights are NaN.
 
     Args:
-        of: whose maps: "own", or "joined" for those of the second feature set (another encoder on the same images, with as many
+        of: "own" maps, or "joined" for those of the second feature set (another encoder on the same images, with as many
             patches), which then weight this encoder's tokens.
-        head: number of the attention head whose map counts, from 0 on; the mean over heads by default.
+        head: index of the attention head whose map is used, from 0 on; the mean over heads by default.
     """
 
     row = "attention/cls"
@@ -26,7 +26,7 @@ class StoredAttention(Weighted):
         super().__init__(dim)
         self.map = ("joined/" if choice("source of attention", of, ("own", "joined")) == "joined" else "") + self.row
         self.reads = ("patch", self.map)
-        self.head = None if head is None else whole("head", head, 0)
+        self.head = None if head is None else whole_number("head", head, 0)
 
     def forward(self, features: Features) -> Pooled:
         patch, rows = features["patch"], features[self.map]
@@ -45,7 +45,7 @@ class StoredAttention(Weighted):
         """
         if self.head is not None and self.head >= rows.shape[1]:
             raise BeyondClsError(
-                f"head is {self.head}, expected 0 to {rows.shape[1] - 1}: {self.map} is of {rows.shape[1]} attention heads"
+                f"head is {self.head}, expected 0 to {rows.shape[1] - 1}: {self.map} has {rows.shape[1]} attention heads"
             )
         row = rows.mean(1) if self.head is None else rows[:, self.head]
         return row / row.sum(-1, keepdim=True)

@@ -9,7 +9,7 @@ from torch.nn.functional import gelu, layer_norm
 from probe.aggregators.aggregator import Features, Parameters, Pooled
 from probe.aggregators.attentive import Attentive
 from probe.aggregators.layers import head_width, linear, through_keys, through_values
-from probe.aggregators.options import whole
+from probe.aggregators.options import whole_number
 
 
 class VJEPAPooler(Attentive):
@@ -19,7 +19,7 @@ class VJEPAPooler(Attentive):
 
     Source: Bardes et al. 2024 (arXiv 2404.08471) and its official code (`AttentivePooler`, one query, depth 1, complete block;
     12 heads by default, eps 1e-5). Weights and the query start from N(0, 0.02²), biases at 0, `proj` and the second layer of
-    the MLP divided by √2. Not here: depth above 1, more blocks on the one vector that comes out.
+    the MLP divided by √2. Not implemented: depth above 1, more blocks on the resulting vector.
 
     Args:
         heads: attention heads.
@@ -31,9 +31,9 @@ class VJEPAPooler(Attentive):
 
     def __init__(self, dim: int, heads: int = 12, ratio: int = 4):
         super().__init__(dim)
-        self.heads, hidden = whole("heads", heads), whole("ratio", ratio) * dim
+        self.heads, hidden = whole_number("heads", heads), whole_number("ratio", ratio) * dim
         head_width(dim, heads)
-        self.token = nn.Parameter(torch.zeros(1, 1, dim))  # its authors' shape: LARS takes what has one axis for a bias
+        self.token = nn.Parameter(torch.zeros(1, 1, dim))  # its authors' shape: LARS treats a parameter with one axis as a bias
         self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.query, self.keys_values, self.proj = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
         self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)

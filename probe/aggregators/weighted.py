@@ -9,7 +9,7 @@ from store import BeyondClsError
 
 
 class Weighted(Aggregator):
-    """Base of aggregators whose vector is made of Σ_t w_t x_t. Subclasses let `weigh` sum, so that all of them can be cut.
+    """Base of aggregators whose vector is made of Σ_t w_t x_t. Subclasses sum with `weigh`, so that `top_k` works for all.
 
     Attributes:
         top_k: K, the number of weights of each query that count; all by default (`make_aggregator` sets it).
@@ -25,17 +25,17 @@ class Weighted(Aggregator):
         return Pooled(torch.bmm(weights[:, None], tokens).squeeze(1), weights)
 
     def cut(self, weights: Float[Tensor, "*rows T"]) -> Float[Tensor, "*rows T"]:
-        """Of each row, the K largest weights, made to sum to 1, and 0 elsewhere; as it is without `top_k`.
+        """The K largest weights of each row, made to sum to 1, and 0 elsewhere; unchanged without `top_k`.
 
-        Of equal weights, those of the first tokens are kept.
+        Among equal weights, those of the first tokens are kept.
 
         Raises:
-            BeyondClsError: there are fewer than K.
+            BeyondClsError: there are fewer than K tokens.
         """
         if self.top_k is None:
             return weights
         if self.top_k > weights.shape[-1]:
             raise BeyondClsError(f"top_k is {self.top_k}, expected at most {weights.shape[-1]}, the number of tokens")
-        ordered, where = weights.sort(stable=True, dim=-1, descending=True)
-        kept = ordered[..., : self.top_k]
-        return torch.zeros_like(weights).scatter(-1, where[..., : self.top_k], kept / kept.sum(-1, keepdim=True))
+        ordered, indices = weights.sort(stable=True, dim=-1, descending=True)
+        largest = ordered[..., : self.top_k]
+        return torch.zeros_like(weights).scatter(-1, indices[..., : self.top_k], largest / largest.sum(-1, keepdim=True))

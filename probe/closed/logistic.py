@@ -21,8 +21,8 @@ class Logistic(Closed):
     """scikit-learn's LogisticRegression (L-BFGS, float64): softmax over the classes; one against the rest with several labels.
 
     C multiplies the summed loss, as in scikit-learn. It is selected on a hold-out of the training images, the smallest of the
-    best; then the model is fitted anew to all of them. Along the grid each fit starts from the one before. Scores are
-    logits: of two classes ∓ half the log odds; -inf for a class that no training image has (+inf if all have it).
+    best; then the model is fitted again to all of them. Along the grid each fit starts from the one before. Scores are
+    logits: with two classes ∓ half the log odds; -inf for a class that no training image has (+inf if all have it).
 
     Attributes:
         cs: the grid. Powers of ten over the range of DINOv2 (45 values from 1e-6 to 1e5; CLIP has 96 from 1e-6 to 1e6).
@@ -53,20 +53,20 @@ class Logistic(Closed):
         check_pair(training, test)
         notes: dict[str, None] = {}  # each once, in order
 
-        def along_grid(learnt: Vectors, held: Vectors) -> Iterator[Tensor]:
+        def along_grid(learnt: Vectors, held_out: Vectors) -> Iterator[Tensor]:
             model = _Model(learnt, self, notes, "hold-out")
-            return (model.fitted(c).scores(held.x) for c in self.cs)
+            return (model.fitted(c).scores(held_out.x) for c in self.cs)
 
         selection = select(self.cs, training, self.share, self.seed, along_grid)
         c = selection.best
         scores = _Model(training, self, notes, "all training images").fitted(c).scores(test.x)
-        said = (*notes, *edge_note("C", c, self.cs), *notes_on(training, test))
-        return Result(scores, {"c": c}, selection, measured(scores, test), said)
+        result_notes = (*notes, *edge_note("C", c, self.cs), *notes_on(training, test))
+        return Result(scores, {"c": c}, selection, measured(scores, test), result_notes)
 
 
 @dataclass
 class _Model:
-    """Estimators on one set of images, that go on from where the last value of C left them."""
+    """Estimators on one set of images; each fit starts from the result for the previous C."""
 
     training: Vectors
     options: Logistic
@@ -78,7 +78,7 @@ class _Model:
         from sklearn.linear_model import LogisticRegression
 
         x = self.training.x.cpu()
-        self.scaling = Scaling.of(x, self.options.standardise)
+        self.scaling = Scaling.from_vectors(x, self.options.standardise)
         # float64: on float32 the line search stalls in rounding before the gradient is small.
         self.x = self.scaling(x).numpy()
         labels = self.training.labels.cpu().numpy()
@@ -97,7 +97,7 @@ class _Model:
         return self
 
     def _note(self, c: float, caught: list[warnings.WarningMessage]) -> None:
-        """Turn what scikit-learn says of convergence into a note, and hand on all else."""
+        """Turn scikit-learn's convergence warnings into a note, and pass on all others."""
         from sklearn.exceptions import ConvergenceWarning
 
         if n := sum(issubclass(w.category, ConvergenceWarning) for w in caught):
@@ -124,7 +124,7 @@ class _Model:
 
 
 def _logits(estimator: Any, x: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Log odds of one class; of a class that no or every training image has, the limit."""
+    """Log odds of one class; the limit for a class that no or every training image has."""
     if target.all() or not target.any():
         return np.full(len(x), np.inf if target.all() else -np.inf)
     return estimator.decision_function(x)

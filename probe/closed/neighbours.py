@@ -1,4 +1,4 @@
-"""k nearest neighbours: what the vectors say without any training."""
+"""k nearest neighbours: classification without any training."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,15 +22,15 @@ VOTES = ("weighted", "majority")
 class Neighbours(Closed):
     """Votes of the k nearest training images.
 
-    k, and the temperature where there are several, are selected on a hold-out of the training images: of the best the smallest
-    k, then the lowest temperature.
+    k, and the temperature where there are several, are selected on a hold-out of the training images: among the best the
+    smallest k, then the lowest temperature.
 
     "weighted" is DINO's protocol: each neighbour votes with exp(cosine / temperature). With "majority" all votes are equal.
     Scores are shares of the votes, 0…1; with several labels an image, minus ½, so that 0 is the threshold. Ties: of equally
     near images the lower row is taken, of equal shares the lower class.
 
     Attributes:
-        ks: the grid. DINO reports each of 10, 20, 100 and 200 on the test images; for one of them give it alone.
+        ks: the grid. DINO reports each of 10, 20, 100 and 200 on the test images; give one alone to use just that.
         votes: "weighted" or "majority".
         metric: "cosine", or with "majority" also "euclidean".
         temperature: of "weighted"; one value, or several to select from.
@@ -83,7 +83,7 @@ class Neighbours(Closed):
 
     @property
     def _grid(self) -> tuple[int, ...] | tuple[tuple[int, float], ...]:
-        """Values of k; with several temperatures pairs of both, in the order in which the first of the best is taken."""
+        """Values of k, or pairs of k and temperature if there are several of those; of equally good ones the first is taken."""
         return tuple((k, t) for k in self.ks for t in self.temperature) if isinstance(self.temperature, tuple) else self.ks
 
     def _voted(
@@ -93,17 +93,19 @@ class Neighbours(Closed):
         ks: tuple[int, ...] | None = None,
         temperatures: tuple[float, ...] | None = None,
     ) -> Iterator[Tensor]:
-        """Scores [N, K] for each k and temperature; the neighbours are looked for once."""
+        """Scores [N, K] for each k and temperature; neighbours are searched once."""
         ks, temperatures = ks or self.ks, temperatures or self._temperatures
         if ks[-1] > len(training):
-            left = " (a hold-out to select k is not among them)" if len(self._grid) > 1 else ""
-            raise BeyondClsError(f"k is {ks[-1]}, but there are {len(training)} images to vote{left}; choose a smaller k")
+            unavailable = " (a hold-out to select k is not among them)" if len(self._grid) > 1 else ""
+            raise BeyondClsError(
+                f"k is {ks[-1]}, but there are {len(training)} images to vote{unavailable}; choose a smaller k"
+            )
         similarity, rows = nearest(queries.x, training.x, ks[-1], self.metric)
         for k in ks:
             for temperature in temperatures:
                 weights = torch.ones_like(similarity[:, :k])
                 if self.votes == "weighted":
-                    # Divided by the largest, whatever the temperature, nothing overflows; the shares are the same.
+                    # Divided by the largest vote, nothing overflows at any temperature; the shares are the same.
                     weights = ((similarity[:, :k] - similarity[:, :1]) / temperature).exp()
                 yield _shares(weights, rows[:, :k], training)
 

@@ -1,4 +1,4 @@
-"""What every protocol without gradient steps is: labelled vectors in, scores and measures of test vectors out."""
+"""The interface of protocols without gradient steps: labelled vectors in, scores and measures of test vectors out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ class Closed(ABC):
 
     Attributes:
         grid: the option with the values that the hyperparameter is selected from, positive and in any order.
-        linear: whether what is learnt is a linear layer, as that of a head.
+        linear: whether the protocol learns a linear layer, as a head's classifier is.
     """
 
     grid: ClassVar[str]
@@ -42,32 +42,32 @@ def select(
     seed: int,
     scores: Callable[[Vectors, Vectors], Iterable[Tensor]],
 ) -> Selection[Candidate]:
-    """Compare a grid on a stratified hold-out of the training images; a grid of one needs none.
+    """Compare a grid on a stratified hold-out of the training images; a grid of one value needs no hold-out.
 
     Args:
         scores: of the held-out images (second argument) after learning from the rest (first), for each value of `grid` in turn.
     """
     if len(grid) == 1:
         return Selection("nothing", candidates=tuple(grid))
-    learnt, held = (training.rows(rows) for rows in hold_out(training.labels.cpu().numpy(), share, seed))
-    by = criterion(training)
-    percent = tuple(measured(values, held, (by,))[by] for values in scores(learnt, held))
-    return Selection("hold-out", by, len(held), tuple(grid), percent)
+    learnt, held_out = (training.rows(rows) for rows in hold_out(training.labels.cpu().numpy(), share, seed))
+    measure = criterion(training)
+    percent = tuple(measured(values, held_out, (measure,))[measure] for values in scores(learnt, held_out))
+    return Selection("hold-out", measure, len(held_out), tuple(grid), percent)
 
 
-def check_grid(what: str, grid: Sequence[float], whole: bool = False) -> None:
+def check_grid(name: str, grid: Sequence[float], whole: bool = False) -> None:
     """Refuse a grid that cannot be searched.
 
     Raises:
-        BeyondClsError: no sequence, empty, or a value that is not positive and finite (and whole), or stands twice.
+        BeyondClsError: not a sequence, empty, or a value that is not positive and finite (and whole), or appears twice.
     """
     if not isinstance(grid, Sequence) or isinstance(grid, str):
-        raise BeyondClsError(f"{what} is {grid!r}, expected a list of values; give [{grid}] for one")
+        raise BeyondClsError(f"{name} is {grid!r}, expected a list of values; give [{grid}] for one")
     if not grid:
-        raise BeyondClsError(f"the grid {what} is empty; give one value or more")
+        raise BeyondClsError(f"the grid {name} is empty; give one value or more")
     kinds = (int,) if whole else (int, float)
     for value in grid:
         if not isinstance(value, kinds) or isinstance(value, bool) or not 0 < value < float("inf"):
-            raise BeyondClsError(f"{what} holds {value!r}, expected positive {'whole ' if whole else ''}numbers")
+            raise BeyondClsError(f"{name} holds {value!r}, expected positive {'whole ' if whole else ''}numbers")
     if len(set(grid)) < len(grid):
-        raise BeyondClsError(f"{what} is {tuple(grid)}, expected every value once")
+        raise BeyondClsError(f"{name} is {tuple(grid)}, expected every value once")

@@ -1,4 +1,4 @@
-"""What a protocol found, and how it was selected and measured."""
+"""The result of a protocol, and how it was selected and measured."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,9 +21,9 @@ class Selection(Generic[Candidate]):
         on: "hold-out" or "leave-one-out", of the training images; "nothing" where the grid has one value.
         by: the measure: "top1", or "map" with several labels an image. Average precision is blind to the threshold: where it
             selects a heavy penalty, precision and recall at the threshold may be poor.
-        n_images: that it was measured on.
-        candidates, percent: the values (of several hyperparameters: tuples), in the order in which the first of the best is
-            taken, and the measure of each.
+        n_images: number of images that it was measured on.
+        candidates, percent: the values (tuples for several hyperparameters), of which the first of equally good ones is taken,
+            and the measure of each.
     """
 
     on: str
@@ -42,7 +42,7 @@ class Selection(Generic[Candidate]):
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a protocol found.
+    """The result of a protocol.
 
     Attributes:
         scores: of the test images, float32, higher is more likely; with several labels an image, 0 is the threshold.
@@ -69,7 +69,7 @@ class Result:
 
 
 def measured(scores: Float[Tensor, "N K"], vectors: Vectors, names: Sequence[str] | None = None) -> dict[str, float]:
-    """Percent by name, all that fit the labels by default. Those of MULTILABEL average over the classes that some image has."""
+    """Measures in percent; by default all for the kind of labels. MULTILABEL averages over the classes that some image has."""
     scores, labels = scores.cpu(), vectors.labels.cpu()
     if vectors.multilabel:
         return {name: float(MULTILABEL[name](scores, labels)) for name in names or MULTILABEL}
@@ -82,7 +82,7 @@ def criterion(vectors: Vectors) -> str:
 
 
 def notes_on(training: Vectors, test: Vectors) -> tuple[str, ...]:
-    """Classes that cannot be learnt, and those that count in no mean."""
+    """Notes on classes that cannot be learnt, and on those that no mean includes."""
     notes = []
     labels = training.labels
     unseen = n_without_positive(labels) if training.multilabel else training.n_classes - len(labels.unique())
@@ -93,9 +93,9 @@ def notes_on(training: Vectors, test: Vectors) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def edge_note(what: str, chosen: float, grid: Sequence[float]) -> tuple[str, ...]:
-    """Says that a better value may lie outside of the grid."""
+def edge_note(name: str, chosen: float, grid: Sequence[float]) -> tuple[str, ...]:
+    """A note that a better value may be outside of the grid, if the chosen one is at its edge."""
     edges = {min(grid): "smallest", max(grid): "largest"}
     if len(grid) < 2 or chosen not in edges:
         return ()
-    return (f"the chosen {what} = {chosen:g} is the {edges[chosen]} of the grid; a wider grid may give more",)
+    return (f"the chosen {name} = {chosen:g} is the {edges[chosen]} of the grid; a wider grid may give more",)

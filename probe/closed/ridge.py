@@ -18,7 +18,7 @@ class Ridge(Closed):
     """min ‖XW + b - Y‖² + α ‖W‖² with Y = 1 for the classes of an image and -1 for the others; b is not penalised.
 
     One decomposition serves all α. α is selected by leaving out each training image in turn, exactly and without fitting again:
-    the prediction without image i is y_i - (y_i - ŷ_i) / (1 - H_ii), where H makes Ŷ of Y. The largest of the best is taken.
+    the prediction without image i is y_i - (y_i - ŷ_i) / (1 - H_ii), where Ŷ = H Y. The largest of the best is taken.
     Scaling is that of all training images, the one left out included. Scores are Ŷ of the test images. All is computed in
     float64, which needs 24 bytes for each number of X and a few [N, K].
 
@@ -41,26 +41,26 @@ class Ridge(Closed):
 
     def fit(self, training: Vectors, test: Vectors) -> Result:
         check_pair(training, test)
-        scaling, y = Scaling.of(training.x, self.standardise), _targets(training)
+        scaling, y = Scaling.from_vectors(training.x, self.standardise), _targets(training)
         u, s, v = _decomposed(scaling(training.x))
         uy, level = u.T @ y, y.mean(0)
         selection = self._selected(training, y, u, s, uy)
         alpha = selection.best
         weight = v @ ((s / (s**2 + alpha))[:, None] * uy)  # [W, K]
         scores = (scaling(test.x) @ weight + level).float().cpu()
-        said = (*edge_note("alpha", alpha, self.alphas), *notes_on(training, test))
-        return Result(scores, {"alpha": alpha}, selection, measured(scores, test), said)
+        notes = (*edge_note("alpha", alpha, self.alphas), *notes_on(training, test))
+        return Result(scores, {"alpha": alpha}, selection, measured(scores, test), notes)
 
     def _selected(self, training: Vectors, y: Tensor, u: Tensor, s: Tensor, uy: Tensor) -> Selection:
         if len(self.alphas) == 1:
             return Selection("nothing", candidates=self.alphas)
-        by, n, percent = criterion(training), len(training), []
+        measure, n, percent = criterion(training), len(training), []
         for alpha in self.alphas:
-            kept = s**2 / (s**2 + alpha)
-            residual = y - y.mean(0) - u @ (kept[:, None] * uy)
-            leverage = 1 / n + (u**2) @ kept
-            percent.append(measured(y - residual / (1 - leverage)[:, None], training, (by,))[by])
-        return Selection("leave-one-out", by, n, self.alphas, tuple(percent))
+            shrinkage = s**2 / (s**2 + alpha)
+            residual = y - y.mean(0) - u @ (shrinkage[:, None] * uy)
+            leverage = 1 / n + (u**2) @ shrinkage
+            percent.append(measured(y - residual / (1 - leverage)[:, None], training, (measure,))[measure])
+        return Selection("leave-one-out", measure, n, self.alphas, tuple(percent))
 
 
 def _targets(training: Vectors) -> Float[Tensor, "N K"]:
@@ -70,7 +70,7 @@ def _targets(training: Vectors) -> Float[Tensor, "N K"]:
 
 
 def _decomposed(x: Float[Tensor, "N W"]) -> tuple[Float[Tensor, "N r"], Float[Tensor, "r"], Float[Tensor, "W r"]]:
-    """X = U diag(s) V', by the eigenvectors of the smaller of X'X and XX'; directions that are only rounding are left out."""
+    """X = U diag(s) V', from the eigenvectors of the smaller of X'X and XX'; directions that are only rounding are dropped."""
     wide = x.shape[0] < x.shape[1]
     values, vectors = torch.linalg.eigh(x @ x.T if wide else x.T @ x)
     real = values > values[-1] * max(x.shape) * torch.finfo(x.dtype).eps

@@ -8,13 +8,13 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """Subtract the mean, divide by the standard deviation, of the vectors that it was made of; float64."""
+    """Subtract the mean and divide by the standard deviation of the vectors that it was made from; float64."""
 
     mean: Float[Tensor, "W"]
     std: Float[Tensor, "W"]
 
     @classmethod
-    def of(cls, x: Float[Tensor, "N W"], standardise: bool) -> "Scaling":
+    def from_vectors(cls, x: Float[Tensor, "N W"], standardise: bool) -> "Scaling":
         """Without `standardise` only the mean is subtracted, which changes no model with a free intercept."""
         x = x.double()
         mean, std = x.mean(0), x.std(0, correction=0)

@@ -12,7 +12,7 @@ from store import BeyondClsError
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """One vector per image, and its labels. Arrays and tensors are taken alike.
+    """One vector per image, and its labels, as arrays or tensors.
 
     Attributes:
         x: float32 or float64; pooled by an aggregator without parameters.
@@ -43,11 +43,12 @@ class Vectors:
             raise BeyondClsError(
                 f"{bad} of {len(x)} vectors hold NaN or infinity, first row {row}; leave them out, or extract in float32"
             )
-        last = 1 if self.multilabel else self.n_classes - 1
+        highest_label = 1 if self.multilabel else self.n_classes - 1
         low, high = int(labels.min()), int(labels.max())
-        if low < 0 or high > last:
+        if low < 0 or high > highest_label:
             raise BeyondClsError(
-                f"labels are {low} to {high}, expected 0 to {last}; take the rows that have one: np.flatnonzero(store.labelled)"
+                f"labels are {low} to {high}, expected 0 to {highest_label}; take the labelled rows: "
+                "np.flatnonzero(store.labelled)"
             )
         if self.multilabel and labels.shape[1] != self.n_classes:
             raise BeyondClsError(f"labels have {labels.shape[1]} columns, expected {self.n_classes}, one a class")
@@ -62,7 +63,7 @@ class Vectors:
         return self.labels.ndim > 1
 
     def rows(self, rows: Any) -> "Vectors":
-        """Some of the images."""
+        """The vectors of some of the images."""
         index = torch.as_tensor(rows, device=self.x.device)
         return Vectors(self.x[index], self.labels[index], self.n_classes)
 

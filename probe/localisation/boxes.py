@@ -1,4 +1,4 @@
-"""Boxes in the frame in which they are compared, and how much two of them share."""
+"""Boxes in the frame in which they are compared, and their overlap."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ class InView:
 
     Attributes:
         boxes: [n, 4] x0, y0, x1, y1 in pixels of the evaluation frame, whole numbers 0…size.
-        n_outside: boxes that are not among them, as the view shows nothing of them.
-        n_cut: boxes of which it shows a part; that part is among them.
-        area: of all boxes, those outside included, in pixels of the evaluation frame before any rounding.
-        area_shown: the part of it that lies in the frame.
+        n_outside: boxes that are left out, as the view shows nothing of them.
+        n_cut: boxes that the view shows in part; `boxes` has that part.
+        area: of all boxes, including those outside, in pixels of the evaluation frame before any rounding.
+        area_shown: the part of that area in the frame.
     """
 
     boxes: Int[np.ndarray, "n 4"]
@@ -29,7 +29,7 @@ def into_view(boxes: Float[np.ndarray, "m 4"], crop: Float[np.ndarray, "4"], fli
     """Boxes in pixels of the original, through the crop of a view, into a frame of `size` by `size`.
 
     Where the crop is the whole image, these are the boxes of the authors' `resize_bbox`: scaled, then cut to whole numbers.
-    They know no other crops. Here, the frame is the view: boxes end at its borders.
+    They have no other crops. Here the frame is the view: boxes end at its borders.
 
     Args:
         crop: x0, y0, x1, y1 that the view shows, in pixels of the original.
@@ -41,14 +41,14 @@ def into_view(boxes: Float[np.ndarray, "m 4"], crop: Float[np.ndarray, "4"], fli
     if flip:
         scaled[:, [0, 2]] = size - scaled[:, [2, 0]]
     inside = (scaled[:, 2:] > 0).all(1) & (scaled[:, :2] < size).all(1)
-    seen = scaled[inside]
-    shown = np.clip(seen, 0, size)
-    n_cut = int((shown != seen).any(1).sum())
+    visible = scaled[inside]
+    shown = np.clip(visible, 0, size)
+    n_cut = int((shown != visible).any(1).sum())
     return InView(shown.astype(np.int64), int((~inside).sum()), n_cut, _area(scaled), _area(shown))
 
 
 def _area(boxes: Float[np.ndarray, "n 4"]) -> float:
-    """Of all of them together."""
+    """The summed area of boxes."""
     return float((boxes[:, 2:] - boxes[:, :2]).prod(1).sum())
 
 

@@ -1,4 +1,4 @@
-"""Boxes that a score map offers, at every threshold."""
+"""Candidate boxes of a score map, at every threshold."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ NOTHING = (0, 0, 0, 0)
 class Candidates:
     """Boxes around the contours of a map.
 
-    Levels between the same two values of the map have the same contours; these are kept once.
+    Levels between the same two values of the map have the same contours, which are kept once.
 
     Attributes:
-        boxes: [n, 4] x0, y0, x1, y1, those with the same contours one behind the other.
+        boxes: [n, 4] x0, y0, x1, y1, grouped by set of contours.
         starts: [k] first box of each of k sets of contours.
         largest: [k] box of the contour with the largest area, in each set.
         of_level: [255] the set of each level.
@@ -51,7 +51,7 @@ def candidates(image: UInt8[np.ndarray, "S S"]) -> Candidates:
             largest.append(len(boxes))
             boxes.append(NOTHING)
             continue
-        # All bright pixels are in this part; what lies around it makes no contours.
+        # All bright pixels are in this part; the rest has no contours.
         bright = (image[top:bottom, left:right] > value).view(np.uint8)
         contours = cv2.findContours(bright, cv2.RETR_TREE, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top))[0]
         areas = [cv2.contourArea(contour) for contour in contours]
@@ -72,7 +72,7 @@ def largest_box(image: UInt8[np.ndarray, "S S"], level: int) -> tuple[int, int, 
 
 
 def _extent(brightest: UInt8[np.ndarray, "S"], values: UInt8[np.ndarray, "k"]) -> tuple[list[int], list[int]]:
-    """The first line, and one past the last, that has a pixel brighter than each value; all lines where none has one."""
+    """First line with a pixel brighter than each value, and one past the last such line; all lines if no pixel is brighter."""
     bright = brightest > values[:, None]  # [k, S]
     return bright.argmax(1).tolist(), (len(brightest) - bright[:, ::-1].argmax(1)).tolist()
 

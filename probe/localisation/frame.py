@@ -1,4 +1,4 @@
-"""The frame in which boxes are compared: what of its images a view shows, and whether others compare in the same."""
+"""The frame in which boxes are compared: which part of the images a view shows, and whether published results share it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,13 +12,13 @@ TOLERANCE = 0.5  # pixels of the original
 
 @dataclass(frozen=True)
 class Frame:
-    """What boxes are compared in.
+    """The frame in which boxes are compared.
 
     Attributes:
         shows: the "whole" image, squashed where it is not square; all of it, "padded" to a square; a central "crop"; or a
             "random" crop.
         size: its side in pixels.
-        percent_outside: of the area of all boxes, what lies outside of it; 0…100.
+        percent_outside: share of the area of all boxes that is outside of the frame, 0…100.
     """
 
     shows: Literal["whole", "padded", "crop", "random"]
@@ -27,7 +27,7 @@ class Frame:
 
     @property
     def official(self) -> bool:
-        """Whether it is the frame of Choe et al. 2020, and so numbers compare with published ones."""
+        """Whether it is the frame of Choe et al. 2020, so that numbers compare with published ones."""
         return self.shows == "whole" and self.size == OFFICIAL_SIZE
 
     @property
@@ -42,7 +42,7 @@ class Frame:
         }[self.shows]
 
     def to_dict(self) -> dict[str, object]:
-        """As localisation.json has it."""
+        """Plain values, as in localisation.json."""
         return {
             "shows": self.shows,
             "size": self.size,
@@ -55,13 +55,13 @@ class Frame:
 def frame_of(
     crops: Float[np.ndarray, "N 4"], sizes: Int[np.ndarray, "N 2"], size: int, view: int, area: float, area_shown: float
 ) -> Frame:
-    """The frame of N images, as their crops say: a central crop where any image is cut, whatever the others are.
+    """The frame of N images, from their crops: a central crop as soon as any image is cut.
 
     Args:
         crops: x0, y0, x1, y1 that the view shows, in pixels of the original.
         sizes: height and width of the originals.
         size: side of the frame, pixels.
-        area: of all boxes, in pixels of the frame; `area_shown` is what of it lies in the frame.
+        area: of all boxes, in pixels of the frame; `area_shown` is the part of it in the frame.
     """
     whole = np.concatenate([np.zeros_like(sizes), sizes[:, ::-1]], 1)
     beyond = (whole - crops) * (1, 1, -1, -1)  # how far the crop reaches over each border of the image; negative where it cuts

@@ -15,14 +15,14 @@ from probe.sources import JOINED, Source
 from store import BeyondClsError, FeatureStore, Loader
 
 BATCH_SIZE = 256
-STORED = {"cls": "cls", "centre": "centre-patch"}  # kind of map in the store -> what it is called here
+STORED = {"cls": "cls", "centre": "centre-patch"}  # kind of map in the store -> its name in results
 SAME = {"encoder_weights": "weights", "architecture": "architecture", "transform": "transform"}  # of a probe -> of a spec
 FRAMING = ("crop_mode", "crop_pct")  # of a transform: which part of an image is shown, not how
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreMaps:
-    """Maps of one kind, of N images: one of each seed.
+    """Maps of one kind, of N images: one for each seed.
 
     Attributes:
         source: "attention" or "probe".
@@ -37,32 +37,33 @@ class ScoreMaps:
 
 
 def attention_maps(store: FeatureStore, rows: np.ndarray, view: int = 0, block: int | None = None) -> list[ScoreMaps]:
-    """The [cls] row of a block's attention, mean over attention heads and each of them; the centre patch's, mean.
+    """The [cls] row of a block's attention, its mean over attention heads and each head; the mean of the centre patch's row.
 
-    Those that the set keeps; none if it keeps none. `block`: the deepest by default.
+    Only maps that the set stores. `block`: the deepest by default.
 
     Raises:
-        BeyondClsError: patches make no square grid; StoreError: there is no such view, or no map of that block.
+        BeyondClsError: the patches do not form a square grid; StoreError: there is no such view, or no map of that block.
     """
-    found = []
+    score_maps = []
     for kind in (kind for kind in STORED if store.map_blocks(kind)):
         stored = store.attention(kind, block, view).rows(rows)  # [N, H, T]
         side = side_of(stored.shape[-1])
         grids = stored.reshape(*stored.shape[:2], side, side)
-        found.append(ScoreMaps("attention", STORED[kind], (grids.mean(1, dtype=np.float32),)))
+        score_maps.append(ScoreMaps("attention", STORED[kind], (grids.mean(1, dtype=np.float32),)))
         if kind == "cls":
-            found += [ScoreMaps("attention", f"cls-head-{head}", (grids[:, head],)) for head in range(grids.shape[1])]
-    return found
+            score_maps += [ScoreMaps("attention", f"cls-head-{head}", (grids[:, head],)) for head in range(grids.shape[1])]
+    return score_maps
 
 
 def probe_maps(store: FeatureStore, rows: np.ndarray, folder: Path, view: int = 0) -> ScoreMaps | None:
-    """The weights of a head's probes, all seeds; None if it has none over single patches, or weights all of them alike.
+    """The weights of a head's probes, for all seeds; None if it has no weights over single patches, or they are all equal.
 
     Args:
         folder: PROBES/ENCODER/HEAD, as `beyondcls probe` writes it.
 
     Raises:
-        BeyondClsError: no probes there, or of another encoder, or one that needs a second feature set; no square grid.
+        BeyondClsError: no probes there, or of another encoder, or one that needs a second feature set; or the patches do not
+            form a square grid.
     """
     files = sorted((folder / "trained").glob("seed*.json"), key=lambda file: int(file.stem.removeprefix("seed")))
     if not files:
@@ -83,37 +84,37 @@ def probe_maps(store: FeatureStore, rows: np.ndarray, folder: Path, view: int = 
     weights: list[list[torch.Tensor]] = [[] for _ in heads]
     with torch.inference_mode():
         for batch in batches:
-            for head, kept in zip(heads, weights, strict=True):
-                given = head(batch)[1]
-                if given is None or not 0 < n_patches <= given.shape[1]:
+            for head, parts in zip(heads, weights, strict=True):
+                weight = head(batch)[1]
+                if weight is None or not 0 < n_patches <= weight.shape[1]:
                     return None
-                kept.append(given[:, -n_patches:])  # [cls] comes first where it is weighted too
+                parts.append(weight[:, -n_patches:])  # [cls] comes first where it is weighted too
     side = side_of(n_patches)
-    maps = tuple(torch.cat(kept).reshape(-1, side, side).numpy() for kept in weights)
+    maps = tuple(torch.cat(parts).reshape(-1, side, side).numpy() for parts in weights)
     if all((m.min((1, 2)) == m.max((1, 2))).all() for m in maps):
         return None
     return ScoreMaps("probe", folder.name, maps, tuple(int(about["seed"]) for about in described))
 
 
 def _of_block(kind: str, about: Mapping[str, Any], store: FeatureStore) -> str:
-    """A kind with its block, where it is an attention map and the probe was trained on the last block's, as they once were."""
+    """A kind with its block, if it is an attention map of an old probe: those were trained on the last block's."""
     if not kind.startswith("attention/") or "/block" in kind or "attention_block" in about or store.n_blocks is None:
         return kind
     return f"{kind}/block{store.n_blocks - 1}"
 
 
 def _check_encoder(store: FeatureStore, file: Path, about: Mapping[str, Any]) -> None:
-    """The whole image may be localised by a probe that was trained on crops, as Choe et al. do; all else must be the same.
+    """Refuse probes of another encoder. A probe trained on crops may localise whole images, as in Choe et al.
 
     Raises:
-        BeyondClsError: the probe was trained on features of another encoder, or does not say of which.
+        BeyondClsError: the probe was trained on features of another encoder, or does not record it.
     """
     for recorded, ours in SAME.items():
-        given, expected = about.get(recorded), getattr(store.spec, ours)
-        if ours == "transform" and given is not None:
-            given, expected = ({k: v for k, v in t.items() if k not in FRAMING} for t in (given, expected))
-        if given != expected:
+        weight, expected = about.get(recorded), getattr(store.spec, ours)
+        if ours == "transform" and weight is not None:
+            weight, expected = ({k: v for k, v in t.items() if k not in FRAMING} for t in (weight, expected))
+        if weight != expected:
             raise BeyondClsError(
-                f"{file} was trained on {about.get('encoder')!r} with {ours} {given}; {store.where} is of "
+                f"{file} was trained on {about.get('encoder')!r} with {ours} {weight}; {store.where} is of "
                 f"{store.attributes['encoder']!r} with {expected}; name the probes of that encoder"
             )

@@ -1,4 +1,4 @@
-"""MaxBoxAcc and MaxBoxAccV2: the share of images whose object is found, at the threshold that is best for all of them."""
+"""MaxBoxAcc and MaxBoxAccV2: the share of images whose object is found, at the threshold that is best over all images."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,22 +15,21 @@ IOUS = (0.3, 0.5, 0.7)
 IOU_OF_V1 = 0.5
 STEP = 0.001
 THRESHOLDS = np.arange(0, 1, STEP)
-LEVELS = (THRESHOLDS * BRIGHTEST).astype(
-    np.int64
-)  # a pixel is in the foreground if it is brighter; every level has a threshold
+# A pixel is in the foreground if it is brighter than its level; every level has a threshold.
+LEVELS = (THRESHOLDS * BRIGHTEST).astype(np.int64)
 IMAGES_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
 class Localised:
-    """What a score map finds.
+    """How well score maps localise.
 
     Attributes:
         max_box_acc_v2: mean over IOUS of `by_iou`, percent.
-        by_iou: for each of IOUS, images in percent, at the best threshold.
-        thresholds: those thresholds, shares of the map's maximum; the lowest of equally good ones.
-        max_box_acc: with the largest contour alone, IoU 0.5, percent.
-        threshold: its threshold.
+        by_iou: for each of IOUS, percentage of images whose object is found at the best threshold.
+        thresholds: those thresholds, as shares of the map's maximum; the lowest of equally good ones.
+        max_box_acc: percentage with the box of the largest contour only, IoU 0.5.
+        threshold: the best threshold of `max_box_acc`.
     """
 
     max_box_acc_v2: float
@@ -43,11 +42,11 @@ class Localised:
 class MaxBoxAcc:
     """Choe et al. 2020, "Evaluating weakly supervised object localization methods right"; clovaai/wsolevaluation.
 
-    A threshold finds an image's object if a box that the map offers there (`candidates`) has an IoU of at least 0.3 (0.5, 0.7)
-    with any box of the image: all of them count, whatever their class. V2 takes the boxes of all contours and averages the
-    three; the first version takes the box of the largest contour, and 0.5 alone. The best threshold, of 0, 0.001, …, 0.999 of
-    the map's maximum, is the same for all images, another one for each IoU, and chosen on the images that are measured. Maps
-    are integers 0…255 when they are thresholded, so the 1,000 thresholds are 255 different ones.
+    A threshold finds an image's object if a candidate box of the map (`candidates`) has an IoU of at least 0.3 (0.5, 0.7) with
+    any box of the image, of any class. V2 takes the boxes of all contours and averages the three; the first version takes the
+    box of the largest contour, and only 0.5. The best threshold, of 0, 0.001, …, 0.999 of the map's maximum, is the same for
+    all images, a different one for each IoU, and chosen on the images that are measured. Maps are integers 0…255 when they are
+    thresholded, so the 1,000 thresholds are 255 different ones.
     """
 
     def __init__(self) -> None:
@@ -62,7 +61,7 @@ class MaxBoxAcc:
         self._hits_of_largest += best[1] >= IOU_OF_V1
 
     def result(self) -> Localised:
-        """Of the images so far, one at least."""
+        """The result over the images so far, at least one."""
         every = np.concatenate([self._hits, self._hits_of_largest[None]])[:, LEVELS]  # [IoUs and v1, thresholds]
         best = every.argmax(1)
         *by_iou, largest = (100 * every.max(1) / self.n_images).tolist()
@@ -70,19 +69,19 @@ class MaxBoxAcc:
         return Localised(sum(by_iou) / len(by_iou), tuple(by_iou), tuple(thresholds), largest, threshold)
 
 
-def best_ious(found: Candidates, truth: Int[np.ndarray, "m 4"]) -> Float[np.ndarray, "2 255"]:
+def best_ious(boxes: Candidates, truth: Int[np.ndarray, "m 4"]) -> Float[np.ndarray, "2 255"]:
     """At each level, the highest IoU that any box of a map, and the box of its largest contour, has with any true box.
 
     It is 0 where there is no true box.
     """
-    highest = iou(found.boxes, truth).max(1, initial=0)
-    return np.stack([np.maximum.reduceat(highest, found.starts), highest[found.largest]])[:, found.of_level]
+    highest = iou(boxes.boxes, truth).max(1, initial=0)
+    return np.stack([np.maximum.reduceat(highest, boxes.starts), highest[boxes.largest]])[:, boxes.of_level]
 
 
 def best_ious_of(
     maps: Float[np.ndarray, "n h w"], truths: Sequence[Int[np.ndarray, "m 4"]], size: int
 ) -> Float[np.ndarray, "n 2 255"]:
-    """The same of several images, from their score maps."""
+    """`best_ious` of several images, from their score maps."""
     return np.stack([best_ious(candidates(evaluation_map(m, size)), t) for m, t in zip(maps, truths, strict=True)])
 
 
@@ -90,7 +89,7 @@ def measure(
     maps: Float[np.ndarray, "N h w"],
     truths: Sequence[Int[np.ndarray, "m 4"]],
     size: int,
-    each: Callable[..., Iterable[Any]] = map,
+    map_function: Callable[..., Iterable[Any]] = map,
     progress: Callable[[int], object] = lambda n: None,
 ) -> Localised:
     """Measure score maps of N images.
@@ -98,26 +97,26 @@ def measure(
     Args:
         truths: of each image, its boxes in the evaluation frame; an image without any counts as one whose object is not found.
         size: of the evaluation frame.
-        each: `map`, or that of an executor. Threads do not help: the calls of OpenCV are too short to share an interpreter.
-        progress: is told how many images were done since its last call.
+        map_function: `map`, or that of an executor. Threads don't help: OpenCV's calls are too short to share an interpreter.
+        progress: called with the number of images since its last call.
     """
     parts = [slice(begin, begin + IMAGES_AT_ONCE) for begin in range(0, len(maps), IMAGES_AT_ONCE)]
     tally = MaxBoxAcc()
-    for found in each(best_ious_of, [maps[p] for p in parts], [truths[p] for p in parts], [size] * len(parts)):
-        for best in found:
+    for ious in map_function(best_ious_of, [maps[p] for p in parts], [truths[p] for p in parts], [size] * len(parts)):
+        for best in ious:
             tally.add(best)
-        progress(len(found))
+        progress(len(ious))
     return tally.result()
 
 
 def measure_one(scores: Float[np.ndarray, "h w"], truths: Sequence[Int[np.ndarray, "m 4"]], size: int) -> Localised:
-    """The same of one map for all images."""
-    tally, found = MaxBoxAcc(), candidates(evaluation_map(scores, size))
+    """`measure` with one map for all images."""
+    tally, boxes = MaxBoxAcc(), candidates(evaluation_map(scores, size))
     for truth in truths:
-        tally.add(best_ious(found, truth))
+        tally.add(best_ious(boxes, truth))
     return tally.result()
 
 
 def predicted_box(scores: Float[np.ndarray, "h w"], threshold: float, size: int) -> tuple[int, int, int, int]:
-    """The one box that MaxBoxAcc takes of a map: that of the largest contour at a threshold, a share of the map's maximum."""
+    """The box that MaxBoxAcc takes of a map: that of the largest contour at a threshold, a share of the map's maximum."""
     return largest_box(evaluation_map(scores, size), int(threshold * BRIGHTEST))

@@ -1,4 +1,4 @@
-"""Scores of patches as the picture that is thresholded."""
+"""Scores of patches as an image to threshold."""
 
 import math
 
@@ -14,12 +14,12 @@ def side_of(n_patches: int) -> int:
     """Patches along each side of a square grid.
 
     Raises:
-        BeyondClsError: the patches make none.
+        BeyondClsError: the number of patches is not a square.
     """
     side = math.isqrt(n_patches)
     if side * side != n_patches:
         raise BeyondClsError(
-            f"{n_patches} patches make no square grid, so where they lie is not known; expected a square number: "
+            f"{n_patches} patches do not form a square grid, so their positions are unknown; expected a square number: "
             "extract with a square input size, from an encoder that keeps all patches"
         )
     return side
@@ -28,8 +28,7 @@ def side_of(n_patches: int) -> int:
 def evaluation_map(scores: Float[np.ndarray, "h w"], size: int) -> UInt8[np.ndarray, "size size"]:
     """A score map in the evaluation frame: resized (bicubic), normalised to 0…1 by its extremes, times 255 and cut to integers.
 
-    As the authors make it. A map without information, constant or with NaN, is 0 everywhere; one with information reaches 0 and
-    255.
+    As in the authors' code. A map without information, constant or with NaN, is 0 everywhere; any other reaches 0 and 255.
     """
     import cv2
 
@@ -41,7 +40,7 @@ def evaluation_map(scores: Float[np.ndarray, "h w"], size: int) -> UInt8[np.ndar
 
 
 def centre_map(size: int) -> Float[np.ndarray, "size size"]:
-    """The baseline that knows no image: an isotropic Gaussian at the centre, as in Choe et al. 2020.
+    """The baseline that does not depend on the image: an isotropic Gaussian at the centre, as in Choe et al. 2020.
 
     Its level sets are discs; the best threshold chooses the side of a central square. The width of the Gaussian, a quarter of
     the frame here, only decides how finely.

@@ -12,14 +12,14 @@ from store import BeyondClsError, FeatureStore
 
 @dataclass(frozen=True, eq=False)
 class Truths:
-    """Boxes of the images that can be measured: those that are valid and have one.
+    """Boxes of the images that can be measured: those that are valid and have a box.
 
     Attributes:
         rows: of the N images in their feature set, ascending.
-        boxes: [m, 4] of each image, in the evaluation frame. An image whose boxes all lie outside of the crop stays, without
-            any: its object is not found, or a tight crop would look better than a wide one.
-        counts: `n_images`, and what became of the others and of the boxes.
-        frame: what of the images the view shows.
+        boxes: [m, 4] of each image, in the evaluation frame. An image whose boxes are all outside of the crop stays, with no
+            boxes: its object counts as not found, or a tight crop would look better than a wide one.
+        counts: `n_images`, and numbers of other images and of boxes by what became of them.
+        frame: the part of the images that the view shows.
         crops: of each image, x0, y0, x1, y1 that the view shows, in pixels of the original.
         flips: whether it is mirrored.
     """
@@ -44,26 +44,27 @@ def truths_of(store: FeatureStore, size: int, view: int = 0) -> Truths:
             "columns x0, y0, x1, y1, or a published data set that has them (CUB-200-2011, ImageNet-1k, COCO)"
         )
     corners = store.array("images/boxes").all()  # [N, M, 4]
-    there = (corners[..., 2] >= 0) & store.valid[:, None]
-    rows = np.flatnonzero(there.any(1))
+    has_box = (corners[..., 2] >= 0) & store.valid[:, None]
+    rows = np.flatnonzero(has_box.any(1))
     if not len(rows):
         raise BeyondClsError(
             f"{store.where} has boxes, but none of a valid image; extract it again from images that can be read"
         )
     crops = store.array(f"images/crop/view{view}").rows(rows)
     flips = store.array(f"images/flip/view{view}").rows(rows).astype(bool)
-    seen = [
-        into_view(corners[row][there[row]], crop, bool(flip), size) for row, crop, flip in zip(rows, crops, flips, strict=True)
+    in_view = [
+        into_view(corners[row][has_box[row]], crop, bool(flip), size)
+        for row, crop, flip in zip(rows, crops, flips, strict=True)
     ]
     sizes = store.array("images/size").rows(rows)
-    frame = frame_of(crops, sizes, size, view, sum(s.area for s in seen), sum(s.area_shown for s in seen))
+    frame = frame_of(crops, sizes, size, view, sum(s.area for s in in_view), sum(s.area_shown for s in in_view))
     counts = {
         "n_images": len(rows),
         "n_images_invalid": int((~store.valid).sum()),
         "n_images_without_box": int(store.valid.sum()) - len(rows),
-        "n_images_outside": sum(not len(s.boxes) for s in seen),
-        "n_boxes": int(there.sum()),
-        "n_boxes_outside": sum(s.n_outside for s in seen),
-        "n_boxes_cut": sum(s.n_cut for s in seen),
+        "n_images_outside": sum(not len(s.boxes) for s in in_view),
+        "n_boxes": int(has_box.sum()),
+        "n_boxes_outside": sum(s.n_outside for s in in_view),
+        "n_boxes_cut": sum(s.n_cut for s in in_view),
     }
-    return Truths(rows, tuple(s.boxes for s in seen), counts, frame, crops, flips)
+    return Truths(rows, tuple(s.boxes for s in in_view), counts, frame, crops, flips)

@@ -10,9 +10,9 @@ from store import BeyondClsError
 def top_k_hits(logits: Float[Tensor, "... B K"], labels: Int[Tensor, "B"], k: int = 1) -> Bool[Tensor, "... B"]:
     """Whether the class of each image is among the k highest logits, for any number of members at once.
 
-    Of equal logits the lower class stands first, so a head that says the same of every class is not right about all of them.
+    Among equal logits the lower class ranks first, so a head with the same logit for every class is not right about all images.
     With k ≥ K everything is right by definition. An image with a NaN or +inf among its logits counts as wrong for any k; -inf
-    says that a class is ruled out.
+    means that a class is ruled out.
 
     Args:
         labels: 0…K - 1.
@@ -22,9 +22,9 @@ def top_k_hits(logits: Float[Tensor, "... B K"], labels: Int[Tensor, "B"], k: in
     """
     if k < 1:
         raise BeyondClsError(f"top-k accuracy was asked for k = {k}, expected 1 or more")
-    own = logits.gather(-1, labels.expand(logits.shape[:-1])[..., None])
+    label_logit = logits.gather(-1, labels.expand(logits.shape[:-1])[..., None])
     lower = torch.arange(logits.shape[-1], device=logits.device) < labels[:, None]  # [B, K]
-    ahead = (logits > own) | ((logits == own) & lower)
+    ahead = (logits > label_logit) | ((logits == label_logit) & lower)
     return (ahead.sum(-1) < k) & (logits < torch.inf).all(-1)
 
 

@@ -9,21 +9,21 @@ def average_precision(scores: Float[Tensor, "... N K"], labels: Shaped[Tensor, "
     """Σₙ (Rₙ - Rₙ₋₁) Pₙ over the thresholds of each class, 0…1, float64; NaN for a class that no image has.
 
     Precision P and recall R are those of all images that score at or above a threshold. Equal scores are one threshold, and
-    nothing is interpolated: what scikit-learn's `average_precision_score` computes. NaN scores rank behind all others.
+    nothing is interpolated, as in scikit-learn's `average_precision_score`. NaN scores rank after all others.
 
     Args:
         scores: of any number of members; only compared, never added.
         labels: 0 or 1.
     """
     ranked, order = scores.masked_fill(scores.isnan(), -torch.inf).sort(dim=-2, descending=True)
-    found = labels.to(torch.float64).expand(scores.shape).gather(-2, order).cumsum(-2)  # true positives up to each rank
-    last = torch.ones_like(ranked, dtype=torch.bool)  # the last of its equals: here is a threshold
-    last[..., :-1, :] = ranked[..., 1:, :] != ranked[..., :-1, :]
-    reached = found * last
-    before = torch.zeros_like(found)  # true positives at the threshold before
+    hits = labels.to(torch.float64).expand(scores.shape).gather(-2, order).cumsum(-2)  # true positives up to each rank
+    is_threshold = torch.ones_like(ranked, dtype=torch.bool)  # the last of equal scores
+    is_threshold[..., :-1, :] = ranked[..., 1:, :] != ranked[..., :-1, :]
+    reached = hits * is_threshold
+    before = torch.zeros_like(hits)  # true positives at the threshold before
     before[..., 1:, :] = reached.cummax(-2).values[..., :-1, :]
     rank = torch.arange(1, len(labels) + 1, dtype=torch.float64, device=scores.device)[:, None]
-    return ((found - before) * last * found / rank).sum(-2) / found[..., -1, :]
+    return ((hits - before) * is_threshold * hits / rank).sum(-2) / hits[..., -1, :]
 
 
 def mean_average_precision(scores: Float[Tensor, "... N K"], labels: Shaped[Tensor, "N K"]) -> Float[Tensor, "..."]:

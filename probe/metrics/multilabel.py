@@ -23,7 +23,7 @@ def at_threshold(
     Where nothing is predicted precision is 0. Without any positive, recall is NaN.
 
     Args:
-        scores: logits, where 0 is the probability ½ and thus the threshold; NaN predicts nothing.
+        scores: logits, where 0, the threshold, is the probability ½; NaN predicts nothing.
         labels: 0 or 1.
 
     Source: Wang et al. 2016 (arXiv 1604.04573), as in ML-GCN's code (Chen et al. 2019, arXiv 1904.03582).
@@ -31,21 +31,24 @@ def at_threshold(
     chosen, actual = scores >= threshold, labels > 0
     right = (chosen & actual).sum(-2, dtype=torch.float64)  # [..., K]
     n_chosen, n_actual = chosen.sum(-2, dtype=torch.float64), actual.sum(-2, dtype=torch.float64)
-    there = n_actual > 0
-    per_class = right[..., there] / n_chosen[..., there].clamp(min=1), right[..., there] / n_actual[there]
+    has_positive = n_actual > 0
+    per_class = (
+        right[..., has_positive] / n_chosen[..., has_positive].clamp(min=1),
+        right[..., has_positive] / n_actual[has_positive],
+    )
     overall = right.sum(-1) / n_chosen.sum(-1).clamp(min=1), right.sum(-1) / n_actual.sum()
     values = (*_with_f1(*(part.mean(-1) for part in per_class)), *_with_f1(*overall))
     return {name: 100 * value for name, value in zip(MEASURES, values, strict=True)}
 
 
 def _with_f1(precision: Tensor, recall: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    both = precision + recall
-    return precision, recall, torch.where(both == 0, both, 2 * precision * recall / both)
+    total = precision + recall
+    return precision, recall, torch.where(total == 0, total, 2 * precision * recall / total)
 
 
-def _one(name: str, scores: Tensor, labels: Tensor) -> Tensor:
+def _measure(name: str, scores: Tensor, labels: Tensor) -> Tensor:
     return at_threshold(scores, labels)[name]
 
 
 # name -> function(scores [..., N, K], labels [N, K]) that gives one of them
-AT_THRESHOLD = {name: partial(_one, name) for name in MEASURES}
+AT_THRESHOLD = {name: partial(_measure, name) for name in MEASURES}

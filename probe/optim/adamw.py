@@ -17,9 +17,9 @@ class AdamW(Optimiser):
     averages = ("first", "second")
 
     def update(self, name: str, parameter: Tensor, gradient: Tensor, lr: Tensor) -> None:
-        of_first, of_second = (along(1 - beta ** self.state["steps"], parameter) for beta in (self.momentum, BETA2))
-        first = self.state[f"{name}.first"].mul_(self.momentum).add_(gradient, alpha=1 - self.momentum)
-        second = self.state[f"{name}.second"].mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+        correction, correction_square = (along(1 - beta ** self.state["steps"], parameter) for beta in (self.momentum, BETA2))
+        mean = self.state[f"{name}.first"].mul_(self.momentum).add_(gradient, alpha=1 - self.momentum)
+        mean_square = self.state[f"{name}.second"].mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
         parameter.mul_(1 - lr * along(self.weight_decay, parameter))
-        scale = torch.div(second, of_second, out=gradient).sqrt_().add_(EPS)
-        parameter.sub_(torch.div(first, scale, out=scale).mul_(lr / of_first))
+        scale = torch.div(mean_square, correction_square, out=gradient).sqrt_().add_(EPS)
+        parameter.sub_(torch.div(mean, scale, out=scale).mul_(lr / correction))

@@ -13,8 +13,8 @@ class LARS(Optimiser):
 
     As in MAE's and the official code, the number of axes that a parameter has in one head decides: with fewer than two (biases,
     scales and shifts of normalisation) d is g alone, so that a step is lr · |g| long, whatever |w| is; with two or more it is
-    0.001 lr · |w|. A learned query therefore has an axis before its channels, [1, 1, D], as its authors' code has it. q is 1
-    where one of the norms is 0. A parameter that begins near 0 moves slowly: where heads start matters.
+    0.001 lr · |w|. A learned query therefore has axes before its channels, [1, 1, D], as in its authors' code. q is 1 where one
+    of the norms is 0. A parameter that begins near 0 moves slowly: initial values matter.
     """
 
     averages = ("momentum",)
@@ -23,7 +23,7 @@ class LARS(Optimiser):
         trust = torch.ones_like(self.weight_decay)
         if parameter.ndim > 2:  # the first axis are the members
             gradient.addcmul_(along(self.weight_decay, parameter), parameter)
-            norm, of_update = (values.flatten(1).norm(dim=1).to(trust.dtype) for values in (parameter, gradient))
-            trust = torch.where((norm > 0) & (of_update > 0), TRUST * norm / of_update, trust)
+            norm, update_norm = (values.flatten(1).norm(dim=1).to(trust.dtype) for values in (parameter, gradient))
+            trust = torch.where((norm > 0) & (update_norm > 0), TRUST * norm / update_norm, trust)
         average = self.state[f"{name}.momentum"].mul_(self.momentum).addcmul_(gradient, along(trust, parameter))
         parameter.addcmul_(lr, average, value=-1)

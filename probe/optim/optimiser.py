@@ -1,4 +1,4 @@
-"""What every optimiser of stacked members is."""
+"""The base of all optimisers of stacked members."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Optimiser(ABC):
-    """Updates parameters of M members, each with a learning rate and a weight decay of its own.
+    """Updates parameters of M members, each with its own learning rate and weight decay.
 
     A member's update depends on its own parameters and gradients alone: M members take the steps that each would take alone.
 
@@ -32,7 +32,7 @@ class Optimiser(ABC):
 
     @torch.no_grad()
     def step(self, lr: Float[Tensor, "M"]) -> None:
-        """One update by the gradients that the parameters have, which are forgotten."""
+        """One update by the parameters' gradients, which are cleared."""
         self.state["steps"] += 1
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
@@ -41,18 +41,18 @@ class Optimiser(ABC):
 
     @abstractmethod
     def update(self, name: str, parameter: Tensor, gradient: Tensor, lr: Tensor) -> None:
-        """Change a parameter [M, ...] in place; `lr` broadcasts to it, and the gradient may be written over.
+        """Change a parameter [M, ...] in place; `lr` broadcasts to it, and the gradient may be overwritten.
 
-        On a CPU new memory for as many values takes longer than all else.
+        On a CPU, allocating memory for as many values takes longer than everything else.
         """
 
     def keep(self, parameters: Mapping[str, Tensor], members: Tensor) -> None:
-        """Go on with some of the members, whose parameters are given anew."""
+        """Keep only some of the members, whose new parameters are given."""
         self.parameters = dict(parameters)
         self.weight_decay = self.weight_decay[members]
         self.state = {name: values[members] for name, values in self.state.items()}
 
 
-def along(values: Float[Tensor, "M"], like: Tensor) -> Tensor:
+def along(values: Float[Tensor, "M"], parameter: Tensor) -> Tensor:
     """One value a member, in a shape that broadcasts to [M, ...]."""
-    return values.to(like.dtype).view(-1, *(1,) * (like.ndim - 1))
+    return values.to(parameter.dtype).view(-1, *(1,) * (parameter.ndim - 1))

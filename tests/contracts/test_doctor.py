@@ -5,7 +5,7 @@ import pytest
 from pipelines.doctor import CHECKS, NETWORK
 from pipelines.doctor.command import MARKS, run
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 
 PARAMS = {
     "nothing": None,
@@ -27,7 +27,7 @@ class TestEveryCheck:
         monkeypatch.setenv("MY_TOKEN", "hunter2-hunter2")
         if params is not None:
             (tmp_path / "params.yaml").write_text(params)
-        findings = list(run({name: CHECKS[name]}, Here(tmp_path, offline=True), NETWORK))
+        findings = list(run({name: CHECKS[name]}, Machine(tmp_path, offline=True), NETWORK))
         assert len(findings) <= 1
         for finding in findings:
             assert isinstance(finding, Finding)
@@ -47,7 +47,7 @@ class TestEveryCheck:
 
         monkeypatch.setattr("socket.socket.connect", refuse)
         monkeypatch.setattr("socket.getaddrinfo", refuse)
-        for finding in run({name: CHECKS[name]}, Here(tmp_path, offline=True)):
+        for finding in run({name: CHECKS[name]}, Machine(tmp_path, offline=True)):
             assert "the network was asked" not in finding.found
 
 

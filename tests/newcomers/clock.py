@@ -3,10 +3,10 @@
 import time
 
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 
 
-def check(here: Here) -> Finding | None:
+def check(here: Machine) -> Finding | None:
     """A machine that lost its time is in 1970."""
     year = time.gmtime().tm_year
     if year < 2024:

@@ -43,7 +43,7 @@ class Parzen(Closed):
         return Result(scores, {"bandwidth": selection.best}, selection, measured(scores, test), said)
 
     def _votes(self, known: Vectors, asked: Vectors) -> Iterator[Float[Tensor, "N K"]]:
-        scaling, labels = Scaling.of(known.x, standardise=True), known.labels
+        scaling, labels = Scaling.from_vectors(known.x, standardise=True), known.labels
         classes = labels.double() if known.multilabel else torch.nn.functional.one_hot(labels, known.n_classes).double()
         distance = torch.cdist(scaling(asked.x), scaling(known.x), compute_mode="donot_use_mm_for_euclid_dist")
         for bandwidth in self.bandwidths:

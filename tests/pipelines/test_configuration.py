@@ -37,12 +37,12 @@ def test_tests_read_none():
 class TestWhere:
     def test_none(self, home):
         assert configuration_file() is None
-        assert Places.of(None) == Places()
+        assert Places.from_params(None) == Places()
 
     def test_below_the_home(self, home):
         file = write(home / ".config/beyondcls.toml", "")
         assert configuration_file() == file
-        assert Places.of(None) == Places()
+        assert Places.from_params(None) == Places()
 
     def test_another_folder_for_configurations(self, home, monkeypatch):
         file = write(home / ".config/beyondcls.toml", "")
@@ -71,7 +71,7 @@ class TestWhere:
 
 def test_values(home):
     file = write(home / ".config/beyondcls.toml", '[store]\nroot = "~/sets/"\ncache = { folder = "~/near", gb = 1.5 }\n')
-    places = Places.of(None)
+    places = Places.from_params(None)
     assert places == Places(f"{home}/sets", (home / "near", 1_500_000_000))
     assert places.source == file
     assert places.shown == f"{home}/sets (store.root of {file})"
@@ -92,7 +92,7 @@ def test_values(home):
 def test_a_value_of_the_project_wins(store, root, cache, home):
     file = write(home / ".config/beyondcls.toml", '[store]\nroot = "s3://theirs"\ncache = { folder = "/near", gb = 5 }\n')
     params = write(home / "params.yaml", f"store: {store}")
-    places = Places.of(params)
+    places = Places.from_params(params)
     assert places.root == root
     assert places.cache is not None
     assert places.cache[0].name == cache
@@ -124,7 +124,7 @@ def test_mistakes_are_said_whatever_the_project_names(text, message, home):
     params = write(home / "params.yaml", "store: {root: mine, cache: {folder: near, gb: 1}}")
     for given in (None, params):
         with pytest.raises(BeyondClsError, match=message.format(file=file)):
-            Places.of(given)
+            Places.from_params(given)
 
 
 def test_a_file_that_cannot_be_read(home, monkeypatch):
@@ -135,4 +135,4 @@ def test_a_file_that_cannot_be_read(home, monkeypatch):
 
     monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(BeyondClsError, match=rf"{file} cannot be read \(Permission denied\); get the right to"):
-        Places.of(None)
+        Places.from_params(None)

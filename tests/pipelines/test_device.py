@@ -19,5 +19,5 @@ def test_what_cannot_be(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(BeyondClsError, match="unknown device 'gpu'; expected auto, cpu, cuda"):
         choose_device("gpu")
-    with pytest.raises(BeyondClsError, match="device 'cuda' was asked for, but torch sees no GPU here; use --device cpu"):
+    with pytest.raises(BeyondClsError, match="device is 'cuda', but torch sees no GPU here; use --device cpu"):
         choose_device("cuda")

@@ -213,7 +213,7 @@ def test_flat_maps_and_lost_objects_are_told(localise, tmp_path):
     ("options", "said"),
     [
         ({"with_boxes": False}, "has no boxes, so there is nothing to compare its maps with; extract images with boxes"),
-        ({"n_patches": 12}, "12 patches make no square grid, so where they lie is not known; expected a square number"),
+        ({"n_patches": 12}, "12 patches do not form a square grid, so their positions are unknown; expected a square number"),
         ({"maps": ()}, "there is nothing to score"),
     ],
 )

@@ -243,7 +243,7 @@ class TestBadInput:
 
     def test_class_names(self, world):
         assert online(world.encoder, world.probe("cls", classes=["a", "b", "c"])).classes == ("a", "b", "c")
-        with pytest.raises(BeyondClsError, match="has 2 names of classes, expected 3 as it has logits"):
+        with pytest.raises(BeyondClsError, match="has 2 names of classes, expected 3, one for each logit"):
             online(world.encoder, world.probe("cls", classes=["a", "b"]))
         with pytest.raises(BeyondClsError, match="names of classes, expected 3"):
             online(world.encoder, world.probe("cls", classes="abc"))
@@ -263,7 +263,7 @@ class TestBadInput:
             model(images)
 
     def test_needless_arguments(self, world):
-        with pytest.raises(BeyondClsError, match="has a description of its own"):
+        with pytest.raises(BeyondClsError, match="has its own description"):
             online(world.encoder, world.probe("cls"), description={})
         with pytest.raises(BeyondClsError, match="the probe is a head already"):
             online(world.encoder, load_with(world.probe("cls"))[0], own="a.py:B")

@@ -13,7 +13,7 @@ from extract.datasets import open_images
 from extract.encoders import Encoder, load_encoder
 from extract.run import extract
 from pipelines import extraction, heads
-from pipelines.options import Option, Table, among, takes
+from pipelines.options import Option, Table, select_options, takes_options
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe
@@ -31,7 +31,7 @@ def call():
     app, seen = typer.Typer(), {}
 
     @app.command()
-    @takes(TABLE)
+    @takes_options(TABLE)
     def main(name: str, **given: Any) -> None:
         """What it does."""
         seen.update(name=name, given=given)
@@ -48,7 +48,7 @@ def test_a_command_gets_what_was_given_and_nothing_else(call):
     assert call() == ("x", {})
     assert call("--how-many", "2", "--keep") == ("x", {"how_many": 2, "drop": False})
     assert call("--these", "a,b", "--drop") == ("x", {"these": ("--these", "a", "b"), "drop": True})
-    assert among({"how_many": 2, "else": 1}, TABLE) == {"how_many": 2}
+    assert select_options({"how_many": 2, "else": 1}, TABLE) == {"how_many": 2}
 
 
 def test_values_that_cannot_be_are_refused_by_name(call):

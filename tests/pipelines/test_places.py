@@ -11,7 +11,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from pipelines.places import Places, _disk_cache, named, open_features, receipt_of
+from pipelines.places import Places, _disk_cache, open_features, receipt_of, set_and_receipt
 from store import BeyondClsError, FeatureStore, StoreError
 from store.format.stub import write_stub
 from store.moving.pull import pull
@@ -238,22 +238,22 @@ def test_an_edited_receipt(project):
 
 
 def test_names():
-    assert named("features/one") == (Path("features/one"), Path("receipts/one.json"))
-    assert named("one") == (Path("one"), Path("../receipts/one.json"))
-    assert named("/a/features/one/") == (Path("/a/features/one"), Path("/a/receipts/one.json"))
-    assert named("x/receipts/one.json") == (Path("x/features/one"), Path("x/receipts/one.json"))
-    assert named(".")[0] == Path.cwd()
+    assert set_and_receipt("features/one") == (Path("features/one"), Path("receipts/one.json"))
+    assert set_and_receipt("one") == (Path("one"), Path("../receipts/one.json"))
+    assert set_and_receipt("/a/features/one/") == (Path("/a/features/one"), Path("/a/receipts/one.json"))
+    assert set_and_receipt("x/receipts/one.json") == (Path("x/features/one"), Path("x/receipts/one.json"))
+    assert set_and_receipt(".")[0] == Path.cwd()
     assert receipt_of(Path("scratch/sets/one.v2")) == Path("scratch/receipts/one.v2.json")
 
 
 class TestParameters:
     def places(self, tmp_path: Path, values: Any) -> Places:
         (tmp_path / "p.yaml").write_text(json.dumps(values))
-        return Places.of(tmp_path / "p.yaml")
+        return Places.from_params(tmp_path / "p.yaml")
 
     @pytest.mark.parametrize("values", [{}, {"store": None}, {"store": {}}, {"store": {"root": None, "cache": None}}])
     def test_nothing(self, values, tmp_path):
-        assert self.places(tmp_path, values) == Places() == Places.of(None)
+        assert self.places(tmp_path, values) == Places() == Places.from_params(None)
 
     def test_values(self, tmp_path):
         places = self.places(tmp_path, {"store": {"root": "s3://b/f/", "cache": {"folder": ".cache/features", "gb": 1.5}}})

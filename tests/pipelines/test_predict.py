@@ -249,4 +249,4 @@ def test_equal_probabilities_are_told_by_label():
 
 def test_terminals_obey_no_name():
     assert legible("a\x1b[31mb\n") == "a?[31mb\n"
-    assert "\x1b" not in Prediction(Path("\x1b"), (1.0,), ("\x1b",)).told(1, 0.5)
+    assert "\x1b" not in Prediction(Path("\x1b"), (1.0,), ("\x1b",)).to_text(1, 0.5)

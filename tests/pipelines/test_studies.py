@@ -78,7 +78,7 @@ class TestWhatAStudySays:
         assert found["abmilp"].seeds == (0, 1, 2)
 
     def test_no_two_have_one_name(self):
-        with pytest.raises(BeyondClsError, match="study 'a' stands in block_studies and in another section; give one of"):
+        with pytest.raises(BeyondClsError, match="study 'a' is in block_studies and in another section; give one of"):
             params_of_study({"studies": {"a": {}}, "block_studies": {"a": {}}}, "a")
 
     def test_the_file_is_not_changed(self):
@@ -161,7 +161,7 @@ class TestRun:
     @pytest.mark.parametrize(
         ("arguments", "params", "message"),
         [
-            (("--study", "pair"), False, "--study pair stands in a parameter file; name it with --params"),
+            (("--study", "pair"), False, "--study pair is in a parameter file; name it with --params"),
             (("--study", "pair", "--head", "cls"), True, "--study pair and --head cls exclude each other"),
         ],
     )
@@ -185,7 +185,7 @@ class TestWhatIsInPlace:
         shown, after = study(*self.LONG)
         out = tmp_path / "out"
         assert f"{out}/abmilp: kept, 9 steps of its pass agree (losses within 0.0e+00, 0.0001 is allowed)" in shown
-        assert f"{out}/deep: removed, pair has no such head any more" in shown
+        assert f"{out}/deep: removed, pair no longer has this head" in shown
         assert set(after) == {"abmilp", "wide"}
         assert after["abmilp"] == before["abmilp"]
         assert (out / "abmilp/trained/seed3.safetensors").stat().st_mtime_ns == kept

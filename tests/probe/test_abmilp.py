@@ -77,7 +77,7 @@ def test_positions_are_scored_and_not_summed(depth, position):
 @pytest.mark.parametrize("depth", [1, 2])
 def test_positions_of_another_grid(depth):
     aggregator = make(tokens="all", depth=depth, position="sin-cos")
-    with pytest.raises(BeyondClsError, match="there are 4 patches, expected 9 as AbMILP's positions are of so many"):
+    with pytest.raises(BeyondClsError, match="there are 4 patches, expected 9, as many as AbMILP has positions"):
         aggregator({"patch": PATCH[:, :4], "cls": CLS})
 
 

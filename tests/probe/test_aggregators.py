@@ -112,12 +112,12 @@ class TestTopK:
         ("norm", {"largest": "no"}, "largest is 'no', expected true or false"),
         ("k-means", {"clusters": 1}, "clusters is 1, expected 2 or more"),
         ("k-means", {"steps": 0}, "steps is 0, expected 1 or more"),
-        ("pca", {"top_k": 3}, "top_k is 3, but 'pca' has no weights to choose by"),
-        ("k-means", {"top_k": 3}, "top_k is 3, but 'k-means' has no weights to choose by"),
+        ("pca", {"top_k": 3}, "top_k is 3, but 'pca' has no weights to select by"),
+        ("k-means", {"top_k": 3}, "top_k is 3, but 'k-means' has no weights to select by"),
         ("ap", {"form": "aim", "norm": True}, "norm is true, expected false: form='aim' normalises the tokens"),
         ("ap", {"form": "cae", "norm": True}, "norm is true, expected false: form='cae' normalises the tokens"),
         ("abmlip", {}, "unknown aggregator 'abmlip'; did you mean 'abmilp'"),
-        ("average", {"top_k": 3}, r"top_k is 3, but 'average' has no weights to choose by, expected.* abmilp, ap"),
+        ("average", {"top_k": 3}, r"top_k is 3, but 'average' has no weights to select by, expected.* abmilp, ap"),
     ],
 )
 def test_options_that_an_aggregator_does_not_take(name, options, message):

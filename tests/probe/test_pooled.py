@@ -6,7 +6,7 @@ import torch
 from probe.aggregators import make_aggregator
 from probe.grid import HeadSpec, Member
 from probe.passes import Passes
-from probe.pooled import ToPool, fits
+from probe.pooled import ToPool, vectors_fit
 from probe.recipe import Recipe
 from probe.sources import Source
 from tests.features import write_features
@@ -33,7 +33,7 @@ def test_the_trajectory_is_that_on_tokens(order, views, sources, monkeypatch):
     rows = sources[0].rows[::2]
     runs = []
     for pooled in (True, False):
-        monkeypatch.setattr("probe.passes.fits", lambda *_, pooled=pooled: pooled)
+        monkeypatch.setattr("probe.passes.vectors_fit", lambda *_, pooled=pooled: pooled)
         said = []
         passes = Passes(HEADS, *sources, views, placement="memory", say=said.append)
         runs.append([*passes.train(MEMBERS, recipe), *passes.train(MEMBERS, recipe, rows, sources[0].rows[1::2])])
@@ -63,4 +63,4 @@ def test_a_share_of_the_free_memory_is_enough_or_not(monkeypatch):
     needed = 4 * 24 * 1000
     for free, fitting in ((4 * needed, True), (4 * needed - 4, False)):
         monkeypatch.setattr("probe.pooled.free_memory", lambda _, free=free: free)
-        assert fits(what, 1000, torch.device("cpu")) == fitting
+        assert vectors_fit(what, 1000, torch.device("cpu")) == fitting

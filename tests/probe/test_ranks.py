@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from probe.grid import HeadPlan, HeadSpec
-from probe.ranks import mean_over_ranks, rank, ranks, summed, world_size
+from probe.ranks import mean_over_ranks, rank, ranks, sum_over_ranks, world_size
 from probe.recipe import Recipe
 from probe.run import probe
 from probe.saved import load_probe
@@ -62,13 +62,13 @@ def train_in_ranks(folder):
             assert inner == share
     for _ in range(5):  # groups that are left leave nothing behind
         with ranks(CPU):
-            summed(values := torch.ones(1))
+            sum_over_ranks(values := torch.ones(1))
             assert values == 2
     with ranks(CPU) as share:
         values = torch.tensor([1.0, 2.0]) + rank()
         assert mean_over_ranks(values.clone()).tolist() == [1.5, 2.5]
         assert mean_over_ranks(torch.stack([values, values]).T).tolist() == [[1.5, 1.5], [2.5, 2.5]]
-        summed(values, other := torch.ones(1))
+        sum_over_ranks(values, other := torch.ones(1))
         assert (values.tolist(), other.tolist()) == ([3.0, 5.0], [2.0])
         runs = train_all(share)
         with pytest.raises(BeyondClsError, match=r"batch_size 15 \(at once 15\) cannot be shared by 2 processes"):
@@ -147,7 +147,7 @@ def test_a_run_in_two_processes_ends_and_one_of_them_writes(together):
 def test_in_two_processes_a_head_that_agrees_is_kept_and_the_other_one_trained(together):
     said = [json.loads((together / f"said{number}.json").read_text()) for number in range(2)]
     ours = [m.removeprefix(f"{together}/long/").split(" (")[0] for m in said[0] if "kept," in m or "again," in m]
-    assert ours == ["cls: trained again, it is asked for otherwise", "abmilp: kept, 20 steps of its pass agree"]
+    assert ours == ["cls: trained again, the request differs", "abmilp: kept, 20 steps of its pass agree"]
     assert not [message for message in said[1] if "kept," in message or "again," in message]
     assert (together / "long/abmilp/kept.json").exists()
     metrics = json.loads((together / "long/cls/metrics.json").read_text())
@@ -159,7 +159,7 @@ def test_one_process_does_not_keep_what_two_have_trained(together):
     plan = HeadPlan(HeadSpec("abmilp"), Recipe(11, 32, warmup_epochs=1), (0, 1))
     out = shutil.copytree(together / "long", together / "one")
     probe(*stores, out, {"abmilp": plan}, say=said.append)
-    assert f"{out}/abmilp: trained again, it is asked for otherwise (processes)" in said
+    assert f"{out}/abmilp: trained again, the request differs (processes)" in said
 
 
 class TestOne:
@@ -169,7 +169,7 @@ class TestOne:
             assert share == (0, 1) == (rank(), world_size())
         values = torch.ones(3)
         assert mean_over_ranks(values) is values
-        summed(values)
+        sum_over_ranks(values)
         assert values.tolist() == [1, 1, 1]
 
     def test_whose_others_are_not_there(self, monkeypatch):

@@ -25,7 +25,7 @@ from store import BeyondClsError
         ({"base_lr": math.inf}, "base_lr is inf, expected a positive number"),
         ({"weight_decay": -0.1}, "weight_decay is -0.1, expected 0 or more"),
         ({"weight_decay": math.nan}, "weight_decay is nan, expected 0 or more"),
-        ({"momentum": 1.0}, "momentum is 1.0, expected 0 up to, but not, 1"),
+        ({"momentum": 1.0}, "momentum is 1.0, expected 0 or more and less than 1"),
         ({"momentum": -0.1}, "momentum is -0.1, expected 0"),
         ({"order": "mine"}, "unknown order 'mine'"),
     ],
@@ -48,12 +48,12 @@ def test_images_at_once():
 
 def test_shares_of_several_processes():
     recipe = Recipe(batch_size=64, rows_at_once=16)
-    assert recipe.of_each(1) == (64, 16)
-    assert recipe.of_each(4) == (16, 4)
+    assert recipe.per_process(1) == (64, 16)
+    assert recipe.per_process(4) == (16, 4)
     with pytest.raises(
         BeyondClsError, match=r"batch_size 64 \(at once 16\) cannot be shared by 3 processes; choose multiples of 3"
     ):
-        recipe.of_each(3)
+        recipe.per_process(3)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -243,7 +243,7 @@ class TestProtocolsWithoutSteps:
         assert metrics[1]["n_views"] == 1
 
     def test_says_when_memory_does_not_suffice(self, sets, tmp_path, monkeypatch):
-        monkeypatch.setattr("probe.passes.fits", lambda *_: False)
+        monkeypatch.setattr("probe.passes.vectors_fit", lambda *_: False)
         with pytest.raises(BeyondClsError, match="memory does not suffice for the vectors of 128 images; use a subset"):
             probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), closed=make_closed("knn")))
 

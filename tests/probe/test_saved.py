@@ -88,7 +88,7 @@ def test_a_query_that_was_held_with_one_axis(name, held, tmp_path):
     assert torch.equal(load_probe(tmp_path / "p")(features)[0], head(features)[0])
     for other in (state[parameter].view(2, 4), state[parameter].view(8, 1), state[parameter][0, 0, :4]):
         save_file({**state, parameter: other.contiguous()}, file)
-        with pytest.raises(BeyondClsError, match="no readable probe"):
+        with pytest.raises(BeyondClsError, match="not a readable probe"):
             load_probe(tmp_path / "p")
 
 
@@ -110,7 +110,7 @@ class TestBadProbe:
     def test_cut_parameters(self, keep, saved):
         file = saved.with_name("probe.v1.safetensors")
         file.write_bytes(file.read_bytes()[:keep])
-        with pytest.raises(BeyondClsError, match=r"no readable probe .*; train it again"):
+        with pytest.raises(BeyondClsError, match=r"not a readable probe .*; train it again"):
             load_probe(saved)
 
     @pytest.mark.parametrize("change", ["narrow", "missing", "extra"])
@@ -124,13 +124,13 @@ class TestBadProbe:
         else:
             state["more"] = torch.zeros(1)
         save_file(state, file)
-        with pytest.raises(BeyondClsError, match="no readable probe"):
+        with pytest.raises(BeyondClsError, match="not a readable probe"):
             load_probe(saved)
 
     @pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"format_version": 2}', "\x00\xff", "[" * 10_000, '"' * 3])
     def test_a_description_of_something_else(self, text, saved):
         saved.with_name("probe.v1.json").write_text(text, encoding="latin-1")
-        with pytest.raises(BeyondClsError, match="is no readable probe"):
+        with pytest.raises(BeyondClsError, match="is not a readable probe"):
             load_probe(saved)
 
     @pytest.mark.parametrize(
@@ -139,18 +139,18 @@ class TestBadProbe:
             ({"format_version": 99}, "format version 99, expected 2; train the probe again"),
             ({"format_version": 1}, "format version 1, expected 2; train the probe again"),
             ({"aggregator": "abmlip"}, "unknown aggregator 'abmlip'; did you mean 'abmilp'"),
-            ({"aggregator": ["abmilp"]}, "no readable probe"),
-            ({"aggregator": None}, "no readable probe"),
-            ({"aggregator": "average"}, "unknown option of aggregator 'average' 'depth'|no readable probe"),
-            ({"options": {"depth": 3}}, "no readable probe"),
+            ({"aggregator": ["abmilp"]}, "not a readable probe"),
+            ({"aggregator": None}, "not a readable probe"),
+            ({"aggregator": "average"}, "unknown option of aggregator 'average' 'depth'|not a readable probe"),
+            ({"options": {"depth": 3}}, "not a readable probe"),
             ({"options": {"dept": 2}}, "unknown option of aggregator 'abmilp' 'dept'; did you mean 'depth'"),
-            ({"options": 3}, "no readable probe"),
-            ({"normalisation": "none"}, "no readable probe"),
-            ({"final_norm": True}, "no readable probe"),
-            ({"dim": "wide"}, "no readable probe"),
-            ({"dim": -1}, "no readable probe"),
-            ({"n_classes": 4}, "no readable probe"),
-            ({"n_patches": "gone"}, "no readable probe .*'n_patches'"),
+            ({"options": 3}, "not a readable probe"),
+            ({"normalisation": "none"}, "not a readable probe"),
+            ({"final_norm": True}, "not a readable probe"),
+            ({"dim": "wide"}, "not a readable probe"),
+            ({"dim": -1}, "not a readable probe"),
+            ({"n_classes": 4}, "not a readable probe"),
+            ({"n_patches": "gone"}, "not a readable probe .*'n_patches'"),
         ],
     )
     def test_descriptions_that_cannot_be(self, changes, message, saved):
@@ -175,7 +175,9 @@ class TestAnAggregatorOfSomeonesOwn:
         stem, file, _, _ = trained
         (file.parent / "ran").unlink()
         file.write_text(OWN + "\n# changed\n")
-        with pytest.raises(BeyondClsError, match=r"someone's own, '.*mine.py:Mine', which loading does not run; if you trust"):
+        with pytest.raises(
+            BeyondClsError, match=r"custom aggregator, '.*mine.py:Mine', which loading does not run; if you trust"
+        ):
             load_probe(stem)
         assert not (file.parent / "ran").exists()
         load_probe(stem, own=f"{file}:Mine")
@@ -190,7 +192,7 @@ class TestAnAggregatorOfSomeonesOwn:
         before = moved.stat()
         moved.write_text(OWN.replace("self.score, ", "self.other, "))
         os.utime(moved, ns=(before.st_atime_ns, before.st_mtime_ns))  # an edit that neither its time nor its length tells
-        with pytest.raises(BeyondClsError, match="no readable probe"):
+        with pytest.raises(BeyondClsError, match="not a readable probe"):
             load_probe(stem, own=f"{moved}:Mine")
         with pytest.raises(BeyondClsError, match="there is no file"):
             load_probe(stem, own=f"{file}:Mine")
@@ -200,6 +202,6 @@ class TestAnAggregatorOfSomeonesOwn:
         evil = saved.with_name("evil.py")
         evil.write_text(OWN)
         edit(saved, aggregator=f"{evil}:Mine", options={})
-        with pytest.raises(BeyondClsError, match="someone's own"):
+        with pytest.raises(BeyondClsError, match="has a custom aggregator"):
             load_probe(saved)
         assert not (saved.parent / "ran").exists()

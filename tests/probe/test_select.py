@@ -105,7 +105,7 @@ def test_a_setting_with_which_a_seed_diverged_is_not_taken(sets):
 
 
 def test_no_number_to_select_by(sets):
-    with pytest.raises(BeyondClsError, match="top1 of the 16 images held out is no number"):
+    with pytest.raises(BeyondClsError, match="top1 of the 16 images held out is not a number"):
         select({"h": PLAN}, Scripted({"h": PLAN}, lambda m: float("nan"), sets), RECIPE, 0.1)
 
 

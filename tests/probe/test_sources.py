@@ -128,7 +128,7 @@ class TestJoined:
     def test_pooling_does_not_matter(self, pairs, tmp_path, monkeypatch):
         own, other = pairs[0], turned(tmp_path)
         one = result(own, other, tmp_path / "one")
-        monkeypatch.setattr("probe.passes.fits", lambda *_: False)
+        monkeypatch.setattr("probe.passes.vectors_fit", lambda *_: False)
         two = result(own, other, tmp_path / "two")
         assert one["top1"]["mean"] == pytest.approx(two["top1"]["mean"], abs=2)
         assert one["entropy"]["mean"] == pytest.approx(two["entropy"]["mean"], abs=1e-5)

@@ -37,7 +37,7 @@ def test_mean_over_heads_renormalised(name, options):
 def test_one_head_renormalised(name):
     expected = torch.tensor([[0, 0, 1, 0], [0.5, 0.5, 0, 0]], dtype=torch.float64)
     torch.testing.assert_close(weights_of(name, head=1), expected)
-    with pytest.raises(BeyondClsError, match=r"head is 3, expected 0 to 2: attention/c.* is of 3 attention heads"):
+    with pytest.raises(BeyondClsError, match=r"head is 3, expected 0 to 2: attention/c.* has 3 attention heads"):
         weights_of(name, head=3)
 
 

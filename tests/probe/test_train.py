@@ -299,7 +299,7 @@ class TestWhatCannotBeTrained:
         images = Images()
         images.tokens["patch"][[17, 23], 2, 3] = torch.nan
         with pytest.raises(
-            BeyondClsError, match=r"features 'patch' of 2 images are not finite, first of that in row 17; extract"
+            BeyondClsError, match=r"features 'patch' of 2 images are not finite, the first of them in row 17; extract"
         ):
             trained([family(GRID)], images=images)
 

@@ -15,7 +15,7 @@ from probe.grid import HeadPlan, HeadSpec
 from probe.passes import Passes
 from probe.recipe import Recipe
 from probe.run import n_epochs, probe
-from probe.timing import Timing, is_of_metrics, write_timing
+from probe.timing import Timing, matches_metrics, write_timing
 from tests.features import write_features
 from tests.probe.edited import edit
 
@@ -61,7 +61,7 @@ def again(sets, out, monkeypatch):
 
 
 def stop_where_training_begins(passes, members, *_):
-    if {member.head for member in members} - passes.kept:
+    if {member.head for member in members} - passes.kept_heads:
         raise Trained
     return []
 
@@ -100,8 +100,8 @@ def test_what_is_known_of_the_encoder_by_now_is_written_down_and_nothing_trains(
     for name, metrics in fresh.items():
         assert (out / name / "metrics.json").read_bytes() == (out.parent / "fresh" / name / "metrics.json").read_bytes()
         assert (metrics["family"], metrics["random_seed"]) == ("labels", None)
-    assert is_of_metrics(out / "cls")
-    assert not is_of_metrics(out / "abmilp")
+    assert matches_metrics(out / "cls")
+    assert not matches_metrics(out / "abmilp")
 
 
 def test_what_is_recorded_is_the_same_bytes_when_it_is_trained_again(sets, out, tmp_path):
@@ -119,7 +119,7 @@ EDITS = {
         TRAIN,
         "(loss.sum() / piece",
         "(1.01 * loss.sum() / piece",
-        "loss of step|behind the steps|right",
+        "loss of step|after the steps|right",
     ),
     "momentum is ignored": ("probe.optim.sgd", ".mul_(self.momentum)", ".mul_(0)", "how the optimiser updates"),
     "warm-up begins higher": ("probe.optim.schedule", "base * epoch / w", "base * (epoch + 0.01) / w", "learning rates of all"),
@@ -133,7 +133,7 @@ EDITS = {
         STACK,
         "MOMENTUM)",
         "MOMENTUM / 2)",
-        r"statistics behind the steps, running\.",
+        r"statistics after the steps, running\.",
     ),
     "later epochs have one order": ("probe.course", "[order, epoch]", "[order, min(epoch, 35)]", "which images epochs show"),
     "later epochs are read in another order": (
@@ -215,8 +215,8 @@ REFACTORINGS = {
     ),
     "evaluation in other batches": (
         "probe.passes",
-        "recipe.of_each(self.world_size)[1] if shuffle else recipe.at_once",
-        "recipe.of_each(self.world_size)[1] if shuffle else 7",
+        "recipe.per_process(self.world_size)[1] if shuffle else recipe.at_once",
+        "recipe.per_process(self.world_size)[1] if shuffle else 7",
     ),
     "vectors are pooled in other pieces": ("probe.pooled", "batch_size=READ_ROWS", "batch_size=READ_ROWS // 3"),
     "columns in another order of words": ("probe.results", "json.dumps(measures, indent=1)", "json.dumps(measures, indent=2)"),
@@ -238,8 +238,8 @@ def test_a_refused_head_is_trained_and_one_that_agrees_stays(sets, out, monkeypa
     edit(
         monkeypatch,
         "probe.pooling",
-        "torch.bmm(weights[some], x, out=vectors[some])",
-        "torch.bmm(weights[some], 2 * x, out=vectors[some])",
+        "torch.bmm(weights[images], x, out=vectors[images])",
+        "torch.bmm(weights[images], 2 * x, out=vectors[images])",
     )
     said = []
     written = probe(*sets, out, HEADS, say=said.append)
@@ -261,7 +261,7 @@ def test_of_a_study_with_one_head_edited_that_one_trains_as_it_would_among_all(s
     probe(*sets, tmp_path / "out", edited, say=said.append)
     told = [m.removeprefix(f"{tmp_path}/out/").split(" (")[0] for m in said if "kept," in m or "again," in m]
     assert told == [
-        "two: trained again, it is asked for otherwise",
+        "two: trained again, the request differs",
         "abmilp: kept, 12 steps of its pass agree",
         "cls: kept, 12 steps of its pass agree",
     ]
@@ -308,7 +308,7 @@ def test_what_is_asked_for_otherwise_trains_again(named, again):
     change = dict(REQUESTS[named])
     options = change.pop("options", {})
     [said] = again({"cls": replace(PLAN, **change)}, **options)
-    assert re.fullmatch(rf"cls: trained again, it is asked for otherwise \(.*\b{named}\b.*\)", said), said
+    assert re.fullmatch(rf"cls: trained again, the request differs \(.*\b{named}\b.*\)", said), said
 
 
 def test_other_features_train_again(sets, tmp_path, again):
@@ -325,7 +325,7 @@ def test_an_own_aggregator_that_was_edited_trains_again(sets, again, tmp_path, o
     probe(*sets, out, heads)
     assert "mine: kept" in again(heads)[0]
     file.write_text(file.read_text() + "# edited\n")
-    assert again(heads) == ["mine: trained again, it is asked for otherwise (head.file)"]
+    assert again(heads) == ["mine: trained again, the request differs (head.file)"]
 
 
 DAMAGES = {
@@ -415,7 +415,7 @@ class TestGrid:
     @pytest.mark.parametrize(
         ("old", "new", "words"),
         [
-            ("first = max(finished", "first = min(finished", "its passes|the members that train"),
+            ("winner = max(finished", "winner = min(finished", "its passes|the members that train"),
             ("store.labels, share, SEED", "store.labels, share, SEED + 1", "(selection|compared on)"),
         ],
     )
@@ -427,5 +427,5 @@ class TestGrid:
 
     def test_another_share_that_is_held_out(self, again):
         said = again(GRID, held_out=0.2, views=1)
-        assert "cls: trained again, it is asked for otherwise (held_out)" in said
+        assert "cls: trained again, the request differs (held_out)" in said
         assert any("abmilp: kept" in message for message in said)

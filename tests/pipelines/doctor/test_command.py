@@ -11,7 +11,7 @@ import pytest
 from pipelines import doctor
 from pipelines.doctor.command import run
 from pipelines.doctor.finding import Finding
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 from store.errors import BeyondClsError
 
 ROOT = Path(__file__).parents[3]
@@ -21,7 +21,7 @@ PROBLEM = Finding("c", "problem", "broken", "mend it")
 
 
 def tell(monkeypatch, *findings):
-    monkeypatch.setattr(doctor, "CHECKS", {f.name: (lambda here, f=f: f) for f in findings})
+    monkeypatch.setattr(doctor, "CHECKS", {f.name: (lambda machine, f=f: f) for f in findings})
 
 
 def test_lines_remedies_and_status(monkeypatch, command):
@@ -52,7 +52,7 @@ def test_json(monkeypatch, command):
 
 
 def failing(error):
-    def check(here):
+    def check(machine):
         raise error
 
     return check
@@ -68,26 +68,26 @@ def failing(error):
 )
 def test_a_check_that_fails_is_a_problem(error, found, remedy):
     for network in ((), ("x",)):
-        (finding,) = run({"x": failing(error)}, Here(), network)
+        (finding,) = run({"x": failing(error)}, Machine(), network)
         assert finding == Finding("x", "problem", found, remedy)
 
 
 def test_checks_without_a_question_have_no_line():
-    assert list(run({"x": lambda here: None, "a": lambda here: OK}, Here(), ("x",))) == [OK]
+    assert list(run({"x": lambda machine: None, "a": lambda machine: OK}, Machine(), ("x",))) == [OK]
 
 
 def test_network_is_asked_all_at_once_and_shown_in_order():
     together = threading.Barrier(2, timeout=20)  # broken, if one were asked after the other
 
     def check(name):
-        def ask(here):
+        def ask(machine):
             together.wait()
             return Finding(name, "ok", "")
 
         return ask
 
-    checks = {"a": lambda here: OK, "x": check("x"), "y": check("y")}
-    assert [f.name + f.state for f in run(checks, Here(), ("x", "y", "z"))] == ["aok", "xok", "yok"]
+    checks = {"a": lambda machine: OK, "x": check("x"), "y": check("y")}
+    assert [f.name + f.state for f in run(checks, Machine(), ("x", "y", "z"))] == ["aok", "xok", "yok"]
 
 
 def test_a_new_machine(tmp_path):
@@ -129,9 +129,9 @@ def test_a_silent_network_is_not_waited_for(tmp_path):
             "from pathlib import Path\n"
             "from pipelines.doctor import CHECKS, NETWORK, weights\n"
             "from pipelines.doctor.command import run\n"
-            "from pipelines.doctor.here import Here\n"
+            "from pipelines.doctor.machine import Machine\n"
             f"weights.SERVER = {address!r}\n"
-            "findings = list(run({n: CHECKS[n] for n in NETWORK}, Here(Path()), NETWORK))\n"
+            "findings = list(run({n: CHECKS[n] for n in NETWORK}, Machine(Path()), NETWORK))\n"
             "print([f.state for f in findings])\n"
         )
         environment = {"PYTHONPATH": str(ROOT), "HF_ENDPOINT": address, "AWS_ENDPOINT_URL": address, "HOME": str(tmp_path)}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipelines.doctor import cpu, memory
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 from tests.pipelines.doctor.said import says
 
 
@@ -40,7 +40,7 @@ def cores(monkeypatch, tmp_path):
 )
 def test_threads(cores, n, n_threads, asked, state, words):
     cores(n, n_threads, asked)
-    says(cpu.check(Here()), state, *words)
+    says(cpu.check(Machine()), state, *words)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_threads(cores, n, n_threads, asked, state, words):
 def test_onednn(cores, monkeypatch, there, state, words):
     cores(4, 4, capability="AVX512")
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: there)
-    says(cpu.check(Here()), state, words)
+    says(cpu.check(Machine()), state, words)
 
 
 V1 = "cpu/cpu.cfs_quota_us"
@@ -79,7 +79,7 @@ def test_containers_limit_cores(cores, tmp_path, file, content, n):
 def test_memory(monkeypatch, free, state, limited):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=60e9, total=64e9))
     monkeypatch.setattr("store.loading.memory.free_memory", lambda device: free)
-    finding = memory.check(Here())
+    finding = memory.check(Machine())
     assert finding.state == state
     assert ("container or scheduler" in finding.found) == limited
     assert ("--batch-size" in finding.remedy) == (state == "note")

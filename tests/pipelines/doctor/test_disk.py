@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines.doctor import disk, disk_cache
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 from tests.features import write_features
 from tests.pipelines.doctor.said import says
 
@@ -27,7 +27,7 @@ def room(monkeypatch):
 
 
 def test_here(tmp_path):
-    finding = disk.check(Here(tmp_path))
+    finding = disk.check(Machine(tmp_path))
     assert finding.found.endswith("no feature sets here yet")
     assert list(tmp_path.iterdir()) == []
 
@@ -49,7 +49,7 @@ def test_room(tmp_path, room, monkeypatch, free, total, files, taken, state, wor
     write_features(tmp_path / "features/set")
     if taken:
         monkeypatch.setattr("pipelines.store.find.nbytes_of", lambda folder: taken)
-    finding = disk.check(Here(tmp_path))
+    finding = disk.check(Machine(tmp_path))
     says(finding, state, words)
     assert bool(finding.remedy) == (state != "ok")
     assert "no feature sets" not in finding.found
@@ -60,32 +60,32 @@ def test_each_disk_is_named(tmp_path, room, monkeypatch):
     room(500e9, 1e12)
     (tmp_path / "common").mkdir()
     (tmp_path / "params.yaml").write_text("store: {root: common, cache: {folder: near, gb: 50}}")
-    here = Here(tmp_path)
-    assert disk.check(here).found.startswith("500 GB free (50%)")  # all on one
-    monkeypatch.setattr(disk, "disks", lambda here: [["features", "store.cache"], ["store.root"]])
-    assert disk.check(here).found.startswith("features, store.cache: 500 GB free (50%); store.root: 500 GB free")
-    assert disk.places(here)["store.root"] == tmp_path / "common"
-    assert disk.places(here)["store.cache"] == tmp_path / "near"
+    machine = Machine(tmp_path)
+    assert disk.check(machine).found.startswith("500 GB free (50%)")  # all on one
+    monkeypatch.setattr(disk, "disks", lambda machine: [["features", "store.cache"], ["store.root"]])
+    assert disk.check(machine).found.startswith("features, store.cache: 500 GB free (50%); store.root: 500 GB free")
+    assert disk.places(machine)["store.root"] == tmp_path / "common"
+    assert disk.places(machine)["store.cache"] == tmp_path / "near"
 
 
 def test_two_disks(tmp_path):
     if not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is one file system only")
     (tmp_path / "params.yaml").write_text("store: {root: /dev/shm/beyondcls-none}")
-    assert disk.disks(Here(tmp_path)) == [["features"], ["store.root"]]
+    assert disk.disks(Machine(tmp_path)) == [["features"], ["store.root"]]
 
 
 class TestDiskCache:
     def test_none(self, tmp_path):
-        assert disk_cache.check(Here(tmp_path)) is None
+        assert disk_cache.check(Machine(tmp_path)) is None
         (tmp_path / "params.yaml").write_text("store: {root: null, cache: {folder: near, gb: 50}}")
-        assert disk_cache.check(Here(tmp_path)) is None
+        assert disk_cache.check(Machine(tmp_path)) is None
 
     @pytest.mark.parametrize(("free", "state"), [(49.5e9, "note"), (60e9, "ok")])
     def test_room(self, tmp_path, room, free, state):
         room(free, 1e12)
         (tmp_path / "params.yaml").write_text("store: {root: 's3://bucket', cache: {folder: near, gb: 50}}")
-        finding = disk_cache.check(Here(tmp_path))
+        finding = disk_cache.check(Machine(tmp_path))
         assert finding.state == state
         assert "0 B of 50 GB" in finding.found
         assert ("store.cache.gb" in finding.remedy) == (state == "note")
@@ -95,10 +95,10 @@ class TestDiskCache:
         (tmp_path / "params.yaml").write_text("store: {root: 's3://bucket', cache: {folder: near, gb: 0.0000015}}")
         (tmp_path / "near").mkdir()
         (tmp_path / "near/file").write_bytes(bytes(600))
-        assert disk_cache.check(Here(tmp_path)).state == "ok"
+        assert disk_cache.check(Machine(tmp_path)).state == "ok"
 
     def test_not_ours(self, tmp_path, room, monkeypatch):
         room(60e9, 1e12)
         (tmp_path / "params.yaml").write_text("store: {root: 's3://bucket', cache: {folder: near, gb: 50}}")
         monkeypatch.setattr(os, "access", lambda path, mode: False)
-        assert disk_cache.check(Here(tmp_path)).state == "problem"
+        assert disk_cache.check(Machine(tmp_path)).state == "problem"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.doctor import dvc, dvc_cache, dvc_project, dvc_remote
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 from store.errors import BeyondClsError
 from tests.pipelines.doctor.said import says
 
@@ -34,10 +34,10 @@ def project(template, tmp_path):
 
 def knowing(project, **settings):
     """As if DVC had said so: asking it takes seconds."""
-    here = Here(project)
+    machine = Machine(project)
     cache = Path(settings.pop("cache_dir", project / ".dvc/cache"))
-    vars(here)["project"] = dvc_project.Project(project, cache, {n.replace("_", ".", 1): v for n, v in settings.items()})
-    return here
+    vars(machine)["project"] = dvc_project.Project(project, cache, {n.replace("_", ".", 1): v for n, v in settings.items()})
+    return machine
 
 
 def without_dvc(monkeypatch):
@@ -50,25 +50,25 @@ def without_dvc(monkeypatch):
 
 def test_project(project):
     (project / "below").mkdir()
-    finding = dvc.check(Here(project / "below"))
+    finding = dvc.check(Machine(project / "below"))
     assert finding.state == "ok"
     assert finding.found.endswith(f"project {project}")
 
 
 def test_outside_of_a_project(tmp_path):
-    says(dvc.check(Here(tmp_path)), "note", "in no DVC project", " → for `dvc repro`, go to the folder of dvc.yaml")
+    says(dvc.check(Machine(tmp_path)), "note", "in no DVC project", " → for `dvc repro`, go to the folder of dvc.yaml")
     (tmp_path / "dvc.yaml").write_text("stages: {}")
-    says(dvc.check(Here(tmp_path)), "note", " → git init && dvc init")
-    assert dvc_cache.check(Here(tmp_path)) is None
-    assert dvc_remote.check(Here(tmp_path)) is None
+    says(dvc.check(Machine(tmp_path)), "note", " → git init && dvc init")
+    assert dvc_cache.check(Machine(tmp_path)) is None
+    assert dvc_remote.check(Machine(tmp_path)) is None
 
 
 def test_not_installed(project, tmp_path, monkeypatch):
     without_dvc(monkeypatch)
-    says(dvc.check(Here(project)), "note", "`dvc repro` and its cache need it", " → pip install dvc")
-    assert "work without it" in dvc.check(Here(tmp_path)).found
-    assert dvc_cache.check(Here(project)) is None
-    assert dvc_remote.check(Here(project)) is None
+    says(dvc.check(Machine(project)), "note", "`dvc repro` and its cache need it", " → pip install dvc")
+    assert "work without it" in dvc.check(Machine(tmp_path)).found
+    assert dvc_cache.check(Machine(project)) is None
+    assert dvc_remote.check(Machine(project)) is None
     monkeypatch.setattr(shutil, "which", lambda name: "/opt/dvc")
     assert dvc_project.dvc_command() == ["/opt/dvc"]
 
@@ -84,13 +84,13 @@ def test_version(project, monkeypatch, version, state):
 def test_settings_that_cannot_be_read(project):
     (project / ".dvc/config").write_text("[cache\n")
     with pytest.raises(BeyondClsError, match=r"`dvc config --list` fails in .*mend what it says"):
-        dvc.check(Here(project))
+        dvc.check(Machine(project))
 
 
 def test_command_that_does_not_run(project, monkeypatch):
     monkeypatch.setattr(dvc_project, "dvc_command", lambda: ["/none/dvc"])
     with pytest.raises(BeyondClsError, match=r"`dvc --version` does not run: .*install DVC again"):
-        dvc.check(Here(project))
+        dvc.check(Machine(project))
 
 
 def test_files_of_the_folder_are_not_taken_for_packages(project, monkeypatch):
@@ -139,7 +139,7 @@ class TestCache:
     def test_links(self, project):
         for value in ("hardlink,symlink,copy", '"hardlink,symlink,copy"'):
             (project / ".dvc/config").write_text(f"[core]\n    no_scm = true\n[cache]\n    type = {value}\n")
-            says(dvc_cache.check(Here(project)), "ok", "cache.type hardlink,symlink,copy; hardlink works → ")
+            says(dvc_cache.check(Machine(project)), "ok", "cache.type hardlink,symlink,copy; hardlink works → ")
         assert sorted(p.name for p in project.iterdir()) == [".dvc", ".dvcignore"]  # cleaned up
 
     @pytest.mark.parametrize("case", LINKS)
@@ -177,5 +177,5 @@ class TestRemote:
     def test_password_is_masked(self, project):
         dvc_in(project, "remote", "add", "-d", "up", "https://user:hunter2@example.org/x")
         dvc_in(project, "remote", "modify", "--local", "up", "password", "hunter2")
-        finding = dvc_remote.check(Here(project))
+        finding = dvc_remote.check(Machine(project))
         assert (finding.state, finding.found) == ("ok", "up (default) https://***@example.org/x")

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from pipelines.doctor import file_system
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 from tests.pipelines.doctor.said import says
 
 
@@ -23,7 +23,7 @@ def mounted(monkeypatch):
 
 
 def test_here(tmp_path):
-    finding = file_system.check(Here(tmp_path))
+    finding = file_system.check(Machine(tmp_path))
     assert finding.state in ("ok", "note"), finding  # memory file systems may lack O_DIRECT
     assert "locks" in finding.found
     assert list(tmp_path.iterdir()) == []  # cleaned up
@@ -40,7 +40,7 @@ def refuse(number):
 def test_no_locks(tmp_path, monkeypatch, mounted, kind, hint):
     mounted(kind)
     monkeypatch.setattr(fcntl, "flock", refuse(errno.ENOSYS))
-    finding = file_system.check(Here(tmp_path))
+    finding = file_system.check(Machine(tmp_path))
     says(finding, "problem", "no file locks", "give an --out on a local disk")
     assert ("mount with -o flock" in finding.remedy) == hint
 
@@ -56,7 +56,7 @@ def test_no_locks(tmp_path, monkeypatch, mounted, kind, hint):
 )
 def test_what_does_not_work(tmp_path, monkeypatch, broken, by, state, words):
     monkeypatch.setattr(broken, by)
-    says(file_system.check(Here(tmp_path)), state, words)
+    says(file_system.check(Machine(tmp_path)), state, words)
 
 
 def test_no_direct_reads(tmp_path, monkeypatch):
@@ -64,16 +64,16 @@ def test_no_direct_reads(tmp_path, monkeypatch):
         monkeypatch.setattr(os, "O_DIRECT", 0)  # memory file systems may lack it
         with monkeypatch.context() as patch:
             patch.setattr(os, "preadv", refuse(errno.EINVAL))
-            assert "O_DIRECT cannot be read with" in file_system.check(Here(tmp_path)).found
+            assert "O_DIRECT cannot be read with" in file_system.check(Machine(tmp_path)).found
     monkeypatch.delattr(os, "O_DIRECT", raising=False)
-    says(file_system.check(Here(tmp_path)), "note", "no O_DIRECT")
+    says(file_system.check(Machine(tmp_path)), "note", "no O_DIRECT")
 
 
 @pytest.mark.parametrize(("kind", "state"), [("nfs4", "note"), ("ext4", "ok")])
 def test_locks_of_one_machine(tmp_path, monkeypatch, mounted, kind, state):
     mounted(kind, "rw,local_lock=all,hard")
     monkeypatch.setattr(file_system, "_direct", lambda scratch: "")
-    finding = file_system.check(Here(tmp_path))
+    finding = file_system.check(Machine(tmp_path))
     assert finding.state == state
     assert ("local_lock=all" in finding.found) == (state == "note")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipelines.doctor import gpu, shared_memory
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 from tests.pipelines.doctor.said import says
 
 
@@ -45,7 +45,7 @@ def machine(monkeypatch, tmp_path):
 
 def test_gpus_that_work(machine):
     machine(n=2)
-    finding = gpu.check(Here())
+    finding = gpu.check(Machine())
     assert (finding.state, finding.remedy) == ("ok", "")
     assert finding.found == "2 x NVIDIA A100, 72 GB of 80 GB free, bf16 (torch for CUDA 12.6, driver 550.54.15)"
 
@@ -74,7 +74,7 @@ MACHINES = {
 def test_each_machine_has_its_finding(machine, name):
     options, state, words = MACHINES[name]
     machine(**options)
-    says(gpu.check(Here()), state, *words)
+    says(gpu.check(Machine()), state, *words)
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,13 @@ def test_gpu_that_does_not_compute(machine, monkeypatch, said, remedy):
         raise RuntimeError(f"CUDA error: {said}\nmore")
 
     monkeypatch.setattr(torch, "ones", lambda *shape, device: SimpleNamespace(add=fail))  # memory can be had all the same
-    says(gpu.check(Here()), "problem", f"cuda:0, NVIDIA A100, does not compute: CUDA error: {said} → ", remedy)
+    says(gpu.check(Machine()), "problem", f"cuda:0, NVIDIA A100, does not compute: CUDA error: {said} → ", remedy)
 
 
 def test_hidden_gpu(machine, monkeypatch):
     machine()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    says(gpu.check(Here()), "note", "CUDA_VISIBLE_DEVICES= hides GPUs from torch → unset CUDA_VISIBLE_DEVICES")
+    says(gpu.check(Machine()), "note", "CUDA_VISIBLE_DEVICES= hides GPUs from torch → unset CUDA_VISIBLE_DEVICES")
 
 
 @pytest.mark.parametrize(("n", "nbytes", "state"), [(0, 64e6, "ok"), (1, 64e6, "ok"), (2, 64e6, "note"), (2, 8e9, "ok")])
@@ -101,7 +101,7 @@ def test_shared_memory_matters_between_gpus_only(machine, monkeypatch, tmp_path,
     machine(n=n)
     monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"total": nbytes}))
-    finding = shared_memory.check(Here())
+    finding = shared_memory.check(Machine())
     assert finding.state == state
     assert ("--shm-size" in finding.remedy) == (state == "note")
     assert ("does not matter" in finding.found) == (n < 2)
@@ -109,4 +109,4 @@ def test_shared_memory_matters_between_gpus_only(machine, monkeypatch, tmp_path,
 
 def test_no_shared_memory(monkeypatch, tmp_path):
     monkeypatch.setattr(shared_memory, "FOLDER", tmp_path / "none")
-    assert shared_memory.check(Here()) is None
+    assert shared_memory.check(Machine()) is None

@@ -3,15 +3,15 @@
 from importlib import metadata
 
 from pipelines.doctor import packages
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 from tests.pipelines.doctor.said import says
 
 
 def test_here_they_are_ours():
-    says(packages.check(Here()), "ok", "extract, pipelines, probe, store are those of beyondcls alone")
+    says(packages.check(Machine()), "ok", "extract, pipelines, probe, store are those of beyondcls alone")
 
 
 def test_another_distribution_has_one_too(monkeypatch):
     monkeypatch.setattr(metadata, "packages_distributions", lambda: {"store": ["beyondcls", "shop"], "probe": ["beyondcls"]})
-    words = "store is also of shop → install beyondcls in an environment of its own: python -m venv .venv"
-    says(packages.check(Here()), "problem", words)
+    words = "store is also of shop → install beyondcls in its own environment: python -m venv .venv"
+    says(packages.check(Machine()), "problem", words)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.doctor import parameters
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 from pipelines.params import read_params
 from store.errors import BeyondClsError
 
@@ -14,16 +14,16 @@ ROOT = Path(__file__).parents[3]
 
 def check(folder, text):
     (folder / "params.yaml").write_text(text)
-    return parameters.check(Here(folder))
+    return parameters.check(Machine(folder))
 
 
 def test_none(tmp_path):
-    finding = parameters.check(Here(tmp_path))
+    finding = parameters.check(Machine(tmp_path))
     assert (finding.state, finding.remedy) == ("ok", "")
 
 
 def test_that_of_the_repository():
-    finding = parameters.check(Here(ROOT))
+    finding = parameters.check(Machine(ROOT))
     assert (finding.state, finding.remedy) == ("ok", "")
     params = read_params(ROOT / "params.yaml")
     n_heads = sum(len(params[name]) for name in ("cls_heads", "heads", "own_heads"))
@@ -63,7 +63,7 @@ def test_section_that_nothing_reads(tmp_path):
         ("heads: {both: {aggregator: cls-average}}", "move it to own_heads"),
         ("encoders: {mae-b16: {}}\nextract: {statistics: [cls_slef]}", "unknown attention statistic 'cls_slef'"),
         ("encoders: {mae-b16: {}}\nextract: {statistics: all}", "statistics is 'all', expected a list"),
-        ("heads: {a: {}}\ncls_heads: {a: {}}", "'a' stands in heads and in another section"),
+        ("heads: {a: {}}\ncls_heads: {a: {}}", "'a' is in heads and in another section"),
         (
             "encoders: {mae-b16: {}}\nstudies: {s: {study: poolings, encoder: mea, heads: {cls: {}}}}",
             "unknown encoder of study 's'",

@@ -8,20 +8,20 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from pipelines.doctor import store_root
-from pipelines.doctor.here import Here
+from pipelines.doctor.machine import Machine
 from store import BeyondClsError
 from tests.pipelines.doctor.said import says
 
 
 def check(folder, root, **options):
     (folder / "params.yaml").write_text(f"store: {{root: '{root}'}}")
-    return store_root.check(Here(folder, **options))
+    return store_root.check(Machine(folder, **options))
 
 
 def test_none(tmp_path):
-    assert store_root.check(Here(tmp_path)) is None
+    assert store_root.check(Machine(tmp_path)) is None
     (tmp_path / "params.yaml").write_text("store: {root: null}")
-    assert store_root.check(Here(tmp_path)) is None
+    assert store_root.check(Machine(tmp_path)) is None
 
 
 class TestOfTheUser:
@@ -35,9 +35,9 @@ class TestOfTheUser:
 
     def test_counts_where_the_project_names_none(self, tmp_path, file):
         expected = f"{tmp_path}/theirs (entries: 0) can be read and written to (from {file})"
-        assert store_root.check(Here(tmp_path)).found == expected
+        assert store_root.check(Machine(tmp_path)).found == expected
         (tmp_path / "params.yaml").write_text("store: {root: null, cache: null}")
-        assert store_root.check(Here(tmp_path)).found == expected
+        assert store_root.check(Machine(tmp_path)).found == expected
 
     def test_the_project_goes_first(self, tmp_path, file):
         (tmp_path / "common").mkdir()

@@ -49,5 +49,5 @@ def test_centre_map_is_symmetric_about_the_centre():
 
 def test_patches_in_a_square():
     assert side_of(196) == 14
-    with pytest.raises(BeyondClsError, match=r"200 patches make no square grid.*expected a square number"):
+    with pytest.raises(BeyondClsError, match=r"200 patches do not form a square grid.*expected a square number"):
         side_of(200)

@@ -1,4 +1,4 @@
-"""What is checked: this machine, and the folder that the command was given in."""
+"""The subject of all checks: this machine, and the folder that the command runs in."""
 
 import contextlib
 import os
@@ -18,11 +18,12 @@ PARAMS = "params.yaml"
 
 
 @dataclass(frozen=True)
-class Here:
-    """Checks ask it what several of them need.
+class Machine:
+    """Facts that several checks need.
 
     Attributes:
-        offline: nothing is to be asked of a network.
+        folder: the folder that the command runs in.
+        offline: no check may use the network.
     """
 
     folder: Path = Path()
@@ -30,7 +31,7 @@ class Here:
 
     @property
     def features(self) -> Path:
-        """Where feature sets lie by default."""
+        """The default folder of feature sets."""
         return self.folder / "features"
 
     @cached_property
@@ -54,10 +55,10 @@ class Here:
 
     @cached_property
     def places(self) -> "Places":
-        """What params.yaml and the user's configuration say of `store`.
+        """Where params.yaml and the user's configuration (`store`) put feature sets.
 
         Raises:
-            BeyondClsError: one of them cannot be read, or says what means nothing.
+            BeyondClsError: one of them cannot be read, or has an invalid name or value.
         """
         from pipelines.places import Places
 
@@ -65,7 +66,7 @@ class Here:
 
     @property
     def store_root(self) -> str | None:
-        """Where the common feature sets of machines and projects lie. Files that cannot be read name none."""
+        """The root of feature sets that machines and projects share; None also if the files cannot be read."""
         with contextlib.suppress(BeyondClsError, OSError):
             return self.places.root
         return None
@@ -76,22 +77,22 @@ class Here:
         with contextlib.suppress(BeyondClsError, OSError):
             if self.places.root and self.places.cache:
                 folder, nbytes = self.places.cache
-                given = section(self.params or {}, "store").get("cache")
-                return self.folder / os.path.expanduser(given["folder"]) if given else folder, nbytes
+                entry = section(self.params or {}, "store").get("cache")
+                return self.folder / os.path.expanduser(entry["folder"]) if entry else folder, nbytes
         return None
 
 
 def is_address(root: str) -> bool:
-    """Whether a root is no local folder: s3://…"""
+    """Whether a root is an address (s3://…), not a local folder."""
     return "://" in root and not root.startswith("file://")
 
 
 def local_folder(root: str, folder: Path) -> Path:
-    """A root that is no address, as a path."""
+    """The path of a root that is not an address."""
     return folder / root.removeprefix("file://")
 
 
 def existing(path: Path) -> Path:
-    """The nearest folder above a path, or at it, that is there."""
+    """The nearest existing folder at or above a path."""
     path = path.resolve()
     return next(p for p in (path, *path.parents) if p.is_dir())

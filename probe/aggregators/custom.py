@@ -1,4 +1,4 @@
-"""A user's own aggregators, in any file of theirs."""
+"""Custom aggregators: classes in files of the user."""
 
 import hashlib
 import importlib.util
@@ -20,29 +20,31 @@ from store import BeyondClsError
 from store.errors import unknown
 
 
-def is_own(name: str) -> bool:
+def is_custom(name: str) -> bool:
     """Whether a name is FILE.py:CLASS."""
     return ".py:" in name
 
 
-def own_aggregator(name: str) -> type[Aggregator]:
-    """The class that `my_file.py:MyPool` names. Runs that file, once as long as it is not changed: it has to be yours.
+def custom_aggregator(name: str) -> type[Aggregator]:
+    """The class that `my_file.py:MyPool` names. Runs that file, once as long as it is unchanged: trust it before you name it.
 
     Raises:
-        BeyondClsError: no such file or class, an error in it, or a class that is no Aggregator.
+        BeyondClsError: no such file or class, an error in it, or a class that is not an Aggregator.
     """
     file, _, cls = name.rpartition(":")
     with explained(name, f"{file} cannot be imported"):
-        module = _module(_path(file), own_digest(name))
-    found = {n: v for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Aggregator) and v is not Aggregator}
-    if cls in found:
-        return found[cls]
+        module = _module(_path(file), custom_digest(name))
+    classes = {
+        n: v for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Aggregator) and v is not Aggregator
+    }
+    if cls in classes:
+        return classes[cls]
     if hasattr(module, cls):
-        raise BeyondClsError(f"{cls} in {file} is no aggregator; derive it from beyondcls.Aggregator")
-    raise BeyondClsError(unknown(f"aggregator in {file}", cls, found))
+        raise BeyondClsError(f"{cls} in {file} is not an aggregator; derive it from beyondcls.Aggregator")
+    raise BeyondClsError(unknown(f"aggregator in {file}", cls, classes))
 
 
-def own_digest(name: str) -> str:
+def custom_digest(name: str) -> str:
     """SHA-256 of the file that `my_file.py:MyPool` names.
 
     Raises:
@@ -52,11 +54,11 @@ def own_digest(name: str) -> str:
 
 
 @contextmanager
-def explained(name: str, what: str) -> Iterator[None]:
-    """Makes of an error in the file of FILE.py:CLASS a message that says where it came up.
+def explained(name: str, failure: str) -> Iterator[None]:
+    """Turn any error in the file of FILE.py:CLASS into a message with the line where it occurred.
 
     Raises:
-        BeyondClsError: whatever it was.
+        BeyondClsError: any error.
     """
     try:
         yield
@@ -67,36 +69,36 @@ def explained(name: str, what: str) -> Iterator[None]:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
         place = f" in line {lines[-1]}" if lines else ""
         reason = str(error).splitlines()[0] if str(error) else ""
-        raise BeyondClsError(f"{what}{place} ({type(error).__name__}: {reason}); mend it") from error
+        raise BeyondClsError(f"{failure}{place} ({type(error).__name__}: {reason}); mend it") from error
 
 
 @torch.no_grad()
-def check_own(name: str, aggregator: Aggregator, features: Features, n_patches: int | None) -> None:
-    """Try an own aggregator on a few images, alone and as a member of a grid.
+def check_custom(name: str, aggregator: Aggregator, features: Features, n_patches: int | None) -> None:
+    """Try a custom aggregator on a few images, alone and as a member of a grid.
 
     Args:
         features: what it reads, of B images.
         n_patches: T.
 
     Raises:
-        BeyondClsError: it fails, or returns something else than vectors [B, W] and weights [B, T] or None.
+        BeyondClsError: it fails, or returns anything other than vectors [B, W] and weights [B, T] or None.
     """
     n_images = len(next(iter(features.values())))
     with torch.random.fork_rng(devices=[]), explained(name, f"{name} fails on {', '.join(aggregator.reads)}"):
         _check_pooled(name, aggregator.eval()(features), (n_images, aggregator.width), n_patches)
     if aggregator.trainable:
-        what = f"{name} works alone, but not for several members at once (define pool_members, too)"
-        with torch.random.fork_rng(devices=[]), explained(name, what):
+        failure = f"{name} works alone, but not for several members at once (define pool_members, too)"
+        with torch.random.fork_rng(devices=[]), explained(name, failure):
             members = {parameter: torch.stack([p, p]) for parameter, p in aggregator.named_parameters()}
             pooled = aggregator.train().pool_many(members, features)
         _check_pooled(f"pool_many of {name}", pooled, (2, n_images, aggregator.width), n_patches)
 
 
 def check_made(name: str, aggregator: Aggregator) -> None:
-    """Refuse an aggregator that lacks what every one has.
+    """Refuse an aggregator without valid `reads`.
 
     Raises:
-        BeyondClsError: attributes that every aggregator has are missing or of another kind.
+        BeyondClsError: `reads` is not a sequence of kinds of features.
     """
     reads = aggregator.reads
     if not isinstance(reads, tuple | list) or not reads or not all(isinstance(kind, str) for kind in reads):
@@ -144,7 +146,7 @@ def _path(file: str) -> Path:
 
 @cache
 def _module(path: Path, digest: str) -> ModuleType:
-    """What running a file gives; `digest`: of its content."""
+    """The module that running a file gives; `digest` is that of its content, so that an edited file runs again."""
     name = f"_beyondcls_own_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}_{digest[:16]}"
     loader = _Source(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
@@ -160,7 +162,7 @@ def _module(path: Path, digest: str) -> ModuleType:
 
 
 class _Source(SourceFileLoader):
-    """Compiles the file as it is: cached bytecode counts as current after an edit in the same second of the same length."""
+    """Compiles the file itself: bytecode caches miss an edit within the same second that keeps the length."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from probe.aggregators import is_own, make_aggregator
-from probe.aggregators.own import own_aggregator
+from probe.aggregators import is_custom, make_aggregator
+from probe.aggregators.custom import custom_aggregator
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe
@@ -82,7 +82,7 @@ def test_what_cannot_be_counted_is_said(run):
         (HEAD, "import sys\nsys.exit(3)\n", r"mine.py cannot be imported in line 2 \(SystemExit: 3\); mend it"),
         # The class.
         ("class Mine(Aggregator)", "class Mien(Aggregator)", r"unknown aggregator in .*mine.py 'Mine'; did you mean 'Mien'"),
-        ("(Aggregator):", "(torch.nn.Module):", r"Mine in .*mine.py is no aggregator; derive it from beyondcls.Aggregator"),
+        ("(Aggregator):", "(torch.nn.Module):", r"Mine in .*mine.py is not an aggregator; derive it from beyondcls.Aggregator"),
         ("def __init__(self, dim, n_patches=None)", "def __init__(self)", r"was given \{\}: .*takes 1 positional argument"),
         ("n_patches=None", "width", r"was given \{\}: .*missing 1 required positional argument: 'width'"),
         (
@@ -130,24 +130,24 @@ def test_what_can_be_wrong(old, new, message, run, tmp_path):
 def test_options_are_checked(run):
     with pytest.raises(BeyondClsError, match=r"unknown option of aggregator .*Mine' 'depth'"):
         run(MINE, depth=2)
-    with pytest.raises(BeyondClsError, match=r"top_k is 2, but .*Mine' has no weights to choose by"):
+    with pytest.raises(BeyondClsError, match=r"top_k is 2, but .*Mine' has no weights to select by"):
         run(MINE, top_k=2)
 
 
 def test_names(tmp_path):
-    assert is_own("a/b.py:C")
-    assert not is_own("abmilp")
+    assert is_custom("a/b.py:C")
+    assert not is_custom("abmilp")
     with pytest.raises(BeyondClsError, match=r"there is no file '.*none.py' \(looked for .*\); expected FILE.py:CLASS"):
-        own_aggregator(f"{tmp_path}/none.py:Mine")
+        custom_aggregator(f"{tmp_path}/none.py:Mine")
 
 
 def test_the_file_is_run_once_until_it_changes(tmp_path, monkeypatch):
     file, log = tmp_path / "mine.py", tmp_path / "log"
     file.write_text(f"open({str(log)!r}, 'a').write('x')\n" + MINE)
-    one = own_aggregator(f"{file}:Mine")
-    assert own_aggregator(f"{file}:Mine") is one
+    one = custom_aggregator(f"{file}:Mine")
+    assert custom_aggregator(f"{file}:Mine") is one
     monkeypatch.chdir(tmp_path)
-    assert own_aggregator("mine.py:Mine") is one
+    assert custom_aggregator("mine.py:Mine") is one
     assert log.read_text() == "x"
     file.write_text(MINE.replace("Linear(dim, 1)", "Linear(dim, 1, bias=False)"))
     assert len(list(make_aggregator("mine.py:Mine", 8).parameters())) == 1
