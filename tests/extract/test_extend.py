@@ -22,8 +22,8 @@ SAMPLED, SAMPLED_OF_40 = 35, 32  # valid images that a check by a sample compute
 
 def shards(folder: Path) -> dict[str, tuple[int, int]]:
     """Inode and time of change of every shard."""
-    found = (f for f in sorted(folder.rglob("c/**/*")) if f.is_file())
-    return {str(f.relative_to(folder)): (f.stat().st_ino, f.stat().st_mtime_ns) for f in found}
+    files = (f for f in sorted(folder.rglob("c/**/*")) if f.is_file())
+    return {str(f.relative_to(folder)): (f.stat().st_ino, f.stat().st_mtime_ns) for f in files}
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ class TestOlder:
         for existing in ("refuse", "extend"):
             assert run(tmp_path / "f", existing=existing).spec.maps == ("centre", "cls")
         assert files(tmp_path / "f") == before
-        there = FeatureStore.open(tmp_path / "f")
-        places = {there.spec.key: there}
-        assert run(lambda key: places.get(key, tmp_path / "nowhere")) is there, "at a shared root"
+        finished = FeatureStore.open(tmp_path / "f")
+        places = {finished.spec.key: finished}
+        assert run(lambda key: places.get(key, tmp_path / "nowhere")) is finished, "at a shared root"
         with pytest.raises(StoreError, match=r"\(blocks, maps differ\); .* or add to it with --extend"):
             run(tmp_path / "f", blocks=(0, 1))
 
@@ -137,7 +137,7 @@ class TestRefused:
             run(tmp_path / "f", **other, existing="extend")
 
     def test_another_transform(self, run: Run, made: Run, tmp_path: Path) -> None:
-        """Such as that of a checkpoint of one's own, which was once taken from timm: the options that give it are named."""
+        """Such as that of a custom checkpoint, which was once taken from timm: the message has the options that give it."""
         old = Encoder("tiny", tiny_encoder().model, {}, {"mean": (0.5, 0.5, 0.5), "crop_pct": 0.9})
         new = Encoder("tiny", tiny_encoder().model, {}, {"mean": (0.485, 0.456, 0.406), "crop_pct": 0.875})
         made(tmp_path / "f", encoder=old)
@@ -157,12 +157,12 @@ class TestRefused:
         ids=["before those that are there", "fewer"],
     )
     def test_images(
-        self, there: range, asked: range, message: str, run: Run, images: ImageSet, made: Run, tmp_path: Path
+        self, stored_rows: range, requested_rows: range, message: str, run: Run, images: ImageSet, made: Run, tmp_path: Path
     ) -> None:
-        made(tmp_path / "f", images=images.part(there))
+        made(tmp_path / "f", images=images.part(stored_rows))
         before = files(tmp_path / "f")
         with pytest.raises(StoreError, match=message):
-            run(tmp_path / "f", images=images.part(asked), existing="extend")
+            run(tmp_path / "f", images=images.part(requested_rows), existing="extend")
         assert files(tmp_path / "f") == before
 
 

@@ -155,8 +155,8 @@ def one_shard_is_black(patch: Patch) -> None:
     before = ImageSet.image
 
     def image(self: ImageSet, row: int) -> Image.Image:
-        found = before(self, row)
-        return Image.new("RGB", found.size) if 32 <= row < 64 else found
+        decoded = before(self, row)
+        return Image.new("RGB", decoded.size) if 32 <= row < 64 else decoded
 
     patch.setattr(ImageSet, "image", image)
 

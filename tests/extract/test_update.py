@@ -158,7 +158,7 @@ class TestUpdate:
         notes: list[str] = []
         run(tmp_path / "f", existing="update", warn=notes.append)
         assert files(tmp_path / "f") == before
-        assert "It is extracted again; what is there gives way when that is finished" in notes[0]
+        assert "It is extracted again; what is there is replaced when that is finished" in notes[0]
         (tmp_path / "f/patch/block1/view0/c/1/0/0").write_bytes(b"cut")
         with pytest.raises(StoreError, match="has 3 bytes"):
             run(tmp_path / "f")
@@ -249,11 +249,11 @@ class TestEditedCode:
             run(tmp_path / "g", source=source, blocks=(0,))
 
     def test_stops_at_a_shared_root(self, edit: Callable[[], None], run: Run, made: Run, tmp_path: Path) -> None:
-        there = made(tmp_path / "f")
+        shared_set = made(tmp_path / "f")
         edit()
         for recompute in (False, True):
             with pytest.raises(StoreError, match=r"remove that set \(beyondcls store rm, .*others may use it"):
-                run(lambda key: there, recompute=recompute)
+                run(lambda key: shared_set, recompute=recompute)
 
     @pytest.mark.parametrize("arguments", [{}, {"existing": "update", "blocks": (0,)}])
     def test_is_extracted_again_if_that_is_wanted(

@@ -97,7 +97,7 @@ def test_each_byte_is_asked_for_once(sets: list[Path], tmp_path: Path, direct: b
 
 
 def test_epochs_are_those_of_a_local_set(sets: list[Path], tmp_path: Path) -> None:
-    """By default, too: the order does not depend on where a set lies."""
+    """By default, too: the order does not depend on where a set is."""
     cached = opened(sets[0], DiskCache(tmp_path, PLENTY))
     loaders = [
         Loader({"x": store.tokens("patch")}, store.labels, batch_size=20, placement="stream", dtype=None)
@@ -190,12 +190,12 @@ def test_a_block_that_goes_while_it_is_used(sets: list[Path], tmp_path: Path) ->
 
 
 def test_another_set_at_the_same_place(sets: list[Path], tmp_path: Path) -> None:
-    here, cache = tmp_path / "set", DiskCache(tmp_path / "cache", PLENTY)
+    folder, cache = tmp_path / "set", DiskCache(tmp_path / "cache", PLENTY)
     for path in sets:
-        shutil.rmtree(here, ignore_errors=True)
-        shutil.copytree(path, here)
-        assert same(opened(here, cache).tokens("patch").all(), expected(path))
-    moved = shutil.copytree(here, tmp_path / "moved")  # and the same set at another place
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(path, folder)
+        assert same(opened(folder, cache).tokens("patch").all(), expected(path))
+    moved = shutil.copytree(folder, tmp_path / "moved")  # and the same set at another place
     Service.reset()
     assert same(opened(moved, cache).tokens("patch").all(), expected(path))
     assert Service.nbytes() == 0
@@ -287,9 +287,9 @@ def test_a_full_disk(sets: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
 
     array = opened(sets[0], cache).tokens("patch")
     monkeypatch.setattr("store.places.cache.os.write", full)
-    with pytest.warns(RuntimeWarning, match=r"keeps nothing more \(No space left on device\); reading goes on") as said:
+    with pytest.warns(RuntimeWarning, match=r"keeps nothing more \(No space left on device\); reading goes on") as warned:
         read = [array.all() for _ in range(2)]
-    assert len(said) == 1
+    assert len(warned) == 1
     assert all(same(one, expected(sets[0])) for one in read)
     assert not list(tmp_path.glob(f"*/*{PARTIAL}"))
     assert used(tmp_path) == int((tmp_path / "used").read_text())

@@ -112,13 +112,13 @@ class Life(RuleBasedStateMachine):
             layout, shard = shards[which % len(shards)]
             if (layout.name, shard) not in hit:
                 file = self.path / layout.file(shard)
-                file.write_bytes(content := file.read_bytes())  # a file of its own
+                file.write_bytes(content := file.read_bytes())  # not a link any more
                 flip(file, at * 7 % len(content))
                 hit[layout.name, shard] = file
-        found = {(name, shard) for name, shard, problem in verify(self.path) if problem}
-        assert found == set(hit)
+        damaged = {(name, shard) for name, shard, problem in verify(self.path) if problem}
+        assert damaged == set(hit)
         base, _, skip = salvage(self.path, tiny.spec, lambda _: tiny.layouts)
-        assert set(skip) == found
+        assert set(skip) == damaged
         with tiny.begin(self.path, base, skip) as writer:
             tiny.finish(writer)
 
