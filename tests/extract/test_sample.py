@@ -124,13 +124,13 @@ def without_positions(patch: Patch) -> None:
 def other_temperature(patch: Patch) -> None:
     before = Attention.from_logits.__func__  # type: ignore[attr-defined]
     patch.setattr(
-        Attention, "of", classmethod(lambda cls, logits, *given, **named: before(cls, logits * 1.01, *given, **named))
+        Attention, "from_logits", classmethod(lambda cls, logits, *given, **named: before(cls, logits * 1.01, *given, **named))
     )
 
 
 def through_bfloat16(patch: Patch) -> None:
-    before = Units._stored
-    patch.setattr(Units, "_stored", lambda self, values, name: before(self, values.bfloat16().float(), name))
+    before = Units._to_stored
+    patch.setattr(Units, "_to_stored", lambda self, values, name: before(self, values.bfloat16().float(), name))
 
 
 def other_crops(patch: Patch) -> None:
