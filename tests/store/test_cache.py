@@ -79,12 +79,12 @@ def expected(path: Path) -> np.ndarray:
 @pytest.mark.parametrize("direct", [False, True, None])
 def test_each_byte_is_asked_for_once(sets: list[Path], tmp_path: Path, direct: bool | None) -> None:
     store = opened(sets[0], cache := DiskCache(tmp_path / "cache", PLENTY))
-    labels, wanted = store.labels, expected(sets[0])
+    labels, stored_values = store.labels, expected(sets[0])
     options: dict[str, Any] = {"block_rows": 3, "batch_size": 32, "dtype": None, "direct": direct}
     loader = Loader({"x": store.tokens("patch")}, labels, placement="stream", buffer_nbytes=1 << 18, **options)
     for epoch in range(3):
         for batch in loader.epoch(epoch):
-            assert same(batch["x"].numpy(), wanted[batch["row"].numpy()])
+            assert same(batch["x"].numpy(), stored_values[batch["row"].numpy()])
         assert Service.nbytes() == of_shards(sets[0])  # after the first epoch, not one more
     digests = used(cache.folder) - of_shards(sets[0])
     assert 0 < digests <= 5 * DIGEST_NBYTES * len(blocks(cache.folder))
@@ -92,7 +92,7 @@ def test_each_byte_is_asked_for_once(sets: list[Path], tmp_path: Path, direct: b
     generator = np.random.default_rng(0)
     for _ in range(20):
         rows = generator.integers(0, N, 9)
-        assert same(again.tokens("patch").rows(rows), wanted[rows])
+        assert same(again.tokens("patch").rows(rows), stored_values[rows])
     assert Service.nbytes() == of_shards(sets[0])
 
 
@@ -111,10 +111,10 @@ def test_a_set_larger_than_the_cache(sets: list[Path], tmp_path: Path) -> None:
     """What is kept stays; the rest is read past it, and no byte more than that."""
     bound = 8 * FILE + 5000
     store = opened(sets[0], cache := DiskCache(tmp_path, bound))
-    array, wanted, served = store.tokens("patch"), expected(sets[0]), []
+    array, stored_values, served = store.tokens("patch"), expected(sets[0]), []
     for _ in range(3):
         before = Service.nbytes()
-        assert same(array.all(), wanted)
+        assert same(array.all(), stored_values)
         served.append(Service.nbytes() - before)
         assert used(cache.folder) <= bound
     assert served[1] == served[2] <= array.nbytes - 6 * BLOCK
