@@ -25,7 +25,7 @@ def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
     if len(store) <= n and store.spec.data == images.digest_of(len(store)):
         return np.where(np.arange(n) < len(store), np.arange(n), -1)
     if DIGEST in store.arrays:
-        return _by_digest(store, images, store.spec.n_views > 1 and request.n_views > 1)
+        return _rows_by_digest(store, images, store.spec.n_views > 1 and request.n_views > 1)
     rows = {sample.id: row for row, sample in enumerate(images.samples)}
     order = [rows.get(image_id, -1) for image_id in store.ids]
     if -1 in order or images.part(order).digest != store.spec.data:
@@ -38,7 +38,7 @@ def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
     return _without_problems(store_rows, store, images)
 
 
-def _by_digest(store: FeatureStore, images: ImageSet, with_ids: bool) -> np.ndarray:
+def _rows_by_digest(store: FeatureStore, images: ImageSet, with_ids: bool) -> np.ndarray:
     digests = store.array(DIGEST).all()
     names = store.ids if with_ids else [""] * len(store)
     rows = {(name, digest.tobytes()): row for row, (name, digest) in enumerate(zip(names, digests, strict=True))}

@@ -119,7 +119,7 @@ def check_by_sample(
     names = [a.name for a in layouts if a.name in store.arrays and same_values(a, store.arrays[a.name].layout)]
     computed_names = [name for name in names if name not in ANNOTATIONS]
     tolerance = TOLERANCE[request.spec.compute_dtype]
-    sampled = _sampled(request, store, rows)
+    sampled = _rows_to_sample(request, store, rows)
     worst: dict[str, Difference] = {}
     if base_rows is None:
         worst |= {difference.array: difference for difference in _misfits(layouts, store)}
@@ -137,7 +137,7 @@ def check_by_sample(
     return SampleCheck(len(sampled), len(store), tolerance, tuple(ordered))
 
 
-def _sampled(request: Request, store: FeatureStore, rows: np.ndarray) -> np.ndarray:
+def _rows_to_sample(request: Request, store: FeatureStore, rows: np.ndarray) -> np.ndarray:
     """Rows of images to compare, evenly from each of the store's shards; ascending."""
     valid = store.valid if "images/valid" in store.arrays else np.ones(len(store), bool)
     sound = np.array([not sample.problem for sample in request.images.samples])

@@ -142,7 +142,7 @@ class Units:
         for name, values in features.items():
             # One of the two arrays of a codec with scales may be there already.
             if name in names or name + SCALE in names:
-                for end, stored in self._stored(values, name).items():
+                for end, stored in self._to_stored(values, name).items():
                     if name + end in names:
                         arrays[name + end][list(rows)] = stored
 
@@ -188,7 +188,7 @@ class Units:
             return Decoded({}, (0, 0), str(error))
         return Decoded({view: self.encoder.views.cut(image, sample.id, view) for view in views}, (image.height, image.width))
 
-    def _stored(self, values: Tensor, name: str) -> dict[str, np.ndarray]:
+    def _to_stored(self, values: Tensor, name: str) -> dict[str, np.ndarray]:
         """Values as they are stored, by the suffix of the arrays' names. Never turns a finite value into an infinite one."""
         if not values.isfinite().all():
             raise BeyondClsError(f"{self.encoder.name} gives NaN or Inf in {name}; its weights or its input are broken")

@@ -54,11 +54,11 @@ def declares(
 ) -> Callable[[F], F]:
     """Declare the facts about a statistic; see `Declared`."""
 
-    def decorated(statistic: F) -> F:
+    def decorate(statistic: F) -> F:
         statistic.__dict__["declared"] = Declared(title, unit, highest, uniform, of_cls, of_all_tokens, spatial)
         return statistic
 
-    return decorated
+    return decorate
 
 
 def declared_by(statistic: Callable[..., object]) -> Declared:

@@ -18,9 +18,9 @@ def cub(root: Path, split: str) -> ImageSet:
     """
     folder = inner_folder(root, "CUB_200_2011")
     images, labels, part, boxes = (
-        _by_id(folder / f"{name}.txt") for name in ("images", "image_class_labels", "train_test_split", "bounding_boxes")
+        _values_by_id(folder / f"{name}.txt") for name in ("images", "image_class_labels", "train_test_split", "bounding_boxes")
     )
-    classes = _by_id(folder / "classes.txt")
+    classes = _values_by_id(folder / "classes.txt")
     for name, values in (("image_class_labels", labels), ("train_test_split", part), ("bounding_boxes", boxes)):
         if differ := sorted(images.keys() ^ values.keys()):
             raise DataError(f"{folder}: image {differ[0]} is not in both of images.txt and {name}.txt; get the lists again")
@@ -38,7 +38,7 @@ def cub(root: Path, split: str) -> ImageSet:
     return ImageSet(str(root), samples, names, unlisted(folder / "images", images.values()))
 
 
-def _by_id(file: Path) -> dict[str, str]:
+def _values_by_id(file: Path) -> dict[str, str]:
     """The values after the number at the beginning of each line."""
     with parsing(file, "lines of a number and values"):
         entries = [(number, value) for number, value in (line.split(maxsplit=1) for line in lines(file))]

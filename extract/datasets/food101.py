@@ -17,7 +17,7 @@ def food101(root: Path, split: str) -> ImageSet:
         DataError: a list is missing or damaged.
     """
     folder = inner_folder(root, "food-101")
-    lists = {name: _listed(folder / "meta" / f"{name}.json") for name in SPLITS}
+    lists = {name: _paths_by_class(folder / "meta" / f"{name}.json") for name in SPLITS}
     classes = sorted(set().union(*lists.values()))
     chosen = [(name, (label,)) for kind, names in lists[split].items() for label in [classes.index(kind)] for name in names]
     samples = [listed(folder / "images", name, labels, id_=name.removesuffix(".jpg")) for name, labels in chosen]
@@ -25,7 +25,7 @@ def food101(root: Path, split: str) -> ImageSet:
     return ImageSet(str(root), samples, classes, unlisted(folder / "images", listed_names))
 
 
-def _listed(file: Path) -> dict[str, list[str]]:
+def _paths_by_class(file: Path) -> dict[str, list[str]]:
     """Paths in `images` by class."""
     with parsing(file, '{"CLASS": ["CLASS/ID", …], …}'):
         return {str(kind): [f"{name.strip()}.jpg" for name in names] for kind, names in json.loads(text(file)).items()}

@@ -16,7 +16,7 @@ def nus_wide(root: Path, split: str) -> ImageSet:
     Raises:
         DataError: a list is missing or damaged, or lists differ in length.
     """
-    lists = {name: _listed(root / "ImageList" / f"{name.title()}Imagelist.txt") for name in SPLITS}
+    lists = {name: _image_paths(root / "ImageList" / f"{name.title()}Imagelist.txt") for name in SPLITS}
     part, names = split.title(), lists[split]
     concept_list = root / "ConceptsList" / "Concepts81.txt"
     concepts = lines(concept_list if concept_list.exists() else root / "Concepts81.txt")
@@ -39,7 +39,7 @@ def nus_wide(root: Path, split: str) -> ImageSet:
     return ImageSet(str(root), samples, concepts, unlisted(folder, listed_names), multilabel=True)
 
 
-def _listed(file: Path) -> list[str]:
+def _image_paths(file: Path) -> list[str]:
     """Paths of images; the published lists are of Windows."""
     return [PureWindowsPath(line).as_posix() for line in lines(file)]
 

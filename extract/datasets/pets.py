@@ -17,7 +17,7 @@ def pets(root: Path, split: str) -> ImageSet:
         DataError: a list is missing or damaged.
     """
     folder = inner_folder(root, "oxford-iiit-pet")
-    lists = {name: _listed(folder / "annotations" / f"{name}.txt") for name in SPLITS}
+    lists = {name: _names_and_labels(folder / "annotations" / f"{name}.txt") for name in SPLITS}
     breeds = {label: name.rpartition("_")[0] for entries in lists.values() for name, label in entries}
     if sorted(breeds) != list(range(len(breeds))):
         raise DataError(f"{folder / 'annotations'}: no image is of breed {min(set(range(max(breeds))) - set(breeds)) + 1}")
@@ -25,7 +25,7 @@ def pets(root: Path, split: str) -> ImageSet:
     return ImageSet(str(root), [listed(folder / "images", f"{n}.jpg", (label,), id_=n) for n, label in lists[split]], classes)
 
 
-def _listed(file: Path) -> list[tuple[str, int]]:
+def _names_and_labels(file: Path) -> list[tuple[str, int]]:
     """Name and label, from 0, of each image."""
     with parsing(file, "lines like 'Abyssinian_100 1 1 1'"):
         entries = [(name, int(label) - 1) for name, label, *_ in (line.split() for line in lines(file))]

@@ -49,7 +49,7 @@ class RemoteFile:
         except FileNotFoundError:
             return False
         except Exception as error:
-            raise self._unread(error) from error
+            raise self._read_error(error) from error
 
     def is_dir(self) -> bool:
         """Whether it is a folder that can be listed; over HTTP, nothing is."""
@@ -67,7 +67,7 @@ class RemoteFile:
     def read_text(self) -> str:
         return bytes(self._ask("cat_file")).decode()
 
-    def reading(self, work: Callable[[IO[bytes]], T]) -> T:
+    def read_with(self, work: Callable[[IO[bytes]], T]) -> T:
         """The result of `work` on the file, read from end to end, with seeking.
 
         Raises:
@@ -79,7 +79,7 @@ class RemoteFile:
                     raise BeyondClsError(f"{self} cannot be read in parts; {IN_PARTS}")
                 return work(file)
         except Exception as error:  # each service has its own errors
-            raise self._unread(error) from error
+            raise self._read_error(error) from error
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """`nbytes` bytes from an offset on.
@@ -115,9 +115,9 @@ class RemoteFile:
         try:
             return getattr(self._fs, method)(self._path if path is None else path, **arguments)
         except Exception as error:  # each service has its own errors
-            raise self._unread(error) from error
+            raise self._read_error(error) from error
 
-    def _unread(self, error: Exception) -> BeyondClsError:
+    def _read_error(self, error: Exception) -> BeyondClsError:
         if isinstance(error, BeyondClsError):
             return error
         reason = str(error).replace(self.url, str(self)) or type(error).__name__

@@ -37,7 +37,7 @@ def index_tar(tar: Path | RemoteFile) -> tuple[list[Sample], str | None]:
         with tar.open("rb") as stream:
             groups, problem = _groups(tar, stream)
     else:
-        groups, problem = tar.reading(lambda stream: _groups(tar, stream))
+        groups, problem = tar.read_with(lambda stream: _groups(tar, stream))
     samples = [_sample(tar, key, members) for key, members in groups.items()]
     images = [sample for sample in samples if sample is not None]
     if images and isinstance(tar, RemoteFile):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from extract.encoders.pretrained import IMAGENET, MASKED, Pretrained
 from extract.encoders.published import VIT_B, VIT_L, Vit
-from extract.encoders.relative_position import NAMES, OF_ALL, OF_EACH, per_block
+from extract.encoders.relative_position import NAMES, OF_ALL, OF_EACH, with_table_per_block
 from extract.encoders.weights import drop_prefixes, unwrapped
 from store import BeyondClsError
 
@@ -30,7 +30,7 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
             f"it has `lm_head.*` without `{FROM_CLS}*`, so it is of the first BEiT, expected BEiT v2; load it under a name of "
             "your own with --model beit_base_patch16_224 or beit_large_patch16_224"
         )
-    return per_block(drop_prefixes(state, *PREDICTION))
+    return with_table_per_block(drop_prefixes(state, *PREDICTION))
 
 
 def _beitv2(model: str, file: str, vit: Vit) -> Pretrained:

@@ -128,11 +128,11 @@ class Pretrained:
         if random_seed is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(random_seed)
-                return Loaded(self.make(self.model, **arguments), self._described(arguments))
+                return Loaded(self.make(self.model, **arguments), self._architecture(arguments))
         if checkpoint is None and self.weights.startswith("timm/"):
             model = _from_timm(self.weights.removeprefix("timm/"), arguments)
-            return Loaded(model, self._described(arguments), "", cls_caution(model))
-        file = Path(checkpoint) if checkpoint is not None else self._published()
+            return Loaded(model, self._architecture(arguments), "", cls_caution(model))
+        file = Path(checkpoint) if checkpoint is not None else self._published_file()
         content = read_checkpoint(file)
         try:
             state, file_arguments = self.read(content)
@@ -143,7 +143,7 @@ class Pretrained:
         load_strictly(model, state, f"{file} (for {self.model})")
         confirmed = checkpoint is None or self.is_confirmed_by(content)
         assumed = "" if confirmed else f"no name in {file} shows how it was trained, so its name is taken at its word"
-        return Loaded(model, self._described(arguments), assumed, cls_caution(model))
+        return Loaded(model, self._architecture(arguments), assumed, cls_caution(model))
 
     def read(self, content: Mapping[str, Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
         """State dict of the model, and arguments that the content of a checkpoint determines.
@@ -165,10 +165,10 @@ class Pretrained:
         """Whether a name in the content of a checkpoint that fits shows that it comes from this training."""
         return self.signs is None or any(f".{sign}" in f".{name}" for name in names_in(content) for sign in self.signs)
 
-    def _described(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _architecture(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {"model": self.model.split(".")[0], **arguments}
 
-    def _published(self) -> Path:
+    def _published_file(self) -> Path:
         if self.weights.startswith("see "):
             raise BeyondClsError(
                 f"the weights of {self.model} cannot be fetched by a program; get them from {self.weights[4:]} "

@@ -25,7 +25,7 @@ def small_vit(model: str, **arguments: Any) -> nn.Module:
     return timm_model("vit_tiny_patch16_224", **{**ARCHITECTURE, **arguments})
 
 
-def _trained(objective: str, family: str) -> Pretrained:
+def _quickstart_vit(objective: str, family: str) -> Pretrained:
     return Pretrained(
         "quickstart-vit",
         f"{WEIGHTS}/{objective}.safetensors",
@@ -40,8 +40,8 @@ def _trained(objective: str, family: str) -> Pretrained:
 
 
 ENCODERS = {
-    "quickstart-mae": _trained("mae", MASKED),
-    "quickstart-mocov3": _trained("mocov3", JOINT),
+    "quickstart-mae": _quickstart_vit("mae", MASKED),
+    "quickstart-mocov3": _quickstart_vit("mocov3", JOINT),
     # The untrained twin. params.yaml takes it from a file: MKL's erfinv has other last bits on the CPU of another maker.
     "quickstart-random": Pretrained(
         "quickstart-vit", "random", "MIT", make=small_vit, transform=CIFAR10, seed=0, published=PUBLISHED

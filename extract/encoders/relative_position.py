@@ -22,7 +22,7 @@ NAMES = {
 OF_ALL, OF_EACH = {"table": SHARED}, {"tables": "attn.relative_position_bias_table"}
 
 
-def per_block(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def with_table_per_block(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors with a table of biases in every block, as timm's BEiT has it: one that all blocks share is repeated.
 
     Index buffers are left out. timm computes its own; the file's must be equal, or its table has another order.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from extract.encoders.pretrained import IMAGENET, LABELS, MASKED, Pretrained
 from extract.encoders.published import VIT_B
-from extract.encoders.relative_position import NAMES, OF_ALL, OF_EACH, per_block
+from extract.encoders.relative_position import NAMES, OF_ALL, OF_EACH, with_table_per_block
 from extract.encoders.weights import drop_prefixes, unwrapped
 from store import BeyondClsError
 
@@ -24,7 +24,7 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     After fine-tuning there is only the encoder, with a table in every block.
     """
     state = drop_prefixes(unwrapped(content), *DECODER)
-    return per_block({name.removeprefix(ENCODER): value for name, value in state.items()})
+    return with_table_per_block({name.removeprefix(ENCODER): value for name, value in state.items()})
 
 
 def convert_finetuned(content: Mapping[str, Any]) -> dict[str, Tensor]:

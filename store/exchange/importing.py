@@ -26,14 +26,14 @@ def import_from(exported: Exported, out: Path, progress: Progress | None = None)
         StoreError: `out` is occupied, or values are missing or not those that were exported.
     """
     store, report = exported.store, progress or (lambda n: None)
-    constants = {name: _checked(exported, name, 0, exported.constant(name)) for name in store.arrays if is_constant(name)}
+    constants = {name: _check(exported, name, 0, exported.constant(name)) for name in store.arrays if is_constant(name)}
     layouts = [array.layout for name, array in store.arrays.items() if not is_constant(name)]
     with FeatureWriter(out, store.spec, layouts, constants) as writer:
         todo = writer.missing_units()
         report((writer.n_units - len(todo)) * len(layouts))
         for unit in todo:
             rows = exported.unit(unit)
-            checked = {layout.name: _checked(exported, layout.name, unit, rows[layout.name]) for layout in layouts}
+            checked = {layout.name: _check(exported, layout.name, unit, rows[layout.name]) for layout in layouts}
             start, stop = layouts[0].rows(unit)
             writer.write_unit(unit, checked, [note for note in store.attributes["invalid"] if start <= note["row"] < stop])
             report(len(layouts))
@@ -41,7 +41,7 @@ def import_from(exported: Exported, out: Path, progress: Progress | None = None)
     return FeatureStore.open(out)
 
 
-def _checked(exported: Exported, name: str, shard: int, values: np.ndarray) -> np.ndarray:
+def _check(exported: Exported, name: str, shard: int, values: np.ndarray) -> np.ndarray:
     """`values`, if they make up the shard that was exported."""
     array = exported.store.arrays[name]
     tail = array.layout.tail(shard, *array.layout.encode(shard, values))

@@ -27,7 +27,7 @@ def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]
         except StoreError as error:
             shards.append((name, -1, str(error)))
 
-    def checked(item: tuple[str, int, str | None]) -> tuple[str, int, str | None]:
+    def check(item: tuple[str, int, str | None]) -> tuple[str, int, str | None]:
         name, shard, problem = item
         if problem is None:
             try:
@@ -36,4 +36,4 @@ def verify(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, str | None]
                 problem = str(error)
         return name, shard, problem
 
-    yield from map_parallel(checked, shards, store.place.requests)
+    yield from map_parallel(check, shards, store.place.requests)

@@ -10,7 +10,7 @@ from torch import Tensor
 Batch = dict[str, Tensor]
 
 
-def on_gpu(
+def batches_on_gpu(
     batches: Iterable[Mapping[Any, Tensor]], device: torch.device, decode: Callable[[dict[Any, Tensor]], Batch]
 ) -> Iterator[Batch]:
     """Move batches of (pinned) host tensors to `device` and decode them there."""

@@ -15,7 +15,7 @@ from store.errors import StoreError
 from store.format.array import ArrayReader
 from store.loading.buffers import Pool
 from store.loading.decode import SCALE, decode_rows, parts_of
-from store.loading.gpu import on_gpu
+from store.loading.gpu import batches_on_gpu
 from store.loading.order import Order, random_views, shuffle_quality
 from store.loading.placement import Placement, choose_placement
 from store.loading.resident import Resident
@@ -207,7 +207,7 @@ class Loader:
         stored = self._stored_batches(seed, start)
         # Features on the device are there already; all others are copied to a GPU on a separate stream.
         copied = self.device.type == "cuda" and "device" not in self.places.values()
-        batches = on_gpu(stored, self.device, self._decode) if copied else map(self._decode, stored)
+        batches = batches_on_gpu(stored, self.device, self._decode) if copied else map(self._decode, stored)
         try:
             for batch in batches:
                 self._position["batch"] += 1
@@ -229,7 +229,7 @@ class Loader:
             labels, visited = self.labels.to(home), torch.from_numpy(self.order.visited(seed)).to(home)
             view = None if view is None else view.to(home)
             for rows in visited.split(self.batch_size)[start:] if len(visited) else ():
-                yield {**self._gathered(rows, view), "label": labels[rows], "row": rows}
+                yield {**self._gather_resident(rows, view), "label": labels[rows], "row": rows}
             return
         size, skip = self.order.window_rows, start * self.batch_size
         reading = self.order.reading(seed)
@@ -241,12 +241,12 @@ class Loader:
                 for begin in range(skip % size, len(window), self.batch_size):
                     rows = torch.from_numpy(window[begin : begin + self.batch_size])
                     batch: dict[Any, Tensor] = {key: t[begin : begin + self.batch_size] for key, t in targets.items()}
-                    yield {**batch, **self._gathered(rows, view), "label": self.labels[rows], "row": rows}
+                    yield {**batch, **self._gather_resident(rows, view), "label": self.labels[rows], "row": rows}
                     del batch
                 skip = 0
                 del targets
 
-    def _gathered(self, rows: Tensor, view: Tensor | None) -> dict[Any, Tensor]:
+    def _gather_resident(self, rows: Tensor, view: Tensor | None) -> dict[Any, Tensor]:
         return {} if self._resident is None else self._resident.gather(rows, None if view is None else view[rows])
 
     def views_of(self, seed: int) -> Tensor | None:

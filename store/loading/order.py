@@ -46,10 +46,10 @@ class Order:
             rows, shard_of = rows[owner[shard_of] == self.rank], shard_of[owner[shard_of] == self.rank]
             share = max(int(counts[owner == rank].sum()) for rank in range(self.world_size))
         if self.shuffle and len(rows):
-            rows = self._by_blocks(rows, shard_of, turn, generator)
+            rows = self._shuffle_blocks(rows, shard_of, turn, generator)
         return rows if share is None or not len(rows) else np.resize(rows, share)
 
-    def _by_blocks(
+    def _shuffle_blocks(
         self, rows: np.ndarray, shard_of: np.ndarray, turn: np.ndarray, generator: np.random.Generator
     ) -> np.ndarray:
         block_of = rows // self.shard_rows * -(-self.shard_rows // self.block_rows) + rows % self.shard_rows // self.block_rows

@@ -113,7 +113,7 @@ def _fetch(arrays: Sequence[ArrayReader], staging: Path, progress: Progress) -> 
             else:
                 todo.append((array, shard))
     todo_nbytes = sum(array.layout.nbytes(shard) for array, shard in todo)
-    if todo_nbytes > (free := shutil.disk_usage(_existing(staging)).free):
+    if todo_nbytes > (free := shutil.disk_usage(_nearest_existing(staging)).free):
         raise StoreError(
             f"{todo_nbytes / 1e9:.3g} GB are to be fetched to {staging.parent}, {free / 1e9:.3g} GB are free there; free some, "
             "fetch fewer kinds with --kinds, or name another folder with --to"
@@ -163,5 +163,5 @@ def _move_in(staging: Path, folder: Path, kinds: Sequence[str]) -> None:
     shutil.rmtree(staging, ignore_errors=True)
 
 
-def _existing(folder: Path) -> Path:
+def _nearest_existing(folder: Path) -> Path:
     return next(f for f in (folder, *folder.absolute().parents) if f.exists())

@@ -26,7 +26,7 @@ class Ledger:
         self.folder, self.nbytes = folder, nbytes
         folder.mkdir(parents=True, exist_ok=True)
         with self.locked():
-            self._write(self._counted())
+            self._write(self._count_bytes())
             self.make_room(0)
 
     def reserve(self, partial: Path, nbytes: int) -> int | None:
@@ -34,11 +34,11 @@ class Ledger:
 
         Its bytes are counted from now on.
         """
-        if partial.exists() and _unlocked(partial):  # of a process that was killed
+        if partial.exists() and _is_unlocked(partial):  # of a process that was killed
             self.remove(partial)
         if partial.exists() or not self.make_room(nbytes):
             return None
-        self._write(self.used() + nbytes)
+        self._write(self.used_nbytes() + nbytes)
         descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -58,22 +58,22 @@ class Ledger:
         finally:
             os.close(descriptor)
 
-    def used(self) -> int:
+    def used_nbytes(self) -> int:
         try:
             return int((self.folder / "used").read_text())
         except (OSError, ValueError):  # after a power cut
-            return self._counted()
+            return self._count_bytes()
 
     def _write(self, nbytes: int) -> None:
         (self.folder / "used").write_text(str(nbytes))
 
-    def _counted(self) -> int:
+    def _count_bytes(self) -> int:
         """Bytes of all blocks; what killed processes left is removed."""
         total = 0
         for name in self._sets():
             for entry in list(os.scandir(self.folder / name)):
                 path = Path(entry.path)
-                if path.name.endswith(PARTIAL) and _unlocked(path):
+                if path.name.endswith(PARTIAL) and _is_unlocked(path):
                     path.unlink()
                 elif path.name != Hold.NAME:
                     total += entry.stat().st_size
@@ -90,11 +90,11 @@ class Ledger:
 
     def make_room(self, nbytes: int) -> bool:
         """Whether there is room, after sets that nobody uses are evicted."""
-        if (used := self.used()) + nbytes <= self.nbytes:
+        if (used := self.used_nbytes()) + nbytes <= self.nbytes:
             return True
         for name in self._sets():
             folder = self.folder / name
-            if not _unlocked(folder / Hold.NAME):
+            if not _is_unlocked(folder / Hold.NAME):
                 continue
             for entry in os.scandir(folder):
                 if used + nbytes <= self.nbytes:
@@ -111,7 +111,7 @@ class Ledger:
 
     def remove(self, path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
-            used, size = self.used(), path.stat().st_size
+            used, size = self.used_nbytes(), path.stat().st_size
             path.unlink()
             self._write(used - size)
 
@@ -141,7 +141,7 @@ class Hold:
                 os.utime(self._descriptor)
 
 
-def _unlocked(path: Path) -> bool:
+def _is_unlocked(path: Path) -> bool:
     """Whether no process holds a file; call it under the cache's lock, or the file could be taken meanwhile."""
     try:
         with path.open("rb") as file:

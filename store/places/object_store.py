@@ -92,7 +92,7 @@ class ObjectStore(Place):
         except FileNotFoundError:
             return {}
         except Exception as error:  # each service has its own errors
-            raise self._cannot_be_listed(error) from error
+            raise self._listing_error(error) from error
         prefix = len(self._root.lstrip("/")) + 1
         return {name.lstrip("/")[prefix:]: entry["size"] for name, entry in listed.items()}
 
@@ -103,7 +103,7 @@ class ObjectStore(Place):
         except (FileNotFoundError, PermissionError):  # some accounts may list only what is further below
             return []
         except Exception as error:  # each service has its own errors
-            raise self._cannot_be_listed(error) from error
+            raise self._listing_error(error) from error
         return sorted(name.rstrip("/").rsplit("/", 1)[-1] for name in listed)
 
     def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
@@ -121,7 +121,7 @@ class ObjectStore(Place):
                 "and give the command again: it goes on where it was"
             ) from error
 
-    def _cannot_be_listed(self, error: Exception) -> StoreError:
+    def _listing_error(self, error: Exception) -> StoreError:
         return StoreError(f"{self.url} cannot be listed: {error}; check the address, the network and your credentials")
 
 

@@ -239,14 +239,14 @@ class FeatureWriter:
     def rows_to_compute(self, unit: int, names: Sequence[str]) -> np.ndarray:
         """Rows for which `write_unit` must be given some arrays of a unit, ascending: all, or those that the base lacks."""
         rows = np.arange(*self._layout.rows(unit))
-        return rows[self._base_rows[rows] < 0] if all(self._in_base(name, unit) for name in names) else rows
+        return rows[self._base_rows[rows] < 0] if all(self._is_in_base(name, unit) for name in names) else rows
 
     def arrays_to_compute(self, unit: int) -> list[str]:
         """Arrays of a unit that must be given to `write_unit`: missing ones that the base does not have whole."""
         lacks_rows = bool((self._base_rows[slice(*self._layout.rows(unit))] < 0).any())
-        return [name for name in self.missing_arrays(unit) if lacks_rows or not self._in_base(name, unit)]
+        return [name for name in self.missing_arrays(unit) if lacks_rows or not self._is_in_base(name, unit)]
 
-    def _in_base(self, name: str, unit: int) -> bool:
+    def _is_in_base(self, name: str, unit: int) -> bool:
         """Whether the base has its rows of this shard."""
         theirs = self.base.arrays.get(name) if self.base is not None and (name, unit) not in self._skip else None
         return theirs is not None and same_values(self.layouts[name], theirs.layout)
@@ -269,7 +269,7 @@ class FeatureWriter:
         taken = theirs >= 0
 
         def write(name: str) -> dict[str, Any]:
-            if self.base is not None and taken.any() and self._in_base(name, unit):
+            if self.base is not None and taken.any() and self._is_in_base(name, unit):
                 # The base's rows, bit for bit, also where they were computed again because another array needs them.
                 layout = self.layouts[name]
                 values = aligned_zeros((len(unit_rows), *layout.shape[1:]), layout.dtype)

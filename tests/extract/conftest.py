@@ -62,27 +62,27 @@ def run(encoder: Counting, images: ImageSet) -> Run:
 @pytest.fixture(scope="session")
 def _extracted(images: ImageSet, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """The set of some options, extracted once; not to be changed."""
-    folder, made = tmp_path_factory.mktemp("extracted"), {}
+    folder, folders = tmp_path_factory.mktemp("extracted"), {}
     tiny = Encoder("tiny", tiny_encoder().model, {})
 
     def extracted(images: ImageSet = images, encoder: Encoder = tiny, **options: Any) -> Path:
         key = repr((images.digest, images.classes, encoder.weights, encoder.config, sorted(options.items())))
-        if key not in made:
-            made[key] = folder / str(len(made))
-            extract(encoder, images, made[key], **{**GIVEN, **options})
-        return made[key]
+        if key not in folders:
+            folders[key] = folder / str(len(folders))
+            extract(encoder, images, folders[key], **{**GIVEN, **options})
+        return folders[key]
 
     return extracted
 
 
 @pytest.fixture
-def made(_extracted: Callable[..., Path]) -> Run:
+def make_set(_extracted: Callable[..., Path]) -> Run:
     """A copy of what an extraction with these options gives."""
 
-    def made(out: Path, **options: Any) -> FeatureStore:
+    def make_set(out: Path, **options: Any) -> FeatureStore:
         return FeatureStore.open(shutil.copytree(_extracted(**options), out))
 
-    return made
+    return make_set
 
 
 @pytest.fixture

@@ -65,11 +65,11 @@ def test_the_same_bytes(forty: ImageSet, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_on_a_gpu(forty: ImageSet, tmp_path: Path) -> None:
     options = {"batch_size": 7, "dtype": "float32", "views": 2}
-    here = extract(tiny_encoder(), forty, tmp_path / "here", **options)  # type: ignore[arg-type]
-    there = extract(tiny_encoder(), forty, tmp_path / "there", device="cuda", **options)  # type: ignore[arg-type]
-    assert here is not None
-    assert there is not None
-    for name in here.arrays:
+    on_cpu = extract(tiny_encoder(), forty, tmp_path / "here", **options)  # type: ignore[arg-type]
+    on_gpu = extract(tiny_encoder(), forty, tmp_path / "there", device="cuda", **options)  # type: ignore[arg-type]
+    assert on_cpu is not None
+    assert on_gpu is not None
+    for name in on_cpu.arrays:
         if not name.startswith("images/"):
-            ours, theirs = (torch.from_numpy(store.array(name).all()) for store in (here, there))
+            ours, theirs = (torch.from_numpy(store.array(name).all()) for store in (on_cpu, on_gpu))
             torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-4)

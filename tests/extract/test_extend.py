@@ -22,8 +22,8 @@ SAMPLED, SAMPLED_OF_40 = 35, 32  # valid images that a check by a sample compute
 
 def shards(folder: Path) -> dict[str, tuple[int, int]]:
     """Inode and time of change of every shard."""
-    found = (f for f in sorted(folder.rglob("c/**/*")) if f.is_file())
-    return {str(f.relative_to(folder)): (f.stat().st_ino, f.stat().st_mtime_ns) for f in found}
+    files = (f for f in sorted(folder.rglob("c/**/*")) if f.is_file())
+    return {str(f.relative_to(folder)): (f.stat().st_ino, f.stat().st_mtime_ns) for f in files}
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def shards(folder: Path) -> dict[str, tuple[int, int]]:
     ids=["block", "statistics", "maps", "all"],
 )
 def test_what_is_added_is_what_would_have_been_there(
-    less: dict[str, Any], run: Run, made: Run, whole: Whole, tmp_path: Path
+    less: dict[str, Any], run: Run, make_set: Run, whole: Whole, tmp_path: Path
 ) -> None:
-    made(tmp_path / "f", **{"blocks": (0, 1), **less})
+    make_set(tmp_path / "f", **{"blocks": (0, 1), **less})
     before = shards(tmp_path / "f")
     run(tmp_path / "f", blocks=(0, 1), existing="extend")
     assert files(tmp_path / "f") == whole(blocks=(0, 1))
@@ -48,17 +48,17 @@ def test_what_is_added_is_what_would_have_been_there(
     assert not (tmp_path / ".staging").exists()
 
 
-def test_what_is_there_stays_though_it_is_not_asked_for(run: Run, made: Run, tmp_path: Path) -> None:
-    made(tmp_path / "f", blocks=(0,))
+def test_what_is_there_stays_though_it_is_not_asked_for(run: Run, make_set: Run, tmp_path: Path) -> None:
+    make_set(tmp_path / "f", blocks=(0,))
     extended = run(tmp_path / "f", blocks=(1,), statistics=(), maps=False, existing="extend")
     assert extended.spec.blocks == (0, 1)
     assert extended.spec.statistics
     assert extended.spec.maps
 
 
-def test_more_images(run: Run, encoder: Counting, images: ImageSet, made: Run, whole: Whole, tmp_path: Path) -> None:
+def test_more_images(run: Run, encoder: Counting, images: ImageSet, make_set: Run, whole: Whole, tmp_path: Path) -> None:
     """The last shard of 40 images held 8; they are kept, and only images behind them are computed."""
-    small = made(tmp_path / "f", images=images.part(range(40)))
+    small = make_set(tmp_path / "f", images=images.part(range(40)))
     tokens = small.tokens("patch").all()
     before, encoder.seen = shards(tmp_path / "f"), 0
     large = run(tmp_path / "f", existing="extend")
@@ -73,9 +73,9 @@ def test_more_images(run: Run, encoder: Counting, images: ImageSet, made: Run, w
     assert files(tmp_path / "f") == whole()
 
 
-def test_longer_ids(run: Run, made: Run, whole: Whole, tmp_path: Path) -> None:
+def test_longer_ids(run: Run, make_set: Run, whole: Whole, tmp_path: Path) -> None:
     write_tar(tmp_path / "tars" / "0.tar", samples(40))
-    made(tmp_path / "f", images=open_images(str(tmp_path / "tars")))
+    make_set(tmp_path / "f", images=open_images(str(tmp_path / "tars")))
     longer = [{**sample, "__key__": f"one-with-a-long-name-{i}"} for i, sample in enumerate(samples(3))]
     write_tar(tmp_path / "tars" / "1.tar", longer)
     images = open_images(str(tmp_path / "tars"))
@@ -84,8 +84,8 @@ def test_longer_ids(run: Run, made: Run, whole: Whole, tmp_path: Path) -> None:
     assert files(tmp_path / "f") == whole(images=images)
 
 
-def test_nothing_to_add(run: Run, encoder: Counting, made: Run, tmp_path: Path) -> None:
-    made(tmp_path / "f")
+def test_nothing_to_add(run: Run, encoder: Counting, make_set: Run, tmp_path: Path) -> None:
+    make_set(tmp_path / "f")
     before, encoder.seen = shards(tmp_path / "f"), 0
     run(tmp_path / "f", existing="extend")
     assert encoder.seen == 1 + SAMPLED, "to see the shapes, and a sample"
@@ -95,22 +95,22 @@ def test_nothing_to_add(run: Run, encoder: Counting, made: Run, tmp_path: Path) 
 class TestOlder:
     """Sets that have the last block's attention maps alone, under names that do not say the block."""
 
-    def test_have_what_is_asked_for(self, run: Run, encoder: Counting, made: Run, tmp_path: Path) -> None:
-        as_older(made(tmp_path / "new"), tmp_path / "f")
+    def test_have_what_is_asked_for(self, run: Run, encoder: Counting, make_set: Run, tmp_path: Path) -> None:
+        as_older(make_set(tmp_path / "new"), tmp_path / "f")
         before = files(tmp_path / "f")
         for existing in ("refuse", "extend"):
             assert run(tmp_path / "f", existing=existing).spec.maps == ("centre", "cls")
         assert files(tmp_path / "f") == before
-        there = FeatureStore.open(tmp_path / "f")
-        places = {there.spec.key: there}
-        assert run(lambda key: places.get(key, tmp_path / "nowhere")) is there, "at a shared root"
+        finished = FeatureStore.open(tmp_path / "f")
+        places = {finished.spec.key: finished}
+        assert run(lambda key: places.get(key, tmp_path / "nowhere")) is finished, "at a shared root"
         with pytest.raises(StoreError, match=r"\(blocks, maps differ\); .* or add to it with --extend"):
             run(tmp_path / "f", blocks=(0, 1))
 
     @pytest.mark.parametrize("block", [1, 0], ids=["last", "another"])
-    def test_get_maps_of_other_blocks(self, block: int, run: Run, made: Run, tmp_path: Path) -> None:
+    def test_get_maps_of_other_blocks(self, block: int, run: Run, make_set: Run, tmp_path: Path) -> None:
         """That of the last block stays, under its new name, also where the tokens were of another one."""
-        both = made(tmp_path / "both", blocks=(0, 1))
+        both = make_set(tmp_path / "both", blocks=(0, 1))
         as_older(both, tmp_path / "f", blocks=(block,))
         before = shards(tmp_path / "f")
         assert not (tmp_path / f"f/patch/block{1 - block}").exists()
@@ -131,16 +131,18 @@ class TestRefused:
         [({"encoder": tiny_encoder(1)}, "weights, architecture differ; give another set"), ({"dtype": "int8"}, "dtype differ")],
         ids=["encoder", "dtype"],
     )
-    def test_another_encoder_or_dtype(self, other: dict[str, Any], differ: str, run: Run, made: Run, tmp_path: Path) -> None:
-        made(tmp_path / "f")
+    def test_another_encoder_or_dtype(
+        self, other: dict[str, Any], differ: str, run: Run, make_set: Run, tmp_path: Path
+    ) -> None:
+        make_set(tmp_path / "f")
         with pytest.raises(StoreError, match=f"f cannot be extended: {differ}"):
             run(tmp_path / "f", **other, existing="extend")
 
-    def test_another_transform(self, run: Run, made: Run, tmp_path: Path) -> None:
-        """Such as that of a checkpoint of one's own, which was once taken from timm: the options that give it are named."""
+    def test_another_transform(self, run: Run, make_set: Run, tmp_path: Path) -> None:
+        """Such as that of a custom checkpoint, which was once taken from timm: the message has the options that give it."""
         old = Encoder("tiny", tiny_encoder().model, {}, {"mean": (0.5, 0.5, 0.5), "crop_pct": 0.9})
         new = Encoder("tiny", tiny_encoder().model, {}, {"mean": (0.485, 0.456, 0.406), "crop_pct": 0.875})
-        made(tmp_path / "f", encoder=old)
+        make_set(tmp_path / "f", encoder=old)
         what = re.escape("transform (mean 0.5,0.5,0.5 and 0.485,0.456,0.406; crop_pct 0.9 and 0.875) differ")
         for existing in ("extend", "refuse"):
             with pytest.raises(StoreError, match=rf"{what}.* \(--mean 0\.5,0\.5,0\.5 --crop-pct 0\.9\)"):
@@ -149,7 +151,7 @@ class TestRefused:
             run(tmp_path / "f", encoder=new, existing="repair")
 
     @pytest.mark.parametrize(
-        ("there", "asked", "message"),
+        ("stored_rows", "requested_rows", "message"),
         [
             (range(40, N), range(N), "its 30 images are not the first of the 70 in .*; new images must come after"),
             (range(N), range(40), "its 70 images are not the first of the 40"),
@@ -157,20 +159,20 @@ class TestRefused:
         ids=["before those that are there", "fewer"],
     )
     def test_images(
-        self, there: range, asked: range, message: str, run: Run, images: ImageSet, made: Run, tmp_path: Path
+        self, stored_rows: range, requested_rows: range, message: str, run: Run, images: ImageSet, make_set: Run, tmp_path: Path
     ) -> None:
-        made(tmp_path / "f", images=images.part(there))
+        make_set(tmp_path / "f", images=images.part(stored_rows))
         before = files(tmp_path / "f")
         with pytest.raises(StoreError, match=message):
-            run(tmp_path / "f", images=images.part(asked), existing="extend")
+            run(tmp_path / "f", images=images.part(requested_rows), existing="extend")
         assert files(tmp_path / "f") == before
 
 
 class TestRepair:
     @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "array", "group", "older", "all"])
-    def test_same_bytes_as_before(self, damage: str, run: Run, encoder: Counting, made: Run, tmp_path: Path) -> None:
+    def test_same_bytes_as_before(self, damage: str, run: Run, encoder: Counting, make_set: Run, tmp_path: Path) -> None:
         if damage == "older":
-            as_older(made(tmp_path / "new"), tmp_path / "f")
+            as_older(make_set(tmp_path / "new"), tmp_path / "f")
             damage = "all"
         else:
             run(tmp_path / "f")
@@ -195,8 +197,8 @@ class TestRepair:
         computed = {"flip": 31, "cut": 31, "missing": 0, "array": 0, "group": 62, "all": 68}
         assert encoder.seen == 1 + computed[damage]
 
-    def test_with_other_options(self, run: Run, made: Run, tmp_path: Path) -> None:
-        made(tmp_path / "f")
+    def test_with_other_options(self, run: Run, make_set: Run, tmp_path: Path) -> None:
+        make_set(tmp_path / "f")
         with pytest.raises(
             StoreError, match=r"but these options give .* \(blocks, maps differ\); repair it with what it was made"
         ):
@@ -212,10 +214,10 @@ class TestRepair:
         ids=["blocks", "dtype", "encoder"],
     )
     def test_options_that_do_not_fit_what_is_left(
-        self, other: dict[str, Any], message: str, run: Run, made: Run, tmp_path: Path
+        self, other: dict[str, Any], message: str, run: Run, make_set: Run, tmp_path: Path
     ) -> None:
         """The description is damaged, so nothing says what the options were; but a set is not made into another one."""
-        made(tmp_path / "f", blocks=(0, 1))
+        make_set(tmp_path / "f", blocks=(0, 1))
         file = tmp_path / "f" / "zarr.json"
         file.write_bytes(file.read_bytes().replace(b'"encoder"', b'"encodes"'))
         before = files(tmp_path / "f")
@@ -223,8 +225,8 @@ class TestRepair:
             run(tmp_path / "f", **{"blocks": (0, 1), **other, "existing": "repair"})
         assert files(tmp_path / "f") == before
 
-    def test_of_a_part(self, run: Run, made: Run, tmp_path: Path) -> None:
-        made(tmp_path / "f")
+    def test_of_a_part(self, run: Run, make_set: Run, tmp_path: Path) -> None:
+        make_set(tmp_path / "f")
         shutil.rmtree(tmp_path / "f" / "cls")
         with pytest.raises(StoreError, match="is a copy without cls/block1/view0; pull all of it first"):
             run(tmp_path / "f", existing="repair")

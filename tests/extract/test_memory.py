@@ -37,9 +37,9 @@ class Narrow(Encoder):
 def test_batches_are_halved(error: type[RuntimeError], text: str, forty: ImageSet, tmp_path: Path) -> None:
     narrow = Narrow("tiny", tiny_encoder().model, {})
     narrow.error, narrow.text = error, text
-    said: list[str] = []
-    extract(narrow, forty, tmp_path / "narrow", batch_size=32, shard_rows=32, warn=said.append)
-    assert said == [f"out of memory: going on with batches of {n}" for n in (16, 8, 4)]
+    warned: list[str] = []
+    extract(narrow, forty, tmp_path / "narrow", batch_size=32, shard_rows=32, warn=warned.append)
+    assert warned == [f"out of memory: going on with batches of {n}" for n in (16, 8, 4)]
     extract(Encoder("tiny", narrow.model, {}), forty, tmp_path / "wide", batch_size=4, shard_rows=32)
     assert files(tmp_path / "narrow") == files(tmp_path / "wide")
 

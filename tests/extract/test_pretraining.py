@@ -64,9 +64,9 @@ def test_an_encoder_is_what_its_name_its_seed_or_the_user_says(
     name: str, options: dict[str, Any], pretraining: Pretraining, weights: Path
 ) -> None:
     given = options | ({"checkpoint": weights} if "checkpoint" in options else {})
-    found = load_encoder(name, arguments={"depth": 1}, **given).pretraining
-    assert found == pretraining
-    assert found.is_untrained == (pretraining in (DRAWN, Pretraining(random_seed=3)) or UNTRAINED in pretraining.family)
+    loaded = load_encoder(name, arguments={"depth": 1}, **given).pretraining
+    assert loaded == pretraining
+    assert loaded.is_untrained == (pretraining in (DRAWN, Pretraining(random_seed=3)) or UNTRAINED in pretraining.family)
 
 
 def test_a_wrong_family_is_named_with_the_remedy() -> None:
@@ -86,7 +86,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def warned() -> list[str]:
     return []
 
 
@@ -94,13 +94,13 @@ Run = Callable[..., FeatureStore]
 
 
 @pytest.fixture
-def run(images: ImageSet, tmp_path: Path, said: list[str]) -> Run:
+def run(images: ImageSet, tmp_path: Path, warned: list[str]) -> Run:
     """Extracts what is known of an encoder by its name and its training."""
     model = tiny_encoder().model
 
     def run(pretraining: Pretraining = UNKNOWN, name: str = "mine", out: Path | None = None, **options: Any) -> FeatureStore:
         encoder = Encoder(name, model, {}, pretraining=pretraining)
-        store = extract(encoder, images, out or tmp_path / "f", warn=said.append, **options)
+        store = extract(encoder, images, out or tmp_path / "f", warn=warned.append, **options)
         assert store is not None
         return store
 
@@ -146,24 +146,24 @@ def without_pretraining(store: FeatureStore, out: Path) -> FeatureStore:
 
 
 def test_what_is_known_by_now_is_written_down_by_an_update_and_nothing_is_computed(
-    run: Run, said: list[str], monkeypatch: pytest.MonkeyPatch
+    run: Run, warned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = run()
     content, key = shards(before), before.spec.key
     stays = run(Pretraining(JOINT))
     assert stays.attributes["family"] == ""
-    assert len(said) == 1
-    assert said[0].startswith(f"{before.where} records this training of its encoder: not known, or several; now it is: joint")
-    assert said[0].endswith("It stays as it is; --update writes this down")
+    assert len(warned) == 1
+    assert warned[0].startswith(f"{before.where} records this training of its encoder: not known, or several; now it is: joint")
+    assert warned[0].endswith("It stays as it is; --update writes this down")
     monkeypatch.setattr("extract.run.Units.compute", lambda self, units: (unit for unit in units if units is None))
     after = run(Pretraining(JOINT), existing="update")
     assert after.attributes["family"] == JOINT
     assert (after.spec.key, shards(after)) == (key, content)
 
 
-def test_a_set_that_others_may_use_stays_as_it_is(run: Run, said: list[str], images: ImageSet) -> None:
+def test_a_set_that_others_may_use_stays_as_it_is(run: Run, warned: list[str], images: ImageSet) -> None:
     store = run()
     encoder = Encoder("mine", tiny_encoder().model, {}, pretraining=DRAWN)
-    assert extract(encoder, images, lambda key: store, existing="update", warn=said.append) is store
-    assert len(said) == 1
-    assert said[0].endswith("now it is: random weights, seed 0. It stays as it is, for others may use it")
+    assert extract(encoder, images, lambda key: store, existing="update", warn=warned.append) is store
+    assert len(warned) == 1
+    assert warned[0].endswith("now it is: random weights, seed 0. It stays as it is, for others may use it")

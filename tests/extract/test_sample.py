@@ -124,13 +124,13 @@ def without_positions(patch: Patch) -> None:
 def other_temperature(patch: Patch) -> None:
     before = Attention.from_logits.__func__  # type: ignore[attr-defined]
     patch.setattr(
-        Attention, "of", classmethod(lambda cls, logits, *given, **named: before(cls, logits * 1.01, *given, **named))
+        Attention, "from_logits", classmethod(lambda cls, logits, *given, **named: before(cls, logits * 1.01, *given, **named))
     )
 
 
 def through_bfloat16(patch: Patch) -> None:
-    before = Units._stored
-    patch.setattr(Units, "_stored", lambda self, values, name: before(self, values.bfloat16().float(), name))
+    before = Units._to_stored
+    patch.setattr(Units, "_to_stored", lambda self, values, name: before(self, values.bfloat16().float(), name))
 
 
 def other_crops(patch: Patch) -> None:
@@ -155,8 +155,8 @@ def one_shard_is_black(patch: Patch) -> None:
     before = ImageSet.image
 
     def image(self: ImageSet, row: int) -> Image.Image:
-        found = before(self, row)
-        return Image.new("RGB", found.size) if 32 <= row < 64 else found
+        decoded = before(self, row)
+        return Image.new("RGB", decoded.size) if 32 <= row < 64 else decoded
 
     patch.setattr(ImageSet, "image", image)
 

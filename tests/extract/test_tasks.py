@@ -1,4 +1,4 @@
-"""Several processes that write one feature set: same bytes as one, whoever is killed, however many there are."""
+"""Several processes that write one feature set: same bytes as one, with any of them killed, and any number of them."""
 
 import random
 import time
@@ -26,9 +26,9 @@ class Task:
 
     def __init__(self, tars: Path, out: Path, task: int, n: int, pauses: bool = False):
         begins, self.waits, self.goes_on = (CONTEXT.Event() for _ in range(3))
-        self._said, said = CONTEXT.Pipe(duplex=False)
+        self._outcome, outcome = CONTEXT.Pipe(duplex=False)
         held = (self.waits, self.goes_on) if pauses else None
-        self.process = start(share, tars, out, {"task_id": task, "n_tasks": n}, begins, held, said)
+        self.process = start(share, tars, out, {"task_id": task, "n_tasks": n}, begins, held, outcome)
         assert begins.wait(60)
 
     def kill(self) -> None:
@@ -38,11 +38,11 @@ class Task:
     def finished(self) -> str:
         self.process.join()
         assert self.process.exitcode == 0
-        return self._said.recv()
+        return self._outcome.recv()
 
 
 def share(
-    tars: Path, out: Path, task: dict[str, int], begins: Event, held: tuple[Event, Event] | None, said: Connection
+    tars: Path, out: Path, task: dict[str, int], begins: Event, held: tuple[Event, Event] | None, outcome: Connection
 ) -> None:
     torch.set_num_threads(1)
 
@@ -56,7 +56,7 @@ def share(
     begins.set()
     options: dict[str, Any] = {"shard_rows": 32, "batch_size": 16, "workers": 1, "views": 2, "progress": progress}
     store = extract(encoder, images, out, **task, **options)
-    said.send("done" if store is None else "published")
+    outcome.send("done" if store is None else "published")
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +80,8 @@ def whole(tars: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, byt
 
 
 def test_tasks_at_the_same_time(tars: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
-    said = [task.finished() for task in [Task(tars, tmp_path / "f", i, 3) for i in range(3)]]
-    assert "published" in said
+    outcomes = [task.finished() for task in [Task(tars, tmp_path / "f", i, 3) for i in range(3)]]
+    assert "published" in outcomes
     assert files(tmp_path / "f") == whole
     assert not (tmp_path / ".staging").exists(), "nothing is left behind"
 

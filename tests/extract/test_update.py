@@ -36,8 +36,8 @@ def computed(run: Run, encoder: Counting, monkeypatch: pytest.MonkeyPatch) -> Ca
 class TestUpdate:
     """`existing="update"`."""
 
-    def test_the_same_set_stays(self, computed: Callable[..., int], made: Run, tmp_path: Path) -> None:
-        made(tmp_path / "f")
+    def test_the_same_set_stays(self, computed: Callable[..., int], make_set: Run, tmp_path: Path) -> None:
+        make_set(tmp_path / "f")
         times = {file: file.stat().st_mtime_ns for file in (tmp_path / "f").rglob("*")}
         assert computed(tmp_path / "f") == 0
         assert {file: file.stat().st_mtime_ns for file in (tmp_path / "f").rglob("*")} == times
@@ -62,17 +62,17 @@ class TestUpdate:
         after: dict[str, Any],
         n: int,
         computed: Callable[..., int],
-        made: Run,
+        make_set: Run,
         whole: Whole,
         tmp_path: Path,
     ) -> None:
-        made(tmp_path / "f", **before)
+        make_set(tmp_path / "f", **before)
         assert computed(tmp_path / "f", **after) == n
         assert files(tmp_path / "f") == whole(**after)
         assert not (tmp_path / ".staging").exists()
 
-    def test_shards_that_are_alike_are_linked(self, run: Run, made: Run, tmp_path: Path) -> None:
-        made(tmp_path / "f", blocks=(0,))
+    def test_shards_that_are_alike_are_linked(self, run: Run, make_set: Run, tmp_path: Path) -> None:
+        make_set(tmp_path / "f", blocks=(0,))
         inode = (tmp_path / "f/patch/block0/view0/c/0/0/0").stat().st_ino
         run(tmp_path / "f", blocks=(0, 1), existing="update")
         assert (tmp_path / "f/patch/block0/view0/c/0/0/0").stat().st_ino == inode
@@ -88,9 +88,9 @@ class TestUpdate:
         ids=["another order", "a few", "invalid ones", "the first"],
     )
     def test_images_are_known_by_their_bytes(
-        self, order: list[int], n: int, run: Run, computed: Callable[..., int], images: ImageSet, made: Run, tmp_path: Path
+        self, order: list[int], n: int, run: Run, computed: Callable[..., int], images: ImageSet, make_set: Run, tmp_path: Path
     ) -> None:
-        made(tmp_path / "f")
+        make_set(tmp_path / "f")
         part = images.part(order)
         assert computed(tmp_path / "f", images=part) == n
         whole = run(tmp_path / "whole", images=part)
@@ -98,39 +98,39 @@ class TestUpdate:
         assert [note["row"] for note in whole.attributes["invalid"]] == [r for r, image in enumerate(order) if image in BAD]
 
     def test_only_new_images_are_computed(
-        self, computed: Callable[..., int], images: ImageSet, made: Run, whole: Whole, tmp_path: Path
+        self, computed: Callable[..., int], images: ImageSet, make_set: Run, whole: Whole, tmp_path: Path
     ) -> None:
-        made(tmp_path / "f", images=images.part(range(10, 50)))
+        make_set(tmp_path / "f", images=images.part(range(10, 50)))
         assert computed(tmp_path / "f") == N - 40 - 1, "10 before and 20 behind; of those that cannot be read one is new"
         assert files(tmp_path / "f") == whole()
 
     def test_new_images_and_blocks_at_once(
-        self, computed: Callable[..., int], images: ImageSet, made: Run, whole: Whole, tmp_path: Path
+        self, computed: Callable[..., int], images: ImageSet, make_set: Run, whole: Whole, tmp_path: Path
     ) -> None:
-        made(tmp_path / "f", images=images.part(range(10, 50)), blocks=(0,))
+        make_set(tmp_path / "f", images=images.part(range(10, 50)), blocks=(0,))
         computed(tmp_path / "f", blocks=(0, 1))
         assert files(tmp_path / "f") == whole(blocks=(0, 1))
 
-    def test_random_views_go_by_the_id(self, run: Run, encoder: Counting, made: Run, whole: Whole, tmp_path: Path) -> None:
+    def test_random_views_go_by_the_id(self, run: Run, encoder: Counting, make_set: Run, whole: Whole, tmp_path: Path) -> None:
         """The same bytes under another id have other crops."""
         first, second = samples(8), samples(8)
         for sample in second[4:]:
             sample["__key__"] = f"x{sample['__key__']}"
         sets = [open_images(str(write_tar(tmp_path / f"{i}.tar", content))) for i, content in enumerate((first, second))]
-        made(tmp_path / "f", images=sets[0], views=2)
+        make_set(tmp_path / "f", images=sets[0], views=2)
         encoder.seen = 0
         run(tmp_path / "f", images=sets[1], views=2, existing="update")
         assert files(tmp_path / "f") == whole(images=sets[1], views=2)
         assert encoder.seen - 1 == 2 * 4 + 2 * 4, "of the second four two views; of the first four a sample"
 
-    def test_another_encoder_takes_its_place(self, run: Run, made: Run, whole: Whole, tmp_path: Path) -> None:
-        made(tmp_path / "f")
+    def test_another_encoder_takes_its_place(self, run: Run, make_set: Run, whole: Whole, tmp_path: Path) -> None:
+        make_set(tmp_path / "f")
         other = tiny_encoder(1)
         run(tmp_path / "f", encoder=other, existing="update")
         assert files(tmp_path / "f") == whole(encoder=other)
 
-    def test_a_run_that_was_stopped_goes_on(self, run: Run, made: Run, whole: Whole, tmp_path: Path) -> None:
-        before = made(tmp_path / "f", blocks=(0,)).spec.key
+    def test_a_run_that_was_stopped_goes_on(self, run: Run, make_set: Run, whole: Whole, tmp_path: Path) -> None:
+        before = make_set(tmp_path / "f", blocks=(0,)).spec.key
 
         calls = iter(range(1000))
 
@@ -144,36 +144,36 @@ class TestUpdate:
         run(tmp_path / "f", blocks=(1,), existing="update")
         assert files(tmp_path / "f") == whole(blocks=(1,))
 
-    def test_a_copy_without_a_kind_is_completed(self, run: Run, made: Run, tmp_path: Path) -> None:
-        made(tmp_path / "f")
+    def test_a_copy_without_a_kind_is_completed(self, run: Run, make_set: Run, tmp_path: Path) -> None:
+        make_set(tmp_path / "f")
         before = files(tmp_path / "f")
         shutil.rmtree(tmp_path / "f/patch")
         run(tmp_path / "f", existing="update")
         assert files(tmp_path / "f") == before
 
-    def test_a_damaged_set_gives_way(self, run: Run, made: Run, tmp_path: Path) -> None:
-        made(tmp_path / "f")
+    def test_a_damaged_set_gives_way(self, run: Run, make_set: Run, tmp_path: Path) -> None:
+        make_set(tmp_path / "f")
         before = files(tmp_path / "f")
         (tmp_path / "f/patch/block1/view0/c/1/0/0").write_bytes(b"cut")
         notes: list[str] = []
         run(tmp_path / "f", existing="update", warn=notes.append)
         assert files(tmp_path / "f") == before
-        assert "It is extracted again; what is there gives way when that is finished" in notes[0]
+        assert "It is extracted again; what is there is replaced when that is finished" in notes[0]
         (tmp_path / "f/patch/block1/view0/c/1/0/0").write_bytes(b"cut")
         with pytest.raises(StoreError, match="has 3 bytes"):
             run(tmp_path / "f")
 
     def test_names_of_classes_are_brought_up_to_date(
-        self, computed: Callable[..., int], images: ImageSet, made: Run, whole: Whole, tmp_path: Path
+        self, computed: Callable[..., int], images: ImageSet, make_set: Run, whole: Whole, tmp_path: Path
     ) -> None:
-        made(tmp_path / "f")
+        make_set(tmp_path / "f")
         named = ImageSet(images.source, images.samples, ["a", "b", "c"])
         assert computed(tmp_path / "f", images=named) == 0
         assert FeatureStore.open(tmp_path / "f").attributes["classes"] == ["a", "b", "c"]
         assert files(tmp_path / "f") == whole(images=named)
 
-    def test_older_sets_stay_as_they_are(self, run: Run, computed: Callable[..., int], made: Run, tmp_path: Path) -> None:
-        as_older(made(tmp_path / "new"), tmp_path / "f")
+    def test_older_sets_stay_as_they_are(self, run: Run, computed: Callable[..., int], make_set: Run, tmp_path: Path) -> None:
+        as_older(make_set(tmp_path / "new"), tmp_path / "f")
         before = files(tmp_path / "f")
         assert computed(tmp_path / "f") <= 1, "another one, to see the shapes under older names"
         assert files(tmp_path / "f") == before
@@ -182,8 +182,8 @@ class TestUpdate:
         run(tmp_path / "f", existing="update")
         assert files(tmp_path / "f") == before
 
-    def test_tasks_share_it(self, run: Run, made: Run, whole: Whole, tmp_path: Path) -> None:
-        made(tmp_path / "f", blocks=(0,))
+    def test_tasks_share_it(self, run: Run, make_set: Run, whole: Whole, tmp_path: Path) -> None:
+        make_set(tmp_path / "f", blocks=(0,))
         for task in range(2):
             run(tmp_path / "f", blocks=(0, 1), existing="update", task_id=task, n_tasks=2)
         assert files(tmp_path / "f") == whole(blocks=(0, 1))
@@ -193,9 +193,9 @@ class TestSource:
     """`source`."""
 
     def test_what_it_has_is_taken_over(
-        self, computed: Callable[..., int], images: ImageSet, made: Run, whole: Whole, tmp_path: Path
+        self, computed: Callable[..., int], images: ImageSet, make_set: Run, whole: Whole, tmp_path: Path
     ) -> None:
-        source = made(tmp_path / "full", blocks=(0, 1))
+        source = make_set(tmp_path / "full", blocks=(0, 1))
         few = images.part(range(3, 60, 5))
         assert computed(tmp_path / "few", images=few, existing="refuse", source=source) == 0
         assert files(tmp_path / "few") == whole(images=few)
@@ -204,17 +204,17 @@ class TestSource:
         assert files(tmp_path / "again") == whole()
 
     def test_one_without_digests(
-        self, run: Run, computed: Callable[..., int], images: ImageSet, made: Run, whole: Whole, tmp_path: Path
+        self, run: Run, computed: Callable[..., int], images: ImageSet, make_set: Run, whole: Whole, tmp_path: Path
     ) -> None:
         """Its images must all be among those that are asked for."""
-        small = as_older(made(tmp_path / "small", images=images.part(range(60, 20, -1))), tmp_path / "older")
+        small = as_older(make_set(tmp_path / "small", images=images.part(range(60, 20, -1))), tmp_path / "older")
         computed(tmp_path / "f", existing="refuse", source=small)
         assert files(tmp_path / "f") == whole()
         with pytest.raises(StoreError, match="older has no digests of its images, as current sets have, and they are"):
             run(tmp_path / "g", images=images.part(range(30)), source=small)
 
-    def test_another_encoder(self, run: Run, made: Run, whole: Whole, tmp_path: Path) -> None:
-        source = made(tmp_path / "f", encoder=tiny_encoder(1))
+    def test_another_encoder(self, run: Run, make_set: Run, whole: Whole, tmp_path: Path) -> None:
+        source = make_set(tmp_path / "f", encoder=tiny_encoder(1))
         with pytest.raises(StoreError, match="f cannot be taken over from: weights, architecture differ"):
             run(tmp_path / "g", source=source)
         run(tmp_path / "g", older=source)
@@ -242,24 +242,24 @@ class TestEditedCode:
         assert files(tmp_path / "f") == before
         assert not (tmp_path / ".staging").exists()
 
-    def test_stops_at_a_source(self, edit: Callable[[], None], run: Run, made: Run, tmp_path: Path) -> None:
-        source = made(tmp_path / "f")
+    def test_stops_at_a_source(self, edit: Callable[[], None], run: Run, make_set: Run, tmp_path: Path) -> None:
+        source = make_set(tmp_path / "f")
         edit()
         with pytest.raises(StoreError, match="Leave out --from, and all is extracted; or undo the change"):
             run(tmp_path / "g", source=source, blocks=(0,))
 
-    def test_stops_at_a_shared_root(self, edit: Callable[[], None], run: Run, made: Run, tmp_path: Path) -> None:
-        there = made(tmp_path / "f")
+    def test_stops_at_a_shared_root(self, edit: Callable[[], None], run: Run, make_set: Run, tmp_path: Path) -> None:
+        shared_set = make_set(tmp_path / "f")
         edit()
         for recompute in (False, True):
             with pytest.raises(StoreError, match=r"remove that set \(beyondcls store rm, .*others may use it"):
-                run(lambda key: there, recompute=recompute)
+                run(lambda key: shared_set, recompute=recompute)
 
     @pytest.mark.parametrize("arguments", [{}, {"existing": "update", "blocks": (0,)}])
     def test_is_extracted_again_if_that_is_wanted(
-        self, arguments: dict[str, Any], edit: Callable[[], None], run: Run, made: Run, tmp_path: Path
+        self, arguments: dict[str, Any], edit: Callable[[], None], run: Run, make_set: Run, tmp_path: Path
     ) -> None:
-        made(tmp_path / "f")
+        make_set(tmp_path / "f")
         edit()
         notes: list[str] = []
         run(tmp_path / "f", recompute=True, warn=notes.append, **arguments)
@@ -267,21 +267,21 @@ class TestEditedCode:
         assert files(tmp_path / "f") == files(tmp_path / "whole")
         assert notes[0].endswith("it is extracted again")
 
-    def test_another_array_does_not_matter(self, edit: Callable[[], None], run: Run, made: Run, tmp_path: Path) -> None:
+    def test_another_array_does_not_matter(self, edit: Callable[[], None], run: Run, make_set: Run, tmp_path: Path) -> None:
         """The statistic is not asked for."""
-        made(tmp_path / "f", statistics=("patch_self",))
+        make_set(tmp_path / "f", statistics=("patch_self",))
         edit()
         run(tmp_path / "f", statistics=("patch_self",))
 
-    def test_one_process_recomputes(self, edit: Callable[[], None], run: Run, made: Run, tmp_path: Path) -> None:
-        made(tmp_path / "f")
+    def test_one_process_recomputes(self, edit: Callable[[], None], run: Run, make_set: Run, tmp_path: Path) -> None:
+        make_set(tmp_path / "f")
         run(tmp_path / "f", recompute=True, n_tasks=2)
         edit()
         with pytest.raises(StoreError, match=r"leave out the number of tasks; or remove it \(beyondcls store rm\), and all"):
             run(tmp_path / "f", recompute=True, n_tasks=2)
 
 
-def test_digests_of_images(images: ImageSet, made: Run, tmp_path: Path) -> None:
-    store = made(tmp_path / "f")
+def test_digests_of_images(images: ImageSet, make_set: Run, tmp_path: Path) -> None:
+    store = make_set(tmp_path / "f")
     assert np.array_equal(store.array("images/digest").all(), images.image_digests)
     assert len(np.unique(images.image_digests, axis=0)) == N

@@ -1,4 +1,4 @@
-"""An object store made of a local folder, as fsspec sees it: it counts, waits, and fails as told."""
+"""An object store made of a local folder, as fsspec sees it: it counts, waits, and fails as configured."""
 
 import threading
 import time

@@ -79,12 +79,12 @@ def expected(path: Path) -> np.ndarray:
 @pytest.mark.parametrize("direct", [False, True, None])
 def test_each_byte_is_asked_for_once(sets: list[Path], tmp_path: Path, direct: bool | None) -> None:
     store = opened(sets[0], cache := DiskCache(tmp_path / "cache", PLENTY))
-    labels, wanted = store.labels, expected(sets[0])
+    labels, stored_values = store.labels, expected(sets[0])
     options: dict[str, Any] = {"block_rows": 3, "batch_size": 32, "dtype": None, "direct": direct}
     loader = Loader({"x": store.tokens("patch")}, labels, placement="stream", buffer_nbytes=1 << 18, **options)
     for epoch in range(3):
         for batch in loader.epoch(epoch):
-            assert same(batch["x"].numpy(), wanted[batch["row"].numpy()])
+            assert same(batch["x"].numpy(), stored_values[batch["row"].numpy()])
         assert Service.nbytes() == of_shards(sets[0])  # after the first epoch, not one more
     digests = used(cache.folder) - of_shards(sets[0])
     assert 0 < digests <= 5 * DIGEST_NBYTES * len(blocks(cache.folder))
@@ -92,12 +92,12 @@ def test_each_byte_is_asked_for_once(sets: list[Path], tmp_path: Path, direct: b
     generator = np.random.default_rng(0)
     for _ in range(20):
         rows = generator.integers(0, N, 9)
-        assert same(again.tokens("patch").rows(rows), wanted[rows])
+        assert same(again.tokens("patch").rows(rows), stored_values[rows])
     assert Service.nbytes() == of_shards(sets[0])
 
 
 def test_epochs_are_those_of_a_local_set(sets: list[Path], tmp_path: Path) -> None:
-    """By default, too: the order does not depend on where a set lies."""
+    """By default, too: the order does not depend on where a set is."""
     cached = opened(sets[0], DiskCache(tmp_path, PLENTY))
     loaders = [
         Loader({"x": store.tokens("patch")}, store.labels, batch_size=20, placement="stream", dtype=None)
@@ -111,10 +111,10 @@ def test_a_set_larger_than_the_cache(sets: list[Path], tmp_path: Path) -> None:
     """What is kept stays; the rest is read past it, and no byte more than that."""
     bound = 8 * FILE + 5000
     store = opened(sets[0], cache := DiskCache(tmp_path, bound))
-    array, wanted, served = store.tokens("patch"), expected(sets[0]), []
+    array, stored_values, served = store.tokens("patch"), expected(sets[0]), []
     for _ in range(3):
         before = Service.nbytes()
-        assert same(array.all(), wanted)
+        assert same(array.all(), stored_values)
         served.append(Service.nbytes() - before)
         assert used(cache.folder) <= bound
     assert served[1] == served[2] <= array.nbytes - 6 * BLOCK
@@ -190,12 +190,12 @@ def test_a_block_that_goes_while_it_is_used(sets: list[Path], tmp_path: Path) ->
 
 
 def test_another_set_at_the_same_place(sets: list[Path], tmp_path: Path) -> None:
-    here, cache = tmp_path / "set", DiskCache(tmp_path / "cache", PLENTY)
+    folder, cache = tmp_path / "set", DiskCache(tmp_path / "cache", PLENTY)
     for path in sets:
-        shutil.rmtree(here, ignore_errors=True)
-        shutil.copytree(path, here)
-        assert same(opened(here, cache).tokens("patch").all(), expected(path))
-    moved = shutil.copytree(here, tmp_path / "moved")  # and the same set at another place
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(path, folder)
+        assert same(opened(folder, cache).tokens("patch").all(), expected(path))
+    moved = shutil.copytree(folder, tmp_path / "moved")  # and the same set at another place
     Service.reset()
     assert same(opened(moved, cache).tokens("patch").all(), expected(path))
     assert Service.nbytes() == 0
@@ -287,9 +287,9 @@ def test_a_full_disk(sets: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
 
     array = opened(sets[0], cache).tokens("patch")
     monkeypatch.setattr("store.places.cache.os.write", full)
-    with pytest.warns(RuntimeWarning, match=r"keeps nothing more \(No space left on device\); reading goes on") as said:
+    with pytest.warns(RuntimeWarning, match=r"keeps nothing more \(No space left on device\); reading goes on") as warned:
         read = [array.all() for _ in range(2)]
-    assert len(said) == 1
+    assert len(warned) == 1
     assert all(same(one, expected(sets[0])) for one in read)
     assert not list(tmp_path.glob(f"*/*{PARTIAL}"))
     assert used(tmp_path) == int((tmp_path / "used").read_text())

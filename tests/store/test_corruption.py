@@ -61,7 +61,7 @@ def _damage(generator: random.Random, sound: dict[str, bytes]) -> Damage:
         return {name: None}
     if how == 6:  # within an array, or between arrays of one shape
         folder = generator.choice(["patch/block3/view0/c/", "patch/block5/view0/c/"])
-        group = generator.sample(found := [n for n in sound if n.startswith(folder)], len(found))
+        group = generator.sample(names := [n for n in sound if n.startswith(folder)], len(names))
         one, other = group[:2] if generator.random() < 0.5 else (group[0], _twin(group[0]))
         return {one: sound[other], other: sound[one]}
     metas = [n for n in sound if n.endswith("zarr.json")]  # test_fuzz.py edits them in all ways
@@ -78,25 +78,25 @@ def _unused(name: str) -> bool:
     return name in {f"{kind}/zarr.json" for kind in ("cls", "registers", "statistics", "attention")}
 
 
-def _named(name: str, said: str) -> bool:
+def _named(name: str, message: str) -> bool:
     """Whether a message names a file; of a shard's array, the message may be about its zarr.json."""
-    return (f"one/{name}" if name != "zarr.json" else "one") in said
+    return (f"one/{name}" if name != "zarr.json" else "one") in message
 
 
 def _check_reported(path: Path, damage: Damage) -> None:
     """By `verify`, each damaged file by itself; a damaged group says so of every array below it."""
     try:
-        said = [str(problem) for _, _, problem in verify(path) if problem]
+        problem_texts = [str(problem) for _, _, problem in verify(path) if problem]
     except StoreError as error:
-        said = [str(error)] if "zarr.json" in damage else []
+        problem_texts = [str(error)] if "zarr.json" in damage else []
     for name in damage:
-        assert _unused(name) or any(_named(name, problem) for problem in said), (name, said)
-    assert said or all(_unused(name) for name in damage)
+        assert _unused(name) or any(_named(name, problem) for problem in problem_texts), (name, problem_texts)
+    assert problem_texts or all(_unused(name) for name in damage)
 
 
 def _check_read(path: Path, damage: Damage, expected: dict[str, torch.Tensor]) -> None:
     """All values are right until the damage is met; then a message names it."""
-    said = []
+    messages = []
     for read in (_rows, _loaded, _streamed):
         try:
             store = FeatureStore.open(path)
@@ -107,9 +107,9 @@ def _check_read(path: Path, damage: Damage, expected: dict[str, torch.Tensor]) -
                     if name not in ("row", "label"):
                         assert torch.equal(_bits(got), _bits(expected[name][batch["row"]])), name
         except StoreError as error:
-            said.append(str(error))
-    assert len(said) in (0, 3)
-    assert all(any(_named(name, message) for name in damage) for message in said), (said, list(damage))
+            messages.append(str(error))
+    assert len(messages) in (0, 3)
+    assert all(any(_named(name, message) for name in damage) for message in messages), (messages, list(damage))
 
 
 def _bits(values: torch.Tensor) -> torch.Tensor:

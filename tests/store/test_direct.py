@@ -1,4 +1,4 @@
-"""Files that are written past the page cache have the same bytes, whatever the lengths and addresses of their parts."""
+"""Files that are written past the page cache have the same bytes for parts of any lengths and addresses."""
 
 import errno
 import os

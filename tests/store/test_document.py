@@ -97,23 +97,23 @@ def test_what_is_in_the_encoder_key(name: str) -> None:
 
 def test_group_attributes(written: Path) -> None:
     (table,) = _tables("Group attributes")
-    found = _attributes(written)
-    assert _fields(table) == list(found)
-    assert [row["Field"] for row in table if not _fits(found[row["Field"]], row["Type"])] == []
+    stored = _attributes(written)
+    assert _fields(table) == list(stored)
+    assert [row["Field"] for row in table if not _fits(stored[row["Field"]], row["Type"])] == []
     stated = {row["Field"]: row["Meaning"] for row in table}["invalid"]
-    assert stated.endswith(", ".join(found["invalid"][0]))
+    assert stated.endswith(", ".join(stored["invalid"][0]))
 
 
 def test_array_attributes(written: Path) -> None:
     array, shard = _tables("Array attributes")[:2]
     for name in FeatureStore.open(written).arrays:
-        found = _attributes(written, name)
+        stored = _attributes(written, name)
         codec = next((a.codec for a in layouts() if a.name == name), None)
-        assert [field for field in _fields(array) if field != "codec" or codec] == list(found)
-        assert found.get("codec") == codec
-        for one in found["shards"]:
-            assert _fields(shard) == list(one)
-            assert [row["Field"] for row in shard if not _fits(one[row["Field"]], row["Type"])] == []
+        assert [field for field in _fields(array) if field != "codec" or codec] == list(stored)
+        assert stored.get("codec") == codec
+        for record in stored["shards"]:
+            assert _fields(shard) == list(record)
+            assert [row["Field"] for row in shard if not _fits(record[row["Field"]], row["Type"])] == []
 
 
 def test_names_and_shapes(written: Path) -> None:
@@ -122,18 +122,18 @@ def test_names_and_shapes(written: Path) -> None:
     store = FeatureStore.open(written)
     n, t, d = store.tokens("patch").shape
     sizes = {"N": n, "T": t, "D": d, "W": 9, "R": 2, "L": 6, "H": 2, "2": 2, "16": 16}
-    found = set()
+    named_arrays = set()
     for row in table:
         pattern = row["Array"].replace("{B}", r"\d+").replace("{V}", r"\d+").replace("{NAME}", r"\w+")
         names = [name for name in store.arrays if re.fullmatch(pattern, name)]
         assert names, row
-        found |= set(names)
+        named_arrays |= set(names)
         for array in (store.array(name) for name in names):
             assert array.shape == tuple(sizes[s] for s in row["Shape"].split(", "))
             assert array.dtype == (store.spec.dtype if row["dtype"] in ("tokens", "vectors", "maps") else row["dtype"])
             meta = json.loads((written / array.name / "zarr.json").read_text())
             assert meta["dimension_names"] == row["Dimensions"].split(", ")
-    assert found == set(store.arrays)
+    assert named_arrays == set(store.arrays)
     assert list(dict.fromkeys(row["Array"].split("/")[0] for row in table)) == list(KINDS)
     assert all((written / group / "zarr.json").read_bytes() == GROUP for group in groups_of(list(store.arrays)))
     assert set(KINDS) < set(groups_of(list(store.arrays)))
@@ -174,8 +174,8 @@ def test_extraction_names_dimensions_and_dtypes_as_the_table() -> None:
 
 
 def test_families_are_those_of_the_code() -> None:
-    (said,) = re.findall(r"^- `family`, a string: (.*?)[;.]", TEXT, flags=re.M | re.S)
-    assert tuple(re.findall("`(.*?)`", said.replace("\n  ", " "))) == FAMILIES
+    (families,) = re.findall(r"^- `family`, a string: (.*?)[;.]", TEXT, flags=re.M | re.S)
+    assert tuple(re.findall("`(.*?)`", families.replace("\n  ", " "))) == FAMILIES
 
 
 def test_extraction_gives_the_other_attributes() -> None:
@@ -234,15 +234,15 @@ def test_receipt(written: Path) -> None:
     assert file["digest"] == xxhash.xxh3_128_hexdigest((written / "zarr.json").read_bytes())
     assert set(file["arrays"]) == set(store.arrays)
     named = re.findall(r"\b(nbytes|xxh3_128)\b", {row["Field"]: row["Meaning"] for row in of_array}["shards"])
-    for name, found in file["arrays"].items():
+    for name, entry in file["arrays"].items():
         assert _fields(of_array) == [f.name for f in fields(ArrayReceipt)]
-        assert set(_fields(of_array)) == set(found)
-        assert [row["Field"] for row in of_array if not _fits(found[row["Field"]], row["Type"])] == []
+        assert set(_fields(of_array)) == set(entry)
+        assert [row["Field"] for row in of_array if not _fits(entry[row["Field"]], row["Type"])] == []
         meta = json.loads((written / name / "zarr.json").read_text())
-        assert found["shape"] == meta["shape"]
-        assert found["dtype"] == meta["attributes"][ATTRIBUTE].get("codec", meta["data_type"])
-        assert found["shards"] == [{n: shard[n] for n in named} for shard in meta["attributes"][ATTRIBUTE]["shards"]]
-        assert found["nbytes"] == sum(
+        assert entry["shape"] == meta["shape"]
+        assert entry["dtype"] == meta["attributes"][ATTRIBUTE].get("codec", meta["data_type"])
+        assert entry["shards"] == [{n: shard[n] for n in named} for shard in meta["attributes"][ATTRIBUTE]["shards"]]
+        assert entry["nbytes"] == sum(
             f.stat().st_size for f in (written / name).rglob("*") if f.is_file() and f.name != "zarr.json"
         )
     canonical = json.dumps(file, sort_keys=True, separators=(",", ":")).encode() + b"\n"
@@ -274,7 +274,7 @@ def test_where_copies_lie() -> None:
 
 
 def _arithmetic(n: int, s: int, c: int, b: int, i: int, q: int) -> dict[str, Any]:
-    """The table of index arithmetic, evaluated as it stands."""
+    """The table of index arithmetic, evaluated as it is."""
     (table,) = _tables("Index arithmetic")
     formulas = {row["Quantity"]: row["Value"] for row in table}
     names: dict[str, Any] = {"N": n, "S": s, "C": c, "b": b, "i": i, "q": q, "min": min}

@@ -60,9 +60,9 @@ class TestWhatOthersRead:
                 values = file[name]
                 assert same(values[:], array.stored(np.arange(len(values))))
                 assert (values.chunks, values.compression) == ((min(32, len(values)), *values.shape[1:]), None)
-                said = json.loads(values.attrs["beyondcls"])
-                assert (said["codec"], said["shard_rows"]) == (array.layout.codec, array.layout.shard_rows)
-                assert said["dimension_names"] == list(array.layout.dimensions)
+                description = json.loads(values.attrs["beyondcls"])
+                assert (description["codec"], description["shard_rows"]) == (array.layout.codec, array.layout.shard_rows)
+                assert description["dimension_names"] == list(array.layout.dimensions)
             assert json.loads(file.attrs["beyondcls"])["group"] == store.attributes
 
     def test_npy(self, store, ready) -> None:

@@ -46,7 +46,7 @@ def test_space_runs_out_at_any_call(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("store.format.layout.KINDS", ("images", "patch"))
     expected = TINY.expected(tmp_path / "expected")
     for n in range(0, 1000, 3):
-        path, written, limited, said = tmp_path / str(n) / "one", 0, Limited(call, n, code), ""
+        path, written, limited, message = tmp_path / str(n) / "one", 0, Limited(call, n, code), ""
         with monkeypatch.context() as patch:
             patch.setattr(os, call, limited)
             try:
@@ -56,12 +56,12 @@ def test_space_runs_out_at_any_call(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                         written += 1
                     writer.finish(ATTRIBUTES)
             except StoreError as error:
-                said = str(error)
-        if said and "lock cannot be made" not in said:
-            found = re.search(MESSAGE, said)
-            assert found is not None, said
+                message = str(error)
+        if message and "lock cannot be made" not in message:
+            counts = re.search(MESSAGE, message)
+            assert counts is not None, message
             missing = sum(a.nbytes(unit) for a in TINY.layouts for unit in range(written, 3))
-            assert (int(found[1]), float(found[2])) == (written, pytest.approx(missing / 1e9, rel=1e-2))
+            assert (int(counts[1]), float(counts[2])) == (written, pytest.approx(missing / 1e9, rel=1e-2))
         assert not _halves(path.parent)
         if not limited.refused:
             assert files(path) == expected
@@ -118,9 +118,9 @@ def test_a_limit_of_the_system(tmp_path: Path, limit: int) -> None:
     """Files of more than so many bytes cannot be written: the journal's first line, or the widest shard."""
     receiver, sender = CONTEXT.Pipe()
     assert status(make_with_a_limit, tmp_path / "one", limit, sender) == 0
-    said = receiver.recv()
-    assert "no space left while writing" in said
-    assert "0 of 3 units are safe" in said
+    message = receiver.recv()
+    assert "no space left while writing" in message
+    assert "0 of 3 units are safe" in message
     assert not (tmp_path / "one").exists()
     assert not _halves(tmp_path)
     TINY.make(tmp_path / "one")

@@ -1,4 +1,4 @@
-"""Whatever metadata and journals say: a StoreError or the right rows, and no file outside the folder."""
+"""With any metadata and journals: a StoreError or the right rows, and no file outside the folder."""
 
 import copy
 import json

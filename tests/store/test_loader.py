@@ -197,7 +197,7 @@ def test_values_as_they_are_stored(written: Path, contents: dict[str, np.ndarray
         assert batch["images/id"].dtype == torch.uint8
 
 
-# -- where an epoch stands ---------------------------------------------------------------------------------------------
+# -- position in an epoch ----------------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -311,8 +311,8 @@ def test_the_number_of_threads_does_not_matter(written: Path) -> None:
     expected = None
     for options in ({"threads": 1}, {"threads": 7}, {"direct": True}, {"direct": False}, {"direct": None}):
         batches = list(_loader(written, "stream", batch_size=10, buffer_nbytes=5000, **options).epoch(4))
-        found = [(b["row"].tolist(), b["patch"].numpy().tobytes()) for b in batches]
-        assert found == (expected := expected or found)
+        epoch = [(b["row"].tolist(), b["patch"].numpy().tobytes()) for b in batches]
+        assert epoch == (expected := expected or epoch)
 
 
 @pytest.mark.parametrize("direct", [True, False, None])
@@ -365,9 +365,11 @@ def test_no_array() -> None:
         Loader({}, np.arange(3))
 
 
-@pytest.mark.parametrize(("options", "said"), [({"batch_size": 0}, "batch_size is 0"), ({"rows": [N]}, f"rows {N} to {N} are")])
-def test_what_does_not_fit(written: Path, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(StoreError, match=said):
+@pytest.mark.parametrize(
+    ("options", "message"), [({"batch_size": 0}, "batch_size is 0"), ({"rows": [N]}, f"rows {N} to {N} are")]
+)
+def test_what_does_not_fit(written: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(StoreError, match=message):
         _loader(written, "memory", **{"rows": None, **options})
 
 

@@ -26,7 +26,7 @@ def hold(path: Path, held: Event) -> None:
 
 
 def race(folder: Path, n_held: Any) -> None:
-    """Take it again and again; whoever has it makes a file that nobody else may have made."""
+    """Take it again and again; its holder makes a file that no other process may have made."""
     while not (folder / "go").exists():
         pass
     for _ in range(400):
@@ -46,15 +46,15 @@ def test_a_second_one_is_refused(tmp_path: Path) -> None:
     held = Lock(tmp_path / "lock", "features/one")
     with pytest.raises(StoreError) as caught:
         Lock(tmp_path / "lock", "features/one")
-    said = str(caught.value)
-    assert f"features/one is being written by process {os.getpid()} on {socket.gethostname()!r}; wait" in said
+    message = str(caught.value)
+    assert f"features/one is being written by process {os.getpid()} on {socket.gethostname()!r}; wait" in message
     held.release()
     assert not (tmp_path / "lock").exists()
     Lock(tmp_path / "lock", "features/one").release()
 
 
 def test_release_twice(tmp_path: Path) -> None:
-    """The second must not take the lock of whoever came between."""
+    """The second must not take the lock of a process that came in between."""
     first = Lock(tmp_path / "lock", "one")
     first.release()
     second = Lock(tmp_path / "lock", "one")
@@ -115,7 +115,7 @@ def test_the_folder_vanishes_on_the_way(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_file_vanishes_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last owner removed it after we had opened it: what we hold then is no lock on anything."""
+    """Its last owner removed it after we had opened it: what we hold then locks nothing."""
     path, flock, left = tmp_path / "lock", fcntl.flock, [3]
 
     def locked_too_late(file: object, how: int) -> None:
@@ -145,7 +145,7 @@ def _contents(n: int) -> list[bytes]:
     return out
 
 
-def test_whatever_the_file_says(tmp_path: Path) -> None:
+def test_any_content_of_the_file(tmp_path: Path) -> None:
     """Its content is for people; the message stays short, and the lock is as good as ever."""
     path = tmp_path / "lock"
     for content in _contents(200):

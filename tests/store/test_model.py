@@ -21,14 +21,14 @@ from tests.store.tiny import MAX, Tiny, notes
 
 
 class Life(RuleBasedStateMachine):
-    """Of one feature set. `done` is what is published, `wanted` what is being written."""
+    """Of one feature set. `published` is the finished set, `target` the one that is written."""
 
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp())
         self.path = self.root / "features" / "one"
-        self.done: Tiny | None = None
-        self.wanted = Tiny(40, (3,))
+        self.published: Tiny | None = None
+        self.target = Tiny(40, (3,))
         self.writer: FeatureWriter | None = None
         self.journalled: set[tuple[int, str]] = set()
 
@@ -38,12 +38,12 @@ class Life(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
     def _base(self) -> FeatureStore | None:
-        return FeatureStore.open(self.path) if self.done is not None else None
+        return FeatureStore.open(self.path) if self.published is not None else None
 
-    @precondition(lambda self: self.writer is None and self.done != self.wanted)
+    @precondition(lambda self: self.writer is None and self.published != self.target)
     @rule()
     def begin(self) -> None:
-        self.writer = self.wanted.begin(self.path, self._base())
+        self.writer = self.target.begin(self.path, self._base())
         missing = {(unit, name) for unit in self.writer.missing_units() for name in self.writer.missing_arrays(unit)}
         assert not missing & self.journalled
 
@@ -53,7 +53,7 @@ class Life(RuleBasedStateMachine):
         assert self.writer is not None
         missing = self.writer.missing_units()
         unit = missing[choice % len(missing)]
-        self.wanted.write(self.writer, unit, poison)
+        self.target.write(self.writer, unit, poison)
         self.journalled |= {(unit, name) for name in self.writer.layouts}
 
     @precondition(lambda self: self.writer is not None)
@@ -78,8 +78,8 @@ class Life(RuleBasedStateMachine):
     def lose(self, choice: int) -> None:
         """A staged shard."""
         unit, name = sorted(self.journalled)[choice % len(self.journalled)]
-        (layout,) = (a for a in self.wanted.layouts if a.name == name)
-        staging = self.path.parent / ".staging" / f"one-{self.wanted.spec.key}"
+        (layout,) = (a for a in self.target.layouts if a.name == name)
+        staging = self.path.parent / ".staging" / f"one-{self.target.spec.key}"
         (staging / layout.file(unit)).unlink()
         self.journalled -= {(unit, name)}
 
@@ -88,50 +88,52 @@ class Life(RuleBasedStateMachine):
     def finish(self) -> None:
         assert self.writer is not None
         self.writer.finish(ATTRIBUTES)
-        self.writer, self.done, self.journalled = None, self.wanted, set()
+        self.writer, self.published, self.journalled = None, self.target, set()
 
-    @precondition(lambda self: self.writer is None and self.done == self.wanted)
+    @precondition(lambda self: self.writer is None and self.published == self.target)
     @rule(more=st.integers(0, 40), block=st.integers(0, 6), views=st.integers(1, 2), cls=st.booleans())
     def extend(self, more: int, block: int, views: int, cls: bool) -> None:
-        assert self.done is not None
-        self.wanted = replace(
-            self.done,
-            n=min(self.done.n + more, 130),
-            blocks=tuple(sorted({*self.done.blocks, block}))[:3],
-            views=max(views, self.done.views),
-            cls=cls or self.done.cls,
+        assert self.published is not None
+        self.target = replace(
+            self.published,
+            n=min(self.published.n + more, 130),
+            blocks=tuple(sorted({*self.published.blocks, block}))[:3],
+            views=max(views, self.published.views),
+            cls=cls or self.published.cls,
         )
 
-    @precondition(lambda self: self.writer is None and self.done is not None and self.done == self.wanted)
+    @precondition(lambda self: self.writer is None and self.published is not None and self.published == self.target)
     @rule(choices=st.lists(st.tuples(st.integers(0, MAX), st.integers(0, MAX)), min_size=1, max_size=3))
     def damage_and_repair(self, choices: list[tuple[int, int]]) -> None:
-        tiny = self.wanted
+        tiny = self.target
         shards = [(a, shard) for a in tiny.layouts for shard in range(a.n_shards)]
         hit = {}
         for which, at in choices:
             layout, shard = shards[which % len(shards)]
             if (layout.name, shard) not in hit:
                 file = self.path / layout.file(shard)
-                file.write_bytes(content := file.read_bytes())  # a file of its own
+                file.write_bytes(content := file.read_bytes())  # not a link any more
                 flip(file, at * 7 % len(content))
                 hit[layout.name, shard] = file
-        found = {(name, shard) for name, shard, problem in verify(self.path) if problem}
-        assert found == set(hit)
+        damaged = {(name, shard) for name, shard, problem in verify(self.path) if problem}
+        assert damaged == set(hit)
         base, _, skip = salvage(self.path, tiny.spec, lambda _: tiny.layouts)
-        assert set(skip) == found
+        assert set(skip) == damaged
         with tiny.begin(self.path, base, skip) as writer:
             tiny.finish(writer)
 
     @invariant()
     def what_is_published_is_whole(self) -> None:
-        if self.done is None:
+        if self.published is None:
             assert not self.path.exists()
             return
         store = FeatureStore.open(self.path)
-        assert store.spec == self.done.spec
-        for layout in self.done.layouts:
-            assert np.array_equal(store.array(layout.name).stored(np.arange(self.done.n)), self.done.values(layout.name))
-        assert store.attributes["invalid"] == notes(0, self.done.n)
+        assert store.spec == self.published.spec
+        for layout in self.published.layouts:
+            assert np.array_equal(
+                store.array(layout.name).stored(np.arange(self.published.n)), self.published.values(layout.name)
+            )
+        assert store.attributes["invalid"] == notes(0, self.published.n)
         assert not [name for name in files(self.path) if name.endswith((PARTIAL, JOURNAL))]
 
 

@@ -61,12 +61,12 @@ def test_a_service_that_fails(remote: str, call: str, message: str, monkeypatch:
 
 
 def test_names_of_files(remote: str, written: Path) -> None:
-    there = files(written)
+    contents = files(written)
     for place in (place_at(remote), place_at(written)):
         assert isinstance(place, ObjectStore | LocalFolder)
-        for name in there:
-            assert place.size(name) == len(there[name])
-            assert place.content(name) == there[name]
+        for name in contents:
+            assert place.size(name) == len(contents[name])
+            assert place.content(name) == contents[name]
         for name in ("nothing", "images/labe", "images"):
             assert place.size(name) is place.content(name) is None
         assert [place.has_folder(n) for n in ("images", "images/label", "image", "nothing")] == [True, True, False, False]

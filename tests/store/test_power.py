@@ -1,4 +1,4 @@
-"""A kill or a power cut at any moment: what is journalled is whole, and whoever goes on makes the same bytes."""
+"""A kill or a power cut at any moment: what is journalled is whole, and the next writer makes the same bytes."""
 
 import multiprocessing
 import os
@@ -151,9 +151,9 @@ def _restore(state: State, root: Path) -> None:
             path.write_bytes(content)
 
 
-def _complete(found: dict[str, bytes], expected: dict[str, bytes]) -> bool:
+def _complete(contents: dict[str, bytes], expected: dict[str, bytes]) -> bool:
     """A journal is the trace of a kill behind the rename."""
-    return {name: content for name, content in found.items() if name != JOURNAL} == expected
+    return {name: content for name, content in contents.items() if name != JOURNAL} == expected
 
 
 def _check_journal(staging: Path, tiny: Tiny) -> None:
@@ -171,12 +171,12 @@ def _check_journal(staging: Path, tiny: Tiny) -> None:
 def _go_on(root: Path, tiny: Tiny, old: dict[str, bytes], expected: dict[str, bytes], progress: int) -> None:
     """What the same command does after the machine is up again."""
     path = root / "features/one"
-    found = files(path)
+    contents = files(path)
     staging = path.parent / ".staging" / f"one-{tiny.spec.key}"
-    if _complete(found, expected):
+    if _complete(contents, expected):
         discard_staging(path, tiny.spec.key)
     else:
-        assert found == old, sorted(found.keys() ^ old.keys())
+        assert contents == old, sorted(contents.keys() ^ old.keys())
         if staging.exists():
             _check_journal(staging, tiny)
         with tiny.begin(path, FeatureStore.open(path) if old else None) as writer:

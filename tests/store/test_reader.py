@@ -170,13 +170,13 @@ def test_flipped_bit(small: Path, contents: Contents, at: int) -> None:
         store.tokens("patch").rows([64, 127])
     careless = FeatureStore.open(small, verify="never").tokens("patch").all()
     assert same(careless, expected) == (at == -1)  # the last byte belongs to the index
-    ((name, shard, problem),) = [found for found in verify(small) if found[2]]
+    ((name, shard, problem),) = [result for result in verify(small) if result[2]]
     assert (name, shard) == ("patch/block5/view0", 1)
     assert f"is damaged ({damaged})" in str(problem)
 
 
 def test_sound_rows_of_a_damaged_shard_are_read(small: Path, contents: Contents) -> None:
-    """Whoever reads a few rows pays for them, and is stopped only by what is wrong with them."""
+    """Reading a few rows costs no more than these, and fails only if these are damaged."""
     flip(small / "patch/block5/view0/c/1/0/0", 0)
     store = FeatureStore.open(small)
     assert same(store.tokens("patch").rows([96, 127]), contents["patch/block5/view0"][[96, 127]])
@@ -188,10 +188,10 @@ def test_verify_goes_on_after_a_damaged_array(path: Path) -> None:
     """Its shard is -1; all others are looked at."""
     flip(path / "cls/block5/view0/zarr.json", 5)
     (path / "patch/block3/view0/c/1/0/0").unlink()
-    found = {(name, shard): problem for name, shard, problem in verify(path)}
-    assert {key for key, problem in found.items() if problem} == {("cls/block5/view0", -1), ("patch/block3/view0", 1)}
-    assert ("cls/block5/view0", 0) not in found
-    assert "is missing" in str(found["patch/block3/view0", 1])
+    problems = {(name, shard): problem for name, shard, problem in verify(path)}
+    assert {key for key, problem in problems.items() if problem} == {("cls/block5/view0", -1), ("patch/block3/view0", 1)}
+    assert ("cls/block5/view0", 0) not in problems
+    assert "is missing" in str(problems["patch/block3/view0", 1])
 
 
 def test_verify_of_no_set(small: Path) -> None:

@@ -103,8 +103,8 @@ def test_verify_reads_everything_once(wide: Path, written: Path) -> None:
 
 def test_verify_says_where(wide: Path) -> None:
     Service.answer = staticmethod(lambda path, data: b"\1" + data[1:] if path.endswith(f"{WIDE}/c/1/0/0") else data)
-    found = [(name, shard) for name, shard, problem in verify(f"service://{wide}") if problem]
-    assert found == [(WIDE, 1)]
+    damaged = [(name, shard) for name, shard, problem in verify(f"service://{wide}") if problem]
+    assert damaged == [(WIDE, 1)]
 
 
 @pytest.mark.parametrize("placement", ["stream", "memory"])

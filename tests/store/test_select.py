@@ -45,9 +45,9 @@ def store(tmp_path: Path) -> FeatureStore:
     ],
 )
 def test_ids_and_file_names(ids: list[str], rows: list[int], store: FeatureStore) -> None:
-    found = rows_of_ids(store, ids)
-    assert found.dtype == np.int64
-    assert found.tolist() == rows
+    selected = rows_of_ids(store, ids)
+    assert selected.dtype == np.int64
+    assert selected.tolist() == rows
 
 
 def test_an_id_with_a_dot_is_no_file_name(tmp_path: Path) -> None:

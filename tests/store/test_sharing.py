@@ -1,4 +1,4 @@
-"""Writers that share a feature set: claims, journals of their own, one that publishes."""
+"""Writers that share a feature set: claims, a journal for each, one that publishes."""
 
 import os
 from multiprocessing.synchronize import Event
@@ -28,7 +28,7 @@ def whole(tmp_path: Path) -> dict[str, bytes]:
     return files(tmp_path / "whole")
 
 
-def test_units_are_written_by_whoever_claims_them(whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_units_are_written_by_the_writer_that_claims_them(whole: dict[str, bytes], tmp_path: Path) -> None:
     one, other = begin(tmp_path / "f"), begin(tmp_path / "f")
     assert one.claim(0)
     assert not other.claim(0), "taken"
@@ -86,11 +86,11 @@ def test_a_half_line_of_a_dead_writer_harms_nobody(whole: dict[str, bytes], tmp_
         for unit in (0, 1):
             assert writer.claim(unit)
             TINY.write(writer, unit)
-        own = writer.staging / journals(writer.staging)[1]
-    own.write_bytes(own.read_bytes()[:-20])
+        second_journal = writer.staging / journals(writer.staging)[1]
+    second_journal.write_bytes(second_journal.read_bytes()[:-20])
     with begin(tmp_path / "f") as writer:
         assert writer.missing_units() == [1, 2, 3]
-        assert own.read_bytes(), "not its own: left as it is, in case somebody still writes it"
+        assert second_journal.read_bytes(), "not its own: left as it is, in case somebody still writes it"
         for unit in (1, 2, 3):
             assert writer.claim(unit)
             TINY.write(writer, unit)

@@ -1,4 +1,4 @@
-"""Copies of feature sets: the same bytes, whatever was interrupted, and no damaged or foreign byte."""
+"""Copies of feature sets: the same bytes after any interruption, and no damaged or foreign byte."""
 
 import os
 import shutil
@@ -82,15 +82,15 @@ def pull_until_killed(path: Path, out: Path, n: int) -> None:
 
 class TestUpload:
     def test_the_same_bytes(self, address: str, written: Path, sent: list[str]) -> None:
-        told: list[int] = []
-        upload(FeatureStore.open(written), address, told.append)
+        reported: list[int] = []
+        upload(FeatureStore.open(written), address, reported.append)
         assert content(address) == files(written)
         assert sent[-1] == "zarr.json"
         assert max(i for i, name in enumerate(sent) if "/c/" in name) < min(
             i for i, name in enumerate(sent) if name.endswith("zarr.json")
         )
         receipt = Receipt.from_store(FeatureStore.open(written))
-        assert sum(told) == receipt.nbytes
+        assert sum(reported) == receipt.nbytes
         receipt.check(FeatureStore.open(address), whole=True)
 
     def test_a_second_time_nothing_is_sent(self, address: str, written: Path, sent: list[str]) -> None:
@@ -214,10 +214,10 @@ def shared(address: str, written: Path) -> str:
 
 class TestPull:
     def test_the_same_bytes(self, shared: str, written: Path, tmp_path: Path) -> None:
-        told: list[int] = []
-        store = pull(shared, tmp_path / "features" / "one", progress=told.append)
+        reported: list[int] = []
+        store = pull(shared, tmp_path / "features" / "one", progress=reported.append)
         assert files(tmp_path / "features" / "one") == files(written)
-        assert sum(told) == Receipt.from_store(store).nbytes
+        assert sum(reported) == Receipt.from_store(store).nbytes
         assert [p.name for p in (tmp_path / "features").iterdir()] == ["one"], "nothing is left behind"
 
     def test_some_kinds_then_others(self, shared: str, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,12 +228,12 @@ class TestPull:
         fetched: list[str] = []
         real = transfer.pieces
         monkeypatch.setattr("store.moving.pull.pieces", lambda a, i: fetched.append(a.name) or real(a, i))  # type: ignore[func-returns-value]
-        told: list[int] = []
-        pull(shared, out, ["cls", "patch"], told.append)
+        reported: list[int] = []
+        pull(shared, out, ["cls", "patch"], reported.append)
         assert set(fetched) == {"patch/block3/view0", "patch/block5/view0"}
-        assert sum(told) == sum(shard["nbytes"] for n, a in store.arrays.items() if n[:3] == "cls" for shard in a.shards) + sum(
-            shard["nbytes"] for n, a in FeatureStore.open(out).arrays.items() if n[:5] == "patch" for shard in a.shards
-        )
+        assert sum(reported) == sum(
+            shard["nbytes"] for n, a in store.arrays.items() if n[:3] == "cls" for shard in a.shards
+        ) + sum(shard["nbytes"] for n, a in FeatureStore.open(out).arrays.items() if n[:5] == "patch" for shard in a.shards)
         pull(shared, out)
         assert files(out) == files(written)
 

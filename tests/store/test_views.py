@@ -66,10 +66,10 @@ def test_one_view_is_read_as_before(store: FeatureStore, placement: Placement) -
 
 @BOTH
 def test_of_rows_and_of_another_set(store: FeatureStore, placement: Placement) -> None:
-    backwards, some = np.arange(N)[::-1].copy(), np.array([5, 190, 64, 63])
-    of = loader(store, placement, rows=some, joined={"deep": backwards})
-    values, _ = read(of, 0)
-    chosen, rows = of.views_of(0).numpy()[np.sort(some)], np.sort(some)  # type: ignore[union-attr]
+    backwards, subset = np.arange(N)[::-1].copy(), np.array([5, 190, 64, 63])
+    loaded = loader(store, placement, rows=subset, joined={"deep": backwards})
+    values, _ = read(loaded, 0)
+    chosen, rows = loaded.views_of(0).numpy()[np.sort(subset)], np.sort(subset)  # type: ignore[union-attr]
     for name, block, at in (("patch", 3, rows), ("deep", 5, backwards[rows])):
         every = np.stack([array.all() for array in views(store, block)])
         np.testing.assert_array_equal(values[name], every[chosen, at])
@@ -78,7 +78,7 @@ def test_of_rows_and_of_another_set(store: FeatureStore, placement: Placement) -
 def test_all_views_count(store: FeatureStore) -> None:
     one = Loader({"patch": views(store, 3, 1)}, np.arange(N))
     all_of_them = Loader({"patch": views(store, 3)}, np.arange(N))
-    size = [float(of.reason.split()[1]) for of in (one, all_of_them)]
+    size = [float(loaded.reason.split()[1]) for loaded in (one, all_of_them)]
     assert size[1] == pytest.approx(VIEWS * size[0], rel=0.05)
 
 

@@ -1,4 +1,4 @@
-"""Staging, journal, publication: whatever happens on the way, the result is the same bytes or an error."""
+"""Staging, journal, publication: after any interruption, the result is the same bytes or an error."""
 
 import os
 from dataclasses import replace

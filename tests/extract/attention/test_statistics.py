@@ -52,9 +52,9 @@ def test_what_is_declared_is_what_is_said(name: str) -> None:
     facts, text = declared_by(of), of.__doc__ or ""
     assert facts.of_cls == (name in NEEDS_CLS)
     assert ("infinity" in text) == (not facts.is_bounded) == (name in UNBOUNDED)
-    said = re.search(r"Uniform attention: (1 / N|1 / T|ln T)\.", text)
-    if said is not None and facts.uniform is not None:
-        assert facts.uniform(20, 16) == {"1 / N": 1 / 20, "1 / T": 1 / 16, "ln T": math.log(16)}[said[1]]
+    uniform_value = re.search(r"Uniform attention: (1 / N|1 / T|ln T)\.", text)
+    if uniform_value is not None and facts.uniform is not None:
+        assert facts.uniform(20, 16) == {"1 / N": 1 / 20, "1 / T": 1 / 16, "ln T": math.log(16)}[uniform_value[1]]
 
 
 @pytest.mark.parametrize("name", [*STATISTICS, *PER_BLOCK])
@@ -64,7 +64,7 @@ def test_title_and_unit_stand_on_a_page(name: str) -> None:
     assert [declared_by(of).title for of in (STATISTICS | PER_BLOCK).values()].count(facts.title) == 1
     highest = facts.highest(20, 16)
     range_of_it = {math.inf: "without bound", math.log(16): "nats", 1: "0–1", 1 / 16: "0–1 / T"}[highest]
-    assert facts.unit.endswith(range_of_it), "the axis says where values lie"
+    assert facts.unit.endswith(range_of_it), "the axis gives the range of values"
     assert facts.unit.startswith("share" if highest <= 1 else "entropy" if facts.is_bounded else "ratio")
 
 
@@ -176,7 +176,7 @@ class TestEveryStatistic:
         assert not torch.equal(permuted, attention)
         values = statistic(name, permuted, layout), statistic(name, attention, layout)
         if declared_by(STATISTICS[name]).spatial:
-            assert not torch.allclose(*values), "it depends on where patches lie"
+            assert not torch.allclose(*values), "it depends on where patches are"
         else:
             torch.testing.assert_close(*values)
 

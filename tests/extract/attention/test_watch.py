@@ -81,7 +81,7 @@ def fused_flags(model: nn.Module) -> list[bool]:
 def test_fused_attention_is_restored() -> None:
     encoder = tiny_encoder()
     model = encoder.model
-    model.blocks[0].attn.fused_attn, model.blocks[1].attn.fused_attn = True, False  # whatever it was, not always on
+    model.blocks[0].attn.fused_attn, model.blocks[1].attn.fused_attn = True, False  # restored to what it was, not always on
     with watched(model.blocks, encoder.layout, lambda *_: None, None):
         assert fused_flags(model) == [True, True]
     assert fused_flags(model) == [True, False]
@@ -105,7 +105,7 @@ def test_everything_is_restored_after_an_error() -> None:
     ("model", "why"),
     [
         ("vit_small_patch16_18x2_224", "ParallelThingsBlock"),  # two attentions beside each other
-        ("cait_xxs24_224", "it attends 0 times"),  # by a softmax of its own
+        ("cait_xxs24_224", "it attends 0 times"),  # with its own softmax
     ],
 )
 def test_blocks_that_hide_their_attention(model: str, why: str) -> None:

@@ -13,13 +13,13 @@ def table(folder: Path, *lines: str) -> str:
     return str(write_text(folder / "images.csv", *lines))
 
 
-def told(images: ImageSet) -> list[tuple[str, tuple[int, ...] | None]]:
+def ids_and_labels(images: ImageSet) -> list[tuple[str, tuple[int, ...] | None]]:
     return [(s.id, s.labels) for s in images.samples]
 
 
 def test_labels_are_numbers(tmp_path: Path) -> None:
     images = open_images(table(tmp_path, "id,path,label,other", "one,a.jpg,3,x", 'two,deep/b.jpg," 0 ","y,z"'))
-    assert told(images) == [("one", (3,)), ("two", (0,))]
+    assert ids_and_labels(images) == [("one", (3,)), ("two", (0,))]
     assert images.classes is None
     assert not images.multilabel
     assert images.all_problems() == []
@@ -30,14 +30,14 @@ def test_a_file_orders_the_classes(tmp_path: Path) -> None:
     source = table(tmp_path, "id,path,label", "1,a.jpg,cat", "2,c.jpg,2")
     names = write_text(tmp_path / "names.txt", "dog", "cat", "ape")
     images = open_images(source, classes=names)
-    assert told(images) == [("1", (1,)), ("2", (2,))]
+    assert ids_and_labels(images) == [("1", (1,)), ("2", (2,))]
     assert images.classes == ["dog", "cat", "ape"]
 
 
 def test_several_labels(tmp_path: Path) -> None:
     images = open_images(table(tmp_path, "id,path,label", "1,a.jpg,cat; ape", "2,c.jpg,", "3,deep/b.jpg,ape;ape"))
     assert images.multilabel
-    assert told(images) == [("1", (1, 0)), ("2", ()), ("3", (0,))]
+    assert ids_and_labels(images) == [("1", (1, 0)), ("2", ()), ("3", (0,))]
     assert images.all_problems() == [], "in such a set, no label is an answer"
 
 
@@ -49,12 +49,12 @@ def test_several_numbers_need_names(tmp_path: Path) -> None:
     source = table(tmp_path, "id,path,label", "1,a.jpg,0;2")
     with pytest.raises(DataError, match="has several labels an image, but no names of classes; give them with --classes"):
         open_images(source)
-    assert told(open_images(source, classes=write_text(tmp_path / "names.txt", "x", "y", "z"))) == [("1", (0, 2))]
+    assert ids_and_labels(open_images(source, classes=write_text(tmp_path / "names.txt", "x", "y", "z"))) == [("1", (0, 2))]
 
 
 def test_no_label_in_a_set_of_single_ones(tmp_path: Path) -> None:
     images = open_images(table(tmp_path, "id,path,label", "1,a.jpg,0", "2,c.jpg,"))
-    assert told(images) == [("1", (0,)), ("2", None)]
+    assert ids_and_labels(images) == [("1", (0,)), ("2", None)]
     assert [s.problem for s in images.samples] == [None, "has no label (its column is empty)"]
 
 

@@ -9,7 +9,7 @@ from extract.datasets import DataError, ImageSet, open_images
 from tests.extract.pictures import picture, write_example, write_file
 
 
-def told(images: ImageSet) -> list[tuple[str, tuple[int, ...] | None]]:
+def ids_and_labels(images: ImageSet) -> list[tuple[str, tuple[int, ...] | None]]:
     return [(s.id, s.labels) for s in images.samples]
 
 
@@ -18,7 +18,7 @@ def test_the_inner_folder_is_taken_too(name: str, tmp_path: Path) -> None:
     split = "trainval" if name == "pets" else "train"
     expected = open_images(write_example(tmp_path, name), split=split)
     (inside,) = tmp_path.iterdir()
-    assert told(open_images(str(inside), split=split)) == told(expected)
+    assert ids_and_labels(open_images(str(inside), split=split)) == ids_and_labels(expected)
 
 
 @pytest.mark.parametrize(

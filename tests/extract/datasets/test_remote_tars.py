@@ -1,4 +1,4 @@
-"""Tars that lie elsewhere: indexed once, then read image by image; and what a command writes."""
+"""Remote tars: indexed once, then read image by image; and tars that a command writes."""
 
 import contextlib
 import threading
@@ -17,11 +17,11 @@ from store import BeyondClsError
 from tests.extract.pictures import picture, samples, write_file, write_tar
 
 
-def same(one: ImageSet, other: ImageSet) -> bool:
-    def told(images: ImageSet) -> list[tuple[Any, ...]]:
+def same(first: ImageSet, second: ImageSet) -> bool:
+    def contents(images: ImageSet) -> list[tuple[Any, ...]]:
         return [(s.id, s.labels, s.offset, s.size, s.read()) for s in images.samples]
 
-    return told(one) == told(other) and one.digest == other.digest and one.classes == other.classes
+    return contents(first) == contents(second) and first.digest == second.digest and first.classes == second.classes
 
 
 @pytest.fixture

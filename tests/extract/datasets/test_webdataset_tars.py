@@ -152,7 +152,7 @@ class TestDamagedTars:
         assert only_problem(tar) == f"{tar} is truncated: it has no end-of-archive marker after {n // 2} samples"
 
     def test_cut_behind_an_image_that_ends_in_zeros(self, tmp_path: Path) -> None:
-        """A black .ppm is zeros to its end; they are no end-of-archive marker."""
+        """A black .ppm is zeros to its end; they are not an end-of-archive marker."""
         black = b"P6 32 32 255\n" + bytes(3 * 32 * 32)
         content = [{"__key__": str(i), "cls": b"0", "ppm": black} for i in range(3)]
         tar = write_tar(tmp_path / "a.tar", content)

@@ -59,7 +59,7 @@ def written(
     """Content of a file, with `state` as the encoder's tensors.
 
     Args:
-        dropped: with what is no part of the encoder.
+        dropped: with tensors that do not belong to the encoder.
         seed: of the values of that.
         values: that tensors have.
     """

@@ -102,9 +102,9 @@ class TestTransform:
             encoder = load_encoder("mine", checkpoint=file, model=MODEL, arguments=TINY, **given)
         seen = encoder.described_transform
         assert {name: seen[name] for name in given} == {n: list(v) if isinstance(v, tuple) else v for n, v in given.items()}
-        (said,) = [str(warning.message) for warning in caught] or [""]
-        assert (said == "") == silent
-        assert not any(f"{name} " in said.split(";")[0] for name in given)
+        (warning_text,) = [str(warning.message) for warning in caught] or [""]
+        assert (warning_text == "") == silent
+        assert not any(f"{name} " in warning_text.split(";")[0] for name in given)
 
     @pytest.mark.parametrize(
         ("given", "message"),
@@ -182,7 +182,7 @@ class TestCheckpoints:
 
     @pytest.mark.parametrize("wrapper", [None, "model", "state_dict"])
     def test_torch_checkpoint_with_wrapper_and_classifier(self, wrapper: str | None, tmp_path: Path) -> None:
-        """Such as the one of MAE: the ViT in `model`, with a classifier, which is no part of the encoder."""
+        """Such as the one of MAE: the ViT in `model`, with a classifier, which does not belong to the encoder."""
         tensors = {**state(), "head.weight": torch.zeros(7, 32), "head.bias": torch.zeros(7)}
         torch.save({wrapper: tensors, "epoch": 3} if wrapper else tensors, tmp_path / "w.pth")
         assert from_checkpoint(tmp_path / "w.pth").weights == tiny_encoder(1).weights
@@ -404,7 +404,7 @@ class TestHub:
 class TestPublishedFiles:
     @pytest.fixture
     def published(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """An encoder `mine` whose weights are published, in a registry of its own."""
+        """An encoder `mine` whose weights are published, in a separate registry."""
         monkeypatch.setenv("TORCH_HOME", str(tmp_path / "cache"))
         file = tmp_path / "published" / "checkpoint.pth"
         file.parent.mkdir()

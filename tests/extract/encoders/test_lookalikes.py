@@ -28,7 +28,7 @@ def zeros(vit: Vit, **changes: Any) -> State:
 
 
 def more(*names: str) -> State:
-    """Tensors of these names that are no part of an encoder."""
+    """Tensors of these names that do not belong to an encoder."""
     return {name: torch.zeros(1) for name in names}
 
 
