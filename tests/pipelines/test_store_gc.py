@@ -509,7 +509,7 @@ class TestNeverTouched:
 class TestInDoubt:
     def test_other_projects(self, anywhere, tmp_path):
         said = anywhere.gc("--delete", status=1)
-        assert f"{anywhere.root}/one-{anywhere.keys['one']} lies outside of this project ({anywhere.folder})" in said
+        assert f"{anywhere.root}/one-{anywhere.keys['one']} is outside of this project ({anywhere.folder})" in said
         assert "name their folders with --project, or say --only-this-project" in said
         assert anywhere.left() == {"one", OTHER}
         theirs, third = tmp_path / "theirs", tmp_path / "third"
@@ -548,14 +548,17 @@ class TestInDoubt:
     def test_nothing_refers_to_anything(self, shared):
         shutil.rmtree("receipts")
         said = shared.gc("--delete", "--only-this-project", status=1)
-        assert "nothing here refers to any feature set (no receipt, no stub, no lock file), so all of them would go" in said
+        assert (
+            "nothing here refers to any feature set (no receipt, no stub, no lock file), so all of them would be removed"
+            in said
+        )
         assert shared.left() == {"one", OTHER}
 
     @pytest.mark.parametrize("content", ["a: [", "- 5", "stages: {a: {outs: [{md5: x}]}}", "stages: [a]", "<<<<<<< ours\nx"])
     def test_a_lock_file_that_cannot_be_read(self, content, shared):
         shared.commit()
         Path("dvc.lock").write_text(content)
-        assert "dvc.lock is no lock file of DVC that can be read" in shared.gc("--delete", "--only-this-project", status=1)
+        assert "dvc.lock is not a readable lock file of DVC" in shared.gc("--delete", "--only-this-project", status=1)
         shared.commit("broken")
         assert not Path("dvc.lock").exists()
         said = shared.gc("--delete", "--only-this-project", status=1)
@@ -570,7 +573,7 @@ class TestInDoubt:
         Path(".gitignore").write_text("")
         shared.commit("broken")
         assert not Path("receipts").exists()
-        assert "receipts/bad.json of branch broken is no receipt of a feature set" in shared.gc(status=1)
+        assert "receipts/bad.json of branch broken is not a receipt of a feature set" in shared.gc(status=1)
 
     def test_a_stub_that_cannot_be_read(self, shared):
         file = shared.stub("two") / "zarr.json"
@@ -588,7 +591,7 @@ class TestInDoubt:
 
         monkeypatch.setattr(os, "scandir", refuse)
         said = shared.gc(status=1)
-        assert f"{shared.folder}/closed cannot be looked through (Permission denied); it may refer to any feature set" in said
+        assert f"{shared.folder}/closed cannot be searched (Permission denied); it may refer to any feature set" in said
 
     def test_git_that_fails(self, shared, monkeypatch):
         shared.commit()
@@ -600,7 +603,7 @@ class TestInDoubt:
 
     def test_what_was_not_there_to_be_looked_at_is_said(self, shared):
         said = shared.gc()
-        assert f"note: {shared.folder} is in no git repository: only what lies there now counts" in said
+        assert f"note: {shared.folder} is not in a git repository: only its present files count" in said
         assert f"note: {shared.folder} has no dvc.lock that names feature sets: only receipts and stubs count" in said
         shared.lock("one")
         shared.commit()

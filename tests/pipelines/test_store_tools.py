@@ -203,7 +203,7 @@ class TestRepair:
         (path / "zarr.json").write_bytes(b"")
         status, _, err = command("store", "repair", path, "--data", made[1])
         assert status == 1
-        assert "does not tell its encoder any more; name it with --encoder" in err
+        assert "no longer tells its encoder; name it with --encoder" in err
 
 
 class TestVerify:
