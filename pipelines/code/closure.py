@@ -57,7 +57,7 @@ class Project:
     def _reached(
         self, roots: Iterable[str], used: Used, requested: Mapping[str, Collection[str]]
     ) -> tuple[dict[str, ast.Module], dict[str, set[str]]]:
-        """Trees of all modules that can be imported, without unused entries, and the names that are imported from each.
+        """Trees of all modules that can be imported, without unused entries, and the names imported from each.
 
         Args:
             requested: names that are known to be imported, by module.

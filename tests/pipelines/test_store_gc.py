@@ -562,7 +562,7 @@ class TestInDoubt:
         shared.commit("broken")
         assert not Path("dvc.lock").exists()
         said = shared.gc("--delete", "--only-this-project", status=1)
-        assert "dvc.lock of branch broken is no lock file of DVC that can be read" in said
+        assert "dvc.lock of branch broken is not a readable lock file of DVC" in said
         assert "mend it, or delete that branch" in said
         assert shared.left() == {"one", OTHER}
 
