@@ -32,12 +32,12 @@ def gc(
 
     A set is kept if a receipt, a stub, or a lock file of DVC names it: in this folder as it is now, or in the last commit of a
     branch, a remote branch, a tag, or an experiment that this clone knows of (`git fetch --all` first). Older commits do not
-    count. Lock files name digests; what they stand for is looked up in DVC's cache, and where it is not there, every set of
-    that name is kept.
+    count. Lock files name digests; their content is looked up in DVC's cache, and if it is missing, every set of that name is
+    kept.
 
-    What other projects at the same root refer to cannot be seen from here: name each with --project, clones of this one with
-    work that was not pushed among them, or say --only-this-project if there are none; --delete refuses else. Sets that are
-    being written, and folders that hold other files, are left alone.
+    References of other projects at the same root cannot be seen from here: name each with --project, including clones of this
+    one with unpushed work, or give --only-this-project if there are none; otherwise --delete refuses. Sets that are being
+    written, and folders that hold other files, are left alone.
     """
     from pipelines.places import PROJECT, Places
     from pipelines.store.leftovers import leftovers
