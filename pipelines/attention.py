@@ -62,7 +62,7 @@ def main(
         maps = store.attention("cls", block).rows(rows).astype(np.float32).mean(1)  # [N, T], averaged over heads
         np.save(out / "maps/cls_map.npy", (maps / maps.sum(-1, keepdims=True)).astype(np.float16))
         n_tokens = maps.shape[-1]
-    if "images/crop/view0" in store.attributes["arrays"]:  # not in a set that was made of tokens alone
+    if "images/crop/view0" in store.attributes["arrays"]:  # missing in a set that was made from tokens only
         np.save(out / "maps/crops.npy", store.array("images/crop/view0").rows(rows))
     summary = {
         "encoder": store.attributes["encoder"],

@@ -22,7 +22,9 @@ def configuration_file() -> Path | None:
     if named is not None:
         file = Path(os.path.expanduser(named))
         if named and not os.path.isfile(file):
-            raise BeyondClsError(f"{VARIABLE} is {named!r}, which is no file; correct it, or set it to an empty text for none")
+            raise BeyondClsError(
+                f"{VARIABLE} is {named!r}, which is not a file; correct it, or set it to an empty text for none"
+            )
         return file if named else None
     base = os.environ.get("XDG_CONFIG_HOME", "")
     file = Path(base if os.path.isabs(base) else os.path.expanduser("~/.config"), FILE)

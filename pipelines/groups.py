@@ -48,7 +48,7 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
                 right = next(name for name, allowed in GROUPS.items() if read <= set(allowed) or name == "own_heads")
                 raise BeyondClsError(
                     f"{group}.{name} in the parameter file reads {' and '.join(reads)}, but for {group} `dvc repro` fetches "
-                    f"{' and '.join(kinds)} alone; move it to {right}"
+                    f"only {' and '.join(kinds)}; move it to {right}"
                 )
 
 

@@ -94,7 +94,7 @@ def plans_and_run(
 
     heads = heads_of(params or {})
     if twice := next((name for name in names if list(names).count(name) > 1), None):
-        raise BeyondClsError(f"--head {twice} was given twice; under a name of its own in params.yaml a head may be repeated")
+        raise BeyondClsError(f"--head {twice} was given twice; under another name in params.yaml a head may be repeated")
     common = section(params or {}, "probe")
     check_names("probe", common, shared_parameters())
     layers_of_run, plans = [common], {}

@@ -94,8 +94,8 @@ class Online(nn.Module):
     are shared with the caller, the head is copied. Arguments and errors are those of `online`.
 
     Attributes:
-        grid: rows and columns of the map; None where there is none: the aggregator has no weights, or none for each patch, or
-            patches lie in no grid.
+        grid: rows and columns of the map; None if there is no map: the aggregator has no weights, or not one for each patch, or
+            the patches form no grid.
         classes: names by label, or None.
         multilabel: whether a class is decided for itself (sigmoid), or one of all (softmax).
     """

@@ -214,7 +214,7 @@ def project_store(values: Mapping[str, Any]) -> tuple[str | None, tuple[Path, in
     if root is not None and (not isinstance(root, str) or not root.strip("/")):
         raise BeyondClsError(
             f"store.root is {root!r}, expected a folder or an address, e.g. s3://bucket/features, {PROJECT} (features/ here, "
-            "whatever your own configuration says), or null"
+            "in spite of your own configuration), or null"
         )
     return root and _tidy(root), None if cache is None else _cache_of(mapping("store.cache", cache))
 

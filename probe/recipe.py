@@ -24,7 +24,7 @@ class Recipe:
         weight_decay: λ.
         warmup_epochs: of linear warm-up, before half a cosine to zero.
         order: "shared": members of all seeds see the images in one order and in the same crops, so that one pass serves all;
-            "own": each seed has its own order, and a pass of its own. The seed sets the initial parameters in either case;
+            "own": each seed has its own order and its own pass. The seed sets the initial parameters in either case;
             with a shared order the spread over seeds shows nothing else.
         drop_last: whether the images after the last whole batch of an epoch are left out of that epoch (different ones each
             time), or make a smaller step. Fewer images than a batch are one step in either case.

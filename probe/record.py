@@ -21,7 +21,7 @@ FORMAT_VERSION = 1
 
 
 def request_of(plan: HeadPlan, passes: Passes, held_out: float, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that a head's training was requested with, as plain values, but for the command line and paths."""
+    """Everything that a head's training was requested with, as plain values, except the command line and paths."""
     file_digest = custom_digest(plan.head.aggregator) if is_custom(plan.head.aggregator) else None
     head = plan.head.to_dict() | (
         {"aggregator": plan.head.aggregator.rpartition(":")[2], "file": file_digest} if file_digest else {}

@@ -209,7 +209,7 @@ def check_pair(training: FeatureStore, test: FeatureStore) -> None:
 
 
 def _encoder_of(store: FeatureStore, block: int) -> dict[str, Any]:
-    """The encoder of a set. Older probes lack `attention_block`: they read the last block's maps, whatever their `block`."""
+    """The encoder of a set. Older probes lack `attention_block`: they read the last block's maps for any `block`."""
     spec = store.spec
     return {
         "encoder": store.attributes["encoder"],

@@ -1,4 +1,4 @@
-"""All files of the project that a program can import: at once, under a condition, or when a function runs."""
+"""All files of the project that a program can import: at import time, under a condition, or when a function runs."""
 
 import ast
 import hashlib
@@ -9,9 +9,9 @@ from pathlib import Path
 from pipelines.code.registries import EVERYTHING, Used, keys_in, without_unused
 from pipelines.code.syntax import DIGITS, digest, parsed
 
-PACKAGES = ("extract", "heads", "pipelines", "probe", "store")  # heads: aggregators of one's own
-FACADE, HOMES = "beyondcls", "_HOME"  # a module that imports what is asked for, by a dictionary of names and modules
-BESIDE = (".css", ".jinja", ".js")  # of the report, read by the modules in their folder
+PACKAGES = ("extract", "heads", "pipelines", "probe", "store")  # heads: custom aggregators
+FACADE, HOMES = "beyondcls", "_HOME"  # a module that imports requested names lazily, from a dictionary of names and modules
+BESIDE = (".css", ".jinja", ".js")  # files of the report that modules in their folder read
 
 # What a module imports: (module, name in it), or EVERYTHING for the module itself.
 Import = tuple[str, str]
@@ -20,7 +20,7 @@ Import = tuple[str, str]
 class Project:
     """The source below a folder. Each file is read once.
 
-    Modules go by their names, and files that are no modules of a package by their paths.
+    Modules are known by their names, and files outside of packages by their paths.
     """
 
     def __init__(self, root: Path):
@@ -29,38 +29,38 @@ class Project:
         self._digest, self._imported, self._pruned = cache(self._digest_of), cache(self._imports_of), cache(self._prune)
 
     def digests(self, modules: Iterable[str], used: Used) -> dict[str, str | None]:
-        """Digests of all that some modules can import, by file, sorted; None of a file that is not there.
+        """Digests of all files that some modules can import, by path, sorted; None for a missing file.
 
         Args:
             modules: of a program, and files beside them.
             used: entries of registries that it uses.
         """
         roots = list(modules)
-        asked: dict[str, set[str]] = {}
+        requested: dict[str, set[str]] = {}
         while True:
-            trees, asks = self._reached(roots, used, asked)
-            if asks == asked:
+            trees, asks = self._reached(roots, used, requested)
+            if asks == requested:
                 break
-            asked = asks  # which may let an import stay, that asks for more
-        found: dict[str, str | None] = {name: None for name in roots if name.endswith(".py") and self.file(name) is None}
+            requested = asks  # which may let an import stay, that asks for more
+        digests: dict[str, str | None] = {name: None for name in roots if name.endswith(".py") and self.file(name) is None}
         for name, tree in trees.items():
             file = self.file(name)
             assert file is not None, name
-            found[self._shown(file)] = self._digest(name) if tree is self.tree(name) else digest(tree)
-            found |= {self._shown(other): _of_bytes(other) for other in file.parent.iterdir() if other.suffix in BESIDE}
-        return dict(sorted(found.items()))
+            digests[self._shown(file)] = self._digest(name) if tree is self.tree(name) else digest(tree)
+            digests |= {self._shown(path): _of_bytes(path) for path in file.parent.iterdir() if path.suffix in BESIDE}
+        return dict(sorted(digests.items()))
 
     def keys(self, module: str, name: str) -> list[str]:
-        """Keys of a registry, sorted, as far as the source tells them."""
+        """Keys of a registry that are literal in the source, sorted."""
         return sorted(self._keys_of(module, name) or ())
 
     def _reached(
-        self, roots: Iterable[str], used: Used, asked: Mapping[str, Collection[str]]
+        self, roots: Iterable[str], used: Used, requested: Mapping[str, Collection[str]]
     ) -> tuple[dict[str, ast.Module], dict[str, set[str]]]:
-        """Trees of all modules that can be imported, as these users see them, and the names that are imported from each.
+        """Trees of all modules that can be imported, without unused entries, and the names imported from each.
 
         Args:
-            asked: names of modules that are known to be imported.
+            requested: names that are known to be imported, by module.
         """
         trees: dict[str, ast.Module] = {}
         asks: dict[str, set[str]] = {}
@@ -71,27 +71,28 @@ class Project:
                 continue
             if not name.endswith(".py") and (parent := name.rpartition(".")[0]):
                 waiting.append(parent)
-            trees[name] = self._as_used(name, used, asked.get(name, ()))
-            for module, what in self._imports(name, trees[name], asked.get(name, ())):
-                asks.setdefault(module, set()).add(what)
+            trees[name] = self._as_used(name, used, requested.get(name, ()))
+            for module, imported_name in self._imports(name, trees[name], requested.get(name, ())):
+                asks.setdefault(module, set()).add(imported_name)
                 waiting.append(module)
         return trees, asks
 
-    def _as_used(self, name: str, used: Used, asked: Collection[str]) -> ast.Module:
+    def _as_used(self, name: str, used: Used, requested: Collection[str]) -> ast.Module:
         entries = frozenset((registry, frozenset(keys)) for (module, registry), keys in used.items() if module == name)
-        return self._pruned(name, entries, frozenset(asked)) if entries else self.tree(name)
+        return self._pruned(name, entries, frozenset(requested)) if entries else self.tree(name)
 
-    def _imports(self, name: str, tree: ast.Module, asked: Collection[str]) -> Iterable[Import]:
-        """Of the project's modules; those of a module's `__getattr__` as far as their names are asked for."""
+    def _imports(self, name: str, tree: ast.Module, requested: Collection[str]) -> Iterable[Import]:
+        """Imports of the project's modules; those in a module's `__getattr__` only if their names are requested."""
         if tree is self.tree(name) and not any(map(_is_lazy, tree.body)):
             return self._imported(name)
-        return self._of_nodes(list(_nodes(tree, asked)), name)
+        return self._of_nodes(list(_nodes(tree, requested)), name)
 
     def _of_nodes(self, nodes: Collection[ast.AST], name: str) -> list[Import]:
-        return [found for node in nodes for found in self._of(node, name)] + list(self._through_facade(nodes))
+        imports = [item for node in nodes for item in self._imports_of_node(node, name)]
+        return imports + list(self._through_facade(nodes))
 
-    def _of(self, node: ast.AST, name: str) -> Iterator[Import]:
-        """What a node of the module `name` imports."""
+    def _imports_of_node(self, node: ast.AST, name: str) -> Iterator[Import]:
+        """Imports of a node in the module `name`."""
         if isinstance(node, ast.Import):
             yield from ((alias.name, EVERYTHING) for alias in node.names if alias.name.split(".")[0] in PACKAGES)
         elif isinstance(node, ast.ImportFrom):
@@ -100,7 +101,7 @@ class Project:
                 yield from self._named(module, alias.name)
 
     def _named(self, module: str, name: str) -> Iterator[Import]:
-        """What `from module import name` imports."""
+        """Imports of `from module import name`."""
         if module == FACADE:
             home = self._homes().get(name)
             if home is not None:
@@ -111,7 +112,7 @@ class Project:
                 yield f"{module}.{name}", EVERYTHING
 
     def _through_facade(self, nodes: Collection[ast.AST]) -> Iterator[Import]:
-        """What `beyondcls.NAME` imports where `import beyondcls` stands."""
+        """Imports of `beyondcls.NAME` in code with `import beyondcls`."""
         imported = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
         called = {alias.asname or alias.name for alias in imported if alias.name == FACADE}
         for node in nodes if called else ():
@@ -119,7 +120,7 @@ class Project:
                 yield from self._named(FACADE, node.attr)
 
     def _homes(self) -> dict[str, str]:
-        """Modules by the names that the front door gives; none where there is no front door."""
+        """Modules by the names that the facade exports; empty without a facade."""
         if self.file(FACADE) is None:
             return {}
         tree = self.tree(FACADE)
@@ -141,7 +142,7 @@ class Project:
         return next((self.root / place for place in places if (self.root / place).is_file()), None)
 
     def _tree(self, name: str) -> ast.Module:
-        """A file that is no Python counts by its text: whoever runs it will say so."""
+        """The tree of a file; one that is not valid Python counts by its text, as running it reports the error."""
         file = self.file(name)
         assert file is not None, name
         text = file.read_text(encoding="utf-8")
@@ -150,8 +151,8 @@ class Project:
         except SyntaxError:
             return ast.Module([ast.Return(ast.Constant(text))], [])  # as no module that can be parsed
 
-    def _prune(self, name: str, entries: frozenset[tuple[str, frozenset[str]]], asked: frozenset[str]) -> ast.Module:
-        return without_unused(self.tree(name), dict(entries), asked, self._keys_of)
+    def _prune(self, name: str, entries: frozenset[tuple[str, frozenset[str]]], requested: frozenset[str]) -> ast.Module:
+        return without_unused(self.tree(name), dict(entries), requested, self._keys_of)
 
     def _digest_of(self, name: str) -> str:
         return digest(self.tree(name))
@@ -167,16 +168,16 @@ class Project:
 
 
 def _is_lazy(statement: ast.stmt) -> bool:
-    """Whether this is a module's `__getattr__`, which imports what somebody asks for."""
+    """Whether this is a module's `__getattr__`, which imports names on request."""
     return isinstance(statement, ast.FunctionDef) and statement.name == "__getattr__"
 
 
-def _nodes(tree: ast.Module, asked: Collection[str]) -> Iterator[ast.AST]:
-    """All nodes of a module, but for the imports of its `__getattr__` whose names nobody asks for."""
+def _nodes(tree: ast.Module, requested: Collection[str]) -> Iterator[ast.AST]:
+    """All nodes of a module, except imports in its `__getattr__` whose names are not requested."""
     for statement in tree.body:
-        skips = _is_lazy(statement) and EVERYTHING not in asked
+        skips = _is_lazy(statement) and EVERYTHING not in requested
         for node in ast.walk(statement):
-            if not (skips and isinstance(node, ast.ImportFrom) and all(alias.name not in asked for alias in node.names)):
+            if not (skips and isinstance(node, ast.ImportFrom) and all(alias.name not in requested for alias in node.names)):
                 yield node
 
 

@@ -1,9 +1,9 @@
-"""The digest of what reads a data set, whose form is seen from its images.
+"""The digest of the reader of a data set, whose form is recognised from its images.
 
     python -m pipelines.code.reader --data quickstart/data/cifar10 --out code/data/cifar10.json
 
-Where there are no images this cannot be run, and is not: it depends on the images and on the digests of readers, which are the
-same after an edit that concerns none of them.
+Without the images this cannot run, and need not: it depends on the images and on the digests of readers, which an edit of
+other code leaves unchanged.
 """
 
 import json
@@ -23,7 +23,7 @@ def main(
         "code/readers"
     ),
 ) -> None:
-    """Write the digests of the readers that a data set needs, by form: {FORM: {FILE: DIGEST}}.
+    """Write the digests of the readers of a data set, by form: {FORM: {FILE: DIGEST}}.
 
     Raises:
         BeyondClsError: there are no such images, or they look like two data sets.

@@ -1,7 +1,7 @@
-"""A registry's module as those see it who use only some of its entries.
+"""A registry's module as it is for users of only some of its entries.
 
-A registry is a dictionary that a module writes out (`ENCODERS = {…}`); its values come from leaves, modules of their own. What
-is not used of it is taken out of the tree: the entries, the imports that serve them alone, and the names of these in `__all__`.
+A registry is a literal dictionary in a module (`ENCODERS = {…}`); its values come from leaves, separate modules. Unused parts
+are removed from the tree: the entries, the imports that only they need, and the names of these in `__all__`.
 """
 
 import ast
@@ -12,41 +12,41 @@ EVERYTHING = "*"
 
 # Module and name of a registry -> keys of the entries that are used; all of a registry that is not mentioned.
 Used = Mapping[tuple[str, str], Collection[str]]
-# Module and name of a dictionary -> its keys; None where the source does not tell.
+# Module and name of a dictionary -> its keys; None if they are not literal in the source.
 KeysOf = Callable[[str, str], "set[str] | None"]
 
 
 def without_unused(
-    tree: ast.Module, used: Mapping[str, Collection[str]], asked: Collection[str], keys_of: KeysOf
+    tree: ast.Module, used: Mapping[str, Collection[str]], requested: Collection[str], keys_of: KeysOf
 ) -> ast.Module:
-    """A copy of a module without the entries that are not used, and what there is for them alone.
+    """A copy of a module without unused entries and everything that only they need.
 
     Args:
-        used: keys that are, by name of the registry.
-        asked: names that other modules import from this one, which stay; EVERYTHING if one of them imports the module itself.
-        keys_of: for entries such as `**leaf.ENCODERS`; where they cannot be told, the leaf counts as used.
+        used: used keys, by name of the registry.
+        requested: names that other modules import from this one, which stay; EVERYTHING if one imports the module itself.
+        keys_of: for entries such as `**leaf.ENCODERS`; if the keys are unknown, the leaf counts as used.
 
     Raises:
-        LookupError: there is no such dictionary in the module, or it is not written out.
+        LookupError: there is no such dictionary in the module, or it is not literal.
     """
     homes = homes_of(tree)
     body, unused = list(tree.body), []
     for name, keys in used.items():
-        where = next((i for i, statement in enumerate(body) if _assigned(statement) == name), None)
-        if where is None or not isinstance(content := body[where].value, ast.Dict):  # type: ignore[attr-defined]
+        position = next((i for i, statement in enumerate(body) if _assigned(statement) == name), None)
+        if position is None or not isinstance(content := body[position].value, ast.Dict):  # type: ignore[attr-defined]
             raise LookupError(f"no dictionary {name} is written out in the module; units.py names a registry that is gone")
         pairs = list(zip(content.keys, content.values, strict=True))
-        kept = [pair for pair in pairs if _is_used(pair, keys, homes, keys_of)]
-        unused += [value for pair in pairs if pair not in kept for value in pair if value is not None]
-        body[where] = copy(body[where])
-        body[where].value = ast.Dict([key for key, _ in kept], [value for _, value in kept])  # type: ignore[attr-defined]
-    gone = _names(unused) - _names(body)
-    gone = set() if EVERYTHING in asked else {name for name in gone if name in homes} - set(asked)
-    return ast.Module([s for statement in body if (s := _without(statement, gone)) is not None], [])
+        used_pairs = [pair for pair in pairs if _is_used(pair, keys, homes, keys_of)]
+        unused += [value for pair in pairs if pair not in used_pairs for value in pair if value is not None]
+        body[position] = copy(body[position])
+        body[position].value = ast.Dict([key for key, _ in used_pairs], [value for _, value in used_pairs])  # type: ignore[attr-defined]
+    removed = _names(unused) - _names(body)
+    removed = set() if EVERYTHING in requested else {name for name in removed if name in homes} - set(requested)
+    return ast.Module([s for statement in body if (s := _without(statement, removed)) is not None], [])
 
 
 def keys_in(tree: ast.Module, name: str) -> set[str] | None:
-    """Keys of a dictionary of a module; None where the source does not tell all of them."""
+    """Keys of a dictionary of a module; None if not all of them are literal."""
     content = next((s.value for s in tree.body if _assigned(s) == name), None)  # type: ignore[attr-defined]
     if not isinstance(content, ast.Dict):
         return None
@@ -88,14 +88,14 @@ def _names(nodes: Collection[ast.AST]) -> set[str]:
     return {node.id for tree in nodes for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-def _without(statement: ast.stmt, gone: Collection[str]) -> ast.stmt | None:
-    """A statement of a module without names: its imports, or the texts in `__all__`; None if nothing is left of it."""
-    left = copy(statement)
-    if isinstance(left, ast.Import | ast.ImportFrom):
-        left.names = [alias for alias in left.names if (alias.asname or alias.name) not in gone]
-        return left if left.names else None
-    if _assigned(left) == "__all__" and isinstance(left.value, ast.List | ast.Tuple):  # type: ignore[attr-defined]
-        content = copy(left.value)  # type: ignore[attr-defined]
-        content.elts = [item for item in content.elts if not (isinstance(item, ast.Constant) and item.value in gone)]
-        left.value = content  # type: ignore[attr-defined]
-    return left
+def _without(statement: ast.stmt, removed: Collection[str]) -> ast.stmt | None:
+    """A statement of a module without removed names, in imports or in `__all__`; None if nothing is left of it."""
+    remaining = copy(statement)
+    if isinstance(remaining, ast.Import | ast.ImportFrom):
+        remaining.names = [alias for alias in remaining.names if (alias.asname or alias.name) not in removed]
+        return remaining if remaining.names else None
+    if _assigned(remaining) == "__all__" and isinstance(remaining.value, ast.List | ast.Tuple):  # type: ignore[attr-defined]
+        content = copy(remaining.value)  # type: ignore[attr-defined]
+        content.elts = [item for item in content.elts if not (isinstance(item, ast.Constant) and item.value in removed)]
+        remaining.value = content  # type: ignore[attr-defined]
+    return remaining

@@ -1,4 +1,4 @@
-"""What of a Python file counts: its syntax tree, without comments, docstrings, formatting and what is for type checkers."""
+"""The part of a Python file that counts: its syntax tree, without comments, docstrings, formatting and type-checking code."""
 
 import ast
 import hashlib
@@ -12,16 +12,16 @@ UNREAD = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 
 
 def parsed(source: str) -> ast.Module:
-    """The tree of a file, without docstrings and without what stands below `if TYPE_CHECKING`.
+    """The tree of a file, without docstrings and without code under `if TYPE_CHECKING`.
 
     Raises:
-        SyntaxError: it is no Python.
+        SyntaxError: it is not valid Python.
     """
     return _WithoutWords().visit(ast.parse(source))
 
 
 class _WithoutWords(ast.NodeTransformer):
-    """Leaves out texts that stand alone, docstrings among them, and of `if TYPE_CHECKING: … else: …` what is not run."""
+    """Removes string statements, such as docstrings, and the branch of `if TYPE_CHECKING: … else: …` that is not run."""
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
@@ -40,10 +40,10 @@ class _WithoutWords(ast.NodeTransformer):
 
 
 def digest(tree: ast.AST) -> str:
-    """Of a tree; the same under every version of Python that parses it.
+    """The digest of a tree; the same under every version of Python that parses it.
 
-    Versions differ in which empty fields nodes have, and in which characters `repr` escapes; so empty ones are left out, and
-    all beyond ASCII is escaped.
+    Versions differ in which empty fields nodes have, and in which characters `repr` escapes; so empty fields are left out, and
+    all non-ASCII characters are escaped.
     """
     pieces: list[str] = []
     _write(tree, pieces.append)

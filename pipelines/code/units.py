@@ -1,4 +1,4 @@
-"""What there is a digest of: a program, or those of its entries in params.yaml that use different code."""
+"""The units that have digests: a program, or those of its entries in params.yaml that use different code."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ Params = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Unit:
-    """What one file of digests is of.
+    """The subject of one file of digests.
 
     Attributes:
         file: its name, without the suffix, below the folder of all.
-        modules: what is run, and files of aggregators of one's own.
-        used: entries of registries; others are not mentioned there, and all of theirs count.
+        modules: modules that are run, and files of custom aggregators.
+        used: entries of registries; of registries that it does not mention, all entries count.
     """
 
     file: str
@@ -38,7 +38,7 @@ class Unit:
 
 
 def _extract(params: Params, project: Project) -> Iterator[Unit]:
-    """For each encoder; and for each reader of images, which those depend on who read with it."""
+    """Units of each encoder; and of each reader of images, on which those that use it depend."""
     for name, entry in section(params, "encoders").items():
         model = str(mapping(name, entry).get("model") or name)
         yield Unit(f"extract/{name}", ("pipelines.extract",), {ENCODERS: {model}, READERS: (), **_statistics(params)})
@@ -47,7 +47,7 @@ def _extract(params: Params, project: Project) -> Iterator[Unit]:
 
 
 def _probe(params: Params) -> Iterator[Unit]:
-    """For each head, and for each study."""
+    """Units of each head and of each study."""
     common = section(params, "probe")
     for name in GROUPS:
         for head, entry in section(params, name).items():
@@ -59,32 +59,32 @@ def _probe(params: Params) -> Iterator[Unit]:
 
 
 def _localise(params: Params) -> Unit:
-    """Of the head whose weights it reads."""
+    """The unit of localisation: with the head whose weights it reads."""
     heads = {head: entry for name in GROUPS for head, entry in section(params, name).items() if head == LOCALISED}
     return _of_heads("localise", "pipelines.localise", heads, [section(params, "probe")])
 
 
 def _of_heads(file: str, module: str, heads: Params, common: Collection[Params]) -> Unit:
-    """Of some heads by name; `common`: parameters of all of them."""
+    """The unit of some heads by name; `common`: parameters of all of them."""
     entries = {name: mapping(name, entry) for name, entry in heads.items()}
     aggregators = {str(entry.get("aggregator", name)) for name, entry in entries.items()}
-    given = [layer.get("protocol") for layer in (*common, *entries.values())]
-    protocols = {str(p.get("name") if isinstance(p, Mapping) else p) for p in given if p is not None}
-    files = sorted({own for name in aggregators if (own := file_of(name))})
+    protocol_parameters = [layer.get("protocol") for layer in (*common, *entries.values())]
+    protocols = {str(p.get("name") if isinstance(p, Mapping) else p) for p in protocol_parameters if p is not None}
+    files = sorted({custom for name in aggregators if (custom := file_of(name))})
     return Unit(file, (module, *files), {AGGREGATORS: aggregators, PROTOCOLS: protocols} if heads else {})
 
 
 def _statistics(params: Params) -> Used:
-    """Those that `extract` asks for; all where it does not say."""
+    """Statistics that `extract` lists; all if it has no list."""
     names = section(params, "extract").get("statistics")
     return {registry: set(map(str, names)) for registry in STATISTICS} if isinstance(names, list | tuple) else {}
 
 
 def units(params: Params, project: Project) -> Iterator[Unit]:
-    """All that stages depend on, but for what reads their data sets (reader.py).
+    """All units that stages depend on, except readers of their data sets (reader.py).
 
     Raises:
-        BeyondClsError: sections of the parameter file have no names.
+        BeyondClsError: sections of the parameter file are not mappings.
     """
     yield from _extract(params, project)
     yield from _probe(params)

@@ -25,7 +25,7 @@ def check(machine: Machine) -> Finding | None:
     order = [kind.strip(" []'\"") for kind in project.settings.get("cache.type", DEFAULT).split(",")]
     cache, features = existing(project.cache), existing(machine.features)
     crosses = cache.stat().st_dev != features.stat().st_dev
-    crossing = f"; the cache, {project.cache}, lies on another file system than features/" if crosses else ""
+    crossing = f"; the cache, {project.cache}, is on another file system than features/" if crosses else ""
     try:
         with (
             tempfile.TemporaryDirectory(prefix=PREFIX, dir=cache) as in_cache,
@@ -52,7 +52,7 @@ def check(machine: Machine) -> Finding | None:
     if kind != "copy":
         return Finding("dvc cache", "ok", observed)
     if crosses:
-        remedy = "dvc cache dir FOLDER, on the file system of the project; or let symlink stand before copy in cache.type"
+        remedy = "dvc cache dir FOLDER, on the file system of the project; or put symlink before copy in cache.type"
     else:
         remedy = REMEDY
     return Finding("dvc cache", "note", f"{observed}: features take their room twice", remedy)

@@ -16,9 +16,9 @@ def check(machine: Machine) -> Finding:
     from store.loading.memory import free_memory
     from store.loading.placement import MEMORY_SHARE
 
-    free, machine = free_memory(torch.device("cpu")), psutil.virtual_memory()
-    limited = "; a container or scheduler sets the limit" if free < 0.95 * machine.available else ""
-    observed = f"{size(free)} free, the machine has {size(machine.total)}{limited}"
+    free, memory = free_memory(torch.device("cpu")), psutil.virtual_memory()
+    limited = "; a container or scheduler sets the limit" if free < 0.95 * memory.available else ""
+    observed = f"{size(free)} free, the machine has {size(memory.total)}{limited}"
     observed += f"; tokens up to {size(MEMORY_SHARE * free)} are trained on from memory, more are streamed"
     if free < LITTLE:
         remedy = "ask for more memory, end other programs, or give a smaller --batch-size and fewer --workers"

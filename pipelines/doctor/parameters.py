@@ -76,7 +76,9 @@ def _encoder(machine: Machine, name: str) -> None:
     checked_family(loading.get("family"))
     checkpoint = loading.get("checkpoint")
     if checkpoint is not None and not (machine.folder / str(checkpoint)).is_file():
-        raise BeyondClsError(f"checkpoint of encoder {name!r} is {checkpoint!r}, which is no file here; correct it, or pull it")
+        raise BeyondClsError(
+            f"checkpoint of encoder {name!r} is {checkpoint!r}, which is not a file here; correct it, or pull it"
+        )
     model = str(loading.get("model") or name)
     if model not in ENCODERS and model.partition(".")[0] not in timm_names():
         # Either not a ViT or an unusual one: building it tells. Nothing is fetched.

@@ -22,7 +22,7 @@ def check(machine: Machine) -> Finding | None:
     if root is None:
         if user.root is None:
             return None
-        observed = f"none: feature sets lie in features/, as {PARAMS} says, and not at {user.root} ({user.source})"
+        observed = f"none: feature sets are in features/, as {PARAMS} says, and not at {user.root} ({user.source})"
         return Finding("store.root", "ok", observed)
     finding = _examined(root, machine)
     return replace(finding, found=f"{finding.found} (from {machine.places.source})")
@@ -42,7 +42,7 @@ def _examined(root: str, machine: Machine) -> Finding:
 
 def _folder(folder: Path) -> Finding:
     if folder.exists() and not folder.is_dir():
-        return Finding("store.root", "problem", f"{folder} is no folder", "name a folder under store.root")
+        return Finding("store.root", "problem", f"{folder} is not a folder", "name a folder under store.root")
     if not folder.exists():
         observed = f"there is no folder {folder} yet"
         if os.access(existing(folder), os.W_OK):
@@ -99,6 +99,6 @@ def _remote(root: str) -> Finding:
         within(SECONDS / 2, lambda: names(bucket))
     except FileNotFoundError:
         return Finding("store.root", "problem", f"{root} cannot be listed: there is no {bucket}", f"make it; or {CHECK}")
-    except Exception:  # some may list only what lies below
+    except Exception:  # some users may list only folders below
         return Finding("store.root", "note", f"{root}: nothing there, and {bucket} cannot be listed", CHECK)
     return Finding("store.root", "ok", f"{root}: nothing there yet")

@@ -1,4 +1,4 @@
-"""`beyondcls store export | import`: feature sets as other programs read them, and back."""
+"""`beyondcls store export | import`: feature sets in the formats of other programs, and back."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,7 @@ def export(
     out: Annotated[Path, typer.Argument(help="file (hdf5) or folder to make")],
     to: Annotated[str, typer.Option(help=FORMS)],
     arrays: Annotated[
-        str | None, typer.Option(help="names, or what names begin with (patch, cls/block5), with commas  [default: all]")
+        str | None, typer.Option(help="names, or their beginnings (patch, cls/block5), with commas  [default: all]")
     ] = None,
     tar_rows: Annotated[
         int | None, typer.Option(min=1, help="webdataset: images of a tar at most  [default: those of a shard]")
@@ -21,7 +21,7 @@ def export(
 ) -> None:
     """Write a feature set's stored values and its description as one HDF5 file, .npy files, or WebDataset tars.
 
-    Values of int8, int4, bfloat16 and float8 are written as they are stored; scales have arrays of their own.
+    Values of int8, int4, bfloat16 and float8 are written as they are stored; scales are separate arrays.
     """
     from dataclasses import replace
 
@@ -43,8 +43,8 @@ def export(
     with progress_bar(f"export {path}", n_shards, "shards") as progress:
         form.export(store, out, names, progress)
     files = [out] if out.is_file() else [file for file in out.rglob("*") if file.is_file()]
-    left = len(store.attributes["arrays"]) - len(names)
-    partly = f"; without {left} arrays it cannot be imported again" if left else ""
+    n_missing = len(store.attributes["arrays"]) - len(names)
+    partly = f"; without {n_missing} arrays it cannot be imported again" if n_missing else ""
     typer.echo(f"{out}: {len(names)} arrays of {len(store):,} images, {size(sum(f.stat().st_size for f in files))}{partly}")
 
 
@@ -53,7 +53,7 @@ def import_(
     out: Annotated[Path, typer.Argument(help="folder of the feature set to make")],
     form: Annotated[str | None, typer.Option("--from", help=f"{FORMS}; seen from the source by default")] = None,
 ) -> None:
-    """Make the feature set again that was exported, the same to the last byte; every value is compared with its digest.
+    """Restore an exported feature set, the same to the last byte; every value is compared with its digest.
 
     An interrupted import goes on when the same command is given again.
     """

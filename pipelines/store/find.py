@@ -19,7 +19,7 @@ REMOVED = ".removed-"  # what the name of a feature set begins with once its rem
 
 
 def is_feature_set(folder: Path) -> bool:
-    """Whether a folder is a feature set, be it damaged: its zarr.json says so, or the groups of two kinds of arrays do."""
+    """Whether a folder is a feature set, even a damaged one, by its zarr.json or by the groups of two kinds of arrays."""
     file = folder / "zarr.json"
     content = file.read_bytes() if file.is_file() else b""
     try:
@@ -35,15 +35,15 @@ def is_feature_set(folder: Path) -> bool:
 
 def feature_sets(root: Path) -> Iterator[Path]:
     """Feature sets at and below a folder, in the order of their names."""
-    for folder, below, _ in os.walk(root):
+    for folder, subfolders, _ in os.walk(root):
         if is_feature_set(Path(folder)):
-            below.clear()
+            subfolders.clear()
             yield Path(folder)
-        below[:] = sorted(name for name in below if not name.startswith("."))
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
 
 
 def sets_at(root: str) -> Iterator[tuple[str, int]]:
-    """Addresses of the feature sets in a folder of an object store, unfinished uploads among them, and their bytes; sorted.
+    """Addresses and bytes of the feature sets in a folder of an object store, including unfinished uploads; sorted.
 
     Raises:
         StoreError: it cannot be listed.
@@ -51,8 +51,8 @@ def sets_at(root: str) -> Iterator[tuple[str, int]]:
     sets: dict[str, int] = {}
     for name, nbytes in place_at(root).sizes().items():
         if "/" in name:
-            first = name.split("/")[0]
-            sets[first] = sets.get(first, 0) + nbytes
+            set_name = name.split("/")[0]
+            sets[set_name] = sets.get(set_name, 0) + nbytes
     for name in sorted(sets):
         yield f"{root.rstrip('/')}/{name}", sets[name]
 
@@ -64,25 +64,25 @@ def nbytes_of(folder: Path) -> int:
 
 @dataclass(frozen=True)
 class Staged:
-    """Remains under `.staging`: what a writer has written so far, or an old feature set that is to go.
+    """Remains under `.staging`: what a writer has written so far, or an old feature set to be removed.
 
     Attributes:
-        of: the feature set that it belongs to.
-        lock: file that is locked by whoever works on it.
+        feature_set: the feature set that it belongs to.
+        lock: the file that a process locks while it works on it.
     """
 
     folder: Path
-    of: Path
+    feature_set: Path
     lock: Path
 
     def state(self) -> str:
-        """How far it is, and whether somebody works on it, in words."""
-        who = holder(self.lock)
-        working = f"being written by {who}" if who else "nobody writes it"
+        """Its progress, and whether a process is writing it, in words."""
+        writer = holder(self.lock)
+        working = f"being written by {writer}" if writer else "nobody writes it"
         if self.folder.name.startswith(REMOVED):
-            return "half removed" + (f", {working}" if who else "")
+            return "half removed" + (f", {working}" if writer else "")
         if not (self.folder / JOURNAL).is_file():
-            return f"replaced by the one at {self.of}, or not begun; {working}"
+            return f"replaced by the one at {self.feature_set}, or not begun; {working}"
         try:
             done, n_units = _progress(self.folder)
         except (StoreError, KeyError, TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError, OverflowError):
@@ -91,7 +91,7 @@ class Staged:
 
 
 def _progress(folder: Path) -> tuple[int, int]:
-    """Units of which all arrays are journalled, and units of the whole set."""
+    """The number of units whose arrays are all in the journal, and the number of units of the set."""
     header, *records = read_records(folder)
     shape, _, shard_rows, _ = next(iter(header["arrays"].values()))
     written: dict[int, set[str]] = {}
@@ -101,20 +101,22 @@ def _progress(folder: Path) -> tuple[int, int]:
 
 
 def staged_in(folder: Path) -> list[Staged]:
-    """What is unfinished of the feature sets in a folder."""
-    found = []
+    """Unfinished work on the feature sets in a folder."""
+    staged = []
     for entry in sorted((folder / STAGING).glob("*")):
         if entry.is_dir() and (matched := re.fullmatch(rf"(?:{re.escape(REMOVED)})?(.+)-([0-9a-f]{{32}})", entry.name)):
             lock = entry.with_name(f"{matched[1]}-{matched[2]}.lock")
-            found.append(Staged(entry, folder / matched[1], lock))
-    return found
+            staged.append(Staged(entry, folder / matched[1], lock))
+    return staged
 
 
 def staged_below(root: Path) -> list[Staged]:
-    """What is unfinished of the feature sets below a folder, in the order of their names."""
-    found = []
-    for folder, below, _ in os.walk(root):
-        if STAGING in below:
-            found += staged_in(Path(folder))
-        below[:] = sorted(name for name in below if not name.startswith(".") and not is_feature_set(Path(folder, name)))
-    return found
+    """Unfinished work on the feature sets below a folder, in the order of their names."""
+    staged = []
+    for folder, subfolders, _ in os.walk(root):
+        if STAGING in subfolders:
+            staged += staged_in(Path(folder))
+        subfolders[:] = sorted(
+            name for name in subfolders if not name.startswith(".") and not is_feature_set(Path(folder, name))
+        )
+    return staged

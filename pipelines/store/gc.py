@@ -32,12 +32,12 @@ def gc(
 
     A set is kept if a receipt, a stub, or a lock file of DVC names it: in this folder as it is now, or in the last commit of a
     branch, a remote branch, a tag, or an experiment that this clone knows of (`git fetch --all` first). Older commits do not
-    count. Lock files name digests; what they stand for is looked up in DVC's cache, and where it is not there, every set of
-    that name is kept.
+    count. Lock files name digests; their content is looked up in DVC's cache, and if it is missing, every set of that name is
+    kept.
 
-    What other projects at the same root refer to cannot be seen from here: name each with --project, clones of this one with
-    work that was not pushed among them, or say --only-this-project if there are none; --delete refuses else. Sets that are
-    being written, and folders that hold other files, are left alone.
+    References of other projects at the same root cannot be seen from here: name each with --project, including clones of this
+    one with unpushed work, or give --only-this-project if there are none; otherwise --delete refuses. Sets that are being
+    written, and folders that hold other files, are left alone.
     """
     from pipelines.places import PROJECT, Places
     from pipelines.store.leftovers import leftovers
@@ -45,81 +45,84 @@ def gc(
     from store import StoreError
 
     places = Places.from_params(params) if root is None else Places.from_root(root)
-    here = [(str(folder), False)] if not _same(str(folder), places.root) else []
-    there = [(places.root, True)] if places.root is not None else []
-    if not folder.is_dir() and not there:
+    local = [(str(folder), False)] if not _same_place(str(folder), places.root) else []
+    shared = [(places.root, True)] if places.root is not None else []
+    if not folder.is_dir() and not shared:
         raise StoreError(
             f"there is no folder {folder}, and no store.root; name one that holds feature sets, or give --params or --root"
         )
-    # Sets before what refers to them: one that is finished in between is not looked at.
-    found = {_real(one.address): one for place, at_root in [*here, *there] for one in leftovers(place, at_root)}
-    others = [find_references(other, []) for other in project or ()]
+    # Sets are listed before references, so that a set that is finished in between is not considered.
+    by_path = {
+        _real(leftover.address): leftover for place, at_root in [*local, *shared] for leftover in leftovers(place, at_root)
+    }
+    others = [find_references(path, []) for path in project or ()]
     for other in others:
         if not other.references:
             raise StoreError(
                 f"nothing in {other.folder} refers to a feature set; name the folder of a project, with its receipts"
             )
-    ours = dict.fromkeys([Path.cwd(), *(Path(os.path.abspath(folder)).parent for _ in here if folder.is_dir())])
-    projects = [*(find_references(p, [Path(place) for place, _ in there if "://" not in place]) for p in ours), *others]
-    for note in dict.fromkeys(note for one in projects for note in one.notes):
+    ours = dict.fromkeys([Path.cwd(), *(Path(os.path.abspath(folder)).parent for _ in local if folder.is_dir())])
+    projects = [*(find_references(p, [Path(place) for place, _ in shared if "://" not in place]) for p in ours), *others]
+    for note in dict.fromkeys(note for p in projects for note in p.notes):
         typer.echo(f"note: {note}", err=True)
-    kept, unused = _decide(list(found.values()), projects)
+    kept, unused = _decide(list(by_path.values()), projects)
     _show(kept, unused, show_all)
     if not unused:
         return
     if not delete:
         typer.echo("nothing was removed; --delete does it")
         return
-    if not any(one.references for one in projects):
+    if not any(p.references for p in projects):
         raise StoreError(
-            "nothing here refers to any feature set (no receipt, no stub, no lock file), so all of them would go, which can "
-            "hardly be meant; name the project that they belong to with --project, or remove one with `beyondcls store rm`"
+            "nothing here refers to any feature set (no receipt, no stub, no lock file), so all of them would be removed, "
+            "which is hardly intended; name the project that they belong to with --project, or remove one with "
+            "`beyondcls store rm`"
         )
-    outside = (one.address for one in unused if not _is_below(one.address, Path.cwd()))
+    outside = (leftover.address for leftover in unused if not _is_below(leftover.address, Path.cwd()))
     if not (project or only_this_project) and (address := next(outside, None)) is not None:
         raise StoreError(
-            f"{address} lies outside of this project ({Path.cwd()}), where others may have theirs; name their folders with "
+            f"{address} is outside of this project ({Path.cwd()}), where others may have theirs; name their folders with "
             f"--project, or say --only-this-project if there are none. With --root {PROJECT} only {folder} is looked at"
         )
     _remove(unused)
 
 
 def _decide(
-    found: Sequence["Leftover"], projects: Sequence["Project"]
+    leftovers_found: Sequence["Leftover"], projects: Sequence["Project"]
 ) -> tuple[list[tuple["Leftover", str]], list["Leftover"]]:
-    """What is kept, and why, and what nothing refers to."""
+    """Leftovers to keep with the reason, and leftovers that nothing refers to."""
     from pipelines.places import FEATURES, RECEIPTS
 
     references = [reference for project in projects for reference in project.references]
     outs = {_real(str(path)): source for project in projects for path, source in project.outs.items()}
-    keys, names = _keys_and_names(references, found)
-    whole = {key: one.address for one in found if not one.state for key in one.keys}
+    keys, names = _keys_and_names(references, leftovers_found)
+    whole = {key: leftover.address for leftover in leftovers_found if not leftover.state for key in leftover.keys}
     kept: list[tuple[Leftover, str]] = []
     unused: list[Leftover] = []
-    for one in found:
-        if one.why_left:
-            kept.append((one, one.why_left))
+    for leftover in leftovers_found:
+        if leftover.why_left:
+            kept.append((leftover, leftover.why_left))
             continue
-        key = next((key for key in sorted(one.keys) if key in keys), None)
-        doubt = next((names[name] for name in (one.name, FEATURES, RECEIPTS) if name in names), None)
-        if one.is_rest or (one.unfinished and one.keys & whole.keys()):
-            unused.append(one)
-        elif (out := outs.get(_real(one.address))) is not None:
-            kept.append((one, f"an out of {out}"))
+        key = next((key for key in sorted(leftover.keys) if key in keys), None)
+        doubt = next((names[name] for name in (leftover.name, FEATURES, RECEIPTS) if name in names), None)
+        if leftover.is_rest or (leftover.unfinished and leftover.keys & whole.keys()):
+            unused.append(leftover)
+        elif (out := outs.get(_real(leftover.address))) is not None:
+            kept.append((leftover, f"an out of {out}"))
         elif key is not None:
-            kept.append((one, keys[key].source))
+            kept.append((leftover, keys[key].source))
         elif doubt is not None:
-            kept.append((one, f"{doubt.source}: {doubt.why}"))
+            kept.append((leftover, f"{doubt.source}: {doubt.why}"))
         else:
-            unused.append(one)
+            unused.append(leftover)
     return kept, unused
 
 
 def _keys_and_names(
-    references: Iterable["Reference"], found: Sequence["Leftover"]
+    references: Iterable["Reference"], leftovers_found: Sequence["Leftover"]
 ) -> tuple[dict[str, "Reference"], dict[str, "Reference"]]:
-    """References by key, and by name where no key can be told: neither from DVC's cache, nor by a set with the digest."""
-    by_md5 = {one.md5: one.keys for one in found if one.md5 is not None}
+    """References by key, and by name if the key is unknown: neither in DVC's cache, nor that of a set with the digest."""
+    by_md5 = {leftover.md5: leftover.keys for leftover in leftovers_found if leftover.md5 is not None}
     keys: dict[str, Reference] = {}
     names: dict[str, Reference] = {}
     for reference in references:
@@ -134,44 +137,47 @@ def _keys_and_names(
 def _show(kept: Sequence[tuple["Leftover", str]], unused: Sequence["Leftover"], show_all: bool) -> None:
     from pipelines.store.table import size, table
 
-    rows = [[one.address, size(one.nbytes), one.state or "nothing refers to it"] for one in unused]
+    rows = [[leftover.address, size(leftover.nbytes), leftover.state or "nothing refers to it"] for leftover in unused]
     if rows:
         for line in table([["unused", "bytes", ""], *rows], right=[1]):
             typer.echo(line)
     if show_all and kept:
-        rows = [[one.address, size(one.nbytes), f"{one.state}; {why}" if one.state else why] for one, why in kept]
+        rows = [
+            [leftover.address, size(leftover.nbytes), f"{leftover.state}; {why}" if leftover.state else why]
+            for leftover, why in kept
+        ]
         for line in table([["kept", "bytes", "why"], *rows], right=[1]):
             typer.echo(line)
     elif doubts := {why for _, why in kept if "is not known" in why}:
         for why in sorted(doubts):
             typer.echo(f"kept in doubt: {why}")
     typer.echo(
-        f"unused: {len(unused)} ({size(sum(one.nbytes for one in unused))}); "
-        f"kept: {len(kept)} ({size(sum(one.nbytes for one, _ in kept))})"
+        f"unused: {len(unused)} ({size(sum(leftover.nbytes for leftover in unused))}); "
+        f"kept: {len(kept)} ({size(sum(leftover.nbytes for leftover, _ in kept))})"
         + ("" if show_all or not kept else "; --all lists them")
     )
 
 
 def _remove(unused: Sequence["Leftover"]) -> None:
-    """Remove what nothing refers to.
+    """Remove leftovers that nothing refers to.
 
     Raises:
-        typer.Exit: some could not be removed.
+        typer.Exit: not all could be removed.
     """
     from pipelines.store.table import size
     from store import StoreError
 
     removed = 0
-    for one in unused:
+    for leftover in unused:
         try:
-            one.remove()
+            leftover.remove()
         except (StoreError, OSError) as error:
-            typer.echo(f"left: {one.address}: {error}", err=True)
+            typer.echo(f"left: {leftover.address}: {error}", err=True)
         else:
-            removed += one.nbytes
-            typer.echo(f"removed {one.address}")
+            removed += leftover.nbytes
+            typer.echo(f"removed {leftover.address}")
     typer.echo(f"freed {size(removed)}")
-    if removed < sum(one.nbytes for one in unused):
+    if removed < sum(leftover.nbytes for leftover in unused):
         raise typer.Exit(1)
 
 
@@ -179,8 +185,8 @@ def _real(address: str) -> str:
     return address if "://" in address else os.path.realpath(address)
 
 
-def _same(place: str, other: str | None) -> bool:
-    return other is not None and _real(place) == _real(other)
+def _same_place(place: str, other_place: str | None) -> bool:
+    return other_place is not None and _real(place) == _real(other_place)
 
 
 def _is_below(place: str, folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What lies in a folder of feature sets, or at a root, and can be removed: whole sets, and remains of unfinished work."""
+"""What can be removed from a folder of feature sets or a root: whole sets, and remains of unfinished work."""
 
 import hashlib
 import re
@@ -22,7 +22,7 @@ from store.places.parallel import map_parallel
 from store.writing.lock import Lock, holder
 
 AT_ROOT = re.compile(r"(.+)-([0-9a-f]{32})", re.ASCII)
-CHANGED = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")  # as services call it
+CHANGED = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")  # names that services use
 RECENT = timedelta(days=1)  # an upload whose last file came since may still go on: nobody can lock an object store
 
 
@@ -32,13 +32,13 @@ class Leftover:
 
     Attributes:
         name: of the set, without its key.
-        keys: what its files and its name say.
+        keys: keys in its files and its name.
         md5: of its zarr.json; None if it has none.
         state: in words; empty for a whole set.
-        why_left: it must not be touched, whatever refers to it; empty if it may be.
-        unfinished: whoever makes the set would go on with it; it is of no use once the set is whole.
-        is_rest: nothing goes on with it, so it is of no use whatever refers to the set.
-        remove: does it. Raises: StoreError: somebody writes it.
+        why_left: why it must not be removed even if nothing refers to it; empty if it may be.
+        unfinished: making the set would go on from it; it is useless once the set is whole.
+        is_rest: nothing goes on from it, so it is useless even if something refers to the set.
+        remove: removes it; raises StoreError if a process is writing it.
     """
 
     address: str
@@ -54,7 +54,7 @@ class Leftover:
 
 
 def leftovers(place: str, at_root: bool) -> list[Leftover]:
-    """What lies directly in a folder or in a folder of an object store, stubs left out.
+    """Leftovers directly in a folder, of a disk or an object store, without stubs.
 
     Args:
         at_root: only ROOT/NAME-KEY counts; else any feature set.
@@ -81,7 +81,7 @@ def _sets(folder: Path, at_root: bool) -> Iterator[Leftover]:
         content = file.read_bytes() if file.is_file() else None
         key = content and key_in(content)
         name, keys = (named[1], {named[2], key}) if named else (path.name, {key})
-        left = _why_left(path) or ("" if content is not None else f"{file} is missing; remove it by hand")
+        why_left = _why_left(path) or ("" if content is not None else f"{file} is missing; remove it by hand")
         yield Leftover(
             str(path),
             name,
@@ -90,44 +90,44 @@ def _sets(folder: Path, at_root: bool) -> Iterator[Leftover]:
             lambda path=path: remove(path, path, key_at(path)),  # type: ignore[misc]
             None if content is None else hashlib.md5(content, usedforsecurity=False).hexdigest(),
             "" if key else "damaged",
-            left or _written(path),
+            why_left or _written(path),
         )
 
 
 def _written(path: Path) -> str:
-    """Who works on the feature set at a path, be it an extension that has another key."""
+    """Who is writing the feature set at a path, including an extension with another key."""
     pattern = re.escape(path.name) + r"-[0-9a-f]{32}\.lock"
     locks = (lock for lock in sorted((path.parent / ".staging").glob("*.lock")) if re.fullmatch(pattern, lock.name))
-    return next((f"being written by {who}" for lock in locks if (who := holder(lock))), "")
+    return next((f"being written by {writer}" for lock in locks if (writer := holder(lock))), "")
 
 
 def _why_left(path: Path) -> str:
-    other = foreign(path)
-    return "" if other is None else f"{other} does not belong to a feature set; move it away first"
+    foreign_path = foreign(path)
+    return "" if foreign_path is None else f"{foreign_path} does not belong to a feature set; move it away first"
 
 
 def _staged(folder: Path, at_root: bool) -> Iterator[Leftover]:
-    """Under .staging: what a writer has written so far, and what is half removed."""
+    """Leftovers under .staging: sets that are partly written or half removed."""
     for staged in staged_in(folder):
         key = staged.folder.name[-32:]
-        named = AT_ROOT.fullmatch(staged.of.name) if at_root else None
+        named = AT_ROOT.fullmatch(staged.feature_set.name) if at_root else None
         rest = staged.folder.name.startswith(REMOVED)
-        who = holder(staged.lock)
+        writer = holder(staged.lock)
         yield Leftover(
             str(staged.folder),
-            named[1] if named else staged.of.name,
+            named[1] if named else staged.feature_set.name,
             frozenset({key}),
             nbytes_of(staged.folder),
-            lambda staged=staged, key=key: remove(staged.folder, staged.of, key),  # type: ignore[misc]
+            lambda staged=staged, key=key: remove(staged.folder, staged.feature_set, key),  # type: ignore[misc]
             state=staged.state(),
-            why_left=f"being written by {who}" if who else _why_left(staged.folder),
+            why_left=f"being written by {writer}" if writer else _why_left(staged.folder),
             unfinished=True,
             is_rest=rest,
         )
 
 
 def _on_their_way(folder: Path) -> Iterator[Leftover]:
-    """Under .upload and .pull: what was to be sent to a root, or fetched from there."""
+    """Leftovers under .upload and .pull: sets to be sent to a root, or fetched from there."""
     for place, state in ((folder / SCRATCH, "not uploaded yet"), (folder / PULLED, "not fetched yet")):
         yield from _staged(place, at_root=True)
         for path in sorted(place.glob("*")):
@@ -135,7 +135,7 @@ def _on_their_way(folder: Path) -> Iterator[Leftover]:
             if (named := AT_ROOT.fullmatch(base)) is None or not path.is_dir():
                 continue
             lock = place / f"{base}.lock"
-            who = holder(lock)
+            writer = holder(lock)
             yield Leftover(
                 str(path),
                 named[1],
@@ -143,18 +143,18 @@ def _on_their_way(folder: Path) -> Iterator[Leftover]:
                 nbytes_of(path),
                 lambda path=path, lock=lock, key=named[2]: _remove_locked(path, lock, key),  # type: ignore[misc]
                 state=state if base == path.name else "half removed",
-                why_left=f"being written by {who}" if who else _written(path) or _why_left(path),
+                why_left=f"being written by {writer}" if writer else _written(path) or _why_left(path),
                 unfinished=True,
                 is_rest=base != path.name,
             )
 
 
 def _remove_locked(path: Path, lock: Path, key: str) -> None:
-    held = Lock(lock, str(path))
+    lock_held = Lock(lock, str(path))
     try:
         remove(path, path.with_name(lock.stem), key)
     finally:
-        held.release()
+        lock_held.release()
         if not any(path.parent.iterdir()):
             path.parent.rmdir()
 
@@ -162,21 +162,21 @@ def _remove_locked(path: Path, lock: Path, key: str) -> None:
 def _in_object_store(root: str) -> Iterator[Leftover]:
     sizes: dict[str, dict[str, int]] = {}
     for name, nbytes in place_at(root).sizes().items():
-        first, _, rest = name.partition("/")
-        if rest and AT_ROOT.fullmatch(first):
-            sizes.setdefault(first, {})[rest] = nbytes
+        set_name, _, rest = name.partition("/")
+        if rest and AT_ROOT.fullmatch(set_name):
+            sizes.setdefault(set_name, {})[rest] = nbytes
 
-    def look(first: str) -> Leftover:
-        address, files = f"{root}/{first}", sizes[first]
-        named = AT_ROOT.fullmatch(first)
+    def look(set_name: str) -> Leftover:
+        address, files = f"{root}/{set_name}", sizes[set_name]
+        named = AT_ROOT.fullmatch(set_name)
         assert named is not None
         content = place_at(address).content("zarr.json") if "zarr.json" in files else None
         key = content and key_in(content)
-        left = next(
+        why_left = next(
             (f"{address}/{f} does not belong to a feature set; move it away first" for f in sorted(files) if not _ours(f)), ""
         )
-        if content is None and not left and not _is_old(address):
-            left = "its last file came within a day, or nobody says when: it may still be being sent"
+        if content is None and not why_left and not _is_old(address):
+            why_left = "its last file came within a day, or nobody says when: it may still be being sent"
         return Leftover(
             address,
             named[1],
@@ -185,7 +185,7 @@ def _in_object_store(root: str) -> Iterator[Leftover]:
             lambda: remove_objects(address, sorted(files)),
             None if content is None else hashlib.md5(content, usedforsecurity=False).hexdigest(),
             "not uploaded completely" if content is None else "" if key else "damaged",
-            left,
+            why_left,
             unfinished=content is None,
         )
 
@@ -197,7 +197,7 @@ def _ours(file: str) -> bool:
 
 
 def _is_old(address: str) -> bool:
-    """Whether nothing came to an address for some time; no, if the service does not say when."""
+    """Whether the last file at an address is older than RECENT; False if the service gives no times."""
     import fsspec  # type: ignore[import-untyped]
 
     try:
@@ -210,7 +210,7 @@ def _is_old(address: str) -> bool:
 
 
 def _as_time(value: Any) -> datetime | None:
-    """A time as one of the services gives it; None if it is something else."""
+    """A time in any form that services use; None if it is something else."""
     if isinstance(value, float):
         value = datetime.fromtimestamp(value, UTC)
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What the remains of a feature set still tell of how it was made."""
+"""How a damaged feature set was made, as far as its remains still tell."""
 
 import json
 import re
@@ -12,9 +12,9 @@ from store.format.spec import FeatureSpec
 
 
 def options_of(path: Path) -> dict[str, Any]:
-    """Options of `beyondcls extract` that made the feature set at `path`, as far as its damaged files tell them.
+    """Options of `beyondcls extract` that made the feature set at `path`, as far as its damaged files tell.
 
-    A spec that can still be read and has the key that stands beside it is trusted; else, names of folders tell.
+    A readable spec that matches the key beside it is trusted; else options follow from names of folders.
     """
     file = path / "zarr.json"
     text = file.read_bytes().decode(errors="replace") if file.is_file() else ""
@@ -49,23 +49,23 @@ def options_of_spec(spec: FeatureSpec) -> dict[str, Any]:
 
 
 def _fragment(text: str, name: str) -> Any:
-    """The first value of this name in a JSON text that may be damaged elsewhere; None if there is none."""
-    if (found := re.search(rf'"{name}":\s*', text)) is None:
+    """The first value of this name in a JSON text that may be damaged elsewhere; None if it is missing."""
+    if (match := re.search(rf'"{name}":\s*', text)) is None:
         return None
     try:
-        return json.JSONDecoder().raw_decode(text, found.end())[0]
+        return json.JSONDecoder().raw_decode(text, match.end())[0]
     except (ValueError, RecursionError):
         return None
 
 
 def _options_of_folders(path: Path) -> dict[str, Any]:
-    """Options that give arrays with these names; statistics in the order that extraction gives them by default."""
+    """Options that give arrays with these names; statistics in the default order of extraction."""
     from extract.attention import PER_BLOCK, STATISTICS
 
     blocks = sorted({int(m[1]) for folder in path.glob("*/block*") if (m := re.fullmatch(r"block(\d{1,9})", folder.name))})
     order = [*STATISTICS, *PER_BLOCK]
-    here = {folder.name for folder in path.glob("statistics/*") if folder.is_dir()}
-    statistics = sorted(here, key=lambda name: (order.index(name) if name in order else len(order), name))
+    folder_names = {folder.name for folder in path.glob("statistics/*") if folder.is_dir()}
+    statistics = sorted(folder_names, key=lambda name: (order.index(name) if name in order else len(order), name))
     options: dict[str, Any] = {"statistics": ",".join(statistics) or "none", "maps": any(path.glob("attention/**/view*"))}
     if blocks:
         options["blocks"] = ",".join(map(str, blocks))
@@ -88,7 +88,7 @@ def _valid_rows(path: Path) -> list[tuple[Path, int]]:
     file = path / "images/valid/zarr.json"
     try:
         shards = json.loads(file.read_bytes())["attributes"][ATTRIBUTE]["shards"]
-        found = [(path / f"images/valid/c/{i}", shard["rows"][1] - shard["rows"][0]) for i, shard in enumerate(shards)]
+        n_rows = [(path / f"images/valid/c/{i}", shard["rows"][1] - shard["rows"][0]) for i, shard in enumerate(shards)]
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         return []
-    return [(shard, n) for shard, n in found if shard.is_file()]
+    return [(shard, n) for shard, n in n_rows if shard.is_file()]

@@ -1,4 +1,4 @@
-"""Feature sets that DVC's lock files name (dvc.lock, NAME.dvc), and its cache, which knows their keys; read without DVC."""
+"""Feature sets in DVC's lock files (dvc.lock, NAME.dvc), and their keys in its cache; read without DVC."""
 
 import configparser
 import hashlib
@@ -23,14 +23,14 @@ FETCH = "`dvc fetch --all-branches --all-tags` brings it, if it was pushed"
 
 @dataclass(frozen=True)
 class Reference:
-    """Something refers to a feature set.
+    """A reference to a feature set.
 
     Attributes:
-        name: of the set, where it is referred to; at a root it may have another.
+        name: of the set, in the reference; at a root it may have another name.
         source: what refers to it, in words.
-        key: of the set; None if that cannot be told here.
+        key: of the set; None if it is unknown here.
         md5: of the set's zarr.json, if a lock file gives it.
-        why: the key cannot be told.
+        why: why the key is unknown.
     """
 
     name: str
@@ -41,45 +41,45 @@ class Reference:
 
 
 def is_lock_file(name: str) -> bool:
-    """Whether DVC keeps in a file of this name what its outs are."""
+    """Whether a file of this name lists outputs for DVC."""
     return name == "dvc.lock" or (name.endswith(".dvc") and name != ".dvc")
 
 
-def outs_of(content: bytes, where: str) -> dict[str, str | None]:
-    """MD5 of each out of a lock file by its path; of a folder's list it ends in `.dir`, None stands for something else.
+def outs_of(content: bytes, source: str) -> dict[str, str | None]:
+    """MD5 of each output in a lock file by its path; that of a folder's list ends in `.dir`, None is any other entry.
 
     Args:
-        where: names the file in messages.
+        source: names the file in messages.
 
     Raises:
-        StoreError: it cannot be understood.
+        StoreError: it is not a lock file.
     """
     try:
-        # All scalars are texts: a digest of digits alone is no number.
+        # All scalars are read as text: a digest of only digits is not a number.
         read = yaml.load(content, getattr(yaml, "CBaseLoader", yaml.BaseLoader)) or {}
         stages = read.get("stages") or {} if "outs" not in read else {"": read}
         return {out["path"]: out.get("md5") for stage in stages.values() for out in stage.get("outs") or []}
     except (yaml.YAMLError, UnicodeError, AttributeError, TypeError, KeyError) as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise StoreError(
-            f"{where} is no lock file of DVC that can be read ({type(error).__name__}: {said}); it may refer to any feature "
+            f"{source} is not a readable lock file of DVC ({type(error).__name__}: {reason}); it may refer to any feature "
             "set, so nothing is removed: mend it, or delete that branch"
         ) from error
 
 
 def references_of(outs: dict[str, str | None], cache: "Cache", source: str) -> Iterator[Reference]:
-    """Feature sets among the outs of a lock file: NAME/zarr.json, receipts/NAME.json, or folders with these."""
+    """References to feature sets among the outputs of a lock file: NAME/zarr.json, receipts/NAME.json, or their folders."""
     receipts: dict[str, str | None] = {}
     described: dict[str, str | None] = {}
     for path, md5 in _files(outs, cache):
         folder, _, name = path.rpartition("/")
-        last = folder.rpartition("/")[2]
+        parent = folder.rpartition("/")[2]
         if name == "zarr.json":
-            described[last] = md5
-        elif last == RECEIPTS and is_receipt_name(name):
+            described[parent] = md5
+        elif parent == RECEIPTS and is_receipt_name(name):
             receipts[name.removesuffix(".json")] = md5
-        elif md5 is None or md5.endswith(".dir"):  # a folder of which nothing is known
-            described.setdefault(last if name in KINDS and last != FEATURES else name, None)
+        elif md5 is None or md5.endswith(".dir"):  # a folder with unknown content
+            described.setdefault(parent if name in KINDS and parent != FEATURES else name, None)
     for name in sorted({*receipts, *described}):
         contents = [content for md5 in (receipts.get(name), described.get(name)) if (content := cache.content(md5)) is not None]
         key = next((key for content in contents if (key := key_in(content)) is not None), None)
@@ -90,11 +90,11 @@ def references_of(outs: dict[str, str | None], cache: "Cache", source: str) -> I
 
 
 def _files(outs: dict[str, str | None], cache: "Cache") -> Iterator[tuple[str, str | None]]:
-    """Outs that are files; of folders what their list says that may matter, or the folder itself, if there is no list."""
+    """Outputs that are files; for folders the relevant files in their list, or the folder itself if its list is missing."""
     for out, md5 in outs.items():
         path = out.rstrip("/")
         if f"{path.rpartition('/')[0]}/zarr.json" in outs and md5 is not None and md5.endswith(".dir"):
-            continue  # a kind of arrays of a set that is an out itself
+            continue  # a kind of arrays of a set that is an output itself
         listed = cache.listing(md5)
         if listed is None:
             yield path, md5
@@ -103,7 +103,7 @@ def _files(outs: dict[str, str | None], cache: "Cache") -> Iterator[tuple[str, s
 
 
 def key_in(content: bytes) -> str | None:
-    """The key that a receipt or a set's zarr.json gives; None if it is neither."""
+    """The key in a receipt or a set's zarr.json; None if it is neither."""
     try:
         values = json.loads(content)
         if "attributes" in values:
@@ -119,7 +119,7 @@ class Cache:
     """DVC's cache of a project: contents by their MD5.
 
     Args:
-        folder: of the project, or below it; where no project is, nothing is found.
+        folder: of the project, or below it; outside of a project the cache is empty.
     """
 
     def __init__(self, folder: Path):
@@ -127,7 +127,7 @@ class Cache:
         self.folder = _cache_folder(root / ".dvc") if root is not None else None
 
     def content(self, md5: str | None) -> bytes | None:
-        """None if it is not there, or is not what its name says."""
+        """The content with this MD5; None if it is missing or damaged."""
         if self.folder is None or md5 is None or not re.fullmatch(r"[0-9a-f]{32}(\.dir)?", md5):
             return None
         for place in (self.folder / "files/md5", self.folder):  # of DVC 3, and before
@@ -140,7 +140,7 @@ class Cache:
         return None
 
     def listing(self, md5: str | None) -> dict[str, str] | None:
-        """MD5 of each file below a folder by its path there; None if the list is not here, or it is no folder."""
+        """MD5 of each file below a folder by its path there; None if the list is missing, or it is not a folder."""
         if md5 is None or not md5.endswith(".dir") or (content := self.content(md5)) is None:
             return None
         try:
@@ -152,14 +152,14 @@ class Cache:
 def _cache_folder(project: Path) -> Path:
     """`cache.dir` of DVC's settings: the system's, the user's, the project's, and those that are not in git."""
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    found: Path = project / "cache"
+    cache_folder: Path = project / "cache"
     for file in (Path("/etc/xdg/dvc/config"), Path(home, "dvc/config"), project / "config", project / "config.local"):
         settings = configparser.ConfigParser(interpolation=None, strict=False)
         try:
             settings.read(file, encoding="utf-8")
             value: Any = settings.get("cache", "dir", fallback=None)
         except (configparser.Error, UnicodeError):
-            continue  # what is not in the cache is kept
+            continue  # sets whose keys are not in the cache are kept
         if value:
-            found = file.parent / os.path.expanduser(value.strip("'\""))
-    return found
+            cache_folder = file.parent / os.path.expanduser(value.strip("'\""))
+    return cache_folder

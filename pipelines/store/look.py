@@ -1,4 +1,4 @@
-"""`beyondcls store ls | info | du`: which feature sets there are, what one holds, and where its bytes are."""
+"""`beyondcls store ls | info | du`: the feature sets in a folder, the content of one, and the sizes of its arrays."""
 
 import shlex
 from pathlib import Path
@@ -17,7 +17,7 @@ Params = Annotated[
 
 
 def ls(root: Annotated[str, typer.Argument(help="folder to look through, or an address (s3://…)")] = "features") -> None:
-    """List the feature sets below a folder, or in one of an object store; damaged, unfinished ones and stubs among them."""
+    """List the feature sets below a folder, or in one of an object store, including damaged and unfinished ones and stubs."""
     from pipelines.publish import SCRATCH
     from pipelines.store.find import feature_sets, nbytes_of, sets_at, staged_below
     from pipelines.store.table import size, table
@@ -83,19 +83,19 @@ def info(path: FeatureSet, params: Params = None) -> None:
 
 
 def du(path: FeatureSet, params: Params = None) -> None:
-    """Print the bytes of each array, largest first: values, scales, and what digests, indices and descriptions add."""
+    """Print the bytes of each array, largest first: values, scales, and the overhead of digests, indices and descriptions."""
     from pipelines.places import open_features
     from pipelines.store.table import size, table
     from store.format.names import SCALE
 
     store = open_features(path, params)
-    parts: list[tuple[str, list[int]]] = []  # bytes of values, scales, all that is neither, and their sum
+    parts: list[tuple[str, list[int]]] = []  # bytes of values, of scales, of the rest, and their sum
     for array in store.arrays.values():
         if array.name.endswith(SCALE) and array.name.removesuffix(SCALE) in store.arrays:
-            continue  # counted with what it scales
-        both = [array] if array.scale is None else [array, array.scale]
-        whole = sum(_nbytes(store, part) for part in both)
-        values, scales = _values_nbytes(array), sum(map(_values_nbytes, both[1:]))
+            continue  # counted with the array that it scales
+        with_scale = [array] if array.scale is None else [array, array.scale]
+        whole = sum(_nbytes(store, part) for part in with_scale)
+        values, scales = _values_nbytes(array), sum(map(_values_nbytes, with_scale[1:]))
         parts.append((array.name, [values, scales, whole - values - scales, whole]))
     parts.sort(key=lambda part: (-part[1][-1], part[0]))
     groups = _groups_nbytes(store)
@@ -118,7 +118,7 @@ def _nbytes(store: "FeatureStore", array: "ArrayReader") -> int:
 
 
 def _groups_nbytes(store: "FeatureStore") -> int:
-    """Bytes of the zarr.json that belong to no array."""
+    """Bytes of the zarr.json files that belong to no array."""
     from store.format.layout import groups_of
 
     return sum(store.place.size(f"{name}zarr.json") or 0 for name in ("", *(f"{g}/" for g in groups_of(list(store.arrays)))))

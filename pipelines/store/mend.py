@@ -1,4 +1,4 @@
-"""`beyondcls store verify | repair`: checking every shard of a feature set, and mending what is damaged."""
+"""`beyondcls store verify | repair`: checking every shard of a feature set, and repairing damaged ones."""
 
 import shlex
 from pathlib import Path
@@ -21,7 +21,7 @@ def verify(path: FeatureSet) -> None:
 
 
 def _damaged(path: str) -> list[str]:
-    """What is wrong with a feature set, a message for each shard."""
+    """Problems of a feature set, one message for each damaged shard."""
     from pipelines.progress import progress_bar
     from store import FeatureStore, StoreError
     from store import verify as check
@@ -32,13 +32,13 @@ def _damaged(path: str) -> list[str]:
     store = FeatureStore.describe(path)
     if isinstance(store.place, LocalFolder) and is_stub(store.path):
         raise StoreError(f"{path} is a stub: its arrays are at store.root; give ROOT/{store.path.name}-{store.spec.key}")
-    here = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
+    stored = [name for name in store.attributes["arrays"] if store.place.has_folder(kind_of(name))]
     bad: list[str] = []
-    with progress_bar(f"verify {path}", len(here), "arrays") as progress:
-        last = ""
+    with progress_bar(f"verify {path}", len(stored), "arrays") as progress:
+        previous = ""
         for name, _, problem in check(path):
-            progress(name != last)
-            last = name
+            progress(name != previous)
+            previous = name
             bad += [problem] if problem else []
     return bad
 
@@ -49,7 +49,7 @@ def repair(
     form: Annotated[str | None, typer.Option(help="form of the data, if it was given at extraction")] = None,
     split: Annotated[str | None, typer.Option(help="split of a published data set, if it was given at extraction")] = None,
     classes: Annotated[Path | None, typer.Option(help="file of class names, if it was given at extraction")] = None,
-    encoder: Annotated[str | None, typer.Option(help="its encoder; by default, the one that it names")] = None,
+    encoder: Annotated[str | None, typer.Option(help="its encoder; by default the one that the set names")] = None,
     params: Annotated[Path | None, typer.Option(help="parameter file with encoders.NAME")] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="local weights, where the encoder needs them")] = None,
     model: Annotated[str | None, typer.Option(help="timm architecture, where the encoder needs it")] = None,
@@ -59,7 +59,7 @@ def repair(
 ) -> None:
     """List what is damaged, and the command that extracts it again; with --data, run that command.
 
-    What is sound is kept as it is. On the machine that made the set, the result is the same to the last byte.
+    Sound shards are kept as they are. On the machine that made the set, the result is the same to the last byte.
     """
     from pipelines import extract
     from pipelines.params import without_none
@@ -91,18 +91,18 @@ def repair(
         typer.echo("give --data with the images it was made from to run this")
         raise typer.Exit(1)
     if "encoder" not in options:
-        raise BeyondClsError(f"{path} does not tell its encoder any more; name it with --encoder")
+        raise BeyondClsError(f"{path} no longer tells its encoder; name it with --encoder")
     extract.main(**options, data=data, out=path, device=device, repair=True)
     mended = FeatureStore.describe(path).attributes["arrays"]
-    other = [name for name in digests if mended.get(name) != digests[name]]
-    if other:
-        typer.echo(f"{path}: sound, but not the same bytes as before in {', '.join(other)}; another machine or batch size?")
+    differing = [name for name in digests if mended.get(name) != digests[name]]
+    if differing:
+        typer.echo(f"{path}: sound, but not the same bytes as before in {', '.join(differing)}; another machine or batch size?")
     else:
         typer.echo(f"{path}: sound" + (", and the same bytes as before" if digests else ""))
 
 
 def _command(path: Path, data: str, options: dict[str, Any], device: str) -> str:
-    """The extraction that mends `path`, as it can be given to a shell."""
+    """The shell command of the extraction that repairs `path`."""
     command = f"beyondcls extract --repair --data {shlex.quote(data)} --out {shlex.quote(str(path))}"
     for name, value in {**options, **({"device": device} if device != "auto" else {})}.items():
         flag = name.replace("_", "-")

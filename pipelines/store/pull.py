@@ -1,4 +1,4 @@
-"""`beyondcls store pull | push`: feature sets from the root that machines share, and to it."""
+"""`beyondcls store pull | push`: feature sets from and to the root that machines share."""
 
 import re
 import time
@@ -18,8 +18,8 @@ def pull(
 ) -> None:
     """Fetch a feature set from store.root, or some kinds of its arrays, to a local folder, every row checked.
 
-    What is there is not fetched again. In a project of DVC give --to another folder, or let store.cache keep what was read: DVC
-    takes arrays in the place of stubs for a change.
+    Arrays that are already there are not fetched again. In a project of DVC give --to another folder, or let store.cache keep
+    what was read: DVC sees arrays in the place of stubs as a change.
     """
     from pipelines.places import FEATURES, Places, set_and_receipt
     from pipelines.progress import progress_bar
@@ -47,13 +47,13 @@ def pull(
     folder = to or folder
     source = FeatureStore.open(address)
     chosen = None if kinds is None else [kind.strip() for kind in kinds.split(",")]
-    wanted = checked_kinds(source, chosen)
-    arrays = (array for name, array in source.arrays.items() if kind_of(name) in wanted)
+    kinds_to_fetch = checked_kinds(source, chosen)
+    arrays = (array for name, array in source.arrays.items() if kind_of(name) in kinds_to_fetch)
     nbytes = sum(shard["nbytes"] for array in arrays for shard in array.shards)
-    began = time.perf_counter()
+    start = time.perf_counter()
     with progress_bar("pull", nbytes, "bytes") as progress:
         store = fetch(address, folder, chosen, progress)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     typer.echo(f"{folder}: {', '.join(store.kinds)} of {len(store):,} images; {size(nbytes)} in {seconds:.1f} s from {address}")
 
 
@@ -64,8 +64,8 @@ def push(
 ) -> None:
     """Copy a feature set to store.root, every row checked, and write its receipt. The folder stays as it is.
 
-    An extraction of the same set then finds it there, and leaves a stub. One that is there, be it under another name, is not
-    sent again.
+    An extraction of the same set then finds it there, and leaves a stub. A set that is already there, even under another name,
+    is not sent again.
     """
     from pipelines.places import Places, receipt_of
     from pipelines.publish import send
@@ -78,7 +78,7 @@ def push(
     store = FeatureStore.open(path)
     address, file, content = places.address(path.name, store.spec.key), receipt or receipt_of(path), Receipt.from_store(store)
     try:
-        address = places.find(path.name, store.spec.key, lambda there: content.check(there, whole=True)).where
+        address = places.find(path.name, store.spec.key, lambda stored: content.check(stored, whole=True)).where
     except StoreError:
         send(store, address)
     content.write(file)

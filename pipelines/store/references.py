@@ -1,4 +1,4 @@
-"""What of a project refers to feature sets: its files as they are, and what git has of it on branches, tags and experiments."""
+"""References of a project to feature sets: in its present files, and in git's branches, tags and experiments."""
 
 import os
 import shutil
@@ -14,20 +14,20 @@ from store.errors import StoreError
 from store.format.names import kind_of
 from store.moving.receipt import Receipt, is_receipt_name
 
-# How refs are called, in the order in which they are looked through.
+# Names of refs for messages, in the order in which they are searched.
 REFS = {"refs/heads/": "branch ", "refs/remotes/": "remote branch ", "refs/tags/": "tag ", "refs/exps/": "experiment ", "": ""}
-EXPERIMENTS = ".dvc/tmp/exps"  # where DVC runs those that have no ref yet
-OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # would stand for another repository
+EXPERIMENTS = ".dvc/tmp/exps"  # where DVC runs experiments that have no ref yet
+OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # would redirect git to another repository
 
 
 @dataclass
 class Project:
-    """What a project refers to.
+    """The references of a project.
 
     Attributes:
         references: from its files, and from git's.
-        outs: folders of feature sets that are outs of its lock files as they are now.
-        notes: what was not there to be looked at.
+        outs: folders of feature sets that are outputs in its present lock files.
+        notes: places that could not be searched because they are missing.
     """
 
     folder: Path
@@ -40,7 +40,7 @@ def find_references(folder: Path, without: list[Path]) -> Project:
     """Everything in a project that refers to feature sets.
 
     Args:
-        without: folders below it that are roots, whose sets refer to nothing.
+        without: folders below it that are roots, whose sets are not references.
 
     Raises:
         StoreError: a file that may refer to any set cannot be read, or git fails.
@@ -54,7 +54,7 @@ def find_references(folder: Path, without: list[Path]) -> Project:
         _add_files(project, start, cache, {Path(os.path.realpath(root)) for root in without})
     repository = next((f for f in (folder, *folder.parents) if (f / ".git").exists()), None)
     if repository is None:
-        project.notes.append(f"{folder} is in no git repository: only what lies there now counts")
+        project.notes.append(f"{folder} is not in a git repository: only its present files count")
     else:
         project.references += _of_git(repository, cache)
     if not any("dvc.lock" in reference.source for reference in project.references):
@@ -63,12 +63,12 @@ def find_references(folder: Path, without: list[Path]) -> Project:
 
 
 def _add_files(project: Project, start: Path, cache: Cache, roots: set[Path]) -> None:
-    """Receipts, stubs, copies that lack arrays, and lock files, at and below a folder; hidden folders are left out."""
-    for where, below, names in os.walk(start, onerror=_unreadable):
+    """Add receipts, stubs, copies that lack arrays, and lock files at and below a folder; hidden folders are skipped."""
+    for where, subfolders, names in os.walk(start, onerror=_unreadable):
         folder = Path(where)
-        below[:] = sorted(name for name in below if not name.startswith(".") and folder / name not in roots)
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") and folder / name not in roots)
         if "zarr.json" in names and is_feature_set(folder):
-            below.clear()
+            subfolders.clear()
             if (reference := _of_part(folder)) is not None:
                 project.references.append(reference)
             continue
@@ -86,21 +86,21 @@ def _unreadable(error: OSError) -> None:
     if isinstance(error, FileNotFoundError):  # nothing to look at, or gone in the meantime
         return
     raise StoreError(
-        f"{error.filename} cannot be looked through ({error.strerror}); it may refer to any feature set: get the right to"
+        f"{error.filename} cannot be searched ({error.strerror}); it may refer to any feature set: get access to it"
     )
 
 
 def _folders_of(out: Path) -> tuple[Path, Path]:
-    """Folders that are a feature set if this out belongs to one: it is the set, or what lies directly in it."""
+    """Folders that are a feature set if this output belongs to one: the output is the set, or is directly in it."""
     out = Path(os.path.normpath(out))
     return out, out.parent
 
 
 def _of_part(folder: Path) -> Reference | None:
-    """The reference of a stub, or of a copy that lacks arrays: they are read at the root. None if all are here.
+    """The reference of a stub, or of a copy that lacks arrays: they are read at the root. None if no array is missing.
 
     Raises:
-        StoreError: it does not tell its key.
+        StoreError: a stub whose key is unreadable.
     """
     from store import FeatureStore
     from store.format.stub import is_stub
@@ -110,7 +110,7 @@ def _of_part(folder: Path) -> Reference | None:
     except StoreError:
         if is_stub(folder):
             raise
-        return None  # damaged, but not for want of arrays
+        return None  # damaged, but no stub
     kinds = {kind_of(name) for name in store.attributes["arrays"]}
     if all((folder / kind / "zarr.json").is_file() for kind in kinds):
         return None
@@ -118,33 +118,33 @@ def _of_part(folder: Path) -> Reference | None:
 
 
 def _of_git(repository: Path, cache: Cache) -> Iterator[Reference]:
-    """Of lock files, receipts and stubs in what every ref points to; a file that is the same in several counts once."""
-    seen: set[tuple[str, str]] = set()
+    """References in lock files, receipts and stubs of every ref; a file that is the same in several counts once."""
+    blobs: set[tuple[str, str]] = set()
     for ref, commit in _commits(repository):
         for entry in _git(repository, "ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0"):
             described, _, path = entry.decode(errors="surrogateescape").partition("\t")
             folder, _, name = path.rpartition("/")
-            last = folder.rpartition("/")[2]
-            receipt = last == RECEIPTS and is_receipt_name(name)
+            parent = folder.rpartition("/")[2]
+            receipt = parent == RECEIPTS and is_receipt_name(name)
             if not (is_lock_file(name) or receipt or name == "zarr.json") or not described.startswith("100"):
                 continue
             blob = described.split()[2]
-            if (blob, path) in seen:
+            if (blob, path) in blobs:
                 continue
-            seen.add((blob, path))
+            blobs.add((blob, path))
             content, source = _git(repository, "cat-file", "blob", blob), f"{path} of {ref}"
             if is_lock_file(name):
                 yield from references_of(outs_of(content, source), cache, source)
             elif (key := key_in(content)) is not None:
-                yield Reference(last if name == "zarr.json" else name.removesuffix(".json"), source, key)
+                yield Reference(parent if name == "zarr.json" else name.removesuffix(".json"), source, key)
             elif receipt:
                 raise StoreError(
-                    f"{source} is no receipt of a feature set, and may refer to any: mend it, or delete that branch"
+                    f"{source} is not a receipt of a feature set, and may refer to any: mend it, or delete that branch"
                 )
 
 
 def _commits(repository: Path) -> list[tuple[str, str]]:
-    """What refs point to, and what is checked out, each once, with a name for people."""
+    """Commits of refs and of checked-out work trees, each once, with a name for messages."""
     lines = _git(repository, "for-each-ref", "--format=%(objecttype) %(*objecttype) %(objectname) %(refname)")
     split = (line.split(" ", 3) for line in lines.decode(errors="surrogateescape").splitlines())
     refs = [(ref, commit) for kind, tagged, commit, ref in split if "blob" not in (kind, tagged)]
@@ -164,7 +164,7 @@ def _commits(repository: Path) -> list[tuple[str, str]]:
 
 
 def _git(repository: Path, *arguments: str) -> bytes:
-    """What git prints.
+    """The output of a git command.
 
     Raises:
         StoreError: git is missing or fails.
@@ -174,17 +174,18 @@ def _git(repository: Path, *arguments: str) -> bytes:
             f"{repository} is a git repository, whose branches may refer to any feature set, but there is no git; install it"
         )
     environment = {name: value for name, value in os.environ.items() if name not in OF_HOOKS}
-    done = subprocess.run(["git", *arguments], cwd=repository, env=environment, capture_output=True)
-    if done.returncode:
-        said = " ".join(done.stderr.decode(errors="replace").split())
+    completed = subprocess.run(["git", *arguments], cwd=repository, env=environment, capture_output=True)
+    if completed.returncode:
+        reason = " ".join(completed.stderr.decode(errors="replace").split())
         raise StoreError(
-            f"`git {arguments[0]}` fails in {repository}, whose branches may refer to any feature set: {said}; do what it says"
+            f"`git {arguments[0]}` fails in {repository}, whose branches may refer to any feature set: {reason}; follow its "
+            "advice"
         )
-    return done.stdout
+    return completed.stdout
 
 
 def shown(path: Path) -> str:
-    """As a path from here, if it is below."""
+    """A path relative to the current folder, if it is below it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

@@ -1,4 +1,4 @@
-"""`beyondcls store rm`: removing a feature set, or what is unfinished of one, and nothing else."""
+"""`beyondcls store rm`: removing a feature set, or the unfinished part of one, and nothing else."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def rm(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
 ) -> None:
-    """Remove a feature set, after asking. Folders that are none, or that hold other files too, are left alone."""
+    """Remove a feature set, after asking. Folders that are not one, or that also hold other files, are left alone."""
     from pipelines.store.find import nbytes_of
     from pipelines.store.table import size
     from store import StoreError
@@ -40,32 +40,32 @@ def rm(
         if not typer.confirm(f"remove {shown}?"):
             typer.echo("nothing was removed")
             raise typer.Exit(1)
-    for folder, of, key in targets:
-        remove(folder, of, key)
+    for folder, feature_set, key in targets:
+        remove(folder, feature_set, key)
         typer.echo(f"removed {folder}")
 
 
-def remove(folder: Path, of: Path, key: str) -> None:
-    """Remove a feature set, or what is unfinished of the one at `of`.
+def remove(folder: Path, feature_set: Path, key: str) -> None:
+    """Remove a feature set, or the unfinished part of the one at `feature_set`.
 
     Raises:
-        StoreError: somebody writes it.
+        StoreError: a process is writing it.
     """
     from pipelines.store.find import REMOVED
 
-    with _nobody_writes(of, key) as place:
-        gone = place / f"{REMOVED}{of.name}-{key}"
-        if folder != gone:
-            shutil.rmtree(gone, ignore_errors=True)  # of an earlier removal that was killed
-            os.rename(folder, gone)  # at one stroke: whatever happens from here on, no half set has its name
-        shutil.rmtree(gone)
+    with _nobody_writes(feature_set, key) as place:
+        removed = place / f"{REMOVED}{feature_set.name}-{key}"
+        if folder != removed:
+            shutil.rmtree(removed, ignore_errors=True)  # of an earlier removal that was killed
+            os.rename(folder, removed)  # atomically: from here on, no half set has its name
+        shutil.rmtree(removed)
 
 
 def remove_objects(address: str, files: Sequence[str]) -> None:
-    """Remove files of a feature set in an object store, zarr.json first: whoever looks then finds no set.
+    """Remove files of a feature set in an object store, zarr.json first, so that nobody finds half a set.
 
     Raises:
-        StoreError: the service does not do it.
+        StoreError: the service refuses or fails.
     """
     import fsspec  # type: ignore[import-untyped]
 
@@ -86,7 +86,7 @@ def key_at(path: Path) -> str:
     """The key of a feature set, zeros if it is too damaged to tell.
 
     Raises:
-        StoreError: it is none.
+        StoreError: it is not a feature set.
     """
     from pipelines.store.find import is_feature_set
     from store import StoreError
@@ -104,40 +104,42 @@ def key_at(path: Path) -> str:
 
 
 def _staged(path: Path) -> list[tuple[Path, Path, str]]:
-    """Folder, feature set and key of what is unfinished at or of `path`.
+    """Folder, feature set and key of unfinished work at `path`, or on the feature set there.
 
     Raises:
-        StoreError: there is nothing.
+        StoreError: there is no unfinished work.
     """
     from pipelines.store.find import STAGING, staged_in
     from store import StoreError
 
     inside = path.parent.name == STAGING
     staged = staged_in(path.parent.parent if inside else path.parent)
-    found = [(s.folder, s.of, s.folder.name[-32:]) for s in staged if path == (s.folder if inside else s.of)]
-    if not found:
-        known = ", ".join(str(s.folder) for s in staged) or "nothing"
-        raise StoreError(f"nothing is unfinished of {path}; there is: {known}")
-    return found
+    targets = [
+        (s.folder, s.feature_set, s.folder.name[-32:]) for s in staged if path == (s.folder if inside else s.feature_set)
+    ]
+    if not targets:
+        unfinished = ", ".join(str(s.folder) for s in staged) or "nothing"
+        raise StoreError(f"nothing is unfinished of {path}; there is: {unfinished}")
+    return targets
 
 
 def foreign(folder: Path) -> Path | None:
-    """The first thing below a folder that neither a feature set nor its writer has."""
-    file, below = file_names()
-    for where, folders, names in os.walk(folder):
+    """The first path below a folder that belongs neither to a feature set nor to its writer."""
+    file, folder_pattern = file_names()
+    for root, folders, names in os.walk(folder):
         for name in sorted(names):
-            path = Path(where, name)
+            path = Path(root, name)
             if not file.fullmatch(path.relative_to(folder).as_posix()):
                 return path
         for name in sorted(folders):
-            path = Path(where, name)
-            if path.is_symlink() or not below.fullmatch(path.relative_to(folder).as_posix()):
+            path = Path(root, name)
+            if path.is_symlink() or not folder_pattern.fullmatch(path.relative_to(folder).as_posix()):
                 return path
     return None
 
 
 def file_names() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What files and folders of a feature set or its writer are called, by their path inside it."""
+    """Patterns of files and folders of a feature set or its writer, by their path inside it."""
     from store.format.layout import KINDS
 
     group = rf"(?:{'|'.join(KINDS)})(?:/[\w-]{{1,100}})*"
@@ -146,21 +148,24 @@ def file_names() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 @contextmanager
-def _nobody_writes(of: Path, key: str) -> Iterator[Path]:
-    """Holds the lock of a feature set and gives the folder where its writers work.
+def _nobody_writes(feature_set: Path, key: str) -> Iterator[Path]:
+    """Hold the lock of a feature set; yields the folder where its writers work.
 
     Raises:
-        StoreError: somebody writes it, be it an extension that has another key.
+        StoreError: a process is writing it, or an extension of it with another key.
     """
     from pipelines.store.find import STAGING
     from store import StoreError
     from store.writing.lock import Lock, holder
 
-    place = of.parent / STAGING
+    place = feature_set.parent / STAGING
     for other in sorted(place.glob("*.lock")):
-        if re.fullmatch(re.escape(of.name) + r"-[0-9a-f]{32}\.lock", other.name) and (who := holder(other)):
-            raise StoreError(f"{of} is being written by {who}; wait until it has finished, or stop it and remove {of} then")
-    lock = Lock(place / f"{of.name}-{key}.lock", str(of))
+        if re.fullmatch(re.escape(feature_set.name) + r"-[0-9a-f]{32}\.lock", other.name) and (writer := holder(other)):
+            raise StoreError(
+                f"{feature_set} is being written by {writer}; wait until it has finished, or stop it and remove {feature_set} "
+                "then"
+            )
+    lock = Lock(place / f"{feature_set.name}-{key}.lock", str(feature_set))
     try:
         yield place
     finally:

@@ -1,4 +1,4 @@
-"""Aggregators by name. To add one: a class in a file of its own here, and its line in AGGREGATORS."""
+"""Aggregators by name. To add one: a class in its own file here, and its line in AGGREGATORS."""
 
 import inspect
 from typing import Any

@@ -1,4 +1,4 @@
-"""Protocols without gradient steps, by name. To add one: a class in a file of its own here, and its line in CLOSED."""
+"""Protocols without gradient steps, by name. To add one: a class in its own file here, and its line in CLOSED."""
 
 from dataclasses import fields
 from typing import Any

@@ -1,4 +1,4 @@
-"""Measures of a trained head. To add one: a function in a file of its own here, and its line in a registry."""
+"""Measures of a trained head. To add one: a function in its own file here, and its line in a registry."""
 
 from collections.abc import Callable
 from functools import partial

@@ -21,7 +21,7 @@ def top_k_hits(logits: Float[Tensor, "... B K"], labels: Int[Tensor, "B"], k: in
         BeyondClsError: k below 1.
     """
     if k < 1:
-        raise BeyondClsError(f"top-k accuracy was asked for k = {k}, expected 1 or more")
+        raise BeyondClsError(f"top-k accuracy has k = {k}, expected 1 or more")
     label_logit = logits.gather(-1, labels.expand(logits.shape[:-1])[..., None])
     lower = torch.arange(logits.shape[-1], device=logits.device) < labels[:, None]  # [B, K]
     ahead = (logits > label_logit) | ((logits == label_logit) & lower)

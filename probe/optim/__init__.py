@@ -1,4 +1,4 @@
-"""Optimisers of many members at once, by name. To add one: a class in a file of its own here, and its line in OPTIMISERS."""
+"""Optimisers of many members at once, by name. To add one: a class in its own file here, and its line in OPTIMISERS."""
 
 from probe.optim.adamw import AdamW
 from probe.optim.lars import LARS

@@ -6,7 +6,7 @@ from pipelines.doctor.finding import Finding
 from pipelines.doctor.machine import Machine
 
 
-def check(here: Machine) -> Finding | None:
+def check(machine: Machine) -> Finding | None:
     """A machine that lost its time is in 1970."""
     year = time.gmtime().tm_year
     if year < 2024:

@@ -23,9 +23,9 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 def beyondcls(command: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
     """What `beyondcls ARGUMENTS` says, without line breaks; with `fails` it must end with an error in one line."""
 
-    def said(*arguments: object, fails: bool = False) -> str:
+    def run_command(*arguments: object, fails: bool = False) -> str:
         status, out, err = command(*arguments)
         assert status == int(fails), out + err
         return " ".join((out + err).split())
 
-    return said
+    return run_command

@@ -28,9 +28,9 @@ def test_plan(beyondcls, tmp_path):
     params = tmp_path / "params.yaml"
     params.write_text("encoders: {mine: {model: quickstart-mae, checkpoint: nowhere.pt}}\nextract: {batch_size: 4}\n")
     arguments = ("plan", "--encoder", "mine", "--data", TEST_TAR, "--out", tmp_path / "set", "--params", params)
-    said = beyondcls(*arguments, "--epochs", 10, "--heads", 3)
+    printed = beyondcls(*arguments, "--epochs", 10, "--heads", 3)
     for words in ("images 1,000", "(by 16 images; ", "3 heads of 10 epochs take"):
-        assert words in said
+        assert words in printed
     assert list(tmp_path.iterdir()) == [params]
     assert "there is no block 9" in beyondcls(*arguments, "--blocks", "9", fails=True)
 
@@ -123,10 +123,10 @@ def test_extraction_from_a_file_says_what_it_assumes_and_what_cls_holds(beyondcl
     params = tmp_path / "p.yaml"
     params.write_text(f"encoders: {{ft: {{model: simmim-ft-b16, checkpoint: {tmp_path}/w.pth, arguments: {small}}}}}\n")
     places = ("--data", some_images(tmp_path), "--out", tmp_path / "f", "--params", params)
-    said = beyondcls("extract", "--encoder", "ft", *places)
-    assert f"note: ft: no name in {tmp_path}/w.pth shows how it was trained" in said
-    assert "note: ft: fine-tuned through the average of its patch tokens, not through [cls]" in said
-    assert FeatureStore.open(tmp_path / "f").attributes["cls_caution"] in said
+    printed = beyondcls("extract", "--encoder", "ft", *places)
+    assert f"note: ft: no name in {tmp_path}/w.pth shows how it was trained" in printed
+    assert "note: ft: fine-tuned through the average of its patch tokens, not through [cls]" in printed
+    assert FeatureStore.open(tmp_path / "f").attributes["cls_caution"] in printed
 
 
 def test_tasks_share_an_extraction(beyondcls, tmp_path, monkeypatch):

@@ -64,7 +64,7 @@ class TestWhere:
         assert configuration_file() is None
         monkeypatch.setenv("BEYONDCLS_CONFIG", "nowhere.toml")
         with pytest.raises(
-            BeyondClsError, match=r"BEYONDCLS_CONFIG is 'nowhere.toml', which is no file; correct it, or set it to"
+            BeyondClsError, match=r"BEYONDCLS_CONFIG is 'nowhere.toml', which is not a file; correct it, or set it to"
         ):
             configuration_file()
 

@@ -58,16 +58,16 @@ def pairs(file: Path) -> dict[tuple[str, str], tuple[str, ...]]:
 
 def test_writes_every_pair_in_both_directions(divergence, probes, tmp_path):
     write_head(tmp_path / "study/pca", FIRST, "pca")
-    said = divergence("--probes", probes, "--probes", tmp_path / "study", "--out", tmp_path / "out")
-    assert "6 divergences between 3 heads of mae" in said
-    found = pairs(tmp_path / "out/divergence.csv")
+    output = divergence("--probes", probes, "--probes", tmp_path / "study", "--out", tmp_path / "out")
+    assert "6 divergences between 3 heads of mae" in output
+    by_pair = pairs(tmp_path / "out/divergence.csv")
     ln2, ln4 = math.log(2), math.log(4)
-    assert {pair: float(mean) for pair, (mean, *_) in found.items() if mean} == {
+    assert {pair: float(mean) for pair, (mean, *_) in by_pair.items() if mean} == {
         ("abmilp", "average"): pytest.approx(ln2),
         ("pca", "average"): pytest.approx(ln4),
         ("pca", "abmilp"): pytest.approx(ln2),
     }
-    assert {pair for pair, (mean, std, n, infinite) in found.items() if (mean, std, n, infinite) == ("", "", "5", "5")} == {
+    assert {pair for pair, (mean, std, n, infinite) in by_pair.items() if (mean, std, n, infinite) == ("", "", "5", "5")} == {
         ("average", "abmilp"),
         ("average", "pca"),
         ("abmilp", "pca"),
@@ -85,8 +85,8 @@ def test_a_head_in_two_folders_counts_once(divergence, probes, tmp_path):
     divergence("--probes", probes, "--probes", tmp_path / "q", "--out", tmp_path / "out")
     assert len(pairs(tmp_path / "out/divergence.csv")) == 2
     write_head(tmp_path / "r/abmilp", FIRST)
-    said = divergence("--probes", probes, "--probes", tmp_path / "r", "--out", tmp_path / "out", fails=True)
-    assert "have different weights, expected one head of each name; rename one" in said
+    output = divergence("--probes", probes, "--probes", tmp_path / "r", "--out", tmp_path / "out", fails=True)
+    assert "have different weights, expected one head of each name; rename one" in output
 
 
 class TestAttention:
@@ -109,52 +109,52 @@ class TestAttention:
 
     def test_encoders_without_cls_have_none(self, divergence, probes, tmp_path):
         attention = write_attention(tmp_path / "a", None)
-        said = divergence("--probes", probes, "--attention", attention, "--out", tmp_path / "out")
-        assert "has no cls_map.npy: the encoder has no [cls]" in said
+        output = divergence("--probes", probes, "--attention", attention, "--out", tmp_path / "out")
+        assert "has no cls_map.npy: the encoder has no [cls]" in output
         assert self.heads(divergence, probes, tmp_path, attention) == {"average", "abmilp"}
 
     def test_of_other_images(self, divergence, probes, tmp_path):
         attention = write_attention(tmp_path / "a", HALF, key="other")
-        said = divergence("--probes", probes, "--attention", attention, "--out", tmp_path / "out", fails=True)
-        assert "is of the feature set k and" in said
-        assert "of other, expected one; give heads of one encoder" in said
+        output = divergence("--probes", probes, "--attention", attention, "--out", tmp_path / "out", fails=True)
+        assert "is of the feature set k and" in output
+        assert "of other, expected one; give heads of one encoder" in output
         assert not (tmp_path / "out").exists()
 
     def test_that_is_not_there(self, divergence, probes, tmp_path):
-        said = divergence("--probes", probes, "--attention", tmp_path / "nowhere", "--out", tmp_path / "out", fails=True)
-        assert "there is no" in said
-        assert "expected what `beyondcls attention --out" in said
+        output = divergence("--probes", probes, "--attention", tmp_path / "nowhere", "--out", tmp_path / "out", fails=True)
+        assert "there is no" in output
+        assert "expected what `beyondcls attention --out" in output
 
 
 class TestBadInput:
-    def said(self, divergence, probes, tmp_path) -> str:
-        said = divergence("--probes", probes, "--out", tmp_path / "out", fails=True)
+    def error_of(self, divergence, probes, tmp_path) -> str:
+        output = divergence("--probes", probes, "--out", tmp_path / "out", fails=True)
         assert not (tmp_path / "out").exists()
-        return said
+        return output
 
     def test_no_weights(self, divergence, tmp_path):
         write_head(tmp_path / "p/cls", None, "cls")
-        assert "there are no weights under" in self.said(divergence, tmp_path / "p", tmp_path)
+        assert "there are no weights under" in self.error_of(divergence, tmp_path / "p", tmp_path)
 
     def test_other_images(self, divergence, probes, tmp_path):
         write_head(probes / "foreign", UNIFORM, key="z")
-        assert "of the feature set k and" in self.said(divergence, probes, tmp_path)
+        assert "of the feature set k and" in self.error_of(divergence, probes, tmp_path)
 
     def test_other_shapes(self, divergence, probes, tmp_path):
         write_head(probes / "joined", UNIFORM[:4])
-        assert "are 5 x 4 (images x patches)" in self.said(divergence, probes, tmp_path)
-        assert "4 x 4, expected the same; probe both with the same" in self.said(divergence, probes, tmp_path)
+        assert "are 5 x 4 (images x patches)" in self.error_of(divergence, probes, tmp_path)
+        assert "4 x 4, expected the same; probe both with the same" in self.error_of(divergence, probes, tmp_path)
 
     def test_weights_that_are_none(self, divergence, probes, tmp_path):
         write_head(probes / "bad", np.where(UNIFORM > 1, UNIFORM, np.nan))
-        assert "have nan among them in row 0 (5 of 5 rows)" in self.said(divergence, probes, tmp_path)
+        assert "have nan among them in row 0 (5 of 5 rows)" in self.error_of(divergence, probes, tmp_path)
 
     @pytest.mark.parametrize("content", [b"nothing", b""])
     def test_a_damaged_array(self, content, divergence, probes, tmp_path):
         (probes / "abmilp/trained/weights.npy").write_bytes(content)
-        assert "weights.npy is damaged" in self.said(divergence, probes, tmp_path)
+        assert "weights.npy is damaged" in self.error_of(divergence, probes, tmp_path)
 
     @pytest.mark.parametrize("content", ["{", "[]", '{"encoder": "mae"}', OTHER])
     def test_damaged_metrics(self, content, divergence, probes, tmp_path):
         (probes / "abmilp/metrics.json").write_text(content)
-        assert "metrics.json is missing or damaged" in self.said(divergence, probes, tmp_path)
+        assert "metrics.json is missing or damaged" in self.error_of(divergence, probes, tmp_path)

@@ -107,10 +107,10 @@ def features_stay_though_their_code_is_edited(project: Path) -> None:
     assert (project / f"features/{set_}/patch/block5/view0/c/0/0/0").read_bytes() == tokens
 
     statistic.write_text(meant.replace("    return attention.", "    return 1e-3 + attention."))
-    said = run(project, *DVC, "repro", test, fails=True)
-    assert "is not what the program computes now: a sample of 32 of its 32 images differs in 1 of" in said
-    assert "most in statistics/cls_self/view0: image" in said
-    assert "extract it again: --recompute, or recompute: true under that encoder" in said
+    output = run(project, *DVC, "repro", test, fails=True)
+    assert "is not what the program computes now: a sample of 32 of its 32 images differs in 1 of" in output
+    assert "most in statistics/cls_self/view0: image" in output
+    assert "extract it again: --recompute, or recompute: true under that encoder" in output
     statistic.write_text(meant)
     assert repro(project, test) == {test}, "what comes of this code DVC has in its cache"
     assert repro(project) == set()

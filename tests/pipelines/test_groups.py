@@ -53,7 +53,7 @@ def test_stages_fetch_what_the_group_says(group):
 def test_a_head_in_the_wrong_group_is_refused(group, head, reads, right):
     with pytest.raises(BeyondClsError) as raised:
         check(f"{group}: {{{head}}}")
-    assert f"reads {reads}, but for {group} `dvc repro` fetches {GROUPS[group][0]} alone; move it to {right}" in str(
+    assert f"reads {reads}, but for {group} `dvc repro` fetches only {GROUPS[group][0]}; move it to {right}" in str(
         raised.value
     )
     check(f"{right}: {{{head}}}")

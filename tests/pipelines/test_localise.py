@@ -84,19 +84,19 @@ def test_finds_what_a_map_sees(localise, tmp_path):
     assert content["block"] == 1
     assert content["n_images"] == content["n_boxes"] == 9
     assert content["command"].startswith("beyondcls localise --features ")
-    found = maps(content)
+    entries = maps(content)
     names = [("attention", name) for name in ("cls", "cls-head-0", "cls-head-1", "centre-patch")]
-    assert list(found) == [*names, ("probe", "abmilp"), ("probe", "away"), ("baseline", "centre")]
-    sees, noise = found["attention", "cls-head-0"], found["attention", "cls-head-1"]
+    assert list(entries) == [*names, ("probe", "abmilp"), ("probe", "away"), ("baseline", "centre")]
+    sees, noise = entries["attention", "cls-head-0"], entries["attention", "cls-head-1"]
     assert sees["max_box_acc_v2"] == {"mean": 100, "std": 0, "values": [100]}
     assert sees["max_box_acc"]["mean"] == 100
     assert set(sees["by_iou"]) == {"0.3", "0.5", "0.7"}
     assert noise["max_box_acc"]["mean"] < 60
-    abmilp = found["probe", "abmilp"]
+    abmilp = entries["probe", "abmilp"]
     assert abmilp["seeds"] == [0, 2, 10]
     assert abmilp["max_box_acc_v2"]["values"] == [100, 100, 100]
     assert len(abmilp["by_iou"]["0.5"]["thresholds"]) == 3
-    assert found["probe", "away"]["max_box_acc"]["mean"] < 100
+    assert entries["probe", "away"]["max_box_acc"]["mean"] < 100
     assert "MaxBoxAccV2 100.0 %" in out
     assert content["frame"] == {
         "shows": "whole",
@@ -114,9 +114,9 @@ def test_maps_are_of_the_block_that_is_probed(tmp_path):
     as_older(store, tmp_path / "older")
     rows, maps = np.arange(9), [store.array(f"attention/cls/block{block}/view0").rows(range(9)) for block in (0, 1)]
     for name, given, block in (("set", None, 1), ("set", 0, 0), ("older", None, 1)):
-        found = attention_maps(FeatureStore.open(tmp_path / name), rows, block=given)
-        assert [one.name for one in found] == ["cls", "cls-head-0", "cls-head-1", "cls-head-2"]
-        np.testing.assert_array_equal(found[2].maps[0].reshape(9, 9), maps[block][:, 1])
+        entries = attention_maps(FeatureStore.open(tmp_path / name), rows, block=given)
+        assert [one.name for one in entries] == ["cls", "cls-head-0", "cls-head-1", "cls-head-2"]
+        np.testing.assert_array_equal(entries[2].maps[0].reshape(9, 9), maps[block][:, 1])
     for about, block in (({"attention_block": 0}, 0), ({}, 1)):
         folder = write_probes(tmp_path / "probes/rows", "cls-attention", (0,), sizes=(8, 9), about={"block": 0, **about})
         given = probe_maps(store, rows, folder).maps[0].reshape(9, 9)
@@ -155,7 +155,7 @@ def test_a_box_of_each_image_and_map(localise, tmp_path):
     write_probes(tmp_path / "probes/mine/abmilp", seeds=(3, 5))
     write_probes(tmp_path / "probes/mine/away", seeds=(0,), score=-10.0)
     localise(tmp_path / "set", "--probes", tmp_path / "probes/mine")
-    content, found = json.loads((tmp_path / "out/boxes.json").read_text()), maps(written(tmp_path))
+    content, entries = json.loads((tmp_path / "out/boxes.json").read_text()), maps(written(tmp_path))
     assert (content["data"], content["size"], content["view"]) == (store.spec.data, 64, 0)
     assert content["ids"] == ["000", "002", "003", "005", "006", "007", "008"]
     assert content["crops"] == [[8, 8, 32, 32]] * 7
@@ -167,10 +167,10 @@ def test_a_box_of_each_image_and_map(localise, tmp_path):
         ("probe", "abmilp", 3),
         ("probe", "away", 0),
     ]
-    away = found["probe", "away"]
+    away = entries["probe", "away"]
     assert away["max_box_acc"]["thresholds"] != away["by_iou"]["0.5"]["thresholds"]  # which is the other contours' too
     for entry in content["maps"]:
-        measured = found[entry["source"], entry["name"]]["max_box_acc"]
+        measured = entries[entry["source"], entry["name"]]["max_box_acc"]
         assert entry["threshold"] == measured["thresholds"][0]
         assert 100 * sum(value >= 0.5 for value in entry["ious"]) / 7 == pytest.approx(measured["values"][0])
         expected = [
@@ -181,12 +181,14 @@ def test_a_box_of_each_image_and_map(localise, tmp_path):
 
 
 def test_a_head_that_was_trained_on_crops_is_shown_whole_images(localise, tmp_path):
-    seen = {"input_size": [3, 32, 32], "mean": [0.5] * 3}
-    write_boxed(tmp_path / "set", transform={**seen, "crop_mode": "squash", "crop_pct": 1.0})
-    write_probes(tmp_path / "probes/crops/abmilp", transform={**seen, "crop_mode": "center", "crop_pct": 0.9})
+    recorded = {"input_size": [3, 32, 32], "mean": [0.5] * 3}
+    write_boxed(tmp_path / "set", transform={**recorded, "crop_mode": "squash", "crop_pct": 1.0})
+    write_probes(tmp_path / "probes/crops/abmilp", transform={**recorded, "crop_mode": "center", "crop_pct": 0.9})
     localise(tmp_path / "set", "--probes", tmp_path / "probes/crops")
     assert ("probe", "abmilp") in maps(written(tmp_path))
-    write_probes(tmp_path / "probes/other/abmilp", transform={**seen, "crop_mode": "squash", "crop_pct": 1.0, "mean": [0] * 3})
+    write_probes(
+        tmp_path / "probes/other/abmilp", transform={**recorded, "crop_mode": "squash", "crop_pct": 1.0, "mean": [0] * 3}
+    )
     err = localise(tmp_path / "set", "--probes", tmp_path / "probes/other", fails=True)
     assert "with transform {'input_size': [3, 32, 32], 'mean': [0, 0, 0]}" in err
 

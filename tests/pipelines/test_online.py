@@ -274,8 +274,8 @@ class TestBadInput:
 def test_an_encoder_by_its_name_sees_what_the_probe_records(tmp_path):
     """Also where its default is another: here the whole image, of twice the side."""
     data = open_images(str(write_tar(tmp_path / "data/000.tar", samples(24))))
-    seen = {"crop_mode": "squash", "mean": (0.5, 0.5, 0.5), "input_size": 40}
-    encoders = [beyondcls.load_encoder("quickstart-random", random_seed=seed, **seen) for seed in (0, 1)]
+    view_options = {"crop_mode": "squash", "mean": (0.5, 0.5, 0.5), "input_size": 40}
+    encoders = [beyondcls.load_encoder("quickstart-random", random_seed=seed, **view_options) for seed in (0, 1)]
     stores = [extract(e, data, tmp_path / f"{i}", statistics=()) for i, e in enumerate(encoders)]
     plans = {name: HeadPlan(SPECS[name], RECIPE, seeds=(0,)) for name in ("abmilp", "joined")}
     probe(stores[0], stores[0], tmp_path / "out", plans, joined=(stores[1], stores[1]))

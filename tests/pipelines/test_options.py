@@ -28,18 +28,18 @@ TABLE = {
 @pytest.fixture
 def call():
     """The parameters that a command gets."""
-    app, seen = typer.Typer(), {}
+    app, received = typer.Typer(), {}
 
     @app.command()
     @takes_options(TABLE)
     def main(name: str, **given: Any) -> None:
         """What it does."""
-        seen.update(name=name, given=given)
+        received.update(name=name, given=given)
 
     def call(*arguments: str) -> Any:
-        seen.clear()
+        received.clear()
         result = CliRunner().invoke(app, ["x", *arguments])
-        return (seen["name"], seen["given"]) if result.exit_code == 0 else result.output
+        return (received["name"], received["given"]) if result.exit_code == 0 else result.output
 
     return call
 

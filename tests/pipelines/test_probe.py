@@ -59,13 +59,13 @@ def params(tmp_path):
     return write
 
 
-def plan(text="", name="abmilp", *, tmp_path, options=(), **here):
+def plan(text="", name="abmilp", *, tmp_path, options=(), **command_line):
     """The plan of one head, and the parameters of the run."""
     file = None
     if text:
         (tmp_path / "p.yaml").write_text(text)
         file = read_params(tmp_path / "p.yaml")
-    plans, run = plans_and_run([name], file, here, options_of(options))
+    plans, run = plans_and_run([name], file, command_line, options_of(options))
     return plans[name], run
 
 
@@ -80,8 +80,8 @@ heads:
 probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1, seeds: [0, 1], weight_decays: [0, 0.1]}
 """
 
-    def plan(self, name, tmp_path, text=FILE, **here):
-        return plan(text, name, tmp_path=tmp_path, **here)[0]
+    def plan(self, name, tmp_path, text=FILE, **command_line):
+        return plan(text, name, tmp_path=tmp_path, **command_line)[0]
 
     def test_nothing_given_is_the_default(self, tmp_path):
         default, run = plan(tmp_path=tmp_path)
@@ -93,8 +93,8 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
         assert mine.head == HeadSpec("abmilp", {"depth": 2}, "none")
         expected = Recipe(epochs=7, batch_size=64, base_lr=0.2, momentum=0.5, warmup_epochs=1)
         assert (mine.recipe, mine.seeds, mine.weight_decays) == (expected, (5,), (0, 0.1))
-        here = {"base_lr": 0.3, "epochs": 4, "seeds": (8,), "normalisation": "batch", "final_norm": True}
-        mine = self.plan("mine", tmp_path, options=["depth=3", "activation=tanh"], **here)
+        command_line = {"base_lr": 0.3, "epochs": 4, "seeds": (8,), "normalisation": "batch", "final_norm": True}
+        mine = self.plan("mine", tmp_path, options=["depth=3", "activation=tanh"], **command_line)
         assert (mine.recipe.base_lr, mine.recipe.epochs, mine.seeds) == (0.3, 4, (8,))
         assert (mine.head.normalisation, mine.head.final_norm) == ("batch", True)
         assert mine.head.options == {"depth": 3, "activation": "tanh"}
@@ -119,8 +119,8 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
         assert common.recipe == Recipe(**{**PRESETS["adamw"], "epochs": 12, "base_lr": 0.5})
 
     def test_a_preset_says_where_the_classifier_starts(self, tmp_path):
-        def init(text, **here):
-            return self.plan("cls", tmp_path, f"heads: {{cls: {text}}}\nprobe: {{init: uniform}}", **here).head.init
+        def init(text, **command_line):
+            return self.plan("cls", tmp_path, f"heads: {{cls: {text}}}\nprobe: {{init: uniform}}", **command_line).head.init
 
         assert init("{}") == "uniform"
         assert init("{preset: adamw}") == "normal"  # that of `probe` does not leak into it
@@ -144,8 +144,8 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
     def test_of_the_whole_run(self, tmp_path):
         assert plan(self.FILE, "small", tmp_path=tmp_path)[1] == {"views": 1, "k_shot": 2}
         assert plan(self.FILE, "small", tmp_path=tmp_path)[0].recipe.base_lr == 0.1  # null says nothing
-        here = {"views": 2, "mix_evaluation_view": True, "percent": 5.0, "placement": "stream"}
-        assert plan(self.FILE, "small", tmp_path=tmp_path, **here)[1] == here
+        command_line = {"views": 2, "mix_evaluation_view": True, "percent": 5.0, "placement": "stream"}
+        assert plan(self.FILE, "small", tmp_path=tmp_path, **command_line)[1] == command_line
         text = "heads: {cls: {views: 1}}\nprobe: {views: 3, block: 4, held_out: 0.2}"
         assert plan(text, "cls", tmp_path=tmp_path)[1] == {"views": 1, "block": 4, "held_out": 0.2}
         assert plan(text, "cls", tmp_path=tmp_path, views=2)[1]["views"] == 2

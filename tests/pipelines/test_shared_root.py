@@ -126,9 +126,9 @@ def extracted(project, root, local) -> dict[str, str]:
 @folder_and_s3
 def test_extraction(project, root, local, beyondcls):
     address, whole, stub = address_of(root, "test", local), local / "features/tiny-test", project / "features/tiny-test"
-    status, said = beyondcls(*extraction("test"))
-    assert status == 0, said
-    assert f"at {address}" in said
+    status, output = beyondcls(*extraction("test"))
+    assert status == 0, output
+    assert f"at {address}" in output
     assert content(address) == files(whole)
     assert files(stub) == {"zarr.json": (whole / "zarr.json").read_bytes()}
     assert {p.name for p in stub.iterdir()} == {"zarr.json", *KINDS}
@@ -161,16 +161,16 @@ def test_a_second_project_extracts_nothing(extracted, root, local, tmp_path, bey
     shutil.copytree(local / "data/test", "pictures")
     monkeypatch.setattr("extract.run.FeatureWriter", None)
     places = ("--data", "pictures", "--out", "features/mine-pictures", "--device", "cpu")
-    status, said = beyondcls("extract", "--params", "params.yaml", "--encoder", "mine", *places)
-    assert status == 0, said
-    assert f"features/mine-pictures: the set goes to {root} (store.root of {file})" in said
-    assert f"nothing to extract: {extracted['test']} is this very set" in said
-    assert f"at {extracted['test']}" in said
+    status, output = beyondcls("extract", "--params", "params.yaml", "--encoder", "mine", *places)
+    assert status == 0, output
+    assert f"features/mine-pictures: the set goes to {root} (store.root of {file})" in output
+    assert f"nothing to extract: {extracted['test']} is this very set" in output
+    assert f"at {extracted['test']}" in output
     assert is_stub(folder / "features/mine-pictures")
     assert {n.rpartition("-")[0] for n in place_at(root).names()} == {"tiny-train", "tiny-test"}, "no second copy"
     for params in ((), ("--params", "params.yaml")):
-        status, said = beyondcls("attention", "--features", "features/mine-pictures", "--out", "attention", *params)
-        assert status == 0, said
+        status, output = beyondcls("attention", "--features", "features/mine-pictures", "--out", "attention", *params)
+        assert status == 0, output
     assert beyondcls("store", "pull", "mine-pictures", "--to", "pulled")[0] == 0
     assert files(folder / "pulled") == files(local / "features/tiny-test")
 
@@ -181,21 +181,21 @@ def test_the_root_of_the_user(project, root, local, tmp_path, beyondcls, monkeyp
     file.write_text(f'[store]\nroot = "{root}"\n')
     monkeypatch.setenv("BEYONDCLS_CONFIG", str(file))
     write_params(project, "project")
-    status, said = beyondcls(*extraction("test"))
-    assert status == 0, said
+    status, output = beyondcls(*extraction("test"))
+    assert status == 0, output
     assert files(project / "features/tiny-test") == files(local / "features/tiny-test")
     assert not Path(root).exists()
     write_params(project, None)
-    status, said = beyondcls(*extraction("test"))
+    status, output = beyondcls(*extraction("test"))
     assert status == 1
-    assert f"features/tiny-test holds files, but feature sets go to {root} (store.root of {file})" in said
-    assert "`store: { root: project }` in the parameter file" in said
+    assert f"features/tiny-test holds files, but feature sets go to {root} (store.root of {file})" in output
+    assert "`store: { root: project }` in the parameter file" in output
     shutil.rmtree("features")
     model = ("--model", "vit_tiny_patch16_224", "--random-seed", 0, "--shard-rows", 32)
-    status, said = beyondcls(
+    status, output = beyondcls(
         "extract", "--encoder", "any", *model, "--data", "data/test", "--out", "features/any", "--device", "cpu"
     )
-    assert status == 0, said
+    assert status == 0, output
     assert is_stub(project / "features/any")
     key = Receipt.read("receipts/any.json").key
     assert FeatureStore.open(f"{root}/any-{key}").spec.key == key
@@ -204,8 +204,8 @@ def test_the_root_of_the_user(project, root, local, tmp_path, beyondcls, monkeyp
 
 def test_a_receipt_elsewhere_and_without_a_root(project, local, beyondcls):
     write_params(project, None)
-    status, said = beyondcls(*extraction("test", "--receipt", "elsewhere/r.json"))
-    assert status == 0, said
+    status, output = beyondcls(*extraction("test", "--receipt", "elsewhere/r.json"))
+    assert status == 0, output
     assert files(project / "features/tiny-test") == files(local / "features/tiny-test")
     assert Receipt.read("elsewhere/r.json") == Receipt.from_store(FeatureStore.open("features/tiny-test"))
     assert not (project / "receipts").exists()
@@ -218,106 +218,106 @@ def test_a_deleted_object(extracted, project, beyondcls):
     name = "patch/block1/view0/c/1/0/0"
     whole = fs.cat_file(f"{path}/{name}")
     fs.rm(f"{path}/{name}")
-    status, said = beyondcls(*extraction("train"))
+    status, output = beyondcls(*extraction("train"))
     if extracted["train"].startswith("s3://"):  # what is missing is extracted and sent again
-        assert status == 0, said
-        assert f"{name} is missing" in said
+        assert status == 0, output
+        assert f"{name} is missing" in output
     else:
         assert status == 1
-        assert f"mend it: beyondcls store repair {extracted['train']}" in said
+        assert f"mend it: beyondcls store repair {extracted['train']}" in output
         repair = ("store", "repair", extracted["train"], "--data", "data/train", "--params", "params.yaml", "--encoder", "tiny")
-        status, said = beyondcls(*repair, "--device", "cpu")
-        assert status == 0, said
+        status, output = beyondcls(*repair, "--device", "cpu")
+        assert status == 0, output
     assert fs.cat_file(f"{path}/{name}") == whole
 
 
 class TestFetching:
     def test_pull(self, extracted, project, local, beyondcls):
-        status, said = beyondcls("store", "pull", "tiny-train", "--params", "params.yaml", "--kinds", "images,cls")
-        assert status == 0, said
-        assert f"features/tiny-train: cls, images of {N} images; " in said
-        assert f"s from {extracted['train']}" in said
+        status, output = beyondcls("store", "pull", "tiny-train", "--params", "params.yaml", "--kinds", "images,cls")
+        assert status == 0, output
+        assert f"features/tiny-train: cls, images of {N} images; " in output
+        assert f"s from {extracted['train']}" in output
         assert FeatureStore.open("features/tiny-train").kinds == ["cls", "images"]
-        status, said = beyondcls("store", "pull", "receipts/tiny-train.json", "--params", "params.yaml")
-        assert status == 0, said
+        status, output = beyondcls("store", "pull", "receipts/tiny-train.json", "--params", "params.yaml")
+        assert status == 0, output
         assert files(project / "features/tiny-train") == files(local / "features/tiny-train")
-        status, said = beyondcls("store", "pull", extracted["test"], "--to", "there")
-        assert status == 0, said
+        status, output = beyondcls("store", "pull", extracted["test"], "--to", "there")
+        assert status == 0, output
         assert files(project / "there") == files(local / "features/tiny-test")
         shutil.rmtree("features/tiny-test")
         assert beyondcls("store", "pull", extracted["test"])[0] == 0
         assert files(project / "features/tiny-test") == files(local / "features/tiny-test")
 
     def test_errors(self, extracted, project, beyondcls):
-        status, said = beyondcls("store", "pull", "tiny-train")
+        status, output = beyondcls("store", "pull", "tiny-train")
         assert status == 1
-        assert "there is no store.root to fetch tiny-train from; give --params FILE with it, or an address" in said
+        assert "there is no store.root to fetch tiny-train from; give --params FILE with it, or an address" in output
 
     @only_s3
     def test_push(self, project, root, local, beyondcls):
         shutil.copytree(local / "features", "features")
-        status, said = beyondcls("store", "push", "features/tiny-test", "--params", "params.yaml")
-        assert status == 0, said
+        status, output = beyondcls("store", "push", "features/tiny-test", "--params", "params.yaml")
+        assert status == 0, output
         assert content(address_of(root, "test", local)) == files(local / "features/tiny-test")
         assert Receipt.read("receipts/tiny-test.json") == Receipt.from_store(FeatureStore.open("features/tiny-test"))
         assert not is_stub(project / "features/tiny-test")
         fs, path = at(address_of(root, "test", local))
         fs.rm(path, recursive=True)
         upload(FeatureStore.open("features/tiny-test"), address_of(root, "test", local).replace("tiny-test", "theirs"))
-        status, said = beyondcls("store", "push", "features/tiny-test", "--params", "params.yaml")
-        assert status == 0, said
-        assert f"{root}/theirs-" in said
+        status, output = beyondcls("store", "push", "features/tiny-test", "--params", "params.yaml")
+        assert status == 0, output
+        assert f"{root}/theirs-" in output
         assert not content(address_of(root, "test", local)), "what is there under another name is not sent again"
-        status, said = beyondcls("store", "push", "features/tiny-test")
+        status, output = beyondcls("store", "push", "features/tiny-test")
         assert status == 1
-        assert "there is no store.root to copy features/tiny-test to; give --params FILE with it" in said
+        assert "there is no store.root to copy features/tiny-test to; give --params FILE with it" in output
 
 
 class TestLooking:
     @folder_and_s3
     def test_ls(self, extracted, project, root, beyondcls):
-        status, said = beyondcls("store", "ls", "features")
-        assert status == 0, said
-        assert f"features/tiny-train tiny {N} stub float16" in said
+        status, output = beyondcls("store", "ls", "features")
+        assert status == 0, output
+        assert f"features/tiny-train tiny {N} stub float16" in output
         fs, path = at(f"{root}/half-{'0' * 32}/images/label/c/0")
         if "://" in root:
             fs.pipe_file(path, b"x")
-        status, said = beyondcls("store", "ls", root)
-        assert status == 0, said
-        assert f"{extracted['train']} tiny {N} attention,cls,patch,statistics float16" in said
+        status, output = beyondcls("store", "ls", root)
+        assert status == 0, output
+        assert f"{extracted['train']} tiny {N} attention,cls,patch,statistics float16" in output
         if "://" in root:
-            assert f"damaged: {root}/half-{'0' * 32} is not a feature set: it has no zarr.json" in said
+            assert f"damaged: {root}/half-{'0' * 32} is not a feature set: it has no zarr.json" in output
 
     def test_info_du_and_verify_of_a_stub(self, extracted, project, beyondcls):
         for command in ("info", "du"):
-            status, said = beyondcls("store", command, "features/tiny-train", "--params", "params.yaml")
-            assert status == 0, said
-            assert "patch/block1/view0" in said
-        status, said = beyondcls("store", "info", "features/tiny-train")
+            status, output = beyondcls("store", command, "features/tiny-train", "--params", "params.yaml")
+            assert status == 0, output
+            assert "patch/block1/view0" in output
+        status, output = beyondcls("store", "info", "features/tiny-train")
         assert status == 1
-        assert "no store.root was given" in said
-        status, said = beyondcls("store", "verify", "features/tiny-train")
+        assert "no store.root was given" in output
+        status, output = beyondcls("store", "verify", "features/tiny-train")
         assert status == 1
-        assert "features/tiny-train is a stub: its arrays are at store.root; give ROOT/tiny-train-" in said
+        assert "features/tiny-train is a stub: its arrays are at store.root; give ROOT/tiny-train-" in output
         assert beyondcls("store", "verify", extracted["train"])[0] == 0
 
 
 class TestChanging:
     @pytest.mark.parametrize("how", ["--extend", "--repair"])
     def test_what_is_at_the_root_stays_as_it_is(self, how, extracted, project, root, beyondcls):
-        status, said = beyondcls(*extraction("train", how))
+        status, output = beyondcls(*extraction("train", how))
         assert status == 1
         assert (
             f"{how} changes a feature set in features/tiny-train, but its arrays are at {root} (store.root of params.yaml)"
-            in said
+            in output
         )
-        assert "beyondcls store pull features/tiny-train --params FILE" in said
+        assert "beyondcls store pull features/tiny-train --params FILE" in output
 
     @only_s3
     def test_fetched_extended_and_sent(self, extracted, project, root, beyondcls):
         assert beyondcls("store", "pull", "tiny-train", "--params", "params.yaml")[0] == 0
-        status, said = beyondcls(*extraction("train", "--extend", "--blocks", "0"))
-        assert status == 0, said
+        status, output = beyondcls(*extraction("train", "--extend", "--blocks", "0"))
+        assert status == 0, output
         extended = FeatureStore.open("features/tiny-train")
         assert extended.spec.blocks == (0, 1)
         assert beyondcls("store", "push", "features/tiny-train", "--params", "params.yaml")[0] == 0
@@ -326,36 +326,36 @@ class TestChanging:
 
     def test_a_set_that_is_here_is_not_thrown_away(self, project, local, beyondcls):
         shutil.copytree(local / "features", "features")
-        status, said = beyondcls(*extraction("train"))
+        status, output = beyondcls(*extraction("train"))
         assert status == 1
-        assert "features/tiny-train holds files, but feature sets go to" in said
-        assert "beyondcls store push features/tiny-train" in said
+        assert "features/tiny-train holds files, but feature sets go to" in output
+        assert "beyondcls store push features/tiny-train" in output
         assert files(project / "features/tiny-train") == files(local / "features/tiny-train")
 
 
 def test_a_stub_without_its_root(extracted, project, beyondcls):
     write_params(project, None)
-    status, said = beyondcls(*extraction("train"))
+    status, output = beyondcls(*extraction("train"))
     assert status == 1
-    assert "features/tiny-train is a stub: its arrays are at a store.root; name that with --params, or remove" in said
+    assert "features/tiny-train is a stub: its arrays are at a store.root; name that with --params, or remove" in output
 
 
 def test_half_of_a_stub(project, root, local, beyondcls):
     """As a kill may leave it."""
     (project / "features/tiny-test/patch").mkdir(parents=True)
     (project / "features/tiny-test/zarr.json.partial").write_text("{")
-    status, said = beyondcls(*extraction("test"))
-    assert status == 0, said
+    status, output = beyondcls(*extraction("test"))
+    assert status == 0, output
     assert is_stub(project / "features/tiny-test")
 
 
 def test_one_task_publishes(project, root, local, beyondcls):
     key = FeatureStore.open(local / "features/tiny-test").spec.key
     lock = Lock(project / f"features/.upload/tiny-test-{key}.lock", "features/tiny-test")
-    status, said = beyondcls(*extraction("test"))
+    status, output = beyondcls(*extraction("test"))
     lock.release()
-    assert status == 0, said
-    assert "features/tiny-test: another task puts it in its place" in said
+    assert status == 0, output
+    assert "features/tiny-test: another task puts it in its place" in output
     assert not (project / "features/tiny-test").exists()
     assert not (project / "receipts").exists()
     assert beyondcls(*extraction("test"))[0] == 0
@@ -375,7 +375,7 @@ def test_an_upload_that_broke_off(project, root, local, beyondcls, monkeypatch):
         assert beyondcls(*extraction("train"))[0] == 1
     assert not (project / "features/tiny-train").exists()
     assert "not uploaded yet: features/.upload/tiny-train-" in beyondcls("store", "ls", "features")[1]
-    status, said = beyondcls(*extraction("train"))
-    assert status == 0, said
+    status, output = beyondcls(*extraction("train"))
+    assert status == 0, output
     assert content(address_of(root, "train", local)) == files(local / "features/tiny-train")
     assert {p.name for p in (project / "features").iterdir()} == {"tiny-train"}

@@ -141,15 +141,15 @@ def anywhere(request, tmp_path, made, command, monkeypatch) -> Shared:
 
 
 def test_what_nothing_refers_to_goes(anywhere):
-    said = anywhere.gc()
-    assert f"{anywhere.root}/one-{anywhere.keys['one']}" in said
-    assert "nothing refers to it" in said
-    assert "nothing was removed; --delete does it" in said
+    output = anywhere.gc()
+    assert f"{anywhere.root}/one-{anywhere.keys['one']}" in output
+    assert "nothing refers to it" in output
+    assert "nothing was removed; --delete does it" in output
     assert anywhere.left() == {"one", OTHER}, "a dry run"
-    assert re.search(r"unused: 1 \([\d.]+ kB\); kept: 1 \([\d.]+ kB\); --all lists them", said)
-    said = anywhere.gc("--delete", "--only-this-project")
-    assert f"removed {anywhere.root}/one-{anywhere.keys['one']}" in said
-    assert "freed " in said
+    assert re.search(r"unused: 1 \([\d.]+ kB\); kept: 1 \([\d.]+ kB\); --all lists them", output)
+    output = anywhere.gc("--delete", "--only-this-project")
+    assert f"removed {anywhere.root}/one-{anywhere.keys['one']}" in output
+    assert "freed " in output
     assert anywhere.left() == {OTHER}
     assert FeatureStore.open(f"{anywhere.root}/{OTHER}-{anywhere.keys[OTHER]}").arrays
     assert not anywhere.unused()
@@ -381,9 +381,9 @@ class TestFolder:
 
     def test_unfinished(self, shared):
         with staged(Path("features/half")) as writer:
-            said = shared.command("store", "gc", "--root", "project", "--all")[1]
-            assert re.search(r"kept .*half-\w+ .*being written by process \d+", said, re.DOTALL)
-            assert "unused: 0" in said
+            output = shared.command("store", "gc", "--root", "project", "--all")[1]
+            assert re.search(r"kept .*half-\w+ .*being written by process \d+", output, re.DOTALL)
+            assert "unused: 0" in output
             shared.command("store", "gc", "--root", "project", "--delete")
             assert writer.staging.exists()
         key = writer.spec.key
@@ -392,12 +392,12 @@ class TestFolder:
         shutil.copytree(shared.made / "one", f"features/.pull/fetched-{key}")
         (Path("features/.staging") / f".removed-rest-{key}" / "patch").mkdir(parents=True)
         lock = Lock(Path(f"features/.upload/sent-{key}.lock"), "x")
-        said = shared.command("store", "gc", "--root", "project")[1]
-        assert re.search(rf"^features/.staging/half-{key} .*1 of 2 units done, nobody writes it$", said, re.MULTILINE)
-        assert re.search(rf"^features/.staging/.removed-rest-{key} .*half removed$", said, re.MULTILINE)
-        assert re.search(rf"^features/.upload/gone-{key}.removed .*half removed$", said, re.MULTILINE)
-        assert re.search(rf"^features/.pull/fetched-{key} .*not fetched yet$", said, re.MULTILINE)
-        assert "not uploaded yet" not in said
+        output = shared.command("store", "gc", "--root", "project")[1]
+        assert re.search(rf"^features/.staging/half-{key} .*1 of 2 units done, nobody writes it$", output, re.MULTILINE)
+        assert re.search(rf"^features/.staging/.removed-rest-{key} .*half removed$", output, re.MULTILINE)
+        assert re.search(rf"^features/.upload/gone-{key}.removed .*half removed$", output, re.MULTILINE)
+        assert re.search(rf"^features/.pull/fetched-{key} .*not fetched yet$", output, re.MULTILINE)
+        assert "not uploaded yet" not in output
         lock.release()
         assert "not uploaded yet" in shared.command("store", "gc", "--root", "project")[1]
         shared.command("store", "gc", "--root", "project", "--delete")
@@ -409,8 +409,8 @@ class TestFolder:
         shared.receipt("two")
         assert "unused: 1 " in shared.gc(), "`one` at the root"
         shared.send("two", "theirs")
-        said = shared.gc()
-        assert re.search(rf"features/.upload/two-{shared.keys['two']} .*not uploaded yet", said)
+        output = shared.gc()
+        assert re.search(rf"features/.upload/two-{shared.keys['two']} .*not uploaded yet", output)
 
 
 class TestNeverTouched:
@@ -429,9 +429,9 @@ class TestNeverTouched:
         shared.send("two")
         lock = Lock(Path(f"{shared.root}/.staging/one-{shared.keys['one']}-{'0' * 32}.lock"), "x")
         monkeypatch.setattr(leftovers, "_written", lambda path: "")
-        said = shared.gc("--delete", "--only-this-project", status=1)
-        assert f"left: {shared.root}/one-{shared.keys['one']}" in said
-        assert "is being written by process" in said
+        output = shared.gc("--delete", "--only-this-project", status=1)
+        assert f"left: {shared.root}/one-{shared.keys['one']}" in output
+        assert "is being written by process" in output
         assert shared.left() == {"one", OTHER}
         lock.release()
 
@@ -508,9 +508,9 @@ class TestNeverTouched:
 
 class TestInDoubt:
     def test_other_projects(self, anywhere, tmp_path):
-        said = anywhere.gc("--delete", status=1)
-        assert f"{anywhere.root}/one-{anywhere.keys['one']} lies outside of this project ({anywhere.folder})" in said
-        assert "name their folders with --project, or say --only-this-project" in said
+        output = anywhere.gc("--delete", status=1)
+        assert f"{anywhere.root}/one-{anywhere.keys['one']} is outside of this project ({anywhere.folder})" in output
+        assert "name their folders with --project, or say --only-this-project" in output
         assert anywhere.left() == {"one", OTHER}
         theirs, third = tmp_path / "theirs", tmp_path / "third"
         anywhere.receipt("one", "mine", theirs)
@@ -547,20 +547,23 @@ class TestInDoubt:
 
     def test_nothing_refers_to_anything(self, shared):
         shutil.rmtree("receipts")
-        said = shared.gc("--delete", "--only-this-project", status=1)
-        assert "nothing here refers to any feature set (no receipt, no stub, no lock file), so all of them would go" in said
+        output = shared.gc("--delete", "--only-this-project", status=1)
+        assert (
+            "nothing here refers to any feature set (no receipt, no stub, no lock file), so all of them would be removed"
+            in output
+        )
         assert shared.left() == {"one", OTHER}
 
     @pytest.mark.parametrize("content", ["a: [", "- 5", "stages: {a: {outs: [{md5: x}]}}", "stages: [a]", "<<<<<<< ours\nx"])
     def test_a_lock_file_that_cannot_be_read(self, content, shared):
         shared.commit()
         Path("dvc.lock").write_text(content)
-        assert "dvc.lock is no lock file of DVC that can be read" in shared.gc("--delete", "--only-this-project", status=1)
+        assert "dvc.lock is not a readable lock file of DVC" in shared.gc("--delete", "--only-this-project", status=1)
         shared.commit("broken")
         assert not Path("dvc.lock").exists()
-        said = shared.gc("--delete", "--only-this-project", status=1)
-        assert "dvc.lock of branch broken is no lock file of DVC that can be read" in said
-        assert "mend it, or delete that branch" in said
+        output = shared.gc("--delete", "--only-this-project", status=1)
+        assert "dvc.lock of branch broken is not a readable lock file of DVC" in output
+        assert "mend it, or delete that branch" in output
         assert shared.left() == {"one", OTHER}
 
     def test_a_receipt_that_cannot_be_read(self, shared):
@@ -570,7 +573,7 @@ class TestInDoubt:
         Path(".gitignore").write_text("")
         shared.commit("broken")
         assert not Path("receipts").exists()
-        assert "receipts/bad.json of branch broken is no receipt of a feature set" in shared.gc(status=1)
+        assert "receipts/bad.json of branch broken is not a receipt of a feature set" in shared.gc(status=1)
 
     def test_a_stub_that_cannot_be_read(self, shared):
         file = shared.stub("two") / "zarr.json"
@@ -587,21 +590,21 @@ class TestInDoubt:
             return scandir(path)
 
         monkeypatch.setattr(os, "scandir", refuse)
-        said = shared.gc(status=1)
-        assert f"{shared.folder}/closed cannot be looked through (Permission denied); it may refer to any feature set" in said
+        output = shared.gc(status=1)
+        assert f"{shared.folder}/closed cannot be searched (Permission denied); it may refer to any feature set" in output
 
     def test_git_that_fails(self, shared, monkeypatch):
         shared.commit()
         Path(".git/HEAD").write_text("nonsense")
-        said = shared.gc(status=1)
-        assert f"fails in {shared.folder}, whose branches may refer to any feature set" in said
+        output = shared.gc(status=1)
+        assert f"fails in {shared.folder}, whose branches may refer to any feature set" in output
         monkeypatch.setattr("shutil.which", lambda name: None)
         assert "there is no git; install it" in shared.gc(status=1)
 
     def test_what_was_not_there_to_be_looked_at_is_said(self, shared):
-        said = shared.gc()
-        assert f"note: {shared.folder} is in no git repository: only what lies there now counts" in said
-        assert f"note: {shared.folder} has no dvc.lock that names feature sets: only receipts and stubs count" in said
+        output = shared.gc()
+        assert f"note: {shared.folder} is not in a git repository: only its present files count" in output
+        assert f"note: {shared.folder} has no dvc.lock that names feature sets: only receipts and stubs count" in output
         shared.lock("one")
         shared.commit()
         assert "note:" not in shared.gc()

@@ -98,8 +98,8 @@ class TestInfoAndDu:
         rows = [re.split(r"  +", line) for line in out.splitlines()][1:]
         sizes = {name: [int(n.replace(",", "")) for n in columns[:4]] for name, *columns in rows}
         assert sizes["total"][3] == sum(map(len, files(path).values()))
-        for name, (own, scales, overhead, nbytes) in sizes.items():
-            assert own + scales + overhead == nbytes
+        for name, (value_nbytes, scales, overhead, nbytes) in sizes.items():
+            assert value_nbytes + scales + overhead == nbytes
             if name not in ("total", "description of the set"):
                 assert nbytes == sum(len(c) for f, c in files(path).items() if f.startswith((f"{name}/", f"{name}-scale/")))
         ordered = [columns[3] for name, columns in sizes.items() if name not in ("total", "description of the set")]
@@ -185,9 +185,9 @@ class TestRepair:
     def test_what_was_asked_for_stands_in_the_command(self, command, tmp_path):
         path = write_features(tmp_path / "set", maps=()).path
         flip(path / PATCH / "c/0/0/0", 3)
-        said = command("store", "repair", path, "--form", "cub", "--split", "test")[1]
-        assert "--split test" in said
-        assert "--no-maps" in said
+        output = command("store", "repair", path, "--form", "cub", "--split", "test")[1]
+        assert "--split test" in output
+        assert "--no-maps" in output
 
     def test_a_spec_that_can_be_read_is_trusted_more_than_folders(self, tmp_path):
         path, arrays = tmp_path / "set", layouts()
@@ -203,7 +203,7 @@ class TestRepair:
         (path / "zarr.json").write_bytes(b"")
         status, _, err = command("store", "repair", path, "--data", made[1])
         assert status == 1
-        assert "does not tell its encoder any more; name it with --encoder" in err
+        assert "no longer tells its encoder; name it with --encoder" in err
 
 
 class TestVerify:

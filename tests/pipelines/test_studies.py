@@ -46,9 +46,9 @@ block_studies:
 """
 
 
-def plans(name, **here):
+def plans(name, **command_line):
     described = params_of_study(yaml.safe_load(FILE), name)
-    return plans_and_run(list(described["heads"]), described, here, {})
+    return plans_and_run(list(described["heads"]), described, command_line, {})
 
 
 class TestWhatAStudySays:
@@ -61,21 +61,21 @@ class TestWhatAStudySays:
         ],
     )
     def test_its_heads_are_those_that_stand_in_it(self, name, options, run):
-        found, of_run = plans(name)
-        assert {head: dict(plan.head.options) for head, plan in found.items()} == options
+        head_plans, of_run = plans(name)
+        assert {head: dict(plan.head.options) for head, plan in head_plans.items()} == options
         assert of_run == run
 
     def test_its_parameters_win_over_those_of_probe_a_heads_own_over_both_and_the_command_line_over_all(self):
-        found, _ = plans("pair")
+        head_plans, _ = plans("pair")
         common = {"epochs": 2, "batch_size": 32, "warmup_epochs": 0}
-        assert found["abmilp"].recipe == Recipe(**common, base_lr=0.2)
-        assert found["deep"].recipe == Recipe(**common, base_lr=0.4)
-        assert {plan.seeds for plan in found.values()} == {(3,)}
-        found, _ = plans("pair", epochs=5, base_lr=0.7)
-        assert {(plan.recipe.epochs, plan.recipe.base_lr) for plan in found.values()} == {(5, 0.7)}
-        found, _ = plans("again")
-        assert found["abmilp"].recipe == Recipe(**{**PRESETS["adamw"], "epochs": 2, "warmup_epochs": 0})
-        assert found["abmilp"].seeds == (0, 1, 2)
+        assert head_plans["abmilp"].recipe == Recipe(**common, base_lr=0.2)
+        assert head_plans["deep"].recipe == Recipe(**common, base_lr=0.4)
+        assert {plan.seeds for plan in head_plans.values()} == {(3,)}
+        head_plans, _ = plans("pair", epochs=5, base_lr=0.7)
+        assert {(plan.recipe.epochs, plan.recipe.base_lr) for plan in head_plans.values()} == {(5, 0.7)}
+        head_plans, _ = plans("again")
+        assert head_plans["abmilp"].recipe == Recipe(**{**PRESETS["adamw"], "epochs": 2, "warmup_epochs": 0})
+        assert head_plans["abmilp"].seeds == (0, 1, 2)
 
     def test_no_two_have_one_name(self):
         with pytest.raises(BeyondClsError, match="study 'a' is in block_studies and in another section; give one of"):
@@ -115,9 +115,9 @@ class TestStudiesOfTheRepository:
         assert set(PLACES[section]) <= set(study)
         assert {study["encoder"], study.get("joined", study["encoder"])} <= set(encoders)
         described = params_of_study(self.PARAMS, name)
-        found, _ = plans_and_run(list(described["heads"]), described, {}, {})
-        assert len({plan.recipe for plan in found.values()}) == 1  # rows compare
-        for plan in found.values():
+        head_plans, _ = plans_and_run(list(described["heads"]), described, {}, {})
+        assert len({plan.recipe for plan in head_plans.values()}) == 1  # rows compare
+        for plan in head_plans.values():
             make_aggregator(plan.head.aggregator, 192, 64, **plan.head.options)
 
     def test_no_two_write_into_one_folder(self):
@@ -129,9 +129,9 @@ class TestStudiesOfTheRepository:
 def sets(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sets")
     pairs = (("train", 96), ("test", 40))
-    own = [write_features(folder / s, n, seed=i, crops=True).path for i, (s, n) in enumerate(pairs)]
+    own_sets = [write_features(folder / s, n, seed=i, crops=True).path for i, (s, n) in enumerate(pairs)]
     other = [write_features(folder / f"other-{s}", n, seed=i, weights="v", crops=True).path for i, (s, n) in enumerate(pairs)]
-    return own, other
+    return own_sets, other
 
 
 @pytest.fixture

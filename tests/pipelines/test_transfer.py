@@ -26,12 +26,12 @@ RECIPE = Recipe(epochs=20, batch_size=32, base_lr=2.0, warmup_epochs=2)
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[FeatureStore, FeatureStore]]:
     """Training and test images with a class that shows in one patch of nine: its channel is another one in b; other weights."""
-    folder, found = tmp_path_factory.mktemp("features"), {}
+    folder, pairs = tmp_path_factory.mktemp("features"), {}
     for name, of_class, weights in (("a", (0, 1, 2), "w"), ("b", (1, 2, 0), "w"), ("other", (0, 1, 2), "v")):
         options = {"labels": [of_class[i % 3] for i in range(96)], "signal": 6.0, "weights": weights}
-        first, second = (write_features(folder / f"{name}-{side}", seed=10 * len(found) + side, **options) for side in (0, 1))
-        found[name] = first, second
-    return found
+        first, second = (write_features(folder / f"{name}-{side}", seed=10 * len(pairs) + side, **options) for side in (0, 1))
+        pairs[name] = first, second
+    return pairs
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,9 @@ def test_weights_learned_elsewhere_beat_the_average(probes: Path) -> None:
 def test_the_report_compares_it_with_the_heads_of_its_data_set(probes: Path) -> None:
     inputs = collect(Folders(probes / "a", datasets=(probes,)))
     (said,) = transferred(inputs)
-    own, moved = (inputs.datasets["b"]["mae", head].measures["top1"].mean for head in ("abmilp", "abmilp-of-a"))
+    trained_here, moved = (inputs.datasets["b"]["mae", head].measures["top1"].mean for head in ("abmilp", "abmilp-of-a"))
     (item,) = (text.replace("\xa0", " ") for text in said.items)
-    assert item.startswith(f"b, mae: abmilp-of-a, with weights of a, {signed(moved - own)} ± ")
+    assert item.startswith(f"b, mae: abmilp-of-a, with weights of a, {signed(moved - trained_here)} ± ")
     assert " from AbMILP and +" in item
     assert item.endswith(" from average")
     assert [row.cells[0].text for row in by_head("b", inputs.datasets["b"]).rows] == ["average", "AbMILP", "abmilp-of-a"]

@@ -16,8 +16,8 @@ N = 24
 
 
 def images(split: str) -> ImageSet:
-    found = open_images("quickstart/data/cifar10", split=split)
-    return ImageSet(found.source, found.samples[:N], found.classes)
+    image_set = open_images("quickstart/data/cifar10", split=split)
+    return ImageSet(image_set.source, image_set.samples[:N], image_set.classes)
 
 
 def test_each_epoch_shows_another_crop_of_every_image(tmp_path: Path):

@@ -74,18 +74,18 @@ def test_every_stage_goes_through_and_what_there_is_none_of_has_a_dash(beyondcls
         whole = ("--crop-mode", "squash", "--crop-pct", "1")
         beyondcls(*common, "--data", "composed/images.csv", *whole, "--out", features(encoder, "composed"))
         for head in HEADS:
-            said = beyondcls("probe", *sets(encoder), "--head", head, "--skip-absent", "--out", f"probes/{encoder}/{head}")
-            there = encoder == "with" or head in TO_TRAIN
+            output = beyondcls("probe", *sets(encoder), "--head", head, "--skip-absent", "--out", f"probes/{encoder}/{head}")
+            can_train = encoder == "with" or head in TO_TRAIN
             expected = "over 2 seeds" if head != "near" else "by knn"
-            assert (expected if there else f"probes/{encoder}/{head}: not trained, {encoder} has no cls tokens") in said
+            assert (expected if can_train else f"probes/{encoder}/{head}: not trained, {encoder} has no cls tokens") in output
             assert {"curves.csv", "metrics.json", "trained"} <= set(content(tmp_path / "probes" / encoder / head))
         beyondcls("attention", "--features", features(encoder, "test"), "--out", f"attention/{encoder}")
         of_attention = {"heads.csv", "maps", "statistics.csv", "summary.json"}  # all outs of its stage
         assert of_attention <= set(content(tmp_path / "attention" / encoder))
     joined = ("--joined", features("with", "train"), "--joined-test", features("with", "test"))
     study = ("--study", "selection", *joined, "--skip-absent", "--out", "studies/selection/without")
-    said = beyondcls("probe", *sets("without"), *study)
-    assert "studies/selection/without/cls-average: not trained, without has no cls tokens" in said
+    output = beyondcls("probe", *sets("without"), *study)
+    assert "studies/selection/without/cls-average: not trained, without has no cls tokens" in output
     for encoder in ("with", "without"):
         probes = ("--probes", f"probes/{encoder}")
         of_study = ("--probes", "studies/selection/without") if encoder == "without" else ()
@@ -107,8 +107,8 @@ def test_statistics_of_the_parameter_file_are_for_all_encoders(beyondcls):
         command = ("extract", "--params", "params.yaml", "--encoder", encoder, "--data", "data", "--split", "test")
         beyondcls(*command, "--out", features(encoder, "test"))
         assert FeatureStore.open(features(encoder, "test")).spec.statistics == statistics
-    said = beyondcls(*command, "--statistics", "patch_self,cls_self", "--out", "other", fails=True)
-    assert "without has no [cls] token, so no cls_self; it can have: patch_self" in said
+    output = beyondcls(*command, "--statistics", "patch_self,cls_self", "--out", "other", fails=True)
+    assert "without has no [cls] token, so no cls_self; it can have: patch_self" in output
 
 
 def test_it_is_an_error_unless_it_is_asked_for(beyondcls, tmp_path):
@@ -118,8 +118,8 @@ def test_it_is_an_error_unless_it_is_asked_for(beyondcls, tmp_path):
     out = tmp_path / "probe"
     beyondcls("probe", *sets("without"), "--head", "average", "--out", out)
     before = content(out)
-    said = beyondcls("probe", *sets("without"), "--head", "cls", "--out", out, fails=True)
-    assert "has no [cls] tokens" in said
+    output = beyondcls("probe", *sets("without"), "--head", "cls", "--out", out, fails=True)
+    assert "has no [cls] tokens" in output
     assert content(out) == before
     # An earlier result does not stay where there is none now; blocks and maps that were not extracted are another matter.
     beyondcls("probe", *sets("without"), "--head", "cls", "--skip-absent", "--out", out)

@@ -13,17 +13,17 @@ def edit(monkeypatch, module, old, new):
     namespace = {"__name__": module, "__file__": original.__file__}
     exec(compile(source.replace(old, new), original.__file__, "exec"), namespace)
     after = dict(functions(namespace, original))
-    changed = {name: of for name, of in functions(vars(original), original) if old in inspect.getsource(of)}
+    changed = {name: code for name, code in functions(vars(original), original) if old in inspect.getsource(code)}
     assert changed, f"{old!r} is in no function of {module}"
     for name, function in changed.items():
         monkeypatch.setattr(function, "__code__", after[name].__code__)
 
 
 def functions(namespace, module):
-    """Functions and methods that stand in the file of a module, by name; without what decorates them."""
+    """Functions and methods of a module, by name, without decorators."""
     for name, value in list(namespace.items()):
         if isinstance(value, type) and value.__module__ == module.__name__:
-            yield from ((f"{name}.{of}", function) for of, function in functions(vars(value), module))
+            yield from ((f"{name}.{method}", function) for method, function in functions(vars(value), module))
         else:
             function = inspect.unwrap(getattr(value, "__func__", value) if not isinstance(value, property) else value.fget)
             if isinstance(function, FunctionType) and function.__code__.co_filename == module.__file__:

@@ -194,16 +194,16 @@ class TestWriting:
 def test_what_the_result_depends_on_makes_another_checkpoint(tmp_path):
     sources = [Source(write_features(tmp_path / name, 64, seed=seed, views=2)) for seed, name in enumerate(("train", "test"))]
     (tmp_path / "mine.py").write_text("from beyondcls import AbMILP as Mine\n")
-    own = HeadSpec(f"{tmp_path}/mine.py:Mine")
+    custom = HeadSpec(f"{tmp_path}/mine.py:Mine")
 
-    def fingerprint(recipe=RECIPE, members=(ONE,), head=own, images=sources[0], order=0, views=(0,), streamed=False):
+    def fingerprint(recipe=RECIPE, members=(ONE,), head=custom, images=sources[0], order=0, views=(0,), streamed=False):
         passes = Passes({"abmilp": head}, *sources, views=views, unfinished=tmp_path / ".unfinished")
         return passes._checkpoint(members, recipe, order, images, sources[1], streamed).fingerprint
 
     others = {
         "recipe": {"recipe": Recipe(5, 16, optimiser="adamw", warmup_epochs=2)},
         "members": {"members": (member(base_lr=0.1 + 1e-12),)},
-        "head": {"head": HeadSpec(own.aggregator, {"depth": 2})},
+        "head": {"head": HeadSpec(custom.aggregator, {"depth": 2})},
         "images": {"images": Source(sources[0].store, subset=[1, 2, 3])},
         "order": {"order": 1},
         "views": {"views": (0, 1)},

@@ -55,9 +55,9 @@ def cost(name: str, **options: object) -> Cost:
     ],
 )
 def test_closed_forms(name, options, parameters, flops):
-    found = cost(name, **options)
+    measured = cost(name, **options)
     width = make_aggregator(name, D, T, **options).width
-    assert (found.parameters, found.parameters_classifier, found.flops_per_image) == (parameters, width * K + K, flops)
+    assert (measured.parameters, measured.parameters_classifier, measured.flops_per_image) == (parameters, width * K + K, flops)
 
 
 SCORE, HIDDEN = D + 1, D * D + D  # a linear layer to one score, and one as wide as the tokens
@@ -135,9 +135,9 @@ def test_what_cannot_be_counted_is_not_made_up():
 
 
 def test_shapes_and_bytes_are_those_of_what_a_head_reads(tmp_path):
-    own = write_features(tmp_path / "own", 12, n_tokens=9, dim=8, blocks=(0, 1), crops=True)
+    first_set = write_features(tmp_path / "own", 12, n_tokens=9, dim=8, blocks=(0, 1), crops=True)
     other = write_features(tmp_path / "other", 12, n_tokens=9, dim=6, weights="v", crops=True)
-    source = Source(own, other)
+    source = Source(first_set, other)
     for name, options, shapes in (
         ("cls", {}, {"cls": (8,)}),
         ("abmilp", {"blocks": [0, 1]}, {"patch/block0": (9, 8), "patch/block1": (9, 8)}),

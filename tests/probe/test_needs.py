@@ -114,13 +114,13 @@ def test_what_fits_is_said_and_does_fit(monkeypatch):
     monkeypatch.setattr(needs, "free_memory", lambda device: free)
     with pytest.raises(BeyondClsError) as error:
         check_memory(families, few(Images()), RECIPE, CPU)
-    found = re.fullmatch(
+    matched = re.fullmatch(
         r"60 heads with 512 images at once need about (\S+) GB on cpu, (\S+) GB are free; "
         r"about (\d+) heads fit, or all of them with rows_at_once (\d+)",
         str(error.value),
     )
-    assert float(found[2]) == pytest.approx(0.9 * free / 1e9, rel=0.1)
-    heads, rows = int(found[3]), int(found[4])
+    assert float(matched[2]) == pytest.approx(0.9 * free / 1e9, rel=0.1)
+    heads, rows = int(matched[3]), int(matched[4])
     assert 15 <= heads <= 20
     assert rows == 128
     check_memory(families, few(Images()), Recipe(2, 4096, rows, "adamw", warmup_epochs=0), CPU)

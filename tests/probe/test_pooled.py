@@ -34,12 +34,12 @@ def test_the_trajectory_is_that_on_tokens(order, views, sources, monkeypatch):
     runs = []
     for pooled in (True, False):
         monkeypatch.setattr("probe.passes.vectors_fit", lambda *_, pooled=pooled: pooled)
-        said = []
-        passes = Passes(HEADS, *sources, views, placement="memory", say=said.append)
+        messages = []
+        passes = Passes(HEADS, *sources, views, placement="memory", say=messages.append)
         runs.append([*passes.train(MEMBERS, recipe), *passes.train(MEMBERS, recipe, rows, sources[0].rows[1::2])])
         vectors = f"features read once for cls, average, map: {len(views) * 198 + 69} vectors of each"
-        assert any(vectors in s for s in said) == pooled
-        assert any("GB/s" in s for s in said) != pooled
+        assert any(vectors in s for s in messages) == pooled
+        assert any("GB/s" in s for s in messages) != pooled
     assert len(runs[0]) == 2 * len(MEMBERS)
     by_member = [{(i // len(MEMBERS), o.member): o for i, o in enumerate(run)} for run in runs]
     for key, one in by_member[0].items():

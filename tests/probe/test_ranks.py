@@ -47,9 +47,9 @@ def under_torchrun(function, folder, n=2):
 
 def train_all(share=(0, 1)):
     """All families with all optimisers, in two-process shares of the same batches."""
-    own, world = share
+    this_rank, world = share
     test = Images(20, seed=1)
-    images = lambda recipe: Images(50, recipe.at_once, rank=own, world_size=world)  # noqa: E731
+    images = lambda recipe: Images(50, recipe.at_once, rank=this_rank, world_size=world)  # noqa: E731
     return [trained([family(GRID, spec) for spec in SPECS], recipe, images(recipe), test) for recipe in RECIPES]
 
 
@@ -93,10 +93,10 @@ def probe_in_ranks(folder):
     long = {name: HeadPlan(plan.head, Recipe(11, 32, warmup_epochs=1), (0, 1)) for name, plan in heads.items()}
     first = probe(*stores, folder / "long", long)
     long["cls"] = HeadPlan(HeadSpec("cls"), Recipe(11, 32, warmup_epochs=1, base_lr=0.2), (0, 1))
-    said: list[str] = []
-    second = probe(*stores, folder / "long", long, say=said.append)
+    messages: list[str] = []
+    second = probe(*stores, folder / "long", long, say=messages.append)
     assert second["abmilp"] == first["abmilp"]
-    (folder / f"said{os.environ['RANK']}.json").write_text(json.dumps(said))
+    (folder / f"said{os.environ['RANK']}.json").write_text(json.dumps(messages))
 
 
 def both(folder):
@@ -145,21 +145,21 @@ def test_a_run_in_two_processes_ends_and_one_of_them_writes(together):
 
 
 def test_in_two_processes_a_head_that_agrees_is_kept_and_the_other_one_trained(together):
-    said = [json.loads((together / f"said{number}.json").read_text()) for number in range(2)]
-    ours = [m.removeprefix(f"{together}/long/").split(" (")[0] for m in said[0] if "kept," in m or "again," in m]
+    messages = [json.loads((together / f"said{number}.json").read_text()) for number in range(2)]
+    ours = [m.removeprefix(f"{together}/long/").split(" (")[0] for m in messages[0] if "kept," in m or "again," in m]
     assert ours == ["cls: trained again, the request differs", "abmilp: kept, 20 steps of its pass agree"]
-    assert not [message for message in said[1] if "kept," in message or "again," in message]
+    assert not [message for message in messages[1] if "kept," in message or "again," in message]
     assert (together / "long/abmilp/kept.json").exists()
     metrics = json.loads((together / "long/cls/metrics.json").read_text())
     assert metrics["recipe"]["base_lr"] == 0.2
 
 
 def test_one_process_does_not_keep_what_two_have_trained(together):
-    stores, said = [FeatureStore.open(together / name) for name in ("train", "test")], []
+    stores, messages = [FeatureStore.open(together / name) for name in ("train", "test")], []
     plan = HeadPlan(HeadSpec("abmilp"), Recipe(11, 32, warmup_epochs=1), (0, 1))
     out = shutil.copytree(together / "long", together / "one")
-    probe(*stores, out, {"abmilp": plan}, say=said.append)
-    assert f"{out}/abmilp: trained again, the request differs (processes)" in said
+    probe(*stores, out, {"abmilp": plan}, say=messages.append)
+    assert f"{out}/abmilp: trained again, the request differs (processes)" in messages
 
 
 class TestOne:

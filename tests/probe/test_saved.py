@@ -159,7 +159,7 @@ class TestBadProbe:
             load_probe(saved)
 
 
-class TestAnAggregatorOfSomeonesOwn:
+class TestCustomAggregator:
     @pytest.fixture
     def trained(self, tmp_path):
         (tmp_path / "theirs").mkdir()

@@ -35,8 +35,8 @@ class Scripted(Passes):
 
     def train(self, members, recipe, rows=None, judged_by=None):
         self.calls.append((rows, judged_by))
-        there = [m for m in members if self.table(m) is not None]
-        return [type("Outcome", (), {"member": m, "result": {"top1": self.table(m), "map": 0.0}}) for m in there]
+        finished = [m for m in members if self.table(m) is not None]
+        return [type("Outcome", (), {"member": m, "result": {"top1": self.table(m), "map": 0.0}}) for m in finished]
 
 
 def test_the_best_mean_over_seeds_is_taken(sets):

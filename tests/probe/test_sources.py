@@ -38,8 +38,8 @@ def turned(folder):
     return tuple(write_features(folder / f"c-{s}", weights="b", crops=True, order=orders[s], **v) for s, v in sides)
 
 
-def result(pair, other, out):
-    return probe(*pair, out, JOINED, joined=other)[out.name]
+def result(pair, second, out):
+    return probe(*pair, out, JOINED, joined=second)[out.name]
 
 
 class TestArrays:
@@ -56,14 +56,17 @@ class TestArrays:
         assert (source.dim, source.n_patches, source.probed_block) == (8, 9, 1)
 
     def test_tokens_of_the_joined_set_are_of_its_own_deepest_block(self, tmp_path):
-        store, other = write_features(tmp_path / "a", blocks=(0, 1)), write_features(tmp_path / "b", blocks=(0, 3), weights="v")
-        source = Source(store, other, block=0)
+        store, second = (
+            write_features(tmp_path / "a", blocks=(0, 1)),
+            write_features(tmp_path / "b", blocks=(0, 3), weights="v"),
+        )
+        source = Source(store, second, block=0)
         for kind, name in (
             ("patch", "patch/block3/view0"),
             ("attention/cls", "attention/cls/block3/view0"),
             ("attention/cls/block0", "attention/cls/block0/view0"),
         ):
-            assert source.arrays(f"joined/{kind}") == [other.array(name)]
+            assert source.arrays(f"joined/{kind}") == [second.array(name)]
 
     def test_maps_of_an_older_set_are_the_last_blocks(self, tmp_path):
         store = write_features(tmp_path / "a", blocks=(0, 1), older=True)
@@ -115,10 +118,10 @@ class TestRows:
 
 class TestJoined:
     def test_by_image_in_another_order(self, pairs, tmp_path):
-        own, same = pairs
-        one, other = result(own, same, tmp_path / "one"), result(own, turned(tmp_path), tmp_path / "other")
-        assert one["top1"] == other["top1"]
-        assert one["entropy"] == other["entropy"]
+        first, same = pairs
+        one, second = result(first, same, tmp_path / "one"), result(first, turned(tmp_path), tmp_path / "other")
+        assert one["top1"] == second["top1"]
+        assert one["entropy"] == second["entropy"]
         assert one["joined"] == {"training": same[0].spec.key, "test": same[1].spec.key}
         weights = [np.load(tmp_path / f"{name}/trained/weights.npy") for name in ("one", "other")]
         np.testing.assert_array_equal(*weights)
@@ -126,55 +129,55 @@ class TestJoined:
         np.testing.assert_allclose(weights[0], rows / rows.sum(1, keepdims=True), atol=1e-6)
 
     def test_pooling_does_not_matter(self, pairs, tmp_path, monkeypatch):
-        own, other = pairs[0], turned(tmp_path)
-        one = result(own, other, tmp_path / "one")
+        first, second = pairs[0], turned(tmp_path)
+        one = result(first, second, tmp_path / "one")
         monkeypatch.setattr("probe.passes.vectors_fit", lambda *_: False)
-        two = result(own, other, tmp_path / "two")
+        two = result(first, second, tmp_path / "two")
         assert one["top1"]["mean"] == pytest.approx(two["top1"]["mean"], abs=2)
         assert one["entropy"]["mean"] == pytest.approx(two["entropy"]["mean"], abs=1e-5)
 
     def test_images_that_the_other_lacks_are_left_out(self, tmp_path):
-        own = write(tmp_path, "a", invalid=(4,))
-        other = write(tmp_path, "b", invalid=(0, 1, 2))
+        first = write(tmp_path, "a", invalid=(4,))
+        second = write(tmp_path, "b", invalid=(0, 1, 2))
         for out, head in (("map", JOINED), ("cls", HeadPlan(HeadSpec("cls"), RECIPE, seeds=(0,)))):
-            metrics = probe(*own, tmp_path / out, head, joined=other)[out]
+            metrics = probe(*first, tmp_path / out, head, joined=second)[out]
             assert (metrics["n_training"], metrics["n_test"]) == (96 - 4, 70 - 4)
         assert np.load(tmp_path / "map/trained/weights.npy").shape == (66, 9)
 
     def test_an_image_that_only_we_could_not_read_has_no_crop_to_compare(self, pairs, tmp_path):
-        own, other = write(tmp_path, "a", invalid=(4,)), pairs[1]
-        assert result(own, other, tmp_path / "out")["n_training"] == 95
+        first, second = write(tmp_path, "a", invalid=(4,)), pairs[1]
+        assert result(first, second, tmp_path / "out")["n_training"] == 95
 
     def test_other_crops(self, pairs, tmp_path):
-        own, other = pairs
-        moved = recropped(tmp_path / "moved", other[0], 2.0)
+        first, second = pairs
+        moved = recropped(tmp_path / "moved", second[0], 2.0)
         with pytest.raises(
             StoreError, match=r"a-train shows \[2.0, .*\] of image '000007', .*moved shows \[4.0, .*join feature sets"
         ):
-            result(own, (moved, other[1]), tmp_path / "out")
-        rounded = recropped(tmp_path / "rounded", other[0], 1.4)
-        assert result(own, (rounded, other[1]), tmp_path / "out")["n_training"] == 96
+            result(first, (moved, second[1]), tmp_path / "out")
+        rounded = recropped(tmp_path / "rounded", second[0], 1.4)
+        assert result(first, (rounded, second[1]), tmp_path / "out")["n_training"] == 96
 
     def test_other_images(self, pairs, tmp_path):
-        own, other = pairs[0], write(tmp_path, "b", n_classes=4)
+        first, second = pairs[0], write(tmp_path, "b", n_classes=4)
         with pytest.raises(StoreError, match=r"image '000003' has label 0 in .*a-train but 3 in .*; are these the same images"):
-            result(own, other, tmp_path / "out")
+            result(first, second, tmp_path / "out")
 
     def test_of_two_encoders_among_themselves(self, pairs, tmp_path):
-        own, b = pairs
+        first, b = pairs
         with pytest.raises(StoreError, match="two encoders or extractions: weights differ"):
-            result(own, (b[0], own[1]), tmp_path / "out")
+            result(first, (b[0], first[1]), tmp_path / "out")
 
     def test_other_numbers_of_patches(self, pairs, tmp_path):
-        own, other = pairs[0], write(tmp_path, "b", n_tokens=16)
+        first, second = pairs[0], write(tmp_path, "b", n_tokens=16)
         with pytest.raises(ValueError, match="joined/attention/cls has 16 patches an image and the tokens 9"):
-            result(own, other, tmp_path / "out")
+            result(first, second, tmp_path / "out")
 
     def test_views_must_be_in_both(self, pairs, tmp_path):
-        own, other = write(tmp_path, "a", views=2), pairs[1]
+        first, second = write(tmp_path, "a", views=2), pairs[1]
         with pytest.raises(StoreError, match=r"b-train has no array 'attention/cls/block1/view1'"):
-            result(own, other, tmp_path / "out")
-        assert probe(*own, tmp_path / "out", JOINED, joined=other, views=1)["out"]["n_views"] == 1
+            result(first, second, tmp_path / "out")
+        assert probe(*first, tmp_path / "out", JOINED, joined=second, views=1)["out"]["n_views"] == 1
 
 
 def recropped(path, store, by):

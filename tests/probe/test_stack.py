@@ -39,10 +39,10 @@ class TestEveryStack:
         for batch in batches:
             ours, weights = stack(batch, training=True)
             for m, head in enumerate(heads):  # heads are torch's modules: BatchNorm1d, Linear
-                logits, own = head.train()(batch)
+                logits, head_weights = head.train()(batch)
                 torch.testing.assert_close(ours[m], logits)
-                if own is not None:
-                    torch.testing.assert_close(weights if weights.ndim == 2 else weights[m], own)
+                if head_weights is not None:
+                    torch.testing.assert_close(weights if weights.ndim == 2 else weights[m], head_weights)
         for m, head in enumerate(heads):
             if isinstance(head.norm, nn.BatchNorm1d):
                 torch.testing.assert_close(stack.running["mean"][m], head.norm.running_mean)

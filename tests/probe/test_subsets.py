@@ -118,9 +118,9 @@ def test_rows_restrict_the_choice_without_another_draw():
     labels, rows = np.arange(200) % 4, np.arange(50, 200)
     for subset in (k_shot(labels, 5, 2, rows), percentage(labels, 10, 2, rows), *hold_out(labels, 0.1, 2, rows)):
         assert set(subset) <= set(rows)
-    all_, some = k_shot(labels, 30, 2), k_shot(labels, 30, 2, rows)
-    assert set(all_[all_ >= 50]) <= set(some)
-    assert np.array_equal(some, k_shot(labels, 30, 2, rows[::-1]))  # in any order
+    of_all_rows, of_some_rows = k_shot(labels, 30, 2), k_shot(labels, 30, 2, rows)
+    assert set(of_all_rows[of_all_rows >= 50]) <= set(of_some_rows)
+    assert np.array_equal(of_some_rows, k_shot(labels, 30, 2, rows[::-1]))  # in any order
 
 
 def test_one_class_does_not_move_another():

@@ -67,7 +67,7 @@ def plain_training(head, member, images, recipe):
     if recipe.drop_last and images.n_rows >= recipe.batch_size:
         n_steps = images.n_rows // recipe.batch_size
     for epoch in range(recipe.epochs):
-        total, right, seen = 0.0, 0, 0
+        total, right, n_seen = 0.0, 0, 0
         micro = list(images.epoch(epoch_seed(0, epoch)))
         per_step = recipe.batch_size // recipe.at_once
         for step in range(n_steps):
@@ -81,7 +81,7 @@ def plain_training(head, member, images, recipe):
                 logits = module(batch)
                 loss = nn.functional.cross_entropy(logits, batch["label"], reduction="sum")
                 (loss / n).backward()
-                total, seen = total + loss.item(), seen + len(batch["label"])
+                total, n_seen = total + loss.item(), n_seen + len(batch["label"])
                 right += sum(
                     row.index(max(row)) == label for row, label in zip(logits.tolist(), batch["label"].tolist(), strict=True)
                 )
@@ -91,8 +91,8 @@ def plain_training(head, member, images, recipe):
             else:
                 share = 0.5 * (1 + math.cos(math.pi * (now - recipe.warmup_epochs) / (recipe.epochs - recipe.warmup_epochs)))
             optimiser.step(member.base_lr * recipe.batch_size / 256 * share)
-        losses.append(total / seen)
-        rights.append(100 * right / seen)
+        losses.append(total / n_seen)
+        rights.append(100 * right / n_seen)
     return module.eval(), losses, rights
 
 
@@ -243,10 +243,10 @@ def test_the_final_norm_is_for_those_heads_that_want_it():
 class TestDivergence:
     @pytest.mark.parametrize(("name", "rule"), [("abmilp", "lars"), ("mine", "sgd"), ("average", "lars")])
     def test_a_member_that_diverges_is_dropped_and_touches_no_other(self, name, rule, mine):
-        said, recipe, wild = [], Recipe(3, 16, optimiser=rule, warmup_epochs=1), member(3, 1e30, 1.0)
+        messages, recipe, wild = [], Recipe(3, 16, optimiser=rule, warmup_epochs=1), member(3, 1e30, 1.0)
         for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
             images = Images(dtype=dtype)
-            [ours] = trained([family([*GRID[:2], wild, *GRID[2:]], SPECS[name], dtype)], recipe, images, warn=said.append)
+            [ours] = trained([family([*GRID[:2], wild, *GRID[2:]], SPECS[name], dtype)], recipe, images, warn=messages.append)
             [without] = trained([family(GRID, SPECS[name], dtype)], recipe, images)
             equal(ours.stack, without.stack, tolerance)
             assert ours.names == GRID
@@ -255,17 +255,17 @@ class TestDivergence:
             assert ours.base_lr.tolist() == [one.base_lr for one in GRID]
             assert list(ours.lost) == [wild]
             assert ours.lost[wild].startswith("diverged in epoch ")
-        assert "abmilp (base_lr 1e+30, weight_decay 1, seed 3) diverged in epoch " in said[1]
-        assert said[1].endswith(" with base_lr 1e+30; lower it")
+        assert "abmilp (base_lr 1e+30, weight_decay 1, seed 3) diverged in epoch " in messages[1]
+        assert messages[1].endswith(" with base_lr 1e+30; lower it")
 
     def test_losses_that_are_finite_with_parameters_that_are_not(self):
         images = Images(16, 16, dtype=torch.float32)  # one step an epoch: the loss is of the parameters before it
         wild = member(base_lr=1e38, weight_decay=1e5)
         one = family([member(), wild], HeadSpec("cls"), torch.float32)
-        said, heads = [], Recipe(2, 16, optimiser="adamw", warmup_epochs=0)
-        [ours] = trained([one], heads, images, warn=said.append)
+        messages, heads = [], Recipe(2, 16, optimiser="adamw", warmup_epochs=0)
+        [ours] = trained([one], heads, images, warn=messages.append)
         assert ours.names == [member()]
-        assert "diverged in epoch 1 (loss 1.1" in said[0]
+        assert "diverged in epoch 1 (loss 1.1" in messages[0]
 
     def test_losses_that_are_not_with_parameters_that_are(self):
         one = family([member(), member(1, 1e-9)], HeadSpec("cls", {}, "none"), torch.float32)
@@ -340,10 +340,10 @@ class TestPieces:
         assert all(p.n_steps == -(-n // 32) for p in plan)
         assert [p.skip for p in plan] == [p.rows == 1 for p in plan]
         for step in range(plan[0].n_steps):
-            own = [p for p in plan if p.step == step]
-            computed = sum(p.rows for p in own if not p.skip)
-            assert {p.rows_of_step for p in own} == {computed}
-            assert [p.ends_step for p in own] == [False] * (len(own) - 1) + [computed > 0]
+            pieces_of_step = [p for p in plan if p.step == step]
+            computed = sum(p.rows for p in pieces_of_step if not p.skip)
+            assert {p.rows_of_step for p in pieces_of_step} == {computed}
+            assert [p.ends_step for p in pieces_of_step] == [False] * (len(pieces_of_step) - 1) + [computed > 0]
 
     def test_of_several_processes(self, monkeypatch):
         monkeypatch.setattr("probe.pieces.world_size", lambda: 4)

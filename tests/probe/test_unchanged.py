@@ -47,15 +47,15 @@ def out(trained, tmp_path):
 
 
 @pytest.fixture
-def again(sets, out, monkeypatch):
+def rerun(sets, out, monkeypatch):
     """What is said of heads that are asked for again, up to where training would begin."""
 
     def run(heads=HEADS, **options):
-        said = []
+        messages = []
         monkeypatch.setattr(Passes, "train", stop_where_training_begins)
         with suppress(Trained):
-            probe(*options.pop("sets", sets), out, heads, say=said.append, **options)
-        return [message.removeprefix(f"{out}/") for message in said if "kept," in message or "again," in message]
+            probe(*options.pop("sets", sets), out, heads, say=messages.append, **options)
+        return [message.removeprefix(f"{out}/") for message in messages if "kept," in message or "again," in message]
 
     return run
 
@@ -72,20 +72,20 @@ def content(folder):
     }
 
 
-def test_nothing_of_a_probe_that_agrees_is_touched(sets, out, again):
+def test_nothing_of_a_probe_that_agrees_is_touched(sets, out, rerun):
     before, done = content(out), []
-    said = again(progress=done.append)
-    assert [message.split(":")[0] for message in said] == ["abmilp", "cls"]
-    assert all("kept, 12 steps of its pass agree (losses within 0.0e+00, 0.0001 is allowed)" in message for message in said)
+    messages = rerun(progress=done.append)
+    assert [message.split(":")[0] for message in messages] == ["abmilp", "cls"]
+    assert all("kept, 12 steps of its pass agree (losses within 0.0e+00, 0.0001 is allowed)" in message for message in messages)
     assert content(out) == before
     assert sum(done) == n_epochs(HEADS.values())
-    kept = json.loads((out / "cls/kept.json").read_text())
-    assert kept["steps"] == {"training, order 0": 12}  # of the 4 steps of three epochs
-    assert kept["versions"] == {"torch": torch.__version__, "numpy": np.__version__}
-    assert set(kept["largest_differences_in_tolerances"]) == set(PARTS)
+    kept_files = json.loads((out / "cls/kept.json").read_text())
+    assert kept_files["steps"] == {"training, order 0": 12}  # of the 4 steps of three epochs
+    assert kept_files["versions"] == {"torch": torch.__version__, "numpy": np.__version__}
+    assert set(kept_files["largest_differences_in_tolerances"]) == set(PARTS)
 
 
-def test_what_is_known_of_the_encoder_by_now_is_written_down_and_nothing_trains(sets, out, again, monkeypatch):
+def test_what_is_known_of_the_encoder_by_now_is_written_down_and_nothing_trains(sets, out, rerun, monkeypatch):
     """metrics.json says it where the set does, however old either is; the time of the head stays its own."""
     write_timing(out / "cls", Timing(0.5, 64, "cpu", 1))
     (out / "abmilp/timing.json").write_text("{")
@@ -93,7 +93,7 @@ def test_what_is_known_of_the_encoder_by_now_is_written_down_and_nothing_trains(
     for name, value in {"family": "labels", "random_seed": None}.items():
         monkeypatch.setitem(sets[0].attributes, name, value)
     fresh = probe(*sets, out.parent / "fresh", HEADS)
-    assert all(": kept, " in message for message in again())
+    assert all(": kept, " in message for message in rerun())
     after = content(out)
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"abmilp/metrics.json", "cls/metrics.json", "cls/timing.json"}
@@ -179,13 +179,13 @@ EDITS = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_that_changes_what_is_trained_is_refused(name, again, monkeypatch, out):
+def test_an_edit_that_changes_what_is_trained_is_refused(name, rerun, monkeypatch, out):
     before = content(out)
     module, old, new, words = EDITS[name]
     edit(monkeypatch, module, old, new)
-    said = again()
-    refused = [message for message in said if "trained again," in message]
-    assert refused, said
+    messages = rerun()
+    refused = [message for message in messages if "trained again," in message]
+    assert refused, messages
     assert all(re.search(words, message) for message in refused), refused
     assert content(out) == before  # until it has been trained
 
@@ -224,27 +224,27 @@ REFACTORINGS = {
 
 
 @pytest.mark.parametrize("name", REFACTORINGS)
-def test_an_edit_that_changes_nothing_but_rounding_is_not_refused(name, again, monkeypatch, out):
+def test_an_edit_that_changes_nothing_but_rounding_is_not_refused(name, rerun, monkeypatch, out):
     before = content(out)
     edit(monkeypatch, *REFACTORINGS[name])
-    said = again()
-    assert [message.split(",")[0] for message in said] == ["abmilp: kept", "cls: kept"], said
+    messages = rerun()
+    assert [message.split(",")[0] for message in messages] == ["abmilp: kept", "cls: kept"], messages
     assert content(out) == before
 
 
 def test_a_refused_head_is_trained_and_one_that_agrees_stays(sets, out, monkeypatch, tmp_path):
     """Of the edit only heads with parameters in their aggregator know."""
-    kept = content(out / "cls")
+    kept_files = content(out / "cls")
     edit(
         monkeypatch,
         "probe.pooling",
         "torch.bmm(weights[images], x, out=vectors[images])",
         "torch.bmm(weights[images], 2 * x, out=vectors[images])",
     )
-    said = []
-    written = probe(*sets, out, HEADS, say=said.append)
-    assert [m.split(": ")[1].split(",")[0] for m in said if "kept," in m or "again," in m] == ["trained again", "kept"]
-    assert content(out / "cls") == kept
+    messages = []
+    written = probe(*sets, out, HEADS, say=messages.append)
+    assert [m.split(": ")[1].split(",")[0] for m in messages if "kept," in m or "again," in m] == ["trained again", "kept"]
+    assert content(out / "cls") == kept_files
     probe(*sets, tmp_path / "anew", HEADS)
     assert content(out) == content(tmp_path / "anew")
     assert written["abmilp"] == json.loads((out / "abmilp/metrics.json").read_text())
@@ -257,19 +257,19 @@ def test_of_a_study_with_one_head_edited_that_one_trains_as_it_would_among_all(s
     }
     edited = heads | {"two": replace(heads["two"], head=HeadSpec("abmilp", {"branches": 3}))}
     probe(*sets, tmp_path / "out", heads)
-    said = []
-    probe(*sets, tmp_path / "out", edited, say=said.append)
-    told = [m.removeprefix(f"{tmp_path}/out/").split(" (")[0] for m in said if "kept," in m or "again," in m]
-    assert told == [
+    messages = []
+    probe(*sets, tmp_path / "out", edited, say=messages.append)
+    summaries = [m.removeprefix(f"{tmp_path}/out/").split(" (")[0] for m in messages if "kept," in m or "again," in m]
+    assert summaries == [
         "two: trained again, the request differs",
         "abmilp: kept, 12 steps of its pass agree",
         "cls: kept, 12 steps of its pass agree",
     ]
     probe(*sets, tmp_path / "anew", edited)
     assert content(tmp_path / "out") == content(tmp_path / "anew")
-    said.clear()
-    probe(*sets, tmp_path / "out", edited, say=said.append)
-    assert len([m for m in said if "kept," in m]) == 3  # that it trained without the others does not show
+    messages.clear()
+    probe(*sets, tmp_path / "out", edited, say=messages.append)
+    assert len([m for m in messages if "kept," in m]) == 3  # that it trained without the others does not show
 
 
 def test_where_features_are_streamed_a_head_trains_in_the_order_that_all_heads_make(sets, tmp_path, monkeypatch):
@@ -280,9 +280,9 @@ def test_where_features_are_streamed_a_head_trains_in_the_order_that_all_heads_m
     heads = {"all": HeadPlan(HeadSpec("abmilp", {"tokens": "all"}), RECIPE, (0,)), "two": HeadPlan(HeadSpec(), RECIPE, (0,))}
     edited = heads | {"two": replace(heads["two"], head=HeadSpec("abmilp", {"branches": 3}))}
     probe(*sets, tmp_path / "out", heads, placement="stream")
-    said: list[str] = []
-    probe(*sets, tmp_path / "out", edited, placement="stream", say=said.append)
-    assert any("all: kept" in message for message in said)
+    messages: list[str] = []
+    probe(*sets, tmp_path / "out", edited, placement="stream", say=messages.append)
+    assert any("all: kept" in message for message in messages)
     probe(*sets, tmp_path / "anew", edited, placement="stream")
     assert content(tmp_path / "out") == content(tmp_path / "anew")
     alone = {"two": edited["two"]}
@@ -304,28 +304,28 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("named", REQUESTS)
-def test_what_is_asked_for_otherwise_trains_again(named, again):
+def test_what_is_asked_for_otherwise_trains_again(named, rerun):
     change = dict(REQUESTS[named])
     options = change.pop("options", {})
-    [said] = again({"cls": replace(PLAN, **change)}, **options)
-    assert re.fullmatch(rf"cls: trained again, the request differs \(.*\b{named}\b.*\)", said), said
+    [messages] = rerun({"cls": replace(PLAN, **change)}, **options)
+    assert re.fullmatch(rf"cls: trained again, the request differs \(.*\b{named}\b.*\)", messages), messages
 
 
-def test_other_features_train_again(sets, tmp_path, again):
+def test_other_features_train_again(sets, tmp_path, rerun):
     other = write_features(tmp_path / "labels", 120, views=3, labels=[*np.arange(119) % 3, 0])
-    assert "(training.labels)" in again({"cls": PLAN}, sets=(other, sets[1]))[0]
+    assert "(training.labels)" in rerun({"cls": PLAN}, sets=(other, sets[1]))[0]
     other = write_features(tmp_path / "seed", 70, seed=2)
-    assert "test.key" in again({"cls": PLAN}, sets=(sets[0], other))[0]
+    assert "test.key" in rerun({"cls": PLAN}, sets=(sets[0], other))[0]
 
 
-def test_an_own_aggregator_that_was_edited_trains_again(sets, again, tmp_path, out):
+def test_a_custom_aggregator_that_was_edited_trains_again(sets, rerun, tmp_path, out):
     file = tmp_path / "mine.py"
     file.write_text("from probe.aggregators.abmilp import AbMILP\nclass Mine(AbMILP):\n    pass\n")
     heads = {"mine": HeadPlan(HeadSpec(f"{file}:Mine"), RECIPE, (0,))}
     probe(*sets, out, heads)
-    assert "mine: kept" in again(heads)[0]
+    assert "mine: kept" in rerun(heads)[0]
     file.write_text(file.read_text() + "# edited\n")
-    assert again(heads) == ["mine: trained again, the request differs (head.file)"]
+    assert rerun(heads) == ["mine: trained again, the request differs (head.file)"]
 
 
 DAMAGES = {
@@ -340,38 +340,38 @@ DAMAGES = {
 
 @pytest.mark.parametrize("how", ["missing", "empty"])
 @pytest.mark.parametrize("file", DAMAGES)
-def test_what_is_incomplete_trains_again(file, how, again, out):
+def test_what_is_incomplete_trains_again(file, how, rerun, out):
     (out / "abmilp" / file).unlink()
     if how == "empty":
         (out / "abmilp" / file).touch()
     words = DAMAGES[file]
-    [said] = again({"abmilp": HEADS["abmilp"]})
+    [messages] = rerun({"abmilp": HEADS["abmilp"]})
     if how == "empty" and file.endswith(("npy", "npz")):
         words = "its files are incomplete or damaged"
-    assert said.startswith(f"abmilp: trained again, {words}"), said
+    assert messages.startswith(f"abmilp: trained again, {words}"), messages
 
 
-def test_a_record_that_says_something_else_trains_again(again, out):
+def test_a_record_that_says_something_else_trains_again(rerun, out):
     record = json.loads((out / "cls/trained/record.json").read_text())
     del record["passes"]["training, order 0"]["members"][0][3]["start"]
     (out / "cls/trained/record.json").write_text(json.dumps(record))
-    assert "damaged" in again({"cls": PLAN})[0]
+    assert "damaged" in rerun({"cls": PLAN})[0]
     (out / "cls/trained/record.json").write_text(json.dumps(record | {"format_version": 0}))
-    assert "nothing is recorded" in again({"cls": PLAN})[0]
+    assert "nothing is recorded" in rerun({"cls": PLAN})[0]
 
 
-def test_a_run_that_is_killed_while_it_writes_leaves_nothing_that_looks_complete(sets, out, again, monkeypatch):
+def test_a_run_that_is_killed_while_it_writes_leaves_nothing_that_looks_complete(sets, out, rerun, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("probe.run.write_trained", stop_where_training_begins_always)
         with pytest.raises(Trained):
             probe(*sets, out, {"abmilp": HEADS["abmilp"]}, retrain=True)
     assert not (out / "abmilp/trained/record.json").exists()
-    assert "nothing is recorded" in again({"abmilp": HEADS["abmilp"]})[0]
-    said, done = [], []
+    assert "nothing is recorded" in rerun({"abmilp": HEADS["abmilp"]})[0]
+    messages, done = [], []
     monkeypatch.undo()
-    probe(*sets, out, {"abmilp": HEADS["abmilp"]}, say=said.append, progress=done.append)
-    assert "going on after 40 of 40 epochs" in said
-    assert not any("GB/s" in message for message in said)
+    probe(*sets, out, {"abmilp": HEADS["abmilp"]}, say=messages.append, progress=done.append)
+    assert "going on after 40 of 40 epochs" in messages
+    assert not any("GB/s" in message for message in messages)
     assert sum(done) == n_epochs([HEADS["abmilp"]])
 
 
@@ -383,9 +383,9 @@ def test_passes_that_are_hardly_longer_than_a_check_are_not_recorded(sets, tmp_p
     for epochs, recorded in ((24, False), (25, True)):  # of 4 steps: 96 is as many as 4 times 24
         probe(*sets, tmp_path / f"{epochs}", replace(PLAN, recipe=replace(RECIPE, epochs=epochs)))
         assert (tmp_path / f"{epochs}/trained/record.json").exists() == recorded
-    said = []
-    probe(*sets, tmp_path / "24", replace(PLAN, recipe=replace(RECIPE, epochs=24)), say=said.append)
-    assert any("24: trained again, nothing is recorded of its first steps" in message for message in said)
+    messages = []
+    probe(*sets, tmp_path / "24", replace(PLAN, recipe=replace(RECIPE, epochs=24)), say=messages.append)
+    assert any("24: trained again, nothing is recorded of its first steps" in message for message in messages)
 
 
 GRID = {"cls": replace(PLAN, base_lrs=(0.001, 0.5)), "abmilp": HEADS["abmilp"]}
@@ -403,10 +403,10 @@ class TestGrid:
     def out(self, compared, tmp_path):
         return shutil.copytree(compared, tmp_path / "out")
 
-    def test_is_kept_with_the_pass_that_compared_its_settings(self, again, out):
+    def test_is_kept_with_the_pass_that_compared_its_settings(self, rerun, out):
         before = content(out)
-        said = again(GRID, views=1)
-        assert [m.split(" (")[0] for m in said] == [
+        messages = rerun(GRID, views=1)
+        assert [m.split(" (")[0] for m in messages] == [
             "cls: kept, 12 and 12 steps of its passes agree",
             "abmilp: kept, 12 steps of its pass agree",
         ]
@@ -419,13 +419,13 @@ class TestGrid:
             ("store.labels, share, SEED", "store.labels, share, SEED + 1", "(selection|compared on)"),
         ],
     )
-    def test_another_way_to_choose_is_refused(self, old, new, words, again, monkeypatch):
+    def test_another_way_to_choose_is_refused(self, old, new, words, rerun, monkeypatch):
         edit(monkeypatch, "probe.select", old, new)
-        said = again(GRID, views=1)
-        assert re.search(f"cls: trained again, not as before: .*{words}", " ".join(said)), said
-        assert any("abmilp: kept" in message for message in said)
+        messages = rerun(GRID, views=1)
+        assert re.search(f"cls: trained again, not as before: .*{words}", " ".join(messages)), messages
+        assert any("abmilp: kept" in message for message in messages)
 
-    def test_another_share_that_is_held_out(self, again):
-        said = again(GRID, held_out=0.2, views=1)
-        assert "cls: trained again, the request differs (held_out)" in said
-        assert any("abmilp: kept" in message for message in said)
+    def test_another_share_that_is_held_out(self, rerun):
+        messages = rerun(GRID, held_out=0.2, views=1)
+        assert "cls: trained again, the request differs (held_out)" in messages
+        assert any("abmilp: kept" in message for message in messages)

@@ -102,9 +102,9 @@ class TestKMeans:
     @pytest.mark.parametrize(("k", "steps"), [(2, 20), (2, 1), (3, 20), (5, 2)])
     def test_clusters_are_those_of_another_implementation(self, k, steps):
         tokens = torch.randn(20, 25, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64) + 3
-        own = make_aggregator("k-means", 4, clusters=k, steps=steps).assigned(tokens)
+        ours = make_aggregator("k-means", 4, clusters=k, steps=steps).assigned(tokens)
         centred = tokens - tokens.mean(1, keepdim=True)
-        for image, start, assigned in zip(centred, farthest(centred @ centred.mT, k), own, strict=True):
+        for image, start, assigned in zip(centred, farthest(centred @ centred.mT, k), ours, strict=True):
             theirs = Lloyd(k, init=(start.mT @ image).numpy(), n_init=1, max_iter=steps, tol=0, algorithm="lloyd")
             labels = theirs.fit(image.numpy()).predict(image.numpy())
             assert assigned.tolist() == labels.tolist()

@@ -31,8 +31,12 @@ class Images:
         order = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(seed % 2**62))
         rank, world_size = self.share
         for rows in order.split(self.batch_size)[start:]:
-            own = rows[rank::world_size]
-            yield {**{kind: values[own] for kind, values in self.tokens.items()}, "label": self.labels[own], "row": own}
+            share = rows[rank::world_size]
+            yield {
+                **{kind: values[share] for kind, values in self.tokens.items()},
+                "label": self.labels[share],
+                "row": share,
+            }
 
 
 def member(seed=0, base_lr=0.1, weight_decay=0.0, head="abmilp"):

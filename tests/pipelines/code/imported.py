@@ -26,6 +26,6 @@ def imported(programs: list[list[str]]) -> list[set[str]]:
     """Of each program, a list of modules: paths, relative to the repository, of the project's files that they bring."""
     command = [sys.executable, "-c", SHOW, json.dumps(programs)]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found = [{file.removeprefix(f"{ROOT}/") for file in json.loads(line)} for line in shown.stdout.splitlines()]
-    assert len(found) == len(programs), shown.stderr
-    return [{file for file in files if file.startswith(tuple(f"{package}/" for package in PACKAGES))} for files in found]
+    imports = [{file.removeprefix(f"{ROOT}/") for file in json.loads(line)} for line in shown.stdout.splitlines()]
+    assert len(imports) == len(programs), shown.stderr
+    return [{file for file in files if file.startswith(tuple(f"{package}/" for package in PACKAGES))} for files in imports]

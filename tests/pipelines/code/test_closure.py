@@ -22,9 +22,9 @@ def folder(tmp_path):
 
 
 def test_all_that_is_imported(folder):
-    found = digests(folder)
-    assert set(found) == CORE | LEAVES
-    assert list(found) == sorted(found)
+    result = digests(folder)
+    assert set(result) == CORE | LEAVES
+    assert list(result) == sorted(result)
 
 
 def test_packages_of_modules_count(folder):
@@ -148,8 +148,8 @@ class TestAFileOfOnesOwn:
         laid(
             folder, {"heads/gem.py": "from heads.powers import mean\nfrom extract.encoders import mae\n", "heads/powers.py": ""}
         )
-        found = digests(folder, "store", "heads/gem.py", used=using())
-        assert {"heads/gem.py", "heads/powers.py", "extract/encoders/mae.py"} <= set(found)
+        result = digests(folder, "store", "heads/gem.py", used=using())
+        assert {"heads/gem.py", "heads/powers.py", "extract/encoders/mae.py"} <= set(result)
 
     @pytest.mark.parametrize("text", ["import beyondcls as b\nA = b.SimMIM\n", "from beyondcls import SimMIM\n"])
     def test_what_it_takes_through_the_front_door_counts(self, folder, text):

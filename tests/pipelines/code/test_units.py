@@ -54,8 +54,8 @@ def lazily(module: str) -> list[str]:
     path = ROOT / module.replace(".", "/")
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     inside = (node for part in ast.parse(file.read_text()).body if isinstance(part, ast.FunctionDef) for node in ast.walk(part))
-    found = {node.module for node in inside if isinstance(node, ast.ImportFrom) and node.module}
-    return [module, *sorted(name for name in found if name.startswith(("extract", "pipelines", "probe", "store")))]
+    by_unit = {node.module for node in inside if isinstance(node, ast.ImportFrom) and node.module}
+    return [module, *sorted(name for name in by_unit if name.startswith(("extract", "pipelines", "probe", "store")))]
 
 
 def test_all_that_runs_is_in_it_or_is_a_leaf_that_is_not_used():
@@ -70,22 +70,22 @@ def test_all_that_runs_is_in_it_or_is_a_leaf_that_is_not_used():
 
 
 def test_no_program_needs_the_other_stage_or_the_command_line():
-    for name, found in of_the_quickstart().items():
-        assert "pipelines/cli.py" not in found
-        assert not any(file.startswith("tests/") for file in found)
+    for name, by_unit in of_the_quickstart().items():
+        assert "pipelines/cli.py" not in by_unit
+        assert not any(file.startswith("tests/") for file in by_unit)
         if name.startswith(("heads/", "studies/")):
-            assert not any(file.startswith("extract/") for file in found), name
+            assert not any(file.startswith("extract/") for file in by_unit), name
         if name.startswith("extract/"):
-            assert not any(file.startswith("probe/") for file in found), name
+            assert not any(file.startswith("probe/") for file in by_unit), name
 
 
 def test_encoders_depend_on_their_own_family():
     text = "encoders: {dino-b16: {}, mine: {model: mae-b16, checkpoint: a.pt}, vit_base_patch16_224.augreg_in21k: null}"
-    found = of_params(text)
+    by_unit = of_params(text)
     for name, family in (("dino-b16", {"dino"}), ("mine", {"mae"}), ("vit_base_patch16_224.augreg_in21k", set())):
-        own = {f"extract/encoders/{name}.py" for name in family}
-        assert found[f"extract/{name}"].keys() & FAMILIES == own
-        assert not any("extract/datasets/coco" in file for file in found[f"extract/{name}"])
+        expected_files = {f"extract/encoders/{name}.py" for name in family}
+        assert by_unit[f"extract/{name}"].keys() & FAMILIES == expected_files
+        assert not any("extract/datasets/coco" in file for file in by_unit[f"extract/{name}"])
 
 
 def test_every_entry_of_a_registry_is_told_by_the_source():
@@ -103,9 +103,9 @@ def test_statistics_are_those_that_params_list():
     listed = read_params(ROOT / "params.yaml")["extract"]["statistics"]
     of_those = {f"extract/attention/{name}.py" for name in listed}
     assert of_the_quickstart()["extract/quickstart-mae"].keys() & everything == of_those
-    found = of_params("encoders: {mae-b16: {}}\nextract: {statistics: [cls_self]}")
+    by_unit = of_params("encoders: {mae-b16: {}}\nextract: {statistics: [cls_self]}")
     for name in ("extract/mae-b16", "attention"):
-        assert found[name].keys() & everything == {"extract/attention/cls_self.py"}
+        assert by_unit[name].keys() & everything == {"extract/attention/cls_self.py"}
     assert everything <= of_params("encoders: {mae-b16: {}}")["extract/mae-b16"].keys()
     assert not everything & of_params("encoders: {mae-b16: {}}\nextract: {statistics: []}")["extract/mae-b16"].keys()
 
@@ -118,7 +118,7 @@ own_heads: {mine: {aggregator: "heads/some.py:Mine"}}
 studies: {s: {encoder: e, heads: {a: {aggregator: ep}, b: {aggregator: pca}}}}
 block_studies: {t: {encoder: e, protocol: knn, heads: {simpool: }}}
 """
-    found = of_params(text)
+    by_unit = of_params(text)
     leaves = {f"{kind.__module__.replace('.', '/')}.py" for kind in BY_NAME.values()}
     expected = {
         "heads/linear": {"cls"},
@@ -130,12 +130,15 @@ block_studies: {t: {encoder: e, protocol: knn, heads: {simpool: }}}
         "studies/t": {"simpool"},
         "localise": {"ap"},
     }
-    assert {name: found[name].keys() & leaves for name in expected} == {
+    assert {name: by_unit[name].keys() & leaves for name in expected} == {
         name: {f"probe/aggregators/{leaf}.py" for leaf in names} for name, names in expected.items()
     }
-    assert {name for name, files in found.items() if "probe/closed/neighbours.py" in files} == {"heads/near", "studies/t"}
-    assert found["heads/mine"]["heads/some.py"] is None
-    assert "heads/some.py" not in found["heads/max"]
+    assert {name for name, files in by_unit.items() if "probe/closed/neighbours.py" in files} == {
+        "heads/near",
+        "studies/t",
+    }
+    assert by_unit["heads/mine"]["heads/some.py"] is None
+    assert "heads/some.py" not in by_unit["heads/max"]
 
 
 def test_what_is_localised_is_the_head_of_the_stage():
@@ -144,8 +147,8 @@ def test_what_is_localised_is_the_head_of_the_stage():
 
 
 def test_the_report_depends_on_what_its_page_is_made_of():
-    found = of_the_quickstart()["report"]
-    assert {f"pipelines/report/page.{kind}" for kind in ("css", "html.jinja", "js")} <= found.keys()
+    by_unit = of_the_quickstart()["report"]
+    assert {f"pipelines/report/page.{kind}" for kind in ("css", "html.jinja", "js")} <= by_unit.keys()
 
 
 def test_files_are_written_and_those_of_what_is_gone_go(tmp_path, monkeypatch):

@@ -154,7 +154,7 @@ class TestCache:
             pytest.skip("there is one file system only")
         cache = "/dev/shm/beyondcls-test-cache-that-is-not-there"
         finding = dvc_cache.check(knowing(project, cache_type="hardlink,copy", cache_dir=cache))
-        says(finding, "note", "hardlink does not (other file system)", f"the cache, {cache}, lies on another file system")
+        says(finding, "note", "hardlink does not (other file system)", f"the cache, {cache}, is on another file system")
         assert finding.remedy.startswith("dvc cache dir FOLDER")
 
     def test_cache_of_somebody_else(self, project, monkeypatch):

@@ -48,7 +48,7 @@ def test_section_that_nothing_reads(tmp_path):
     [
         ("encoders: {mae-b17: {}}", "unknown encoder 'mae-b17'"),
         ("encoders: {mine: {model: resnet18}}", "mine is not a ViT"),
-        ("encoders: {mine: {model: mae-b16, checkpoint: none.pt}}", "'none.pt', which is no file here"),
+        ("encoders: {mine: {model: mae-b16, checkpoint: none.pt}}", "'none.pt', which is not a file here"),
         ("encoders: {mine: {model: mae-b16, family: joint}}", "unknown family 'joint'; did you mean 'joint embedding'?"),
         ("encoders: {mae-b16: {weight: 3}}", "did you mean 'weights'?"),
         ("encoders: {mae-b16: {crop_mode: centre}}", "unknown crop mode 'centre'; did you mean 'center'?"),

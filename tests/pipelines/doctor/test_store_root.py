@@ -43,7 +43,7 @@ class TestOfTheUser:
         (tmp_path / "common").mkdir()
         words = f"common (entries: 0) can be read and written to (from {tmp_path}/params.yaml) → "
         says(check(tmp_path, "common"), "ok", words)
-        words = f"none: feature sets lie in features/, as params.yaml says, and not at {tmp_path}/theirs ({file}) → "
+        words = f"none: feature sets are in features/, as params.yaml says, and not at {tmp_path}/theirs ({file}) → "
         says(check(tmp_path, "project"), "ok", words)
 
     def test_a_mistake(self, tmp_path, file):
@@ -68,7 +68,7 @@ class TestFolder:
 
     def test_no_folder(self, tmp_path):
         (tmp_path / "common").touch()
-        says(check(tmp_path, "common"), "problem", "is no folder")
+        says(check(tmp_path, "common"), "problem", "is not a folder")
 
     def test_not_ours(self, tmp_path, monkeypatch):
         (tmp_path / "common").mkdir()

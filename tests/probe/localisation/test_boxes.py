@@ -9,9 +9,9 @@ def shown(boxes, crop=(0, 0, 100, 50), flip=False, size=200):
 
 
 def test_a_whole_image_is_squeezed_into_the_frame():
-    seen = shown([[10, 5, 60, 25], [0, 0, 100, 50]])
-    assert seen.boxes.tolist() == [[20, 20, 120, 100], [0, 0, 200, 200]]
-    assert (seen.n_outside, seen.n_cut) == (0, 0)
+    in_view = shown([[10, 5, 60, 25], [0, 0, 100, 50]])
+    assert in_view.boxes.tolist() == [[20, 20, 120, 100], [0, 0, 200, 200]]
+    assert (in_view.n_outside, in_view.n_cut) == (0, 0)
 
 
 def test_corners_are_cut_to_whole_numbers():
@@ -19,8 +19,8 @@ def test_corners_are_cut_to_whole_numbers():
 
 
 def test_through_a_crop():
-    seen = shown([[30, 20, 50, 40]], crop=(20, 10, 60, 50), size=80)
-    assert seen.boxes.tolist() == [[20, 20, 60, 60]]
+    in_view = shown([[30, 20, 50, 40]], crop=(20, 10, 60, 50), size=80)
+    assert in_view.boxes.tolist() == [[20, 20, 60, 60]]
 
 
 def test_a_mirrored_view_mirrors_left_and_right():
@@ -28,18 +28,18 @@ def test_a_mirrored_view_mirrors_left_and_right():
 
 
 def test_a_box_ends_at_the_border_of_the_crop_and_is_counted():
-    seen = shown([[0, 0, 30, 30], [25, 15, 45, 35]], crop=(20, 10, 60, 50), size=40)
-    assert seen.boxes.tolist() == [[0, 0, 10, 20], [5, 5, 25, 25]]
-    assert (seen.n_outside, seen.n_cut) == (0, 1)
-    assert (seen.area, seen.area_shown) == (30 * 30 + 20 * 20, 10 * 20 + 20 * 20)
+    in_view = shown([[0, 0, 30, 30], [25, 15, 45, 35]], crop=(20, 10, 60, 50), size=40)
+    assert in_view.boxes.tolist() == [[0, 0, 10, 20], [5, 5, 25, 25]]
+    assert (in_view.n_outside, in_view.n_cut) == (0, 1)
+    assert (in_view.area, in_view.area_shown) == (30 * 30 + 20 * 20, 10 * 20 + 20 * 20)
 
 
 @pytest.mark.parametrize("box", [[0, 0, 20, 50], [60, 10, 90, 50], [20, 0, 60, 10], [20, 50, 60, 90]])
 def test_a_box_outside_of_the_crop_is_counted(box):
-    seen = shown([box], crop=(20, 10, 60, 50), size=40)
-    assert seen.boxes.shape == (0, 4)
-    assert (seen.n_outside, seen.n_cut, seen.area_shown) == (1, 0, 0)
-    assert seen.area > 0
+    in_view = shown([box], crop=(20, 10, 60, 50), size=40)
+    assert in_view.boxes.shape == (0, 4)
+    assert (in_view.n_outside, in_view.n_cut, in_view.area_shown) == (1, 0, 0)
+    assert in_view.area > 0
 
 
 def test_a_padded_view_reaches_beyond_the_image():

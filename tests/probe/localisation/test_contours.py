@@ -30,15 +30,15 @@ def drawn(name):
 @pytest.mark.parametrize("name", [*PICTURES, "noise"])
 def test_boxes_of_every_level_are_opencvs(name):
     image = drawn(name)
-    found = candidates(image)
-    ends = [*found.starts[1:], len(found.boxes)]
+    boxes_found = candidates(image)
+    ends = [*boxes_found.starts[1:], len(boxes_found.boxes)]
     for level in range(int(image.max())):
         contours = cv2.findContours((image > level).astype(np.uint8), cv2.RETR_TREE, cv2.CHAIN_APPROX_SIMPLE)[0]
         expected = [[x, y, min(x + w, SIZE - 1), min(y + h, SIZE - 1)] for x, y, w, h in map(cv2.boundingRect, contours)]
-        part = found.of_level[level]
-        assert sorted(found.boxes[found.starts[part] : ends[part]].tolist()) == sorted(expected)
+        part = boxes_found.of_level[level]
+        assert sorted(boxes_found.boxes[boxes_found.starts[part] : ends[part]].tolist()) == sorted(expected)
         largest = expected[max(range(len(contours)), key=lambda i, contours=contours: cv2.contourArea(contours[i]))]
-        assert found.boxes[found.largest[part]].tolist() == largest
+        assert boxes_found.boxes[boxes_found.largest[part]].tolist() == largest
         assert largest_box(image, level) == tuple(largest)  # by itself, without the others
 
 
@@ -50,7 +50,7 @@ def test_by_hand():
 
 
 def test_nothing_bright_gives_one_empty_box():
-    found = candidates(np.zeros((SIZE, SIZE), np.uint8))
-    assert found.boxes.tolist() == [[0, 0, 0, 0]]
-    assert set(found.of_level.tolist()) == {0}
+    boxes_found = candidates(np.zeros((SIZE, SIZE), np.uint8))
+    assert boxes_found.boxes.tolist() == [[0, 0, 0, 0]]
+    assert set(boxes_found.of_level.tolist()) == {0}
     assert largest_box(np.zeros((SIZE, SIZE), np.uint8), 0) == (0, 0, 0, 0)

@@ -58,14 +58,14 @@ def scored():
 
 def test_equal_to_every_threshold_by_itself(scored):
     maps, truths = scored
-    found = measure(maps, truths, 24)
+    localised = measure(maps, truths, 24)
     for i, iou in enumerate(IOUS):
         shares = slow(maps, truths, 24, False, iou)
-        assert found.by_iou[i] == max(shares)
-        assert found.thresholds[i] == np.arange(0, 1, 0.001)[int(np.argmax(shares))]
+        assert localised.by_iou[i] == max(shares)
+        assert localised.thresholds[i] == np.arange(0, 1, 0.001)[int(np.argmax(shares))]
     shares = slow(maps, truths, 24, True, 0.5)
-    assert (found.max_box_acc, found.threshold) == (max(shares), np.arange(0, 1, 0.001)[int(np.argmax(shares))])
-    assert found.max_box_acc_v2 == pytest.approx(np.mean(found.by_iou))
+    assert (localised.max_box_acc, localised.threshold) == (max(shares), np.arange(0, 1, 0.001)[int(np.argmax(shares))])
+    assert localised.max_box_acc_v2 == pytest.approx(np.mean(localised.by_iou))
 
 
 def test_in_the_frame_of_whole_images_that_are_not_square(scored, tmp_path):
@@ -83,23 +83,23 @@ def test_in_the_frame_of_whole_images_that_are_not_square(scored, tmp_path):
     _, crop = Views({**config, "crop_mode": "squash", "crop_pct": 1.0}).cut(Image.new("RGB", (width, height)), "x", 0)
     boxes = dict(enumerate(originals.values()))
     store = write_boxed(tmp_path / "set", len(maps), boxes=boxes, size=(height, width), crop=crop.box)
-    found = measure(maps, truths_of(store, size).boxes, size)
+    localised = measure(maps, truths_of(store, size).boxes, size)
     shares = [slow(maps, by_hand, size, False, iou) for iou in IOUS]
-    assert found.by_iou == tuple(map(max, shares))
-    assert found.max_box_acc_v2 == pytest.approx(np.mean([max(share) for share in shares]))
+    assert localised.by_iou == tuple(map(max, shares))
+    assert localised.max_box_acc_v2 == pytest.approx(np.mean([max(share) for share in shares]))
     central = truths_of(
         write_boxed(tmp_path / "central", len(maps), boxes=boxes, size=(height, width), crop=(144, 0, 240, 96)), size
     )
-    assert measure(maps, central.boxes, size).max_box_acc_v2 < found.max_box_acc_v2
+    assert measure(maps, central.boxes, size).max_box_acc_v2 < localised.max_box_acc_v2
 
 
 def test_the_box_that_is_predicted_is_that_of_the_first_version(scored):
     maps, truths = scored
-    found = measure(maps, truths, 24)
-    boxes = [predicted_box(scores, found.threshold, 24) for scores in maps]
+    localised = measure(maps, truths, 24)
+    boxes = [predicted_box(scores, localised.threshold, 24) for scores in maps]
     hits = [any(_iou(box, true) >= 0.5 for true in truth.tolist()) for box, truth in zip(boxes, truths, strict=True)]
-    assert 100 * np.mean(hits) == found.max_box_acc
-    assert 0 < found.max_box_acc < 100
+    assert 100 * np.mean(hits) == localised.max_box_acc
+    assert 0 < localised.max_box_acc < 100
 
 
 def test_every_level_is_that_of_plain_calls():
@@ -155,7 +155,7 @@ def test_one_map_for_all_is_that_map_again_and_again(scored):
 
 def test_progress_counts_every_image(scored):
     maps, truths = scored
-    told = []
-    measure(np.tile(maps, (10, 1, 1)), truths * 10, 24, progress=told.append)
-    assert sum(told) == 80
-    assert len(told) > 1
+    progress_calls = []
+    measure(np.tile(maps, (10, 1, 1)), truths * 10, 24, progress=progress_calls.append)
+    assert sum(progress_calls) == 80
+    assert len(progress_calls) > 1
