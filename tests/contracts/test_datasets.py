@@ -13,7 +13,7 @@ every = pytest.mark.parametrize("form", DATASETS)
 every_split = pytest.mark.parametrize(("form", "split"), SPLITS, ids=str)
 
 
-def told(images: ImageSet) -> dict[str, tuple[str, ...]]:
+def labels_by_id(images: ImageSet) -> dict[str, tuple[str, ...]]:
     """Names of the classes of each image."""
     assert images.classes is not None
     return {sample.id: tuple(images.classes[label] for label in sample.labels or ()) for sample in images.samples}
@@ -38,8 +38,8 @@ class TestEverySplit:
         source, expected = write_example(tmp_path, form), DATASETS[form].example.images[split or ""]
         assert form_of(source, split) == form, "it is recognised"
         images = open_images(source, split=split)
-        assert told(images) == expected
-        assert list(told(images)) == list(expected), "in this order"
+        assert labels_by_id(images) == expected
+        assert list(labels_by_id(images)) == list(expected), "in this order"
         assert images.classes == list(DATASETS[form].example.classes)
         assert images.all_problems() == []
         assert images.multilabel == any(len(classes) != 1 for classes in expected.values())
@@ -63,13 +63,13 @@ class TestEverySplit:
             return  # a part of a file, or nothing but the file itself tells of it
         sample.file.unlink()
         after = open_images(source, split=split)
-        assert told(after) == told(before)
+        assert labels_by_id(after) == labels_by_id(before)
         assert after.all_problems() == [f"{sample}: is in the list, but not there"]
         assert after.digest != digest
 
     def test_a_list_that_is_missing_loses_no_image(self, form: str, split: str | None, tmp_path: Path) -> None:
         source = write_example(tmp_path, form)
-        ids = told(open_images(source, split=split)).keys()
+        ids = labels_by_id(open_images(source, split=split)).keys()
         for file in lists(form, tmp_path):
             content = file.read_bytes()
             file.unlink()

@@ -80,7 +80,7 @@ def test_every_probe_holds_the_numbers_of_metrics_exactly(inputs: Inputs, folder
         assert "train_top1" not in row  # these metrics are older
 
 
-def test_accuracy_in_training_stands_beside_the_other_where_it_is_known(tmp_path: Path):
+def test_accuracy_in_training_is_beside_the_other_where_it_is_known(tmp_path: Path):
     write_probe(tmp_path, "mae", "cls", 40.0, train_top1={"mean": 99.0, "std": 0.5, "values": [98.5, 99.0, 99.5]})
     write_probe(tmp_path, "mae", "abmilp", 41.0)
     table = every_probe(collect(Folders(tmp_path)))
@@ -89,7 +89,7 @@ def test_accuracy_in_training_stands_beside_the_other_where_it_is_known(tmp_path
     assert "Top-1 in training" in table.note
 
 
-def test_each_note_stands_once_below_the_main_table_with_what_it_is_about(tmp_path: Path):
+def test_each_note_appears_once_below_the_main_table_with_its_heads(tmp_path: Path):
     for encoder in ("mae", "dino"):
         for head in ("cls", "abmilp", "average"):
             notes = ["all crops are alike"] + ["no [cls] there"] * (encoder == "mae" and head != "average")
@@ -141,10 +141,10 @@ def test_signed(value: float, text: str):
 
 def test_names_of_files_differ():
     names = ["MAE_b", "mae-b", "<b>", "b", "é"]
-    found = file_names("x", names)
-    assert list(found) == names
-    assert len(set(found.values())) == len(names)
-    assert (found["MAE_b"], found["<b>"], found["é"]) == ("x-mae-b", "x-b", "x")
+    by_name = file_names("x", names)
+    assert list(by_name) == names
+    assert len(set(by_name.values())) == len(names)
+    assert (by_name["MAE_b"], by_name["<b>"], by_name["é"]) == ("x-mae-b", "x-b", "x")
 
 
 def test_listed():

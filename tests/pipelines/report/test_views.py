@@ -26,7 +26,7 @@ def test_accuracy_against_the_number_of_crops():
     found = section(inputs("views", *STUDY))
     (said,) = words(found, "finding")
     assert said.startswith(
-        "On <b>other, fresh crops or the evaluation crop alone were not measured, so there is nothing to compare with. "
+        "On <b>other, fresh crops or the evaluation crop alone were not measured, so there is nothing to compare. "
         "On mae, [cls] gains +6.0 points from fresh crops, and 2 crops come within 0.5 points of them; "
         "AbMILP gains +2.0 points from fresh crops, and no stored number comes within 0.5 points of them."
     )
