@@ -29,7 +29,7 @@ from tests.extract.pictures import samples, write_example, write_tar
 ROOT = Path(__file__).resolve().parents[1]
 TOCTREE = re.findall(r"^([a-z-]+)$", (ROOT / "docs/index.md").read_text(), re.MULTILINE)
 PAGES = ["README.md", *(f"docs/{name}.md" for name in TOCTREE if name != "cli")]
-# What is no command of this program; what these do is tested where they are used (tests/machines, tests/test_install.py).
+# What is not a command of this program; what these do is tested where they are used (tests/machines, tests/test_install.py).
 OTHERS = ("pip", "make", "dvc", "git")
 FILE = "# heads/gem.py"  # a block that is a file
 PYTHON = (("README.md", 'open_store("features/mae-val")'), ("docs/using-a-probe.md", "online("), ("docs/store.md", "Loader("))

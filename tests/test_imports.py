@@ -71,7 +71,7 @@ def test_is_loaded_when_it_is_used(loaded):
 
 @pytest.mark.parametrize("file", ["store.py", "probe/__init__.py"])
 def test_a_package_of_another_origin_is_named(file, tmp_path):
-    """A script of one's own beside a module of that name."""
+    """A user's script beside a module of that name."""
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("")
     (tmp_path / "script.py").write_text(f"import sys; sys.path.append({str(ROOT)!r}); import beyondcls")

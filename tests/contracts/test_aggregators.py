@@ -140,7 +140,7 @@ class TestEveryAggregator:
     def test_lars_takes_its_biases_and_scales_alone_for_those(self, variant, features):
         """What has fewer than two axes is not scaled; a learned token that was held so would leap at LARS's rates.
 
-        A single number, such as an exponent, is nobody's token.
+        A single number, such as an exponent, belongs to no token.
         """
         norms = tuple(n for n, layer in variant.make().named_modules() if isinstance(layer, torch.nn.LayerNorm))
         for name, parameter in variant.make().named_parameters():
@@ -168,7 +168,7 @@ class TestEveryAggregator:
 
 
 def stacked(members: list[Aggregator]) -> dict[str, torch.Tensor]:
-    """Parameters of all members, as leaves of their own."""
+    """Parameters of all members, as separate leaves."""
     names = [name for name, _ in members[0].named_parameters()]
     return {n: torch.stack([m.get_parameter(n).detach() for m in members]).requires_grad_() for n in names}
 

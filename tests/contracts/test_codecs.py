@@ -1,4 +1,4 @@
-"""What holds for every codec: what comes back lies within the bound, and what cannot be stored is refused."""
+"""What holds for every codec: what comes back is within the bound, and what cannot be stored is refused."""
 
 import math
 from pathlib import Path

@@ -25,7 +25,7 @@ def lists(form: str, folder: Path) -> list[Path]:
 
 
 def tried(source: str, form: str, split: str | None) -> tuple[ImageSet | None, str]:
-    """The images, or the message in their stead."""
+    """The images, or the error's message."""
     try:
         return open_images(source, form, split=split), ""
     except DataError as error:

@@ -25,7 +25,7 @@ from tests.extract.tiny import sharpen
 
 N, BLOCKS = 20, (3, 5)
 ARGUMENTS = {"img_size": 32, "patch_size": 8, "embed_dim": D, "depth": 6, "num_heads": 4}
-# float32 arithmetic in another order, as a share of the largest value: the encoder attends in one call where nobody watches.
+# float32 arithmetic in another order, as a share of the largest value: unwatched, the encoder attends in one call.
 ARITHMETIC = 2e-6
 SPECS = {shown(v): HeadSpec(v.name, v.options) for v in VARIANTS}
 for at, variant in enumerate(VARIANTS):  # the other options of a head, in turn
@@ -152,7 +152,7 @@ def test_logits_are_those_of_the_store(name, world):
     1. Element by element |x - y| is within the bound b that the codec declares (plus `ARITHMETIC`): nothing else is lost, and
        kinds, blocks, views and order are those of the store.
     2. |f(x) - f(y)| <= Σ |∂f / ∂x| · b, the slopes being the largest of three points of the line from x to y, its ends and its
-       middle. With the largest of all its points it would be the mean value theorem; a tenth is added for what lies between.
+       middle. With the largest of all its points it would be the mean value theorem; a tenth is added for the points between.
        Heads that choose tokens (top_k, foreground) or an attention head jump where the choice changes: images for which it is
        not the same on x and y are left out; in float32 there must be none, in float16, bfloat16 and int8 few.
     3. In float32, where b = 0, logits and maps differ by no more than 1e-4 of the largest.

@@ -102,7 +102,7 @@ def check_tables(section: Section) -> None:
 
 
 def check_sources(section: Section) -> None:
-    """Numbers of the paper are told from ours."""
+    """Numbers of the paper are marked as such."""
     for table in tables(section):
         assert table.name.startswith("published-") == ("arXiv:" in table.published)
 

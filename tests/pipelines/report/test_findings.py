@@ -64,17 +64,17 @@ def test_warns_of_what_is_not_comparable(tmp_path: Path):
     metrics["recipe"]["epochs"] = 3
     metrics["n_test"] = 6
     file.write_text(json.dumps(metrics))
-    found = " ".join(warnings(collect(Folders(paths["probes"], paths["attention"]))))
-    assert "The heads of mae were trained or tested on different feature sets" in found
-    assert "same recipe" in found
-    assert "same images" in found
+    result = " ".join(warnings(collect(Folders(paths["probes"], paths["attention"]))))
+    assert "The heads of mae were trained or tested on different feature sets" in result
+    assert "same recipe" in result
+    assert "same images" in result
 
 
 def test_the_section_holds_findings_caution_and_warnings(tmp_path: Path):
     paths = write_all(tmp_path)
-    found = section(collect(Folders(paths["probes"], paths["attention"])))
-    kinds = [block.kind for block in found.blocks if isinstance(block, Text)]
-    assert (found.anchor, kinds[-1], set(kinds[:-1])) == ("findings", "note", {"finding"})
+    result = section(collect(Folders(paths["probes"], paths["attention"])))
+    kinds = [block.kind for block in result.blocks if isinstance(block, Text)]
+    assert (result.anchor, kinds[-1], set(kinds[:-1])) == ("findings", "note", {"finding"})
     file = paths["attention"] / "mae" / "summary.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"key": "other"}))
     last = section(collect(Folders(paths["probes"], paths["attention"]))).blocks[-1]

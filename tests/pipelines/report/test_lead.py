@@ -29,9 +29,9 @@ def probes_of(root: Path) -> Probes:
 
 
 def lead_of(root: Path, twin: str | None = None) -> Lead:
-    lead_found = lead(probes_of(root), twin)
-    assert lead_found is not None
-    return lead_found
+    result = lead(probes_of(root), twin)
+    assert result is not None
+    return result
 
 
 def verdicts_of(root: Path) -> dict[str, str]:
@@ -41,15 +41,15 @@ def verdicts_of(root: Path) -> dict[str, str]:
 def test_the_least_lead_of_several_encoders_counts(tmp_path: Path) -> None:
     for encoder, abmilp in (("mae", 45), ("simmim", 43), ("dino", 41), ("mocov3", 40), ("a-twin", 44), ("b-twin", 42)):
         write(tmp_path, encoder, 40, abmilp)
-    lead_found = lead_of(tmp_path)
-    assert (lead_found.masked, lead_found.joint, lead_found.twin) == ("simmim", "dino", "a-twin")
-    more = lead_found.more("dino")
+    result = lead_of(tmp_path)
+    assert (result.masked, result.joint, result.twin) == ("simmim", "dino", "a-twin")
+    more = result.more("dino")
     assert more is not None
     assert more.share is not None
     assert (more.points.mean, more.points.std) == (pytest.approx(2), pytest.approx(1))  # of four heads with 0.5 each
     assert more.share.mean == pytest.approx(100 * (3 - 1) / 60)
     assert lead_of(tmp_path, "b-twin").twin == "b-twin"
-    assert lead_found.more("dino", "average") is None
+    assert result.more("dino", "average") is None
 
 
 def test_a_gain_is_said_in_points_and_as_share_of_the_errors_with_the_twin_beside(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_a_gain_is_said_in_points_and_as_share_of_the_errors_with_the_twin_besid
 def test_intervals_over_test_images_stand_beside_the_spread_and_decide(tmp_path: Path) -> None:
     for encoder, heads in (("mae", (60, 66)), ("dino", (70, 70.5)), ("random", (40, 46))):
         write(tmp_path, encoder, *heads, images="i")
-    lead_found = lead_of(tmp_path)
-    gain, text = lead_found.gains["mae", "cls"], headline(lead_found).replace("\xa0", " ")
+    result = lead_of(tmp_path)
+    gain, text = result.gains["mae", "cls"], headline(result).replace("\xa0", " ")
     assert gain.share is not None
     assert gain.share.interval is not None
     assert gain.share.interval == pytest.approx((11.3, 18.8), abs=0.6)  # 15 ± 1.96 √(0.15 · 0.85 / 400)
@@ -136,9 +136,9 @@ def test_what_the_numbers_rest_on_is_said(tmp_path: Path) -> None:
 def test_the_table_has_encoders_and_contrasts(tmp_path: Path) -> None:
     for encoder, heads in (("mae", (60, 66, 62)), ("dino", (70, 71, 72)), ("random", (40, 46, 41))):
         write(tmp_path, encoder, *heads, images="i")
-    lead_found = table(probes_of(tmp_path), lead_of(tmp_path).contrasts)
-    assert lead_found is not None
-    shown = [[row.group, *(cell.text for cell in row.cells)] for row in lead_found.rows]
+    gains_table = table(probes_of(tmp_path), lead_of(tmp_path).contrasts)
+    assert gains_table is not None
+    shown = [[row.group, *(cell.text for cell in row.cells)] for row in gains_table.rows]
     assert [row[:2] for row in shown] == [
         [f"over {head}", name]
         for head in ("[cls]", "the average patch")
@@ -148,6 +148,6 @@ def test_the_table_has_encoders_and_contrasts(tmp_path: Path) -> None:
     assert of_mae.share is not None
     assert shown[1][2:] == ["+6.0 ± 0.1", of_mae.points.bounds(), "+15.0 ± 0.3", of_mae.share.bounds()]
     assert shown[4][2] == "0.0 ± 0.2"
-    assert [row.muted for row in lead_found.rows[:5]] == [False, False, True, False, False]
+    assert [row.muted for row in gains_table.rows[:5]] == [False, False, True, False, False]
     write_probe(tmp_path / "alone", "mae", "cls", 40.0)
     assert table(probes_of(tmp_path / "alone")) is None

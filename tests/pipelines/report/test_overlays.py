@@ -188,7 +188,7 @@ def other_features(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "left", "said"),
+    ("damage", "left", "reason"),
     [
         (lambda at: (at / "attention/mae/maps/crops.npy").unlink(), [], PLACE),
         (lambda at: (at / "attention/mae/maps").rename(at / "gone"), [], PLACE),
@@ -227,7 +227,7 @@ def test_maps_that_are_not_certainly_of_the_images_are_left_out_and_named(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("images", "said"),
+    ("images", "reason"),
     [
         (lambda at: write_images(at / "other", n=8), "mae: its maps are of other images (data set {digest})"),
         (lambda at: write_images(at / "bad", problem=True), "1 problem(s)"),
