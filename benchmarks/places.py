@@ -66,7 +66,7 @@ def places_in(root: Path, file: Path) -> dict[Place, Span]:
     finder.visit(ast.parse(content))
     counted: dict[tuple[str, ...], int] = {}
     spans = {}
-    for scope, kind, after, span in finder.found:
+    for scope, kind, after, span in finder.replacements:
         before = content[span.start : span.end].decode()
         facts = (str(file.relative_to(root)), ".".join(scope), kind, before, after)
         counted[facts] = counted.get(facts, -1) + 1
@@ -83,7 +83,7 @@ class _Finder(ast.NodeVisitor):
     """Collects (scope, kind, replacement, span). Annotations, docstrings and the insides of f-strings are left out."""
 
     def __init__(self, content: bytes):
-        self.found: list[tuple[tuple[str, ...], str, str, Span]] = []
+        self.replacements: list[tuple[tuple[str, ...], str, str, Span]] = []
         self.scope: tuple[str, ...] = ()
         self.starts = [0]
         for line in content.splitlines(keepends=True):
@@ -108,7 +108,7 @@ class _Finder(ast.NodeVisitor):
         assert at.end_lineno is not None
         assert at.end_col_offset is not None
         span = Span(at.lineno, self.starts[at.lineno - 1] + at.col_offset, self.starts[at.end_lineno - 1] + at.end_col_offset)
-        self.found.append((self.scope, kind, after, span))
+        self.replacements.append((self.scope, kind, after, span))
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:

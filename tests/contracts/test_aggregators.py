@@ -96,7 +96,10 @@ class TestEveryAggregator:
             return
         stored = {kind: values.half() for kind, values in features.items()}
         parameters = {n: p.detach()[None] for n, p in aggregator.named_parameters()}
-        pooled = [aggregator.pool_many(parameters, of) for of in (stored, {k: v.double() for k, v in stored.items()})]
+        pooled = [
+            aggregator.pool_many(parameters, dtype_features)
+            for dtype_features in (stored, {k: v.double() for k, v in stored.items()})
+        ]
         assert torch.equal(pooled[0].vector, pooled[1].vector)
         assert pooled[0].vector.dtype == torch.float64
         assert torch.equal(pooled[0].weights, pooled[1].weights)

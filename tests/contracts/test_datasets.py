@@ -73,9 +73,9 @@ class TestEverySplit:
         for file in lists(form, tmp_path):
             content = file.read_bytes()
             file.unlink()
-            images, said = tried(source, form, split)
+            images, message = tried(source, form, split)
             if images is None:
-                assert str(tmp_path) in said
+                assert str(tmp_path) in message
             elif DATASETS[form].example.listed:
                 assert {sample.id for sample in images.samples} == ids, file
             file.write_bytes(content)
@@ -86,8 +86,8 @@ class TestEverySplit:
             content = file.read_bytes()
             for damaged in (b"", b"\xff\xfe\0" + content, content[: len(content) // 2], b"[" * 100_000):
                 file.write_bytes(damaged)
-                images, said = tried(source, form, split)
-                assert str(tmp_path) in said or (images is not None and (images.all_problems() or images.digest)), file
+                images, message = tried(source, form, split)
+                assert str(tmp_path) in message or (images is not None and (images.all_problems() or images.digest)), file
             file.write_bytes(content)
 
 
@@ -115,13 +115,13 @@ class TestEveryForm:
         """A published data set has its own; of others the user may give them."""
         source, entry = write_example(tmp_path / "d", form), DATASETS[form]
         split = next(iter(entry.example.images))
-        own = open_images(source, form, split=split or None).classes or []
-        names = write_text(tmp_path / "names.txt", *own, "one more")
+        names_in_set = open_images(source, form, split=split or None).classes or []
+        names = write_text(tmp_path / "names.txt", *names_in_set, "one more")
         if isinstance(entry, Published):
             with pytest.raises(DataError, match=rf"{form} names its classes itself; leave out --classes '.*names\.txt'"):
                 open_images(source, form, names, split)
         else:
-            assert open_images(source, form, names).classes == [*own, "one more"]
+            assert open_images(source, form, names).classes == [*names_in_set, "one more"]
 
     @pytest.mark.parametrize("place", ["{}/nowhere", "memory://nowhere"])
     def test_nothing_is_there(self, form: str, place: str, tmp_path: Path) -> None:

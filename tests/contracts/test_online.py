@@ -108,8 +108,8 @@ def allowed(model: Online, live: dict[str, Tensor], stored: dict[str, Tensor], b
     """[B, K]: Σ |∂ logit / ∂ feature| · bound, the largest of three points of the line from `live` to `stored`."""
     points = {kind: torch.cat([v, (v + stored[kind]) / 2, stored[kind].float()]) for kind, v in live.items()}
     sums = [
-        sum((of[kind].unflatten(0, (3, -1)) * bound).flatten(2).sum(2) for kind, bound in bounds.items())
-        for of in slopes(model, points)
+        sum((slope[kind].unflatten(0, (3, -1)) * bound).flatten(2).sum(2) for kind, bound in bounds.items())
+        for slope in slopes(model, points)
     ]
     return torch.stack(sums, -1).amax(0)
 
@@ -138,7 +138,7 @@ class Choices:
 
         setattr(self.aggregator, name, watched)
 
-    def of(self, model: Online, features: dict[str, Tensor]) -> Tensor:
+    def taken(self, model: Online, features: dict[str, Tensor]) -> Tensor:
         self.seen.clear()
         with torch.no_grad():
             model.head(features)
@@ -170,7 +170,7 @@ def test_logits_are_those_of_the_store(name, world):
             assert beyond <= 0, f"{dtype}: {kind} is {beyond:.3g} beyond the declared bound"
         with torch.no_grad():
             expected, weights = model.head(stored)
-        same = (choices.of(model, live) == choices.of(model, stored)).all(1)
+        same = (choices.taken(model, live) == choices.taken(model, stored)).all(1)
         if dtype in ("float32", "float16", "bfloat16", "int8"):
             assert same.sum() >= (1 if dtype == "float32" else 0.8) * N
         difference = (logits - expected).abs()[same].double()

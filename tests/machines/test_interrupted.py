@@ -65,9 +65,9 @@ def written(folder: Path) -> dict[tuple[str, int], int]:
     """When the shards below a folder were written, in nanoseconds, by array and unit."""
     shards = {}
     for file in folder.rglob("*"):
-        found = re.fullmatch(r"(.*)/c/(\d+)(?:/0)*", str(file.relative_to(folder)))
-        if found and file.is_file():  # a kill may leave parts of files, too
-            shards[found[1], int(found[2])] = file.stat().st_mtime_ns
+        match = re.fullmatch(r"(.*)/c/(\d+)(?:/0)*", str(file.relative_to(folder)))
+        if match and file.is_file():  # a kill may leave parts of files, too
+            shards[match[1], int(match[2])] = file.stat().st_mtime_ns
     return shards
 
 

@@ -42,9 +42,9 @@ def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
         second.repo / project.probe_folder("abmilp")
     )
     locked = Locked.read(second.repo)
-    own = locked.objects(locked.outs(STAGE) | locked.outs("code"))
+    made = locked.objects(locked.outs(STAGE) | locked.outs("code"))
     reads = locked.objects(locked.deps(STAGE, "receipts") | locked.deps(STAGE, "features"))
-    fetched = {md5: n for md5, n in second.cached().items() if md5 in reads or md5 not in own}  # empty folders are alike
+    fetched = {md5: n for md5, n in second.cached().items() if md5 in reads or md5 not in made}  # empty folders are alike
     assert fetched == reads
     assert sum(fetched.values()) < 0.1 * sum(Receipt.of(FeatureStore.open(path)).nbytes for path in sets.values())
     assert project.content(second.repo / "features").keys() == {f"{name}/zarr.json" for name in sets}

@@ -73,8 +73,8 @@ def transferred(machine: Machine, *command: str) -> tuple[set[str], dict[str, in
     before = machine.cached()
     ran = machine.repro(*command) if command[0] != "pull" else machine.dvc(*command) and set()
     locked = Locked.read(machine.repo)
-    own = {md5 for stage in ran for md5 in locked.objects(locked.outs(stage))}
-    return ran, {md5: n for md5, n in machine.cached().items() if md5 not in before and md5 not in own}
+    made = {md5 for stage in ran for md5 in locked.objects(locked.outs(stage))}
+    return ran, {md5: n for md5, n in machine.cached().items() if md5 not in before and md5 not in made}
 
 
 def test_the_remote_holds_what_the_first_machine_made_and_no_more(first):

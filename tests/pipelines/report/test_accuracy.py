@@ -107,21 +107,21 @@ def test_each_note_appears_once_below_the_main_table_with_its_heads(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("of_cls", "of_abmilp", "said"),
+    ("of_cls", "of_abmilp", "sentence"),
     [
         ("shared", "shared", "All seeds saw the images in one order"),
         ("shared", "own", "All seeds of [cls] saw the images in one order"),
         ("own", "own", ""),
     ],
 )
-def test_what_the_spread_is_over(tmp_path: Path, of_cls: str, of_abmilp: str, said: str):
+def test_what_the_spread_is_over(tmp_path: Path, of_cls: str, of_abmilp: str, sentence: str):
     write_probe(tmp_path, "mae", "cls", 40.0, recipe={"order": of_cls})
     write_probe(tmp_path, "mae", "abmilp", 40.0, recipe={"order": of_abmilp})
     write_probe(tmp_path, "mae", "average", 40.0, seeds=(0,), recipe={"order": "shared"})  # it has no spread
     inputs = collect(Folders(tmp_path))
     for table in (top1(inputs), top5(inputs), every_probe(inputs)):
-        assert said in table.note
-        assert ("in one order" in table.note) == bool(said)
+        assert sentence in table.note
+        assert ("in one order" in table.note) == bool(sentence)
 
 
 def test_what_was_selected_on_what_and_the_command_stand_beside_the_numbers(tmp_path: Path):

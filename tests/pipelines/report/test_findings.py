@@ -45,7 +45,7 @@ def test_says_what_cannot_be_said(tmp_path: Path):
     write_probe(tmp_path, "mae", "cls", 40.0)
     text = text_of(collect(Folders(tmp_path, tmp_path / "none")))
     assert "cannot be compared" in text
-    assert "no untrained twin" in text
+    assert "An untrained twin to compare the trained encoders with is missing" in text
 
 
 def test_caution_gives_the_error_of_the_test_images(tmp_path: Path):
