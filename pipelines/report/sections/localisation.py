@@ -252,7 +252,7 @@ def _summary(localised: Sequence[Localisation]) -> Table:
     note = (
         f"Images whose object is found, % of {n}. MaxBoxAccV2 is the mean over IoU 0.3, 0.5 and 0.7, where any contour counts; "
         "MaxBoxAcc is at IoU 0.5 with the largest contour. Heads: mean ± standard deviation over seeds. The best [cls] head "
-        "was chosen on these images by MaxBoxAccV2, so it stands too high. Bold: the highest of a row, in either measure."
+        "was chosen on these images by MaxBoxAccV2, so it is biased upwards. Bold: the highest of a row, in either measure."
     )
     return Table("localisation", "Localisation by encoder and map", note, tuple(columns), tuple(rows))
 

@@ -164,7 +164,7 @@ QUESTIONS: Sequence[tuple[tuple[str, str, str], Callable[[Inputs], list[Block]]]
     (
         (
             "Does it help encoders without attention (ConvNeXt, MLP-Mixer)?",
-            "extract one of those that “beyondcls encoders” lists; its feature map stands for patch tokens.",
+            "extract one of those that “beyondcls encoders” lists; its feature map takes the place of patch tokens.",
             "beyondcls probe --head average --head abmilp --features features/NAME-train --test features/NAME-test "
             "--out probes/NAME",
         ),

@@ -39,7 +39,7 @@ def section(inputs: Inputs) -> Section:
             Text(
                 "Each map is scaled to its own range, from dark (lowest) to bright (highest), so a nearly even map shows as "
                 "much contrast as a selective one; the number below it is its peak as a multiple of an even map (1 / T). "
-                "The first picture is the whole image; each map lies over the part of it that its encoder saw, black where "
+                "The first picture is the whole image; each map covers the part of it that its encoder saw, black where "
                 "that was padded. White frames, where there are any, are the boxes that the data set gives for its objects. "
                 "Heads that weigh all patches alike are not drawn.",
                 kind="note",
