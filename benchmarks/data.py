@@ -43,11 +43,11 @@ def rows_for(nbytes: int) -> int:
     return max(64, round(nbytes / ROW_NBYTES / 32) * 32)
 
 
-def spec_of(n: int) -> FeatureSpec:
+def make_spec(n: int) -> FeatureSpec:
     return FeatureSpec("w", "{}", {"input_size": [3, 224, 224]}, "data", n, (11,))
 
 
-def layouts_of(n: int, shard_rows: int) -> list[ArrayLayout]:
+def make_layouts(n: int, shard_rows: int) -> list[ArrayLayout]:
     return [
         ArrayLayout("images/label", (n,), "int64", ("image",), shard_rows),
         ArrayLayout("images/valid", (n,), "uint8", ("image",), shard_rows),
@@ -55,8 +55,8 @@ def layouts_of(n: int, shard_rows: int) -> list[ArrayLayout]:
     ]
 
 
-def blocks_of(source: Rows, n: int, step: int) -> Iterator[tuple[int, Rows]]:
-    """The set's rows, `step` at a time: `source` over and over; as it is where that is one step long."""
+def row_blocks(source: Rows, n: int, step: int) -> Iterator[tuple[int, Rows]]:
+    """The set's rows, `step` at a time: `source` repeated, without a copy if it is one step long."""
     for start in range(0, n, step):
         if len(source) == step:
             yield start, source[: n - start]
@@ -66,9 +66,9 @@ def blocks_of(source: Rows, n: int, step: int) -> Iterator[tuple[int, Rows]]:
 
 def write_store(out: Path, source: Rows, n: int, shard_rows: int) -> FeatureStore:
     shutil.rmtree(out, ignore_errors=True)
-    layouts = layouts_of(n, shard_rows)
-    with FeatureWriter(out, spec_of(n), layouts) as writer:
-        for unit, (start, rows) in enumerate(blocks_of(source, n, shard_rows)):
+    layouts = make_layouts(n, shard_rows)
+    with FeatureWriter(out, make_spec(n), layouts) as writer:
+        for unit, (start, rows) in enumerate(row_blocks(source, n, shard_rows)):
             labels = np.arange(start, start + len(rows))
             valid = np.ones(len(rows), np.uint8)
             writer.write_unit(unit, {"images/label": labels, "images/valid": valid, NAME: rows})
@@ -77,17 +77,17 @@ def write_store(out: Path, source: Rows, n: int, shard_rows: int) -> FeatureStor
 
 
 def write_h5(out: Path, source: Rows, n: int) -> None:
-    """One uncompressed data set, a chunk for each row: the layout in which h5py is fastest on shuffled rows."""
+    """One uncompressed data set, a chunk for each row: h5py's fastest layout for shuffled rows."""
     with h5py.File(out, "w") as file:
         data = file.create_dataset("features", (n, *SHAPE), "float16", chunks=(1, *SHAPE))
-        for start, rows in blocks_of(source, n, 256):
+        for start, rows in row_blocks(source, n, 256):
             data[start : start + len(rows)] = rows
 
 
 def write_tars(out: Path, source: Rows, n: int, per_tar: int) -> None:
     """WebDataset tars, a .npy for each row."""
     out.mkdir(parents=True, exist_ok=True)
-    for start, rows in blocks_of(source, n, per_tar):
+    for start, rows in row_blocks(source, n, per_tar):
         with wds.TarWriter(str(out / f"{start // per_tar:04d}.tar")) as tar:
             for i, row in enumerate(rows):
                 tar.write({"__key__": f"{start + i:08d}", "npy": row})

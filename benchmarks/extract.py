@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--amp", default="none", help="bf16, fp16 or none")
     parser.add_argument("--scratch", type=Path, help="folder on the disk that is written; a temporary one by default")
-    parser.add_argument("--peak", choices=WAYS, help=argparse.SUPPRESS)  # what a process of its own measures
+    parser.add_argument("--peak", choices=WAYS, help=argparse.SUPPRESS)  # measured in a separate process
     given = parser.parse_args()
     n, rounds = (16, 1) if given.quick else (given.images, given.rounds)
     keep_freed_memory()  # as the command does; for all
@@ -64,7 +64,7 @@ def main() -> None:
         for way in WAYS if number % 2 == 0 else WAYS[::-1]:
             seconds[way].append(bench.run(way))
     for way in WAYS:
-        rate, slowest, fastest = (n / of(seconds[way]) for of in (statistics.median, max, min))
+        rate, slowest, fastest = (n / statistic(seconds[way]) for statistic in (statistics.median, max, min))
         print(f"{way:8} {rate:8.1f} images/s ({slowest:.1f} to {fastest:.1f})")
     over: Callable[[str, str], float] = lambda one, other: statistics.median(  # noqa: E731
         a / b for a, b in zip(seconds[one], seconds[other], strict=True)
@@ -94,7 +94,7 @@ class Decoded:
 
 
 class Listed(ImageSet):
-    """As many images as asked, of which nothing is read."""
+    """A given number of images, none of which is read."""
 
     digest = "0"
 
@@ -144,7 +144,7 @@ class Bench:
         return seconds
 
     def peak(self) -> int:
-        """Peak memory of this process so far, bytes; on a GPU, of what it took there."""
+        """Peak memory of this process so far, bytes; on a GPU, its peak of GPU memory."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated()
         return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
@@ -154,7 +154,7 @@ class Bench:
 
     @torch.inference_mode()
     def bare(self) -> None:
-        """timm alone, as it comes: fused attention."""
+        """timm alone, by default with fused attention."""
         with self.encoder.autocast(self.device.type):
             for images in self.batches():
                 self.model.forward_features(images.to(self.device))

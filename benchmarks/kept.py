@@ -1,4 +1,4 @@
-"""What checking costs, against computing again: a feature set by a sample of its images, a head by its first steps.
+"""The cost of checking against computing again: a feature set by a sample of its images, a head by its first steps.
 
     python -m benchmarks.kept [--quick] [--rounds 3] [--images 64]
 
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=64, help="that a ViT-B is timed on")
     given = parser.parse_args()
     keep_freed_memory()  # as the commands do
-    os.chdir(ROOT)  # where the quickstart's encoders are looked for
+    os.chdir(ROOT)  # the quickstart's encoders are found relative to it
     data = ROOT / "quickstart/data/cifar10"
     encoder = load_encoder("quickstart-mae")
     test = open_images(str(data / "test"))
@@ -59,7 +59,7 @@ def main() -> None:
             shutil.rmtree(folder)
     for name, seconds in times.items():
         print(f"{name:20} {statistics.median(seconds):7.2f} s")
-    of_imagenet(8 if given.quick else given.images, test)
+    estimate_imagenet(8 if given.quick else given.images, test)
     ratio = lambda one, other: round(statistics.median(a / b for a, b in zip(times[one], times[other], strict=True)), 2)  # noqa: E731
     ratios = {"extraction_vs_check": ratio("extraction", "its check")}
     print(json.dumps(ratios | {"training_vs_check": ratio("training", "its check by steps")}))
@@ -89,7 +89,7 @@ def seconds_of(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def of_imagenet(n: int, images: ImageSet) -> None:
+def estimate_imagenet(n: int, images: ImageSet) -> None:
     """What a check of ImageNet's training images would take here, from the rate of a ViT-B on a few small images."""
     encoder = load_encoder("vit_base_patch16_224", random_seed=0)
     few, folder = images.part(range(n)), Path(tempfile.mkdtemp(prefix="beyondcls-kept-"))

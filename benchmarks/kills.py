@@ -1,4 +1,4 @@
-"""Extraction under SIGKILL: whatever is killed, whenever, and however many tasks go on, the bytes are those of a quiet run.
+"""Extraction under SIGKILL: any process, at any moment, with any number of tasks, the bytes are those of a quiet run.
 
     python -m benchmarks.kills [--quick] [--kills 100] [--seed 0]
 
@@ -53,13 +53,13 @@ def disturbed(out: Path, split: str, kills: int, quiet: float, chance: random.Ra
         n = chance.randint(1, 3)
         tasks = [start(out, split, task, n) for task in range(n)]
         starts += n
-        # From the first imports to beyond the end, so that every phase is met.
+        # From the first imports to beyond the end, so that every phase is hit.
         time.sleep(chance.uniform(0.3, 1.1) * min(quiet, 12))
         for task in tasks:
             killed += task.poll() is None
             task.send_signal(signal.SIGKILL)
             task.wait()
-        if (out / "zarr.json").exists():  # whoever is killed after that has nothing to lose; begin anew, and go on killing
+        if (out / "zarr.json").exists():  # the set is complete, so kills have no effect; start over
             print(f"{killed} killed, published", flush=True)
             if killed < kills:
                 shutil.rmtree(out)

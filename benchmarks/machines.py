@@ -3,8 +3,8 @@
     python -m benchmarks.machines [--quick] [--remote local|s3|ssh]
 
 The quickstart's images (5,000 for training, 1,000 for testing) and its MAE, on two machines that are clones on this one: the
-second has neither images nor encoders nor timm. S3 is a server of moto's, SSH an sshd, both on loopback: bytes are what they
-would be anywhere, seconds are without a network. The head that reads [cls] and AbMILP are trained as params.yaml says, one
+second has neither images nor encoders nor timm. S3 is moto's server, SSH an sshd, both on loopback: bytes are as with
+real machines, seconds exclude a network. The head that reads [cls] and AbMILP are trained as params.yaml says, one
 after the other, each after an edit on a machine that has nothing yet. Dependencies on code are left in, as users have them.
 `pulled_share_cls`: bytes pulled for [cls] / all bytes of the two feature sets. `seconds_vs_again`: seconds of pulling and
 training AbMILP / seconds of extraction and training it where the images are. The last line is JSON.
@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.remotes import REMOTES, Remote, lacking
-from tests.machines import project as of
+from tests.machines import project
 from tests.machines.machine import Machine, git
 from tests.machines.objects import Locked, kind_of
 
 HEADS = {"cls": "cls_heads", "abmilp": "heads"}
-EXTRACT = [of.extract_stage(of.MAE, split) for split in of.SPLITS]
+EXTRACT = [project.extract_stage(project.MAE, split) for split in project.SPLITS]
 
 
 def main() -> None:
@@ -45,26 +45,26 @@ def main() -> None:
 
 
 def run(folder: Path, remote: Remote, quick: bool) -> dict[str, float]:
-    bare = of.small_origin(folder, ("extract", "probe", "probe-cls")) if quick else of.origin(folder)
-    first = of.machine_a(folder / "a", bare)
+    bare = project.small_origin(folder, ("extract", "probe", "probe-cls")) if quick else project.origin(folder)
+    first = project.machine_a(folder / "a", bare)
     remote.add_to(first)
-    extraction, _ = timed(first.repro, *EXTRACT, *sorted(of.CODE))
-    training, _ = timed(first.repro, "--single-item", of.probe_stage("abmilp"))
+    extraction, _ = timed(first.repro, *EXTRACT, *sorted(project.CODE))
+    training, _ = timed(first.repro, "--single-item", project.probe_stage("abmilp"))
     pushing, _ = timed(first.dvc, "push")
     first.commit("Extracted")
     git(first.repo, "push", "-q", "origin", "HEAD:main")
-    locked = Locked.of(first.repo)
+    locked = Locked.read(first.repo)
     features = {path: md5 for stage in EXTRACT for path, md5 in locked.outs(stage).items()}
     whole = sum(locked.objects(features).values())
     print(f"extraction {extraction:.1f} s, training AbMILP {training:.1f} s; pushed {mb(remote.received())} in {pushing:.1f} s")
     pulled, seconds = {}, {}
     for head in HEADS:
-        second = of.machine_b(folder / f"b-{head}", bare)
+        second = project.machine_b(folder / f"b-{head}", bare)
         remote.add_to(second)
-        of.edit(second.repo, of_head(head))
-        seconds[head], ran = timed(second.repro, "--pull", "--allow-missing", of.probe_stage(head))
-        assert of.without_code(ran) == {of.probe_stage(head)}, ran
-        reads = Locked.of(second.repo).deps(of.probe_stage(head), "features")
+        project.edit(second.repo, change_rate(head))
+        seconds[head], ran = timed(second.repro, "--pull", "--allow-missing", project.probe_stage(head))
+        assert project.without_code(ran) == {project.probe_stage(head)}, ran
+        reads = Locked.read(second.repo).deps(project.probe_stage(head), "features")
         kinds = by_kind(second, locked, reads | features)
         pulled[head] = sum(kinds.values())
         shown = ", ".join(f"{kind} {mb(n)}" for kind, n in kinds.items())
@@ -80,13 +80,13 @@ def run(folder: Path, remote: Remote, quick: bool) -> dict[str, float]:
     }
 
 
-def of_head(head: str) -> Callable[[dict[str, Any]], object]:
-    """An edit that has it trained again."""
+def change_rate(head: str) -> Callable[[dict[str, Any]], object]:
+    """An edit of params.yaml after which the head is trained again."""
     return lambda params: params[HEADS[head]][head].update(base_lr=0.05)
 
 
 def by_kind(machine: Machine, locked: Locked, features: dict[str, str]) -> dict[str, int]:
-    """Bytes in the machine's cache of each kind of array; a file that several share is the first one's."""
+    """Bytes in the machine's cache of each kind of array; a file shared by several counts for the first."""
     left, kinds = machine.cached(), dict.fromkeys(map(kind_of, features), 0)
     for path, md5 in features.items():
         kinds[kind_of(path)] += sum(left.pop(m, 0) for m in locked.objects({path: md5}))

@@ -36,7 +36,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 
 @dataclass(frozen=True)
 class Suite:
-    """What one run of all tests told.
+    """What one run of all tests recorded.
 
     Attributes:
         seconds: of each test, by its node id, with setup and teardown.
@@ -47,7 +47,7 @@ class Suite:
     reached: dict[str, dict[int, set[str]]] = field(default_factory=dict)
 
     def near(self, file: str, line: int) -> list[str]:
-        """Tests that reach a line, or else its file, or else that lie in the folder of its package; the likeliest first."""
+        """Tests that reach a line, or else its file, or else those in the folder of its package; the likeliest first."""
         by_line = self.reached.get(file, {})
         tests = by_line.get(line) or {test for tests in by_line.values() for test in tests}
         if not tests:
@@ -57,7 +57,7 @@ class Suite:
         return sorted(tests, key=lambda test: (stem not in test.split("::")[0], self.seconds.get(test, 0.0), test))
 
     def within(self, tests: Iterable[str], budget: float) -> list[str]:
-        """The first ones that take `budget` seconds together; one at least."""
+        """The first tests that together take at most `budget` seconds; at least one."""
         chosen: list[str] = []
         spent = 0.0
         for test in tests:
@@ -127,7 +127,7 @@ def _environment(tree: Path) -> dict[str, str]:
 
 
 def _measured(tree: Path, out: Path, tests: Sequence[str], below: Sequence[str], workers: int) -> Suite:
-    """One run of the suite; read from OUT if it was done there before. Tests that fail in the unbroken tree are left out."""
+    """One run of the suite; read from OUT if an earlier run left it there. Tests that fail unbroken are left out."""
     covered, times = out.resolve() / "coverage.json", out.resolve() / "junit.xml"
     if not covered.is_file():
         command = [*PYTEST, "-n", str(workers), "--dist", "loadfile", f"--junitxml={times}", "-o", "junit_family=xunit1"]
@@ -141,7 +141,7 @@ def _measured(tree: Path, out: Path, tests: Sequence[str], below: Sequence[str],
 
 def _read(covered: Path, times: Path) -> Suite:
     suite = Suite()
-    of_file: dict[str, set[str]] = defaultdict(set)
+    tests_of_file: dict[str, set[str]] = defaultdict(set)
     for case in ElementTree.parse(times).iter("testcase"):
         *folders, last = case.attrib["classname"].split(".")
         file = Path(case.attrib["file"])
@@ -150,26 +150,26 @@ def _read(covered: Path, times: Path) -> Suite:
         if case.find("failure") is not None or case.find("error") is not None or case.find("skipped") is not None:
             continue
         suite.seconds[test] = float(case.attrib["time"])
-        of_file[file.as_posix()].add(test)
+        tests_of_file[file.as_posix()].add(test)
     for name, content in json.loads(covered.read_text())["files"].items():
         lines = suite.reached.setdefault(name, {})
         for line, contexts in content["contexts"].items():
             for context in filter(None, contexts):
                 test, _, phase = context.rpartition("|")
-                # What a fixture of a file runs, the test that came first runs for all of them.
-                reaching = {test} if phase == "run" else of_file[test.split("::")[0]]
+                # Code of a shared fixture is attributed to the test that ran first, on behalf of all tests of the file.
+                reaching = {test} if phase == "run" else tests_of_file[test.split("::")[0]]
                 lines.setdefault(int(line), set()).update(reaching & suite.seconds.keys())
     return suite
 
 
 def _drawn(tree: Path, below: Sequence[str], given: argparse.Namespace) -> list[tuple[Place, Span | None]]:
-    """As many of each package."""
+    """The same number of places from each package."""
     drawn: list[tuple[Place, Span | None]] = []
     n = (4 if given.quick else given.places) // len(below)
     for package in below:
         files = sorted((tree / package).rglob("*.py"))
-        found = [item for file in files for item in places_in(tree, file).items()]
-        drawn += random.Random(f"{given.seed} {package}").sample(found, n)
+        places = [item for file in files for item in places_in(tree, file).items()]
+        drawn += random.Random(f"{given.seed} {package}").sample(places, n)
     return drawn
 
 

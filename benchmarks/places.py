@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Each operator, and what stands in its place.
+# Each operator, and its replacement.
 OTHERS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -38,8 +38,8 @@ class Place:
         file: relative to the root.
         scope: names of the class and function around it, with dots.
         kind: "operator", "constant", "branch" or "call".
-        before, after: source of what is replaced, and by what.
-        ordinal: which of equal ones of that scope, counted from 0, so that it is found again in an edited file.
+        before, after: the source, and its replacement.
+        ordinal: index among equal ones of that scope, from 0, so that it is found again in an edited file.
     """
 
     file: str
@@ -52,7 +52,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Span:
-    """Where a place lies: its first line, counted from 1, and its bytes in the file."""
+    """Where a place is: its first line, counted from 1, and its bytes in the file."""
 
     line: int
     start: int
@@ -65,13 +65,13 @@ def places_in(root: Path, file: Path) -> dict[Place, Span]:
     finder = _Finder(content)
     finder.visit(ast.parse(content))
     counted: dict[tuple[str, ...], int] = {}
-    found = {}
-    for scope, kind, after, span in finder.found:
+    spans = {}
+    for scope, kind, after, span in finder.replacements:
         before = content[span.start : span.end].decode()
         facts = (str(file.relative_to(root)), ".".join(scope), kind, before, after)
         counted[facts] = counted.get(facts, -1) + 1
-        found[Place(*facts, counted[facts])] = span
-    return found
+        spans[Place(*facts, counted[facts])] = span
+    return spans
 
 
 def broken(content: bytes, place: Place, span: Span) -> bytes:
@@ -83,7 +83,7 @@ class _Finder(ast.NodeVisitor):
     """Collects (scope, kind, replacement, span). Annotations, docstrings and the insides of f-strings are left out."""
 
     def __init__(self, content: bytes):
-        self.found: list[tuple[tuple[str, ...], str, str, Span]] = []
+        self.replacements: list[tuple[tuple[str, ...], str, str, Span]] = []
         self.scope: tuple[str, ...] = ()
         self.starts = [0]
         for line in content.splitlines(keepends=True):
@@ -108,7 +108,7 @@ class _Finder(ast.NodeVisitor):
         assert at.end_lineno is not None
         assert at.end_col_offset is not None
         span = Span(at.lineno, self.starts[at.lineno - 1] + at.col_offset, self.starts[at.end_lineno - 1] + at.end_col_offset)
-        self.found.append((self.scope, kind, after, span))
+        self.replacements.append((self.scope, kind, after, span))
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
@@ -121,7 +121,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _conditions(node: ast.AST) -> list[ast.expr]:
-    """What decides which way the program goes."""
+    """Conditions of the branches."""
     if isinstance(node, ast.comprehension):
         return node.ifs
     decides = isinstance(node, ast.If | ast.IfExp | ast.While) and "TYPE_CHECKING" not in ast.unparse(node.test)
@@ -129,7 +129,7 @@ def _conditions(node: ast.AST) -> list[ast.expr]:
 
 
 def _replacements(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Kinds and sources of what may stand in place of a node."""
+    """Kinds and sources of the possible replacements of a node."""
     match node:
         case ast.Expr(value=ast.Call()) | ast.Raise():
             yield "call", "pass"

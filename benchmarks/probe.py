@@ -99,18 +99,18 @@ class Features:
 
 
 def families(members: list[Member], device: torch.device, by_vectors: bool = False) -> list[Family]:
-    """Ready to train, one of each aggregator; from vectors that were pooled before, if there are any."""
-    out = []
+    """Ready to train, one of each aggregator; from vectors pooled in advance, with `by_vectors`."""
+    built = []
     for name in sorted({member.head for member in members}):
-        own = [member for member in members if member.head == name]
-        heads = [HeadSpec(name).build(DIM, TOKENS, CLASSES, seed=member.seed) for member in own]
-        values = torch.tensor([[m.base_lr, m.weight_decay] for m in own], dtype=torch.float64, device=device)
-        out.append(Family(Stack(heads, device, name if by_vectors else None), values[:, 0], values[:, 1], list(own)))
-    return out
+        of_head = [member for member in members if member.head == name]
+        heads = [HeadSpec(name).build(DIM, TOKENS, CLASSES, seed=member.seed) for member in of_head]
+        values = torch.tensor([[m.base_lr, m.weight_decay] for m in of_head], dtype=torch.float64, device=device)
+        built.append(Family(Stack(heads, device, name if by_vectors else None), values[:, 0], values[:, 1], list(of_head)))
+    return built
 
 
 def seconds_of(work: Callable[[], Any], device: torch.device) -> float:
-    """Of one call, everything that it started on the device included."""
+    """Seconds of one call, including all work that it started on the device."""
     began = time.perf_counter()
     work()
     if device.type == "cuda":
@@ -138,9 +138,9 @@ def grid_vs_solo(features: Features, rounds: int, epochs: int) -> float:
     with tempfile.TemporaryDirectory() as scratch:
         training, few = (written(features, n, Path(scratch) / name) for n, name in ((features.n_rows, "train"), (64, "test")))
 
-        def run(some: list[Member]) -> None:
+        def run(chosen: list[Member]) -> None:
             learn, judge = (Source(FeatureStore.open(store.path)) for store in (training, few))
-            Passes({"abmilp": HeadSpec("abmilp")}, learn, judge, device=device).train(some, recipe)
+            Passes({"abmilp": HeadSpec("abmilp")}, learn, judge, device=device).train(chosen, recipe)
 
         def solo() -> None:
             for member in members:
@@ -149,7 +149,7 @@ def grid_vs_solo(features: Features, rounds: int, epochs: int) -> float:
         over_runs = ratio(solo, lambda: run(members), rounds, device, "32 AbMILP heads, a run each / in one run")
     features.kinds = ("patch",)
     few_epochs = replace(recipe, epochs=min(5, epochs))
-    timed = lambda some: seconds_of(partial(train, families(some, device), features, None, few_epochs), device)  # noqa: E731
+    timed = lambda chosen: seconds_of(partial(train, families(chosen, device), features, None, few_epochs), device)  # noqa: E731
     pairs = [(timed(members[:1]), timed(members)) for _ in range(2 * rounds + 1)]
     one, every = (statistics.median(column) / few_epochs.epochs for column in zip(*pairs, strict=True))
     print(f"  an epoch of training: 32 x {one:.3f} s / {every:.3f} s = {32 * one / every:.2f}")
@@ -170,7 +170,7 @@ def nine_vs_dataloader(features: Features, rounds: int, epochs: int) -> float:
 
     def together() -> None:
         # As `Passes`: what has no parameters is pooled once.
-        average = torch.cat([some.float().mean(1) for some in features.patch.split(READ_ROWS)])
+        average = torch.cat([rows.float().mean(1) for rows in features.patch.split(READ_ROWS)])
         pooled = Features(features.patch, features.cls.float(), features.label, features.n_rows, ("cls", "average"), average)
         train(families(members[:6], device, by_vectors=True), pooled, None, recipe)
         train(families(members[6:], device), replace(features, kinds=("patch",)), None, recipe)
@@ -198,7 +198,7 @@ def written(features: Features, n: int, path: Path) -> FeatureStore:
 
 
 class PlainHead(nn.Module):
-    """What one writes for a single head: pooling, batch normalisation, a linear layer."""
+    """What anyone would write for a single head: pooling, batch normalisation, a linear layer."""
 
     def __init__(self, name: str):
         super().__init__()

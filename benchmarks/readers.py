@@ -1,4 +1,4 @@
-"""One shuffled epoch over the same rows, by each reader, in a process of its own.
+"""One shuffled epoch over the same rows, by each reader, in a separate process.
 
 `python -m benchmarks.readers NAME FOLDER BATCH [cold|warm]` prints bytes, seconds and CPU seconds as JSON.
 Every reader hands out float16 tensors [BATCH, 196, 768]; all but webdataset read blocks of 32 neighbours in random order.
@@ -35,7 +35,7 @@ def blocks(n: int) -> np.ndarray:
 
 
 def _batches(parts: Iterator[np.ndarray], batch: int) -> Iterator[torch.Tensor]:
-    """Blocks joined to batches, into memory that is used again."""
+    """Blocks joined to batches, into reused memory."""
     out, filled = torch.empty(batch, *SHAPE, dtype=torch.float16), 0
     for part in parts:
         while len(part):
@@ -74,7 +74,7 @@ def _loader(folder: Path, batch: int, verify: Literal["always", "never"]) -> "Lo
 
 
 def raw(folder: Path, batch: int) -> Iterator[torch.Tensor]:
-    """O_DIRECT reads of the shard files from beginning to end, one thread, 8 MiB at a time; nothing is made of the bytes."""
+    """O_DIRECT reads of the shard files from beginning to end, one thread, 8 MiB at a time; the bytes are not used."""
     import mmap
 
     memory = mmap.mmap(-1, 8 << 20)

@@ -2,22 +2,22 @@
 
     python -m benchmarks.remote [--quick] [--gb 1] [--rounds 5] [--latency 0.02] [--endpoint URL] [--scratch FOLDER]
 
-Writes tokens in a ViT-B's shape [n, 196, 768] float16 and puts them on moto's S3 server, on this machine, in a process of its
-own, which answers each request --latency seconds later than it could; or, with --endpoint, on a service that runs already, in
-its bucket `benchmark` (keys from the environment), whose bytes nobody counts. All readers have 16 connections. Rounds are
+Writes tokens in a ViT-B's shape [n, 196, 768] float16 and puts them on moto's S3 server, on this machine, in a separate
+process, which answers each request --latency seconds late; or, with --endpoint, on a service that runs already, in
+its bucket `benchmark` (keys from the environment), whose bytes are not counted. All readers have 16 connections. Rounds are
 interleaved; each ratio is the median over rounds of (seconds of the peer / seconds of ours): for a raw reader, the share of
 its speed.
 
 - `s3_epoch_vs_raw_gets`, `s3_epoch_vs_whole_gets`: a shuffled epoch of a loader that has done one before, against GETs of the
-  same sizes and of whole shards, of which nothing is made. `s3_epoch_vs_zarr_python`: against blocks of 32 rows in random
+  same sizes and of whole shards, whose bytes are not used. `s3_epoch_vs_zarr_python`: against blocks of 32 rows in random
   order. `s3_first_epoch_vs_…`: likewise a loader's first epoch, in which all digests are compared and its memory is touched
   for the first time.
 - `cached_epoch_vs_local_disk`, `cached_epoch_vs_s3`, `cached_epoch_vs_blockcache`, `cached_epoch_vs_filecache`: the second
   epoch, files out of the page cache, likewise of each peer. `first_cached_epoch_vs_s3`: the epoch that fills the cache.
-- `bytes_s3_epoch`, `bytes_first_cached_epoch`, `bytes_cached_epoch`: what the server gave, divided by the arrays' bytes.
+- `bytes_s3_epoch`, `bytes_first_cached_epoch`, `bytes_cached_epoch`: what the server sent, divided by the arrays' bytes.
 
 Moto works in Python and copies the whole object for each range of it: on few cores it is the server that limits, more so the
-larger the shards are; the ratios to raw GETs hold all the same. The last line is JSON.
+larger the shards are; the ratios to raw GETs are valid nevertheless. The last line is JSON.
 """
 
 import argparse
@@ -60,9 +60,9 @@ def main() -> None:
     given = parser.parse_args()
     size, rounds = (0.15, 1) if given.quick else (given.gb, given.rounds)
     folder = Path(tempfile.mkdtemp(prefix="beyondcls-benchmark-", dir=given.scratch))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
     spawn = multiprocessing.get_context("spawn")
     given_nbytes = spawn.Value("q", 0)
     server = spawn.Process(target=serve, args=(port, given.latency, given_nbytes), daemon=True)
@@ -141,7 +141,7 @@ def run(folder: Path, nbytes: int, rounds: int, given: Any) -> dict[str, float]:
         gave = statistics.median(served[name])
         print(f"{name:13} {statistics.median(rates):5.2f} GB/s ({min(rates):.2f} to {max(rates):.2f}), server gave {gave:.3f}")
     over: Callable[[str, str], float] = lambda ours, peer: statistics.median(  # noqa: E731
-        theirs / own for own, theirs in zip(timed[ours], timed[peer], strict=True)
+        peer_s / ours_s for ours_s, peer_s in zip(timed[ours], timed[peer], strict=True)
     )
     return {
         **{
@@ -198,7 +198,7 @@ class Readers:
         return self._epoch(self._loader(self.cached_store))
 
     def cached(self) -> float:
-        """Of another process, which has compared nothing yet, but for the descriptions."""
+        """As in a new process, which has compared nothing yet except the descriptions."""
         store = FeatureStore.open(URL, cache=DiskCache(self.folder / "cache", 1 << 50))
         forget(self.folder / "cache")
         return self._epoch(self._loader(store))
@@ -225,7 +225,7 @@ class Readers:
         return self._second("filecache", self.folder / "files")
 
     def _second(self, protocol: str, kept: Path) -> float:
-        """MiB-long blocks in random order, of files that fsspec has on the disk; nothing is made of them."""
+        """MiB-long blocks in random order, of files that fsspec has on the disk; their bytes are not used."""
         ranges = [(name, at) for name, size in self.shards.items() for at in range(0, size, 1 << 20)]
         order = np.random.default_rng(self.number).permutation(len(ranges)).tolist()
 

@@ -1,4 +1,4 @@
-"""DVC remotes on this machine: a folder, an S3-compatible server, and a host reached over SSH. Each says what it served."""
+"""DVC remotes on this machine: a folder, an S3-compatible server, and a host reached over SSH. Each counts what it served."""
 
 import getpass
 import re
@@ -35,7 +35,7 @@ class Remote(ABC):
 
     @abstractmethod
     def served(self) -> dict[str, int] | None:
-        """Bytes of objects that were sent so far, by MD5; None if nobody counts."""
+        """Bytes of objects that were sent so far, by MD5; None if it does not count."""
 
     @abstractmethod
     def received(self) -> int:
@@ -65,7 +65,7 @@ class Folder(Remote):
 
 
 class S3(Remote):
-    """moto's S3 server in a thread; what passes is counted between it and its sockets."""
+    """moto's S3 server in a thread; traffic is counted between it and its sockets."""
 
     def __init__(self, scratch: Path):
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
@@ -96,12 +96,12 @@ class S3(Remote):
 
     def _counted(self, app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
         def counting(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
-            found = OBJECT.search(environ["PATH_INFO"])
-            if found and environ["REQUEST_METHOD"] in ("PUT", "POST"):
-                self._taken["".join(found.groups())] += int(environ.get("CONTENT_LENGTH") or 0)
+            match = OBJECT.search(environ["PATH_INFO"])
+            if match and environ["REQUEST_METHOD"] in ("PUT", "POST"):
+                self._taken["".join(match.groups())] += int(environ.get("CONTENT_LENGTH") or 0)
             for piece in app(environ, start_response):
-                if found and environ["REQUEST_METHOD"] == "GET":
-                    self._sent["".join(found.groups())] += len(piece)
+                if match and environ["REQUEST_METHOD"] == "GET":
+                    self._sent["".join(match.groups())] += len(piece)
                 yield piece
 
         return counting
@@ -117,13 +117,13 @@ class S3(Remote):
 
 
 class SSH(Remote):
-    """sshd on a free port with keys of its own; its SFTP server writes down how much it read of each file."""
+    """sshd on a free port with new keys; its SFTP server logs how much it read of each file."""
 
     def __init__(self, scratch: Path):
         scratch.mkdir()
         for key in ("host", "user"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(scratch / key)], check=True)
-        if getpass.getuser() == "root":  # which separates privileges, and wants an empty folder for it
+        if getpass.getuser() == "root":  # sshd then separates privileges, and needs an empty folder
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         self._log, self._root, port = scratch / "log", scratch / "root", free_port()
         self._root.mkdir()
@@ -136,7 +136,7 @@ class SSH(Remote):
             "PasswordAuthentication": "no",
             "UsePAM": "no",
             "PermitRootLogin": "yes",
-            "StrictModes": "no",  # temporary folders are everybody's
+            "StrictModes": "no",  # anyone can write to temporary folders
             "MaxStartups": "100",
             "Subsystem": f"sftp {sftp_server()} -e -l VERBOSE 2>>{self._log}",
         }
@@ -152,8 +152,8 @@ class SSH(Remote):
         sent: Counter[str] = Counter()
         if self._log.exists():
             for path, read in re.findall(r'close "([^"]*)" bytes read (\d+)', self._log.read_text()):
-                if (found := OBJECT.search(path)) and int(read):
-                    sent["".join(found.groups())] += int(read)
+                if (match := OBJECT.search(path)) and int(read):
+                    sent["".join(match.groups())] += int(read)
         return dict(sent)
 
     def received(self) -> int:
@@ -174,8 +174,8 @@ def lacking(name: str) -> str | None:
         if find_spec(package) is None:
             return f"{package} is not installed"
     if name == "ssh":
-        for program, found in (("sshd", sshd()), ("sftp-server", sftp_server()), ("ssh-keygen", shutil.which("ssh-keygen"))):
-            if not found:
+        for program, path in (("sshd", sshd()), ("sftp-server", sftp_server()), ("ssh-keygen", shutil.which("ssh-keygen"))):
+            if not path:
                 return f"there is no {program} here"
     return None
 
@@ -189,17 +189,17 @@ def sftp_server() -> str | None:
 
 
 def free_port() -> int:
-    with socket.socket() as tried:
-        tried.bind(("127.0.0.1", 0))
-        return tried.getsockname()[1]
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return bound.getsockname()[1]
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     for _ in range(100):
         if process.poll() is not None:
             break
-        with socket.socket() as tried:
-            if tried.connect_ex(("127.0.0.1", port)) == 0:
+        with socket.socket() as connection:
+            if connection.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.1)
     raise AssertionError(f"sshd did not start:\n{log.read_text()}")

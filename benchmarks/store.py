@@ -3,8 +3,8 @@
     python -m benchmarks.store [--quick] [--gb 4.6] [--rounds 5] [--scratch FOLDER]
 
 Writes tokens of a real ViT in a ViT-B's shape [n, 196, 768] float16 in each reader's own form (the Zarr readers share one
-store), then times one shuffled epoch of each, in a process of its own, files out of the page cache, and one with files in
-it, which tells readers apart where the disk is the limit of all. Rounds are interleaved, as disks and neighbours are moody;
+store), then times one shuffled epoch of each, in a separate process, files out of the page cache, and one with files in
+it, which tells readers apart where the disk is the limit of all. Rounds are interleaved, as disks and load vary;
 each ratio is the median over rounds of (seconds of the peer / seconds of ours), but `cold_vs_raw`, `warm_vs_memcpy` and
 `write_vs_raw` are shares of that speed, and `digest_cost` is a share of the epoch.
 The last line is JSON.
@@ -65,7 +65,7 @@ def run(folder: Path, nbytes: int, rounds: int) -> dict[str, float]:
             runs[-1][reader] = measured(reader, folder, BATCH, "cold")
     remember(folder)
     without_disk = {reader: measured(reader, folder, BATCH, "warm") for reader in ("loader", *PEERS)}
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:  # this one has held gigabytes
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:  # this process has held gigabytes
         digests = fresh.submit(with_and_without_digests, folder, 4 * rounds).result()
         warm = fresh.submit(warm_and_memcpy, folder, 4 * rounds).result()
     for reader in COLD:
@@ -133,7 +133,7 @@ def with_and_without_digests(folder: Path, pairs: int) -> list[tuple[float, floa
         array = store.array(data.NAME)
         return Loader({"patch": array}, store.labels, rows, BATCH, placement="stream", dtype=None, direct=True)
 
-    loaders, found = (loader("always"), loader("never")), []
+    loaders, pairs_of_seconds = (loader("always"), loader("never")), []
     for number in range(pairs + 1):
         seconds = [0.0, 0.0]
         for which in (0, 1) if number % 2 else (1, 0):
@@ -141,8 +141,8 @@ def with_and_without_digests(folder: Path, pairs: int) -> list[tuple[float, floa
             for _ in loaders[which].epoch(number):
                 pass
             seconds[which] = time.perf_counter() - began
-        found.append((seconds[0], seconds[1]))
-    return found[1:]  # the first touches fresh memory
+        pairs_of_seconds.append((seconds[0], seconds[1]))
+    return pairs_of_seconds[1:]  # the first touches fresh memory
 
 
 def warm_and_memcpy(folder: Path, rounds: int) -> list[tuple[float, float]]:

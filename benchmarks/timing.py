@@ -1,4 +1,4 @@
-"""Running readers in processes of their own, with files in or out of the page cache."""
+"""Running readers in separate processes, with files in or out of the page cache."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def forget(folder: Path) -> None:
 
 def remember(folder: Path) -> None:
     """Read every file below `folder` from beginning to end into the page cache."""
-    forget(folder)  # readers that jump leave their files there in small pieces, which are slower
+    forget(folder)  # random reads leave files cached in small pieces, which are slower
     piece = bytearray(8 << 20)
     for file in folder.rglob("*"):
         if file.is_file():

@@ -40,7 +40,7 @@ def write_features(
 ) -> FeatureStore:
     """A feature set whose class shows in one random patch of each image, and faintly in [cls].
 
-    Views beside the first, and blocks beside the last, are noise, each of its own.
+    Views beside the first, and blocks beside the last, are noise, different for each.
 
     Args:
         signal: what is added to the channel of the class.
@@ -121,7 +121,7 @@ def write_arrays(
     constants: Mapping[str, np.ndarray] | None = None,
     invalid: Sequence[Mapping[str, Any]] = (),
 ) -> FeatureStore:
-    """A feature set of these values. Nobody waits for the disk: power does not fail here."""
+    """A feature set of these values. Without fsync: power does not fail here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         writer = FeatureWriter(path, spec, list(layouts), constants)

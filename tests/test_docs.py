@@ -29,7 +29,7 @@ from tests.extract.pictures import samples, write_example, write_tar
 ROOT = Path(__file__).resolve().parents[1]
 TOCTREE = re.findall(r"^([a-z-]+)$", (ROOT / "docs/index.md").read_text(), re.MULTILINE)
 PAGES = ["README.md", *(f"docs/{name}.md" for name in TOCTREE if name != "cli")]
-# What is no command of this program; what these do is tested where they are used (tests/machines, tests/test_install.py).
+# What is not a command of this program; what these do is tested where they are used (tests/machines, tests/test_install.py).
 OTHERS = ("pip", "make", "dvc", "git")
 FILE = "# heads/gem.py"  # a block that is a file
 PYTHON = (("README.md", 'open_store("features/mae-val")'), ("docs/using-a-probe.md", "online("), ("docs/store.md", "Loader("))
@@ -54,14 +54,14 @@ def text_of(page: str) -> str:
 
 
 def blocks(page: str) -> list[Block]:
-    found = re.findall(r"^```(\w+)\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
-    return [Block(page, language, text) for language, text in found]
+    matches = re.findall(r"^```(\w+)\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
+    return [Block(page, language, text) for language, text in matches]
 
 
 def block(language: str, part: str) -> str:
     """The one block of all pages that has this part."""
-    (found,) = {b.text for page in PAGES for b in blocks(page) if b.language == language and part in b.text}
-    return found
+    (matches,) = {b.text for page in PAGES for b in blocks(page) if b.language == language and part in b.text}
+    return matches
 
 
 RUN = [
@@ -94,8 +94,10 @@ def project(tmp_path_factory) -> Iterator[Path]:
         for split, n in (("train", 96), ("test", 32)):
             data = open_images(f"quickstart/data/cifar10/{split}")
             save(data, {"train": "train", "test": "val"}[split])
-            some = ImageSet(split, data.samples[:n], data.classes)
-            extract(load_encoder("quickstart-mae"), some, folder / f"features/quickstart-mae-cifar10-{split}", statistics=())
+            first_images = ImageSet(split, data.samples[:n], data.classes)
+            extract(
+                load_encoder("quickstart-mae"), first_images, folder / f"features/quickstart-mae-cifar10-{split}", statistics=()
+            )
         sets = [FeatureStore.open(f"features/quickstart-mae-cifar10-{split}") for split in ("train", "test")]
         plan = HeadPlan(recipe=Recipe(epochs=1, warmup_epochs=0), seeds=(0,))
         probe(sets[0], sets[1], folder / "probes/cifar10/quickstart-mae/abmilp", plan)
@@ -126,16 +128,16 @@ class Outcome:
 @pytest.fixture(scope="module")
 def outcomes(project: Path) -> dict[tuple[str, str], Outcome]:
     """Of all pages in their order, by page and text: later commands use what earlier ones made."""
-    found: dict[tuple[str, str], Outcome] = {}
+    by_block: dict[tuple[str, str], Outcome] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project)
         for b in (b for page in PAGES for b in blocks(page)):
             if b.language == "python" and not b.text.startswith(FILE):
-                found[b.page, b.text] = executed(b.text)
+                by_block[b.page, b.text] = executed(b.text)
             for words in b.commands() if b.language == "sh" else ():
                 if words[0] not in OTHERS:
-                    found[b.page, shlex.join(words)] = called(words, patch)
-    return found
+                    by_block[b.page, shlex.join(words)] = called(words, patch)
+    return by_block
 
 
 def executed(text: str) -> Outcome:
@@ -191,8 +193,8 @@ def test_an_option_of_an_aggregator_of_ones_own_arrives(project, outcomes):
 
 @pytest.mark.slow
 def test_any_reader_of_zarr_opens_a_set(project, outcomes):
-    (found,) = {match for page in PAGES for match in re.findall(r'zarr\.open_group\("(.*?)"\)\["(.*?)"\]', text_of(page))}
-    assert zarr.open_group(project / found[0])[found[1]].shape[0] == 32
+    (matches,) = {match for page in PAGES for match in re.findall(r'zarr\.open_group\("(.*?)"\)\["(.*?)"\]', text_of(page))}
+    assert zarr.open_group(project / matches[0])[matches[1]].shape[0] == 32
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -71,10 +71,10 @@ def test_is_loaded_when_it_is_used(loaded):
 
 @pytest.mark.parametrize("file", ["store.py", "probe/__init__.py"])
 def test_a_package_of_another_origin_is_named(file, tmp_path):
-    """A script of one's own beside a module of that name."""
+    """A user's script beside a module of that name."""
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("")
     (tmp_path / "script.py").write_text(f"import sys; sys.path.append({str(ROOT)!r}); import beyondcls")
     shown = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
-    said = f"has a package {file[:5]!r} in {ROOT}, but under this name Python finds {tmp_path / file}; install beyondcls in"
-    assert said in shown.stderr.splitlines()[-1]
+    message = f"has a package {file[:5]!r} in {ROOT}, but under this name Python finds {tmp_path / file}; install beyondcls in"
+    assert message in shown.stderr.splitlines()[-1]

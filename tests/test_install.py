@@ -17,10 +17,10 @@ from tests.machines.machine import top_level
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def required(of: Distribution, extras: frozenset[str] = frozenset()) -> dict[str, Distribution]:
+def required(package: Distribution, extras: frozenset[str] = frozenset()) -> dict[str, Distribution]:
     """Distributions by name that pip would install with this one, from those that are installed here."""
-    found: dict[str, Distribution] = {}
-    waiting, seen = [(of, extras)], set[tuple[str, frozenset[str]]]()
+    by_name: dict[str, Distribution] = {}
+    waiting, seen = [(package, extras)], set[tuple[str, frozenset[str]]]()
     while waiting:
         one, chosen = waiting.pop()
         for requirement in map(Requirement, one.requires or ()):
@@ -28,9 +28,9 @@ def required(of: Distribution, extras: frozenset[str] = frozenset()) -> dict[str
             wanted = requirement.marker is None or any(requirement.marker.evaluate({"extra": e}) for e in ("", *chosen))
             if wanted and known not in seen:
                 seen.add(known)
-                found[requirement.name] = distribution(requirement.name)
-                waiting.append((found[requirement.name], known[1]))
-    return found
+                by_name[requirement.name] = distribution(requirement.name)
+                waiting.append((by_name[requirement.name], known[1]))
+    return by_name
 
 
 @pytest.mark.slow
@@ -72,10 +72,10 @@ def test_install_into_an_empty_environment(tmp_path):
 
 
 def test_what_pip_would_install():
-    here = distribution("beyondcls")
-    assert "numpy" in required(here)  # torch's, too
-    assert required(here).keys().isdisjoint({"timm", "torchvision", "pillow", "dvc"})
-    assert {"timm", "zarr", "dvc", "s3fs", "botocore"} <= required(here, frozenset({"dev"})).keys()
+    package = distribution("beyondcls")
+    assert "numpy" in required(package)  # torch's, too
+    assert required(package).keys().isdisjoint({"timm", "torchvision", "pillow", "dvc"})
+    assert {"timm", "zarr", "dvc", "s3fs", "botocore"} <= required(package, frozenset({"dev"})).keys()
 
 
 def test_this_environment_runs_the_tree_under_test():

@@ -35,7 +35,7 @@ class Entry:
 
     Attributes:
         file: is written, with the content of the file of the same name in tests/newcomers.
-        lines: are added, by the file of the registry: the line, and the one in front of which it stands.
+        lines: are added, by the file of the registry: the line, and the line that follows it.
         imports: one more line in the first of these files.
         contract: test file that must test it, without a change.
         word: in the names of the contract's cases of it.

@@ -1,4 +1,4 @@
-"""How much of the classes a small ViT's [cls] and average patch token tell: k nearest neighbours and a linear classifier."""
+"""How well a small ViT's [cls] and average patch token separate the classes: k nearest neighbours, a linear classifier."""
 
 from typing import TypeAlias
 
@@ -38,16 +38,16 @@ def pooled(vit: VisionTransformer, images: Images, batch: int = 100) -> Pooled:
 def accuracy(
     training: Pooled, training_labels: np.ndarray, test: Pooled, test_labels: np.ndarray, protocol: str
 ) -> dict[str, float]:
-    """Percent of test images whose class is found, by pooling.
+    """Percent of test images that are classified correctly, by pooling.
 
     Args:
         protocol: "knn" (20 weighted neighbours by cosine, as DINO's) or "linear" (logistic regression on standardised vectors,
             its penalty selected on a tenth of the training images).
     """
 
-    def found(pooling: str) -> float:
+    def percent_right(pooling: str) -> float:
         learnt = Vectors(training[pooling], torch.from_numpy(training_labels), len(CLASSES))
         asked = Vectors(test[pooling], torch.from_numpy(test_labels), len(CLASSES))
         return round(PROTOCOLS[protocol].fit(learnt, asked).metrics["top1"], 2)
 
-    return {pooling: found(pooling) for pooling in training}
+    return {pooling: percent_right(pooling) for pooling in training}

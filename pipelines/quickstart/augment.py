@@ -15,7 +15,7 @@ Images = Float[Tensor, "B 3 H W"]
 
 
 def uniform(n: int, low: float, high: float, images: Tensor, generator: torch.Generator) -> Tensor:
-    """[n] values in low...high, on the device of `images`; drawn where the generator lives, so a seed fixes them."""
+    """[n] values in low...high, on the device of `images`; drawn on the generator's device, so that a seed fixes them."""
     return (low + (high - low) * torch.rand(n, generator=generator)).to(images.device)
 
 
@@ -59,7 +59,7 @@ def colour_jitter(
         f = uniform(n, 1 - strength, 1 + strength, images, generator)
         return torch.where(jittered, f, torch.ones_like(f))[:, None, None, None]
 
-    def chosen(probability: float) -> Tensor:
+    def drawn_with(probability: float) -> Tensor:
         return (uniform(n, 0, 1, images, generator) < probability)[:, None, None, None]
 
     jittered = uniform(n, 0, 1, images, generator) < 0.8
@@ -67,8 +67,8 @@ def colour_jitter(
     mean = luminance(images).mean((2, 3), keepdim=True)
     images = ((images - mean) * factor() + mean).clamp(0, 1)
     images = torch.lerp(luminance(images).expand_as(images), images, factor()).clamp(0, 1)
-    images = torch.where(chosen(grey), luminance(images).expand_as(images), images)
-    return torch.where(chosen(solarize) & (images >= 0.5), 1 - images, images)
+    images = torch.where(drawn_with(grey), luminance(images).expand_as(images), images)
+    return torch.where(drawn_with(solarize) & (images >= 0.5), 1 - images, images)
 
 
 def luminance(images: Images) -> Float[Tensor, "B 1 H W"]:

@@ -21,7 +21,7 @@ PROTOCOL = {
     "knn": "k nearest neighbours (k = 20, cosine, weighted as DINO's)",
     "linear": "logistic regression (standardised; its penalty selected on a tenth of the training images)",
 }
-# Percent, as its card says; its MoCo is no further named.
+# Percent, as its card says; it does not name the version of MoCo.
 PUBLISHED = "huggingface.co/HugoPlanchat/self-supervised-to-jepa"
 COMPARABLE = {"mae": {"knn": 46.77, "linear": 49.05}, "mocov3": {"knn": 74.13, "linear": 69.68}}
 POOLING = {"cls": "[cls]", "average": "average patch"}
@@ -63,9 +63,9 @@ def card(name: str, facts: dict[str, Any]) -> str:
     shape, other = facts["architecture"], COMPARABLE[name]
     note = f" {facts['note']}" if facts["note"] else ""
     rows = "\n".join(
-        f"| {PROTOCOL[protocol]} | {who} | " + " | ".join(f"{found[pooling]:.1f}" for pooling in POOLING) + " |"
+        f"| {PROTOCOL[protocol]} | {who} | " + " | ".join(f"{by_pooling[pooling]:.1f}" for pooling in POOLING) + " |"
         for who, by_protocol in facts["accuracy"].items()
-        for protocol, found in by_protocol.items()
+        for protocol, by_pooling in by_protocol.items()
     )
     curve = "\n".join(
         f"| {at['epoch']} | {at['loss']:.4f} | "

@@ -40,9 +40,10 @@ def _noise(cells: int, side: int, generator: np.random.Generator) -> Float[np.nd
 def compose(
     photo: Image.Image, canvas: int, sizes: tuple[int, int], generator: np.random.Generator
 ) -> tuple[UInt8[np.ndarray, "canvas canvas 3"], tuple[int, int, int, int]]:
-    """A photograph on a background, at a size within `sizes` (both included) and a place that are drawn.
+    """A photograph on a background, at a size within `sizes` (both included) and a place that are drawn at random.
 
-    Returns: the picture, and x0, y0, x1, y1 around the photograph; x1 and y1 are one past its last pixel.
+    Returns:
+        The picture, and x0, y0, x1, y1 around the photograph; x1 and y1 are one past its last pixel.
     """
     side = int(generator.integers(sizes[0], sizes[1] + 1))
     x, y = (int(at) for at in generator.integers(0, canvas - side + 1, 2))

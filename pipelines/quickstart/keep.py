@@ -1,4 +1,4 @@
-"""Keep what a run measured: numbers and tables; features and heads stay behind.
+"""Keep what a run measured: numbers and tables, without features and heads.
 
     python -m pipelines.quickstart.keep . --data cifar10 --out quickstart/results
     python -m pipelines.quickstart.keep FOLDER --data cifar10-60000 --studies --out quickstart/full
@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 
 from pipelines.report.block_statistics import by_block
-from pipelines.report.claim import lead_of
+from pipelines.report.claim import lead_on_page
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Table
 from pipelines.report.formats.markdown_table import escaped, to_markdown
@@ -41,7 +41,7 @@ def keep(folder: Path, data: str, out: Path, studies: bool = False) -> None:
         studies: heads of all studies, too, where they are trained as the main heads are.
 
     Raises:
-        BeyondClsError: no metrics there, or two of one encoder and head.
+        BeyondClsError: no metrics under `folder`, or two of one encoder and head.
     """
     measured: dict[tuple[str, str], Path] = {}
     for file in _metrics(folder, [f"probes/{data}/*/*", *(["studies/*/*/*"] if studies else [])]):
@@ -58,7 +58,7 @@ def keep(folder: Path, data: str, out: Path, studies: bool = False) -> None:
     for (encoder, head), file in measured.items():
         place = out / "probes" / data / encoder / head
         place.mkdir(parents=True)
-        for name in ("metrics.json", "timing.json"):  # the latter lies on the machine that measured it alone
+        for name in ("metrics.json", "timing.json"):  # timing.json is only on the machine that measured it
             if (file.parent / name).is_file():
                 shutil.copyfile(file.parent / name, place / name)
         if head in BY_IMAGE and (correct := file.parent / "trained" / "correct.npz").is_file():
@@ -90,9 +90,9 @@ def tables(inputs: Inputs, data: str) -> str:
     """In Markdown: what AbMILP gains and what of the paper's claim holds, accuracies, all heads, attention by block."""
     n_training, n_test = (max(getattr(p, n) for p in inputs.probes.values()) for n in ("n_training", "n_test"))
     lines = [f"# Measured on {data}: {n_training:,} training and {n_test:,} test images\n"]
-    if found := lead_of(inputs):
-        lines.append(f"{escaped(headline(found))} {escaped(' '.join(basis(inputs.probes)))}\n")
-        lines += [f"- **{verdict}**: {escaped('; '.join(said))}." for verdict, said in verdicts(found).items()]
+    if lead := lead_on_page(inputs):
+        lines.append(f"{escaped(headline(lead))} {escaped(' '.join(basis(inputs.probes)))}\n")
+        lines += [f"- **{verdict}**: {escaped('; '.join(statements))}." for verdict, statements in verdicts(lead).items()]
         lines.append("")
     shown = [main_table(inputs), gains_table(inputs), by_head(data, inputs.probes)]
     shown += [by_block(inputs.attention)] if inputs.attention else []

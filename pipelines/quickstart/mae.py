@@ -13,7 +13,7 @@ class MAE(nn.Module):
     """The encoder sees `1 - mask_ratio` of the patches and [cls]; the decoder sees all positions.
 
     The target of a patch is its pixels with zero mean and unit variance; the loss is the mean squared error over masked
-    patches (Eq. 4 of the paper). [cls] passes through the decoder without a loss of its own, as published.
+    patches (Eq. 4 of the paper). [cls] passes through the decoder without contributing to the loss, as published.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class MAE(nn.Module):
         place = self.position[:, 1:].expand(len(images), -1, -1)
         visible = tokens[:, 1:] + gather(place, seen)
         hidden = self.mask_token + gather(place, masked)
-        # Attention does not care for order, so the masked patches simply stand last.
+        # Attention is invariant to order, so the masked patches simply come last.
         decoded = self.decoder(torch.cat([tokens[:, :1] + self.position[:, :1], visible, hidden], 1))
         predicted = self.predict(decoded[:, 1 + self.kept :])
         return (predicted - gather(self.targets(images), masked)).square().mean()

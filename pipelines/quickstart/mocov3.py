@@ -16,7 +16,7 @@ from pipelines.quickstart.vit import encode, normalise, random_tokens
 
 
 def multilayer_perceptron(widths: list[int], last: nn.Module) -> nn.Sequential:
-    """Linear layers without bias between `widths`, batch normalisation and ReLU between them, and `last` behind the last."""
+    """Linear layers without bias between `widths`, batch normalisation and ReLU between them, and `last` at the end."""
     layers: list[nn.Module] = []
     for wide, next_wide in pairwise(widths[:-1]):
         layers += [nn.Linear(wide, next_wide, bias=False), nn.BatchNorm1d(next_wide), nn.ReLU()]
@@ -65,10 +65,10 @@ class MoCoV3(nn.Module):
         return branch["projection"](encode(vit, crops, positions)[:, 0])
 
     def contrast(self, queries: Float[Tensor, "B P"], keys: Float[Tensor, "B P"]) -> Float[Tensor, ""]:
-        """Cross-entropy of finding each query's own key among those of the batch, times 2 temperature (Algorithm 1)."""
+        """Cross-entropy of identifying the key of each query among those of the batch, times 2 temperature (Algorithm 1)."""
         similarity = F.linear(F.normalize(queries, dim=-1), F.normalize(keys, dim=-1)) / self.temperature
-        own = torch.arange(len(queries), device=queries.device)
-        return 2 * self.temperature * F.cross_entropy(similarity, own)
+        matching_key = torch.arange(len(queries), device=queries.device)
+        return 2 * self.temperature * F.cross_entropy(similarity, matching_key)
 
     def loss(self, images: Float[Tensor, "B 3 H W"], generator: torch.Generator, progress: float) -> Float[Tensor, ""]:
         """Of images in 0...1: the sum of both directions; 4 temperature log(B) by chance. `progress` (0...1) is unused here."""

@@ -5,7 +5,7 @@
 writes `mae.safetensors` (float16), `mae.json` (recipe, loss curve, accuracies) and `mae.md`, the card to read. A run
 that was stopped goes on from its checkpoint when the same command is given again; a run that has ended is trained further by
 the same command with one more `--epochs`. Augmentation, forward pass and optimiser run on one device without a data loader,
-so a GPU is kept busy by a few lines.
+so a few lines keep a GPU busy.
 """
 
 import json
@@ -56,7 +56,7 @@ class Run:
         self.seconds, self.curve = 0.0, list[dict[str, Any]]()
 
     def epoch(self, images: Tensor) -> None:
-        """One pass over `images` [n, 3, 32, 32] uint8, in an order of its own; the last incomplete batch is left out."""
+        """One pass over `images` [n, 3, 32, 32] uint8, in a newly drawn order; the last incomplete batch is left out."""
         start, total, done = time.perf_counter(), 0.0, len(self.curve)
         batch = self.recipe["batch"]
         steps = len(images) // batch
@@ -69,10 +69,10 @@ class Run:
         self.curve.append({"epoch": done + 1, "loss": round(total / steps, 5)})
 
     def step(self, images: Tensor, progress: float) -> float:
-        """One step of the optimiser; gives the loss.
+        """Take one step of the optimiser; returns the loss.
 
         Raises:
-            BeyondClsError: it is no finite number.
+            BeyondClsError: the loss is not a finite number.
         """
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(progress, self.recipe["base_lr"], epochs=1, warmup=self.recipe["warmup"])
@@ -120,7 +120,7 @@ class Run:
 
 
 def cycle_progress(epoch: float, cycles: Sequence[int]) -> float:
-    """How far (0...1) a fractional `epoch` of the whole run lies in its cycle; `cycles` are their lengths in epochs."""
+    """How far (0...1) a fractional `epoch` of the whole run is in its cycle; `cycles` are their lengths in epochs."""
     for cycle in cycles[:-1]:
         if epoch < cycle:
             return epoch / cycle
@@ -137,18 +137,18 @@ def tensors(images: np.ndarray, device: torch.device) -> Tensor:
 
 
 def held_out(vit: VisionTransformer, images: Tensor, labels: np.ndarray) -> dict[str, float]:
-    """k-NN accuracy of the last 2,000 training images among the first 8,000, by pooling: labels follow the run, no more."""
+    """k-NN accuracy of the last 2,000 training images among the first 8,000, by pooling; labels only monitor the run."""
     return accuracy(pooled(vit, images[:8000]), labels[:8000], pooled(vit, images[-2000:]), labels[-2000:], "knn")
 
 
 def accuracies(encoders: Mapping[str, VisionTransformer], splits: cifar10.Splits, device: torch.device) -> dict[str, Any]:
     """Percent of the test images by encoder, protocol and pooling, with the labels of the first LABELLED training images."""
     training, test = tensors(splits["train"][0][:LABELLED], device), tensors(splits["test"][0], device)
-    found: dict[str, Any] = {}
+    by_encoder: dict[str, Any] = {}
     for name, vit in encoders.items():
         learnt, asked = pooled(vit, training), pooled(vit, test)
-        found[name] = {p: accuracy(learnt, splits["train"][1][:LABELLED], asked, splits["test"][1], p) for p in PROTOCOLS}
-    return found
+        by_encoder[name] = {p: accuracy(learnt, splits["train"][1][:LABELLED], asked, splits["test"][1], p) for p in PROTOCOLS}
+    return by_encoder
 
 
 def hardware(device: torch.device) -> str:

@@ -1,9 +1,9 @@
-"""The figures of README and of docs/results.md, from the metrics that are kept.
+"""The figures of README and of docs/results.md, from the kept metrics.
 
     python -m pipelines.quickstart.readme
 
-Rewrites what lies between `<!-- generated: NAME -->` and `<!-- end of NAME -->` on these pages, and tables.md beside the kept
-metrics. Words follow the numbers: what is said to be more is so beyond the spread over seeds and the interval over test images.
+Rewrites what is between `<!-- generated: NAME -->` and `<!-- end of NAME -->` on these pages, and tables.md beside the kept
+metrics. Words follow the numbers: "more" means beyond the spread over seeds and the interval over test images.
 """
 
 import json
@@ -17,7 +17,7 @@ import typer
 
 from pipelines.quickstart.keep import kept, tables
 from pipelines.quickstart.statements import MAE, MOCO, statements
-from pipelines.report.claim import lead_of
+from pipelines.report.claim import lead_on_page
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.estimate import estimates
 from pipelines.report.gains import basis, gains
@@ -46,7 +46,7 @@ PAGES = {
 
 
 def blocks(root: Path) -> dict[str, str]:
-    """What lies between the markers, by name.
+    """The text between the markers, by name.
 
     Args:
         root: of the source tree.
@@ -66,8 +66,8 @@ def blocks(root: Path) -> dict[str, str]:
 def trained(root: Path) -> dict[str, str]:
     """How long each encoder was trained, from its card."""
     cards = {encoder: _card(root, encoder) for encoder in (MAE, MOCO)}
-    of = {encoder: card["recipe"]["epochs"] for encoder, card in cards.items()}
-    return {e: f"{sum(n) if isinstance(n, list) else n} epochs" for e, n in of.items()}
+    epochs = {encoder: card["recipe"]["epochs"] for encoder, card in cards.items()}
+    return {e: f"{sum(n) if isinstance(n, list) else n} epochs" for e, n in epochs.items()}
 
 
 def _card(root: Path, encoder: str) -> dict:
@@ -100,29 +100,31 @@ def _with_bounds(text: str, bounds: str) -> str:
 
 
 def claims(inputs: Inputs, heads: tuple[str, ...], shown: tuple[str, ...]) -> list[str]:
-    """The headline, and of the verdicts those to be shown; sentences."""
-    found = lead_of(inputs)
-    if found is None:
+    """The headline, and the verdicts in `shown`; a list of sentences."""
+    lead = lead_on_page(inputs)
+    if lead is None:
         raise BeyondClsError("AbMILP’s gains cannot be compared: expected probes of [cls] and AbMILP on both kinds of encoders")
-    said = verdicts(found, CALLED.__getitem__)
-    return [headline(found, CALLED.__getitem__, heads), *(f"{v}: {'; '.join(said[v])}." for v in shown if v in said)]
+    by_verdict = verdicts(lead, CALLED.__getitem__)
+    return [headline(lead, CALLED.__getitem__, heads), *(f"{v}: {'; '.join(by_verdict[v])}." for v in shown if v in by_verdict)]
 
 
 def compared(inputs: Inputs) -> str:
     """A list of what agrees with the paper, what does not, and how each compares with the random twin."""
-    found = lead_of(inputs)
-    assert found is not None
-    said = verdicts(found, CALLED.__getitem__)
+    lead = lead_on_page(inputs)
+    assert lead is not None
+    by_verdict = verdicts(lead, CALLED.__getitem__)
     for verdict, agrees in ((AGREES, True), (FAILS, False)):
-        said[verdict] = said.get(verdict, []) + [one.text for one in statements(inputs) if one.agrees == agrees]
-    return "\n".join(bullet(f"**{verdict}**: {'; '.join(parts)}.") for verdict, parts in said.items() if parts)
+        by_verdict[verdict] = by_verdict.get(verdict, []) + [
+            statement.text for statement in statements(inputs) if statement.agrees == agrees
+        ]
+    return "\n".join(bullet(f"**{verdict}**: {'; '.join(parts)}.") for verdict, parts in by_verdict.items() if parts)
 
 
 def reservations(inputs: Inputs, root: Path) -> list[str]:
     """Other heads that do as well, and how long the two encoders were trained."""
     accuracy = estimates(inputs.probes, ("abmilp", "cls-average"))
     more = {encoder: accuracy[encoder, "cls-average"].minus(accuracy[encoder, "abmilp"]) for encoder in CALLED}
-    parts = [f"{difference.told('points')} on {CALLED[encoder]}" for encoder, difference in more.items()]
+    parts = [f"{difference.in_words('points')} on {CALLED[encoder]}" for encoder, difference in more.items()]
     central, abmilp = (inputs.probes[RANDOM, head].measures["top1"] for head in ("central", "abmilp"))
     seconds = {e: _card(root, e)["seconds"] for e in (MAE, MOCO)}
     alike = "about as long" if 0.8 < seconds[MAE] / seconds[MOCO] < 1.25 else "for different times"
@@ -135,26 +137,26 @@ def reservations(inputs: Inputs, root: Path) -> list[str]:
 
 
 def views_to_buy(root: Path) -> list[str]:
-    """How accuracy depends on the number of stored crops, and how many are enough for all that was measured."""
+    """How accuracy depends on the number of stored crops, and how many are enough for each head and encoder."""
     inputs = collect(Folders(root / "quickstart/results/probes/cifar10", studies=(root / "quickstart/studies",)))
     probes = by_encoder(inputs.studies[STUDY])
     first = next(iter(probes.values()))[0]
-    said = [f"Measured on {first.n_training:,} of the quickstart’s images (`python -m pipelines.quickstart.views`):"]
-    said += [finding(CALLED[encoder], of) for encoder, of in probes.items()]
+    sentences = [f"Measured on {first.n_training:,} of the quickstart’s images (`python -m pipelines.quickstart.views`):"]
+    sentences += [finding(CALLED[encoder], probes_of_encoder) for encoder, probes_of_encoder in probes.items()]
     pays = [
         f"{n} for {title(head)} on {CALLED[encoder]} ({points(gained)} points)"
-        for encoder, of in probes.items()
-        for head, (n, gained) in best_stored(of).items()
+        for encoder, probes_of_encoder in probes.items()
+        for head, (n, gained) in best_stored(probes_of_encoder).items()
         if n
     ]
-    said.append(
-        f"So for images like these, buy no crops{', but ' + listed(pays) if pays else ''}; for others, measure it alike."
+    sentences.append(
+        f"So for images like these, store no crops{', but ' + listed(pays) if pays else ''}; measure it for others."
     )
-    return said
+    return sentences
 
 
 def paragraph(*sentences: str) -> str:
-    """Wrapped; what no line break parts stays together."""
+    """Sentences as wrapped lines; no-break spaces do not break."""
     return _wrapped(" ".join(sentences), "")
 
 

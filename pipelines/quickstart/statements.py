@@ -1,4 +1,4 @@
-"""What the paper says beside AbMILP's gains, and whether the numbers of the full-size check agree."""
+"""The paper's statements besides AbMILP's gains, and whether the numbers of the full-size check agree."""
 
 import math
 from collections.abc import Callable, Sequence

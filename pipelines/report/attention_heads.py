@@ -21,7 +21,7 @@ N_COLUMNS = 3
 
 
 def head_figures(inputs: Inputs) -> tuple[Figure, ...]:
-    """A plot for each statistic that any encoder has per head; empty if there is none.
+    """A plot for each statistic that any encoder has per head; empty without such statistics.
 
     Raises:
         BeyondClsError: a heads.csv is damaged.
@@ -46,26 +46,26 @@ def head_figures(inputs: Inputs) -> tuple[Figure, ...]:
 
 
 def by_median(attention: Collection[Attention]) -> set[str]:
-    """Statistics without bound, of which every encoder that has them has medians."""
-    found = {name for a in attention for name in a.medians}
-    return {name for name in found if all(name in a.medians for a in attention if name in a.statistics)}
+    """Unbounded statistics whose medians are known for every encoder that has them."""
+    names = {name for a in attention for name in a.medians}
+    return {name for name in names if all(name in a.medians for a in attention if name in a.statistics)}
 
 
 def read_heads(file: Path, medians: Collection[str] = ()) -> dict[str, Float[np.ndarray, "L H"]]:
-    """Means over images by statistic, or medians of those that are named.
+    """By statistic, means over images; medians of the statistics in `medians`.
 
     Raises:
-        KeyError: it is not what the stage writes.
-        ValueError: it is not what the stage writes.
+        KeyError: the file is not as the stage writes it.
+        ValueError: the file is not as the stage writes it.
     """
-    found: dict[str, dict[tuple[int, int], float]] = {}
+    by_statistic: dict[str, dict[tuple[int, int], float]] = {}
     with file.open(newline="", encoding="utf-8") as source:
         for row in csv.DictReader(source):
-            found.setdefault(row["statistic"], {})[int(row["block"]), int(row["head"])] = float(
+            by_statistic.setdefault(row["statistic"], {})[int(row["block"]), int(row["head"])] = float(
                 row["median" if row["statistic"] in medians else "mean"]
             )
     values = {}
-    for name, entries in found.items():
+    for name, entries in by_statistic.items():
         shape = tuple(max(place) + 1 for place in zip(*entries, strict=True))
         if len(entries) != np.prod(shape) or not np.isfinite(list(entries.values())).all():
             raise ValueError(
@@ -93,11 +93,11 @@ def _figure(title: str, file: str, encoders: list[str], series: Mapping[str, Flo
             if panel.get_subplotspec().is_last_row():
                 panel.set_xlabel("head")
         plot.colorbar(drawing, ax=list(panels[: len(series)]), orientation="horizontal", aspect=40, pad=0.02)
-    told = " ".join(
+    ranges = " ".join(
         f"{encoder}: from {values.min():.2f} to {values.max():.2f} over {len(values)} blocks of {values.shape[1]} heads."
         for encoder, values in series.items()
     )
     missing = [encoder for encoder in encoders if encoder not in series]
     caption = "Median over test images, as it has no bound." if median else ""
     caption += f"{' ' if median else ''}Not computed: {', '.join(missing)}." if missing else ""
-    return drawn(plot, file, title, caption, f"{title}, block by head. {told}")
+    return drawn(plot, file, title, caption, f"{title}, block by head. {ranges}")

@@ -36,9 +36,9 @@ def by_block(attention: Mapping[str, Attention]) -> Table:
         f"of 1, entropies in nats. {EFFECTIVE}"
     )
     if by_median:
-        note += " Ratios without bound: median over test images and, in brackets, the quartiles."
+        note += " Unbounded ratios: median over test images and, in brackets, the quartiles."
     if lacking := [name for name, a in attention.items() if any(s in by_median - set(a.medians) for s in a.statistics)]:
-        note += f" None were kept of {listed(lacking)}; run `beyondcls attention` again."
+        note += f" There are no medians of {listed(lacking)}; run `beyondcls attention` again."
     return Table("attention-by-block", "Attention statistics by block", note, tuple(columns), tuple(rows), folded=True)
 
 
@@ -59,5 +59,5 @@ def _cell(values: tuple[tuple[float, float], ...], block: int) -> Cell:
 
 
 def _written(value: float) -> str:
-    """Three decimals; ratios without bound that one image carries far away, as a power of ten."""
+    """Three decimals; from 1000 on, as a single image can drive an unbounded ratio, a power of ten."""
     return f"{value:.3f}" if abs(value) < 1000 else f"{value:.1e}"

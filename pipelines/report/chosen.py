@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from extract.datasets import ImageSet
 
 
-def chosen(images: "ImageSet", examples: Examples) -> list[int]:
-    """Rows of the images to show: those named, or drawn by a seed (in the order of the set), or in turn over classes.
+def chosen_rows(images: "ImageSet", examples: Examples) -> list[int]:
+    """Rows of the images to show: the named ones, or drawn by a seed (in the order of the set), or in turn over the classes.
 
     Raises:
-        BeyondClsError: there is no image of that id.
+        BeyondClsError: no image has that id.
     """
     rows = {sample.id: row for row, sample in enumerate(images.samples)}
     for wanted in examples.ids:
@@ -32,8 +32,8 @@ def chosen(images: "ImageSet", examples: Examples) -> list[int]:
     return first_of_classes([sample.label for sample in images.samples], examples.n)
 
 
-def told(examples: Examples) -> str:
-    """How they were chosen, in words."""
+def how_chosen(examples: Examples) -> str:
+    """How the images were chosen, as a sentence."""
     if examples.ids:
         return "The test images that were asked for."
     if examples.seed is not None:

@@ -10,24 +10,24 @@ from store.format.pretraining import JOINT, MASKED
 HOLDS, FAILS = "holds", "does not hold"
 
 
-def lead_of(inputs: Inputs) -> Lead | None:
-    """Of the encoders on this page, with the twin of the masked one."""
-    found = lead(inputs.probes)
-    return found and lead(inputs.probes, inputs.twin(found.masked))
+def lead_on_page(inputs: Inputs) -> Lead | None:
+    """The lead among the encoders on this page, with the untrained twin of the masked one."""
+    leading = lead(inputs.probes)
+    return leading and lead(inputs.probes, inputs.twin(leading.masked))
 
 
 def claim(inputs: Inputs) -> list[Text]:
-    """Whether AbMILP beats [cls] on masked encoders and not on joint-embedding ones, and whether entropies lie as in Fig. 4."""
+    """Whether AbMILP beats [cls] on masked encoders and not on joint-embedding ones, and the entropies of Fig. 4."""
     return [*_gains(inputs), *_entropies(inputs)]
 
 
 def _gains(inputs: Inputs) -> list[Text]:
     """The claim in numbers, and what of it holds; nothing without encoders of both families."""
-    found = lead_of(inputs)
-    if found is None:
+    leading = lead_on_page(inputs)
+    if leading is None:
         return []
-    items = [f"{verdict}: {'; '.join(statements)}" for verdict, statements in verdicts(found).items()]
-    return [Text(f"{headline(found)} {' '.join(basis(inputs.probes))}", tuple(items), "finding")]
+    items = [f"{verdict}: {'; '.join(statements)}" for verdict, statements in verdicts(leading).items()]
+    return [Text(f"{headline(leading)} {' '.join(basis(inputs.probes))}", tuple(items), "finding")]
 
 
 def _entropies(inputs: Inputs) -> list[Text]:
@@ -36,13 +36,13 @@ def _entropies(inputs: Inputs) -> list[Text]:
     if not attention:
         return []
     text = (
-        f"The paper finds that [cls] of masked models looks at the patches more evenly than [cls] of {JOINT}: MAE lies above "
+        f"The paper finds that [cls] of masked models looks at the patches more evenly than [cls] of {JOINT}: MAE is above "
         "DINO in Fig. 4, and in Table 3 (v2) over all blocks."
     )
     kinds = {name: kind for name, a in attention.items() if (kind := a.pretraining.family) in (MASKED, JOINT)}
     counts = {attention[name].n_tokens for name in kinds}
     if {MASKED, JOINT} - set(kinds.values()):
-        return [Text(f"{text} There are not both kinds of encoders here to compare.", kind="finding")]
+        return [Text(f"{text} The encoders here are not of both kinds, so there is nothing to compare.", kind="finding")]
     if len(counts) > 1:
         verdict = "The encoders here have different numbers of patches, so their entropies are not compared"
     else:
@@ -62,5 +62,5 @@ def _entropies(inputs: Inputs) -> list[Text]:
 
 
 def _limit(attention: Attention) -> str:
-    """`ln T = 4.16` that no line break parts."""
+    """`ln T = 4.16`, with no-break spaces."""
     return f"ln T = {limit(attention):.2f}".replace(" ", "\N{NO-BREAK SPACE}")

@@ -14,7 +14,7 @@ from pipelines.report import older
 from store import BeyondClsError
 from store.format.pretraining import UNKNOWN, Pretraining
 
-FIRST_HEADS = ("cls", "average", "abmilp")  # others follow alphabetically
+FIRST_HEADS = ("cls", "average", "abmilp")  # the others follow in alphabetical order
 MEASURES = ("top5", "entropy", "train_top1")  # beside top1 or map, where they were written down
 QUARTILES = ("median", "lower_quartile", "upper_quartile")
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Probe:
-    """One PROBES/ENCODER/HEAD: its metrics.json, its curves, and where its weights [N, T] lie (None if it has none)."""
+    """One PROBES/ENCODER/HEAD: its metrics.json, its curves, and the file of its weights [N, T] (None without weights)."""
 
     encoder: str
     head: str
@@ -55,7 +55,7 @@ class Probe:
     recipe: Mapping[str, Any]
     features: Mapping[str, str]  # keys of the feature sets: training, test
     selected: str  # what was selected, by what, on what
-    command: str  # that makes these numbers again; empty if it was not written down
+    command: str  # that reproduces these numbers; empty if it was not recorded
     curve: Curve | None
     weights: Path | None
     aggregator: str = ""
@@ -76,13 +76,13 @@ class Probe:
 
 @dataclass(frozen=True)
 class Attention:
-    """One ATTENTION/ENCODER: statistics per block as (mean, std over images), and where other files of it lie.
+    """One ATTENTION/ENCODER: statistics per block as (mean, std over images), and where its other files are.
 
     Attributes:
-        cls_map: [cls] maps [N, T]; None if it has none.
-        heads: the table of statistics per block and attention head; None if there is none.
-        medians: of statistics without bound, per block (median, lower, upper quartile over images), to be shown in place of
-            means; none in what was averaged before they were kept.
+        cls_map: [cls] maps [N, T]; None without [cls] maps.
+        heads: the table of statistics per block and attention head; None if it was not written.
+        medians: of unbounded statistics, per block (median, lower, upper quartile over images), shown in place of the means;
+            empty in files of versions that kept no medians.
         declared: titles and units of the statistics.
         pretraining: of the encoder.
     """
@@ -165,14 +165,14 @@ class Inputs:
     def heads(self) -> list[str]:
         return in_order(head for _, head in self.probes)
 
-    def of(self, encoder: str) -> list[Probe]:
+    def probes_of(self, encoder: str) -> list[Probe]:
         """The probes of one encoder, in the order of `heads`."""
         return [self.probes[encoder, head] for head in self.heads if (encoder, head) in self.probes]
 
     def twin(self, encoder: str) -> str | None:
-        """The random encoder to hold `encoder` against: of the same architecture if that is known, else the first."""
+        """The random encoder to compare `encoder` with: of the same architecture if that is known, else the first."""
         last = self.untrained
-        randoms = [name for name in self.encoders if name in last and self.of(name)]
+        randoms = [name for name in self.encoders if name in last and self.probes_of(name)]
         if encoder in last or not randoms:
             return None
         known = {name: a.architecture for name, a in self.attention.items()}
@@ -182,8 +182,8 @@ class Inputs:
 
 def in_order(heads: Iterable[str]) -> list[str]:
     """Each head once, in the order of the page."""
-    found = set(heads)
-    return [head for head in FIRST_HEADS if head in found] + sorted(found - set(FIRST_HEADS))
+    names = set(heads)
+    return [head for head in FIRST_HEADS if head in names] + sorted(names - set(FIRST_HEADS))
 
 
 def untrained(probes: Mapping[tuple[str, str], Probe]) -> set[str]:
@@ -203,38 +203,38 @@ def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
     Raises:
         BeyondClsError: no metrics under `folders.probes`, or a file that is damaged.
     """
-    found = _probes(folders.probes)
-    if folders.probes is None or not found:
+    probes = _probes(folders.probes)
+    if folders.probes is None or not probes:
         raise BeyondClsError(
             f"there are no metrics under {str(folders.probes)!r}, expected {folders.probes}/ENCODER/HEAD/metrics.json; "
             "run `beyondcls probe` (or `dvc repro probe`) first, or name the folder with --probes"
         )
-    if several := next((key for key, probe in found.items() if "top1" not in probe.measures), None):
+    if several := next((key for key, probe in probes.items() if "top1" not in probe.measures), None):
         raise BeyondClsError(
             f"{folders.probes / several[0] / several[1]} is of images with several labels, expected one label each; "
             "the report takes it beside others, as DATASETS/DATA/ENCODER/HEAD; name the main ones with --dataset or --probes"
         )
     summaries = [read(file, "beyondcls attention", _attention) for file in files_in(folders.attention, "*/summary.json")]
     return Inputs(
-        found, {a.encoder: a for a in summaries}, _each_once(folders.studies, "study"), _datasets(folders), folders, examples
+        probes, {a.encoder: a for a in summaries}, _each_once(folders.studies, "study"), _datasets(folders), folders, examples
     )
 
 
 def _datasets(folders: Folders) -> dict[str, dict[tuple[str, str], Probe]]:
     """Probes by data set; none if these are only those that `folders.probes` holds."""
-    found = _each_once(folders.datasets, "data set")
+    by_name = _each_once(folders.datasets, "data set")
     main = folders.probes and folders.probes.resolve()
-    places = [folder / name for folder in folders.datasets for name in found if (folder / name).is_dir()]
-    return {} if all(place.resolve() == main for place in places) else found
+    places = [folder / name for folder in folders.datasets for name in by_name if (folder / name).is_dir()]
+    return {} if all(place.resolve() == main for place in places) else by_name
 
 
 def _each_once(folders: Iterable[Path], kind: str) -> dict[str, dict[tuple[str, str], Probe]]:
     """FOLDER/NAME/ENCODER/HEAD of several folders, by name, encoder and head.
 
     Raises:
-        BeyondClsError: two folders have one name; `kind` says of what.
+        BeyondClsError: two folders have the same name; `kind` says what they hold.
     """
-    found: dict[str, dict[tuple[str, str], Probe]] = {}
+    by_name: dict[str, dict[tuple[str, str], Probe]] = {}
     places: dict[str, Path] = {}
     for folder in folders:
         for name, probes in _groups(folder).items():
@@ -243,24 +243,24 @@ def _each_once(folders: Iterable[Path], kind: str) -> dict[str, dict[tuple[str, 
                     f"the {kind} {name!r} is in {places[name]} and in {folder / name}, expected each in one folder; "
                     "rename one of them"
                 )
-            found[name], places[name] = probes, folder / name
-    return found
+            by_name[name], places[name] = probes, folder / name
+    return by_name
 
 
 def _groups(folder: Path | None) -> dict[str, dict[tuple[str, str], Probe]]:
     """FOLDER/NAME/ENCODER/HEAD, by name, encoder and head."""
-    found = {below.name: _probes(below) for below in files_in(folder, "*/") if below.is_dir()}
-    return {name: probes for name, probes in found.items() if probes}
+    groups = {below.name: _probes(below) for below in files_in(folder, "*/") if below.is_dir()}
+    return {name: probes for name, probes in groups.items() if probes}
 
 
 def _probes(folder: Path | None) -> dict[tuple[str, str], Probe]:
-    """FOLDER/ENCODER/HEAD, by encoder and head; without heads whose tokens an encoder has none of."""
-    found = [read(file, "beyondcls probe", _probe) for file in files_in(folder, "*/*/metrics.json")]
-    return {(p.encoder, p.head): p for p in found if p is not None}
+    """FOLDER/ENCODER/HEAD, by encoder and head; without heads that read tokens which the encoder lacks."""
+    probes = [read(file, "beyondcls probe", _probe) for file in files_in(folder, "*/*/metrics.json")]
+    return {(p.encoder, p.head): p for p in probes if p is not None}
 
 
 def files_in(folder: Path | None, pattern: str) -> list[Path]:
-    """What matches below a folder, in order; nothing where no folder was named."""
+    """What matches below a folder, in order; empty if no folder is given."""
     return [] if folder is None else sorted(folder.glob(pattern))
 
 
@@ -316,21 +316,21 @@ def _probe(file: Path) -> Probe | None:
 
 
 def pretraining_in(content: Mapping[str, Any]) -> Pretraining:
-    """How the encoder was trained that a file is of; as the registry knows its name, where the file is too old to say it.
+    """How the encoder of a file was trained; files too old to record it are looked up by name in the registry.
 
     Raises:
-        KeyError: it is not what the stages write.
-        ValueError: it is not what the stages write.
+        KeyError: the content is not as the stages write it.
+        ValueError: the content is not as the stages write it.
     """
     return Pretraining.from_dict(content) or older.pretraining_of(str(content["encoder"]))
 
 
 def _timing(metrics: Path) -> dict[str, Any]:
-    """What timing.json beside `metrics` says; nothing if there is none, or if it is of other metrics, of another run.
+    """The content of timing.json beside `metrics`; empty without that file, or if it belongs to the metrics of another run.
 
     Raises:
-        KeyError: there is such a file, and something else in it.
-        ValueError: there is such a file, and something else in it.
+        KeyError: the file is not as the stage writes it.
+        ValueError: the file is not as the stage writes it.
     """
     file = metrics.with_name("timing.json")
     if not file.is_file():
@@ -346,8 +346,8 @@ def _selected(content: Mapping[str, Any]) -> str:
     """What was selected on what, in words: `base_lr 0.03 by top1 on 10 % of the training images, stratified (500 images)`."""
     if content.get("by") is None:
         return "nothing"
-    own = ("on", "by", "n_images", "candidates", "percent", "note")
-    chosen = ", ".join(f"{name} {value:g}" for name, value in content.items() if name not in own)
+    not_parameters = ("on", "by", "n_images", "candidates", "percent", "note")
+    chosen = ", ".join(f"{name} {value:g}" for name, value in content.items() if name not in not_parameters)
     return f"{chosen} by {content['by']} on {content['on']} ({int(content['n_images']):,} images)"
 
 
@@ -382,13 +382,15 @@ def _attention(file: Path) -> Attention:
         n_images=int(content["n_images"]),
         n_tokens=None if content["n_tokens"] is None else int(content["n_tokens"]),
         architecture=dict(content["architecture"]),
-        statistics={name: tuple((mean, std) for mean, std in of) for name, of in _by_block(rows, ("mean", "std")).items()},
+        statistics={
+            name: tuple((mean, std) for mean, std in blocks) for name, blocks in _by_block(rows, ("mean", "std")).items()
+        },
         cls_map=cls_map if cls_map.is_file() else None,
         heads=heads if heads.is_file() else None,
         crops=crops if (crops := maps / "crops.npy").is_file() else None,
         medians={
-            name: tuple((median, lower, upper) for median, lower, upper in of)
-            for name, of in _by_block(rows, QUARTILES).items()
+            name: tuple((median, lower, upper) for median, lower, upper in blocks)
+            for name, blocks in _by_block(rows, QUARTILES).items()
             if name in content.get("unbounded", ())
         },
         declared=_declared(content, {row["statistic"]: None for row in rows}),
@@ -397,9 +399,9 @@ def _attention(file: Path) -> Attention:
 
 
 def _declared(content: Mapping[str, Any], names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Titles and units by statistic, in the order of the table; of what does not say them, as this version declares them."""
-    said = content.get("statistics", {})
-    return {n: (str(said[n]["title"]), str(said[n]["unit"])) if n in said else older.declared(n) for n in names}
+    """Titles and units by statistic, in the order of the table; files that lack them get those that this version declares."""
+    described = content.get("statistics", {})
+    return {n: (str(described[n]["title"]), str(described[n]["unit"])) if n in described else older.declared(n) for n in names}
 
 
 def _by_block(rows: Sequence[Mapping[str, str]], columns: tuple[str, ...]) -> dict[str, list[tuple[float, ...]]]:
@@ -422,5 +424,5 @@ def _rows(file: Path) -> list[dict[str, str]]:
 def _finite(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{value!r} is no finite number")
+        raise ValueError(f"{value!r} is not a finite number")
     return number

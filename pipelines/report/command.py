@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-WIDTH = 24  # letters of a column, at most, where the output is no terminal
+WIDTH = 24  # characters of a column, at most, if the output is not a terminal
 
 
 def main(

@@ -1,6 +1,6 @@
-"""What the report says, whatever it is written to: sections of text, tables, figures and pictures.
+"""The content of the report in any format: sections of text, tables, figures and pictures.
 
-Nothing here is HTML, LaTeX or Markdown: strings are plain text, and who writes them escapes them.
+Nothing here is HTML, LaTeX or Markdown: strings are plain text, which the writers escape.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class Column:
         name: in CSV; snake_case, unique in its table.
         title: as shown.
         kind: "text", "number", or "spread": a mean with a standard deviation, which CSV gives as NAME and NAME_std.
-        apart: a rule stands before it.
+        apart: a rule precedes it.
     """
 
     name: str
@@ -32,9 +32,9 @@ class Cell:
     """An entry of a table.
 
     Attributes:
-        text: as shown; "–" for nothing.
-        value: in full precision, what CSV holds and what a column is sorted by; None for nothing.
-        std: beside it, in a column of kind "spread"; None where there is one seed, or none.
+        text: as shown; an en dash if there is no value.
+        value: in full precision, what CSV holds and what a column is sorted by; None without a value.
+        std: beside it, in a column of kind "spread"; None with fewer than two seeds.
         best: set in bold: the best of what it is compared with, ties (as shown) included.
         tag: a word that is shown beside it, such as "random twin".
     """
@@ -48,7 +48,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """Cells in the order of the columns. Rows of one `group` stand together under its name; `muted` ones stand back."""
+    """Cells in the order of the columns. Rows of one `group` are together under its name; `muted` ones are greyed."""
 
     cells: tuple[Cell, ...]
     group: str = ""
@@ -92,7 +92,7 @@ class Figure:
 
     Attributes:
         name: of its files, unique in the report; lower-case words joined by "-".
-        svg: inline, in the page's colours; empty if there was nothing to draw, then `caption` says why.
+        svg: inline, in the page's colours; empty if there was nothing to draw; `caption` then says why.
         files: standalone, by suffix ("svg", "png").
         alt: says in words what the plot shows.
     """
@@ -124,7 +124,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Heading:
-    """Parts a section."""
+    """A heading within a section."""
 
     text: str
 

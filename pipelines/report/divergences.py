@@ -15,7 +15,7 @@ from pipelines.report.content import Cell, Column, Figure, Figures, Row, Table, 
 from pipelines.report.drawing import INK, STYLE, drawn
 from pipelines.report.tables import file_names, number, title
 
-LONGEST = 24  # letters of a name in a figure
+LONGEST = 24  # characters of a name in a figure
 SHADE = (0.03, 0.4)  # opacity of 0 and of the highest value: numbers stay legible on it
 CELL = (0.42, 0.27)  # inches
 READING = (
@@ -50,12 +50,12 @@ class Pair:
 
 
 def divergences(inputs: Inputs) -> dict[str, list[Pair]]:
-    """By encoder, those that the page knows first."""
+    """Pairs by encoder, the encoders of the page first."""
     files = {file.parent.name: file for file in files_in(inputs.folders.divergence, "*/divergence.csv")}
     rank = {encoder: number for number, encoder in enumerate(inputs.encoders)}
     order = sorted(files, key=lambda name: (rank.get(name, len(rank)), name))
-    found = {encoder: read(files[encoder], "beyondcls divergence", _pairs) for encoder in order}
-    return {encoder: pairs for encoder, pairs in found.items() if pairs}
+    by_encoder = {encoder: read(files[encoder], "beyondcls divergence", _pairs) for encoder in order}
+    return {encoder: pairs for encoder, pairs in by_encoder.items() if pairs}
 
 
 def _pairs(file: Path) -> list[Pair]:
@@ -75,33 +75,33 @@ def _pairs(file: Path) -> list[Pair]:
 
 
 def _finite(text: str) -> float | None:
-    """Nothing where all images are infinite.
+    """None where all images are infinite.
 
     Raises:
-        ValueError: no finite number.
+        ValueError: not a finite number.
     """
     if text and not math.isfinite(float(text)):
-        raise ValueError(f"{text!r} is no finite number")
+        raise ValueError(f"{text!r} is not a finite number")
     return float(text) if text else None
 
 
 def heads_of(pairs: list[Pair]) -> list[str]:
-    """Those of FIRST_HEADS first."""
+    """Names of the heads, those of FIRST_HEADS first."""
     names = {pair.p for pair in pairs} | {pair.q for pair in pairs}
     return [head for head in FIRST_HEADS if head in names] + sorted(names - set(FIRST_HEADS))
 
 
-def nearest(found: Mapping[str, list[Pair]]) -> list[Text]:
+def nearest(divergences: Mapping[str, list[Pair]]) -> list[Text]:
     """Which weights are most like AbMILP's on each encoder, in both directions, of those whose divergence is finite."""
-    told = []
-    for encoder, pairs in found.items():
+    items = []
+    for encoder, pairs in divergences.items():
         to_others = {pair.q: pair.mean for pair in pairs if pair.p == "abmilp" and not pair.n_infinite}
         from_others = {pair.p: pair.mean for pair in pairs if pair.q == "abmilp" and not pair.n_infinite}
         sides = [_lowest("KL(AbMILP || q)", "q", to_others), _lowest("KL(p || AbMILP)", "p", from_others)]
         if any(sides):
-            told.append(f"{encoder}: {'; '.join(side for side in sides if side)}.")
+            items.append(f"{encoder}: {'; '.join(side for side in sides if side)}.")
     text = "Weights that are most like those of AbMILP, of the heads whose divergence is finite on every image:"
-    return [Text(text, tuple(told), "finding")] if told else []
+    return [Text(text, tuple(items), "finding")] if items else []
 
 
 def _lowest(divergence: str, name: str, values: Mapping[str, float | None]) -> str:
@@ -114,11 +114,11 @@ def _lowest(divergence: str, name: str, values: Mapping[str, float | None]) -> s
     return f"{divergence} is lowest for {name} = {title(low)}, {known[low]:.2f} nats (of {n})"
 
 
-def heat_maps(found: Mapping[str, list[Pair]]) -> list[Figures]:
-    """A heat map for each encoder, below one another as they are wide; shades are of one scale."""
-    highest = max((pair.typical or 0.0 for pairs in found.values() for pair in pairs), default=0.0)
-    files = file_names("divergence", list(found))
-    return [Figures((_heat_map(files[encoder], encoder, pairs, highest),)) for encoder, pairs in found.items()]
+def heat_maps(divergences: Mapping[str, list[Pair]]) -> list[Figures]:
+    """A heat map for each encoder, one below the other, as they are wide; all share one scale of shades."""
+    highest = max((pair.typical or 0.0 for pairs in divergences.values() for pair in pairs), default=0.0)
+    files = file_names("divergence", list(divergences))
+    return [Figures((_heat_map(files[encoder], encoder, pairs, highest),)) for encoder, pairs in divergences.items()]
 
 
 def _heat_map(file: str, encoder: str, pairs: list[Pair], highest: float) -> Figure:
@@ -161,7 +161,7 @@ def _in_words(encoder: str, pairs: list[Pair]) -> str:
     return f"{text} Infinite for more than half of the images: {len(pairs) - len(known)} of {len(pairs)} pairs."
 
 
-def table(found: Mapping[str, list[Pair]]) -> Table:
+def table(divergences: Mapping[str, list[Pair]]) -> Table:
     """Every pair of every encoder."""
     columns = (
         Column("encoder", "Encoder", "text"),
@@ -182,7 +182,7 @@ def table(found: Mapping[str, list[Pair]]) -> Table:
                 number(pair.n_infinite, 0),
             )
         )
-        for encoder, pairs in found.items()
+        for encoder, pairs in divergences.items()
         for pair in pairs
     )
     note = (

@@ -19,7 +19,7 @@ N_COLOURS = 6  # --series-0 … --series-5 of page.css; --series-random is grey
 DASHES = ("solid", "dashdot", "dotted")  # of the first, second and third round through the colours; random ones are dashed
 MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"), ("P", "✚"))
 DPI = 200  # of PNG files
-TAG = re.compile(r"<[^>]*>")  # neither text nor attributes of a plot have brackets in them
+TAG = re.compile(r"<[^>]*>")  # neither text nor attributes of a plot contain angle brackets
 WIDTH = (4.6, 32)  # inches of a plot of the usual size, and the rem that it takes on the page at most
 
 
@@ -31,7 +31,7 @@ def _variables() -> dict[str, str]:
     return {name: value.lower() for name, value in re.findall(r"--([\w-]+): (#\w{6});", light)}
 
 
-INK = _variables()["ink"]  # text and lines; the page's text colour where the plot stands in the page
+INK = _variables()["ink"]  # text and lines; the page's text colour where the plot is inline
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "beyondcls",
     "svg.fonttype": "none",
@@ -52,17 +52,17 @@ STYLE: dict[Any, Any] = {
 
 
 def looks(names: list[str], random: Collection[str] = ()) -> dict[str, Look]:
-    """Colour, dashes and marker of each name, in order; random encoders are grey and dashed. 18 names can be told apart."""
-    found, n = {}, 0
+    """Colour, dashes and marker of each name, in order; random encoders are grey and dashed. 18 names are distinguishable."""
+    by_name, n = {}, 0
     for name in names:
         if name in random:
-            found[name] = Look(name, "var(--series-random)", "dashed", "x", "×")
+            by_name[name] = Look(name, "var(--series-random)", "dashed", "x", "×")
             continue
         turn = n // N_COLOURS
         marker, symbol = MARKERS[(n + turn) % len(MARKERS)]
-        found[name] = Look(name, f"var(--series-{n % N_COLOURS})", DASHES[turn % len(DASHES)], marker, symbol)
+        by_name[name] = Look(name, f"var(--series-{n % N_COLOURS})", DASHES[turn % len(DASHES)], marker, symbol)
         n += 1
-    return found
+    return by_name
 
 
 def colour(look: Look) -> str:
@@ -77,12 +77,12 @@ def drawn(figure: Figure, name: str, title: str, caption: str, alt: str, used: I
     """
     series = tuple(used)
     with matplotlib.rc_context(STYLE):
-        figure.draw_without_rendering()  # lays it out, which each file would do twice again
+        figure.draw_without_rendering()  # lays it out once; each file would do so twice more
         figure.set_layout_engine(None)
         inline = _inline(figure, name, series)
         if series:
             _legend(figure, series)
-        with matplotlib.rc_context({"svg.fonttype": "path"}):  # looks the same where the font is not
+        with matplotlib.rc_context({"svg.fonttype": "path"}):  # looks the same where the font is missing
             box = figure.get_tightbbox().padded(0.1)  # inches
             files = {suffix: _saved(figure, suffix, facecolor="white", bbox_inches=box) for suffix in ("svg", "png")}
     return content.Figure(name, title, caption, inline, alt, files)
@@ -107,9 +107,9 @@ def _legend(figure: Figure, used: tuple[Look, ...]) -> None:
 
 
 def _inline(figure: Figure, name: str, used: tuple[Look, ...]) -> str:
-    """The plot as an <svg> to stand in HTML: ids that are unique on the page, no namespaces, dates or fixed size.
+    """The plot as an <svg> for use in HTML: ids that are unique on the page, no namespaces, dates or fixed size.
 
-    matplotlib escapes the text in it, quotation marks excepted; so what stands between tags is left as it is.
+    matplotlib escapes the text in it, quotation marks excepted; so the text between tags is left as it is.
     """
     text = _saved(figure, "svg", transparent=True).decode("utf-8")
     text = re.sub(r"\n +<", "\n<", text[text.index("<svg") :])
@@ -127,5 +127,5 @@ def _inline(figure: Figure, name: str, used: tuple[Look, ...]) -> str:
         return re.sub(r"#[0-9a-f]{6}\b", lambda m: variables.get(m[0], m[0]), tag)
 
     text = TAG.sub(lambda m: shortened(m[0]), text)
-    widest = WIDTH[1] * figure.get_figwidth() / WIDTH[0]  # letters are of one size on the page, whatever a plot's width
+    widest = WIDTH[1] * figure.get_figwidth() / WIDTH[0]  # letters have one size on the page at any width of a plot
     return text.replace("<svg", f'<svg aria-hidden="true" focusable="false" style="max-width: {widest:.3g}rem"', 1)

@@ -1,4 +1,4 @@
-"""A number with what moves it: the spread over seeds, and an interval over test images."""
+"""A number with its uncertainty: the spread over seeds, and an interval over test images."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -23,8 +23,8 @@ class Estimate:
 
     Attributes:
         std: over seeds (n - 1 in the denominator); 0 for one.
-        samples: the mean on resampled test images; None where it is not known which images were classified correctly.
-        images: which images these are. Estimates of the same images are resampled together, others are not.
+        samples: the mean on resampled test images; None if it is unknown which images were classified correctly.
+        images: the test images. Estimates of the same images are resampled together, others are not.
     """
 
     mean: float
@@ -42,7 +42,7 @@ class Estimate:
         return Estimate(self.mean - other.mean, std, n, self.samples - other.samples, self.images)
 
     def share_of(self, other: "Estimate") -> "Estimate | None":
-        """Of two accuracies: what share of the errors that `other` makes this one does not, percent; None if it makes none.
+        """Of two accuracies: the share of the errors of `other` that this one avoids, percent; None if `other` makes none.
 
         (a - b) / (100 - b); its spread over seeds is that of its linear expansion. Where a resample has no errors it is 0.
         """
@@ -61,14 +61,14 @@ class Estimate:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % over test images; None where it is not known which of them were classified correctly."""
+        """95 % over test images; None if it is unknown which of them were classified correctly."""
         return None if self.samples is None else interval(self.samples)
 
     @property
     def sign(self) -> int | None:
         """1 or -1 where zero is outside of the interval over images and of twice the spread over seeds, else 0.
 
-        Of the two what is known; None where neither is.
+        Uses those of the two that are known; None if neither is.
         """
         if self.n_seeds < 2 and self.samples is None:
             return None
@@ -79,17 +79,17 @@ class Estimate:
 
     @property
     def measure(self) -> Measure:
-        """Without the interval; single values are not known of differences."""
+        """The estimate without its interval; the single values of a difference are unknown (NaN)."""
         return Measure(self.mean, self.std, (math.nan,) * self.n_seeds)
 
     def bounds(self, digits: int = 1) -> str:
-        """`3.8 to 5.0`; a dash where the interval is not known."""
+        """`3.8 to 5.0`; a dash if the interval is unknown."""
         if self.interval is None:
             return "–"
         return " to ".join(f"{value + 0.0:.{digits}f}".replace("-", "−") for value in (round(v, digits) for v in self.interval))
 
-    def told(self, unit: str, sign: bool = True) -> str:
-        """`+4.4 ± 0.1 points [3.8 to 5.0]`, as far as known; no line break parts the numbers from one another."""
+    def in_words(self, unit: str, sign: bool = True) -> str:
+        """`+4.4 ± 0.1 points [3.8 to 5.0]`, as far as known, with no-break spaces."""
         text = unbroken(self.measure)
         return f"{text if sign else text.removeprefix('+')}\N{NO-BREAK SPACE}{unit}{self._bracket()}"
 
@@ -98,10 +98,10 @@ class Estimate:
 
 
 def estimates(probes: Probes, heads: Iterable[str]) -> dict[tuple[str, str], Estimate]:
-    """Accuracy of each encoder with these heads, percent; resampled where probes say which images they classify correctly.
+    """Accuracy of each encoder with these heads, percent; resampled where probes record which images they classify correctly.
 
     Raises:
-        BeyondClsError: what they say does not fit their metrics.
+        BeyondClsError: that record does not fit their metrics.
     """
     wanted = {key: probe for key, probe in probes.items() if key[1] in set(heads)}
     by_images: dict[str, list[tuple[str, str]]] = {}
@@ -125,7 +125,7 @@ def _estimate(probe: Probe, samples: np.ndarray | None, images: str | None) -> E
 
 @lru_cache(maxsize=8)  # several sections ask for the same
 def _resampled(files: tuple[tuple[Path, int], ...]) -> Float[np.ndarray, "R Q"]:
-    """Accuracies in percent, averaged over seeds, on resampled images; by file and its time of change."""
+    """Accuracies in percent, averaged over seeds, on resampled images; by file and modification time."""
     return 100 * resampled_means(np.stack([_correct(file).mean(0) for file, _ in files]))
 
 

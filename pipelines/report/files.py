@@ -13,7 +13,7 @@ from pipelines.report.page import render
 
 
 def write(out: Path, inputs: Inputs, sections: Sequence[Section]) -> None:
-    """index.html, metrics.json, tables/NAME.csv, .tex, .md and figures/NAME.svg, .png; what an earlier run left there goes."""
+    """index.html, metrics.json, tables/NAME.csv, .tex, .md and figures/NAME.svg, .png; files of an earlier run are removed."""
     for folder in ("tables", "figures"):
         shutil.rmtree(out / folder, ignore_errors=True)
         (out / folder).mkdir(parents=True)
@@ -28,27 +28,27 @@ def write(out: Path, inputs: Inputs, sections: Sequence[Section]) -> None:
 
 
 def tables(sections: Sequence[Section]) -> list[Table]:
-    """All of them, in the order of the page."""
-    found = [block for block in _blocks(sections) if isinstance(block, Table)]
-    _unique([table.name for table in found])
-    return found
+    """In the order of the page."""
+    tables = [block for block in _blocks(sections) if isinstance(block, Table)]
+    _unique([table.name for table in tables])
+    return tables
 
 
 def figures(sections: Sequence[Section]) -> list[Figure]:
-    """All of them, in the order of the page."""
-    found = [figure for block in _blocks(sections) if isinstance(block, Figures) for figure in block.figures]
-    _unique([figure.name for figure in found])
-    return found
+    """In the order of the page."""
+    figures = [figure for block in _blocks(sections) if isinstance(block, Figures) for figure in block.figures]
+    _unique([figure.name for figure in figures])
+    return figures
 
 
 def metrics(inputs: Inputs) -> dict[str, dict[str, dict[str, float]]]:
     """Top-1 accuracy, mean and standard deviation over seeds, percent: {encoder: {head: {top1, std}}}."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    by_encoder: dict[str, dict[str, dict[str, float]]] = {}
     for encoder in inputs.encoders:
-        for probe in inputs.of(encoder):
+        for probe in inputs.probes_of(encoder):
             top1 = probe.measures["top1"]
-            found.setdefault(encoder, {})[probe.head] = {"top1": top1.mean, "std": top1.std}
-    return found
+            by_encoder.setdefault(encoder, {})[probe.head] = {"top1": top1.mean, "std": top1.std}
+    return by_encoder
 
 
 def _blocks(sections: Sequence[Section]) -> Iterator[Any]:
@@ -56,7 +56,7 @@ def _blocks(sections: Sequence[Section]) -> Iterator[Any]:
 
 
 def _unique(names: list[str]) -> None:
-    assert len(names) == len(set(names)), f"two of one name would be one file: {sorted(names)}"
+    assert len(names) == len(set(names)), f"two of the same name would be one file: {sorted(names)}"
 
 
 def _text(file: Path, content: str) -> None:

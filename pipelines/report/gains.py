@@ -1,4 +1,4 @@
-"""What AbMILP gains over [cls] and over the average patch: in points, and as share of the errors that those make."""
+"""What AbMILP gains over [cls] and over the average patch: in points, and as a share of their errors."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ class Gain:
 
     Attributes:
         points: of accuracy, or of mAP.
-        share: of the errors that the other head makes, percent: points at different heights do not compare, for what is left
-            to gain differs. None for mAP.
+        share: of the errors that the other head makes, percent: at different accuracies points do not compare, as less or
+            more is left to gain. None for mAP.
     """
 
     points: Estimate
@@ -32,53 +32,54 @@ class Gain:
 
 def gains(probes: Probes) -> dict[tuple[str, str], Gain]:
     """By encoder, trained ones first, and the head that AbMILP is compared with."""
-    found = estimates(probes, ("abmilp", *OVER))
+    accuracy = estimates(probes, ("abmilp", *OVER))
     gains = {}
-    for encoder in trained_first({key: probes[key] for key in found}):
+    for encoder in trained_first({key: probes[key] for key in accuracy}):
         for head in OVER:
-            if (encoder, head) in found and (encoder, "abmilp") in found:
-                one, other = found[encoder, "abmilp"], found[encoder, head]
+            if (encoder, head) in accuracy and (encoder, "abmilp") in accuracy:
+                one, other = accuracy[encoder, "abmilp"], accuracy[encoder, head]
                 accuracies = {probes[encoder, name].measure for name in (head, "abmilp")} == {"top1"}
                 gains[encoder, head] = Gain(one.minus(other), one.share_of(other) if accuracies else None)
     return gains
 
 
 def basis(probes: Probes) -> list[str]:
-    """What the spread and the interval of gains are, in sentences."""
+    """Sentences on what the spread and the interval of gains mean."""
     compared = [probe for (_, head), probe in probes.items() if head in ("abmilp", *OVER)]
-    said = ["± is the standard deviation over seeds"]
+    sentences = ["± is the standard deviation over seeds"]
     if any(probe.recipe.get("order") == "shared" for probe in compared):
-        said[0] += (
+        sentences[0] += (
             "; all seeds of a head see the training images in one order and differ in where the head starts alone, so it "
             "leaves out what the order of images contributes"
         )
     if compared and all(probe.correct is not None and probe.test_images is not None for probe in compared):
-        said.append(
+        sentences.append(
             "Intervals are 95 % over test images (paired bootstrap, 10,000 resamples, the same images for all heads, encoders "
             "and seeds)"
         )
         if len({(probe.test_images, probe.n_test) for probe in compared}) > 1:
-            said.append("Heads that were tested on different images are not paired, and have no interval")
+            sentences.append("Heads that were tested on different images are not paired, and have no interval")
     else:
-        said.append(
+        sentences.append(
             "The interval over test images is missing, as not all probes say which images they classify correctly "
             "(trained/correct.npz and test_images in metrics.json); probe them again to get it"
         )
-    return [f"{sentence}." for sentence in said]
+    return [f"{sentence}." for sentence in sentences]
 
 
 def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Table | None:
-    """A row for each encoder, and for each contrast: what it is called, and the two encoders; None without any gain.
+    """A row for each encoder and each contrast, over [cls] and over the average patch; None without any gain.
 
-    Each of them over [cls], and over the average patch.
+    Args:
+        contrasts: label, and the two encoders whose gains are subtracted.
     """
-    found = gains(probes)
-    if not found:
+    all_gains = gains(probes)
+    if not all_gains:
         return None
     rows, random = [], untrained(probes)
     for head, called in OVER.items():
         group = f"over {called}"
-        of_head = {encoder: gain for (encoder, other), gain in found.items() if other == head}
+        of_head = {encoder: gain for (encoder, other), gain in all_gains.items() if other == head}
         rows += [Row((named(e, e in random), *_cells(gain)), group, muted=e in random) for e, gain in of_head.items()]
         for name, one, other in contrasts:
             if one in of_head and other in of_head:

@@ -25,9 +25,9 @@ class Lead:
     """What AbMILP gains on a masked encoder, on a joint-embedding one, and on an untrained twin.
 
     Attributes:
-        masked: of several the one on which AbMILP gains least points over [cls].
-        joint: of several the one on which it gains most.
-        twin: None where no untrained encoder has these heads. What AbMILP gains there, selection alone explains.
+        masked: of several, the one on which AbMILP gains the fewest points over [cls].
+        joint: of several, the one on which it gains the most.
+        twin: None if no untrained encoder has these heads. Selection alone explains what AbMILP gains on it.
         gains: by encoder and the head that AbMILP is compared with.
         families: of the encoders that are masked or joint-embedding ones.
     """
@@ -50,18 +50,18 @@ class Lead:
 
     @property
     def contrasts(self) -> list[tuple[str, str, str]]:
-        """What each is called, and its two encoders."""
+        """Label and two encoders of each."""
         return [(f"{self.masked} − {other}", self.masked, other) for other in self.others]
 
 
 def lead(probes: Probes, twin: str | None = None) -> Lead | None:
-    """Of the masked encoder that gains least over [cls] and the joint-embedding one that gains most; None without both.
+    """The masked encoder that gains least over [cls], compared with the joint-embedding one that gains most; None without both.
 
     Args:
         twin: the untrained encoder to compare with; the first one by default.
     """
-    found = gains(probes)
-    points = {encoder: gain.points.mean for (encoder, over), gain in found.items() if over == "cls"}
+    all_gains = gains(probes)
+    points = {encoder: gain.points.mean for (encoder, over), gain in all_gains.items() if over == "cls"}
     families = {e: kind for (e, _), p in probes.items() if e in points and (kind := p.pretraining.family) in (MASKED, JOINT)}
     by_family = {kind: [encoder for encoder in points if families.get(encoder) == kind] for kind in (MASKED, JOINT)}
     if not all(by_family.values()):
@@ -69,71 +69,71 @@ def lead(probes: Probes, twin: str | None = None) -> Lead | None:
     randoms = [encoder for encoder in points if encoder in untrained(probes)]
     beside = twin if twin in randoms else next(iter(randoms), None)
     masked, joint = min(by_family[MASKED], key=points.__getitem__), max(by_family[JOINT], key=points.__getitem__)
-    return Lead(masked, joint, beside, found, families)
+    return Lead(masked, joint, beside, all_gains, families)
 
 
-def headline(found: Lead, called: Callable[[str], str] = str, heads: Iterable[str] = OVER) -> str:
-    """What AbMILP removes of the errors of [cls], and of those of the average patch; each in one sentence with the twin's.
+def headline(lead: Lead, called: Callable[[str], str] = str, heads: Iterable[str] = OVER) -> str:
+    """The share of the errors of [cls], and of the average patch, that AbMILP removes; a sentence each, with the twin's share.
 
     Args:
         called: the name by which an encoder is shown.
         heads: that AbMILP is compared with.
     """
-    said = []
+    sentences = []
     for over in heads:
         name = OVER[over]
-        gains = {encoder: gain for encoder in (found.masked, *found.others) if (gain := found.gains.get((encoder, over)))}
-        if found.masked not in gains or found.joint not in gains:
+        gains = {encoder: gain for encoder in (lead.masked, *lead.others) if (gain := lead.gains.get((encoder, over)))}
+        if lead.masked not in gains or lead.joint not in gains:
             continue
-        of = {encoder: _of_one(gain) for encoder, gain in gains.items()}
+        numbers = {encoder: _in_words(gain) for encoder, gain in gains.items()}
         errors = all(gain.share for gain in gains.values())
         sentence = f"Of the errors that {name} makes, AbMILP removes " if errors else f"Over {name} AbMILP gains "
-        sentence += f"{of[found.masked]} on {called(found.masked)} and {of[found.joint]} on {called(found.joint)}"
-        if found.twin in of:
-            sentence += f"; selection alone explains {of[found.twin]}, as on {called(found.twin)}, which was never trained"
-        said.append(f"{sentence}.")
-    return " ".join(said)
+        sentence += f"{numbers[lead.masked]} on {called(lead.masked)} and {numbers[lead.joint]} on {called(lead.joint)}"
+        if lead.twin in numbers:
+            sentence += f"; selection alone explains {numbers[lead.twin]}, as on {called(lead.twin)}, which was never trained"
+        sentences.append(f"{sentence}.")
+    return " ".join(sentences)
 
 
-def verdicts(found: Lead, called: Callable[[str], str] = str) -> dict[str, list[str]]:
-    """What is as the paper says, what is not, and what a random twin gains as well; statements with their numbers.
+def verdicts(lead: Lead, called: Callable[[str], str] = str) -> dict[str, list[str]]:
+    """Statements with their numbers, by verdict: as the paper says or not, and whether a random twin gains as much.
 
     The paper's Table 1: AbMILP is ahead of [cls] on masked encoders, hardly on joint-embedding ones, and so gains more on the
-    former. It has no untrained twin: what AbMILP gains there needs nothing that pretraining has left in the patches.
+    former. It has no untrained twin: what AbMILP gains on it does not come from pretraining.
     """
-    said: dict[str, list[str]] = {verdict: [] for verdict in (AGREES, FAILS, BEYOND, WITHIN, UNKNOWN)}
+    by_verdict: dict[str, list[str]] = {verdict: [] for verdict in (AGREES, FAILS, BEYOND, WITHIN, UNKNOWN)}
 
-    def say(sign: int | None, yes: str, no: str, statement: str) -> None:
-        said[UNKNOWN if sign is None else yes if sign == 1 else no].append(statement)
+    def judge(sign: int | None, yes: str, no: str, statement: str) -> None:
+        by_verdict[UNKNOWN if sign is None else yes if sign == 1 else no].append(statement)
 
-    for (encoder, over), gain in found.gains.items():
-        kind, sign = found.families.get(encoder), gain.points.sign
+    for (encoder, over), gain in lead.gains.items():
+        kind, sign = lead.families.get(encoder), gain.points.sign
         if over == "cls" and kind is not None:
             ahead = f"{'whether ' if sign is None else ''}AbMILP is {'not clearly ' if sign in (0, -1) else ''}ahead of [cls]"
             masked = kind == MASKED
             too = "" if masked or sign != 1 else ", too"
-            say(sign, *((AGREES, FAILS) if masked else (FAILS, AGREES)), f"{ahead} on {called(encoder)}{too}")
-    for other in found.others:
-        yes, no = (AGREES, FAILS) if other == found.joint else (BEYOND, WITHIN)
+            judge(sign, *((AGREES, FAILS) if masked else (FAILS, AGREES)), f"{ahead} on {called(encoder)}{too}")
+    for other in lead.others:
+        yes, no = (AGREES, FAILS) if other == lead.joint else (BEYOND, WITHIN)
         for over, name in OVER.items():
-            more = found.more(other, over)
+            more = lead.more(other, over)
             for sign, numbers in _by_sign(more).items() if more else ():
-                pair = f"on {called(found.masked)} than on {called(other)}"
-                say(sign, yes, no, f"over {name} {WORDS[sign]} {pair}, {listed(numbers)}")
-    return {verdict: statements for verdict, statements in said.items() if statements}
+                pair = f"on {called(lead.masked)} than on {called(other)}"
+                judge(sign, yes, no, f"over {name} {WORDS[sign]} {pair}, {listed(numbers)}")
+    return {verdict: statements for verdict, statements in by_verdict.items() if statements}
 
 
-def _of_one(gain: Gain) -> str:
+def _in_words(gain: Gain) -> str:
     """`11.4 ± 0.3 % [9.8 to 13.0] (+4.4 ± 0.1 points [3.8 to 5.0])`."""
-    points = gain.points.told("points")
-    return points if gain.share is None else f"{gain.share.told('%', sign=False)} ({points})"
+    points = gain.points.in_words("points")
+    return points if gain.share is None else f"{gain.share.in_words('%', sign=False)} ({points})"
 
 
 def _by_sign(more: Gain) -> dict[int | None, list[str]]:
     """Points and share, by their signs: together where they agree."""
-    found: dict[int | None, list[str]] = {}
+    by_sign: dict[int | None, list[str]] = {}
     parts: list[tuple[Estimate | None, str]] = [(more.points, "points"), (more.share, "percentage points of the errors")]
     for estimate, unit in parts:
         if estimate is not None:
-            found.setdefault(estimate.sign, []).append(estimate.told(unit))
-    return found
+            by_sign.setdefault(estimate.sign, []).append(estimate.in_words(unit))
+    return by_sign

@@ -1,4 +1,4 @@
-"""Maps over the test images: attention of [cls] and weights of heads, only where they are certainly of those images."""
+"""Maps over the test images: attention of [cls] and weights of heads, only where they certainly belong to those images."""
 
 import math
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ class Maps:
     """Maps of one encoder, one row per image.
 
     Attributes:
-        kind: what of it: `[cls] attention`, `AbMILP weights`.
-        crops: x0, y0, x1, y1 of what a map lies over, in pixels of its image; beyond the borders where that was padded.
+        kind: `[cls] attention`, `AbMILP weights`.
+        crops: x0, y0, x1, y1 that a map covers, in pixels of its image; beyond the borders where the image was padded.
     """
 
     encoder: str
@@ -32,17 +32,17 @@ class Maps:
 
 
 def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
-    """Those of every encoder in order, its [cls] first, then its heads; and why others are not shown.
+    """The maps of each encoder in order, of [cls], then of its heads; and why others are left out.
 
     Raises:
         BeyondClsError: a file of maps is damaged.
     """
-    found: list[Maps] = []
+    maps: list[Maps] = []
     left_out: list[str] = []
     for encoder in inputs.encoders:
         attention = inputs.attention.get(encoder)
         if attention is None:
-            left_out.append(f"{encoder}: attention was not computed, so it is not known which images its maps are of.")
+            left_out.append(f"{encoder}: attention was not computed, so it is unknown which images its maps show.")
             continue
         if attention.data != images.digest:
             left_out.append(
@@ -52,7 +52,7 @@ def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
             continue
         if attention.crops is None:
             left_out.append(
-                f"{encoder}: it was not written down which part of an image its maps show; run `beyondcls attention` again."
+                f"{encoder}: it was not recorded which part of an image its maps show; run `beyondcls attention` again."
             )
             continue
         crops = _load(attention.crops, "[N, 4]")
@@ -68,15 +68,15 @@ def maps_of(inputs: Inputs, images: "ImageSet") -> tuple[list[Maps], list[str]]:
             if weights is None or reason:
                 left_out.append(f"{encoder}, {kind}: {reason}.")
             elif file == attention.cls_map or np.ptp(weights, axis=1).any():  # not that of a plain average
-                found.append(Maps(encoder, kind, weights, crops))
-    return found, left_out
+                maps.append(Maps(encoder, kind, weights, crops))
+    return maps, left_out
 
 
 def _sources(inputs: Inputs, encoder: str) -> list[tuple[str, Path | None, str]]:
-    """What each map is, its file, and why there is none. Heads that pool without weights have none to miss."""
+    """Kind and file of each map, and why it is missing. Heads that pool without weights have no map."""
     attention = inputs.attention[encoder]
     sources: list[tuple[str, Path | None, str]] = [("[cls] attention", attention.cls_map, "it has no [cls] map")]
-    weighted = [probe for probe in inputs.of(encoder) if probe.weights is not None or probe.head == "abmilp"]
+    weighted = [probe for probe in inputs.probes_of(encoder) if probe.weights is not None or probe.head == "abmilp"]
     if not weighted:
         sources.append(("weights", None, "there is no head with weights"))
     for probe in weighted:
@@ -102,5 +102,5 @@ def _unfit(maps: np.ndarray, n_images: int) -> str:
     if maps.ndim != 2 or len(maps) != n_images:
         return f"the maps are of shape {list(maps.shape)}, expected one row for each of {n_images} images"
     if math.isqrt(maps.shape[1]) ** 2 != maps.shape[1]:
-        return f"its {maps.shape[1]} patches are no square grid, so their places in the image are not known"
+        return f"its {maps.shape[1]} patches are not a square grid, so their places in the image are unknown"
     return ""

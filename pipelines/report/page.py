@@ -15,7 +15,7 @@ from pipelines.report.tables import title
 
 
 def render(sections: Sequence[Section]) -> str:
-    """The page as text. The template escapes all but our style sheet, our script, and plots, whose text matplotlib escapes."""
+    """The page as text. The template escapes all but our style sheet, our script, and plots (matplotlib escapes their text)."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pipelines.report", "."),
         autoescape=True,
@@ -43,7 +43,7 @@ def _hash(script: str) -> str:
 
 
 def _grouped(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    return [(group, list(those)) for group, those in groupby(rows, lambda row: row.group)]
+    return [(group, list(members)) for group, members in groupby(rows, lambda row: row.group)]
 
 
 def _group_starts(gallery: Gallery) -> list[int]:
@@ -53,7 +53,7 @@ def _group_starts(gallery: Gallery) -> list[int]:
 
 
 def _sort_value(cell: Cell, column: Column) -> str:
-    """What a column is sorted by; empty for nothing."""
+    """What a column is sorted by; empty without a value."""
     if cell.value is not None:
         return str(cell.value)
     return cell.text if column.kind == "text" and cell.text != "–" else ""

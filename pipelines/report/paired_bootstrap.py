@@ -1,4 +1,4 @@
-"""A bootstrap over test images, the same resamples for all that is compared: what other images would have changed."""
+"""A bootstrap over test images, the same resamples for everything compared: what other images would have changed."""
 
 import numpy as np
 from jaxtyping import Float
@@ -34,6 +34,6 @@ def resampled_means(
 
 
 def interval(samples: Float[np.ndarray, "R"], level: float = 0.95) -> tuple[float, float]:
-    """Between which the middle `level` of the resamples lie: the percentile interval."""
+    """The percentile interval: the bounds of the middle `level` of the resamples."""
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from extract.datasets import ImageSet
 
 SIDE = 128  # pixels of the longer side
-QUALITY = 85  # of WebP: a quarter of a PNG's bytes, and no difference that one sees
+QUALITY = 85  # of WebP: a quarter of a PNG's bytes, and no visible difference
 DASH = 5  # pixels, of a line and of the gap after it
 BoxOf = tuple[float, float, float, float]  # x0, y0, x1, y1
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A box in pixels of a picture, and how it is drawn: within black, so that it shows on any ground."""
+    """A box in pixels of a picture, and how it is drawn: outlined in black, so that it shows on any background."""
 
     box: BoxOf
     colour: str = "white"
@@ -30,10 +30,10 @@ class Outline:
 
 
 def opened(data: str | None, split: str | None, option: str = "--data") -> "ImageSet | str":
-    """Images that something can be drawn over; or why there are none, a sentence.
+    """Images to draw over; or a sentence on why they are missing.
 
     Args:
-        option: that names them, for the sentence.
+        option: of the command that names the images, for the sentence.
     """
     if data is None:
         return f"No images were named, or those of params.yaml are not here; name those that were extracted with {option}."
@@ -59,7 +59,7 @@ def fitted(box: Sequence[float]) -> tuple[int, int]:
 
 
 def within(boxes: Iterable[Sequence[float]], part: Sequence[float], size: tuple[int, int]) -> list[BoxOf]:
-    """Boxes in pixels of an image, in those of a picture of a part of it: those that reach into the picture."""
+    """Boxes of an image in the pixels of a picture of a part of it; those that reach into the picture."""
     left, top, right, bottom = part
     width, height = size
     across, down = width / (right - left), height / (bottom - top)

@@ -1,4 +1,4 @@
-"""Boxes that maps predict beside the true ones, over the images if they are at hand (Fig. 8)."""
+"""Boxes that maps predict beside the true ones, over the images if they are available (Fig. 8)."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from pipelines.report.collect import Examples, Inputs
 from pipelines.report.content import Block, Gallery, Picture, Text
 from pipelines.report.pictures import BoxOf, Outline, fitted, opened, uri
 
-# Colours that colour-blind people tell apart, too; [cls] is dashed besides.
+# Colours that colour-blind people can distinguish; [cls] is dashed as well.
 TRUE = ("#2f8cff", 2, False)  # colour, width, dashed
 DRAWN = {
     ("attention", "cls"): ("[cls]", ("#ff4020", 2, True)),
@@ -24,8 +24,8 @@ GROUND = 96  # grey of a frame without its image
 OPTION = "--localised"  # of `beyondcls report`
 LEGEND = (
     "As Fig. 8 of the paper. Blue: boxes of the data set. Red, dashed: the box that the mean [cls] attention predicts; green: "
-    "that of AbMILP's weights (first seed). Each is the box around the largest contour at the threshold that is best for all "
-    "images at IoU 0.5 (MaxBoxAcc); below it, its IoU with the true box that it meets best. An object counts as found from 0.5 "
+    "that of AbMILP's weights (first seed). Each encloses the largest contour at the threshold that is best for all "
+    "images at IoU 0.5 (MaxBoxAcc); below it, its IoU with the true box that it meets best. An object is found from IoU 0.5 "
     "on. A picture shows what is compared: the part of the image that the encoder saw."
 )
 
@@ -45,9 +45,9 @@ class Boxes:
     """One LOCALISATION/ENCODER/boxes.json.
 
     Attributes:
-        ids: of images; everything else has an entry for each.
+        ids: of the images; all other fields have an entry for each.
         crops: x0, y0, x1, y1 that the frame shows, in pixels of the original.
-        true: boxes in pixels of the frame; none where it shows nothing of them.
+        true: boxes in pixels of the frame; empty where the frame shows none.
     """
 
     encoder: str
@@ -64,9 +64,9 @@ def read_boxes(file: Path) -> Boxes:
     """Boxes that the stage wrote.
 
     Raises:
-        KeyError: it is not what the stage writes.
-        ValueError: it is not what the stage writes.
-        TypeError: it is not what the stage writes.
+        KeyError: the file is not as the stage writes it.
+        ValueError: the file is not as the stage writes it.
+        TypeError: the file is not as the stage writes it.
     """
     content = json.loads(file.read_text(encoding="utf-8"))
     ids = tuple(map(str, content["ids"]))
@@ -96,9 +96,9 @@ def _boxes(content: Sequence[Sequence[float]]) -> tuple[BoxOf, ...]:
 
 
 def examples_of_boxes(inputs: Inputs, measured: Sequence[Boxes]) -> list[Block]:
-    """A row for each chosen image, a column for each encoder; what the outlines are, and why images are missing.
+    """A row for each chosen image, a column for each encoder; a legend, and why images are missing.
 
-    Of encoders that were localised on other images than the first, nothing is drawn.
+    Encoders that were localised on other images than the first are left out.
     """
     drawn = [boxes for boxes in measured if boxes.maps]
     if not drawn:
@@ -117,10 +117,12 @@ def examples_of_boxes(inputs: Inputs, measured: Sequence[Boxes]) -> list[Block]:
 
 
 def _pictures(inputs: Inputs, boxes: Boxes, rows: Sequence[int]) -> tuple[dict[int, Image.Image], str]:
-    """The images of some rows, or none, and why."""
+    """Images by row; or none, and the reason."""
     folders = inputs.folders
-    own = folders.localised is not None
-    images = opened(*((folders.localised, folders.localised_split) if own else (folders.images, folders.split)), OPTION)
+    localised_apart = folders.localised is not None
+    images = opened(
+        *((folders.localised, folders.localised_split) if localised_apart else (folders.images, folders.split)), OPTION
+    )
     if isinstance(images, str):
         return {}, images
     if images.digest != boxes.data:

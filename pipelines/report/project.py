@@ -14,7 +14,7 @@ COMPOSED = "composed/images.csv"  # what `dvc repro` localises
 def project(folder: Path, dataset: str | None = None) -> Folders:
     """The layout of `dvc repro`: probes/DATASET/ENCODER/HEAD and attention/DATASET/ENCODER of one data set, others beside it.
 
-    Without data sets in between, as commands by hand may have left it, probes/ENCODER/HEAD and attention/ENCODER.
+    Without data sets in between, as commands run by hand may leave it, probes/ENCODER/HEAD and attention/ENCODER.
 
     Args:
         folder: of the project.
@@ -22,7 +22,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
             or the only one.
 
     Raises:
-        BeyondClsError: nothing was probed, not that data set, or several and it is not known which is meant.
+        BeyondClsError: nothing was probed, that data set was not, or several were and none is chosen.
     """
     probes, attention = folder / "probes", folder / "attention"
     params = read_params(folder / PARAMS) if (folder / PARAMS).is_file() else {}
@@ -43,13 +43,13 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
 
 
 def _others(folder: Path, params: dict[str, Any], name: str) -> tuple[Path, ...]:
-    """What other runs have left, where params.yaml names it and it is there."""
+    """The folder that params.yaml names for the results of other runs, if it exists."""
     named = params.get(name)
     return (folder / str(named),) if named and (folder / str(named)).is_dir() else ()
 
 
 def _main(probes: Path, probed: list[str], params: dict[str, Any], dataset: str | None) -> str | None:
-    """The data set that most of the report is about; None where probes lie there without data sets in between."""
+    """The data set that most of the report is about; None where probes are not grouped by data set."""
     if dataset is not None and dataset not in probed:
         raise BeyondClsError(
             f"there are no probes of the data set {dataset!r} under {str(probes)!r}, expected one of: "
@@ -75,7 +75,7 @@ def _main(probes: Path, probed: list[str], params: dict[str, Any], dataset: str 
 
 
 def _images(folder: Path, params: dict[str, Any], main: str) -> str | None:
-    """Those of `main`, if it is a data set of params.yaml whose images are here, or at an address."""
+    """The images of `main`, if it is a data set of params.yaml whose images exist locally or are at an address."""
     data = str(params.get("data") or "")
     if not data or main not in _listed(params):
         return None
@@ -89,7 +89,7 @@ def _listed(params: dict[str, Any]) -> list[str]:
     """Names of the data sets.
 
     Raises:
-        BeyondClsError: `datasets` is no list.
+        BeyondClsError: `datasets` is not a list.
     """
     listed = params.get("datasets") or []
     if not isinstance(listed, list):

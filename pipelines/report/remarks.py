@@ -1,4 +1,4 @@
-"""What the numbers of probes are to be read with: what was noted when they were trained, and what their ± is over."""
+"""How to read the numbers of probes: what was noted when they were trained, and what their ± leaves out."""
 
 from collections.abc import Iterable
 
@@ -13,26 +13,26 @@ def one_order(probes: Iterable[Probe]) -> str:
     shared = [probe for probe in several if probe.recipe.get("order") == "shared"]
     if not shared:
         return ""
-    of_some = "" if len(shared) == len(several) else f" of {_of(shared, several)}"
+    of_which = "" if len(shared) == len(several) else f" of {_heads_and_encoders(shared, several)}"
     return (
-        f"All seeds{of_some} saw the images in one order and differ only in where heads start: the ± leaves out what "
+        f"All seeds{of_which} saw the images in one order and differ only in where heads start: the ± leaves out what "
         "the order contributes; `--order own` gives each seed its own."
     )
 
 
 def remarks(probes: Iterable[Probe]) -> list[Text]:
-    """The notes of all probes, each once, with the heads and encoders that it is about."""
+    """The notes of all probes, each once, with the heads and encoders that it concerns."""
     probes = list(probes)
     by_note: dict[str, list[Probe]] = {}
     for probe in probes:
         for note in dict.fromkeys(probe.notes):
             by_note.setdefault(note, []).append(probe)
-    items = tuple(f"{_of(about, probes)}: {note}" for note, about in by_note.items())
+    items = tuple(f"{_heads_and_encoders(about, probes)}: {note}" for note, about in by_note.items())
     return [Text("Noted when these heads were trained:", items, "notice")] if items else []
 
 
-def _of(about: list[Probe], everything: list[Probe]) -> str:
-    """`all heads`, or `[cls] and AbMILP on mae; AbMILP on random`: heads that have the same encoders together."""
+def _heads_and_encoders(about: list[Probe], everything: list[Probe]) -> str:
+    """`all heads`, or `[cls] and AbMILP on mae; AbMILP on random`: heads with the same encoders are grouped."""
     if len(about) == len(everything):
         return "all heads"
     heads: dict[str, list[str]] = {}

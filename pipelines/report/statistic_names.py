@@ -1,17 +1,17 @@
-"""Attention statistics on the page: their order, and what the stage that averaged them has written down of each."""
+"""Attention statistics on the page: their order, and the titles and units that the stage recorded."""
 
 from collections.abc import Iterable
 
 from pipelines.report.collect import Attention
 
-# Those of the paper stand first, by the numbers of their figures.
+# Those of the paper come first, with the numbers of their figures.
 FIGURES = {"cls_self": 3, "cls_patch_entropy": 4, "patch_self": 5, "patch_patch_entropy": 6}
 
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Each statistic once: the paper's, then others as they come."""
-    found = dict.fromkeys(names)
-    return [*(name for name in FIGURES if name in found), *(name for name in found if name not in FIGURES)]
+    each_once = dict.fromkeys(names)
+    return [*(name for name in FIGURES if name in each_once), *(name for name in each_once if name not in FIGURES)]
 
 
 def titles(attention: Iterable[Attention]) -> dict[str, str]:

@@ -23,7 +23,8 @@ UNITS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 def by_encoder(study: Study) -> dict[str, list[Probe]]:
     """Probes of each encoder: trained encoders, then random ones; heads from the cheapest on."""
     return {
-        encoder: sorted((p for (of, _), p in study.items() if of == encoder), key=_price) for encoder in trained_first(study)
+        encoder: sorted((p for (name, _), p in study.items() if name == encoder), key=_price)
+        for encoder in trained_first(study)
     }
 
 
@@ -31,7 +32,7 @@ def study_table(name: str, heading: str, study: Study, before: Columns = (), aft
     """A row for each head, from the cheapest on; the highest mean of an encoder is marked, ties as shown too.
 
     Args:
-        before, after: columns that stand before and after the accuracy, and what is in them.
+        before, after: columns before and after the accuracy, and their cells.
     """
     fixed: Columns = (
         (Column("parameters", "Parameters", apart=True), lambda p: count(p.cost.get("parameters"))),
@@ -80,12 +81,12 @@ def count(value: int | None) -> Cell:
 
 def trained_alike(probes: Iterable[Probe]) -> str:
     """How the heads of a study were trained, and whether all were trained in that way."""
-    found = {repr((sorted(probe.recipe.items(), key=str), probe.seeds)): probe for probe in probes}
-    if len(found) > 1:
+    ways = {repr((sorted(probe.recipe.items(), key=str), probe.seeds)): probe for probe in probes}
+    if len(ways) > 1:
         return (
             "These heads were not all trained alike: epochs, batch size, learning rate or seeds differ, so rows do not compare."
         )
-    probe = next(iter(found.values()), None)
+    probe = next(iter(ways.values()), None)
     if probe is None or not {"epochs", "optimiser", "batch_size", "base_lr"} <= set(probe.recipe):
         return ""
     recipe, n_seeds = probe.recipe, len(probe.seeds)

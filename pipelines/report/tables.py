@@ -8,7 +8,9 @@ from pipelines.report.content import Cell
 
 TITLES = {"cls": "[cls]", "average": "average", "abmilp": "AbMILP"}
 NOTHING = Cell("–")
-EFFECTIVE = "Effective patches: exp of the entropy; so many patches, weighted alike, have it, and all T in a plain average."
+EFFECTIVE = (
+    "Effective patches: exp of the entropy; so many equally weighted patches have that entropy; a plain average has all T."
+)
 
 
 def title(head: str) -> str:
@@ -17,7 +19,7 @@ def title(head: str) -> str:
 
 
 def plus_minus(measure: Measure | None, digits: int = 1) -> str:
-    """`43.1 ± 2.5`; without the spread if there was one seed, a dash if there is nothing."""
+    """`43.1 ± 2.5`; without the spread if there was one seed, a dash without a measure."""
     if measure is None:
         return "–"
     if len(measure.values) < 2:
@@ -26,7 +28,7 @@ def plus_minus(measure: Measure | None, digits: int = 1) -> str:
 
 
 def _deviation(std: float, digits: int = 1) -> str:
-    """With one digit more where it would be written as none."""
+    """With one more digit where it would round to zero."""
     return f"{std:.{digits + (std > 0 and round(std, digits) == 0)}f}"
 
 
@@ -45,7 +47,7 @@ def points(difference: Measure | None) -> str:
 
 
 def unbroken(value: Measure) -> str:
-    """`+2.1 ± 2.5` that no line break parts."""
+    """`+2.1 ± 2.5`, with no-break spaces."""
     return points(value).replace(" ", "\N{NO-BREAK SPACE}")
 
 
@@ -105,9 +107,9 @@ def effective(entropy: float | None) -> Cell:
 
 def file_names(prefix: str, names: list[str]) -> dict[str, str]:
     """`PREFIX-NAME` for each name, in lower-case words joined by "-"; numbered where two would be the same."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for name in names:
         plain = f"{prefix}-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}".rstrip("-")
-        same = sum(other == plain or other.startswith(f"{plain}--") for other in found.values())
-        found[name] = f"{plain}--{same + 1}" if same else plain
-    return found
+        same = sum(other == plain or other.startswith(f"{plain}--") for other in by_name.values())
+        by_name[name] = f"{plain}--{same + 1}" if same else plain
+    return by_name

@@ -31,10 +31,10 @@ def test_members_train_on_features_in_memory() -> None:
     features.cls = features.cls.float()  # AbMILP alone takes what is stored
     assert sorted(torch.cat([batch["row"] for batch in features.epoch(3)]).tolist()) == list(range(70))
     members = [Member(name, 0.1, 0.0, seed) for name in ("cls", "abmilp") for seed in (0, 1)]
-    of = families(members, torch.device("cpu"))
-    train(of, features, None, Recipe(epochs=2, batch_size=BATCH, warmup_epochs=0))
-    assert [len(family.curves) for family in of] == [2, 2]
-    assert all(curve[0]["loss"] == pytest.approx(math.log(CLASSES), rel=0.1) for family in of for curve in family.curves)
+    built = families(members, torch.device("cpu"))
+    train(built, features, None, Recipe(epochs=2, batch_size=BATCH, warmup_epochs=0))
+    assert [len(family.curves) for family in built] == [2, 2]
+    assert all(curve[0]["loss"] == pytest.approx(math.log(CLASSES), rel=0.1) for family in built for curve in family.curves)
 
 
 def test_a_small_table_1() -> None:

@@ -96,7 +96,10 @@ class TestEveryAggregator:
             return
         stored = {kind: values.half() for kind, values in features.items()}
         parameters = {n: p.detach()[None] for n, p in aggregator.named_parameters()}
-        pooled = [aggregator.pool_many(parameters, of) for of in (stored, {k: v.double() for k, v in stored.items()})]
+        pooled = [
+            aggregator.pool_many(parameters, dtype_features)
+            for dtype_features in (stored, {k: v.double() for k, v in stored.items()})
+        ]
         assert torch.equal(pooled[0].vector, pooled[1].vector)
         assert pooled[0].vector.dtype == torch.float64
         assert torch.equal(pooled[0].weights, pooled[1].weights)
@@ -140,7 +143,7 @@ class TestEveryAggregator:
     def test_lars_takes_its_biases_and_scales_alone_for_those(self, variant, features):
         """What has fewer than two axes is not scaled; a learned token that was held so would leap at LARS's rates.
 
-        A single number, such as an exponent, is nobody's token.
+        A single number, such as an exponent, belongs to no token.
         """
         norms = tuple(n for n, layer in variant.make().named_modules() if isinstance(layer, torch.nn.LayerNorm))
         for name, parameter in variant.make().named_parameters():
@@ -168,7 +171,7 @@ class TestEveryAggregator:
 
 
 def stacked(members: list[Aggregator]) -> dict[str, torch.Tensor]:
-    """Parameters of all members, as leaves of their own."""
+    """Parameters of all members, as separate leaves."""
     names = [name for name, _ in members[0].named_parameters()]
     return {n: torch.stack([m.get_parameter(n).detach() for m in members]).requires_grad_() for n in names}
 

@@ -1,4 +1,4 @@
-"""What holds for every codec: what comes back lies within the bound, and what cannot be stored is refused."""
+"""What holds for every codec: what comes back is within the bound, and what cannot be stored is refused."""
 
 import math
 from pathlib import Path
@@ -76,8 +76,8 @@ def test_the_bound_is_no_larger_than_it_need_be(codec: Codec) -> None:
 @EACH
 def test_zeros_are_exact(codec: Codec) -> None:
     assert (codec.decode(codec.encode(torch.zeros(2, 3, 8))) == 0).all()
-    some = torch.tensor([[0.0, 1.0, -0.5, 0.0]])
-    assert (codec.decode(codec.encode(some))[some == 0] == 0).all()
+    values = torch.tensor([[0.0, 1.0, -0.5, 0.0]])
+    assert (codec.decode(codec.encode(values))[values == 0] == 0).all()
 
 
 @EACH

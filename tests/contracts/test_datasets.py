@@ -13,7 +13,7 @@ every = pytest.mark.parametrize("form", DATASETS)
 every_split = pytest.mark.parametrize(("form", "split"), SPLITS, ids=str)
 
 
-def told(images: ImageSet) -> dict[str, tuple[str, ...]]:
+def labels_by_id(images: ImageSet) -> dict[str, tuple[str, ...]]:
     """Names of the classes of each image."""
     assert images.classes is not None
     return {sample.id: tuple(images.classes[label] for label in sample.labels or ()) for sample in images.samples}
@@ -25,7 +25,7 @@ def lists(form: str, folder: Path) -> list[Path]:
 
 
 def tried(source: str, form: str, split: str | None) -> tuple[ImageSet | None, str]:
-    """The images, or the message in their stead."""
+    """The images, or the error's message."""
     try:
         return open_images(source, form, split=split), ""
     except DataError as error:
@@ -38,8 +38,8 @@ class TestEverySplit:
         source, expected = write_example(tmp_path, form), DATASETS[form].example.images[split or ""]
         assert form_of(source, split) == form, "it is recognised"
         images = open_images(source, split=split)
-        assert told(images) == expected
-        assert list(told(images)) == list(expected), "in this order"
+        assert labels_by_id(images) == expected
+        assert list(labels_by_id(images)) == list(expected), "in this order"
         assert images.classes == list(DATASETS[form].example.classes)
         assert images.all_problems() == []
         assert images.multilabel == any(len(classes) != 1 for classes in expected.values())
@@ -63,19 +63,19 @@ class TestEverySplit:
             return  # a part of a file, or nothing but the file itself tells of it
         sample.file.unlink()
         after = open_images(source, split=split)
-        assert told(after) == told(before)
+        assert labels_by_id(after) == labels_by_id(before)
         assert after.all_problems() == [f"{sample}: is in the list, but not there"]
         assert after.digest != digest
 
     def test_a_list_that_is_missing_loses_no_image(self, form: str, split: str | None, tmp_path: Path) -> None:
         source = write_example(tmp_path, form)
-        ids = told(open_images(source, split=split)).keys()
+        ids = labels_by_id(open_images(source, split=split)).keys()
         for file in lists(form, tmp_path):
             content = file.read_bytes()
             file.unlink()
-            images, said = tried(source, form, split)
+            images, message = tried(source, form, split)
             if images is None:
-                assert str(tmp_path) in said
+                assert str(tmp_path) in message
             elif DATASETS[form].example.listed:
                 assert {sample.id for sample in images.samples} == ids, file
             file.write_bytes(content)
@@ -86,8 +86,8 @@ class TestEverySplit:
             content = file.read_bytes()
             for damaged in (b"", b"\xff\xfe\0" + content, content[: len(content) // 2], b"[" * 100_000):
                 file.write_bytes(damaged)
-                images, said = tried(source, form, split)
-                assert str(tmp_path) in said or (images is not None and (images.all_problems() or images.digest)), file
+                images, message = tried(source, form, split)
+                assert str(tmp_path) in message or (images is not None and (images.all_problems() or images.digest)), file
             file.write_bytes(content)
 
 
@@ -115,13 +115,13 @@ class TestEveryForm:
         """A published data set has its own; of others the user may give them."""
         source, entry = write_example(tmp_path / "d", form), DATASETS[form]
         split = next(iter(entry.example.images))
-        own = open_images(source, form, split=split or None).classes or []
-        names = write_text(tmp_path / "names.txt", *own, "one more")
+        names_in_set = open_images(source, form, split=split or None).classes or []
+        names = write_text(tmp_path / "names.txt", *names_in_set, "one more")
         if isinstance(entry, Published):
             with pytest.raises(DataError, match=rf"{form} names its classes itself; leave out --classes '.*names\.txt'"):
                 open_images(source, form, names, split)
         else:
-            assert open_images(source, form, names).classes == [*own, "one more"]
+            assert open_images(source, form, names).classes == [*names_in_set, "one more"]
 
     @pytest.mark.parametrize("place", ["{}/nowhere", "memory://nowhere"])
     def test_nothing_is_there(self, form: str, place: str, tmp_path: Path) -> None:

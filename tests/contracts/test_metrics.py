@@ -34,9 +34,9 @@ class TestOneLabel:
         logits, labels = drawn()
         hits = PER_IMAGE[name](logits, labels)
         assert (hits.shape, hits.dtype) == ((2, 3, 20), torch.bool)
-        for members, of in zip(logits.flatten(0, 1), hits.flatten(0, 1), strict=True):
-            assert torch.equal(of, PER_IMAGE[name](members, labels))
-            assert METRICS[name](members, labels) == pytest.approx(100 * of.double().mean().item())
+        for members, member_hits in zip(logits.flatten(0, 1), hits.flatten(0, 1), strict=True):
+            assert torch.equal(member_hits, PER_IMAGE[name](members, labels))
+            assert METRICS[name](members, labels) == pytest.approx(100 * member_hits.double().mean().item())
 
     def test_each_image_is_judged_alone(self, name):
         logits, labels = drawn()

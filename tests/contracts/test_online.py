@@ -25,7 +25,7 @@ from tests.extract.tiny import sharpen
 
 N, BLOCKS = 20, (3, 5)
 ARGUMENTS = {"img_size": 32, "patch_size": 8, "embed_dim": D, "depth": 6, "num_heads": 4}
-# float32 arithmetic in another order, as a share of the largest value: the encoder attends in one call where nobody watches.
+# float32 arithmetic in another order, as a share of the largest value: unwatched, the encoder attends in one call.
 ARITHMETIC = 2e-6
 SPECS = {shown(v): HeadSpec(v.name, v.options) for v in VARIANTS}
 for at, variant in enumerate(VARIANTS):  # the other options of a head, in turn
@@ -108,8 +108,8 @@ def allowed(model: Online, live: dict[str, Tensor], stored: dict[str, Tensor], b
     """[B, K]: Σ |∂ logit / ∂ feature| · bound, the largest of three points of the line from `live` to `stored`."""
     points = {kind: torch.cat([v, (v + stored[kind]) / 2, stored[kind].float()]) for kind, v in live.items()}
     sums = [
-        sum((of[kind].unflatten(0, (3, -1)) * bound).flatten(2).sum(2) for kind, bound in bounds.items())
-        for of in slopes(model, points)
+        sum((slope[kind].unflatten(0, (3, -1)) * bound).flatten(2).sum(2) for kind, bound in bounds.items())
+        for slope in slopes(model, points)
     ]
     return torch.stack(sums, -1).amax(0)
 
@@ -138,7 +138,7 @@ class Choices:
 
         setattr(self.aggregator, name, watched)
 
-    def of(self, model: Online, features: dict[str, Tensor]) -> Tensor:
+    def taken(self, model: Online, features: dict[str, Tensor]) -> Tensor:
         self.seen.clear()
         with torch.no_grad():
             model.head(features)
@@ -152,7 +152,7 @@ def test_logits_are_those_of_the_store(name, world):
     1. Element by element |x - y| is within the bound b that the codec declares (plus `ARITHMETIC`): nothing else is lost, and
        kinds, blocks, views and order are those of the store.
     2. |f(x) - f(y)| <= Σ |∂f / ∂x| · b, the slopes being the largest of three points of the line from x to y, its ends and its
-       middle. With the largest of all its points it would be the mean value theorem; a tenth is added for what lies between.
+       middle. With the largest of all its points it would be the mean value theorem; a tenth is added for the points between.
        Heads that choose tokens (top_k, foreground) or an attention head jump where the choice changes: images for which it is
        not the same on x and y are left out; in float32 there must be none, in float16, bfloat16 and int8 few.
     3. In float32, where b = 0, logits and maps differ by no more than 1e-4 of the largest.
@@ -170,7 +170,7 @@ def test_logits_are_those_of_the_store(name, world):
             assert beyond <= 0, f"{dtype}: {kind} is {beyond:.3g} beyond the declared bound"
         with torch.no_grad():
             expected, weights = model.head(stored)
-        same = (choices.of(model, live) == choices.of(model, stored)).all(1)
+        same = (choices.taken(model, live) == choices.taken(model, stored)).all(1)
         if dtype in ("float32", "float16", "bfloat16", "int8"):
             assert same.sum() >= (1 if dtype == "float32" else 0.8) * N
         difference = (logits - expected).abs()[same].double()

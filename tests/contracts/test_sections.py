@@ -37,8 +37,8 @@ class Written:
         }
         self.section = cache(self._section)
 
-    def _section(self, name: str, of: str) -> Section | None:
-        return built(name, self.inputs[of], draws=of == "all")
+    def _section(self, name: str, inputs_name: str) -> Section | None:
+        return built(name, self.inputs[inputs_name], draws=inputs_name == "all")
 
 
 def built(name: str, inputs: Inputs, draws: bool = False) -> Section | None:
@@ -102,7 +102,7 @@ def check_tables(section: Section) -> None:
 
 
 def check_sources(section: Section) -> None:
-    """Numbers of the paper are told from ours."""
+    """Numbers of the paper are marked as such."""
     for table in tables(section):
         assert table.name.startswith("published-") == ("arXiv:" in table.published)
 
@@ -159,7 +159,7 @@ class TestEverySection:
                 check(section)
 
     def test_what_it_says_is_of_the_inputs(self, name: str, written: Written) -> None:
-        sections = [written.section(name, of) for of in ("all", "other")]
+        sections = [written.section(name, inputs_name) for inputs_name in ("all", "other")]
         one, other = (list(texts(section)) for section in sections if section is not None)
         assert one != other
 
@@ -174,20 +174,20 @@ class TestEverySection:
 
 
 def test_the_page_has_each_section_once_in_this_order(written: Written) -> None:
-    found = [section for name in BY_NAME if (section := written.section(name, "all")) is not None]
+    built_sections = [section for name in BY_NAME if (section := written.section(name, "all")) is not None]
     assert len(BY_NAME) == len(SECTIONS)
-    assert len({section.anchor for section in found}) == len(SECTIONS)
+    assert len({section.anchor for section in built_sections}) == len(SECTIONS)
     for parts in (tables, figures):
-        names = [part.name for section in found for part in parts(section)]
+        names = [part.name for section in built_sections for part in parts(section)]
         assert len(set(names)) == len(names), "files go by these names"
     of_little = [written.section(name, "little") for name in BY_NAME]
     assert [section.anchor for section in sections(written.inputs["little"])] == [s.anchor for s in of_little if s is not None]
-    page = check_page(render(found))
+    page = check_page(render(built_sections))
     ids = [attributes["id"] for tag, attributes in page.tags if tag == "section"]
     links = [a["href"] for tag, a in page.tags if tag == "a" and str(a["href"]).startswith("#")]
-    assert ids == [section.anchor for section in found]
+    assert ids == [section.anchor for section in built_sections]
     assert links == [f"#{anchor}" for anchor in ids]
     assert all(attributes.get("alt") for tag, attributes in page.tags if tag == "img")
     plots = [attributes for _, attributes in page.tags if attributes.get("role") == "img"]
-    assert len(plots) == sum(bool(figure.svg) for section in found for figure in figures(section))
+    assert len(plots) == sum(bool(figure.svg) for section in built_sections for figure in figures(section))
     assert all(attributes.get("aria-label") for attributes in plots)

@@ -62,15 +62,15 @@ class TestEveryCommand:
 
 def programs(stage: str) -> list[tuple[Callable[..., None], list[str]]]:
     """What a stage runs, one after the other, and what it gives each."""
-    found = []
+    mains = []
     for words in (shlex.split(part) for part in STAGES[stage]["cmd"].split("&&")):
         if words[0] == "beyondcls":
-            found.append((MAINS[words[1]], words[2:]))
+            mains.append((MAINS[words[1]], words[2:]))
         else:
             assert words[:2] == ["python", "-m"]
             package = (ROOT / words[2].replace(".", "/")).is_dir()
-            found.append((importlib.import_module(words[2] + ".__main__" * package).main, words[3:]))
-    return found
+            mains.append((importlib.import_module(words[2] + ".__main__" * package).main, words[3:]))
+    return mains
 
 
 @cache

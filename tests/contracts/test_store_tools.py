@@ -23,9 +23,9 @@ def beyondcls(monkeypatch, capsys):
 class TestEveryTool:
     def test_explains_itself_in_a_line(self, name):
         """All that its help says is asked of every command: tests/contracts/test_stages.py."""
-        said = (inspect.getdoc(TOOLS[name].callback) or "").splitlines()
-        assert said, "its docstring is its help"
-        assert said[0].endswith((".", ";")), "its first line is what the list of tools shows"
+        lines = (inspect.getdoc(TOOLS[name].callback) or "").splitlines()
+        assert lines, "its docstring is its help"
+        assert lines[0].endswith((".", ";")), "its first line is what the list of tools shows"
 
     def test_says_what_is_missing(self, name, beyondcls, tmp_path, monkeypatch):
         """Where there is nothing: one message that names what was asked for, no traceback, and nothing is made."""

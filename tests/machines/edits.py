@@ -3,9 +3,9 @@
     python -m tests.machines.edits    # prints the table of docs/pipeline.md
 
 Everything is run by DVC: each edit is made in a clone with all stages of dvc.yaml, and `dvc repro` says what it runs. Only
-what a stage computes is stood in for, by a digest of what it is given (stand_in.py), so that an edit takes seconds; that the
-real commands behave so is held by test_two_machines.py and tests/pipelines/test_dvc.py. Digests of the code are the real ones.
-What another machine fetches is observed over a remote for those edits that are marked so, one of each kind; for the others it
+what a stage computes is replaced by a digest of its input (stand_in.py), so that an edit takes seconds. That the
+real commands behave so is tested by test_two_machines.py and tests/pipelines/test_dvc.py. Digests of code are real.
+What another machine fetches is observed over a remote for the edits marked `elsewhere`, one of each kind; for the others it
 is what the probe depends on.
 """
 
@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.remotes import Folder
-from tests.machines import pipeline
-from tests.machines import project as of
+from tests.machines import pipeline, project
 from tests.machines.machine import DATA, Machine
 from tests.machines.objects import Locked, kind_of
 
@@ -50,13 +49,13 @@ class Edit:
     """One kind of edit.
 
     Attributes:
-        name: as the table calls it.
+        name: in the table.
         change: makes it in a clone.
         probe: the stage that another machine then wants.
         extracts: it runs extraction, so that the other machine has to wait for the one that has the images.
         elsewhere: whether the other machine is observed.
-        unused: it concerns what no stage depends on. Such edits are made all at once: what runs nothing together runs
-            nothing alone.
+        unused: it concerns files that no stage depends on. Such edits are made all at once: if together they run
+            nothing, neither does any of them alone.
     """
 
     name: str
@@ -68,7 +67,7 @@ class Edit:
 
 
 def of_params(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
-    return lambda repo: of.edit(repo, change)
+    return lambda repo: project.edit(repo, change)
 
 
 def of_head(group: str, name: str) -> Callable[[Path], object]:
@@ -76,12 +75,12 @@ def of_head(group: str, name: str) -> Callable[[Path], object]:
 
 
 def more_images(repo: Path) -> None:
-    (repo / DATA / of.DATASET / "train/001.tar").write_text("more photographs\n")
+    (repo / DATA / project.DATASET / "train/001.tar").write_text("more photographs\n")
 
 
 def another_data_set(repo: Path) -> None:
-    shutil.copytree(repo / DATA / of.DATASET, repo / DATA / "another")
-    of.edit(repo, lambda p: p["datasets"].append("another"))
+    shutil.copytree(repo / DATA / project.DATASET, repo / DATA / "another")
+    project.edit(repo, lambda p: p["datasets"].append("another"))
 
 
 def appended(file: str, text: str = "ANOTHER = 1") -> Callable[[Path], object]:
@@ -97,8 +96,8 @@ def appended(file: str, text: str = "ANOTHER = 1") -> Callable[[Path], object]:
 def another_torch(repo: Path) -> None:
     """Pretend that another version is installed on the machine of this clone."""
     (site,) = (repo.parent / "venv/lib").glob("python*/site-packages")
-    for there in site.glob("torch-*.dist-info"):
-        there.unlink()  # a link
+    for link in site.glob("torch-*.dist-info"):
+        link.unlink()  # a link
     (site / "torch-99.0.dist-info").mkdir()
     (site / "torch-99.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 99.0\n")
 
@@ -143,19 +142,19 @@ NEW_STATISTIC = new_entry(
     "from extract.attention.another import another",
 )
 
-ABMILP = of.probe_stage("abmilp")
+ABMILP = project.probe_stage("abmilp")
 EDITS = (
     Edit("nothing", lambda repo: None, ABMILP),
-    Edit("a parameter of a head that reads [cls]", of_head("cls_heads", "cls"), of.probe_stage("cls")),
-    Edit("a parameter of a head that reads patch tokens", of_head("heads", "average"), of.probe_stage("average")),
+    Edit("a parameter of a head that reads [cls]", of_head("cls_heads", "cls"), project.probe_stage("cls")),
+    Edit("a parameter of a head that reads patch tokens", of_head("heads", "average"), project.probe_stage("average")),
     Edit("a parameter of `abmilp`", of_head("heads", "abmilp"), ABMILP),
-    Edit("a new head under `heads`", of_params(lambda p: p["heads"].update(new={})), of.probe_stage("new")),
-    Edit("the file of a head of your own", appended("heads/mine.py"), of.probe_stage("mine"), elsewhere=True),
+    Edit("a new head under `heads`", of_params(lambda p: p["heads"].update(new={})), project.probe_stage("new")),
+    Edit("the file of a head of your own", appended("heads/mine.py"), project.probe_stage("mine"), elsewhere=True),
     Edit("a head of a study", of_params(lambda p: p["studies"]["selection"]["heads"].update(pca={})), ABMILP),
     Edit("`probe`: epochs, seeds, …", of_params(lambda p: p["probe"].update(epochs=3)), ABMILP),
     Edit(
         "the weights of an encoder",
-        of_params(lambda p: p["encoders"][of.MAE].update(weights="0")),
+        of_params(lambda p: p["encoders"][project.MAE].update(weights="0")),
         ABMILP,
         extracts=True,
         elsewhere=True,
@@ -163,12 +162,12 @@ EDITS = (
     Edit(
         "a new encoder under `encoders`",
         of_params(lambda p: p["encoders"].update(new={})),
-        of.probe_stage("abmilp", "new"),
+        project.probe_stage("abmilp", "new"),
         extracts=True,
     ),
     Edit("`extract`: views, blocks, dtype, …", of_params(lambda p: p["extract"].update(views=2)), ABMILP, extracts=True),
     Edit("images added to a data set, or changed", more_images, ABMILP, extracts=True),
-    Edit("a new data set under `datasets`", another_data_set, ABMILP.replace(of.DATASET, "another"), extracts=True),
+    Edit("a new data set under `datasets`", another_data_set, ABMILP.replace(project.DATASET, "another"), extracts=True),
     Edit("the code: comments, docstrings, formatting", comments, ABMILP, elsewhere=True),
     Edit("a new file of encoders in `extract/encoders`", NEW_ENCODERS, ABMILP, unused=True),
     Edit("the file of an encoder that is used", appended("extract/encoders/dino.py"), ABMILP, extracts=True),
@@ -186,8 +185,8 @@ class Observed:
     """What an edit leads to.
 
     Attributes:
-        ran: stages that `dvc repro` ran where the images are, but for those that digest the code.
-        known: stages that there are then, but for those.
+        ran: stages that `dvc repro` ran where the images are, except those that digest the code.
+        known: all stages after the edit, except those.
         fetched: kinds of arrays that another machine fetches to train the head.
     """
 
@@ -201,8 +200,8 @@ class Bench:
 
     def __init__(self, folder: Path):
         self.folder, self.n = folder, 0
-        self.origin = of.origin(folder, pipeline.without_computing)
-        self.first = of.machine_a(folder / "a", self.origin)
+        self.origin = project.origin(folder, pipeline.without_computing)
+        self.first = project.machine_a(folder / "a", self.origin)
         self.remote = Folder(folder / "remote")
         self.remote.add_to(self.first)
         assert self.first.repro()
@@ -220,12 +219,12 @@ class Bench:
         folder = self.folder / f"edit{self.n}"
         machine = self.first.copy(folder / "a")
         edit.change(machine.repo)
-        ran = of.without_code(machine.repro())
-        locked = Locked.of(machine.repo)
+        ran = project.without_code(machine.repro())
+        locked = Locked.read(machine.repo)
         kinds = {kind_of(path) for below in ("features", "receipts") for path in locked.deps(edit.probe, below)}
         if edit.elsewhere:
             assert self.elsewhere(edit, machine, folder) == (kinds if ran else set())
-        known = of.without_code(locked.stages)
+        known = project.without_code(locked.stages)
         return Observed(frozenset(ran), frozenset(known), frozenset(kinds if edit.probe in ran else ()))
 
     def elsewhere(self, edit: Edit, machine: Machine, folder: Path) -> set[str]:
@@ -236,34 +235,34 @@ class Bench:
         if edit.extracts:
             machine.dvc("push")
             machine.commit("Extracted")
-        second = of.machine_b(folder / "b", machine.repo)
+        second = project.machine_b(folder / "b", machine.repo)
         self.remote.add_to(second)
         if edit.extracts:
-            of.edit(second.repo, lambda p: p["heads"]["abmilp"].update(depth=3))
+            project.edit(second.repo, lambda p: p["heads"]["abmilp"].update(depth=3))
         else:
             edit.change(second.repo)
         trained = second.repro("--pull", "--allow-missing", edit.probe)
-        assert of.without_code(trained) <= {edit.probe}
-        return fetched(Locked.of(machine.repo), second.cached(), trained)
+        assert project.without_code(trained) <= {edit.probe}
+        return fetched(Locked.read(machine.repo), second.cached(), trained)
 
 
-def fetched(locked: Locked, there: dict[str, int], trained: set[str]) -> set[str]:
-    """Kinds of those objects in the cache of a machine that had nothing which are not what it trained itself, or code."""
+def fetched(locked: Locked, cached: dict[str, int], trained: set[str]) -> set[str]:
+    """Kinds of the objects that a machine with an empty cache fetched: all in its cache, except what it trained, and code."""
     outs = {path: md5 for stage in locked.stages if stage not in trained for path, md5 in locked.outs(stage).items()}
-    return {kind_of(path) for path, md5 in outs.items() if md5 in there} - {"code"}
+    return {kind_of(path) for path, md5 in outs.items() if md5 in cached} - {"code"}
 
 
 def in_words(ran: frozenset[str], known: frozenset[str]) -> str:
     """`its probes; all divergences; the report`."""
     if not ran or ran == known:
         return "everything" if ran else "nothing"
-    said: dict[str, list[str]] = {"its": [], "all": [], "the": []}
+    by_article: dict[str, list[str]] = {"its": [], "all": [], "the": []}
     for called in dict.fromkeys(CALLED.values()):
         names = tuple(f"{stage}@" for stage, name in CALLED.items() if name == called)
-        these = {stage for stage in known if f"{stage}@".startswith(names)}
-        if some := these & ran:
-            said["the" if len(these) == 1 else "all" if some == these else "its"].append(called)
-    return "; ".join(f"{which} {', '.join(called)}" for which, called in said.items() if called)
+        known_stages = {stage for stage in known if f"{stage}@".startswith(names)}
+        if ran_stages := known_stages & ran:
+            by_article["the" if len(known_stages) == 1 else "all" if ran_stages == known_stages else "its"].append(called)
+    return "; ".join(f"{which} {', '.join(called)}" for which, called in by_article.items() if called)
 
 
 def table(observed: dict[str, Observed]) -> str:

@@ -1,4 +1,4 @@
-"""A machine of its own on this one: a clone of the repository, an environment, a DVC cache, a home."""
+"""A simulated machine: a clone of the repository, an environment, a DVC cache, a home."""
 
 import os
 import re
@@ -17,10 +17,10 @@ SCRIPT = "#!{python}\nimport sys\nfrom pipelines.cli import run\nsys.exit(run())
 
 
 class Machine:
-    """Runs commands in a clone, with what is installed here, but for some packages.
+    """Runs commands in a clone, with the packages installed here, except some.
 
     Args:
-        folder: where all of the machine lies; the clone in `repo`.
+        folder: of the whole machine; the clone is in `repo`.
         without: distributions that are not installed there.
     """
 
@@ -44,7 +44,7 @@ class Machine:
         return machine
 
     def copy(self, folder: Path) -> "Machine":
-        """Another machine with all that is installed here, and what lies in the clone."""
+        """Another machine with the same packages, and a copy of the clone."""
         machine = Machine(folder)
         shutil.copytree(self.repo, machine.repo, symlinks=True)
         return machine
@@ -54,8 +54,8 @@ class Machine:
         venv.create(self.folder / "venv", with_pip=False, symlinks=True)
         (site,) = (self.folder / "venv/lib").glob("python*/site-packages")
         left_out = {name for package in ("beyondcls", *without) for name in top_level(package)}
-        for here in map(Path, dict.fromkeys(path for path in sys.path if path.endswith("-packages"))):
-            for entry in here.iterdir():
+        for installed in map(Path, dict.fromkeys(path for path in sys.path if path.endswith("-packages"))):
+            for entry in installed.iterdir():
                 if entry.name not in left_out and not (site / entry.name).exists():
                     (site / entry.name).symlink_to(entry)
         (site / "clone.pth").write_text(f"{self.repo}\n")

@@ -1,4 +1,4 @@
-"""Which objects of a DVC cache or remote belong to which outs, as dvc.lock says."""
+"""Which objects of a DVC cache or remote belong to which outs, from dvc.lock."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Locked:
     cache: Path
 
     @classmethod
-    def of(cls, repo: Path) -> "Locked":
+    def read(cls, repo: Path) -> "Locked":
         return cls(yaml.safe_load((repo / "dvc.lock").read_text())["stages"], repo / ".dvc/cache/files/md5")
 
     def deps(self, stage: str, below: str) -> dict[str, str]:
@@ -28,15 +28,15 @@ class Locked:
         return {out["path"]: out["md5"] for out in self.stages[stage]["outs"]}
 
     def objects(self, outs: dict[str, str]) -> dict[str, int]:
-        """Bytes of each object of these outs, by its MD5: files, and the lists that stand for folders."""
-        found = {}
+        """Bytes of each object of these outs, by its MD5: files, and the lists in place of folders."""
+        nbytes = {}
         for md5 in outs.values():
             listed = self.file(md5)
             if listed.exists():
-                found[md5] = listed.stat().st_size
+                nbytes[md5] = listed.stat().st_size
                 if md5.endswith(".dir"):
-                    found |= {(m := e["md5"]): self.file(m).stat().st_size for e in json.loads(listed.read_bytes())}
-        return found
+                    nbytes |= {(m := e["md5"]): self.file(m).stat().st_size for e in json.loads(listed.read_bytes())}
+        return nbytes
 
     def file(self, md5: str) -> Path:
         return self.cache / md5[:2] / md5[2:]

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tests.machines import project as of
+from tests.machines import project
 from tests.machines.machine import DATA
 
 HERE = Path(__file__).parent
@@ -29,13 +29,13 @@ def without_computing(tree: Path) -> None:
         arguments = (f"--{name} {' '.join(values)}" for name, values in given.items())
         body["cmd"] = " ".join(["python -S -E stand_in.py", *arguments])
     (tree / "dvc.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
-    for split in of.SPLITS:
-        folder = tree / DATA / of.DATASET / split
+    for split in project.SPLITS:
+        folder = tree / DATA / project.DATASET / split
         shutil.rmtree(folder)
         folder.mkdir()
         (folder / "000.tar").write_text(f"photographs of {split}\n")
-    (tree / "heads/mine.py").write_text("# a head of one's own\n")
-    of.edit(tree, shrink)
+    (tree / "heads/mine.py").write_text("# a custom head\n")
+    project.edit(tree, shrink)
 
 
 def path_of(out: str | dict[str, Any]) -> str:
@@ -44,12 +44,12 @@ def path_of(out: str | dict[str, Any]) -> str:
 
 def shrink(params: dict[str, Any]) -> None:
     """Two encoders, a study of each, a head of each kind, divergences of one."""
-    of.shrink(params)
-    params["encoders"][of.RANDOM] = {"model": "dino-s16"}  # of another family than the other one
+    project.shrink(params)
+    params["encoders"][project.RANDOM] = {"model": "dino-s16"}  # of another family than the other one
     params["heads"]["average"] = {"aggregator": "average"}
     params["own_heads"] = {"mine": {"aggregator": "heads/mine.py:Mine"}}
     params["studies"] = {
         study: {"study": study, "encoder": name, "joined": name, "heads": {"norm": {}}}
-        for study, name in (("selection", of.MAE), ("variants", of.RANDOM))
+        for study, name in (("selection", project.MAE), ("variants", project.RANDOM))
     }
-    params["divergence"] = [of.MAE]
+    params["divergence"] = [project.MAE]

@@ -35,13 +35,13 @@ def probe_folder(head: str, encoder: str = MAE) -> str:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All files below a folder, but for what DVC keeps there, and what it does not see."""
+    """All files below a folder, except files of DVC's, and those that it ignores."""
     unseen = (".gitignore", "timing.json", "kept.json")
     return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name not in unseen}
 
 
 class Written(yaml.SafeDumper):
-    """Writes out what stands in several places."""
+    """Writes values in full where YAML would use an alias."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -65,7 +65,7 @@ def shrink(params: dict[str, Any]) -> None:
 
 
 def without_code(stages: Iterable[str]) -> set[str]:
-    """Stages but for those that digest the code, which take a second."""
+    """Stages except those that digest the code, which take a second."""
     return {stage for stage in stages if stage.partition("@")[0] not in ("code", "code-data")}
 
 
@@ -73,7 +73,7 @@ def keep_stages(folder: Path, kept: Sequence[str]) -> None:
     """Leave only these stages in dvc.yaml, and those that digest their code."""
     described = yaml.safe_load((folder / "dvc.yaml").read_text())
     stages, needed = described["stages"], list(kept)
-    for name in needed:  # which grows
+    for name in needed:  # the list grows meanwhile
         for dep in stages[name]["deps"]:
             made = (
                 other
@@ -86,7 +86,7 @@ def keep_stages(folder: Path, kept: Sequence[str]) -> None:
 
 
 def small_origin(folder: Path, stages: Sequence[str], n_train: int = 96, n_test: int = 32) -> Path:
-    """A bare repository with the working tree as it is now, but for few images and these stages."""
+    """A bare repository with the working tree as it is now, reduced to a few images and these stages."""
 
     def small(tree: Path) -> None:
         for split, n in zip(SPLITS, (n_train, n_test), strict=True):
@@ -115,7 +115,7 @@ def origin(folder: Path, change: Callable[[Path], object] | None = None) -> Path
 
 
 def working_tree(root: Path) -> list[str]:
-    """Files of a clone, new ones included, without what a pipeline has made there: git ignores it, or it is dvc.lock."""
+    """Files of a clone, new ones included, without outputs of a pipeline: what git ignores, and dvc.lock."""
     names = git(root, "ls-files", "-co", "--exclude-standard").splitlines()
     return [name for name in names if name != "dvc.lock" and (root / name).is_file()]
 

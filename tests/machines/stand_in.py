@@ -1,4 +1,4 @@
-"""Stands in for a stage's command: what it makes is a digest of what it is given. Copied into the project that is edited.
+"""Replaces a stage's command: its output is a digest of its input. Copied into the project that is edited.
 
 Run by `python -S -E`, and without a parser of YAML: starting one takes longer than all that is done here.
 """

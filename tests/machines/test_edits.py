@@ -17,8 +17,8 @@ def observed(tmp_path_factory) -> dict[str, Observed]:
 
 def test_the_page_says_what_was_observed(observed):
     text = Path(ROOT / PAGE).read_text()
-    said = text.partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]
-    assert said == table(observed), f"{PAGE} should have, between {BEGIN} and {END}:\n{table(observed)}"
+    on_page = text.partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]
+    assert on_page == table(observed), f"{PAGE} should have, between {BEGIN} and {END}:\n{table(observed)}"
 
 
 def test_nothing_edited_runs_nothing(observed):

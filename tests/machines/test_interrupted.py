@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.machines import project as of
+from tests.machines import project
 from tests.machines.machine import Machine
 
 pytestmark = pytest.mark.slow
 
-STAGE, FEATURES = of.extract_stage(of.MAE, "train"), of.feature_folder(of.MAE, "train")
+STAGE, FEATURES = project.extract_stage(project.MAE, "train"), project.feature_folder(project.MAE, "train")
 N_UNITS = 8
 
 
@@ -25,13 +25,13 @@ N_UNITS = 8
 def machine(tmp_path_factory) -> Machine:
     """Its extraction writes 8 shards of 32 images, one forward pass each."""
     folder = tmp_path_factory.mktemp("machine")
-    machine = of.machine_a(folder / "a", of.small_origin(folder, ("extract",), n_train=32 * N_UNITS))
-    of.edit(machine.repo, lambda params: params["extract"].update(batch_size=32, workers=1))
+    machine = project.machine_a(folder / "a", project.small_origin(folder, ("extract",), n_train=32 * N_UNITS))
+    project.edit(machine.repo, lambda params: params["extract"].update(batch_size=32, workers=1))
     return machine
 
 
 def start(machine: Machine, **places: int) -> subprocess.Popen[bytes]:
-    """`dvc repro` of the stage, in a process group of its own."""
+    """`dvc repro` of the stage, in a new process group."""
     return subprocess.Popen(
         machine.dvc_command("repro", STAGE), cwd=machine.repo, env=machine.environment, start_new_session=True, **places
     )
@@ -57,7 +57,7 @@ def killed_on_the_way(machine: Machine, array: str = "") -> set[int]:
 
 def compared(machine: Machine) -> list[dict[str, Any]]:
     """Sets that the last run compared with what it would compute."""
-    check = of.feature_folder(of.MAE, "train").replace("features/", "receipts/")
+    check = project.feature_folder(project.MAE, "train").replace("features/", "receipts/")
     return json.loads((machine.repo / f"{check}.check.json").read_text())["compared"]
 
 
@@ -65,9 +65,9 @@ def written(folder: Path) -> dict[tuple[str, int], int]:
     """When the shards below a folder were written, in nanoseconds, by array and unit."""
     shards = {}
     for file in folder.rglob("*"):
-        found = re.fullmatch(r"(.*)/c/(\d+)(?:/0)*", str(file.relative_to(folder)))
-        if found and file.is_file():  # a kill may leave parts of files, too
-            shards[found[1], int(found[2])] = file.stat().st_mtime_ns
+        match = re.fullmatch(r"(.*)/c/(\d+)(?:/0)*", str(file.relative_to(folder)))
+        if match and file.is_file():  # a kill may leave parts of files, too
+            shards[match[1], int(match[2])] = file.stat().st_mtime_ns
     return shards
 
 
@@ -85,19 +85,19 @@ def test_killed_on_the_way_it_computes_no_unit_twice(machine):
     assert {unit for _, unit in kept} == done
     assert len(kept) * N_UNITS == len([name for name, _ in after if not name.startswith("norm")]) * len(done)
 
-    resumed = of.content(machine.repo / FEATURES)
+    resumed = project.content(machine.repo / FEATURES)
     assert not compared(machine)
     assert machine.repro("--force", "--single-item", STAGE) == {STAGE}
-    assert of.content(machine.repo / FEATURES) == resumed
+    assert project.content(machine.repo / FEATURES) == resumed
     assert compared(machine), "and nothing was computed but a sample"
 
 
 def test_what_is_there_outlives_a_run_that_would_replace_it(machine):
     """Where it is killed, the set of other blocks that was there is there; DVC has left it in place."""
-    before = of.content(machine.repo / FEATURES)
-    of.edit(machine.repo, lambda params: params["extract"].update(blocks=[3, -1]))
+    before = project.content(machine.repo / FEATURES)
+    project.edit(machine.repo, lambda params: params["extract"].update(blocks=[3, -1]))
     done = killed_on_the_way(machine, "patch/block3/view0")
-    assert of.content(machine.repo / FEATURES) == before
+    assert project.content(machine.repo / FEATURES) == before
     (staged,) = machine.repo.glob("features/.staging/*/journal")
     written_before = written(staged.parent / "patch/block3")
 
@@ -105,13 +105,13 @@ def test_what_is_there_outlives_a_run_that_would_replace_it(machine):
     after = written(machine.repo / FEATURES / "patch/block3")
     assert {unit for (_, unit), when in after.items() if written_before.get(("view0", unit)) == when} == done
     assert compared(machine), "what both sets have"
-    content = of.content(machine.repo / FEATURES)
+    content = project.content(machine.repo / FEATURES)
     shards = {name for name in before if "/c/" in name}
     assert {name: content[name] for name in shards} == {name: before[name] for name in shards}
 
 
 def test_a_terminal_shows_progress(machine):
-    of.edit(machine.repo, lambda params: params["extract"].update(batch_size=16, dtype="float32"))
+    project.edit(machine.repo, lambda params: params["extract"].update(batch_size=16, dtype="float32"))
     leader, follower = pty.openpty()
     shown = b""
     running = start(machine, stdin=follower, stdout=follower, stderr=follower)
@@ -119,7 +119,7 @@ def test_a_terminal_shows_progress(machine):
     while True:
         try:
             shown += (piece := os.read(leader, 4096))
-        except OSError:  # nobody writes any more
+        except OSError:  # no process writes any more
             break
         if not piece:
             break

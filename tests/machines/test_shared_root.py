@@ -7,42 +7,44 @@ import pytest
 from benchmarks.remotes import Folder
 from store import FeatureStore
 from store.moving.receipt import Receipt
-from tests.machines import project as of
+from tests.machines import project
 from tests.machines.machine import git
 from tests.machines.objects import Locked
 
-STAGE = of.probe_stage("abmilp")
-EXTRACTED = {of.extract_stage(of.MAE, split) for split in of.SPLITS}
+STAGE = project.probe_stage("abmilp")
+EXTRACTED = {project.extract_stage(project.MAE, split) for split in project.SPLITS}
 
 pytestmark = pytest.mark.slow
 
 
 def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
-    """That what lies at a root gives the same heads, and that damage there is noticed, is tested with the command line."""
-    bare, root = of.small_origin(tmp_path, ("extract", "probe")), tmp_path / "root"
-    first, remote = of.machine_a(tmp_path / "a", bare), Folder(tmp_path / "remote")
-    of.edit(first.repo, lambda params: params["store"].update(root=str(root)))
-    assert first.repro(STAGE) == {*EXTRACTED, STAGE} | of.CODE
+    """That a set at a root gives the same heads, and that damage there is noticed, is tested with the command line."""
+    bare, root = project.small_origin(tmp_path, ("extract", "probe")), tmp_path / "root"
+    first, remote = project.machine_a(tmp_path / "a", bare), Folder(tmp_path / "remote")
+    project.edit(first.repo, lambda params: params["store"].update(root=str(root)))
+    assert first.repro(STAGE) == {*EXTRACTED, STAGE} | project.CODE
     sets = {path.name.rpartition("-")[0]: path for path in root.iterdir()}
-    assert sets.keys() == {Path(of.feature_folder(of.MAE, split)).name for split in of.SPLITS}
+    assert sets.keys() == {Path(project.feature_folder(project.MAE, split)).name for split in project.SPLITS}
     for name, path in sets.items():
-        assert of.content(first.repo / "features" / name) == {"zarr.json": (path / "zarr.json").read_bytes()}
+        assert project.content(first.repo / "features" / name) == {"zarr.json": (path / "zarr.json").read_bytes()}
         assert (first.repo / f"receipts/{name}.json").read_bytes() == Receipt.from_store(FeatureStore.open(path)).to_json()
 
     remote.add_to(first)
     first.dvc("push")
     first.commit("Extracted and probed")
     git(first.repo, "push", "-q", "origin", "HEAD:main")
-    second = of.machine_b(tmp_path / "b", bare)
+    second = project.machine_b(tmp_path / "b", bare)
     remote.add_to(second)
     for machine, options in ((first, ()), (second, ("--pull", "--allow-missing"))):
-        of.edit(machine.repo, lambda params: params["heads"]["abmilp"].update(depth=2))
+        project.edit(machine.repo, lambda params: params["heads"]["abmilp"].update(depth=2))
         assert machine.repro(*options, STAGE) == {"code", STAGE}
-    assert of.content(first.repo / of.probe_folder("abmilp")) == of.content(second.repo / of.probe_folder("abmilp"))
-    locked = Locked.of(second.repo)
-    own = locked.objects(locked.outs(STAGE) | locked.outs("code"))
+    assert project.content(first.repo / project.probe_folder("abmilp")) == project.content(
+        second.repo / project.probe_folder("abmilp")
+    )
+    locked = Locked.read(second.repo)
+    made = locked.objects(locked.outs(STAGE) | locked.outs("code"))
     reads = locked.objects(locked.deps(STAGE, "receipts") | locked.deps(STAGE, "features"))
-    fetched = {md5: n for md5, n in second.cached().items() if md5 in reads or md5 not in own}  # empty folders are alike
+    fetched = {md5: n for md5, n in second.cached().items() if md5 in reads or md5 not in made}  # empty folders are alike
     assert fetched == reads
     assert sum(fetched.values()) < 0.1 * sum(Receipt.from_store(FeatureStore.open(path)).nbytes for path in sets.values())
-    assert of.content(second.repo / "features").keys() == {f"{name}/zarr.json" for name in sets}
+    assert project.content(second.repo / "features").keys() == {f"{name}/zarr.json" for name in sets}

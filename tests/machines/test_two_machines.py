@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.remotes import Folder
-from tests.machines import project as of
+from tests.machines import project
 from tests.machines.machine import DATA, ENCODERS, Machine, git
 from tests.machines.objects import Locked, kind_of
 
@@ -20,12 +20,12 @@ def change(machine: Machine, head: str) -> None:
     """An edit of one head."""
     edits = {"cls": ("cls_heads", {"base_lr": 0.05}), "abmilp": ("heads", {"depth": 2, "activation": "relu"})}
     group, values = edits[head]
-    of.edit(machine.repo, lambda params: params[group][head].update(values))
+    project.edit(machine.repo, lambda params: params[group][head].update(values))
 
 
 def results(machine: Machine, head: str) -> dict[str, bytes]:
     """What a probe left: its metrics, curves, and trained heads."""
-    return of.content(machine.repo / of.probe_folder(head))
+    return project.content(machine.repo / project.probe_folder(head))
 
 
 @dataclass
@@ -42,19 +42,19 @@ class First:
 @pytest.fixture(scope="module")
 def first(tmp_path_factory) -> First:
     folder = tmp_path_factory.mktemp("first")
-    bare = of.small_origin(folder, ("extract", "probe", "probe-cls"))
-    machine, remote = of.machine_a(folder / "a", bare), Folder(folder / "remote")
-    other = of.extract_stage(of.RANDOM, "test")  # which no head here reads
-    stages = {*(of.extract_stage(of.MAE, split) for split in of.SPLITS), other, *map(of.probe_stage, HEADS)}
-    assert machine.repro(*sorted(stages)) == stages | of.CODE
+    bare = project.small_origin(folder, ("extract", "probe", "probe-cls"))
+    machine, remote = project.machine_a(folder / "a", bare), Folder(folder / "remote")
+    other = project.extract_stage(project.RANDOM, "test")  # which no head here reads
+    stages = {*(project.extract_stage(project.MAE, split) for split in project.SPLITS), other, *map(project.probe_stage, HEADS)}
+    assert machine.repro(*sorted(stages)) == stages | project.CODE
     remote.add_to(machine)
     machine.dvc("push")
     machine.commit("Extracted and probed")
     git(machine.repo, "push", "-q", "origin", "HEAD:main")
-    locked = Locked.of(machine.repo)
+    locked = Locked.read(machine.repo)
     for head in HEADS:
         change(machine, head)
-    assert machine.repro(*map(of.probe_stage, HEADS)) == {"code", *map(of.probe_stage, HEADS)}
+    assert machine.repro(*map(project.probe_stage, HEADS)) == {"code", *map(project.probe_stage, HEADS)}
     edited = {head: results(machine, head) for head in HEADS}
     git(machine.repo, "checkout", "-q", ".")
     return First(machine, bare, remote, locked, edited)
@@ -63,7 +63,7 @@ def first(tmp_path_factory) -> First:
 @pytest.fixture(scope="module")
 def second(first, tmp_path_factory) -> Machine:
     """The machine without images."""
-    machine = of.machine_b(tmp_path_factory.mktemp("second") / "b", first.origin)
+    machine = project.machine_b(tmp_path_factory.mktemp("second") / "b", first.origin)
     first.remote.add_to(machine)
     return machine
 
@@ -72,9 +72,9 @@ def transferred(machine: Machine, *command: str) -> tuple[set[str], dict[str, in
     """Stages that ran, and bytes by MD5 of the objects that were fetched."""
     before = machine.cached()
     ran = machine.repro(*command) if command[0] != "pull" else machine.dvc(*command) and set()
-    locked = Locked.of(machine.repo)
-    own = {md5 for stage in ran for md5 in locked.objects(locked.outs(stage))}
-    return ran, {md5: n for md5, n in machine.cached().items() if md5 not in before and md5 not in own}
+    locked = Locked.read(machine.repo)
+    made = {md5 for stage in ran for md5 in locked.objects(locked.outs(stage))}
+    return ran, {md5: n for md5, n in machine.cached().items() if md5 not in before and md5 not in made}
 
 
 def test_the_remote_holds_what_the_first_machine_made_and_no_more(first):
@@ -82,8 +82,8 @@ def test_the_remote_holds_what_the_first_machine_made_and_no_more(first):
     assert first.remote.received() == sum(first.locked.objects(outs).values())
 
 
-def test_a_probe_that_nobody_changed_is_fetched_not_trained(first, second):
-    stage = of.probe_stage("cls")
+def test_an_unchanged_probe_is_fetched_not_trained(first, second):
+    stage = project.probe_stage("cls")
     assert transferred(second, "--pull", "--allow-missing", stage) == (set(), {})
     ran, fetched = transferred(second, "pull", stage)
     assert ran == set()
@@ -94,7 +94,7 @@ def test_a_probe_that_nobody_changed_is_fetched_not_trained(first, second):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_a_changed_probe_fetches_what_it_reads_and_comes_out_the_same(first, second, head):
-    stage = of.probe_stage(head)
+    stage = project.probe_stage(head)
     reads = first.locked.deps(stage, "features")
     assert {kind_of(path) for path in reads} == KINDS[head]
     before = second.cached()
@@ -107,14 +107,25 @@ def test_a_changed_probe_fetches_what_it_reads_and_comes_out_the_same(first, sec
 
 
 def test_the_second_machine_cannot_extract(first, tmp_path):
-    machine = of.machine_b(tmp_path, first.origin)
+    machine = project.machine_b(tmp_path, first.origin)
     for package in ("timm", "torchvision", "webdataset"):
         machine.run(machine.python, "-c", f"import {package}", fails=True)
         machine.run(machine.python, "-c", f"from importlib.metadata import version; version('{package}')", fails=True)
     assert not any((machine.repo / place).exists() for place in (DATA, ENCODERS))
-    images = first.machine.repo / DATA / of.DATASET / "test"
-    command = ("beyondcls", "extract", "--params", "params.yaml", "--encoder", of.MAE, "--data", images, "--out", "features/x")
+    images = first.machine.repo / DATA / project.DATASET / "test"
+    command = (
+        "beyondcls",
+        "extract",
+        "--params",
+        "params.yaml",
+        "--encoder",
+        project.MAE,
+        "--data",
+        images,
+        "--out",
+        "features/x",
+    )
     assert "pip install 'beyondcls[extract]'" in machine.run(*command, fails=True)
-    of.edit(machine.repo, lambda params: params["extract"].update(views=2))
-    shown = machine.dvc("repro", "--allow-missing", of.probe_stage("cls"), fails=True)
+    project.edit(machine.repo, lambda params: params["extract"].update(views=2))
+    shown = machine.dvc("repro", "--allow-missing", project.probe_stage("cls"), fails=True)
     assert "failed to reproduce 'extract@" in shown  # never trained on features that are older than their description

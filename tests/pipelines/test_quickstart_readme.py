@@ -51,7 +51,7 @@ def test_pages_are_of_what_is_kept() -> None:
         assert text == wanted, "run `python -m pipelines.quickstart.readme`, and commit the pages"
 
 
-def test_only_what_stands_between_markers_is_rewritten() -> None:
+def test_only_text_between_markers_is_rewritten() -> None:
     text = "1.0\n<!-- generated: a -->\nold\nlines\n<!-- end of a -->\n2.0\n\n<!-- generated: b -->\n<!-- end of b -->\n"
     with pytest.raises(BeyondClsError, match=r"no `<!-- end of b -->` behind `<!-- generated: b -->`; write it"):
         regenerated("page.md", text.replace("\n<!-- end of b -->", ""), {"a": "new", "b": ""})

@@ -1,4 +1,4 @@
-"""Tables as files: for programs, for a paper, for a README, for a terminal. To add one: a file here, and its line."""
+"""Tables as files: for programs, for a paper, for a README, for a terminal. To add one: a file here and its line below."""
 
 from collections.abc import Callable
 

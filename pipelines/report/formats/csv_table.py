@@ -1,4 +1,4 @@
-"""A table as CSV: values in full precision, nothing rounded, nothing for nothing."""
+"""A table as CSV: values in full precision, missing ones empty."""
 
 import csv
 import io

@@ -4,7 +4,7 @@ from itertools import groupby
 
 from pipelines.report.content import Cell, Column, Row, Table
 
-# "[" after a line's end would be taken for the height of that line.
+# LaTeX takes "[" after the end of a line for extra space below that line.
 ESCAPES = {
     "\\": r"\textbackslash{}",
     **{sign: f"\\{sign}" for sign in "{}$&#_%"},
@@ -54,12 +54,12 @@ def to_latex(table: Table) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text that LaTeX sets as it is, in one line."""
+    """Text that LaTeX prints literally, in one line."""
     return "".join(ESCAPES.get(sign, sign) for sign in text.replace("\n", " "))
 
 
 def _alignment(column: Column) -> str:
-    """Space stands where the page has a rule: booktabs knows no vertical ones."""
+    """Space in place of the page's rule: booktabs has no vertical rules."""
     return (r"@{\hspace{2em}}" if column.apart else "") + ("l" if column.kind == "text" else "r")
 
 

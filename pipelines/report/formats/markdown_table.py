@@ -8,7 +8,7 @@ SPECIAL = "\\`*_[]<>|&#~$"  # a backslash before any of them makes it plain
 
 
 def to_markdown(table: Table) -> str:
-    """Title, table, note; the best in bold, the name of a group in a line of its own."""
+    """Title, table, note; the best in bold, the name of a group in a separate line."""
     marks = " | ".join("---" if column.kind == "text" else "---:" for column in table.columns)
     lines = [
         f"### {escaped(table.title)}",
@@ -26,7 +26,7 @@ def to_markdown(table: Table) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown shows as it is, in one line."""
+    """Text that Markdown shows literally, in one line."""
     return "".join(f"\\{sign}" if sign in SPECIAL else sign for sign in text.replace("\n", " "))
 
 

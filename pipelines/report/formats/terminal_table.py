@@ -7,7 +7,7 @@ from pipelines.report.content import Table
 
 
 def to_terminal(table: Table) -> Shown:
-    """For rich. Names are plain text: `[cls]` is no markup."""
+    """For rich. Names are plain text: `[cls]` is not markup."""
     shown = Shown(title=Text(table.title), title_justify="left", title_style="bold")
     for column in table.columns:
         if column.kind == "text":

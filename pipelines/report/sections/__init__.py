@@ -20,7 +20,7 @@ from pipelines.report.sections import (
     views,
 )
 
-# Each gives its section; None where nothing of it was computed, and nobody would miss it.
+# Each returns its section, or None where nothing of it was computed and it can be left out.
 SECTIONS: tuple[Callable[[Inputs], Section | None], ...] = (
     findings.section,
     accuracy.section,
@@ -39,5 +39,5 @@ SECTIONS: tuple[Callable[[Inputs], Section | None], ...] = (
 
 
 def sections(inputs: Inputs) -> list[Section]:
-    """Those that have something to say."""
-    return [found for build in SECTIONS if (found := build(inputs)) is not None]
+    """The sections that have content."""
+    return [section for build in SECTIONS if (section := build(inputs)) is not None]

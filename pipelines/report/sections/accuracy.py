@@ -1,7 +1,7 @@
 """Accuracy: encoder by head as in Table 1, and the published table beside it."""
 
 from pipelines.report import gains
-from pipelines.report.claim import lead_of
+from pipelines.report.claim import lead_on_page
 from pipelines.report.collect import Inputs, Measure
 from pipelines.report.content import Cell, Column, Row, Section, Table
 from pipelines.report.published import table_1
@@ -27,8 +27,8 @@ def section(inputs: Inputs) -> Section:
 
 def gains_table(inputs: Inputs) -> Table | None:
     """What AbMILP gains on each encoder, and how much more on the masked one; None where nothing can be compared."""
-    found = lead_of(inputs)
-    return gains.table(inputs.probes, found.contrasts if found else ())
+    lead = lead_on_page(inputs)
+    return gains.table(inputs.probes, lead.contrasts if lead else ())
 
 
 def top1(inputs: Inputs) -> Table:
@@ -43,7 +43,7 @@ def top1(inputs: Inputs) -> Table:
     )
     rows, random = [], inputs.untrained
     for encoder in _probed(inputs):
-        best = max(round(probe.measures["top1"].mean, 1) for probe in inputs.of(encoder))
+        best = max(round(probe.measures["top1"].mean, 1) for probe in inputs.probes_of(encoder))
         cells = [spread(m, best=m is not None and round(m.mean, 1) == best) for m in _over_heads(inputs, encoder, "top1")]
         abmilp, difference = inputs.probes.get((encoder, "abmilp")), gain(inputs, encoder)
         entropy = abmilp.measures.get("entropy") if abmilp else None
@@ -59,7 +59,7 @@ def top1(inputs: Inputs) -> Table:
 
 
 def top5(inputs: Inputs) -> Table:
-    """The same of top-5 accuracy."""
+    """Top-5 accuracy, likewise for each encoder and head."""
     columns = (ENCODER, *(Column(head, title(head), "spread") for head in inputs.heads))
     random = inputs.untrained
     rows = [
@@ -72,7 +72,7 @@ def top5(inputs: Inputs) -> Table:
 
 
 def every_probe(inputs: Inputs) -> Table:
-    """One row per encoder and head, with what was selected and the command that makes the numbers again."""
+    """One row per encoder and head, with what was selected and the command that reproduces the numbers."""
     trained = any("train_top1" in probe.measures for probe in inputs.probes.values())  # older metrics lack it
     columns = (
         ENCODER,
@@ -89,7 +89,7 @@ def every_probe(inputs: Inputs) -> Table:
     )
     rows, random = [], inputs.untrained
     for encoder in _probed(inputs):
-        for probe in inputs.of(encoder):
+        for probe in inputs.probes_of(encoder):
             entropy = probe.measures.get("entropy")
             shown = ("top1", "top5", *(("train_top1",) if trained else ()), "entropy")
             measures = [spread(probe.measures.get(name), 2) for name in shown]
@@ -97,7 +97,7 @@ def every_probe(inputs: Inputs) -> Table:
             limit = (number(ceiling(probe)), effective(entropy.mean)) if entropy else (NOTHING, NOTHING)
             made = (Cell(probe.selected, probe.selected), Cell(probe.command, probe.command) if probe.command else NOTHING)
             rows.append(Row((*names, *measures, *limit, number(len(probe.seeds), 0), *made), muted=encoder in random))
-    note = "Every probe: mean ± standard deviation over seeds, what was selected on what, and the command that makes it again."
+    note = "Every probe: mean ± standard deviation over seeds, what was selected on what, and the command that reproduces it."
     if trained:
         note += " Top-1 in training: in the last epoch, of each image when the head learnt from it."
     note = " ".join(filter(None, (note, EFFECTIVE, one_order(inputs.probes.values()))))
@@ -135,11 +135,11 @@ def published() -> Table:
 
 
 def _keys(inputs: Inputs) -> list[tuple[str, str]]:
-    return [(encoder, probe.head) for encoder in _probed(inputs) for probe in inputs.of(encoder)]
+    return [(encoder, probe.head) for encoder in _probed(inputs) for probe in inputs.probes_of(encoder)]
 
 
 def _probed(inputs: Inputs) -> list[str]:
-    return [encoder for encoder in inputs.encoders if inputs.of(encoder)]
+    return [encoder for encoder in inputs.encoders if inputs.probes_of(encoder)]
 
 
 def _over_heads(inputs: Inputs, encoder: str, name: str) -> list[Measure | None]:

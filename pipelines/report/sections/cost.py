@@ -1,4 +1,4 @@
-"""What poolings cost and what they reach (Table 7 in v2 of the paper)."""
+"""Cost and accuracy of poolings (Table 7 in v2 of the paper)."""
 
 from collections.abc import Callable
 
@@ -17,18 +17,21 @@ STUDY = "poolings"
 
 
 def section(inputs: Inputs) -> Section | None:
-    """The study `poolings`; without it, all heads whose cost is known. None if there are none."""
+    """The study `poolings`; without it, all heads whose cost is known; None without such heads."""
     probes = inputs.studies.get(STUDY) or inputs.probes
     known = {key: probe for key, probe in probes.items() if probe.cost.get("flops_per_image")}
     if not known:
         return None
-    said = Text(" ".join(_finding(encoder, of) for encoder, of in by_encoder(known).items()), kind="finding")
+    findings = Text(
+        " ".join(_finding(encoder, probes_of_encoder) for encoder, probes_of_encoder in by_encoder(known).items()),
+        kind="finding",
+    )
     table = measured(known)
-    return Section("cost", "Cost against accuracy", (said, table, figures(known), published()))
+    return Section("cost", "Cost against accuracy", (findings, table, figures(known), published()))
 
 
 def measured(study: Study) -> Table:
-    """Accuracy and costs; stored bytes and milliseconds where they were written down."""
+    """Accuracy and costs; stored bytes and milliseconds where they were recorded."""
     after: list[tuple[Column, Callable[[Probe], Cell]]] = []
     note = COSTS
     if any(probe.cost.get("bytes_per_image") for probe in study.values()):
@@ -47,10 +50,10 @@ def measured(study: Study) -> Table:
 
 def figures(study: Study) -> Figures:
     """A plot for each encoder on the same axes."""
-    of, names = by_encoder(study), [probe.head for probes in by_encoder(study).values() for probe in probes]
+    probes_of, names = by_encoder(study), [probe.head for probes in by_encoder(study).values() for probe in probes]
     by_head = looks(list(dict.fromkeys(names)))
-    files = file_names("cost", list(of))
-    plots = tuple(_figure(files[encoder], encoder, probes, by_head, study) for encoder, probes in of.items())
+    files = file_names("cost", list(probes_of))
+    plots = tuple(_figure(files[encoder], encoder, probes, by_head, study) for encoder, probes in probes_of.items())
     return Figures(plots, tuple(by_head.values()))
 
 
@@ -96,8 +99,8 @@ def _figure(name: str, encoder: str, probes: list[Probe], by_head: dict[str, Loo
     caption = (
         "Bars: ± one standard deviation over seeds. A larger mark: more digits in the number of the aggregator’s parameters."
     )
-    told = "; ".join(f"{title(p.head)}: {plus_minus(p.measures['top1'])} % at {_cost(p)}" for p in probes)
-    alt = f"Top-1 accuracy against FLOPs per image of the heads on {encoder}. {told}."
+    points = "; ".join(f"{title(p.head)}: {plus_minus(p.measures['top1'])} % at {_cost(p)}" for p in probes)
+    alt = f"Top-1 accuracy against FLOPs per image of the heads on {encoder}. {points}."
     return drawn(plot, name, encoder, caption, alt, [by_head[probe.head] for probe in probes])
 
 
@@ -134,5 +137,5 @@ def _finding(encoder: str, probes: list[Probe]) -> str:
             if front and _flops(front[-1]) == _flops(probe):
                 front.pop()
             front.append(probe)
-    told = listed([f"{title(p.head)} ({plus_minus(p.measures['top1'])} % at {_cost(p)})" for p in front])
-    return f"On {encoder}, no other head reaches more with as few operations as {told}."
+    best = listed([f"{title(p.head)} ({plus_minus(p.measures['top1'])} % at {_cost(p)})" for p in front])
+    return f"On {encoder}, no other head reaches more with as few operations as {best}."

@@ -28,7 +28,7 @@ def section(inputs: Inputs) -> Section:
 
 
 def _figure(inputs: Inputs, encoder: str, name: str) -> Figure:
-    probes = [probe for probe in inputs.of(encoder) if probe.curve]
+    probes = [probe for probe in inputs.probes_of(encoder) if probe.curve]
     if not probes:
         return Figure(name, encoder, "Not computed: there are no curves of this encoder.", "", "")
     by_head = looks(inputs.heads)

@@ -21,11 +21,11 @@ def section(inputs: Inputs) -> Section | None:
         return None
     shared = _shared(inputs)
     others = [by_head(name, probes) for name, probes in inputs.datasets.items() if {head for _, head in probes} - set(shared)]
-    return Section("datasets", "Across data sets", (_said(inputs), *transferred(inputs), table(inputs), *others))
+    return Section("datasets", "Across data sets", (_summary(inputs), *transferred(inputs), table(inputs), *others))
 
 
 def transferred(inputs: Inputs) -> list[Text]:
-    """Aggregators of one data set on another, beside the head and the plain average of that one; nothing without any."""
+    """Aggregators of one data set on another, beside the head and the plain average of that one; empty without any."""
     learned_on = {probe.features["training"]: name for name, probes in inputs.datasets.items() for probe in probes.values()}
     items = []
     for name, probes in inputs.datasets.items():
@@ -35,24 +35,24 @@ def transferred(inputs: Inputs) -> list[Text]:
             accuracy = estimates(probes, (head, probe.aggregator, "average"))
             beside = [other for other in (probe.aggregator, "average") if (encoder, other) in accuracy]
             reached = [
-                f"{accuracy[encoder, head].minus(accuracy[encoder, other]).told('points')} from {title(other)}"
+                f"{accuracy[encoder, head].minus(accuracy[encoder, other]).in_words('points')} from {title(other)}"
                 for other in beside
             ]
             source = learned_on.get(probe.transferred, f"the feature set {probe.transferred}")
             numbers = listed(reached) if reached else "no other head to compare with"
             items.append(f"{name}, {encoder}: {head}, with weights of {source}, {numbers}")
-    said = (
-        "Weights that were learned on the images of one data set and are used on those of another, with a classifier of their "
-        "own, compared with the head that was trained there and with its plain average:"
+    introduction = (
+        "Weights that were learned on the images of one data set and are used on those of another, with a new classifier, "
+        "compared with the head that was trained there and with its plain average:"
     )
-    return [Text(said, tuple(items), "finding")] if items else []
+    return [Text(introduction, tuple(items), "finding")] if items else []
 
 
 def _shared(inputs: Inputs) -> list[str]:
     """Heads of at least two data sets; all of them where there is one set, or none are shared."""
     heads = [{head for _, head in probes} for probes in inputs.datasets.values()]
-    found = in_order(head for some in heads for head in some)
-    return [head for head in found if sum(head in some for some in heads) > 1] or found
+    ordered = in_order(head for of_set in heads for head in of_set)
+    return [head for head in ordered if sum(head in of_set for of_set in heads) > 1] or ordered
 
 
 def table(inputs: Inputs) -> Table:
@@ -79,15 +79,15 @@ def table(inputs: Inputs) -> Table:
 def by_head(name: str, probes: Probes) -> Table:
     """All heads of one data set: a row for each head, a column for each encoder."""
     encoders = trained_first(probes)
-    best = {e: max(round(_measure(p).mean, 1) for (of, _), p in probes.items() if of == e) for e in encoders}
+    best = {e: max(round(_measure(p).mean, 1) for (encoder, _), p in probes.items() if encoder == e) for e in encoders}
     rows = []
     for head in in_order(head for _, head in probes):
-        found = [probes.get((encoder, head)) for encoder in encoders]
+        of_head = [probes.get((encoder, head)) for encoder in encoders]
         cells = [
             spread(None) if probe is None else spread(_measure(probe), best=round(_measure(probe).mean, 1) == best[encoder])
-            for encoder, probe in zip(encoders, found, strict=True)
+            for encoder, probe in zip(encoders, of_head, strict=True)
         ]
-        parameters = [n for probe in found if probe is not None and (n := probe.cost.get("parameters")) is not None]
+        parameters = [n for probe in of_head if probe is not None and (n := probe.cost.get("parameters")) is not None]
         rows.append(Row((Cell(title(head), head), *cells, number(max(parameters, default=None), 0))))
     columns = (
         Column("head", "Head", "text"),
@@ -113,35 +113,37 @@ def _epochs(probes: Probes) -> str:
 
 
 def _row(name: str, encoder: str, probes: Probes, heads: list[str]) -> Row:
-    found = {head: probe for head in heads if (probe := probes.get((encoder, head))) is not None}
-    any_of = next(iter(found.values()))
-    best = max(round(_measure(probe).mean, 1) for probe in found.values())
+    by_head = {head: probe for head in heads if (probe := probes.get((encoder, head))) is not None}
+    any_probe = next(iter(by_head.values()))
+    best = max(round(_measure(probe).mean, 1) for probe in by_head.values())
     cells = [
-        spread(_measure(found[head]), best=round(_measure(found[head]).mean, 1) == best) if head in found else spread(None)
+        spread(_measure(by_head[head]), best=round(_measure(by_head[head]).mean, 1) == best)
+        if head in by_head
+        else spread(None)
         for head in heads
     ]
-    measure = MEASURES[any_of.measure]
+    measure = MEASURES[any_probe.measure]
     return Row(
         (
             Cell(name, name),
-            named(encoder, any_of.pretraining.is_untrained),
+            named(encoder, any_probe.pretraining.is_untrained),
             Cell(measure, measure),
             *cells,
-            change(difference(found.get("abmilp"), found.get("cls"))),
-            number(any_of.n_training, 0),
-            number(any_of.n_test, 0),
+            change(difference(by_head.get("abmilp"), by_head.get("cls"))),
+            number(any_probe.n_training, 0),
+            number(any_probe.n_test, 0),
         ),
-        muted=any_of.pretraining.is_untrained,
+        muted=any_probe.pretraining.is_untrained,
     )
 
 
-def _said(inputs: Inputs) -> Text:
+def _summary(inputs: Inputs) -> Text:
     """Where AbMILP is ahead of [cls], and on each set what it gains on masked and on joint-embedding encoders."""
     items = []
     for name, probes in inputs.datasets.items():
-        if found := lead(probes):
-            judged = " ".join(f"{verdict}: {'; '.join(said)}." for verdict, said in verdicts(found).items())
-            items.append(f"{name}: {headline(found)} {judged}")
+        if leading := lead(probes):
+            judged = " ".join(f"{verdict}: {'; '.join(statements)}." for verdict, statements in verdicts(leading).items())
+            items.append(f"{name}: {headline(leading)} {judged}")
     return Text(_ahead(inputs), tuple(items), "finding")
 
 

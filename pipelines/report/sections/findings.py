@@ -1,4 +1,4 @@
-"""What this shows: what the numbers say, in sentences, whatever they say."""
+"""What this shows: the numbers in sentences, in favour of the paper or not."""
 
 import math
 
@@ -10,11 +10,11 @@ from pipelines.report.tables import difference, listed, title, unbroken
 
 
 def section(inputs: Inputs) -> Section:
-    """Findings, how much they can bear, and what makes rows incomparable."""
-    found = [*findings(inputs), Text(caution(inputs), kind="note")]
+    """Findings, their limits, and what makes rows incomparable."""
+    blocks = [*findings(inputs), Text(caution(inputs), kind="note")]
     if reasons := warnings(inputs):
-        found.append(Text("Not everything here can be compared:", tuple(reasons), "notice"))
-    return Section("findings", "What this shows", tuple(found))
+        blocks.append(Text("Not everything here can be compared:", tuple(reasons), "notice"))
+    return Section("findings", "What this shows", tuple(blocks))
 
 
 def findings(inputs: Inputs) -> list[Text]:
@@ -24,18 +24,18 @@ def findings(inputs: Inputs) -> list[Text]:
 
 def warnings(inputs: Inputs) -> list[str]:
     """What makes rows or cells of the table incomparable; empty if nothing does."""
-    found = []
+    reasons = []
     for encoder in inputs.encoders:
-        if len({tuple(sorted(probe.features.items())) for probe in inputs.of(encoder)}) > 1:
-            found.append(f"The heads of {encoder} were trained or tested on different feature sets; probe them again.")
-        attention, probes = inputs.attention.get(encoder), inputs.of(encoder)
+        if len({tuple(sorted(probe.features.items())) for probe in inputs.probes_of(encoder)}) > 1:
+            reasons.append(f"The heads of {encoder} were trained or tested on different feature sets; probe them again.")
+        attention, probes = inputs.attention.get(encoder), inputs.probes_of(encoder)
         if attention and probes and attention.key not in {probe.features["test"] for probe in probes}:
-            found.append(f"The attention of {encoder} is of another feature set than its probes; compute it again.")
+            reasons.append(f"The attention of {encoder} is of another feature set than its probes; compute it again.")
     if len({a.data for a in inputs.attention.values()}) > 1 or len({p.n_test for p in inputs.probes.values()}) > 1:
-        found.append("Not all encoders and heads were tested on the same images; rows are not comparable.")
+        reasons.append("Not all encoders and heads were tested on the same images; rows are not comparable.")
     if len({_protocol(inputs, key) for key in inputs.probes}) > 1:
-        found.append("Not all heads were trained with the same recipe and seeds; the last section lists both.")
-    return found
+        reasons.append("Not all heads were trained with the same recipe and seeds; the last section lists both.")
+    return reasons
 
 
 def _protocol(inputs: Inputs, key: tuple[str, str]) -> str:
@@ -44,13 +44,13 @@ def _protocol(inputs: Inputs, key: tuple[str, str]) -> str:
 
 
 def _gains(inputs: Inputs) -> Text:
-    """Of every encoder, whatever it was trained by."""
-    found = {encoder: gain.points for (encoder, over), gain in gains(inputs.probes).items() if over == "cls"}
-    if not found:
+    """Of every encoder, however it was trained."""
+    by_encoder = {encoder: gain.points for (encoder, over), gain in gains(inputs.probes).items() if over == "cls"}
+    if not by_encoder:
         return Text("AbMILP cannot be compared with [cls]: no encoder has probes of both.", kind="finding")
-    listing = listed([f"{points.told('points')} on {name}" for name, points in found.items()])
+    listing = listed([f"{points.in_words('points')} on {name}" for name, points in by_encoder.items()])
     text = f"Reading the patches with AbMILP instead of reading [cls] changes top-1 accuracy by {listing}."
-    judged = {name: sign for name, points in found.items() if (sign := points.sign) is not None}
+    judged = {name: sign for name, points in by_encoder.items() if (sign := points.sign) is not None}
     if not judged:
         return Text(f"{text} There was one seed, so the spread over seeds is unknown.", kind="finding")
     parts = []
@@ -59,7 +59,7 @@ def _gains(inputs: Inputs) -> Text:
         (-1, "[cls] is clearly ahead on"),
         (0, "no clear difference shows on"),
     ):
-        if names := [name for name, of_one in judged.items() if of_one == sign]:
+        if names := [name for name, judgement in judged.items() if judgement == sign]:
             parts.append(f"{words} {listed(names)}")
     verdict = "; ".join(parts)
     clearly = (
@@ -82,16 +82,16 @@ def _above_random(inputs: Inputs) -> list[Text]:
             by_twin.setdefault(twin, []).append(f"{encoder}: {listed(apart)}")
     if not by_twin:
         none = (
-            "There is no untrained twin to compare the trained encoders with: an encoder with --random-seed, or, where random "
-            "weights come from a file, with --family untrained."
+            "An untrained twin to compare the trained encoders with is missing: add an encoder with --random-seed, or, if "
+            "random weights come from a file, with --family untrained."
         )
         return [Text(none, kind="finding")]
     text = "Compared with the untrained twin {}, in points of top-1 accuracy, the heads of the trained encoders reach:"
-    return [Text(text.format(twin), tuple(told), "finding") for twin, told in by_twin.items()]
+    return [Text(text.format(twin), tuple(items), "finding") for twin, items in by_twin.items()]
 
 
 def caution(inputs: Inputs) -> str:
-    """How much the numbers can bear."""
+    """The limits of the numbers: sizes of the sets, seeds and the sampling error."""
     probes = list(inputs.probes.values())
     n_test, n_training = min(p.n_test for p in probes), max(p.n_training for p in probes)
     n_seeds, n_classes = min(len(p.seeds) for p in probes), max(p.n_classes for p in probes)

@@ -51,7 +51,7 @@ class Localisation:
     n_outside: int
     size: int
     maps: tuple[ScoreMap, ...]
-    frame: str  # what of the images boxes are compared in; empty if it was not written down
+    frame: str  # what of the images boxes are compared in; empty if it was not recorded
     official: bool  # whether published numbers are of that frame
     is_untrained: bool  # whether the encoder has random weights
 
@@ -76,7 +76,7 @@ def section(inputs: Inputs) -> Section | None:
         return None
     read_files = [(read(file, "beyondcls localise", _localisation), file) for file in files]
     read_files.sort(key=lambda pair: (pair[0].is_untrained, pair[0].encoder))
-    found = [one for one, _ in read_files]
+    localised = [one for one, _ in read_files]
     blocks: list[Block] = [
         Text(
             "Without any box in training: a score map is thresholded, and boxes around what is bright are compared with those "
@@ -84,12 +84,12 @@ def section(inputs: Inputs) -> Section | None:
             "same for all of them, so even a map that knows nothing about the image scores: the centre baseline is a Gaussian "
             "in the middle of every image."
         ),
-        *[Text(sentence, kind="finding") for sentence in (_said(found), _against_random(found)) if sentence],
-        *[Text(warning, kind="notice") for warning in _warnings(found)],
-        _summary(found),
-        *_frames(found),
+        *[Text(sentence, kind="finding") for sentence in (_comparison(localised), _against_random(localised)) if sentence],
+        *[Text(warning, kind="notice") for warning in _warnings(localised)],
+        _summary(localised),
+        *_frames(localised),
         *examples_of_boxes(inputs, _boxes([file for _, file in read_files])),
-        _every_map(found),
+        _every_map(localised),
         published(),
     ]
     return Section("localisation", "Where the object is", tuple(blocks))
@@ -129,15 +129,15 @@ def _measure(content: dict[str, object]) -> Measure:
     values = tuple(float(value) for value in content["values"])  # type: ignore[attr-defined]
     mean, std = float(content["mean"]), float(content["std"])  # type: ignore[arg-type]
     if not all(map(math.isfinite, (mean, std, *values))):
-        raise ValueError(f"{mean!r} ± {std!r} is no finite number")
+        raise ValueError(f"{mean!r} ± {std!r} is not a finite number")
     return Measure(mean, std, values)
 
 
-def _warnings(found: Sequence[Localisation]) -> list[str]:
+def _warnings(localised: Sequence[Localisation]) -> list[str]:
     warnings = []
-    if len({(one.data, one.size, one.n_images) for one in found}) > 1:
+    if len({(one.data, one.size, one.n_images) for one in localised}) > 1:
         warnings.append("Not all encoders were localised on the same images at the same size; rows are not comparable.")
-    for one in found:
+    for one in localised:
         if one.n_outside:
             warnings.append(f"The crop of {one.encoder} shows nothing of the objects of {one.n_outside:,} images: not found.")
         if flat := [f"{m.title} ({m.n_flat:,} images)" for m in one.maps if m.n_flat]:
@@ -145,10 +145,10 @@ def _warnings(found: Sequence[Localisation]) -> list[str]:
     return warnings
 
 
-def _frames(found: Sequence[Localisation]) -> list[Block]:
+def _frames(localised: Sequence[Localisation]) -> list[Block]:
     """What of the images boxes are compared in, and whether published numbers are of that."""
     by_frame: dict[str, list[str]] = {}
-    for one in found:
+    for one in localised:
         by_frame.setdefault(one.frame, []).append(one.encoder)
     unknown = by_frame.pop("", [])
     blocks: list[Block] = []
@@ -158,7 +158,7 @@ def _frames(found: Sequence[Localisation]) -> list[Block]:
             for words, names in by_frame.items()
         ]
         blocks.append(Text(f"Boxes are compared in: {'; '.join(of_encoders)}.", kind="note"))
-    if others := [one.encoder for one in found if one.frame and not one.official]:
+    if others := [one.encoder for one in localised if one.frame and not one.official]:
         blocks.append(
             Text(
                 f"Published numbers are of the whole image, squashed to 224 x 224 pixels (Choe et al. 2020); those of "
@@ -170,7 +170,7 @@ def _frames(found: Sequence[Localisation]) -> list[Block]:
     if unknown:
         blocks.append(
             Text(
-                f"It was not written down what of the images of {', '.join(unknown)} boxes are compared in; run "
+                f"It was not recorded what of the images of {', '.join(unknown)} boxes are compared in; run "
                 "`beyondcls localise` again.",
                 kind="notice",
             )
@@ -178,44 +178,44 @@ def _frames(found: Sequence[Localisation]) -> list[Block]:
     return blocks
 
 
-def _said(found: Sequence[Localisation]) -> str:
+def _comparison(localised: Sequence[Localisation]) -> str:
     """One sentence: AbMILP against the mean [cls] map, and either against the baseline."""
-    told = []
-    for one in found:
+    sentences = []
+    for one in localised:
         cls, abmilp, centre = one.one("attention", "cls"), one.one("probe", "abmilp"), one.one("baseline", "centre")
         parts = [f"{points(_apart(abmilp, cls))} against the mean [cls] map"] if abmilp and cls else []
         if abmilp and centre:
             parts.append(f"{points(_apart(abmilp, centre))} against the centre baseline")
-        said = [f"AbMILP's weights stand at {' and '.join(parts)}"] if parts else []
+        clauses = [f"AbMILP's weights are at {' and '.join(parts)}"] if parts else []
         if cls and centre:
-            said.append(f"the mean [cls] map at {points(_apart(cls, centre))} against that baseline")
-        if said:
-            told.append(f"on {one.encoder}, {', '.join(said)}")
-    if not told:
+            clauses.append(f"the mean [cls] map at {points(_apart(cls, centre))} against that baseline")
+        if clauses:
+            sentences.append(f"on {one.encoder}, {', '.join(clauses)}")
+    if not sentences:
         return "Neither AbMILP nor [cls] attention was localised, so they cannot be compared."
-    return f"In points of MaxBoxAccV2: {'; '.join(told)}."
+    return f"In points of MaxBoxAccV2: {'; '.join(sentences)}."
 
 
-def _against_random(found: Sequence[Localisation]) -> str:
+def _against_random(localised: Sequence[Localisation]) -> str:
     """The best map of each trained encoder against the best of an untrained one; empty where either is missing."""
 
     def best(one: Localisation) -> ScoreMap:
         return max((m for m in one.maps if m.source != "baseline"), key=lambda m: m.v2.mean)
 
-    scored = [one for one in found if any(m.source != "baseline" for m in one.maps)]
+    scored = [one for one in localised if any(m.source != "baseline" for m in one.maps)]
     randoms = [one for one in scored if one.is_untrained]
     trained = [one for one in scored if not one.is_untrained]
     if not randoms or not trained:
         return ""
     twin = max(randoms, key=lambda one: best(one).v2.mean)
     bar = best(twin)
-    told = [
-        f"{one.encoder} ({best(one).title}) {'stands ' if i == 0 else ''}at {points(_apart(best(one), bar))}"
+    differences = [
+        f"{one.encoder} ({best(one).title}) {'is ' if i == 0 else ''}at {points(_apart(best(one), bar))}"
         for i, one in enumerate(trained)
     ]
     return (
         f"{twin.encoder} was never trained, and its best map ({bar.title}) still finds {bar.v2.mean:.1f}: so much stands out "
-        f"in the images by itself. Against that, the best map of {', that of '.join(told)}."
+        f"in the images by itself. Against that, the best map of {', that of '.join(differences)}."
     )
 
 
@@ -225,45 +225,45 @@ def _apart(one: ScoreMap, other: ScoreMap) -> Measure:
     return Measure(a.mean - b.mean, math.hypot(a.std, b.std), (math.nan,) * max(len(a.values), len(b.values)))
 
 
-def _summary(found: Sequence[Localisation]) -> Table:
-    heads = sorted({m.name for one in found for m in one.maps if m.source == "probe"}, key=lambda n: (n != "abmilp", n))
+def _summary(localised: Sequence[Localisation]) -> Table:
+    heads = sorted({m.name for one in localised for m in one.maps if m.source == "probe"}, key=lambda n: (n != "abmilp", n))
     shown = [("attention", "cls", "cls"), ("best", "", "best_cls_head"), ("attention", "centre-patch", "centre_patch")]
     shown += [("probe", head, f"head_{head}") for head in heads] + [("baseline", "centre", "centre")]
 
-    def of(one: Localisation, source: str, name: str) -> ScoreMap | None:
+    def shown_map(one: Localisation, source: str, name: str) -> ScoreMap | None:
         return one.best_head if source == "best" else one.one(source, name)
 
-    shown = [entry for entry in shown if any(of(one, *entry[:2]) for one in found)]
+    shown = [entry for entry in shown if any(shown_map(one, *entry[:2]) for one in localised)]
     columns = [ENCODER]
     for measure, words in MEASURES:
         for i, (source, name, column) in enumerate(shown):
-            first = next(m for one in found if (m := of(one, source, name)))
+            first = next(m for one in localised if (m := shown_map(one, source, name)))
             words_of_map = "best [cls] head" if source == "best" else first.title
             kind = "spread" if source == "probe" else "number"
             columns.append(Column(f"{column}_{measure}", f"{words_of_map}, {words}", kind, apart=i == 0))  # type: ignore[arg-type]
     rows = []
-    for one in found:
-        maps = [of(one, *entry[:2]) for entry in shown]
+    for one in localised:
+        maps = [shown_map(one, *entry[:2]) for entry in shown]
         cells = [named(one.encoder, one.is_untrained)]
         for measure, _ in MEASURES:
             cells += _cells([m.measures[measure] if m else None for m in maps])
         rows.append(Row(tuple(cells), muted=one.is_untrained))
-    n = " or ".join(f"{n:,}" for n in sorted({one.n_images for one in found}))
+    n = " or ".join(f"{n:,}" for n in sorted({one.n_images for one in localised}))
     note = (
         f"Images whose object is found, % of {n}. MaxBoxAccV2 is the mean over IoU 0.3, 0.5 and 0.7, where any contour counts; "
         "MaxBoxAcc is at IoU 0.5 with the largest contour. Heads: mean ± standard deviation over seeds. The best [cls] head "
-        "was chosen on these images by MaxBoxAccV2, so it stands too high. Bold: the highest of a row, in either measure."
+        "was chosen on these images by MaxBoxAccV2, so it is biased upwards. Bold: the highest of a row, in either measure."
     )
     return Table("localisation", "Localisation by encoder and map", note, tuple(columns), tuple(rows))
 
 
-def _every_map(found: Sequence[Localisation]) -> Table:
-    ious = sorted({iou for one in found for m in one.maps for iou in m.by_iou}, key=float)
+def _every_map(localised: Sequence[Localisation]) -> Table:
+    ious = sorted({iou for one in localised for m in one.maps for iou in m.by_iou}, key=float)
     columns = [ENCODER, Column("map", "Map", "text"), Column("v2", "MaxBoxAccV2", "spread")]
     columns += [Column(f"iou_{iou.replace('.', '_')}", f"IoU {iou}", "spread", apart=i == 0) for i, iou in enumerate(ious)]
     columns.append(Column("max_box_acc", "MaxBoxAcc", "spread", apart=True))
     rows = []
-    for one in found:
+    for one in localised:
         values = [[m.v2, *(m.by_iou.get(iou) for iou in ious), m.measures["max_box_acc"]] for m in one.maps]
         by_column = zip(*(_cells(column) for column in zip(*values, strict=True)), strict=True)
         for m, cells in zip(one.maps, by_column, strict=True):

@@ -1,4 +1,4 @@
-"""What the paper leaves open (v2, Section D): what was measured of it here, and how to measure it on encoders of one's own."""
+"""What the paper leaves open (v2, Section D): what was measured of it here, and how to measure it on your own encoders."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,9 +21,9 @@ NOT_MEASURED = "Not measured here."
 
 
 def section(inputs: Inputs) -> Section | None:
-    """None if none of the questions was touched."""
+    """None if none of the questions has a measured answer."""
     answers = [(question, answer(inputs)) for question, answer in QUESTIONS]
-    if not any(answers_found for _, answers_found in answers):
+    if not any(answer_blocks for _, answer_blocks in answers):
         return None
     blocks: list[Block] = [
         Text(
@@ -31,9 +31,9 @@ def section(inputs: Inputs) -> Section | None:
             "encoders and images."
         )
     ]
-    for question, found in answers:
+    for question, answer_blocks in answers:
         heading, how, command = question
-        blocks += [Heading(heading), *(found or [Text(NOT_MEASURED)])]
+        blocks += [Heading(heading), *(answer_blocks or [Text(NOT_MEASURED)])]
         blocks += [Text(f"On your own encoders: {how}", kind="note"), Definitions(((COMMAND, command),), code=(COMMAND,))]
     return Section("open-questions", "Open questions", tuple(blocks))
 
@@ -41,7 +41,7 @@ def section(inputs: Inputs) -> Section | None:
 def branches(inputs: Inputs) -> list[Block]:
     """Accuracy by the number of score branches; of the study `branches`."""
     study = {key: p for key, p in inputs.studies.get("branches", {}).items() if p.aggregator == "abmilp"}
-    said, drawable = [], {}
+    sentences, drawable = [], {}
     for encoder, probes in by_encoder(study).items():
         probes = sorted(probes, key=_n_branches)
         if len(probes) < 2 or len({_n_branches(p) for p in probes}) < len(probes):
@@ -49,7 +49,7 @@ def branches(inputs: Inputs) -> list[Block]:
         drawable[encoder] = probes
         first, last = probes[0], probes[-1]
         best = max(probes, key=lambda p: p.measures["top1"].mean)
-        said.append(
+        sentences.append(
             f"On {encoder}, going from {_n_branches(first)} to {_n_branches(last)} score branches changes top-1 accuracy by "
             f"{_difference(last, first)}; the best number tried is {_n_branches(best)}."
         )
@@ -59,68 +59,73 @@ def branches(inputs: Inputs) -> list[Block]:
     figures = Figures((_by_branches(drawable, by_name),), tuple(by_name.values()))
     column = (Column("branches", "Branches"), lambda p: Cell(str(_n_branches(p)), _n_branches(p)))
     table = study_table("branches", "Score branches", study, [column], note=COSTS_AS)
-    return [Text(" ".join(said), kind="finding"), figures, table]
+    return [Text(" ".join(sentences), kind="finding"), figures, table]
 
 
 def depth(inputs: Inputs) -> list[Block]:
-    """Depth of the scores; the numbers stand in the section on variants."""
-    said = []
+    """Depth of the scores; the numbers are in the section on variants."""
+    sentences = []
     for encoder, probes in by_encoder(inputs.studies.get("variants", {})).items():
         of_depth = {p.options.get("depth", 1): p for p in probes if p.aggregator == "abmilp" and _activation(p) == "relu"}
         deeper = [f"{_difference(of_depth[d], of_depth[1])} with {d}" for d in sorted(of_depth) if d > 1 and 1 in of_depth]
         if deeper:
-            said.append(
+            sentences.append(
                 f"On {encoder}, against one linear layer, top-1 accuracy changes by {listed(deeper)} layers (ReLU between)."
             )
-    return [Text(f"{' '.join(said)} All variants stand in the section “Variants of AbMILP”.", kind="finding")] if said else []
+    return (
+        [Text(f"{' '.join(sentences)} All variants are in the section “Variants of AbMILP”.", kind="finding")]
+        if sentences
+        else []
+    )
 
 
 def blocks(inputs: Inputs) -> list[Block]:
     """Which block is read, or several; of the study `blocks`."""
     study = inputs.studies.get("blocks", {})
-    said = []
+    sentences = []
     for encoder, probes in by_encoder(study).items():
         last = next((p for p in probes if p.aggregator == "abmilp" and not p.options.get("blocks")), None)
         others = [p for p in probes if p is not last and p.options.get("blocks")]
         if last is not None and others:
             best = max(others, key=lambda p: p.measures["top1"].mean)
-            said.append(
+            sentences.append(
                 f"On {encoder}, the best other choice of blocks, {_blocks(best).text}, differs by {_difference(best, last)} "
                 "from AbMILP on the block that is probed."
             )
-    if not said:
+    if not sentences:
         return []
     columns = [(Column("blocks", "Blocks", "text"), _blocks)]
-    return [Text(" ".join(said), kind="finding"), study_table("blocks", "Blocks", study, columns, note=COSTS_AS)]
+    return [Text(" ".join(sentences), kind="finding"), study_table("blocks", "Blocks", study, columns, note=COSTS_AS)]
 
 
 def selection(inputs: Inputs) -> list[Block]:
-    """Weights that nothing was trained for, against AbMILP; of the study `selection`, whose details stand elsewhere."""
-    said = []
+    """Weights that nothing was trained for, against AbMILP; of the study `selection`, whose details are in another section."""
+    sentences = []
     for encoder, probes in by_encoder(inputs.studies.get("selection", {})).items():
         trained = next((p for p in probes if p.aggregator == "abmilp"), None) or inputs.probes.get((encoder, "abmilp"))
-        found = [p for p in probes if selects_untrained(p)]
-        if trained is None or not found:
+        untrained_selections = [p for p in probes if selects_untrained(p)]
+        if trained is None or not untrained_selections:
             continue
-        best = max(found, key=lambda p: p.measures["top1"].mean)
+        best = max(untrained_selections, key=lambda p: p.measures["top1"].mean)
         alike = "" if trained in probes else " (trained in another way than these)"
-        said.append(
-            f"On {encoder}, the best of {len(found)} untrained selection{'s' * (len(found) > 1)}, {title(best.head)}, stands "
+        sentences.append(
+            f"On {encoder}, the best of {len(untrained_selections)} untrained "
+            f"selection{'s' * (len(untrained_selections) > 1)}, {title(best.head)}, differs by "
             f"{_difference(best, trained)} from AbMILP{alike}."
         )
-    return [Text(f"{' '.join(said)} Details stand in the section on selection.", kind="finding")] if said else []
+    return [Text(f"{' '.join(sentences)} Details are in the section on selection.", kind="finding")] if sentences else []
 
 
 def feature_maps(inputs: Inputs) -> list[Block]:
     """AbMILP over the feature maps of encoders that have no attention."""
     without = [name for name, a in inputs.attention.items() if not a.statistics and a.cls_map is None]
     pairs = [(name, inputs.probes.get((name, "abmilp")), inputs.probes.get((name, "average"))) for name in without]
-    said = [
-        f"On {name}, which has no attention, AbMILP stands {_difference(one, other)} from the average of the feature map."
+    sentences = [
+        f"On {name}, which has no attention, AbMILP differs by {_difference(one, other)} from the average of the feature map."
         for name, one, other in pairs
         if one is not None and other is not None
     ]
-    return [Text(" ".join(said), kind="finding")] if said else []
+    return [Text(" ".join(sentences), kind="finding")] if sentences else []
 
 
 QUESTIONS: Sequence[tuple[tuple[str, str, str], Callable[[Inputs], list[Block]]]] = (
@@ -159,7 +164,7 @@ QUESTIONS: Sequence[tuple[tuple[str, str, str], Callable[[Inputs], list[Block]]]
     (
         (
             "Does it help encoders without attention (ConvNeXt, MLP-Mixer)?",
-            "extract one of those that “beyondcls encoders” lists; its feature map stands for patch tokens.",
+            "extract one of those that “beyondcls encoders” lists; its feature map takes the place of patch tokens.",
             "beyondcls probe --head average --head abmilp --features features/NAME-train --test features/NAME-test "
             "--out probes/NAME",
         ),
@@ -183,12 +188,12 @@ def _by_branches(drawable: dict[str, list[Probe]], by_name: dict[str, Look]) -> 
         axes.set_xlabel("score branches, logarithmic")
         axes.set_ylabel("top-1, %")
         axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
-    told = " ".join(f"{encoder}: {', '.join(map(_reached, probes))}." for encoder, probes in drawable.items())
+    accuracies = " ".join(f"{encoder}: {', '.join(map(_reached, probes))}." for encoder, probes in drawable.items())
     caption = (
         "Bars: ± one standard deviation over seeds. The classifier reads the branches’ vectors side by side, unless their "
         "option combine averages them."
     )
-    alt = f"Top-1 accuracy by score branches. {told}"
+    alt = f"Top-1 accuracy by score branches. {accuracies}"
     return drawn(plot, "branches", "Top-1 by number of score branches", caption, alt, by_name.values())
 
 
@@ -197,9 +202,9 @@ def _reached(probe: Probe) -> str:
 
 
 def _difference(one: Probe, other: Probe) -> str:
-    found = difference(one, other)
-    assert found is not None
-    return f"{unbroken(found)} points"
+    value = difference(one, other)
+    assert value is not None
+    return f"{unbroken(value)} points"
 
 
 def _n_branches(probe: Probe) -> int:

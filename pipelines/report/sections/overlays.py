@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from pipelines.overlay import blend, cut_out
-from pipelines.report.chosen import chosen, told
+from pipelines.report.chosen import chosen_rows, how_chosen
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Gallery, Picture, Section, Text
 from pipelines.report.maps import Maps, maps_of
@@ -25,21 +25,21 @@ def section(inputs: Inputs) -> Section:
     """A row for each chosen image, a column for each map, and why other maps are left out.
 
     Raises:
-        BeyondClsError: a file of maps is damaged, or there is no image of a chosen id.
+        BeyondClsError: a file of maps is damaged, or no image has a chosen id.
     """
     gallery, left_out = _gallery(inputs)
     blocks: list[Block] = []
     if gallery is not None:
         blocks += [
             Text(
-                f"{told(inputs.examples)} [cls] attention: of [cls] to the patches in the block that is probed, mean over "
+                f"{how_chosen(inputs.examples)} [cls] attention: of [cls] to the patches in the probed block, mean over "
                 "attention heads. Weights: those that a trained head gives to the patches, mean over seeds. As Fig. 2, 8 and 9 "
                 "of the paper."
             ),
             Text(
                 "Each map is scaled to its own range, from dark (lowest) to bright (highest), so a nearly even map shows as "
                 "much contrast as a selective one; the number below it is its peak as a multiple of an even map (1 / T). "
-                "The first picture is the whole image; each map lies over the part of it that its encoder saw, black where "
+                "The first picture is the whole image; each map covers the part of it that its encoder saw, black where "
                 "that was padded. White frames, where there are any, are the boxes that the data set gives for its objects. "
                 "Heads that weigh all patches alike are not drawn.",
                 kind="note",
@@ -59,7 +59,7 @@ def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
         return None, [images]
     from extract.datasets import DataError
 
-    rows = chosen(images, inputs.examples)
+    rows = chosen_rows(images, inputs.examples)
     maps, left_out = maps_of(inputs, images)
     try:
         return _drawn(images, rows, maps) if maps else None, left_out
@@ -68,7 +68,10 @@ def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
 
 
 def _drawn(images: "ImageSet", rows: list[int], maps: list[Maps]) -> Gallery:
-    groups = [("", 1), *((encoder, len(list(those))) for encoder, those in groupby(maps, lambda m: m.encoder))]
+    groups = [
+        ("", 1),
+        *((encoder, len(list(maps_of_encoder))) for encoder, maps_of_encoder in groupby(maps, lambda m: m.encoder)),
+    ]
     columns = ("image", *(m.kind for m in maps))
     return Gallery("Test images with attention maps", tuple(groups), columns, tuple(_row(images, row, maps) for row in rows))
 
@@ -105,7 +108,7 @@ def _label(images: "ImageSet", sample: "Sample") -> str:
 
 
 def _counted(frames: list[Outline], picture: UInt8[np.ndarray, "H W 3"]) -> str:
-    """For those who cannot see them."""
+    """The frames in words, for the text alternative."""
     height, width, _ = picture.shape
     where = ["from {:.0f}, {:.0f} to {:.0f}, {:.0f}".format(*frame.box) for frame in frames]
     return f"; boxes of objects in pixels of {width} x {height}: {', '.join(where)}" if where else ""

@@ -30,7 +30,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Source:
-    """An encoder with the feature sets that it was probed from; `recorded` is the name that extraction wrote down."""
+    """An encoder with the feature sets that it was probed from; `recorded` is the name that extraction recorded."""
 
     encoder: str
     recorded: str
@@ -56,7 +56,9 @@ def section(inputs: Inputs) -> Section:
             ("Commands", "\n".join(training.commands)),
             ("Images", f"{training.n_training:,} training, {training.n_test:,} test, {training.n_classes:,} classes"),
         ]
-        blocks.append(Definitions(tuple((term, told) for term, told in entries if told), code=("Commands",)))
+        blocks.append(
+            Definitions(tuple((term, text_of_term) for term, text_of_term in entries if text_of_term), code=("Commands",))
+        )
     entries = [*versions().items(), ("git revision", revision())]
     return Section(
         "provenance",
@@ -78,7 +80,7 @@ def trainings(inputs: Inputs) -> list[Training]:
     """One entry for each different way of training."""
     groups: dict[tuple[Any, ...], list[Probe]] = {}
     for encoder in inputs.encoders:
-        for probe in inputs.of(encoder):
+        for probe in inputs.probes_of(encoder):
             groups.setdefault(_protocol(probe), []).append(probe)
     return [
         Training(
@@ -101,10 +103,10 @@ def _head(probe: Probe) -> str:
 
 def sources(inputs: Inputs) -> list[Source]:
     """Feature-set keys of each encoder; several where its heads disagree."""
-    found = []
+    rows = []
     for encoder in inputs.encoders:
-        probes, attention = inputs.of(encoder), inputs.attention.get(encoder)
-        found.append(
+        probes, attention = inputs.probes_of(encoder), inputs.attention.get(encoder)
+        rows.append(
             Source(
                 encoder,
                 recorded=_once([p.recorded_encoder for p in probes]),
@@ -116,18 +118,18 @@ def sources(inputs: Inputs) -> list[Source]:
                 ),
             )
         )
-    return found
+    return rows
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that matter, without importing them."""
-    found = {"python": platform.python_version()}
+    """Versions of Python and of PACKAGES, without importing them."""
+    by_package = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            by_package[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            by_package[package] = "not installed"
+    return by_package
 
 
 def revision() -> str:

@@ -20,13 +20,13 @@ GROUPS = ("for reference", "selected without training", "others")
 INTRODUCTION = (
     "Of each image some patches are weighted, without labels: by attention that the encoder, or another one, has computed "
     "anyway, by their place, or by the tokens themselves. Only the classifier on the weighted sum is trained. [cls], the "
-    "average of all patches, and AbMILP, whose weights are trained with the classifier, stand beside it."
+    "average of all patches, and AbMILP, whose weights are trained with the classifier, are shown beside it."
 )
 
 
 @dataclass(frozen=True)
 class Selection:
-    """A probe of the study, or one that it is held against, and what its aggregator is."""
+    """A probe of the study, or one that it is compared with, and the name of its aggregator."""
 
     probe: Probe
     aggregator: str
@@ -47,14 +47,14 @@ def section(inputs: Inputs) -> Section | None:
     Raises:
         BeyondClsError: a file that is damaged.
     """
-    selections, found = _selections(inputs), divergences(inputs)
+    selections, all_divergences = _selections(inputs), divergences(inputs)
     blocks: list[Block] = []
     if selections:
         blocks += [Text(INTRODUCTION), *_findings(selections), *_notices(inputs, selections)]
         blocks += [_accuracies(selections), published()]
-    if found:
-        blocks += [Heading("Whether they choose the same patches"), *nearest(found), Text(READING, kind="note")]
-        blocks += [*heat_maps(found), table(found)]
+    if all_divergences:
+        blocks += [Heading("Whether they choose the same patches"), *nearest(all_divergences), Text(READING, kind="note")]
+        blocks += [*heat_maps(all_divergences), table(all_divergences)]
     return Section("selection", "Choosing patches without training", tuple(blocks)) if blocks else None
 
 
@@ -62,14 +62,14 @@ def _selections(inputs: Inputs) -> dict[str, dict[str, Selection]]:
     """By encoder and head, in the order of the page; heads of the study win over those for reference of the same name."""
     study = inputs.studies.get(STUDY, {})
     encoders = list(dict.fromkeys([*inputs.encoders, *sorted({encoder for encoder, _ in study})]))
-    found: dict[str, dict[str, Selection]] = {}
+    by_encoder: dict[str, dict[str, Selection]] = {}
     for encoder in encoders:
-        own = {h: Selection(probe, probe.aggregator) for (of, h), probe in study.items() if of == encoder}
-        if own:
+        of_study = {h: Selection(probe, probe.aggregator) for (name, h), probe in study.items() if name == encoder}
+        if of_study:
             shared = [inputs.probes[encoder, head] for head in FIRST_HEADS if (encoder, head) in inputs.probes]
-            both = {probe.head: Selection(probe, probe.aggregator) for probe in shared} | own
-            found[encoder] = {head: both[head] for head in _in_order(both)}
-    return found
+            both = {probe.head: Selection(probe, probe.aggregator) for probe in shared} | of_study
+            by_encoder[encoder] = {head: both[head] for head in _in_order(both)}
+    return by_encoder
 
 
 def _key(file: Path) -> str:
@@ -82,21 +82,21 @@ def _in_order(heads: Mapping[str, object]) -> list[str]:
 
 def _findings(selections: Mapping[str, Mapping[str, Selection]]) -> list[Text]:
     """Which selection without training comes nearest to AbMILP on each encoder, and whether any beats it, or the average."""
-    told = [text for encoder, of in selections.items() if (text := _told(encoder, of))]
-    if not told:
-        return [Text("No encoder has both a selection without training and AbMILP to hold it against.", kind="finding")]
-    return [Text("The most accurate selection without training, held against AbMILP:", tuple(told), "finding")]
+    items = [text for encoder, by_head in selections.items() if (text := _comparison(encoder, by_head))]
+    if not items:
+        return [Text("No encoder has both a selection without training and AbMILP to compare it with.", kind="finding")]
+    return [Text("The most accurate selection without training, compared with AbMILP:", tuple(items), "finding")]
 
 
-def _told(encoder: str, of: Mapping[str, Selection]) -> str:
-    untrained = {head: s.probe for head, s in of.items() if s.untrained}
-    if not untrained or "abmilp" not in of:
+def _comparison(encoder: str, by_head: Mapping[str, Selection]) -> str:
+    untrained = {head: s.probe for head, s in by_head.items() if s.untrained}
+    if not untrained or "abmilp" not in by_head:
         return ""
-    best, trained = max(untrained.values(), key=lambda probe: probe.measures["top1"].mean), of["abmilp"].probe
+    best, trained = max(untrained.values(), key=lambda probe: probe.measures["top1"].mean), by_head["abmilp"].probe
     reached = f"{points(difference(best, trained))} points from AbMILP ({plus_minus(best.measures['top1'])} %)"
     parts = [f"{encoder}: {title(best.head)}, {reached}", _ahead(untrained, trained, "AbMILP")]
-    if "average" in of:
-        parts.append(_ahead(untrained, of["average"].probe, "the average patch"))
+    if "average" in by_head:
+        parts.append(_ahead(untrained, by_head["average"].probe, "the average patch"))
     return "; ".join(parts) + "."
 
 
@@ -111,17 +111,17 @@ def _ahead(untrained: Mapping[str, Probe], other: Probe, name: str) -> str:
 
 def _notices(inputs: Inputs, selections: Mapping[str, Mapping[str, Selection]]) -> list[Text]:
     """What makes a column, or it and the divergences, incomparable."""
-    found = []
-    for encoder, of in selections.items():
-        if len({tuple(sorted(s.probe.features.items())) for s in of.values()}) > 1:
-            found.append(f"The heads of {encoder} were trained or tested on different feature sets; probe them again.")
-        if len({(repr(sorted(s.probe.recipe.items())), s.probe.seeds) for s in of.values()}) > 1:
-            found.append(f"Not all heads of {encoder} in this section were trained with the same recipe and seeds.")
+    reasons = []
+    for encoder, by_head in selections.items():
+        if len({tuple(sorted(s.probe.features.items())) for s in by_head.values()}) > 1:
+            reasons.append(f"The heads of {encoder} were trained or tested on different feature sets; probe them again.")
+        if len({(repr(sorted(s.probe.recipe.items())), s.probe.seeds) for s in by_head.values()}) > 1:
+            reasons.append(f"Not all heads of {encoder} in this section were trained with the same recipe and seeds.")
         summary = inputs.folders.divergence and inputs.folders.divergence / encoder / "summary.json"
-        tested = {s.probe.features["test"] for s in of.values()}
+        tested = {s.probe.features["test"] for s in by_head.values()}
         if summary and summary.is_file() and read(summary, "beyondcls divergence", _key) not in tested:
-            found.append(f"The divergences of {encoder} are of another feature set than its probes; compute them again.")
-    return [Text(text, kind="notice") for text in found]
+            reasons.append(f"The divergences of {encoder} are of another feature set than its probes; compute them again.")
+    return [Text(text, kind="notice") for text in reasons]
 
 
 def _accuracies(selections: Mapping[str, Mapping[str, Selection]]) -> Table:
@@ -131,20 +131,20 @@ def _accuracies(selections: Mapping[str, Mapping[str, Selection]]) -> Table:
         columns += [Column(f"top1_{key}", encoder, "spread", apart=True), Column(f"entropy_{key}", "Entropy")]
         columns.append(Column(f"effective_patches_{key}", "Effective patches"))
     rows = []
-    for head in _in_order({head: None for of in selections.values() for head in of}):
-        own = [of[head] for of in selections.values() if head in of]
-        group = GROUPS[0] if head in FIRST_HEADS else GROUPS[1 if all(s.untrained for s in own) else 2]
-        cells = [Cell(title(head), head), _text("; ".join(dict.fromkeys(s.described for s in own)))]
-        for of in selections.values():
-            cells += _cells(of.get(head), max(round(s.probe.measures["top1"].mean, 1) for s in of.values()))
+    for head in _in_order({head: None for by_head in selections.values() for head in by_head}):
+        of_head = [by_head[head] for by_head in selections.values() if head in by_head]
+        group = GROUPS[0] if head in FIRST_HEADS else GROUPS[1 if all(s.untrained for s in of_head) else 2]
+        cells = [Cell(title(head), head), _text("; ".join(dict.fromkeys(s.described for s in of_head)))]
+        for by_head in selections.values():
+            cells += _cells(by_head.get(head), max(round(s.probe.measures["top1"].mean, 1) for s in by_head.values()))
         rows.append(Row(tuple(cells), group))
-    counts = sorted({s.probe.n_tokens for of in selections.values() for s in of.values() if s.probe.n_tokens})
+    counts = sorted({s.probe.n_tokens for by_head in selections.values() for s in by_head.values() if s.probe.n_tokens})
     uniform = listed([f"ln {n} = {math.log(n):.2f}" for n in counts]) if counts else "ln T"
     note = (
         "Top-1 accuracy on the test images, %, mean ± standard deviation over seeds. Entropy: of the weights, nats, mean over "
         f"images and seeds; 0 is one patch, {uniform} the plain average. {EFFECTIVE} Bold: the highest mean of an encoder."
     )
-    note = " ".join(filter(None, (note, one_order(s.probe for of in selections.values() for s in of.values()))))
+    note = " ".join(filter(None, (note, one_order(s.probe for by_head in selections.values() for s in by_head.values()))))
     ordered = tuple(row for group in GROUPS for row in rows if row.group == group)
     return Table("selection", "Accuracy and entropy, as in Table 6 (v2)", note, tuple(columns), ordered)
 

@@ -38,8 +38,8 @@ def section(inputs: Inputs) -> Section:
     )
     if by_head := head_figures(inputs):
         text = (
-            "Mean over test images. A row is a block, the first on top; a column is an attention head. Panels are of one "
-            "height, however many blocks an encoder has, so rows side by side are of the same relative depth. One scale for "
+            "Mean over test images. A row is a block, the first on top; a column is an attention head. All panels have one "
+            "height for any number of blocks, so rows side by side are of the same relative depth. One scale for "
             "all encoders."
         )
         blocks += [Heading("Per attention head"), Text(text), Figures(by_head)]
@@ -78,9 +78,9 @@ def _figure(inputs: Inputs, statistic: str) -> Figure:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel(unit)
         axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
-    told = " ".join(_told(encoder, attention.statistics[statistic]) for encoder, attention in series.items())
+    descriptions = " ".join(_in_words(encoder, attention.statistics[statistic]) for encoder, attention in series.items())
     caption = f"As Fig. {FIGURES[statistic]} of the paper." + (f" Not computed: {', '.join(missing)}." if missing else "")
-    alt = f"{title} per block{' by relative depth' if len(depths) > 1 else ''} ({unit}). {told}"
+    alt = f"{title} per block{' by relative depth' if len(depths) > 1 else ''} ({unit}). {descriptions}"
     return drawn(plot, name, title, caption, alt, [by_encoder[encoder] for encoder in series])
 
 
@@ -104,6 +104,6 @@ def _line(axes: Axes, look: Look, attention: Attention, name: str, relative: boo
     axes.plot(places, mean, color=colour(look), linestyle=dash, marker=look.marker)
 
 
-def _told(name: str, values: tuple[tuple[float, float], ...]) -> str:
+def _in_words(name: str, values: tuple[tuple[float, float], ...]) -> str:
     means = [mean for mean, _ in values]
     return f"{name}: {means[0]:.2f} in the first block, {means[-1]:.2f} in the last, from {min(means):.2f} to {max(means):.2f}."

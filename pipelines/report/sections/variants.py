@@ -22,8 +22,8 @@ def section(inputs: Inputs) -> Section | None:
     study = inputs.studies.get(STUDY)
     if not study:
         return None
-    said = tuple(_finding(encoder, probes) for encoder, probes in by_encoder(study).items())
-    return Section(STUDY, "Variants of AbMILP", (*said, measured(study), published(), published_v1()))
+    findings = tuple(_finding(encoder, probes) for encoder, probes in by_encoder(study).items())
+    return Section(STUDY, "Variants of AbMILP", (*findings, measured(study), published(), published_v1()))
 
 
 def measured(study: Study) -> Table:
@@ -69,11 +69,11 @@ def _variant(variant: Variant | None) -> tuple[Cell, Cell, Cell]:
 
 
 def _part(i: int, probe: Probe) -> Cell:
-    return _variant(_of(probe))[i]
+    return _variant(_variant_of(probe))[i]
 
 
-def _of(probe: Probe) -> Variant | None:
-    """None for a head of another kind, which stands in the study to be compared with."""
+def _variant_of(probe: Probe) -> Variant | None:
+    """None for a head of another kind, which is in the study for comparison."""
     if probe.aggregator not in KINDS:
         return None
     depth, activation = probe.options.get("depth", 1), probe.options.get("activation", "relu")
@@ -83,15 +83,15 @@ def _of(probe: Probe) -> Variant | None:
 
 def _one_layer(probes: list[Probe]) -> Probe | None:
     """AbMILP as the paper uses it: the first head with one layer and no self-attention."""
-    return next((p for p in probes if (v := _of(p)) and v.depth == 1 and not v.self_attention), None)
+    return next((p for p in probes if (v := _variant_of(p)) and v.depth == 1 and not v.self_attention), None)
 
 
 def _finding(encoder: str, probes: list[Probe]) -> Text:
     plain = _one_layer(probes)
-    others = [(p, v) for p in probes if p is not plain and (v := _of(p)) is not None]
+    others = [(p, v) for p in probes if p is not plain and (v := _variant_of(p)) is not None]
     if plain is None or not others:
-        return Text(f"On {encoder} there are not both AbMILP with one layer and another variant to compare.", kind="finding")
-    told = []
+        return Text(f"On {encoder}, AbMILP with one layer or another variant to compare it with is missing.", kind="finding")
+    parts = []
     for attention, words in ((False, "deeper scores"), (True, "self-attention before the scores")):
         gains = [
             f"{unbroken(d)} ({title(p.head)})"
@@ -99,8 +99,8 @@ def _finding(encoder: str, probes: list[Probe]) -> Text:
             if v.self_attention == attention and (d := difference(p, plain))
         ]
         if gains:
-            told.append(f"{listed(gains)} with {words}")
+            parts.append(f"{listed(gains)} with {words}")
     ahead = [p for p, _ in others if (d := difference(p, plain)) and len(d.values) > 1 and d.mean > 2 * d.std]
     verdict = f"Ahead by more than twice the spread over seeds: {listed([title(p.head) for p in ahead]) if ahead else 'none'}"
     against = f"On {encoder}, the points of top-1 accuracy gained over AbMILP with one linear layer are"
-    return Text(f"{against} {'; '.join(told)}. {verdict}.", kind="finding")
+    return Text(f"{against} {'; '.join(parts)}. {verdict}.", kind="finding")

@@ -12,7 +12,7 @@ from pipelines.report.studies import Study, by_encoder, trained_alike
 from pipelines.report.tables import NOTHING, difference, file_names, plus_minus, signed, spread, title
 
 STUDY = "views"
-FRESH = "fresh"  # a crop that was never shown before, of each image in each epoch: the encoder was in the loop
+FRESH = "fresh"  # a crop that was never shown before, of each image in each epoch, with the encoder in the loop
 CLOSE = 0.5  # points below fresh crops that are called close
 
 Series = dict[str, dict[int | str, Probe]]  # by aggregator, then by number of crops
@@ -23,13 +23,16 @@ def section(inputs: Inputs) -> Section | None:
     study = {key: probe for key, probe in inputs.studies.get(STUDY, {}).items() if probe.crops is not None}
     if not study:
         return None
-    said = Text(" ".join(finding(encoder, of) for encoder, of in by_encoder(study).items()), kind="finding")
+    findings = Text(
+        " ".join(finding(encoder, probes_of_encoder) for encoder, probes_of_encoder in by_encoder(study).items()),
+        kind="finding",
+    )
     about = Text(
         "The paper trains on a new random crop of each image in every epoch. A feature set holds the evaluation crop and as "
         "many random ones as were extracted (--views counts both); an epoch shows one of these. All heads are measured on the "
         "evaluation crop."
     )
-    return Section("views", "Stored crops against fresh ones", (about, said, figures(study), table(study)))
+    return Section("views", "Stored crops against fresh ones", (about, findings, figures(study), table(study)))
 
 
 def table(study: Study) -> Table:
@@ -58,7 +61,10 @@ def figures(study: Study) -> Figures:
     high = max(_top1(probe).mean + _top1(probe).std for probe in study.values())
     margin = 0.05 * (high - low) or 1.0
     limits = (low - margin, high + margin)
-    plots = [_figure(files[name], name, _series(of), numbers, by_head, limits) for name, of in encoders.items()]
+    plots = [
+        _figure(files[name], name, _series(probes_of_encoder), numbers, by_head, limits)
+        for name, probes_of_encoder in encoders.items()
+    ]
     return Figures(tuple(plots), tuple(by_head.values()))
 
 
@@ -85,16 +91,16 @@ def _figure(
         axes.set_ylabel("top-1, %")
         axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
     caption = "none: the evaluation crop alone. fresh: a new crop in every epoch. Bars: ± one standard deviation over seeds."
-    told = "; ".join(
+    points = "; ".join(
         f"{title(head)}: {', '.join(f'{plus_minus(_top1(probe))} % with {_words(n)}' for n, probe in by_number.items())}"
         for head, by_number in series.items()
     )
-    alt = f"Top-1 accuracy of {encoder} against the number of stored crops. {told}."
+    alt = f"Top-1 accuracy of {encoder} against the number of stored crops. {points}."
     return drawn(plot, name, encoder, caption, alt, [by_head[head] for head in series])
 
 
 def enough(by_number: dict[int | str, Probe]) -> int | None:
-    """The smallest number of stored crops from which on all are within `CLOSE` points of fresh ones; None if there is none."""
+    """The smallest number of stored crops from which on all are within `CLOSE` points of fresh ones; None if no number is."""
     least = None
     for n in sorted((n for n in by_number if isinstance(n, int)), reverse=True):
         if _top1(by_number[n]).mean < _top1(by_number[FRESH]).mean - CLOSE:
@@ -117,7 +123,7 @@ def finding(called: str, probes: list[Probe]) -> str:
         how = "no stored number comes" if least is None else f"{_words(least)} come{'s' * (least in (0, 1))}"
         parts.append(f"{title(head)} gains {signed(gained)} points from fresh crops, and {how} within {CLOSE} points of them")
     if not parts:
-        return f"On {called}, fresh crops or the evaluation crop alone were not measured, so there is nothing to compare with."
+        return f"On {called}, fresh crops or the evaluation crop alone were not measured, so there is nothing to compare."
     return f"On {called}, {'; '.join(parts)}."
 
 
@@ -126,22 +132,22 @@ def best_stored(probes: list[Probe]) -> dict[str, tuple[int, Measure]]:
 
     Clearly: by more than twice the spread of the difference over seeds.
     """
-    found = {}
+    by_head = {}
     for head, by_number in _series(probes).items():
         stored = {n: difference(probe, by_number.get(0)) for n, probe in by_number.items() if isinstance(n, int)}
         better = {n: gained for n, gained in stored.items() if gained is not None and gained.mean > 2 * gained.std}
         most = max(better, key=lambda n: better[n].mean, default=0)
-        found[head] = most, better.get(most, Measure(0.0, 0.0, ()))
-    return found
+        by_head[head] = most, better.get(most, Measure(0.0, 0.0, ()))
+    return by_head
 
 
 def _series(probes: list[Probe]) -> Series:
     """By aggregator in the order of the page, then by number of crops, fresh ones last."""
-    found: Series = {}
+    series: Series = {}
     for head in in_order({probe.aggregator for probe in probes}):
-        own = [probe for probe in probes if probe.aggregator == head]
-        found[head] = {_crops(probe): probe for probe in sorted(own, key=lambda probe: _place(_crops(probe)))}
-    return found
+        of_head = [probe for probe in probes if probe.aggregator == head]
+        series[head] = {_crops(probe): probe for probe in sorted(of_head, key=lambda probe: _place(_crops(probe)))}
+    return series
 
 
 def _numbers(study: Study) -> list[int | str]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-EXECUTABLE = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+EXECUTABLE = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
 MISSING = "there is no Chromium on this machine; apt-get install chromium"
 
 

@@ -3,26 +3,26 @@
 from pipelines.report.content import Figure, Figures, Section, Table, Text
 
 
-def tables(found: Section | None) -> dict[str, Table]:
+def tables(section: Section | None) -> dict[str, Table]:
     """By name; those of the paper left out."""
-    assert found is not None
-    return {block.name: block for block in found.blocks if isinstance(block, Table) and not block.published}
+    assert section is not None
+    return {block.name: block for block in section.blocks if isinstance(block, Table) and not block.published}
 
 
-def figures(found: Section | None) -> list[Figure]:
-    assert found is not None
-    return [figure for block in found.blocks if isinstance(block, Figures) for figure in block.figures]
+def figures(section: Section | None) -> list[Figure]:
+    assert section is not None
+    return [figure for block in section.blocks if isinstance(block, Figures) for figure in block.figures]
 
 
-def words(found: Section | None, *kinds: str) -> list[str]:
+def words(section: Section | None, *kinds: str) -> list[str]:
     """Paragraphs of some kinds, or of all, each with its list; spaces may be parted by a line break."""
-    assert found is not None
-    texts = [block for block in found.blocks if isinstance(block, Text) and (not kinds or block.kind in kinds)]
+    assert section is not None
+    texts = [block for block in section.blocks if isinstance(block, Text) and (not kinds or block.kind in kinds)]
     return [line.replace("\N{NO-BREAK SPACE}", " ") for text in texts for line in (text.text, *text.items)]
 
 
 def shown(table: Table, columns: slice = slice(None)) -> list[list[str]]:
-    """What stands in its cells, row by row."""
+    """The text of its cells, row by row."""
     return [[cell.text for cell in row.cells[columns]] for row in table.rows]
 
 

@@ -80,7 +80,7 @@ def test_every_probe_holds_the_numbers_of_metrics_exactly(inputs: Inputs, folder
         assert "train_top1" not in row  # these metrics are older
 
 
-def test_accuracy_in_training_stands_beside_the_other_where_it_is_known(tmp_path: Path):
+def test_accuracy_in_training_is_beside_the_other_where_it_is_known(tmp_path: Path):
     write_probe(tmp_path, "mae", "cls", 40.0, train_top1={"mean": 99.0, "std": 0.5, "values": [98.5, 99.0, 99.5]})
     write_probe(tmp_path, "mae", "abmilp", 41.0)
     table = every_probe(collect(Folders(tmp_path)))
@@ -89,7 +89,7 @@ def test_accuracy_in_training_stands_beside_the_other_where_it_is_known(tmp_path
     assert "Top-1 in training" in table.note
 
 
-def test_each_note_stands_once_below_the_main_table_with_what_it_is_about(tmp_path: Path):
+def test_each_note_appears_once_below_the_main_table_with_its_heads(tmp_path: Path):
     for encoder in ("mae", "dino"):
         for head in ("cls", "abmilp", "average"):
             notes = ["all crops are alike"] + ["no [cls] there"] * (encoder == "mae" and head != "average")
@@ -107,21 +107,21 @@ def test_each_note_stands_once_below_the_main_table_with_what_it_is_about(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("of_cls", "of_abmilp", "said"),
+    ("of_cls", "of_abmilp", "sentence"),
     [
         ("shared", "shared", "All seeds saw the images in one order"),
         ("shared", "own", "All seeds of [cls] saw the images in one order"),
         ("own", "own", ""),
     ],
 )
-def test_what_the_spread_is_over(tmp_path: Path, of_cls: str, of_abmilp: str, said: str):
+def test_what_the_spread_is_over(tmp_path: Path, of_cls: str, of_abmilp: str, sentence: str):
     write_probe(tmp_path, "mae", "cls", 40.0, recipe={"order": of_cls})
     write_probe(tmp_path, "mae", "abmilp", 40.0, recipe={"order": of_abmilp})
     write_probe(tmp_path, "mae", "average", 40.0, seeds=(0,), recipe={"order": "shared"})  # it has no spread
     inputs = collect(Folders(tmp_path))
     for table in (top1(inputs), top5(inputs), every_probe(inputs)):
-        assert said in table.note
-        assert ("in one order" in table.note) == bool(said)
+        assert sentence in table.note
+        assert ("in one order" in table.note) == bool(sentence)
 
 
 def test_what_was_selected_on_what_and_the_command_stand_beside_the_numbers(tmp_path: Path):
@@ -141,10 +141,10 @@ def test_signed(value: float, text: str):
 
 def test_names_of_files_differ():
     names = ["MAE_b", "mae-b", "<b>", "b", "é"]
-    found = file_names("x", names)
-    assert list(found) == names
-    assert len(set(found.values())) == len(names)
-    assert (found["MAE_b"], found["<b>"], found["é"]) == ("x-mae-b", "x-b", "x")
+    by_name = file_names("x", names)
+    assert list(by_name) == names
+    assert len(set(by_name.values())) == len(names)
+    assert (by_name["MAE_b"], by_name["<b>"], by_name["é"]) == ("x-mae-b", "x-b", "x")
 
 
 def test_listed():

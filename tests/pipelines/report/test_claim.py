@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.report.claim import claim, lead_of
+from pipelines.report.claim import claim, lead_on_page
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Text
 from store.format.pretraining import JOINT, MASKED, Pretraining
@@ -28,8 +28,8 @@ def inputs_of(root: Path) -> Inputs:
     return collect(Folders(root / "p", root / "a"))
 
 
-def told(found: list[Text]) -> str:
-    return " ".join(text for finding in found for text in (finding.text, *finding.items)).replace("\xa0", " ")
+def text_of(findings: list[Text]) -> str:
+    return " ".join(text for finding in findings for text in (finding.text, *finding.items)).replace("\xa0", " ")
 
 
 def test_the_claim_and_what_it_rests_on_are_one_finding(tmp_path: Path):
@@ -38,12 +38,12 @@ def test_the_claim_and_what_it_rests_on_are_one_finding(tmp_path: Path):
     heads(tmp_path, "random", 10, 20)
     for other in ("deit", "mine"):  # neither masked nor joint embedding
         heads(tmp_path, other, 20, 70)
-    (found,) = claim(inputs_of(tmp_path))
-    text = told([found])
+    (result,) = claim(inputs_of(tmp_path))
+    text = text_of([result])
     assert not any(other in text for other in ("deit", "mine"))
     assert "AbMILP removes 8.3 ± 1.1 % (+5.0 ± 0.7 points) on mae-b16 and −1.8 ± 1.3 % (−1.0 ± 0.7 points) on dino-b16" in text
     assert "The interval over test images is missing" in text
-    assert [item.partition(":")[0] for item in found.items] == [
+    assert [item.partition(":")[0] for item in result.items] == [
         "As the paper says",
         "Not clearly more than selection alone explains",
     ]
@@ -59,9 +59,9 @@ def test_the_twin_is_that_of_the_masked_encoder(tmp_path: Path):
         heads(tmp_path, encoder, 40, 45)
         file = write_attention(tmp_path / "a", encoder, "d") / "summary.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"architecture": {"depth": architecture}}))
-    found = lead_of(inputs_of(tmp_path))
-    assert found is not None
-    assert found.twin == "b-twin"
+    result = lead_on_page(inputs_of(tmp_path))
+    assert result is not None
+    assert result.twin == "b-twin"
 
 
 def test_nothing_is_claimed_of_unknown_encoders(tmp_path: Path):
@@ -81,7 +81,7 @@ def test_entropies_are_ordered_as_measured(tmp_path: Path, masked, joint, expect
     write_probe(tmp_path / "p", "mae", "average", 1.0)
     entropies(tmp_path, "mae", masked)
     entropies(tmp_path, "dino", joint)
-    text = told(claim(inputs_of(tmp_path)))
+    text = text_of(claim(inputs_of(tmp_path)))
     assert expected in text
     mean = sum(masked) / 2
     assert f"mae: {masked[1]:.2f} in the last block, {mean:.2f} over all blocks, of at most ln T = 4.16" in text
@@ -91,13 +91,13 @@ def test_entropies_of_different_grids_are_not_compared(tmp_path: Path):
     write_probe(tmp_path / "p", "mae", "average", 1.0)
     entropies(tmp_path, "mae", (3.0, 4.0))
     entropies(tmp_path, "dino", (2.0, 3.0), n_tokens=16)
-    assert "different numbers of patches, so their entropies are not compared" in told(claim(inputs_of(tmp_path)))
+    assert "different numbers of patches, so their entropies are not compared" in text_of(claim(inputs_of(tmp_path)))
 
 
 def test_entropies_of_one_kind_alone_have_no_order(tmp_path: Path):
     write_probe(tmp_path / "p", "mae", "average", 1.0)
     entropies(tmp_path, "mae", (3.0, 4.0))
-    assert "not both kinds of encoders here" in told(claim(inputs_of(tmp_path)))
+    assert "The encoders here are not of both kinds" in text_of(claim(inputs_of(tmp_path)))
 
 
 def test_the_claim_is_about_what_encoders_are_not_what_they_are_called(tmp_path: Path):
@@ -107,6 +107,6 @@ def test_the_claim_is_about_what_encoders_are_not_what_they_are_called(tmp_path:
     for file in tmp_path.glob("p/*/*/metrics.json"):
         turned = {"mae": Pretraining(JOINT), "dino": Pretraining(random_seed=3), "random": Pretraining(MASKED)}
         file.write_text(json.dumps(json.loads(file.read_text()) | turned[file.parts[-3]].to_dict()))
-    found = lead_of(inputs_of(tmp_path))
-    assert found is not None
-    assert (found.masked, found.joint, found.twin) == ("random", "mae", "dino")
+    result = lead_on_page(inputs_of(tmp_path))
+    assert result is not None
+    assert (result.masked, result.joint, result.twin) == ("random", "mae", "dino")

@@ -55,7 +55,7 @@ NAMES = ("family", "random_seed")
         ("mae-b16", True, MASKED, False),
         ("vit_base_patch16_224.mae", True, MASKED, False),
         ("quickstart-random", True, "", True),
-        ("random-mae", True, "", False),  # a name of one's own says nothing
+        ("random-mae", True, "", False),  # a custom name says nothing
         ("mae-b16", False, "", False),
     ],
 )
@@ -70,8 +70,8 @@ def test_what_older_files_do_not_say_is_as_the_registry_knows_the_recorded_name(
     if not timm:
         monkeypatch.setitem(sys.modules, "extract.encoders", None)
     inputs = collect(Folders(tmp_path / "p", tmp_path / "a"))
-    for found in (inputs.probes["mine", "cls"].pretraining, inputs.attention["mine"].pretraining):
-        assert (found.family, found.is_untrained) == (family, is_untrained)
+    for pretraining in (inputs.probes["mine", "cls"].pretraining, inputs.attention["mine"].pretraining):
+        assert (pretraining.family, pretraining.is_untrained) == (family, is_untrained)
     assert inputs.attention["mine"].declared["cls_self"] == ("Attention of [cls] to itself", "share of attention, 0–1")
     assert inputs.untrained == ({"mine"} if is_untrained else set())
 

@@ -28,8 +28,8 @@ def test_nothing_where_no_cost_is_known(tmp_path: Path):
 def test_costs_are_read_from_metrics(tmp_path: Path):
     cost = {"parameters": 193, "parameters_classifier": 1930, "flops_per_image": 52_992}
     write_probe(tmp_path, "mae", "abmilp", 40.0, cost=cost)
-    found = section(collect(Folders(tmp_path)))  # without the study, what was probed
-    assert shown(tables(found)["cost"]) == [["mae", "AbMILP", "40.0 ± 0.5", "193", "1.93 k", "53.0 k"]]
+    result = section(collect(Folders(tmp_path)))  # without the study, what was probed
+    assert shown(tables(result)["cost"]) == [["mae", "AbMILP", "40.0 ± 0.5", "193", "1.93 k", "53.0 k"]]
 
 
 def test_stored_bytes_and_measured_time_stand_beside_where_they_are_known():
@@ -61,19 +61,19 @@ def test_the_study_goes_before_other_probes():
 
 
 def test_the_sentence_names_heads_that_none_beats_for_less():
-    (said,) = words(section(inputs("poolings", *HEADS)), "finding")
-    assert said == (  # [cls] costs what the average costs; AbMILP reaches less, and EP costs more
+    (finding,) = words(section(inputs("poolings", *HEADS)), "finding")
+    assert finding == (  # [cls] costs what the average costs; AbMILP reaches less, and EP costs more
         "On mae, no other head reaches more with as few operations as average (51.0 ± 0.5 % at 3.84 k FLOPs) and "
         "<b>ap (54.0 ± 0.5 % at 741 k FLOPs)."
     )
 
 
 def test_figures_say_what_they_show():
-    found = section(inputs("poolings", *HEADS, studied("di<no>", "abmilp", 45.0)))
-    one, other = figures(found)
+    result = section(inputs("poolings", *HEADS, studied("di<no>", "abmilp", 45.0)))
+    one, other = figures(result)
     assert (one.name, one.title, other.name, other.title) == ("cost-di-no", "di<no>", "cost-mae", "mae")
     assert "<b>ap: 54.0 ± 0.5 % at 741 k FLOPs" in other.alt
-    (legend,) = (block.legend for block in found.blocks if isinstance(block, Figures))
+    (legend,) = (block.legend for block in result.blocks if isinstance(block, Figures))
     assert {look.name for look in legend} == {"cls", "average", "abmilp", "<b>ap", "ep"}
     assert all(f">{tick}</text>" in other.svg for tick in ("3 k", "10 k", "100 k", "1 M"))
     assert other.svg.count("var(--series-") >= 5

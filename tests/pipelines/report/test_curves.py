@@ -6,8 +6,8 @@ from pipelines.report.sections.curves import section
 from tests.pipelines.report.written import write_all
 
 
-def figures(found: Section) -> Figures:
-    (block,) = [block for block in found.blocks if isinstance(block, Figures)]
+def figures(curves: Section) -> Figures:
+    (block,) = [block for block in curves.blocks if isinstance(block, Figures)]
     return block
 
 

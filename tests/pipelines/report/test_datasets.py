@@ -55,10 +55,10 @@ def test_a_row_for_each_encoder_on_each_set(inputs: Inputs) -> None:
 
 
 def test_says_where_abmilp_is_ahead(inputs: Inputs) -> None:
-    said = words(section(inputs))[0]
-    assert "on mae, on 2 of 2 data sets: coco<b> and cub" in said
-    assert "on dino, on 0 of 1 data set" in said  # 0.5 points of 0.7
-    assert "random" not in said
+    finding = words(section(inputs))[0]
+    assert "on mae, on 2 of 2 data sets: coco<b> and cub" in finding
+    assert "on dino, on 0 of 1 data set" in finding  # 0.5 points of 0.7
+    assert "random" not in finding
 
 
 def test_heads_that_one_set_alone_has_stand_in_a_table_of_their_own(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_inline_svg_takes_the_pages_colours():
     assert not re.search(r"#000000|stroke: black", svg)
 
 
-def test_inline_svg_stands_in_a_page_beside_others():
+def test_inline_svg_fits_in_a_page_with_others():
     svgs = [plot("one").svg, plot("two").svg]
     ids = [name for svg in svgs for name in re.findall(r' id="([^"]+)"', svg)]
     assert len(ids) == len(set(ids)) > 0
@@ -75,7 +75,7 @@ def test_files_stand_alone_in_real_colours_on_white():
     assert (pixels == blue).all(-1).any()
 
 
-def test_files_have_the_legend_that_stands_beside_the_plot_on_the_page():
+def test_files_have_the_legend_that_is_beside_the_plot_on_the_page():
     def height(figure: Figure) -> int:
         return Image.open(io.BytesIO(figure.files["png"])).height
 
@@ -89,9 +89,9 @@ def test_the_same_plot_gives_the_same_bytes():
 
 def test_looks_differ_and_random_is_grey():
     names = [f"random{i}" for i in range(18)] + ["drawn"]
-    found = looks(names, ["drawn"])
-    assert len({(look.colour, look.dash) for look in found.values()}) == len(names)
-    assert [name for name, look in found.items() if look.colour == "var(--series-random)"] == ["drawn"]
+    by_name = looks(names, ["drawn"])
+    assert len({(look.colour, look.dash) for look in by_name.values()}) == len(names)
+    assert [name for name, look in by_name.items() if look.colour == "var(--series-random)"] == ["drawn"]
 
 
 @pytest.mark.parametrize("name", [f"series-{i}" for i in range(6)] + ["series-random"])

@@ -16,7 +16,7 @@ N = 500
 
 
 def hits(rate: float, seed: int = 0, n: int = N) -> np.ndarray:
-    """[3, n]: seeds that agree on most images; image i is right where it lies below the rate."""
+    """[3, n]: seeds that agree on most images; image i is right where it is below the rate."""
     seeds = np.random.default_rng(seed).normal(0, 0.01, (3, 1))
     return np.linspace(0, 1, n)[None] < rate + seeds
 
@@ -33,8 +33,8 @@ def test_an_interval_is_that_of_paired_images(tmp_path: Path) -> None:
     one, other = hits(0.7), hits(0.6, 1)
     head(tmp_path, "mae", "abmilp", one)
     head(tmp_path, "mae", "cls", other)
-    found = estimated(tmp_path)
-    difference = found["mae", "abmilp"].minus(found["mae", "cls"])
+    accuracy = estimated(tmp_path)
+    difference = accuracy["mae", "abmilp"].minus(accuracy["mae", "cls"])
     of_images = one.mean(0) - other.mean(0)
     error = 100 * of_images.std() / math.sqrt(N)
     assert difference.mean == pytest.approx(100 * of_images.mean())
@@ -54,8 +54,8 @@ def test_a_share_is_of_the_errors_of_the_other(tmp_path: Path) -> None:
     assert Estimate(100.0, 0.0, 3).share_of(Estimate(100.0, 0.0, 3)) is None
     head(tmp_path, "mae", "abmilp", hits(0.7))
     head(tmp_path, "mae", "cls", hits(0.6, 1))
-    found = estimated(tmp_path)
-    share = found["mae", "abmilp"].share_of(found["mae", "cls"])
+    accuracy = estimated(tmp_path)
+    share = accuracy["mae", "abmilp"].share_of(accuracy["mae", "cls"])
     assert share is not None
     assert share.interval is not None
     low, high = share.interval
@@ -71,15 +71,15 @@ def test_other_images_are_not_paired(tmp_path: Path) -> None:
     head(tmp_path, "mae", "abmilp", hits(0.7))
     for encoder, images, n in (("a", "others", N), ("b", "images", N - 1), ("c", None, N)):
         head(tmp_path, encoder, "cls", hits(0.6, n=n), images)
-    found = estimated(tmp_path)
+    accuracy = estimated(tmp_path)
     for encoder in "abc":
-        difference = found["mae", "abmilp"].minus(found[encoder, "cls"])
+        difference = accuracy["mae", "abmilp"].minus(accuracy[encoder, "cls"])
         assert (difference.interval, difference.bounds()) == (None, "–")
-        share = found["mae", "abmilp"].share_of(found[encoder, "cls"])
+        share = accuracy["mae", "abmilp"].share_of(accuracy[encoder, "cls"])
         assert share is not None
         assert share.interval is None
-    assert found["a", "cls"].interval is not None
-    assert found["c", "cls"].interval is None
+    assert accuracy["a", "cls"].interval is not None
+    assert accuracy["c", "cls"].interval is None
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_one_seed_without_images_says_nothing() -> None:
 
 def test_in_words() -> None:
     known = Estimate(4.37, 0.12, 3, np.linspace(-0.04, 5, 1000), "i")
-    assert known.told("points").replace("\xa0", " ") == "+4.4 ± 0.1 points [0.1 to 4.9]"
-    assert Estimate(4.37, 0.12, 3).told("%", sign=False).replace("\xa0", " ") == "4.4 ± 0.1 %"
+    assert known.in_words("points").replace("\xa0", " ") == "+4.4 ± 0.1 points [0.1 to 4.9]"
+    assert Estimate(4.37, 0.12, 3).in_words("%", sign=False).replace("\xa0", " ") == "4.4 ± 0.1 %"
     assert Estimate(-4.37, 0.0, 1, np.linspace(-5, -0.01, 1000), "i").bounds() == "−4.9 to −0.1"
 
 

@@ -23,9 +23,9 @@ def test_every_table_and_figure_is_a_file_and_what_an_earlier_run_left_goes(tmp_
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("old")
     write(tmp_path, inputs, [SECTION])
-    found = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
+    written = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
     tables = {f"tables/a-table.{suffix}" for suffix in ("csv", "tex", "md")}
-    assert found == {"index.html", "metrics.json", "mine.txt", "figures/a-plot.svg", "figures/a-plot.png"} | tables
+    assert written == {"index.html", "metrics.json", "mine.txt", "figures/a-plot.svg", "figures/a-plot.png"} | tables
     assert (tmp_path / "figures/a-plot.png").read_bytes() == b"pixels"
     assert json.loads((tmp_path / "metrics.json").read_text()) == {
         encoder: {head: {"top1": top1, "std": 0.5} for head, top1 in heads.items()} for encoder, heads in ACCURACY.items()

@@ -12,7 +12,7 @@ def heads(folder: Path, encoder: str, cls: float, abmilp: float, **options: obje
     write_probe(folder, encoder, "abmilp", abmilp, **options)  # type: ignore[arg-type]
 
 
-def told(inputs: Inputs) -> str:
+def text_of(inputs: Inputs) -> str:
     return " ".join(text for finding in findings(inputs) for text in (finding.text, *finding.items)).replace("\xa0", " ")
 
 
@@ -20,7 +20,7 @@ def test_says_who_is_ahead_and_where_nothing_shows(tmp_path: Path):
     heads(tmp_path, "up", 40.0, 45.0)
     heads(tmp_path, "down", 45.0, 40.0)
     heads(tmp_path, "even", 40.0, 41.0)  # spread of the difference: 0.7
-    text = told(collect(Folders(tmp_path, tmp_path / "none")))
+    text = text_of(collect(Folders(tmp_path, tmp_path / "none")))
     assert "−5.0 ± 0.7 points on down, +1.0 ± 0.7 points on even and +5.0 ± 0.7 points on up" in text
     assert "AbMILP is clearly ahead on up; [cls] is clearly ahead on down; no clear difference shows on even." in text
     assert "Clear is what is beyond twice the spread over seeds and beyond the interval over test images" in text
@@ -28,24 +28,24 @@ def test_says_who_is_ahead_and_where_nothing_shows(tmp_path: Path):
 
 def test_one_seed_proves_nothing(tmp_path: Path):
     heads(tmp_path, "mae", 40.0, 60.0, seeds=(0,))
-    text = told(collect(Folders(tmp_path, tmp_path / "none")))
+    text = text_of(collect(Folders(tmp_path, tmp_path / "none")))
     assert "+20.0 points on mae" in text
     assert "spread over seeds is unknown" in text
     assert "ahead" not in text
 
 
-def test_every_head_stands_against_the_random_twin(tmp_path: Path):
+def test_every_head_is_compared_with_the_random_twin(tmp_path: Path):
     paths = write_all(tmp_path)
-    text = told(collect(Folders(paths["probes"], paths["attention"])))
+    text = text_of(collect(Folders(paths["probes"], paths["attention"])))
     assert "untrained twin random" in text
     assert "mae: +12.2 ± 0.7 ([cls]), +13.5 ± 0.7 (average) and +15.0 ± 0.7 (AbMILP)" in text
 
 
 def test_says_what_cannot_be_said(tmp_path: Path):
     write_probe(tmp_path, "mae", "cls", 40.0)
-    text = told(collect(Folders(tmp_path, tmp_path / "none")))
+    text = text_of(collect(Folders(tmp_path, tmp_path / "none")))
     assert "cannot be compared" in text
-    assert "no untrained twin" in text
+    assert "An untrained twin to compare the trained encoders with is missing" in text
 
 
 def test_caution_gives_the_error_of_the_test_images(tmp_path: Path):
@@ -64,17 +64,17 @@ def test_warns_of_what_is_not_comparable(tmp_path: Path):
     metrics["recipe"]["epochs"] = 3
     metrics["n_test"] = 6
     file.write_text(json.dumps(metrics))
-    found = " ".join(warnings(collect(Folders(paths["probes"], paths["attention"]))))
-    assert "The heads of mae were trained or tested on different feature sets" in found
-    assert "same recipe" in found
-    assert "same images" in found
+    result = " ".join(warnings(collect(Folders(paths["probes"], paths["attention"]))))
+    assert "The heads of mae were trained or tested on different feature sets" in result
+    assert "same recipe" in result
+    assert "same images" in result
 
 
 def test_the_section_holds_findings_caution_and_warnings(tmp_path: Path):
     paths = write_all(tmp_path)
-    found = section(collect(Folders(paths["probes"], paths["attention"])))
-    kinds = [block.kind for block in found.blocks if isinstance(block, Text)]
-    assert (found.anchor, kinds[-1], set(kinds[:-1])) == ("findings", "note", {"finding"})
+    result = section(collect(Folders(paths["probes"], paths["attention"])))
+    kinds = [block.kind for block in result.blocks if isinstance(block, Text)]
+    assert (result.anchor, kinds[-1], set(kinds[:-1])) == ("findings", "note", {"finding"})
     file = paths["attention"] / "mae" / "summary.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"key": "other"}))
     last = section(collect(Folders(paths["probes"], paths["attention"]))).blocks[-1]

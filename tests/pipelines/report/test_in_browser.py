@@ -24,9 +24,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Section]
     root = tmp_path_factory.mktemp("large")
     data = write_large(root, N_ENCODERS)
     inputs = collect(Folders(root / "probes", root / "attention", images=data))
-    found = sections(inputs)
-    files.write(root / "out", inputs, found)
-    return root / "out" / "index.html", found
+    result = sections(inputs)
+    files.write(root / "out", inputs, result)
+    return root / "out" / "index.html", result
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def sortable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if EXECUTABLE is None:
         pytest.skip(MISSING)
-    found = Browser(tmp_path_factory.mktemp("profile"))
-    yield found
-    found.close()
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ def table(browser: Browser, sortable: Path) -> Browser:
 
 def order(table: Browser) -> list[str]:
     """First cells of the rows, names of groups included."""
-    found: list[str] = table.value("[...document.querySelectorAll('#table-x tbody tr')].map((row) => row.cells[0].textContent)")
-    return found
+    names: list[str] = table.value("[...document.querySelectorAll('#table-x tbody tr')].map((row) => row.cells[0].textContent)")
+    return names
 
 
 def click(table: Browser, column: int) -> None:
@@ -84,10 +84,10 @@ def click(table: Browser, column: int) -> None:
 
 
 def sorted_by(table: Browser) -> list[str | None]:
-    found: list[str | None] = table.value(
+    values: list[str | None] = table.value(
         "[...document.querySelectorAll('#table-x thead th')].map((header) => header.getAttribute('aria-sort'))"
     )
-    return found
+    return values
 
 
 def test_a_page_of_twelve_encoders_is_small(large: Path):
@@ -173,18 +173,18 @@ def test_pictures_are_square(page: Browser, width: int, side: int):
 
 
 def test_both_colour_schemes(page: Browser):
-    found = {}
+    colours = {}
     for scheme in ("light", "dark"):
         page.look(1280, scheme)
         ground, ink, line = page.value(
             "(() => { const of = (name, what) => getComputedStyle(document.querySelector(name))[what];"
             "return [of('body', 'backgroundColor'), of('body', 'color'), of('.plot svg path[style*=series-0]', 'stroke')]; })()"
         )
-        found[scheme] = line
+        colours[scheme] = line
         light = [sum(map(int, colour[4:-1].split(","))) for colour in (ground, ink)]
         assert (light[0] > light[1] + 400) is (scheme == "light")
         assert (light[1] > light[0] + 400) is (scheme == "dark")
-    assert found["light"] != found["dark"]
+    assert colours["light"] != colours["dark"]
 
 
 def test_what_is_folded_is_printed(page: Browser):

@@ -29,27 +29,27 @@ def probes_of(root: Path) -> Probes:
 
 
 def lead_of(root: Path, twin: str | None = None) -> Lead:
-    found = lead(probes_of(root), twin)
-    assert found is not None
-    return found
+    result = lead(probes_of(root), twin)
+    assert result is not None
+    return result
 
 
-def said(root: Path) -> dict[str, str]:
+def verdicts_of(root: Path) -> dict[str, str]:
     return {verdict: "; ".join(parts).replace("\xa0", " ") for verdict, parts in verdicts(lead_of(root)).items()}
 
 
 def test_the_least_lead_of_several_encoders_counts(tmp_path: Path) -> None:
     for encoder, abmilp in (("mae", 45), ("simmim", 43), ("dino", 41), ("mocov3", 40), ("a-twin", 44), ("b-twin", 42)):
         write(tmp_path, encoder, 40, abmilp)
-    found = lead_of(tmp_path)
-    assert (found.masked, found.joint, found.twin) == ("simmim", "dino", "a-twin")
-    more = found.more("dino")
+    result = lead_of(tmp_path)
+    assert (result.masked, result.joint, result.twin) == ("simmim", "dino", "a-twin")
+    more = result.more("dino")
     assert more is not None
     assert more.share is not None
     assert (more.points.mean, more.points.std) == (pytest.approx(2), pytest.approx(1))  # of four heads with 0.5 each
     assert more.share.mean == pytest.approx(100 * (3 - 1) / 60)
     assert lead_of(tmp_path, "b-twin").twin == "b-twin"
-    assert found.more("dino", "average") is None
+    assert result.more("dino", "average") is None
 
 
 def test_a_gain_is_said_in_points_and_as_share_of_the_errors_with_the_twin_beside(tmp_path: Path) -> None:
@@ -67,13 +67,13 @@ def test_a_gain_is_said_in_points_and_as_share_of_the_errors_with_the_twin_besid
 def test_intervals_over_test_images_stand_beside_the_spread_and_decide(tmp_path: Path) -> None:
     for encoder, heads in (("mae", (60, 66)), ("dino", (70, 70.5)), ("random", (40, 46))):
         write(tmp_path, encoder, *heads, images="i")
-    found = lead_of(tmp_path)
-    gain, text = found.gains["mae", "cls"], headline(found).replace("\xa0", " ")
+    result = lead_of(tmp_path)
+    gain, text = result.gains["mae", "cls"], headline(result).replace("\xa0", " ")
     assert gain.share is not None
     assert gain.share.interval is not None
     assert gain.share.interval == pytest.approx((11.3, 18.8), abs=0.6)  # 15 ± 1.96 √(0.15 · 0.85 / 400)
     assert f"15.0 ± 0.3 % [{gain.share.bounds()}] (+6.0 ± 0.1 points [{gain.points.bounds()}]) on mae" in text
-    statements = said(tmp_path)
+    statements = verdicts_of(tmp_path)
     assert "AbMILP is ahead of [cls] on mae" in statements["As the paper says"]
     # 0.5 points are beyond twice the spread over seeds, 0.28, and five images of 1,000 beyond zero
     assert statements["Not as the paper says"] == "AbMILP is ahead of [cls] on dino, too"
@@ -89,14 +89,15 @@ def test_a_difference_within_the_interval_is_not_as_the_paper_says(tmp_path: Pat
     assert more is not None
     assert more.points.mean > 2 * more.points.std  # by seeds alone it would be
     assert (
-        "AbMILP does not clearly gain more on mae than on dino, +0.5 ± 0.2 points [" in said(tmp_path)["Not as the paper says"]
+        "AbMILP does not clearly gain more on mae than on dino, +0.5 ± 0.2 points ["
+        in verdicts_of(tmp_path)["Not as the paper says"]
     )
 
 
 def test_what_fails_is_named(tmp_path: Path) -> None:
     for encoder, heads in (("mae", (40, 40.5, 40)), ("dino", (40, 45, 40))):
         write(tmp_path, encoder, *heads)
-    assert said(tmp_path) == {
+    assert verdicts_of(tmp_path) == {
         "Not as the paper says": "AbMILP is ahead of [cls] on dino, too; AbMILP is not clearly ahead of [cls] on mae; "
         "over [cls] AbMILP gains less on mae than on dino, −4.5 ± 1.0 points and −7.5 ± 1.6 percentage points of the errors; "
         "over the average patch AbMILP gains less on mae than on dino, −4.5 ± 1.0 points and −7.5 ± 1.6 percentage points of "
@@ -108,7 +109,7 @@ def test_one_seed_is_not_judged(tmp_path: Path) -> None:
     for encoder in ("mae", "dino"):
         for head, top1 in (("cls", 40.0), ("abmilp", 45.0)):
             write_probe(tmp_path, encoder, head, top1, seeds=(0,))
-    assert said(tmp_path) == {
+    assert verdicts_of(tmp_path) == {
         "Not to be judged with one seed": "whether AbMILP is ahead of [cls] on dino; whether AbMILP is ahead of [cls] on mae; "
         "over [cls] whether AbMILP gains more on mae than on dino, 0.0 points and 0.0 percentage points of the errors"
     }
@@ -135,9 +136,9 @@ def test_what_the_numbers_rest_on_is_said(tmp_path: Path) -> None:
 def test_the_table_has_encoders_and_contrasts(tmp_path: Path) -> None:
     for encoder, heads in (("mae", (60, 66, 62)), ("dino", (70, 71, 72)), ("random", (40, 46, 41))):
         write(tmp_path, encoder, *heads, images="i")
-    found = table(probes_of(tmp_path), lead_of(tmp_path).contrasts)
-    assert found is not None
-    shown = [[row.group, *(cell.text for cell in row.cells)] for row in found.rows]
+    gains_table = table(probes_of(tmp_path), lead_of(tmp_path).contrasts)
+    assert gains_table is not None
+    shown = [[row.group, *(cell.text for cell in row.cells)] for row in gains_table.rows]
     assert [row[:2] for row in shown] == [
         [f"over {head}", name]
         for head in ("[cls]", "the average patch")
@@ -147,6 +148,6 @@ def test_the_table_has_encoders_and_contrasts(tmp_path: Path) -> None:
     assert of_mae.share is not None
     assert shown[1][2:] == ["+6.0 ± 0.1", of_mae.points.bounds(), "+15.0 ± 0.3", of_mae.share.bounds()]
     assert shown[4][2] == "0.0 ± 0.2"
-    assert [row.muted for row in found.rows[:5]] == [False, False, True, False, False]
+    assert [row.muted for row in gains_table.rows[:5]] == [False, False, True, False, False]
     write_probe(tmp_path / "alone", "mae", "cls", 40.0)
     assert table(probes_of(tmp_path / "alone")) is None

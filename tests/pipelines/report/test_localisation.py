@@ -23,17 +23,17 @@ CROP = {"words": "central crop, in 224 x 224 pixels; 12.3 % of the boxes' area l
 
 
 def built(root: Path) -> Section:
-    found = section(Inputs({}, folders=Folders(localisation=root, images=str(root / "none"))))
-    assert found is not None
-    return found
+    result = section(Inputs({}, folders=Folders(localisation=root, images=str(root / "none"))))
+    assert result is not None
+    return result
 
 
 def test_a_row_for_each_encoder_and_the_best_in_bold(tmp_path):
     write(tmp_path, "a-twin", maps(abmilp=(20, 20, 20)))
     write(tmp_path, "mae", maps())
-    found = built(tmp_path)
-    assert found.anchor == "localisation"
-    summary = tables(found)["localisation"]
+    result = built(tmp_path)
+    assert result.anchor == "localisation"
+    summary = tables(result)["localisation"]
     assert [column.name for column in summary.columns] == [
         "encoder",
         *("cls_max_box_acc_v2", "best_cls_head_max_box_acc_v2", "head_abmilp_max_box_acc_v2", "centre_max_box_acc_v2"),
@@ -62,10 +62,10 @@ def test_every_map_at_every_iou(tmp_path):
 def test_says_what_the_numbers_show(tmp_path):
     write(tmp_path, "down", maps(cls=50, abmilp=(40, 41)))
     write(tmp_path, "up", maps())
-    (said,) = words(built(tmp_path), "finding")
-    assert said == (
-        "In points of MaxBoxAccV2: on down, AbMILP's weights stand at −9.5 ± 0.7 against the mean [cls] map and +6.0 ± 0.7 "
-        "against the centre baseline, the mean [cls] map at +15.5 against that baseline; on up, AbMILP's weights stand at "
+    (finding,) = words(built(tmp_path), "finding")
+    assert finding == (
+        "In points of MaxBoxAccV2: on down, AbMILP's weights are at −9.5 ± 0.7 against the mean [cls] map and +6.0 ± 0.7 "
+        "against the centre baseline, the mean [cls] map at +15.5 against that baseline; on up, AbMILP's weights are at "
         "+26.0 ± 2.0 against the mean [cls] map and +11.5 ± 2.0 against the centre baseline, the mean [cls] map at −14.5 "
         "against that baseline."
     )
@@ -78,7 +78,7 @@ def test_trained_encoders_stand_against_what_an_untrained_one_finds(tmp_path):
     write(tmp_path, "random", maps(heads=(33, 40), abmilp=(20, 20)))
     assert words(built(tmp_path), "finding")[1] == (
         "random was never trained, and its best map ([cls], attention head 1) still finds 40.0: so much stands out in the "
-        "images by itself. Against that, the best map of mae (AbMILP) stands at +6.0 ± 2.0, that of weak "
+        "images by itself. Against that, the best map of mae (AbMILP) is at +6.0 ± 2.0, that of weak "
         "([cls], attention head 0) at −10.0."
     )
 
@@ -86,11 +86,11 @@ def test_trained_encoders_stand_against_what_an_untrained_one_finds(tmp_path):
 def test_maps_that_are_missing_leave_dashes(tmp_path):
     write(tmp_path, "mae", maps())
     write(tmp_path, "no-cls", [entry("probe", "ep", 30, 31), entry("baseline", "centre", 34)])
-    found = built(tmp_path)
-    of_mae, without = cells(tables(found)["localisation"])
+    result = built(tmp_path)
+    of_mae, without = cells(tables(result)["localisation"])
     assert without[:6] == ["no-cls", "–", "–", "–", "30.5 ± 0.7", "34.0"]
     assert of_mae[4] == "–"
-    assert "no-cls" not in words(found, "finding")[0]
+    assert "no-cls" not in words(result, "finding")[0]
     (tmp_path / "mae/localisation.json").unlink()
     assert words(built(tmp_path), "finding") == [
         "Neither AbMILP nor [cls] attention was localised, so they cannot be compared."
@@ -107,13 +107,13 @@ def test_warns_of_what_makes_numbers_odd(tmp_path):
     ]
 
 
-def test_the_frame_stands_below_the_table(tmp_path):
+def test_the_frame_is_below_the_table(tmp_path):
     write(tmp_path, "mae", maps())
     write(tmp_path, "moco", maps())
-    found = built(tmp_path)
-    below = found.blocks[found.blocks.index(tables(found)["localisation"]) + 1]
+    result = built(tmp_path)
+    below = result.blocks[result.blocks.index(tables(result)["localisation"]) + 1]
     assert below == Text("Boxes are compared in: whole image, squashed to 224 x 224 pixels.", kind="note")
-    assert words(found, "notice") == []
+    assert words(result, "notice") == []
 
 
 def test_a_frame_that_published_numbers_are_not_of_is_noticed(tmp_path):
@@ -121,16 +121,14 @@ def test_a_frame_that_published_numbers_are_not_of_is_noticed(tmp_path):
     write(tmp_path, "moco", maps(), frame=CROP)
     del (old := json.loads((file := write(tmp_path, "old", maps())).read_text()))["frame"]
     file.write_text(json.dumps(old))
-    found = built(tmp_path)
-    assert words(found, "note") == [
+    result = built(tmp_path)
+    assert words(result, "note") == [
         "Boxes are compared in: whole image, squashed to 224 x 224 pixels (mae); central crop, in 224 x 224 pixels; 12.3 % of "
         "the boxes' area lies outside of it (moco)."
     ]
-    crop, unknown = words(found, "notice")
+    crop, unknown = words(result, "notice")
     assert "those of moco are not. Extract images that were cropped by `beyondcls extract --crop-mode squash" in crop
-    assert unknown == (
-        "It was not written down what of the images of old boxes are compared in; run `beyondcls localise` again."
-    )
+    assert unknown == ("It was not recorded what of the images of old boxes are compared in; run `beyondcls localise` again.")
 
 
 IDS = [f"{i:03d}" for i in range(8)]
@@ -142,8 +140,8 @@ def boxes(root: Path, encoder: str, data: str = "d", **others: object) -> Path:
     return write_boxes(root, encoder, data, IDS, **others)
 
 
-def gallery(found: Section) -> Gallery:
-    (only,) = (block for block in found.blocks if isinstance(block, Gallery))
+def gallery(result: Section) -> Gallery:
+    (only,) = (block for block in result.blocks if isinstance(block, Gallery))
     return only
 
 
@@ -206,9 +204,9 @@ def test_boxes_are_drawn_over_the_images_that_were_localised(tmp_path):
     boxes(root, "others", "other")
 
     def section_of(examples: Examples, localised: str = data) -> Section:
-        found = section(Inputs({}, folders=Folders(localisation=root, localised=localised), examples=examples))
-        assert found is not None
-        return found
+        result = section(Inputs({}, folders=Folders(localisation=root, localised=localised), examples=examples))
+        assert result is not None
+        return result
 
     (row,) = gallery(section_of(Examples(1))).rows
     left, right = (slice(54, 62), slice(4, 12)), (slice(54, 62), slice(116, 126))

@@ -18,12 +18,12 @@ BRANCHES = (
 
 def answer(read: Inputs, i: int) -> str:
     """What the section says to question `i`, without its unbreakable spaces."""
-    found = section(read)
-    assert found is not None
-    (begin,) = (n for n, b in enumerate(found.blocks) if b == Heading(QUESTIONS[i][0][0]))
-    said = found.blocks[begin + 1]
-    assert isinstance(said, Text)
-    return said.text.replace("\N{NO-BREAK SPACE}", " ")
+    result = section(read)
+    assert result is not None
+    (begin,) = (n for n, b in enumerate(result.blocks) if b == Heading(QUESTIONS[i][0][0]))
+    answer = result.blocks[begin + 1]
+    assert isinstance(answer, Text)
+    return answer.text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_nothing_without_any_of_it():
@@ -31,27 +31,27 @@ def test_nothing_without_any_of_it():
 
 
 def test_every_question_says_how_it_is_measured_and_what_was_not():
-    found = section(inputs("branches", *BRANCHES))
-    assert found is not None
-    commands = [block for block in found.blocks if isinstance(block, Definitions)]
+    result = section(inputs("branches", *BRANCHES))
+    assert result is not None
+    commands = [block for block in result.blocks if isinstance(block, Definitions)]
     assert len(commands) == len(QUESTIONS) == 5
     for block in commands:
         ((name, command),) = block.entries
         assert block.code == (name,)
         assert command.startswith("beyondcls probe ")
-    assert sum(block == Text(NOT_MEASURED) for block in found.blocks) == 4
+    assert sum(block == Text(NOT_MEASURED) for block in result.blocks) == 4
 
 
 def test_branches():
     read = inputs("branches", *BRANCHES)
-    found = section(read)
+    result = section(read)
     text = (
         "On m<i>ae, going from 1 to 8 score branches changes top-1 accuracy by +4.0 ± 0.7 points; the best number tried is 4."
     )
     assert answer(read, 0) == text  # of DINO there is one number of branches
-    (figure,) = figures(found)
+    (figure,) = figures(result)
     assert "m<i>ae: 50.0 ± 0.5 % with 1, 56.0 ± 0.5 % with 4, 54.0 ± 0.5 % with 8." in figure.alt
-    assert [row.cells[2].value for row in tables(found)["branches"].rows] == [1, 1, 4, 8]
+    assert [row.cells[2].value for row in tables(result)["branches"].rows] == [1, 1, 4, 8]
 
 
 def test_one_number_of_branches_is_no_answer():
@@ -81,7 +81,7 @@ def test_selection(inside):
     abmilp = studied("mae", "abmilp", 50.0)
     text = answer(inputs("selection", *untrained, *([abmilp] if inside else []), main=(abmilp,)), 3)
     where = "" if inside else " (trained in another way than these)"
-    assert f"the best of 2 untrained selections, pca, stands −2.0 ± 0.7 points from AbMILP{where}." in text
+    assert f"the best of 2 untrained selections, pca, differs by −2.0 ± 0.7 points from AbMILP{where}." in text
     if not inside:
         assert section(inputs("selection", *untrained)) is None
 
@@ -90,5 +90,7 @@ def test_feature_maps():
     heads = tuple(studied(e, h, top1, h) for e in ("convnext", "mae") for h, top1 in (("abmilp", 52.0), ("average", 50.0)))
     attention = attention_of("convnext", {}), attention_of("mae", {"cls_self": ((0.1, 0.1),)}, Path("map.npy"))
     text = answer(inputs("other", main=heads, attention=attention), 4)
-    assert text == "On convnext, which has no attention, AbMILP stands +2.0 ± 0.7 points from the average of the feature map."
+    assert (
+        text == "On convnext, which has no attention, AbMILP differs by +2.0 ± 0.7 points from the average of the feature map."
+    )
     assert section(inputs("other", main=heads[2:], attention=attention)) is None

@@ -14,7 +14,7 @@ from extract.datasets import open_images
 from extract.datasets.image_set import ImageSet
 from extract.datasets.sample import Box, Sample
 from pipelines.overlay import blend, cut_out
-from pipelines.report.chosen import chosen, first_of_classes
+from pipelines.report.chosen import chosen_rows, first_of_classes
 from pipelines.report.collect import Examples, Folders, collect
 from pipelines.report.content import Gallery, Picture, Text
 from pipelines.report.pictures import SIDE, fitted
@@ -25,7 +25,7 @@ from tests.pipelines.report.written import N_IMAGES, write_all, write_images
 
 @dataclass(frozen=True)
 class Shown:
-    """What stands in the section."""
+    """The contents of the section."""
 
     columns: list[tuple[str, str]]  # encoder, kind
     rows: list[tuple[Picture, ...]]
@@ -63,15 +63,15 @@ def decoded(picture: Picture) -> np.ndarray:
 
 
 def test_a_column_per_map_and_a_row_per_class(tmp_path: Path):
-    found = shown(write_all(tmp_path), Examples(3))
-    assert found.columns == [(encoder, kind) for encoder in ("mae", "random") for kind in ("[cls] attention", "AbMILP weights")]
-    assert found.ids == ["000", "002", "001"]  # classes 0, 1, 2
-    assert [row[0].lines[0] for row in found.rows][1:] == ["dog", "cat"]
-    assert found.reasons == ""
-    assert (found.peak("000", 0), found.peak("000", 1)) == ("peak 3.0×", "peak 2.0×")
-    assert "000" in found.rows[0][1].alt
-    assert "The first test images of different classes." in found.words
-    assert decoded(found.rows[0][1]).shape == (SIDE, SIDE, 3)
+    page = shown(write_all(tmp_path), Examples(3))
+    assert page.columns == [(encoder, kind) for encoder in ("mae", "random") for kind in ("[cls] attention", "AbMILP weights")]
+    assert page.ids == ["000", "002", "001"]  # classes 0, 1, 2
+    assert [row[0].lines[0] for row in page.rows][1:] == ["dog", "cat"]
+    assert page.reasons == ""
+    assert (page.peak("000", 0), page.peak("000", 1)) == ("peak 3.0×", "peak 2.0×")
+    assert "000" in page.rows[0][1].alt
+    assert "The first test images of different classes." in page.words
+    assert decoded(page.rows[0][1]).shape == (SIDE, SIDE, 3)
 
 
 def test_every_head_with_weights_has_a_column_except_even_ones(tmp_path: Path):
@@ -80,10 +80,10 @@ def test_every_head_with_weights_has_a_column_except_even_ones(tmp_path: Path):
     (paths["probes"] / "mae" / "average" / "trained").mkdir(exist_ok=True)
     np.save(paths["probes"] / "mae" / "average" / "trained" / "weights.npy", even)
     shutil.copytree(paths["probes"] / "mae" / "abmilp", paths["probes"] / "mae" / "simpool")
-    found = shown(paths)
+    page = shown(paths)
     kinds = ["[cls] attention", "AbMILP weights", "simpool weights"]
-    assert [kind for encoder, kind in found.columns if encoder == "mae"] == kinds
-    assert "Heads that weigh all patches alike are not drawn." in found.words
+    assert [kind for encoder, kind in page.columns if encoder == "mae"] == kinds
+    assert "Heads that weigh all patches alike are not drawn." in page.words
 
 
 def test_each_image_gets_its_own_row_of_the_map(tmp_path: Path):
@@ -91,15 +91,15 @@ def test_each_image_gets_its_own_row_of_the_map(tmp_path: Path):
     maps = np.full((7, 4), 0.25, np.float16)
     maps[2] = (0.7, 0.1, 0.1, 0.1)  # the image with id 002
     np.save(paths["attention"] / "mae" / "maps/cls_map.npy", maps)
-    found = shown(paths, Examples(3))
-    assert {image: found.peak(image, 0) for image in found.ids} == {"000": "peak 1.0×", "002": "peak 2.8×", "001": "peak 1.0×"}
+    page = shown(paths, Examples(3))
+    assert {image: page.peak(image, 0) for image in page.ids} == {"000": "peak 1.0×", "002": "peak 2.8×", "001": "peak 1.0×"}
 
 
 def test_images_that_are_asked_for(tmp_path: Path):
     paths = write_all(tmp_path)
-    found = shown(paths, Examples(ids=("005", "001", "005")))
-    assert found.ids == ["005", "001"]
-    assert "The test images that were asked for." in found.words
+    page = shown(paths, Examples(ids=("005", "001", "005")))
+    assert page.ids == ["005", "001"]
+    assert "The test images that were asked for." in page.words
     with pytest.raises(BeyondClsError, match=r"no image '0005' among the 7 of .*data; did you mean '00\d'\? \(--image\)"):
         shown(paths, Examples(ids=("0005",)))
 
@@ -112,7 +112,7 @@ def test_images_drawn_by_a_seed(tmp_path: Path):
     assert all(len(set(draw.ids)) == 3 for draw in draws)
     assert "drawn at random (seed 1)" in draws[2].words
     images = open_images(str(paths["data"]))
-    assert chosen(images, Examples(99, seed=0)) == list(range(7))
+    assert chosen_rows(images, Examples(99, seed=0)) == list(range(7))
 
 
 SEEN = (10, 0, 30, 20)  # the centre square of a picture of 40 x 20 pixels
@@ -178,7 +178,7 @@ def test_each_encoder_has_its_own_crop(wide: dict[str, Path]):
     assert (decoded(mae).shape, decoded(random).shape) == ((128, 128, 3), (64, 128, 3))
 
 
-PLACE = "it was not written down which part of an image its maps show; run `beyondcls attention`"
+PLACE = "it was not recorded which part of an image its maps show; run `beyondcls attention`"
 ATTENTION, ABMILP = "[cls] attention", "AbMILP weights"
 
 
@@ -188,7 +188,7 @@ def other_features(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "left", "said"),
+    ("damage", "left", "reason"),
     [
         (lambda at: (at / "attention/mae/maps/crops.npy").unlink(), [], PLACE),
         (lambda at: (at / "attention/mae/maps").rename(at / "gone"), [], PLACE),
@@ -206,7 +206,7 @@ def other_features(folder: Path) -> None:
         (
             lambda at: np.save(at / "attention/mae/maps/cls_map.npy", np.full((7, 5), 0.2)),
             [ABMILP],
-            f"{ATTENTION}: its 5 patches are no square grid",
+            f"{ATTENTION}: its 5 patches are not a square grid",
         ),
         (lambda at: (at / "attention/mae/maps/cls_map.npy").unlink(), [ABMILP], f"{ATTENTION}: it has no [cls] map."),
         (other_features, [ATTENTION], f"{ABMILP}: this head was tested on another feature set"),
@@ -218,27 +218,27 @@ def other_features(folder: Path) -> None:
         (lambda at: shutil.rmtree(at / "probes/mae/abmilp"), [ATTENTION], "weights: there is no head with weights."),
     ],
 )
-def test_maps_that_are_not_certainly_of_the_images_are_left_out_and_named(tmp_path: Path, damage, left: list[str], said: str):
+def test_maps_that_are_not_certainly_of_the_images_are_left_out_and_named(tmp_path: Path, damage, left: list[str], reason: str):
     paths = write_all(tmp_path)
     damage(tmp_path)
-    found = shown(paths)
-    assert found.columns == [*(("mae", kind) for kind in left), ("random", ATTENTION), ("random", ABMILP)]
-    assert f"mae: {said}" in found.reasons or f"mae, {said}" in found.reasons
+    page = shown(paths)
+    assert page.columns == [*(("mae", kind) for kind in left), ("random", ATTENTION), ("random", ABMILP)]
+    assert f"mae: {reason}" in page.reasons or f"mae, {reason}" in page.reasons
 
 
 @pytest.mark.parametrize(
-    ("images", "said"),
+    ("images", "reason"),
     [
         (lambda at: write_images(at / "other", n=8), "mae: its maps are of other images (data set {digest})"),
         (lambda at: write_images(at / "bad", problem=True), "1 problem(s)"),
         (lambda at: str(at / "gone.tar"), "cannot be read"),
     ],
 )
-def test_without_the_images_nothing_is_shown(tmp_path: Path, images, said: str):
+def test_without_the_images_nothing_is_shown(tmp_path: Path, images, reason: str):
     paths = write_all(tmp_path)
     overlays = shown(paths, data=images(tmp_path))
     assert overlays.rows == []
-    assert said.format(digest=open_images(str(paths["data"])).digest) in overlays.reasons
+    assert reason.format(digest=open_images(str(paths["data"])).digest) in overlays.reasons
 
 
 def test_damaged_maps_are_an_error(tmp_path: Path):

@@ -42,7 +42,7 @@ def test_95_of_100_intervals_hold_the_truth() -> None:
     assert np.mean(inside) == pytest.approx(0.95, abs=0.035)  # three standard errors
 
 
-def test_resamples_are_the_same_in_every_call_whatever_is_asked_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resamples_are_the_same_in_every_call_for_any_other_quantities(monkeypatch: pytest.MonkeyPatch) -> None:
     values = heads(50, np.random.default_rng(3))
     both = resampled_means(values, 100)
     assert np.array_equal(both, resampled_means(values, 100))

@@ -56,10 +56,10 @@ def test_a_finished_project_needs_no_options(finished: Path, report):
     status, out, err = report(finished)
     assert status == 0, err
     assert "46.2 ± 0.5" in out
-    (found,) = report.taken
-    assert set(found.attention) == {"mae", "random"}
-    assert found.datasets == {}, "there is one"
-    kinds = [type(block) for block in overlays.section(found).blocks]
+    (taken,) = report.taken
+    assert set(taken.attention) == {"mae", "random"}
+    assert taken.datasets == {}, "there is one"
+    kinds = [type(block) for block in overlays.section(taken).blocks]
     assert kinds == [Text, Text, Gallery], "params.yaml names the images"
 
 
@@ -147,10 +147,10 @@ def test_images_at_an_address_are_not_looked_for(tmp_path: Path):
     ],
 )
 def test_without_params(tmp_path: Path, places: tuple[str, ...], main: str):
-    found = project(metrics(tmp_path, *places))
-    assert found.probes == tmp_path / main
-    assert found.attention == tmp_path / main.replace("probes", "attention")
-    assert found.images is None
+    taken = project(metrics(tmp_path, *places))
+    assert taken.probes == tmp_path / main
+    assert taken.attention == tmp_path / main.replace("probes", "attention")
+    assert taken.images is None
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_keys_recipes_versions_and_commands(tmp_path: Path):
     assert {"python", "numpy", "beyondcls", "git revision"} <= set(versions)
 
 
-def test_each_way_of_training_stands_apart(tmp_path: Path):
+def test_each_way_of_training_has_its_entry(tmp_path: Path):
     write_probe(tmp_path, "mae", "cls", 10.0)
     write_probe(tmp_path, "mae", "abmilp", 10.0, seeds=(0,))
     blocks = section(collect(Folders(tmp_path, tmp_path / "none"))).blocks

@@ -37,16 +37,16 @@ def inputs_of(root: Path) -> Inputs:
 
 
 def built(root: Path) -> Section:
-    found = section(inputs_of(root))
-    assert found is not None
-    return found
+    result = section(inputs_of(root))
+    assert result is not None
+    return result
 
 
 def tables(root: Path) -> dict[str, Table]:
     return parts.tables(built(root))
 
 
-def said(root: Path, kind: str) -> list[str]:
+def texts(root: Path, kind: str) -> list[str]:
     return parts.words(built(root), kind)
 
 
@@ -61,7 +61,7 @@ def rows(table: Table) -> dict[str, list[str]]:
 def test_untrained_selections_are_heads_without_parameters_that_weight_patches_unevenly(
     root: Path, parameters: int | None, entropy: float | None, is_selected: bool
 ):
-    """By its numbers alone: also a head of one's own. Average has none and weights all alike, [cls] and max weight nothing."""
+    """By its numbers alone: also a custom head. Average has none and weights all alike, [cls] and max weight nothing."""
     measured = {} if entropy is None else {"entropy": over_seeds(entropy)}
     write_probe(root / "studies/selection", "mae", "my-own", 50.0, cost={"parameters": parameters}, **measured)
     groups = {row.cells[0].text: row.group for row in tables(root)["selection"].rows}
@@ -106,7 +106,7 @@ class TestTable:
 class TestFindings:
     def test_what_comes_nearest(self, root: Path):
         write_study(root, pca=PCA, norm=NORM)
-        (line,) = said(root, "finding")[1:]
+        (line,) = texts(root, "finding")[1:]
         assert line.startswith(
             "mae: pca, −1.5 ± 0.7 points from AbMILP (50.0 ± 0.5 %); none is ahead of AbMILP by more than twice"
         )
@@ -116,30 +116,30 @@ class TestFindings:
     def test_what_beats_it(self, pca: float, ahead: bool, root: Path):
         write_study(root, pca=pca, norm=NORM)
         expected = "ahead of AbMILP by more than twice the spread over seeds: pca;"
-        assert (expected in said(root, "finding")[1]) == ahead
+        assert (expected in texts(root, "finding")[1]) == ahead
 
     def test_with_one_seed(self, root: Path):
         write_study(root, norm=NORM)
         write_probe(root / "studies/selection", "mae", "pca", 52.0, seeds=(0,), entropy=over_seeds(1.1))
-        line = said(root, "finding")[1]
+        line = texts(root, "finding")[1]
         assert "mae: pca, +0.5 points from AbMILP (52.0 %); ahead of AbMILP (one seed, so the spread is unknown): pca" in line
 
     def test_nothing_to_compare(self, root: Path):
         write_study(root, "other", pca=PCA)
-        assert said(root, "finding") == ["No encoder has both a selection without training and AbMILP to hold it against."]
+        assert texts(root, "finding") == ["No encoder has both a selection without training and AbMILP to compare it with."]
 
 
 class TestNotices:
     def test_none_where_all_is_alike(self, root: Path):
         write_study(root, pca=PCA)
         write_divergence(root / "divergence", "mae", ("pca", "abmilp", 0.5, 0))
-        assert said(root, "notice") == []
+        assert texts(root, "notice") == []
 
     def test_other_features_recipes_and_divergences(self, root: Path):
         changes = {"features": {"training": "a", "test": "b"}, "recipe": {"epochs": 90}}
         write_probe(root / "studies/selection", "mae", "pca", PCA, **changes)
         write_divergence(root / "divergence", "mae", ("pca", "abmilp", 0.5, 0), key="else")
-        features, recipe, divergences = said(root, "notice")
+        features, recipe, divergences = texts(root, "notice")
         assert features == "The heads of mae were trained or tested on different feature sets; probe them again."
         assert recipe == "Not all heads of mae in this section were trained with the same recipe and seeds."
         assert divergences == "The divergences of mae are of another feature set than its probes; compute them again."
@@ -180,14 +180,14 @@ class TestDivergences:
     def test_nearest_to_abmilp(self, root: Path):
         infinite_for_some = (("abmilp", "some", 0.01, 1), ("some", "abmilp", 0.01, 1))
         write_divergence(root / "divergence", "mae", *self.ROWS, *infinite_for_some)
-        assert said(root, "finding")[-1] == (
+        assert texts(root, "finding")[-1] == (
             "mae: KL(AbMILP || q) is lowest for q = average, 0.25 nats (of 1 head); "
             "KL(p || AbMILP) is lowest for p = average, 0.50 nats (of 2 heads)."
         )
 
     def test_without_abmilp_nothing_is_said(self, root: Path):
         write_divergence(root / "divergence", "mae", ("a", "b", 1.0, 0), ("b", "a", 1.0, 0))
-        assert said(root, "finding") == []
+        assert texts(root, "finding") == []
 
     def test_table_holds_every_pair(self, root: Path):
         write_divergence(root / "divergence", "mae", *self.ROWS)

@@ -36,9 +36,9 @@ def rows(table: Table) -> dict[str, list[str]]:
 
 
 def test_four_plots_with_units_and_all_encoders(inputs: Inputs):
-    found = section(inputs)
-    assert [block for block in found.blocks if isinstance(block, Table)] == list(tables(inputs).values())
-    plots = figures(found)[:4]
+    result = section(inputs)
+    assert [block for block in result.blocks if isinstance(block, Table)] == list(tables(inputs).values())
+    plots = figures(result)[:4]
     assert [figure.caption for figure in plots] == [f"As Fig. {n} of the paper." for n in (3, 4, 5, 6)]
     assert [figure.title for figure in plots] == [f"Title of {name}" for name in STATISTICS]
     for figure, entropy in zip(plots, (False, True, False, True), strict=True):
@@ -80,10 +80,10 @@ def test_missing_attention_is_named(tmp_path: Path):
     assert figure.caption.endswith("Not computed: random.")
     assert "var(--series-random)" not in figure.svg
     shutil.rmtree(paths["attention"])
-    found = section(inputs_of(paths))
-    assert [type(block) for block in found.blocks] == [Figures]
-    assert [figure.svg for figure in figures(found)] == [""] * 4
-    assert all("Not computed: no encoder has this statistic." in figure.caption for figure in figures(found))
+    result = section(inputs_of(paths))
+    assert [type(block) for block in result.blocks] == [Figures]
+    assert [figure.svg for figure in figures(result)] == [""] * 4
+    assert all("Not computed: no encoder has this statistic." in figure.caption for figure in figures(result))
 
 
 def test_a_heat_map_of_blocks_by_heads_for_each_statistic(tmp_path: Path):
@@ -105,10 +105,10 @@ def test_heads_lie_where_the_table_says(tmp_path: Path):
 
 
 def test_entropies_are_means_over_blocks_beside_ln_t(inputs: Inputs):
-    found = rows(tables(inputs)["aggregation-entropy"])
+    result = rows(tables(inputs)["aggregation-entropy"])
     share = f"{100 * 0.625 / math.log(4):.1f}"
     over_all, last = ["0.62", f"{math.exp(0.625):.1f}", share], ["0.75", f"{math.exp(0.75):.1f}"]
-    assert found == {encoder: [*over_all, *last, "1.39", "4"] for encoder in ("mae", "random")}
+    assert result == {encoder: [*over_all, *last, "1.39", "4"] for encoder in ("mae", "random")}
 
 
 def test_statistics_of_each_block_are_a_table(inputs: Inputs):
@@ -161,11 +161,11 @@ def test_what_declares_itself_without_bound_is_shown_by_its_median(tmp_path: Pat
     mae, random = table.rows[0].cells, table.rows[2].cells
     assert (mae[2].text, mae[2].value, mae[3].text) == ("0.250 (0.125–2.0e+03)", 0.25, "0.500 ± 0.125")
     assert random[2].text == "–"
-    assert "None were kept of random; run `beyondcls attention` again." in table.note
+    assert "There are no medians of random; run `beyondcls attention` again." in table.note
     assert not by_median(inputs_of(paths).attention.values())  # one scale of a plot cannot show medians beside means
     with_medians(paths["attention"] / "random")
-    own, *others = head_figures(inputs_of(paths))
-    assert own.caption == "Median over test images, as it has no bound."
-    assert "mae: from 0.25 to 0.25 over 2 blocks" in own.alt
+    of_mae, *others = head_figures(inputs_of(paths))
+    assert of_mae.caption == "Median over test images, as it has no bound."
+    assert "mae: from 0.25 to 0.25 over 2 blocks" in of_mae.alt
     assert not any("Median" in figure.caption for figure in others)
     assert "None were kept" not in tables(inputs_of(paths))["attention-by-block"].note

@@ -13,9 +13,9 @@ from tests.pipelines.report.written import write_all, write_attention
 def inputs(tmp_path: Path) -> Inputs:
     paths = write_all(tmp_path)
     write_attention(paths["attention"], "seen", "d")
-    found = collect(Folders(paths["probes"], paths["attention"]))
-    groups = {"one": found.probes, "other": {("random", "cls"): found.probes["random", "cls"]}}
-    return replace(found, studies=groups, datasets=groups)
+    inputs = collect(Folders(paths["probes"], paths["attention"]))
+    groups = {"one": inputs.probes, "other": {("random", "cls"): inputs.probes["random", "cls"]}}
+    return replace(inputs, studies=groups, datasets=groups)
 
 
 def test_keeps_what_is_of_these_encoders(inputs: Inputs):
@@ -28,7 +28,7 @@ def test_keeps_what_is_of_these_encoders(inputs: Inputs):
 
 
 def test_unknown_encoders_are_named_with_the_remedy(inputs: Inputs):
-    with pytest.raises(BeyondClsError, match=r"unknown encoder 'mea'; did you mean 'mae'\? there are: mae, seen, random"):
+    with pytest.raises(BeyondClsError, match=r"unknown encoder 'mea'; did you mean 'mae'\? known: mae, seen, random"):
         subset(inputs, ["mae", "mea"])
 
 

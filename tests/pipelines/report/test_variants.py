@@ -38,7 +38,7 @@ def test_the_sentence_is_of_the_numbers():
 
 def test_nothing_to_compare_is_said():
     (text,) = words(section(inputs("variants", HEADS[1])))
-    assert "there are not both AbMILP with one layer and another variant" in text
+    assert "AbMILP with one layer or another variant to compare it with is missing" in text
 
 
 @pytest.mark.parametrize(

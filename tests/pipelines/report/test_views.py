@@ -23,18 +23,18 @@ def test_nothing_without_the_study_or_where_crops_are_not_known():
 
 
 def test_accuracy_against_the_number_of_crops():
-    found = section(inputs("views", *STUDY))
-    (said,) = words(found, "finding")
-    assert said.startswith(
-        "On <b>other, fresh crops or the evaluation crop alone were not measured, so there is nothing to compare with. "
+    result = section(inputs("views", *STUDY))
+    (finding,) = words(result, "finding")
+    assert finding.startswith(
+        "On <b>other, fresh crops or the evaluation crop alone were not measured, so there is nothing to compare. "
         "On mae, [cls] gains +6.0 points from fresh crops, and 2 crops come within 0.5 points of them; "
         "AbMILP gains +2.0 points from fresh crops, and no stored number comes within 0.5 points of them."
     )
-    other, mae = figures(found)
+    other, mae = figures(result)
     assert [figure.name for figure in (other, mae)] == ["views-b-other", "views-mae"]
     assert "[cls]: 40.0 ± 0.5 % with no crops, 44.0 ± 0.5 % with 1 crop, 45.6 ± 0.5 % with 2 crops" in mae.alt
     assert all(word in mae.svg for word in ("none", "fresh", "16"))
-    table = tables(found)["views"]
+    table = tables(result)["views"]
     assert [column.title for column in table.columns[2:]] == ["no crops", "1 crop", "2 crops", "16 crops", "fresh crops"]
     assert shown(table)[1:] == [
         ["mae", "[cls]", "40.0 ± 0.5", "44.0 ± 0.5", "45.6 ± 0.5", "46.0 ± 0.5", "46.0 ± 0.5"],

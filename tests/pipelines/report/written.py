@@ -28,7 +28,7 @@ PARAMETERS = {"abmilp": 193, "sa-abmilp": 147_841}  # of aggregators; others hav
 
 
 def pretraining_of(encoder: str) -> Pretraining:
-    """What is written down of an encoder; the program knows no more by its name."""
+    """What files record of an encoder; the program learns nothing from its name."""
     return PRETRAINING.get(encoder, UNKNOWN)
 
 
