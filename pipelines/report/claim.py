@@ -53,7 +53,7 @@ def _entropies(inputs: Inputs) -> list[Text]:
             }
             above = min(values[MASKED]) > max(values[JOINT])
             parts.append(f"{HOLDS if above else FAILS} {where}")
-        verdict = f"Machine that {' and '.join(parts)}"
+        verdict = f"Here that {' and '.join(parts)}"
     items = [
         f"{name}: {last_block(a):.2f} in the last block, {over_blocks(a):.2f} over all blocks, of at most {_limit(a)}"
         for name, a in attention.items()

@@ -154,13 +154,13 @@ def _commits(repository: Path) -> list[tuple[str, str]]:
         if line[:5] == "HEAD "
     )
     refs += [("HEAD", commit) for commit in heads if commit.strip("0")]
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for prefix, kind in REFS.items():
         for ref, commit in refs:
             if ref.startswith(prefix):
                 name = ref.rpartition("/")[2] if kind == "experiment " else ref.removeprefix(prefix)
-                found.setdefault(commit, kind + name)
-    return [(name, commit) for commit, name in found.items()]
+                names.setdefault(commit, kind + name)
+    return [(name, commit) for commit, name in names.items()]
 
 
 def _git(repository: Path, *arguments: str) -> bytes:

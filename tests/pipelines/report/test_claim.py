@@ -72,9 +72,9 @@ def test_nothing_is_claimed_of_unknown_encoders(tmp_path: Path):
 @pytest.mark.parametrize(
     ("masked", "joint", "expected"),
     [
-        ((3.0, 4.0), (2.0, 3.0), "Machine that holds in the last block and holds over all blocks."),
-        ((3.9, 3.0), (2.0, 3.5), "Machine that does not hold in the last block and holds over all blocks."),
-        ((1.0, 2.0), (2.0, 3.0), "Machine that does not hold in the last block and does not hold over all blocks."),
+        ((3.0, 4.0), (2.0, 3.0), "Here that holds in the last block and holds over all blocks."),
+        ((3.9, 3.0), (2.0, 3.5), "Here that does not hold in the last block and holds over all blocks."),
+        ((1.0, 2.0), (2.0, 3.0), "Here that does not hold in the last block and does not hold over all blocks."),
     ],
 )
 def test_entropies_are_ordered_as_measured(tmp_path: Path, masked, joint, expected: str):
