@@ -60,8 +60,8 @@ def blocks(page: str) -> list[Block]:
 
 def block(language: str, part: str) -> str:
     """The one block of all pages that has this part."""
-    (matches,) = {b.text for page in PAGES for b in blocks(page) if b.language == language and part in b.text}
-    return matches
+    (text,) = {b.text for page in PAGES for b in blocks(page) if b.language == language and part in b.text}
+    return text
 
 
 RUN = [
@@ -193,8 +193,8 @@ def test_an_option_of_an_aggregator_of_ones_own_arrives(project, outcomes):
 
 @pytest.mark.slow
 def test_any_reader_of_zarr_opens_a_set(project, outcomes):
-    (matches,) = {match for page in PAGES for match in re.findall(r'zarr\.open_group\("(.*?)"\)\["(.*?)"\]', text_of(page))}
-    assert zarr.open_group(project / matches[0])[matches[1]].shape[0] == 32
+    (opened,) = {match for page in PAGES for match in re.findall(r'zarr\.open_group\("(.*?)"\)\["(.*?)"\]', text_of(page))}
+    assert zarr.open_group(project / opened[0])[opened[1]].shape[0] == 32
 
 
 @pytest.mark.parametrize("page", PAGES)
