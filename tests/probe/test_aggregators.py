@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from extract.attention.attention import centre
-from probe.aggregators import Weighted, make_aggregator
+from probe.aggregators import make_aggregator
 from probe.head import Head
 from store import BeyondClsError
 
@@ -57,9 +57,7 @@ class TestTopK:
     WEIGHTS = torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
 
     def cut(self, k):
-        aggregator = Weighted(2)
-        aggregator.top_k = k
-        return aggregator.cut(self.WEIGHTS)
+        return make_aggregator("norm", 2, top_k=k).cut(self.WEIGHTS)
 
     def test_keeps_the_largest_and_of_equal_ones_the_first(self):
         expected = [[0, 4 / 7, 0, 3 / 7], [0.5, 0.5, 0, 0]]
@@ -67,8 +65,7 @@ class TestTopK:
         assert self.cut(1).tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
 
     def test_of_many_equal_ones_the_first(self):
-        aggregator = Weighted(2)
-        aggregator.top_k = 300
+        aggregator = make_aggregator("norm", 2, top_k=300)
         assert aggregator.cut(torch.full((5, 1000), 1e-3)).nonzero()[:, 1].tolist() == list(range(300)) * 5
 
     def test_all_of_them_change_nothing(self):
