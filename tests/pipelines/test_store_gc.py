@@ -568,7 +568,7 @@ class TestInDoubt:
 
     def test_a_receipt_that_cannot_be_read(self, shared):
         Path("receipts/bad.json").write_text("{}")
-        assert "receipts/bad.json is no receipt" in shared.gc(status=1)
+        assert "receipts/bad.json is not a receipt" in shared.gc(status=1)
         shared.commit()
         Path(".gitignore").write_text("")
         shared.commit("broken")

@@ -42,7 +42,7 @@ def test_a_head_that_says_the_same_of_every_class_knows_one():
 
 
 def test_k_below_1():
-    with pytest.raises(BeyondClsError, match="asked for k = 0, expected 1 or more"):
+    with pytest.raises(BeyondClsError, match="top-k accuracy has k = 0, expected 1 or more"):
         top_k_hits(LOGITS, LABELS, 0)
 
 

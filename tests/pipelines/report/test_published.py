@@ -7,6 +7,7 @@ import pytest
 from pipelines.report import aggregation_entropy
 from pipelines.report.content import Table
 from pipelines.report.published.table_1 import TABLE_1
+from pipelines.report.published.table_5 import TABLE_5
 from pipelines.report.published.table_6 import TABLE_6
 from pipelines.report.published.table_7 import TABLE_7
 from pipelines.report.published.table_8 import TABLE_8
@@ -54,3 +55,9 @@ def test_what_the_paper_says_of_them() -> None:
     limits = {row.cells[0].text: row.cells[3].text for row in table_3.rows}
     assert {name for name, limit in limits.items() if limit == "5.55"} == {"I-JEPA", "CAPI"}  # 256 patches
     assert "Printed for I-JEPA and CAPI is 5.28; an average of their 256 patches has 5.55." in table_3.note
+
+
+def test_each_row_appears_once_and_percentages_are_below_100() -> None:
+    assert len({(row.depth, row.activation, row.self_attention) for row in TABLE_5}) == len(TABLE_5)
+    assert len({(row.encoder, row.vit) for row in TABLE_1}) == len(TABLE_1)
+    assert all(0 < value < 100 for row in TABLE_1 for value in (row.average, row.abmilp, row.cls or row.average))
