@@ -151,6 +151,18 @@ def test_norm_ratios() -> None:
     assert values == {"cls_norm_ratio": [2.0], "patch_norm_ratio": [(0.5 + 1.5) / 2]}
 
 
+@pytest.mark.parametrize("name", PER_BLOCK)
+def test_ratios_are_one_per_image_and_of_the_tokens_that_they_declare(name: str) -> None:
+    """Without [cls], what is not of it gives the same for any order of the patches."""
+    function, facts = PER_BLOCK[name], declared_by(PER_BLOCK[name])
+    residual, branch = torch.randn(2, 3, T, 4, generator=torch.Generator().manual_seed(0))
+    layout = TokenLayout(has_cls=facts.of_cls, n_prefix=int(facts.of_cls))
+    value = function(residual, branch, layout)
+    assert value.shape == (3,)
+    if not (facts.of_cls or facts.spatial):
+        torch.testing.assert_close(function(residual.flip(1), branch.flip(1), layout), value)
+
+
 @pytest.mark.parametrize(("name", "layout"), CASES)
 class TestEveryStatistic:
     def test_one_float32_number_per_image_and_head(self, name: str, layout: TokenLayout) -> None:
