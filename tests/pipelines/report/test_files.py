@@ -7,6 +7,7 @@ from pipelines.report import files
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Column, Figure, Figures, Section, Table
 from pipelines.report.files import write
+from pipelines.report.formats import FORMATS
 from tests.pipelines.report.written import ACCURACY, write_all
 
 FIGURE = Figure("a-plot", "A plot", "", "<svg></svg>", "In words.", {"svg": b"vector", "png": b"pixels"})
@@ -24,7 +25,7 @@ def test_every_table_and_figure_is_a_file_and_what_an_earlier_run_left_goes(tmp_
         (tmp_path / name).write_text("old")
     write(tmp_path, inputs, [SECTION])
     written = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
-    tables = {f"tables/a-table.{suffix}" for suffix in ("csv", "tex", "md")}
+    tables = {f"tables/a-table.{suffix}" for suffix in FORMATS}
     assert written == {"index.html", "metrics.json", "mine.txt", "figures/a-plot.svg", "figures/a-plot.png"} | tables
     assert (tmp_path / "figures/a-plot.png").read_bytes() == b"pixels"
     assert json.loads((tmp_path / "metrics.json").read_text()) == {
