@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from extract.datasets import open_images
     from extract.encoders import ENCODERS, load_encoder
-    from extract.run import extract
+    from extract.requests import Request
+    from extract.run import create, extend, extract, repair, update
+    from extract.settings import Settings
     from pipelines.online import online
     from pipelines.places import open_features
     from probe.aggregators import AGGREGATORS, AbMILP, Aggregator, Average, Cls, Pooled
@@ -51,6 +53,10 @@ _HOME = {
     "Pooled": "probe.aggregators",
     "Receipt": "store.moving.receipt",
     "Recipe": "probe.recipe",
+    "Request": "extract.requests",
+    "Settings": "extract.settings",
+    "create": "extract.run",
+    "extend": "extract.run",
     "extract": "extract.run",
     "hold_out": "probe.subsets",
     "k_shot": "probe.subsets",
@@ -66,8 +72,10 @@ _HOME = {
     "probe": "probe.run",
     "pull": "store.moving.pull",
     "read_ids": "store",
+    "repair": "extract.run",
     "rows_of_ids": "store",
     "softmax_pool": "probe.pooling",
+    "update": "extract.run",
     "upload": "store.moving.upload",
 }
 
@@ -88,6 +96,10 @@ __all__ = [
     "Pooled",
     "Receipt",
     "Recipe",
+    "Request",
+    "Settings",
+    "create",
+    "extend",
     "extract",
     "hold_out",
     "k_shot",
@@ -103,8 +115,10 @@ __all__ = [
     "probe",
     "pull",
     "read_ids",
+    "repair",
     "rows_of_ids",
     "softmax_pool",
+    "update",
     "upload",
 ]
 

@@ -173,7 +173,7 @@ class Bench:
     def extract(self) -> Path:
         """Ours, to the end; the folder it made."""
         out = Path(tempfile.mkdtemp(prefix="beyondcls-benchmark-", dir=self.scratch))
-        extract(self.encoder, Listed(self.n), out / "f", batch_size=self.batch, device=self.device)
+        extract(self.encoder, Listed(self.n), out / "f", batch_size=self.batch)
         return out
 
     @torch.inference_mode()

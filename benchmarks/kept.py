@@ -25,8 +25,10 @@ import torch
 from benchmarks.timing import ROOT
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder, load_encoder
-from extract.run import extract
+from extract.requests import Request
+from extract.run import update
 from extract.sample import PER_SHARD
+from extract.settings import Settings
 from pipelines.allocator import keep_freed_memory
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
@@ -78,7 +80,7 @@ def one_round(
 
 
 def extracted(encoder: Encoder, images: ImageSet, out: Path) -> FeatureStore:
-    store = extract(encoder, images, out, existing="update", workers=2)
+    store = update(Request.resolve(encoder, images), out, Settings(workers=2))
     assert store is not None
     return store
 
@@ -97,7 +99,7 @@ def estimate_imagenet(n: int, images: ImageSet) -> None:
         extracted(encoder, few, folder / "set")
         n_sampled: list[int] = []
         note = lambda _, check: n_sampled.append(check.n_sampled)  # noqa: E731
-        seconds = seconds_of(lambda: extract(encoder, few, folder / "set", existing="update", workers=2, checked=note))
+        seconds = seconds_of(lambda: update(Request.resolve(encoder, few), folder / "set", Settings(workers=2, checked=note)))
         rate = n_sampled[0] / seconds
         tokens = FeatureStore.open(folder / "set").tokens("patch")
         n_shards = math.ceil(IMAGENET / shard_rows_of(math.prod(tokens.shape[1:]) * 2, IMAGENET))

@@ -239,8 +239,7 @@ def table1_vs_recompute(device: torch.device, n_training: int, n_test: int, epoc
     with tempfile.TemporaryDirectory() as scratch:
         folder, began = Path(scratch), time.perf_counter()
         stores = [
-            extract(encoder, images, folder / name, device=device, batch_size=64)
-            for images, name in zip(sets, ("train", "test"), strict=True)
+            extract(encoder, images, folder / name, batch_size=64) for images, name in zip(sets, ("train", "test"), strict=True)
         ]
         extracted = time.perf_counter() - began
         assert stores[0] is not None

@@ -4,18 +4,17 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from extract.datasets import DataError, ImageSet
 from extract.encoders import Encoder
-from extract.layouts import layouts_of
-from extract.requests import checked_blocks, checked_statistics, id_width_of
-from extract.run import extract
+from extract.requests import Request
+from extract.run import create
+from extract.settings import Settings
 from store import FeatureStore, Loader
 from store.format.array import ArrayReader
 from store.format.layout import ArrayLayout
@@ -74,59 +73,29 @@ class Plan:
         return self.seconds / saved if saved > 0 else None
 
 
-def plan(
-    encoder: Encoder,
-    images: ImageSet,
-    folder: Path,
-    *,
-    blocks: Sequence[int] | None = None,
-    statistics: Sequence[str] | None = None,
-    maps: bool = True,
-    views: int = 1,
-    dtype: str = "float16",
-    batch_size: int = 128,
-    shard_rows: int | None = None,
-    workers: int = 4,
-    device: str | torch.device = "cpu",
-) -> Plan:
+def plan(request: Request, folder: Path, *, batch_size: int = 128, workers: int = 4) -> Plan:
     """Extract a sample of the images into a temporary folder, and measure.
 
     Args:
-        encoder, images, blocks, …: as for `extract.run.extract`. Weights do not matter; random ones will do.
+        request: what would be extracted. Weights do not matter; random ones will do.
         folder: where the feature set would be; the sample is written beside it and removed.
+        batch_size, workers: as for `Settings`.
 
     Raises:
         DataError: an image of the sample is damaged, or no image is sound.
-        BeyondClsError: as `extract`.
+        StoreError: tokens of this width cannot be stored in this dtype.
     """
-    kept_blocks = checked_blocks([encoder.block] if blocks is None else blocks, encoder.n_blocks)
-    chosen = checked_statistics(encoder, statistics)
-    batch_size = min(batch_size, max(1, -(-len(images) // BATCHES)))
-    sample = _sample(images, BATCHES * batch_size)
-    encoder.model.to(device)
-    example = encoder(
-        torch.zeros(1, *encoder.config["input_size"], device=encoder.device), kept_blocks, chosen, kept_blocks if maps else ()
-    )
-    layouts = layouts_of(example, images, views, dtype, shard_rows, id_width_of(images, None))
-    decoded_per_s, inputs = _decode(encoder, sample, batch_size, workers)
+    encoder, images = request.encoder, request.images
+    settings = Settings(batch_size=min(batch_size, max(1, -(-len(images) // BATCHES))), workers=workers)
+    sample = _sample(images, BATCHES * settings.batch_size)
+    layouts = request.layouts()
+    decoded_per_s, inputs = _decode(encoder, sample, settings)
     with tempfile.TemporaryDirectory(prefix=".plan-", dir=existing_folder(folder)) as temporary:
-        images_per_s = _extract(
-            encoder,
-            sample,
-            Path(temporary) / "sample",
-            batch_size,
-            blocks=kept_blocks,
-            statistics=chosen,
-            maps=maps,
-            views=views,
-            dtype=dtype,
-            workers=workers,
-            device=device,
-        )
-        read_per_s = _read(Path(temporary) / "sample", batch_size, device)
+        images_per_s = _extract(replace(request, images=sample), Path(temporary) / "sample", settings)
+        read_per_s = _read(Path(temporary) / "sample", settings.batch_size, encoder.device)
     return Plan(
         n_images=len(images),
-        n_views=views,
+        n_views=request.n_views,
         nbytes=_nbytes(layouts),
         n_shards=sum(layout.n_shards for layout in layouts),
         n_sampled=len(sample),
@@ -151,7 +120,7 @@ def _sample(images: ImageSet, n: int) -> ImageSet:
     return ImageSet(images.source, chosen, images.classes, multilabel=images.multilabel)
 
 
-def _decode(encoder: Encoder, sample: ImageSet, batch_size: int, workers: int) -> tuple[float, torch.Tensor]:
+def _decode(encoder: Encoder, sample: ImageSet, settings: Settings) -> tuple[float, torch.Tensor]:
     """Images per second, and a batch to measure the encoder with."""
 
     def cut(row: int) -> torch.Tensor:
@@ -159,9 +128,9 @@ def _decode(encoder: Encoder, sample: ImageSet, batch_size: int, workers: int) -
 
     cut(0)  # opens files, loads codecs
     began = time.perf_counter()
-    with ThreadPoolExecutor(workers) as decoders:
+    with ThreadPoolExecutor(settings.workers) as decoders:
         inputs = list(decoders.map(cut, range(len(sample))))
-    return len(sample) / (time.perf_counter() - began), torch.stack(inputs[:batch_size])
+    return len(sample) / (time.perf_counter() - began), torch.stack(inputs[: settings.batch_size])
 
 
 def _encode(encoder: Encoder, inputs: torch.Tensor) -> float:
@@ -175,25 +144,19 @@ def _encode(encoder: Encoder, inputs: torch.Tensor) -> float:
     return len(inputs) / min(seconds)
 
 
-def _extract(encoder: Encoder, sample: ImageSet, out: Path, batch_size: int, **options: Any) -> float:
+def _extract(request: Request, out: Path, settings: Settings) -> float:
     """Images per second, once it runs. Writing overlaps with computing, so the slower of the two counts."""
+    n = len(request.images)
     reports: list[tuple[float, int]] = []  # time, images
-    extract(
-        encoder,
-        sample,
-        out,
-        batch_size=batch_size,
-        shard_rows=-(-len(sample) // 32) * 32,  # one unit
-        progress=lambda n: reports.append((time.perf_counter(), n)),
-        **options,
-    )
+    report = lambda n_done: reports.append((time.perf_counter(), n_done))  # noqa: E731
+    create(replace(request, shard_rows=-(-n // 32) * 32), out, replace(settings, progress=report))  # one unit
     written = time.perf_counter()
     batches = [(time_s, n) for time_s, n in reports if n]
     (first, _), (last, _) = batches[0], batches[-1]
     n_timed = sum(n for _, n in batches[1:])
     began = reports[0][0]
-    computing = (last - first) / n_timed if n_timed else (last - began) / len(sample)
-    return 1 / max(computing, (written - last) / len(sample))
+    computing = (last - first) / n_timed if n_timed else (last - began) / n
+    return 1 / max(computing, (written - last) / n)
 
 
 def _read(path: Path, batch_size: int, device: str | torch.device) -> float:

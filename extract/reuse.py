@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from extract.compatible import check_same_encoder
 from extract.datasets import ImageSet
-from extract.requests import Request, check_same_encoder, older_names
+from extract.older import older_names
+from extract.requests import Request
 from store import FeatureStore, StoreError
 from store.format.layout import DIGEST
 

@@ -1,100 +1,72 @@
-"""Stage one: every image once through a frozen encoder, into a feature set."""
+"""Stage one: every image once through a frozen encoder, into a feature set.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
+What an interrupted run has written is kept and used. A set that exists is not computed again: a sample of it, and of all that
+is taken over from another set, is compared with what the program computes now (`extract.sample`). If they agree it stays.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Int64
 
-from extract.annotations import ANNOTATIONS, annotations_of
+from extract.attributes import attributes_of, is_current, training_difference
+from extract.compatible import check_extension
 from extract.datasets import ImageSet
 from extract.encoders import Encoder
-from extract.existing import Existing, Start, older_attributes, start, training_difference
-from extract.requests import OnError, Request, checked_blocks, checked_data, checked_statistics
-from extract.sample import SampleCheck, check_by_sample
-from extract.units import Unit, Units
-from store import BeyondClsError, FeatureStore, FeatureWriter, StoreError
-from store.codecs import get_codec
-from store.writing.repair import is_unnumbered
+from extract.existing import Comparison, occupied_message, open_existing, open_replaceable
+from extract.requests import Request
+from extract.reuse import rows_in
+from extract.settings import Settings
+from extract.writing import Start
+from store import BeyondClsError, FeatureStore, StoreError
+from store.format.layout import DIGEST
+from store.writing.repair import salvage
+from store.writing.writer import discard_staging
 
-# What to do about a set that differs from what is computed now: a local one, one of several tasks, at a shared root, a source.
-LOCAL_REMEDY = (
-    "If the change is meant, extract it again: --recompute, or recompute: true under that encoder in the parameter file; "
-    "else undo the change"
-)
-TASKS_REMEDY = (
-    "One process can extract it again: leave out the number of tasks; or remove it (beyondcls store rm), and all of them "
-    "extract it"
-)
-ROOT_REMEDY = (
-    "If the change is meant, remove that set (beyondcls store rm, or at an object store its folder) and extract again; others "
-    "may use it. Else undo the change"
-)
-SOURCE_REMEDY = "Leave out --from, and all is extracted; or undo the change"
+DEFAULTS = Settings()
 
 
-def extract(
-    encoder: Encoder,
-    images: ImageSet,
-    out: Path | Callable[[str], Path | FeatureStore],
-    *,
-    blocks: Sequence[int] | None = None,
-    statistics: Sequence[str] | None = None,
-    maps: bool = True,
-    views: int = 1,
-    dtype: str = "float16",
-    batch_size: int = 128,
-    shard_rows: int | None = None,
-    workers: int = 4,
-    device: str | torch.device = "cpu",
-    on_error: OnError = "raise",
-    existing: Existing = "refuse",
-    source: FeatureStore | None = None,
-    older: FeatureStore | None = None,
-    recompute: bool = False,
-    task_id: int = 0,
-    n_tasks: int = 1,
-    progress: Callable[[int], None] | None = None,
-    warn: Callable[[str], None] | None = None,
-    checked: Callable[[FeatureStore, SampleCheck], None] | None = None,
-) -> FeatureStore | None:
-    """Write the feature set of `images` to `out` and open it. What an interrupted run has written is kept and used.
+def extract(encoder: Encoder, images: ImageSet, out: Path, **options: Any) -> FeatureStore | None:
+    """Write the feature set of `images` to `out`, or keep the one that is there, and open it.
 
-    A set that exists is not computed again: a sample of it, and of all that is taken over from another set, is compared with
-    what the program computes now (`extract.sample`). If they agree it stays.
+    `create` in one call: for `update`, `extend` and `repair` make a `Request` first.
 
     Args:
-        encoder: frozen.
-        images: in fixed order; row i of the store is image i.
-        out: folder of the feature set; if it already holds this one, that is checked and stays. Or a function from the key of
-            the set to that folder, or to the set itself where it exists already.
-        blocks: whose tokens to keep; negative ones count from the end. By default the encoder's own choice.
-        statistics: attention statistics, of every block; all that the encoder can have by default.
-        maps: keep attention maps of these blocks, if the encoder has attention.
-        views: of each image: the evaluation crop, and random crops beside it.
-        dtype: codec of tokens, a name in `store.codecs.CODECS`.
-        batch_size: images per forward pass; halved where memory does not suffice.
-        shard_rows: images per shard file, a multiple of 32; chosen by default to suit the set (4 to 512 MB).
-        workers: number of threads that decode.
-        device: where the encoder runs.
-        on_error: "raise" at the first image or tar that is damaged or unlabelled; "record" keeps its row, marked invalid.
-        existing: what to do with another feature set at `out`: "refuse"; "update" it: this set takes its place when it is
-            finished, and takes over from it what both have; "extend" it by these blocks, statistics, maps, views and by images
-            that follow its own, computing only what it lacks; or "repair" it, computing only what is damaged.
+        options: arguments of `Request.resolve` (blocks, statistics, maps, views, dtype, shard_rows) and of `Settings`
+            (batch_size, workers, on_error, progress, …).
+
+    Returns:
+        The feature set; None if other tasks have not finished their units yet.
+
+    Raises:
+        DataError: damaged or unlabelled data, with `on_error="raise"`.
+        StoreError: as `create`.
+        BeyondClsError: an option that cannot be.
+    """
+    of_settings = {field.name for field in fields(Settings)} & options.keys()
+    request = Request.resolve(encoder, images, **{name: options[name] for name in options.keys() - of_settings})
+    return create(request, out, Settings(**{name: options[name] for name in of_settings}))
+
+
+def create(
+    request: Request,
+    out: Path,
+    settings: Settings = DEFAULTS,
+    *,
+    source: FeatureStore | None = None,
+    older: FeatureStore | None = None,
+    shared: bool = False,
+) -> FeatureStore | None:
+    """Write a feature set where there is none, or keep the very same.
+
+    Args:
+        out: its folder.
         source: another set of this encoder, from which its images, blocks, statistics, maps and views are taken over.
         older: likewise a set that this one follows, wherever it is; nothing is taken over if its encoder is another.
-        recompute: extract again what a sample shows to differ, instead of stopping; with one task only.
-        task_id, n_tasks: number of this process among those that write the set together, on one machine or several with a
-            common file system. Each begins with its share of the units and goes on with units that no other works on, so
-            fewer processes than planned may run.
-        progress: called with the number of images done since the last call.
-        warn: called with what a user should know.
-        checked: called with each set that was compared by a sample, and the result, if the two agree.
+        shared: others may use the set at `out`, so it is not extracted again.
 
     Returns:
         The feature set; None if other tasks have not finished their units yet.
@@ -103,127 +75,138 @@ def extract(
         DataError: damaged or unlabelled data, with `on_error="raise"`.
         StoreError: `out` is occupied by another feature set, or another process writes it; an existing set, or `source`,
             holds other features than the program computes now; or `source` has another encoder.
-        BeyondClsError: unknown block, statistic or dtype; tokens beyond the range of float16; too little memory for an image.
+        BeyondClsError: tokens beyond the range of float16; too little memory for an image.
     """
-    problems = checked_data(images, on_error)
-    get_codec(dtype)
-    if shard_rows is not None and (shard_rows % 32 or shard_rows < 32):
-        raise BeyondClsError(f"shard_rows is {shard_rows}, expected a multiple of 32")
-    if views < 1:
-        raise BeyondClsError(f"views is {views}, expected 1 (the evaluation crop) or more")
-    if not 0 <= task_id < n_tasks:
-        raise BeyondClsError(f"task_id is {task_id}, expected 0 to {n_tasks - 1} (n_tasks is {n_tasks})")
-    if n_tasks > 1 and existing == "repair":
-        raise BeyondClsError("one process repairs a feature set; leave out the number of tasks")
-    encoder.model.to(device)
-    report, say = progress or _ignore, warn or _ignore
-    assert isinstance(out, Path) or existing in ("refuse", "update"), (
-        "a key is known only after what is to be extended or repaired"
-    )
-    kept_blocks = checked_blocks([encoder.block] if blocks is None else blocks, encoder.n_blocks)
-    map_blocks = kept_blocks if maps and encoder.attends else ()
-    request = Request(encoder, images, kept_blocks, checked_statistics(encoder, statistics), map_blocks, views, dtype)
-    if existing == "extend" and isinstance(out, Path) and (out / "zarr.json").exists():
-        request = request.added_to(FeatureStore.open(out))
-    if existing == "repair" and isinstance(out, Path) and map_blocks and is_unnumbered(out):
-        request = replace(request, map_blocks=(encoder.n_blocks - 1,), numbered=False)
-
-    def agrees(store: FeatureStore, rows: Int64[np.ndarray, "N"] | None = None) -> bool:
-        check = check_by_sample(request, store, rows, batch_size=batch_size, workers=workers)
-        if check.agrees:
-            (checked or _ignore)(store, check)
-        elif recompute and isinstance(out, Path) and n_tasks == 1:
-            say(f"{store.where}: {check.described}; it is extracted again")
-        else:
-            local = TASKS_REMEDY if recompute else LOCAL_REMEDY
-            remedy = SOURCE_REMEDY if store is source else local if isinstance(out, Path) else ROOT_REMEDY
-            raise StoreError(f"{store.where} is not what the program computes now: {check.described}. {remedy}")
-        return check.agrees
-
-    attributes, place = _attributes(encoder, images, problems), out
-    if not isinstance(place, Path):
-        places = [place(key) for key in request.keys]
-        for finished in places:
-            if isinstance(finished, FeatureStore):
-                if task_id == 0 and agrees(finished) and (note := training_difference(finished, attributes)):
-                    say(f"{note}. It stays as it is, for others may use it")
-                report(len(images))
-                return finished
-        assert isinstance(places[0], Path)
-        place = places[0]
-    begun = start(request, place, existing, source, older, shard_rows, attributes, agrees, say, is_first=task_id == 0)
-    if isinstance(begun, FeatureStore):
-        report(len(images))
-        return begun
-    tasks, attributes = (task_id, n_tasks), dict(older_attributes(begun, attributes))
-    is_finished = _write(place, begun, attributes, batch_size, workers, on_error, tasks, report, say)
-    return FeatureStore.open(place) if is_finished else None
+    attributes = attributes_of(request, settings)
+    comparison, stored = Comparison(request, settings, source, shared), open_existing(out)
+    if stored is not None and stored.spec.key not in request.keys:
+        raise StoreError(occupied_message(stored, request))
+    if stored is not None and _is_confirmed(stored, out, comparison):
+        _warn_of_training(stored, attributes, settings, "; --update writes this down")
+        return _keep(stored, settings)
+    return _begin(comparison, (source, older), replaces=stored is not None).write(out, attributes, settings)
 
 
-def _attributes(encoder: Encoder, images: ImageSet, problems: Sequence[str]) -> dict[str, Any]:
-    """Attributes of the set beside its description."""
-    names = list(images.classes) if images.classes is not None else None
-    caution = {"cls_caution": encoder.cls_caution} if encoder.cls_caution else {}
-    training = {**encoder.pretraining.to_dict(), **caution}
-    return {"encoder": encoder.name, "norm_eps": encoder.norm()[1], "classes": names, "problems": list(problems), **training}
-
-
-def _write(
+def update(
+    request: Request,
     out: Path,
-    begun: Start,
-    attributes: Mapping[str, Any],
-    batch_size: int,
-    workers: int,
-    on_error: OnError,
-    tasks: tuple[int, int],
-    report: Callable[[int], None],
-    warn: Callable[[str], None],
-) -> bool:
-    """Compute what is missing; false if other tasks have not finished. `tasks`: number of this one, and of all."""
-    (task_id, n_tasks), rows_of, request = tasks, begun.layouts[0].rows, begun.request
-    taken = (begun.base, begun.base_rows, begun.skip, begun.replaces)
-    with FeatureWriter(out, request.spec, begun.layouts, request.constants, *taken, shared=n_tasks > 1) as writer:
-        with ThreadPoolExecutor(workers) as decoders, _background_writer(writer) as write:
-            units = Units(request, begun.layouts, batch_size, decoders, on_error, report, warn)
-            todo = writer.missing_units()
-            report(len(request.images) - sum(len(range(*rows_of(unit))) for unit in todo))
+    settings: Settings = DEFAULTS,
+    *,
+    source: FeatureStore | None = None,
+    older: FeatureStore | None = None,
+    shared: bool = False,
+) -> FeatureStore | None:
+    """Write a feature set that takes the place of the one at `out` when it is finished, taking over what both have.
 
-            def claim_units() -> Iterator[Unit]:
-                for number in sorted(todo, key=lambda unit: unit % n_tasks != task_id):  # its share first
-                    if not writer.claim(number):
-                        continue
-                    names = [name for name in writer.arrays_to_compute(number) if name not in ANNOTATIONS]
-                    rows = writer.rows_to_compute(number, names)
-                    report(len(range(*rows_of(number))) - len(rows))
-                    if len(rows) and names:
-                        yield Unit(number, rows.tolist(), names)
-                    else:  # another set has all arrays that need the images
-                        write(number, annotations(number), ())
-
-            def annotations(number: int) -> dict[str, np.ndarray]:
-                return annotations_of(request.images, range(*rows_of(number)), begun.layouts)
-
-            for unit, arrays, notes in units.compute(claim_units()):
-                write(unit.number, arrays | annotations(unit.number), notes)
-        return writer.finish(attributes)
+    Arguments, result and errors are those of `create`, but no other set can be in the way.
+    """
+    attributes = attributes_of(request, settings)
+    comparison, stored = Comparison(request, settings, source, shared), open_replaceable(out, settings.warn)
+    candidates = [source, older]
+    if stored is None or stored.spec.key not in request.keys:
+        candidates.append(stored)
+    elif _is_confirmed(stored, out, comparison):
+        if is_current(stored, attributes):
+            return _keep(stored, settings)
+        return _completion(request, stored).write(out, attributes, settings)
+    return _begin(comparison, candidates, replaces=True).write(out, attributes, settings)
 
 
-@contextmanager
-def _background_writer(writer: FeatureWriter) -> Iterator[Callable[..., None]]:
-    """Yield a `write_unit` that returns at once; the next call, and the end, wait until the one before is done."""
-    writing: Future[None] | None = None
+def extend(
+    request: Request, out: Path, settings: Settings = DEFAULTS, *, source: FeatureStore | None = None
+) -> FeatureStore | None:
+    """Add blocks, statistics, maps, views, and images that follow its own, to the set at `out`; only what it lacks is computed.
 
-    def write(*arguments: object) -> None:
-        nonlocal writing
-        if writing is not None:
-            writing.result()
-        writing = disk.submit(writer.write_unit, *arguments)  # type: ignore[arg-type]
+    Result and errors are those of `create`.
 
-    with ThreadPoolExecutor(1, "beyondcls-writer") as disk:
-        yield write
-        if writing is not None:
-            writing.result()
+    Raises:
+        StoreError: the set has another encoder, or other images than the first of these.
+    """
+    stored = open_existing(out)
+    if stored is not None:
+        request = request.added_to(stored)
+    if stored is None or stored.spec.key in request.keys:
+        return create(request, out, settings, source=source)
+    attributes = attributes_of(request, settings)
+    check_extension(stored, request.spec, request.images)
+    base = stored if Comparison(request, settings).agrees(stored, rows_in(stored, request)) else None
+    start = Start(request, request.layouts(stored, stored.shard_rows), base, replaces=True)
+    return start.write(out, attributes, settings)
 
 
-def _ignore(*_: object) -> None:
-    pass
+def repair(request: Request, out: Path, settings: Settings = DEFAULTS) -> FeatureStore | None:
+    """Compute the damaged parts of the set at `out` again, and only those.
+
+    Raises:
+        StoreError: there is none, or it is of another request.
+        BeyondClsError: there are several tasks.
+    """
+    if settings.n_tasks > 1:
+        raise BeyondClsError("one process repairs a feature set; leave out the number of tasks")
+    attributes = attributes_of(request, settings)
+    request = request.named_as_at(out)
+    base, layouts, skip = salvage(out, request.spec, partial(request.layouts, None))
+    return Start(request, layouts, base, skip=skip, replaces=True).write(out, attributes, settings)
+
+
+def confirm(request: Request, stored: FeatureStore, settings: Settings = DEFAULTS) -> FeatureStore:
+    """A finished set of the request that others may use, if a sample agrees with what the program computes now.
+
+    Raises:
+        DataError: damaged or unlabelled data, with `on_error="raise"`.
+        StoreError: it does not agree.
+    """
+    attributes = attributes_of(request, settings)
+    if settings.is_first:
+        Comparison(request, settings, shared=True).agrees(stored)
+    _warn_of_training(stored, attributes, settings, ", for others may use it")
+    return _keep(stored, settings)
+
+
+def _is_confirmed(stored: FeatureStore, out: Path, comparison: Comparison) -> bool:
+    """Whether the very set that is asked for may stay; of several tasks, only the first compares it."""
+    discard_staging(out, stored.spec.key)
+    return not comparison.settings.is_first or comparison.agrees(stored)
+
+
+def _keep(stored: FeatureStore, settings: Settings) -> FeatureStore:
+    settings.progress(len(stored))
+    return stored
+
+
+def _warn_of_training(stored: FeatureStore, attributes: Mapping[str, Any], settings: Settings, why: str) -> None:
+    if settings.is_first and (note := training_difference(stored, attributes)):
+        settings.warn(f"{note}. It stays as it is{why}")
+
+
+def _begin(comparison: Comparison, candidates: Sequence[FeatureStore | None], replaces: bool) -> Start:
+    """What a new set begins with: what the first of the candidates has that shares anything with it, or nothing.
+
+    Raises:
+        StoreError: the source that the user gave does not fit; or what a candidate has is not what is computed now.
+    """
+    request = comparison.request
+    for candidate in candidates:
+        if candidate is None:
+            continue
+        try:
+            rows = rows_in(candidate, request)
+        except StoreError:
+            if candidate is comparison.source:
+                raise
+            continue
+        in_order = bool((rows == np.arange(len(rows)))[rows >= 0].all())
+        shard_rows = candidate.shard_rows if request.shard_rows is None and in_order else None
+        layouts = request.layouts(candidate, shard_rows)
+        shares = (rows >= 0).any() and any(layout.name in candidate.arrays for layout in layouts)
+        if shares and comparison.agrees(candidate, rows):
+            return Start(request, layouts, candidate, rows, replaces=replaces)
+    return Start(request, request.layouts(), replaces=replaces)
+
+
+def _completion(request: Request, stored: FeatureStore) -> Start:
+    """What it takes to write the same set again, whole; without digests of images if it is an older one that lacks them."""
+    request = request.named_as(stored)
+    layouts = request.layouts(stored, stored.shard_rows)
+    layouts = [layout for layout in layouts if layout.name != DIGEST or DIGEST in stored.attributes["arrays"]]
+    return Start(request, layouts, stored, replaces=True)

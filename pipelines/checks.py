@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from extract.sample import SampleCheck
+from extract.difference import SampleCheck
 from store import FeatureStore
 from store.moving.receipt import CHECK
 from store.places.disk import write_file

@@ -14,10 +14,8 @@ from pipelines.publish import destination, publish, refuse_changes
 from store.format.stub import is_stub
 
 if TYPE_CHECKING:
-    import torch
-
-    from extract.encoders import Encoder
-    from extract.existing import Existing
+    from extract.requests import Request
+    from extract.settings import Settings
     from store import FeatureStore
 
 TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
@@ -29,6 +27,7 @@ TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
     extraction.TRANSFORM,
     extraction.IMAGES,
     extraction.FEATURES,
+    extraction.RUNNING,
     extraction.COMPUTING,
 )
 def main(
@@ -89,38 +88,46 @@ def main(
     that another project gave it, is not extracted again either.
     """
     from extract.datasets import open_images
-    from extract.requests import possible_statistics
-    from extract.run import extract
+    from extract.encoders import load_encoder
+    from extract.settings import Settings
     from pipelines.checks import Checks, write_check
     from pipelines.progress import progress_bar
+    from pipelines.requested import place_encoder, request_features
     from store import BeyondClsError
 
     loading, options = extraction.from_params(params, encoder)
-    options |= select_options(given, extraction.FEATURES)
     if on_error not in ("raise", "record"):
         raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
-    options["existing"] = _existing(update, extend, repair)
-    options["recompute"] = recompute or extraction.recomputes(params, encoder)
-    places = _places(params, out, options["existing"])
+    if repair and source:
+        raise BeyondClsError("--repair computes what is damaged again, from the images; leave out --from")
+    verb = _verb(update, extend, repair)
+    places = _places(params, out, verb)
     # Under torchrun each process is a task, with its own GPU.
     rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
-    options |= {"task_id": rank if task_id is None else task_id, "n_tasks": world if n_tasks is None else n_tasks}
     images = open_images(data, **select_options(given, extraction.IMAGES))
     loading |= select_options(given, (*extraction.LOADING, *extraction.FAMILY, *extraction.TRANSFORM))
-    frozen, place = _loaded(encoder, loading, given, f"cuda:{local}" if device == "cuda" and world > 1 else device)
-    if "statistics" not in given:  # the parameter file lists them for all encoders
-        options["statistics"] = possible_statistics(frozen, options.get("statistics"))
+    frozen = load_encoder(encoder, **loading)
+    place = place_encoder(frozen, given, f"cuda:{local}" if device == "cuda" and world > 1 else device)
+    request, running = request_features(frozen, images, options, given)
     typer.echo(f"{encoder}: {len(images):,} images of {data} on {place}")
     if frozen.cls_caution:
         typer.echo(f"note: {encoder}: {frozen.cls_caution}", err=True)
     checks: Checks = []
-    options |= {"checked": lambda *compared: checks.append(compared), "source": source and open_features(source, params)}
-    if update and places.root is not None and is_stub(out):
-        options["older"] = open_features(out, params)
-    target = out if places.root is None else destination(places, out)
     with progress_bar(encoder, len(images), "images") as progress:
-        warn = lambda message: typer.echo(message, err=True)  # noqa: E731
-        store = extract(frozen, images, target, **options, device=place, on_error=on_error, progress=progress, warn=warn)  # type: ignore[arg-type]
+        settings = Settings(
+            **running,
+            on_error=on_error,  # type: ignore[arg-type]
+            recompute=recompute or extraction.recomputes(params, encoder),
+            task_id=rank if task_id is None else task_id,
+            n_tasks=world if n_tasks is None else n_tasks,
+            progress=progress,
+            warn=lambda message: typer.echo(message, err=True),
+            checked=lambda *compared: checks.append(compared),
+        )
+        sources = {"source": open_features(source, params) if source else None}
+        if update and places.root is not None and is_stub(out):
+            sources["older"] = open_features(out, params)
+        store = _extract(request, out, places, verb, settings, sources)
     for compared, check in checks:
         typer.echo(f"{compared.where}: not computed again, {check.described}")
     if store is None:
@@ -135,22 +142,22 @@ def main(
     _report(store, out, "" if places.root is None else f" at {store.where}")
 
 
-def _existing(update: bool, extend: bool, repair: bool) -> "Existing":
-    """What to do with the set that is there.
+def _verb(update: bool, extend: bool, repair: bool) -> str:
+    """What to do with the set that is there: a function of `extract.run`.
 
     Raises:
-        BeyondClsError: two modes were given.
+        BeyondClsError: two verbs were given.
     """
     from store import BeyondClsError
 
-    requested: dict[Existing, bool] = {"update": update, "extend": extend, "repair": repair}
-    modes = [mode for mode, given in requested.items() if given]
-    if len(modes) > 1:
-        raise BeyondClsError(f"--{modes[0]} and --{modes[1]} exclude each other; repair first, then extend or update")
-    return modes[0] if modes else "refuse"
+    requested = {"update": update, "extend": extend, "repair": repair}
+    verbs = [verb for verb, given in requested.items() if given]
+    if len(verbs) > 1:
+        raise BeyondClsError(f"--{verbs[0]} and --{verbs[1]} exclude each other; repair first, then extend or update")
+    return verbs[0] if verbs else "create"
 
 
-def _places(params: Path | None, out: Path, existing: "Existing") -> Places:
+def _places(params: Path | None, out: Path, verb: str) -> Places:
     """Where the set goes.
 
     Raises:
@@ -159,26 +166,29 @@ def _places(params: Path | None, out: Path, existing: "Existing") -> Places:
     from store import BeyondClsError
 
     places = Places.from_params(params)
-    if places.root is not None and existing in ("extend", "repair"):
-        refuse_changes(places, out, f"--{existing}")
+    if places.root is not None and verb in ("extend", "repair"):
+        refuse_changes(places, out, f"--{verb}")
         places = Places()  # the set that is here is changed, and stays here
-    if places.root is None and is_stub(out) and existing != "update":
+    if places.root is None and is_stub(out) and verb != "update":
         raise BeyondClsError(f"{out} is a stub: its arrays are at a store.root; name that with --params, or remove {out} first")
     return places
 
 
-def _loaded(name: str, loading: Mapping[str, Any], given: Mapping[str, Any], device: str) -> "tuple[Encoder, torch.device]":
-    """The encoder, ready to run, and its device."""
-    from extract.encoders import load_encoder
-    from pipelines.allocator import keep_freed_memory
-    from pipelines.device import choose_device
+def _extract(
+    request: "Request", out: Path, places: Places, verb: str, settings: "Settings", sources: "Mapping[str, FeatureStore | None]"
+) -> "FeatureStore | None":
+    """The set, at `out` or at the root, as the functions of `extract.run` return it."""
+    from extract import run
 
-    frozen = load_encoder(name, **loading)
-    place = choose_device(device)
-    frozen.run_with(**select_options(given, extraction.COMPUTING))
-    if place.type == "cpu":
-        keep_freed_memory()
-    return frozen, place
+    if verb == "repair":
+        return run.repair(request, out, settings)
+    if verb == "extend":
+        return run.extend(request, out, settings, source=sources["source"])
+    folder: Path | FeatureStore = out if places.root is None else destination(places, out, request.keys)
+    if not isinstance(folder, Path):
+        return run.confirm(request, folder, settings)
+    write = run.update if verb == "update" else run.create
+    return write(request, folder, settings, **sources, shared=places.root is not None)
 
 
 def _report(store: "FeatureStore", out: Path, location: str) -> None:

@@ -66,7 +66,7 @@ IMAGES = {
     "split": Option(str, "split of a published data set, e.g. train"),
     "classes": Option(Path, "file of class names, one a line; classes.txt beside tars by default"),
 }
-# Arguments of `extract` and `plan`, which may also be under `extract` in params.yaml.
+# Arguments of `Request.resolve`, which may also be under `extract` in params.yaml.
 FEATURES = {
     "blocks": Option(
         str, "blocks whose tokens are kept, e.g. 3,-1; negative from the end", "as the encoder is read", read=integers
@@ -75,8 +75,11 @@ FEATURES = {
     "maps": Option(bool, "keep attention maps of these blocks", "maps"),
     "views": Option(int, "of each image: the evaluation crop, and random crops beside it", "1", least=1),
     "dtype": Option(str, "of stored tokens: float32, float16, bfloat16, float8_e4m3, int8, int4", "float16"),
-    "batch_size": Option(int, "images per forward pass", "128", least=1),
     "shard_rows": Option(int, "images per shard file, a multiple of 32", "as suits the set"),
+}
+# Arguments of `Settings` and of `plan`, which may be there too.
+RUNNING = {
+    "batch_size": Option(int, "images per forward pass", "128", least=1),
     "workers": Option(int, "threads that decode images", "4", least=1),
 }
 # Arguments of `Encoder.run_with`.
@@ -89,7 +92,7 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, or auto")]
 
 
 def from_params(params: Path | None, encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments of `load_encoder` and of `extract` that a parameter file gives; none without a file.
+    """Arguments of `load_encoder`, and options of FEATURES and RUNNING, that a parameter file gives; none without a file.
 
     Raises:
         BeyondClsError: it has a parameter that neither takes.
@@ -98,7 +101,7 @@ def from_params(params: Path | None, encoder: str) -> tuple[dict[str, Any], dict
         return {}, {}
     values = read_params(params)
     loading, options = loading_of(values, encoder), section(values, "extract")
-    check_names("extract", options, [*FEATURES])
+    check_names("extract", options, [*FEATURES, *RUNNING])
     return loading, options
 
 

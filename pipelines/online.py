@@ -17,7 +17,7 @@ from extract.datasets import ImageSet
 from extract.datasets.sample import Sample
 from extract.encoders import Encoder, load_encoder
 from extract.layouts import arrays_by_name
-from extract.requests import checked_blocks
+from extract.selection import checked_blocks
 from extract.transform import as_options, differing_values, options_of, values_text
 from probe.head import TOKENS, Head
 from probe.saved import load_with

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 OF_WEIGHTS = ("checkpoint", "random_seed", "weights", "family")  # in params.yaml; plans don't depend on them
 
 
-@takes_options(extraction.MODEL, extraction.TRANSFORM, extraction.IMAGES, extraction.FEATURES, extraction.COMPUTING)
+@takes_options(
+    extraction.MODEL, extraction.TRANSFORM, extraction.IMAGES, extraction.FEATURES, extraction.RUNNING, extraction.COMPUTING
+)
 def main(
     encoder: extraction.Name,
     data: extraction.Data,
@@ -35,24 +37,17 @@ def main(
     from extract.datasets import open_images
     from extract.encoders import load_encoder
     from extract.plan import existing_folder, plan
-    from extract.requests import possible_statistics
-    from pipelines.allocator import keep_freed_memory
-    from pipelines.device import choose_device
+    from pipelines.requested import place_encoder, request_features
 
     loading, options = extraction.from_params(params, encoder)
     loading |= select_options(given, (*extraction.MODEL, *extraction.TRANSFORM))
-    options |= select_options(given, extraction.FEATURES)
     unweighted = {name: value for name, value in loading.items() if name not in OF_WEIGHTS}
     images = open_images(data, **select_options(given, extraction.IMAGES))
     frozen = load_encoder(encoder, random_seed=0, **unweighted)
-    if "statistics" not in given:
-        options["statistics"] = possible_statistics(frozen, options.get("statistics"))
-    place = choose_device(device)
-    frozen.run_with(**select_options(given, extraction.COMPUTING))
-    if place.type == "cpu":
-        keep_freed_memory()
+    place = place_encoder(frozen, given, device)
+    request, running = request_features(frozen, images, options, given)
     typer.echo(f"measuring {encoder} on {place} …")
-    planned = plan(frozen, images, out, device=place, **options)
+    planned = plan(request, out, **running)
     free = shutil.disk_usage(existing_folder(out)).free
     for line in described(planned, free, n_tasks, epochs, heads):
         typer.echo(line)

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -18,10 +18,13 @@ from store.writing.lock import BusyError, Lock
 SCRATCH = ".upload"  # beside the sets: DVC empties the output folders of a stage before it runs the stage again
 
 
-def destination(places: Places, out: Path) -> Callable[[str], Path | FeatureStore]:
-    """For `extract`: the folder to write the set of a key to; or the set, if it is already at the root.
+def destination(places: Places, out: Path, keys: Sequence[str]) -> Path | FeatureStore:
+    """The set, if it is already at the root; else the folder to write it to.
 
     The folder is at the root, if that is a folder; else on this machine, to be uploaded from there.
+
+    Args:
+        keys: that the set may have; the first is its key if it is written.
 
     Raises:
         StoreError: `out` holds more than a stub; or the root cannot be reached.
@@ -32,25 +35,30 @@ def destination(places: Places, out: Path) -> Callable[[str], Path | FeatureStor
             f"`beyondcls store push {out}`, or remove it first; or let the sets of this project stay here: "
             f"`store: {{ root: {PROJECT} }}` in the parameter file"
         )
-
     typer.echo(f"{out}: the set goes to {places.shown}")
-
-    def find_or_place(key: str) -> Path | FeatureStore:
-        address = places.address(out.name, key)
-        remote = is_remote(address)
-        try:
-            stored = places.find(out.name, key, Receipt.from_store)  # of all arrays, or none
-        except StoreError as error:
-            if place_at(address).content("zarr.json") is not None:
-                if not remote:
-                    raise StoreError(f"{error}; mend it: beyondcls store repair {address}") from error
-                typer.echo(f"note: {error}\nit is extracted again, and what is missing there is sent", err=True)
-        else:
+    for key in keys:
+        if (stored := _finished(places, out, key)) is not None:
             typer.echo(f"nothing to extract: {stored.where} is this very set")
             return stored
-        return scratch_of(out, key) if remote else Path(address)
+    address = places.address(out.name, keys[0])
+    return scratch_of(out, keys[0]) if is_remote(address) else Path(address)
 
-    return find_or_place
+
+def _finished(places: Places, out: Path, key: str) -> FeatureStore | None:
+    """The set of a key at the root; None if it is not there, or incomplete and to be sent again.
+
+    Raises:
+        StoreError: the folder at the root is incomplete.
+    """
+    try:
+        return places.find(out.name, key, Receipt.from_store)  # of all arrays, or none
+    except StoreError as error:
+        address = places.address(out.name, key)
+        if place_at(address).content("zarr.json") is not None:
+            if not is_remote(address):
+                raise StoreError(f"{error}; mend it: beyondcls store repair {address}") from error
+            typer.echo(f"note: {error}\nit is extracted again, and what is missing there is sent", err=True)
+        return None
 
 
 def scratch_of(out: Path, key: str) -> Path:

@@ -66,7 +66,7 @@ def _encoder(machine: Machine, name: str) -> None:
         BeyondClsError: parameters that nothing reads, invalid values, no such encoder, or no such checkpoint.
     """
     from extract.encoders import ENCODERS, checked_family, load_encoder, timm_names
-    from extract.requests import known_statistics
+    from extract.selection import known_statistics
     from extract.transform import CHECKS, checked_transform
     from pipelines.extraction import from_params
 

@@ -9,8 +9,8 @@ import pytest
 
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder
-from extract.run import extract
 from store import FeatureStore
+from tests.extract.extracting import extract
 from tests.extract.pictures import picture, samples, write_tar
 from tests.extract.tiny import Counting, tiny_encoder
 from tests.folders import files

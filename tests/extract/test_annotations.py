@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from extract.datasets import Box, ImageSet, Sample, open_images
-from extract.run import extract
 from store import FeatureStore, Loader, StoreError, join, verify
+from tests.extract.extracting import extract
 from tests.extract.pictures import picture, write_example, write_file, write_pictures, write_text
 from tests.extract.tiny import tiny_encoder
 

@@ -66,7 +66,9 @@ def test_the_same_bytes(forty: ImageSet, tmp_path: Path, monkeypatch: pytest.Mon
 def test_on_a_gpu(forty: ImageSet, tmp_path: Path) -> None:
     options = {"batch_size": 7, "dtype": "float32", "views": 2}
     on_cpu = extract(tiny_encoder(), forty, tmp_path / "here", **options)  # type: ignore[arg-type]
-    on_gpu = extract(tiny_encoder(), forty, tmp_path / "there", device="cuda", **options)  # type: ignore[arg-type]
+    encoder = tiny_encoder()
+    encoder.model.to("cuda")
+    on_gpu = extract(encoder, forty, tmp_path / "there", **options)  # type: ignore[arg-type]
     assert on_cpu is not None
     assert on_gpu is not None
     for name in on_cpu.arrays:

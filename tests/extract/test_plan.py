@@ -6,6 +6,7 @@ import pytest
 
 from extract.datasets import ImageSet, open_images
 from extract.plan import Plan, plan
+from extract.requests import Request
 from extract.run import extract
 from pipelines.plan import described, seconds_in_words
 from store import BeyondClsError
@@ -39,7 +40,7 @@ def test_reading_may_be_slower_than_the_encoder() -> None:
 
 def test_bytes_and_files_are_those_of_the_extraction(forty: ImageSet, tmp_path: Path) -> None:
     encoder, options = tiny_encoder(), {"views": 2, "dtype": "int8", "shard_rows": 32}
-    planned = plan(encoder, forty, tmp_path / "set", **options)
+    planned = plan(Request.resolve(encoder, forty, **options), tmp_path / "set")
     assert not list(tmp_path.iterdir())  # the sample is gone
     store = extract(encoder, forty, tmp_path / "set", **options)
     assert store is not None
@@ -52,7 +53,7 @@ def test_bytes_and_files_are_those_of_the_extraction(forty: ImageSet, tmp_path: 
 
 
 def test_rates_are_measured(forty: ImageSet, tmp_path: Path) -> None:
-    planned = plan(tiny_encoder(), forty, tmp_path / "not" / "yet" / "there", batch_size=8)
+    planned = plan(Request.resolve(tiny_encoder(), forty), tmp_path / "not" / "yet" / "there", batch_size=8)
     assert planned.n_sampled == 32
     assert min(planned.images_per_s, planned.decoded_per_s, planned.encoded_per_s, planned.read_per_s) > 0
     # Decoding, encoding and more: an extraction cannot be faster than the encoder alone, noise aside.
@@ -65,7 +66,7 @@ def test_without_a_readable_image(tmp_path: Path) -> None:
     whole = (tmp_path / "0.tar").read_bytes()
     (tmp_path / "0.tar").write_bytes(whole[:600])
     with pytest.raises(BeyondClsError, match=r"no readable image to measure with:\n.*0\.tar"):
-        plan(tiny_encoder(), open_images(str(tmp_path)), tmp_path / "set")
+        plan(Request.resolve(tiny_encoder(), open_images(str(tmp_path))), tmp_path / "set")
 
 
 def test_what_is_said() -> None:

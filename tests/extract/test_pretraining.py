@@ -9,9 +9,12 @@ from safetensors.torch import save_file
 
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder, known_pretraining, load_encoder
-from extract.run import extract
+from extract.requests import Request
+from extract.run import confirm
+from extract.settings import Settings
 from store import BeyondClsError, FeatureStore
 from store.format.pretraining import JOINT, LABELS, MASKED, NAMES, UNKNOWN, UNTRAINED, Pretraining
+from tests.extract.extracting import extract
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
 from tests.features import as_older
@@ -155,7 +158,7 @@ def test_what_is_known_by_now_is_written_down_by_an_update_and_nothing_is_comput
     assert len(warned) == 1
     assert warned[0].startswith(f"{before.where} records this training of its encoder: not known, or several; now it is: joint")
     assert warned[0].endswith("It stays as it is; --update writes this down")
-    monkeypatch.setattr("extract.run.Units.compute", lambda self, units: (unit for unit in units if units is None))
+    monkeypatch.setattr("extract.writing.Units.compute", lambda self, units: (unit for unit in units if units is None))
     after = run(Pretraining(JOINT), existing="update")
     assert after.attributes["family"] == JOINT
     assert (after.spec.key, shards(after)) == (key, content)
@@ -164,6 +167,6 @@ def test_what_is_known_by_now_is_written_down_by_an_update_and_nothing_is_comput
 def test_a_set_that_others_may_use_stays_as_it_is(run: Run, warned: list[str], images: ImageSet) -> None:
     store = run()
     encoder = Encoder("mine", tiny_encoder().model, {}, pretraining=DRAWN)
-    assert extract(encoder, images, lambda key: store, existing="update", warn=warned.append) is store
+    assert confirm(Request.resolve(encoder, images), store, Settings(warn=warned.append)) is store
     assert len(warned) == 1
     assert warned[0].endswith("now it is: random weights, seed 0. It stays as it is, for others may use it")

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from extract.attention import PER_BLOCK, STATISTICS
+from extract.batches import Batches
 from extract.datasets import DataError, ImageSet, open_images
+from extract.decoding import Decoding
 from extract.encoders import Encoder
-from extract.requests import possible_statistics
-from extract.run import extract
-from extract.units import Units
+from extract.selection import possible_statistics
 from store import BeyondClsError, FeatureStore, FeatureWriter, StoreError, verify
 from tests.extract.conftest import N, Run
+from tests.extract.extracting import extract
 from tests.extract.pictures import picture, samples, write_file, write_tar
 from tests.extract.tiny import sharpen, tiny_encoder
 from tests.folders import files
@@ -400,20 +401,20 @@ def test_images_of_the_next_unit_are_decoded_meanwhile(tmp_path: Path, monkeypat
     write_tar(tmp_path / "0.tar", samples(64))
     images, encoder = open_images(str(tmp_path / "0.tar")), tiny_encoder()
     seen = threading.Event()
-    decode = Units._decode
+    decode = Decoding.decode
 
-    def watched(self: Units, row: int, views: Sequence[int]) -> Any:
+    def watched(self: Decoding, row: int, views: Sequence[int]) -> Any:
         if row == 32:
             seen.set()
         return decode(self, row, views)
 
-    forward, ahead = Units._forward, []
+    forward, ahead = Batches.forward, []
 
-    def waiting(self: Units, batch: torch.Tensor) -> Any:
+    def waiting(self: Batches, batch: torch.Tensor) -> Any:
         ahead.append(seen.wait(10))
         return forward(self, batch)
 
-    monkeypatch.setattr(Units, "_decode", watched)
-    monkeypatch.setattr(Units, "_forward", waiting)
+    monkeypatch.setattr(Decoding, "decode", watched)
+    monkeypatch.setattr(Batches, "forward", waiting)
     extract(encoder, images, tmp_path / "set", batch_size=32, shard_rows=32)
     assert ahead == [True, True]

@@ -18,12 +18,12 @@ from extract.attention import STATISTICS, Attention
 from extract.datasets import ImageSet, Sample, open_images
 from extract.encoders import Encoded, Encoder
 from extract.requests import Request
-from extract.run import extract
 from extract.sample import AT_LEAST, PER_SHARD, check_by_sample
-from extract.units import Units
+from extract.units import to_stored
 from extract.views import Views
 from store import FeatureStore, StoreError
 from store.codecs import get_codec
+from tests.extract.extracting import extract
 from tests.extract.pictures import picture, samples, write_tar
 from tests.extract.tiny import sharpen, tiny_encoder
 
@@ -129,8 +129,8 @@ def other_temperature(patch: Patch) -> None:
 
 
 def through_bfloat16(patch: Patch) -> None:
-    before = Units._to_stored
-    patch.setattr(Units, "_to_stored", lambda self, values, name: before(self, values.bfloat16().float(), name))
+    before = to_stored
+    patch.setattr("extract.units.to_stored", lambda values, *about: before(values.bfloat16().float(), *about))
 
 
 def other_crops(patch: Patch) -> None:

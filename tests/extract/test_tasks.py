@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from extract.datasets import ImageSet, open_images
-from extract.run import extract
 from store import BeyondClsError, FeatureStore, StoreError
+from tests.extract.extracting import extract
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
 from tests.folders import files

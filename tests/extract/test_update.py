@@ -10,7 +10,10 @@ import pytest
 
 from extract.attention import STATISTICS
 from extract.datasets import ImageSet, open_images
-from extract.sample import SampleCheck
+from extract.difference import SampleCheck
+from extract.requests import Request
+from extract.run import confirm
+from extract.settings import Settings
 from store import FeatureStore, StoreError
 from tests.extract.conftest import BAD, N, Run, Whole
 from tests.extract.pictures import samples, write_tar
@@ -248,14 +251,18 @@ class TestEditedCode:
         with pytest.raises(StoreError, match="Leave out --from, and all is extracted; or undo the change"):
             run(tmp_path / "g", source=source, blocks=(0,))
 
-    def test_stops_at_a_shared_root(self, edit: Callable[[], None], run: Run, make_set: Run, tmp_path: Path) -> None:
+    def test_stops_at_a_shared_root(
+        self, edit: Callable[[], None], encoder: Counting, images: ImageSet, make_set: Run, tmp_path: Path
+    ) -> None:
         shared_set = make_set(tmp_path / "f")
         edit()
         for recompute in (False, True):
             with pytest.raises(StoreError, match=r"remove that set \(beyondcls store rm, .*others may use it"):
-                run(lambda key: shared_set, recompute=recompute)
+                confirm(Request.resolve(encoder, images), shared_set, Settings(on_error="record", recompute=recompute))
 
-    @pytest.mark.parametrize("arguments", [{}, {"existing": "update", "blocks": (0,)}])
+    @pytest.mark.parametrize(
+        "arguments", [{}, {"existing": "update", "blocks": (0,)}, {"existing": "extend", "blocks": (0, 1)}]
+    )
     def test_is_extracted_again_if_that_is_wanted(
         self, arguments: dict[str, Any], edit: Callable[[], None], run: Run, make_set: Run, tmp_path: Path
     ) -> None:

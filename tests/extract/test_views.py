@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from extract.datasets import ImageSet
-from extract.run import extract
 from extract.views import Crop, Views, random_crop
 from store import BeyondClsError, FeatureStore
+from tests.extract.extracting import extract
 from tests.extract.tiny import Counting, tiny_encoder
 from tests.folders import files
 

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from extract.datasets import open_images
 from extract.encoders import Encoder, load_encoder
-from extract.run import extract
+from extract.requests import Request
+from extract.settings import Settings
 from pipelines import extraction, heads
 from pipelines.options import Option, Table, select_options, takes_options
 from probe.grid import HeadPlan, HeadSpec
@@ -63,7 +64,8 @@ def parameters(function: Any) -> dict[str, inspect.Parameter]:
 ARGUMENTS = {
     "loading": (extraction.LOADING | extraction.FAMILY | extraction.TRANSFORM, load_encoder),
     "images": (extraction.IMAGES, open_images),
-    "features": (extraction.FEATURES, extract),
+    "features": (extraction.FEATURES, Request.resolve),
+    "running": (extraction.RUNNING, Settings),
     "computing": (extraction.COMPUTING, Encoder.run_with),
     "a recipe": (heads.OF_A_RECIPE, Recipe),
     "a run": ({n: o for n, o in heads.OF_A_RUN.items() if n not in ("k_shot", "percent", "ids", "subset_seed")}, probe),

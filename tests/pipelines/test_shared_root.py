@@ -142,7 +142,7 @@ def test_a_set_that_is_there_is_not_extracted_again(extracted, project, beyondcl
     before, receipts = files(project / "features"), {name: Path(f"receipts/tiny-{name}.json").read_bytes() for name in SETS}
     shutil.rmtree("features")
     shutil.rmtree("receipts")
-    monkeypatch.setattr("extract.run.FeatureWriter", None)
+    monkeypatch.setattr("extract.writing.FeatureWriter", None)
     for split in SETS:
         assert beyondcls(*extraction(split))[0] == 0
     assert files(project / "features") == before
@@ -159,7 +159,7 @@ def test_a_second_project_extracts_nothing(extracted, root, local, tmp_path, bey
     file.write_text(f'[store]\nroot = "{root}"\n')
     monkeypatch.setenv("BEYONDCLS_CONFIG", str(file))
     shutil.copytree(local / "data/test", "pictures")
-    monkeypatch.setattr("extract.run.FeatureWriter", None)
+    monkeypatch.setattr("extract.writing.FeatureWriter", None)
     places = ("--data", "pictures", "--out", "features/mine-pictures", "--device", "cpu")
     status, output = beyondcls("extract", "--params", "params.yaml", "--encoder", "mine", *places)
     assert status == 0, output

@@ -1,0 +1,55 @@
+"""Images through the encoder in batches that fit into memory."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from extract.encoders import Encoded
+from extract.requests import Request
+from store import BeyondClsError
+
+
+class Batches:
+    """Runs images through the encoder of a request. Where memory runs out, batches are halved from there on.
+
+    Attributes:
+        size: images per forward pass.
+    """
+
+    def __init__(self, request: Request, size: int, warn: Callable[[str], None]):
+        self.size = size
+        self._request, self._warn = request, warn
+
+    def encode(self, images: Sequence[Tensor]) -> Iterator[tuple[slice, Encoded]]:
+        """Features of [3, S, S] images, by parts: which images they are of, and what the encoder makes of them.
+
+        Raises:
+            BeyondClsError: memory does not suffice for a single image.
+        """
+        begin = 0
+        while begin < len(images):
+            part = slice(begin, begin + self.size)
+            encoded = self.forward(torch.stack(list(images[part])))
+            if encoded is not None:  # else again, with a smaller batch
+                yield part, encoded
+                begin = part.stop
+
+    def forward(self, images: Tensor) -> Encoded | None:
+        """Features of some images; None, and a smaller `size`, if memory did not suffice."""
+        encoder = self._request.encoder
+        try:
+            return self._request.encode(images)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+                raise
+            if len(images) == 1:
+                raise BeyondClsError(
+                    f"memory does not suffice for one image through {encoder.name}; "
+                    "stop what else uses it, or give --amp bf16, fewer --blocks, or another --device"
+                ) from error
+        self.size = len(images) // 2  # outside of `except`, whose traceback holds on to the memory
+        if encoder.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._warn(f"out of memory: going on with batches of {self.size}")
+        return None

@@ -1,0 +1,54 @@
+"""Which blocks and attention statistics of an encoder are kept."""
+
+from collections.abc import Sequence
+
+from extract.attention import PER_BLOCK, STATISTICS
+from extract.encoders import Encoder
+from store import BeyondClsError
+from store.errors import unknown
+
+
+def known_statistics(names: Sequence[str] | None) -> Sequence[str]:
+    """Names of attention statistics that some encoder can have.
+
+    Raises:
+        BeyondClsError: an unknown name, or a single name instead of a list.
+    """
+    if isinstance(names, str):
+        raise BeyondClsError(f"statistics is {names!r}, expected a list, e.g. [{names}]; leave it out for all, [] is none")
+    for name in names or ():
+        if name not in (known := [*STATISTICS, *PER_BLOCK]):
+            raise BeyondClsError(unknown("attention statistic", name, known))
+    return names or ()
+
+
+def possible_statistics(encoder: Encoder, names: Sequence[str] | None) -> Sequence[str] | None:
+    """The names that this encoder can have, of a list that is meant for several encoders; None stands for all.
+
+    Raises:
+        BeyondClsError: an unknown name.
+    """
+    return None if names is None else [name for name in known_statistics(names) if name in encoder.statistics]
+
+
+def checked_statistics(encoder: Encoder, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Names of attention statistics, all that the encoder can have by default."""
+    for name in known_statistics(names):
+        if name not in encoder.statistics:
+            lacks = "[cls] token" if encoder.attends else "attention"
+            can = ", ".join(encoder.statistics) or "none"
+            raise BeyondClsError(f"{encoder.name} has no {lacks}, so no {name}; it can have: {can}")
+    # Always in the encoder's order: equal sets have equal keys.
+    return tuple(name for name in encoder.statistics if names is None or name in names)
+
+
+def checked_blocks(blocks: Sequence[int], n_blocks: int) -> tuple[int, ...]:
+    """Counted from 0, ascending, without repeats."""
+    for block in blocks:
+        if not -n_blocks <= block < n_blocks:
+            raise BeyondClsError(
+                f"there is no block {block}: the encoder has blocks 0 to {n_blocks - 1} (negative ones count from the end)"
+            )
+    if not blocks:
+        raise BeyondClsError("no block was asked for; give at least one, e.g. --blocks -1 for the last")
+    return tuple(sorted({block % n_blocks for block in blocks}))

@@ -1,0 +1,85 @@
+"""Computing what a feature set lacks, and writing it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from extract.annotations import ANNOTATIONS, annotations_of
+from extract.attributes import kept_attributes
+from extract.decoding import Unit
+from extract.requests import Request
+from extract.settings import Settings
+from extract.units import Units
+from store import ArrayLayout, FeatureStore, FeatureWriter
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a new set begins with: its layouts, and what it takes over. Arguments of the `FeatureWriter`.
+
+    Attributes:
+        base: the set whose features are taken over.
+        base_rows: its row of each image, -1 where it has none; None: the same.
+        skip: names and shards of its arrays that are damaged.
+        replaces: whether a set at the same place is replaced in the end.
+    """
+
+    request: Request
+    layouts: Sequence[ArrayLayout]
+    base: FeatureStore | None = None
+    base_rows: Int64[np.ndarray, "N"] | None = None
+    skip: Sequence[tuple[str, int]] = ()
+    replaces: bool = False
+
+    def write(self, out: Path, attributes: Mapping[str, Any], settings: Settings) -> FeatureStore | None:
+        """Compute what is missing, and open the set; None if other tasks have not finished."""
+        request, taken = self.request, (self.base, self.base_rows, self.skip, self.replaces)
+        attributes = kept_attributes(self.base, request, self.layouts, attributes)
+        with FeatureWriter(out, request.spec, self.layouts, request.constants, *taken, shared=settings.n_tasks > 1) as writer:
+            with ThreadPoolExecutor(settings.workers) as decoders, _background_writer(writer) as write:
+                units = Units(request, self.layouts, settings, decoders)
+                for unit, arrays, notes in units.compute(self._claim_units(writer, settings, write)):
+                    write(unit.number, arrays | self._annotations(unit.number), notes)
+            is_finished = writer.finish(attributes)
+        return FeatureStore.open(out) if is_finished else None
+
+    def _claim_units(self, writer: FeatureWriter, settings: Settings, write: Callable[..., None]) -> Iterator[Unit]:
+        """Units to compute, those of this task's share first. What another set has whole is written without computing."""
+        todo, rows_of = writer.missing_units(), self.layouts[0].rows
+        settings.progress(len(self.request.images) - sum(len(range(*rows_of(unit))) for unit in todo))
+        for number in sorted(todo, key=lambda unit: unit % settings.n_tasks != settings.task_id):
+            if not writer.claim(number):
+                continue
+            names = [name for name in writer.arrays_to_compute(number) if name not in ANNOTATIONS]
+            rows = writer.rows_to_compute(number, names)
+            settings.progress(len(range(*rows_of(number))) - len(rows))
+            if len(rows) and names:
+                yield Unit(number, rows.tolist(), names)
+            else:  # another set has all arrays that need the images
+                write(number, self._annotations(number), ())
+
+    def _annotations(self, unit: int) -> dict[str, np.ndarray]:
+        return annotations_of(self.request.images, range(*self.layouts[0].rows(unit)), self.layouts)
+
+
+@contextmanager
+def _background_writer(writer: FeatureWriter) -> Iterator[Callable[..., None]]:
+    """Yield a `write_unit` that returns at once; the next call, and the end, wait until the one before is done."""
+    writing: Future[None] | None = None
+
+    def write(*arguments: object) -> None:
+        nonlocal writing
+        if writing is not None:
+            writing.result()
+        writing = disk.submit(writer.write_unit, *arguments)  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor(1, "beyondcls-writer") as disk:
+        yield write
+        if writing is not None:
+            writing.result()
