@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from extract.requests import Request
     from extract.run import create, extend, extract, repair, update
     from extract.settings import Settings
-    from pipelines.online import online
-    from pipelines.places import open_features
+    from pipelines.live.online import online
+    from pipelines.sharing.places import open_features
     from probe.aggregators import AGGREGATORS, AbMILP, Aggregator, Average, Cls, Pooled
     from probe.closed import CLOSED, make_closed
     from probe.grid import HeadPlan, HeadSpec
@@ -64,8 +64,8 @@ _HOME = {
     "load_probe": "probe.saved",
     "make_closed": "probe.closed",
     "make_recipe": "probe.recipe",
-    "online": "pipelines.online",
-    "open_features": "pipelines.places",
+    "online": "pipelines.live.online",
+    "open_features": "pipelines.sharing.places",
     "open_images": "extract.datasets",
     "open_store": "store",
     "percentage": "probe.subsets",

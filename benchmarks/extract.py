@@ -36,7 +36,7 @@ from extract.encoders import Encoder
 from extract.linear import FastLinear
 from extract.run import extract
 from extract.views import Crop
-from pipelines.allocator import keep_freed_memory
+from pipelines.process.allocator import keep_freed_memory
 from store import onednn
 
 

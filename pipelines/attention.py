@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.places import open_features
+from pipelines.sharing.places import open_features
 
 if TYPE_CHECKING:
     import numpy as np

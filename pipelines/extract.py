@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines import extraction
-from pipelines.options import select_options, takes_options
-from pipelines.places import Places, open_features, receipt_of
-from pipelines.publish import destination, publish, refuse_changes
+from pipelines.parameters import extraction
+from pipelines.parameters.options import select_options, takes_options
+from pipelines.sharing.places import Places, open_features, receipt_of
+from pipelines.sharing.publish import destination, publish, refuse_changes
 from store.format.stub import is_stub
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ def main(
     from extract.datasets import open_images
     from extract.encoders import load_encoder
     from extract.settings import Settings
-    from pipelines.checks import Checks, write_check
-    from pipelines.progress import progress_bar
-    from pipelines.requested import place_encoder, request_features
+    from pipelines.parameters.requested import place_encoder, request_features
+    from pipelines.process.progress import progress_bar
+    from pipelines.sharing.checks import Checks, write_check
     from store import BeyondClsError
 
     loading, options = extraction.from_params(params, encoder)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.places import open_features
+from pipelines.sharing.places import open_features
 from store.format.pretraining import pretraining_fields
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def main(
     and the one that the mean [cls] map and the first seed of each head predict, at the threshold of MaxBoxAcc. Accuracies in
     percent, boxes in pixels of the frame.
     """
-    from pipelines.progress import progress_bar
+    from pipelines.process.progress import progress_bar
     from probe.localisation import centre_map, measure, measure_one
     from probe.localisation.truths import truths_of
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines import extraction
-from pipelines.options import select_options, takes_options
+from pipelines.parameters import extraction
+from pipelines.parameters.options import select_options, takes_options
 from pipelines.store.table import size
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def main(
     from extract.datasets import open_images
     from extract.encoders import load_encoder
     from extract.plan import existing_folder, plan
-    from pipelines.requested import place_encoder, request_features
+    from pipelines.parameters.requested import place_encoder, request_features
 
     loading, options = extraction.from_params(params, encoder)
     loading |= select_options(given, (*extraction.MODEL, *extraction.TRANSFORM))

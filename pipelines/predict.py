@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines import extraction
-from pipelines.options import Option, flag_of, select_options, takes_options
-from pipelines.params import read_params
+from pipelines.parameters import extraction
+from pipelines.parameters.options import Option, flag_of, select_options, takes_options
+from pipelines.parameters.params import read_params
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
     from extract.encoders import Encoder
-    from pipelines.online import Online
+    from pipelines.live.online import Online
 
 OF_JOINED = {
     "joined_checkpoint": Option(Path, "its local weights"),
@@ -55,9 +55,9 @@ def main(
     records; options or a parameter file that differ are refused. An image that cannot be read stops the run and is named, or is
     recorded with --on-error record. An image named twice is shown once.
     """
-    from pipelines.device import choose_device
-    from pipelines.online import online
-    from pipelines.progress import progress_bar
+    from pipelines.live.online import online
+    from pipelines.process.device import choose_device
+    from pipelines.process.progress import progress_bar
     from probe.saved import load_with
     from store import BeyondClsError
 
@@ -188,7 +188,7 @@ def predictions(shown: "Online", files: Sequence[Path], batch_size: int = 32, dr
 
 def _opened(file: Path) -> "Image.Image | str":
     """The picture, or the problem with it."""
-    from pipelines.online import open_picture
+    from pipelines.live.online import open_picture
     from store import BeyondClsError
 
     try:
@@ -212,7 +212,7 @@ def _draw_pictures(
 ) -> "tuple[Image.Image, Image.Image | None]":
     from PIL import Image
 
-    from pipelines.overlay import blend, cut_out
+    from pipelines.live.overlay import blend, cut_out
 
     height, width = shown.encoder.config["input_size"][1:]
     scale = max(1, DRAWN / min(height, width))
@@ -240,7 +240,7 @@ def legible(text: str) -> str:
 
 def _load(name: str, values: dict[str, Any] | None, options: dict[str, Any], recorded: dict[str, Any]) -> "Encoder":
     """An encoder as the parameter file, if any, and the command line describe it; the rest is as the probe records."""
-    from pipelines.online import load_as_recorded
+    from pipelines.live.online import load_as_recorded
 
     loading = {} if values is None else extraction.loading_of(values, name)
     return load_as_recorded(name, recorded, loading | options)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.groups import check_groups
-from pipelines.heads import OF_A_HEAD, OF_A_RECIPE, OF_A_RUN, options_of, plans_and_run
-from pipelines.left_heads import remove_left_heads
-from pipelines.options import takes_options
-from pipelines.params import read_params
-from pipelines.places import open_features
-from pipelines.studies import params_of_study, studies_of
+from pipelines.parameters.groups import check_groups
+from pipelines.parameters.heads import OF_A_HEAD, OF_A_RECIPE, OF_A_RUN, options_of, plans_and_run
+from pipelines.parameters.left_heads import remove_left_heads
+from pipelines.parameters.options import takes_options
+from pipelines.parameters.params import read_params
+from pipelines.parameters.studies import params_of_study, studies_of
+from pipelines.sharing.places import open_features
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,9 +76,9 @@ def main(
     A head that is already in --out, for exactly this request, stays as it is if a few of its steps, its schedule, the order of
     the images and its measures are unchanged: the program may have been edited. kept.json beside it says what was compared.
     """
-    from pipelines.allocator import keep_freed_memory
-    from pipelines.device import choose_device
-    from pipelines.progress import progress_bar
+    from pipelines.process.allocator import keep_freed_memory
+    from pipelines.process.device import choose_device
+    from pipelines.process.progress import progress_bar
     from probe.run import n_epochs, probe
     from store import BeyondClsError
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.places import open_features
+from pipelines.sharing.places import open_features
 
 
 def main(
@@ -23,7 +23,7 @@ def main(
     The classifier is trained by the recipe of the probe. The result is a probe like any other: the report shows it among the
     heads of its data set, beside the head that was trained on these images and the plain average.
     """
-    from pipelines.device import choose_device
+    from pipelines.process.device import choose_device
     from probe.transfer import transfer
 
     stores = open_features(features, params), open_features(test, params)

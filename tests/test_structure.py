@@ -45,6 +45,13 @@ def test_only_the_first_stage_imports_timm():
             assert relative.startswith(("extract/", "pipelines/quickstart/")), relative
 
 
+def test_what_is_no_command_is_in_a_room_that_says_what_it_is():
+    for path in set((ROOT / "pipelines").glob("*.py")) - {ROOT / "pipelines/__init__.py", ROOT / "pipelines/cli.py"}:
+        assert "main" in {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}, path
+    for path in (ROOT / "pipelines").glob("*/__init__.py"):
+        assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
 def test_setup_cfg_packages_match_the_tree():
     include = read_configuration(ROOT / "setup.cfg")["options"]["packages"]
     folders = {p.parent.relative_to(ROOT).as_posix().replace("/", ".") for p in SOURCES}

@@ -10,7 +10,7 @@ import typer
 
 from pipelines.code.closure import Project
 from pipelines.code.units import FOLDERS, units
-from pipelines.params import read_params
+from pipelines.parameters.params import read_params
 from store import BeyondClsError
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from pipelines.code.closure import Project
 from pipelines.code.registries import Used
-from pipelines.groups import GROUPS, file_of
-from pipelines.params import mapping, section
-from pipelines.studies import PLACES
+from pipelines.parameters.groups import GROUPS, file_of
+from pipelines.parameters.params import mapping, section
+from pipelines.parameters.studies import PLACES
 
 FOLDERS = ("extract", "readers", "heads", "studies")  # of digests for each encoder, form of data set, head, study
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.doctor.dvc_project import Project, find_project
-from pipelines.params import read_params, section
+from pipelines.parameters.params import read_params, section
 from store.errors import BeyondClsError
 
 if TYPE_CHECKING:
-    from pipelines.places import Places
+    from pipelines.sharing.places import Places
 
 PARAMS = "params.yaml"
 
@@ -60,7 +60,7 @@ class Machine:
         Raises:
             BeyondClsError: one of them cannot be read, or has an invalid name or value.
         """
-        from pipelines.places import Places
+        from pipelines.sharing.places import Places
 
         return Places.from_section(section(self.params or {}, "store"), self.folder / PARAMS)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from pipelines.doctor.finding import Finding
 from pipelines.doctor.machine import PARAMS, Machine
-from pipelines.groups import GROUPS, check_groups
-from pipelines.heads import heads_of, plans_and_run
-from pipelines.params import section
-from pipelines.places import project_store
-from pipelines.studies import PLACES as OF_STUDIES
-from pipelines.studies import params_of_study, studies_of
+from pipelines.parameters.groups import GROUPS, check_groups
+from pipelines.parameters.heads import heads_of, plans_and_run
+from pipelines.parameters.params import section
+from pipelines.parameters.studies import PLACES as OF_STUDIES
+from pipelines.parameters.studies import params_of_study, studies_of
+from pipelines.sharing.places import project_store
 from store.errors import BeyondClsError, unknown
 
 OTHERS = ("data", "datasets", "store", "encoders", "extract", "probe", "divergence", "compose", "other_probes", "other_studies")
@@ -68,7 +68,7 @@ def _encoder(machine: Machine, name: str) -> None:
     from extract.encoders import ENCODERS, checked_family, load_encoder, timm_names
     from extract.selection import known_statistics
     from extract.transform import CHECKS, checked_transform
-    from pipelines.extraction import from_params
+    from pipelines.parameters.extraction import from_params
 
     loading, options = from_params(machine.folder / PARAMS, name)
     known_statistics(options.get("statistics"))

@@ -15,7 +15,7 @@ CHECK = "correct it in the file that names it, or check the network and your cre
 
 def check(machine: Machine) -> Finding | None:
     """The root is listed, and a folder is also written to; nothing is left there."""
-    from pipelines.places import user_store
+    from pipelines.sharing.places import user_store
 
     user = user_store()  # raises if something is wrong there; params.yaml has its own check
     root = machine.store_root

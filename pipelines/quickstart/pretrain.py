@@ -22,7 +22,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 from tqdm import tqdm
 
-from pipelines.allocator import keep_freed_memory
+from pipelines.process.allocator import keep_freed_memory
 from pipelines.quickstart import cifar10
 from pipelines.quickstart.accuracy import LABELLED, PROTOCOLS, accuracy, pooled
 from pipelines.quickstart.card import write_card

@@ -26,9 +26,9 @@ from torch import Tensor
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder, load_encoder
 from extract.run import extract
-from pipelines.heads import plans_and_run
-from pipelines.params import read_params, section
-from pipelines.progress import progress_bar
+from pipelines.parameters.heads import plans_and_run
+from pipelines.parameters.params import read_params, section
+from pipelines.process.progress import progress_bar
 from probe.evaluate import evaluate
 from probe.grid import HeadPlan, Member
 from probe.results import over_seeds

@@ -54,7 +54,7 @@ def main(
     """
     from rich.console import Console
 
-    from pipelines.params import without_none
+    from pipelines.parameters.params import without_none
     from pipelines.report.collect import Examples, Folders, collect
     from pipelines.report.files import write
     from pipelines.report.formats.terminal_table import to_terminal

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from pipelines.overlay import cut_out
+from pipelines.live.overlay import cut_out
 from pipelines.report.collect import Examples, Inputs
 from pipelines.report.content import Block, Gallery, Picture, Text
 from pipelines.report.pictures import BoxOf, Outline, fitted, opened, uri

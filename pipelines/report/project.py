@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pipelines.params import read_params
+from pipelines.parameters.params import read_params
 from pipelines.report.collect import Folders
 from store import BeyondClsError
 

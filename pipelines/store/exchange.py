@@ -25,7 +25,7 @@ def export(
     """
     from dataclasses import replace
 
-    from pipelines.progress import progress_bar
+    from pipelines.process.progress import progress_bar
     from pipelines.store.table import size
     from store import BeyondClsError, FeatureStore
     from store.exchange import get_exchange
@@ -57,7 +57,7 @@ def import_(
 
     An interrupted import goes on when the same command is given again.
     """
-    from pipelines.progress import progress_bar
+    from pipelines.process.progress import progress_bar
     from store.exchange import form_of, get_exchange, import_from
     from store.exchange.description import is_constant
 

@@ -39,7 +39,7 @@ def gc(
     one with unpushed work, or give --only-this-project if there are none; otherwise --delete refuses. Sets that are being
     written, and folders that hold other files, are left alone.
     """
-    from pipelines.places import PROJECT, Places
+    from pipelines.sharing.places import PROJECT, Places
     from pipelines.store.leftovers import leftovers
     from pipelines.store.references import find_references
     from store import StoreError
@@ -91,7 +91,7 @@ def _decide(
     leftovers_found: Sequence["Leftover"], projects: Sequence["Project"]
 ) -> tuple[list[tuple["Leftover", str]], list["Leftover"]]:
     """Leftovers to keep with the reason, and leftovers that nothing refers to."""
-    from pipelines.places import FEATURES, RECEIPTS
+    from pipelines.sharing.places import FEATURES, RECEIPTS
 
     references = [reference for project in projects for reference in project.references]
     outs = {_real(str(path)): source for project in projects for path, source in project.outs.items()}

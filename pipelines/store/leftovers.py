@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pipelines.publish import SCRATCH
+from pipelines.sharing.publish import SCRATCH
 from pipelines.store.find import REMOVED, is_feature_set, nbytes_of, staged_in
 from pipelines.store.lock_files import key_in
 from pipelines.store.remove import file_names, foreign, key_at, remove, remove_objects

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from pipelines.places import FEATURES, RECEIPTS
+from pipelines.sharing.places import FEATURES, RECEIPTS
 from store.errors import StoreError
 from store.format.layout import ATTRIBUTE, KINDS
 from store.moving.receipt import is_receipt_name

@@ -18,7 +18,7 @@ Params = Annotated[
 
 def ls(root: Annotated[str, typer.Argument(help="folder to look through, or an address (s3://…)")] = "features") -> None:
     """List the feature sets below a folder, or in one of an object store, including damaged and unfinished ones and stubs."""
-    from pipelines.publish import SCRATCH
+    from pipelines.sharing.publish import SCRATCH
     from pipelines.store.find import feature_sets, nbytes_of, sets_at, staged_below
     from pipelines.store.table import size, table
     from store import FeatureStore, StoreError
@@ -60,7 +60,7 @@ def ls(root: Annotated[str, typer.Argument(help="folder to look through, or an a
 
 def info(path: FeatureSet, params: Params = None) -> None:
     """Print key, encoder, arrays, shapes and bytes."""
-    from pipelines.places import open_features
+    from pipelines.sharing.places import open_features
     from pipelines.store.table import size, table
 
     store = open_features(path, params)
@@ -84,7 +84,7 @@ def info(path: FeatureSet, params: Params = None) -> None:
 
 def du(path: FeatureSet, params: Params = None) -> None:
     """Print the bytes of each array, largest first: values, scales, and the overhead of digests, indices and descriptions."""
-    from pipelines.places import open_features
+    from pipelines.sharing.places import open_features
     from pipelines.store.table import size, table
     from store.format.names import SCALE
 

@@ -22,7 +22,7 @@ def verify(path: FeatureSet) -> None:
 
 def _damaged(path: str) -> list[str]:
     """Problems of a feature set, one message for each damaged shard."""
-    from pipelines.progress import progress_bar
+    from pipelines.process.progress import progress_bar
     from store import FeatureStore, StoreError
     from store import verify as check
     from store.format.names import kind_of
@@ -62,7 +62,7 @@ def repair(
     Sound shards are kept as they are. On the machine that made the set, the result is the same to the last byte.
     """
     from pipelines import extract
-    from pipelines.params import without_none
+    from pipelines.parameters.params import without_none
     from pipelines.store.find import is_feature_set
     from pipelines.store.legible import options_of, options_of_spec
     from store import BeyondClsError, FeatureStore, StoreError

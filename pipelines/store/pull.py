@@ -21,8 +21,8 @@ def pull(
     Arrays that are already there are not fetched again. In a project of DVC give --to another folder, or let store.cache keep
     what was read: DVC sees arrays in the place of stubs as a change.
     """
-    from pipelines.places import FEATURES, Places, set_and_receipt
-    from pipelines.progress import progress_bar
+    from pipelines.process.progress import progress_bar
+    from pipelines.sharing.places import FEATURES, Places, set_and_receipt
     from pipelines.store.table import size
     from store import FeatureStore, StoreError
     from store.format.names import kind_of
@@ -67,8 +67,8 @@ def push(
     An extraction of the same set then finds it there, and leaves a stub. A set that is already there, even under another name,
     is not sent again.
     """
-    from pipelines.places import Places, receipt_of
-    from pipelines.publish import send
+    from pipelines.sharing.places import Places, receipt_of
+    from pipelines.sharing.publish import send
     from store import FeatureStore, StoreError
     from store.moving.receipt import Receipt
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipelines.places import FEATURES, RECEIPTS
+from pipelines.sharing.places import FEATURES, RECEIPTS
 from pipelines.store.find import is_feature_set
 from pipelines.store.lock_files import Cache, Reference, is_lock_file, key_in, outs_of, references_of
 from store.errors import StoreError

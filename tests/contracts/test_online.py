@@ -11,7 +11,7 @@ from torch import Tensor
 from extract.datasets import open_images
 from extract.encoders import Encoder, load_encoder
 from extract.run import extract
-from pipelines.online import Online, online
+from pipelines.live.online import Online, online
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe

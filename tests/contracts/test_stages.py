@@ -15,8 +15,8 @@ import yaml
 from pipelines.cli import app
 from pipelines.code.closure import Project
 from pipelines.code.units import units
-from pipelines.groups import GROUPS
-from pipelines.params import read_params
+from pipelines.parameters.groups import GROUPS
+from pipelines.parameters.params import read_params
 from tests.machines.project import ROOT
 from tests.pipelines.test_cli import run
 

@@ -74,7 +74,7 @@ def test_quickstart_data_is_balanced_and_whole():
 
 def test_pinned_weights_are_those_in_the_repository(monkeypatch):
     from extract.encoders import load_encoder
-    from pipelines.params import read_params
+    from pipelines.parameters.params import read_params
 
     encoders = read_params(ROOT / "params.yaml")["encoders"]
     assert {"quickstart-mae", "quickstart-mocov3"} <= encoders.keys()

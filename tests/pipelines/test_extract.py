@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from extract.attention import STATISTICS
-from pipelines import checks
+from pipelines.sharing import checks
 from store import FeatureStore
 from tests.extract.pictures import samples, write_tar
 from tests.folders import files

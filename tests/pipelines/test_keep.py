@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import yaml
 
-from pipelines.heads import plans_and_run
+from pipelines.parameters.heads import plans_and_run
+from pipelines.parameters.studies import params_of_study
 from pipelines.quickstart.keep import MAIN_HEADS, keep, kept, main, main_table, tables
 from pipelines.report.collect import Inputs
-from pipelines.studies import params_of_study
 from store import BeyondClsError
 from tests.pipelines.report.written import write_attention, write_correct, write_probe
 

@@ -12,14 +12,14 @@ from PIL import Image
 from extract.datasets import open_images
 from extract.encoders import load_encoder
 from extract.run import extract
-from pipelines.online import online
+from pipelines.live.online import online
 from pipelines.predict import Prediction, find_images, legible, predictions
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe
 from store import BeyondClsError
 from tests.extract.pictures import picture, samples, write_tar
-from tests.pipelines.test_online import World
+from tests.pipelines.live.test_online import World
 
 OWN = """
 import beyondcls

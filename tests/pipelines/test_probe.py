@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipelines import cli
-from pipelines.heads import layered, options_of, plans_and_run
-from pipelines.params import read_params
+from pipelines.parameters.heads import layered, options_of, plans_and_run
+from pipelines.parameters.params import read_params
 from probe import checkpoint
 from probe.checkpoint import Checkpoint
 from probe.grid import HeadSpec

@@ -183,7 +183,7 @@ def test_extraction_gives_the_other_attributes() -> None:
     (given,) = (
         [ast.literal_eval(key) for key in node.body[-1].value.keys if key]
         for node in ast.walk(_extract_source())
-        if isinstance(node, ast.FunctionDef) and node.name == "_attributes"
+        if isinstance(node, ast.FunctionDef) and node.name == "attributes_of"
     )
     assert sorted(_fields(table)) == sorted([*given, "key", "spec", "invalid", "arrays", "digest"])
 
@@ -266,7 +266,7 @@ def test_where_copies_lie() -> None:
     (section,) = re.findall(r"^## Shared roots and stubs\n(.*?)(?=^## )", TEXT, flags=re.M | re.S)
     assert f"`{PULLED}/NAME-KEY`" in section
     (scratch,) = re.findall(r"what is to be sent in `(.*?)/NAME-KEY`", section)
-    publish = ast.parse((ROOT / "pipelines/publish.py").read_text())
+    publish = ast.parse((ROOT / "pipelines/sharing/publish.py").read_text())
     (stated,) = (
         ast.literal_eval(n.value) for n in publish.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "SCRATCH"
     )

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from pipelines.overlay import blend, cut_out
+from pipelines.live.overlay import blend, cut_out
 from pipelines.report.chosen import chosen_rows, how_chosen
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Gallery, Picture, Section, Text

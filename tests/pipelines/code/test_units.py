@@ -18,7 +18,7 @@ from pipelines.code.closure import Project
 from pipelines.code.reader import main as write_reader
 from pipelines.code.units import AGGREGATORS, FOLDERS, LOCALISED, PROTOCOLS, Unit, units
 from pipelines.code.units import ENCODERS as OF_ENCODERS
-from pipelines.params import read_params
+from pipelines.parameters.params import read_params
 from probe.aggregators import AGGREGATORS as BY_NAME
 from probe.closed import CLOSED
 from store import BeyondClsError

@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.doctor import parameters
 from pipelines.doctor.machine import Machine
-from pipelines.params import read_params
+from pipelines.parameters.params import read_params
 from store.errors import BeyondClsError
 
 ROOT = Path(__file__).parents[3]

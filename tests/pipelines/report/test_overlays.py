@@ -13,7 +13,7 @@ import extract.datasets
 from extract.datasets import open_images
 from extract.datasets.image_set import ImageSet
 from extract.datasets.sample import Box, Sample
-from pipelines.overlay import blend, cut_out
+from pipelines.live.overlay import blend, cut_out
 from pipelines.report.chosen import chosen_rows, first_of_classes
 from pipelines.report.collect import Examples, Folders, collect
 from pipelines.report.content import Gallery, Picture, Text

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipelines.left_heads import remove_left_heads
+from pipelines.parameters.left_heads import remove_left_heads
 
 COMMAND = "beyondcls probe --params params.yaml --study pair --out 'a folder'"
 

@@ -13,8 +13,8 @@ from extract.datasets import open_images
 from extract.encoders import Encoder, load_encoder
 from extract.requests import Request
 from extract.settings import Settings
-from pipelines import extraction, heads
-from pipelines.options import Option, Table, select_options, takes_options
+from pipelines.parameters import extraction, heads
+from pipelines.parameters.options import Option, Table, select_options, takes_options
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe

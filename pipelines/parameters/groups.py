@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from os.path import normpath
 from typing import TYPE_CHECKING, Any
 
-from pipelines.params import section
+from pipelines.parameters.params import section
 from store.format.names import kind_of
 
 if TYPE_CHECKING:

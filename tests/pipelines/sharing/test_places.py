@@ -11,7 +11,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from pipelines.places import Places, _disk_cache, open_features, receipt_of, set_and_receipt
+from pipelines.sharing.places import Places, _disk_cache, open_features, receipt_of, set_and_receipt
 from store import BeyondClsError, FeatureStore, StoreError
 from store.format.stub import write_stub
 from store.moving.pull import pull
@@ -292,7 +292,7 @@ class TestParameters:
         def record(path: Any, **options: Any) -> None:
             given.append((str(path), options.get("cache")))
 
-        monkeypatch.setattr("pipelines.places.DiskCache", DiskCache)
+        monkeypatch.setattr("pipelines.sharing.places.DiskCache", DiskCache)
         monkeypatch.setattr(FeatureStore, "open", record)
         _disk_cache.cache_clear()
         places = Places("s3://b", (Path("c"), 7))

@@ -1,7 +1,7 @@
 import numpy as np
 from PIL import Image
 
-from pipelines.overlay import blend, cut_out
+from pipelines.live.overlay import blend, cut_out
 
 
 def test_bright_where_the_weight_is():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from pipelines.places import PROJECT, Places, receipt_of
+from pipelines.sharing.places import PROJECT, Places, receipt_of
 from store import FeatureStore, StoreError
 from store.format.stub import holds_only, is_stub, write_stub
 from store.moving.receipt import Receipt
@@ -113,7 +113,7 @@ def publish(store: FeatureStore, places: Places, out: Path, receipt: Path | None
 
 def send(store: FeatureStore, address: str) -> None:
     """Upload with a progress bar."""
-    from pipelines.progress import progress_bar
+    from pipelines.process.progress import progress_bar
 
     nbytes = Receipt.from_store(store).nbytes
     typer.echo(f"sending {nbytes / 1e9:.3g} GB to {address}")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.configuration import configuration_file
-from pipelines.places import Places
+from pipelines.parameters.configuration import configuration_file
+from pipelines.sharing.places import Places
 from store import BeyondClsError
 from tests.machines.machine import Machine
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from pipelines.groups import GROUPS
-from pipelines.options import Option, Table, flag_of
-from pipelines.params import check_names, from_yaml, integers, numbers, section
+from pipelines.parameters.groups import GROUPS
+from pipelines.parameters.options import Option, Table, flag_of
+from pipelines.parameters.params import check_names, from_yaml, integers, numbers, section
 
 if TYPE_CHECKING:
     from probe.grid import HeadPlan

@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
-from pipelines.configuration import configured
-from pipelines.params import check_names, mapping, read_params, section
+from pipelines.parameters.configuration import configured
+from pipelines.parameters.params import check_names, mapping, read_params, section
 from store import BeyondClsError, FeatureStore, StoreError
 from store.format.stub import is_stub
 from store.moving.receipt import Receipt, digest_of

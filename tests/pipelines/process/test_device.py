@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pipelines.device import choose_device
+from pipelines.process.device import choose_device
 from store import BeyondClsError
 
 

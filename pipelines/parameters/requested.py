@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipelines.extraction import COMPUTING, FEATURES, RUNNING
-from pipelines.options import select_options
+from pipelines.parameters.extraction import COMPUTING, FEATURES, RUNNING
+from pipelines.parameters.options import select_options
 
 if TYPE_CHECKING:
     import torch
@@ -24,8 +24,8 @@ def place_encoder(encoder: "Encoder", given: Mapping[str, Any], device: str) -> 
     Raises:
         BeyondClsError: there is no such device, or an option has no such value.
     """
-    from pipelines.allocator import keep_freed_memory
-    from pipelines.device import choose_device
+    from pipelines.process.allocator import keep_freed_memory
+    from pipelines.process.device import choose_device
 
     place = choose_device(device)
     encoder.run_with(**select_options(given, COMPUTING))

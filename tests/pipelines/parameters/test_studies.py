@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.heads import plans_and_run
-from pipelines.params import read_params
-from pipelines.studies import PLACES, params_of_study, studies_of
+from pipelines.parameters.heads import plans_and_run
+from pipelines.parameters.params import read_params
+from pipelines.parameters.studies import PLACES, params_of_study, studies_of
 from probe.aggregators import make_aggregator
 from probe.cost import Cost
 from probe.recipe import PRESETS, Recipe
 from store import BeyondClsError
 from tests.features import write_features
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FILE = """
 heads: {abmilp: {depth: 4}}
 probe: {epochs: 9, batch_size: 32, warmup_epochs: 0, base_lr: 0.2, seeds: [0, 1, 2], base_lrs: null}

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.options import Option
-from pipelines.params import check_names, integers, numbers, read_params, section
+from pipelines.parameters.options import Option
+from pipelines.parameters.params import check_names, integers, numbers, read_params, section
 from store import BeyondClsError
 
 RECOMPUTE = "recompute"

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.groups import GROUPS
-from pipelines.heads import layered, shared_parameters
-from pipelines.params import check_names, integers, mapping, section
+from pipelines.parameters.groups import GROUPS
+from pipelines.parameters.heads import layered, shared_parameters
+from pipelines.parameters.params import check_names, integers, mapping, section
 
 # Sections of params.yaml with studies by name, and the keys of each study that `dvc.yaml` reads: the data and place of results,
 # which it passes to `beyondcls probe` as --features, --joined and --out; and the blocks that are stored for it.

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.groups import GROUPS, check_groups, file_of
-from pipelines.heads import plans_and_run
+from pipelines.parameters.groups import GROUPS, check_groups, file_of
+from pipelines.parameters.heads import plans_and_run
 from probe.aggregators import AGGREGATORS
 from store import BeyondClsError
 from tests.machines.project import ROOT

@@ -1,0 +1,1 @@
+"""What a user asks for: params.yaml, their own configuration, and the options of commands."""
