@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from pipelines import attention, divergence, encoders, extract, localise, plan, predict, probe, store, transfer
+from pipelines import attention, divergence, encoders, extract, localise, params, plan, predict, probe, store, transfer
 from pipelines.doctor import command as doctor
 from pipelines.report import command as report
 
@@ -28,6 +28,7 @@ app.command("divergence")(divergence.main)
 app.command("localise")(localise.main)
 app.command("report")(report.main)
 app.command("encoders")(encoders.main)
+app.command("params")(params.main)
 app.command("doctor")(doctor.main)
 app.add_typer(store.app, name="store")
 

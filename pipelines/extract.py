@@ -29,11 +29,13 @@ TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
     extraction.FEATURES,
     extraction.RUNNING,
     extraction.COMPUTING,
+    extraction.PROCESSES,
 )
 def main(
     encoder: extraction.Name,
-    data: extraction.Data,
     out: extraction.Out,
+    data: extraction.Data = None,
+    dataset: extraction.Dataset = None,
     params: extraction.Params = None,
     receipt: extraction.Receipt = None,
     device: extraction.Device = "auto",
@@ -90,26 +92,31 @@ def main(
     from extract.datasets import open_images
     from extract.encoders import load_encoder
     from extract.settings import Settings
-    from pipelines.parameters.requested import place_encoder, request_features
+    from pipelines.parameters.requested import place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar
+    from pipelines.process.tasks import is_task, start_tasks
     from pipelines.sharing.checks import Checks, write_check
     from store import BeyondClsError
 
-    loading, options = extraction.from_params(params, encoder)
+    loading, options = extraction.from_params(params, encoder, dataset, given.get("split"))
+    options |= select_options(given, extraction.EXTRACTING)
     if on_error not in ("raise", "record"):
         raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
     if repair and source:
         raise BeyondClsError("--repair computes what is damaged again, from the images; leave out --from")
     verb = _verb(update, extend, repair)
     places = _places(params, out, verb)
+    if (tasks := options.get("tasks", 1)) > 1 and n_tasks is None and not is_task():
+        start_tasks(tasks)
     # Under torchrun each process is a task, with its own GPU.
     rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
-    images = open_images(data, **select_options(given, extraction.IMAGES))
+    source_of_images, opening = requested_images(data, dataset, params, given)
+    images = open_images(source_of_images, **opening)
     loading |= select_options(given, (*extraction.LOADING, *extraction.FAMILY, *extraction.TRANSFORM))
     frozen = load_encoder(encoder, **loading)
-    place = place_encoder(frozen, given, f"cuda:{local}" if device == "cuda" and world > 1 else device)
-    request, running = request_features(frozen, images, options, given)
-    typer.echo(f"{encoder}: {len(images):,} images of {data} on {place}")
+    place = place_encoder(frozen, options, f"cuda:{local}" if device == "cuda" and world > 1 else device)
+    request, running = request_features(frozen, images, options, "statistics" not in given)
+    typer.echo(f"{encoder}: {len(images):,} images of {source_of_images} on {place}")
     if frozen.cls_caution:
         typer.echo(f"note: {encoder}: {frozen.cls_caution}", err=True)
     checks: Checks = []

@@ -20,8 +20,9 @@ OF_WEIGHTS = ("checkpoint", "random_seed", "weights", "family")  # in params.yam
 )
 def main(
     encoder: extraction.Name,
-    data: extraction.Data,
     out: extraction.Out,
+    data: extraction.Data = None,
+    dataset: extraction.Dataset = None,
     params: extraction.Params = None,
     device: extraction.Device = "auto",
     n_tasks: Annotated[int, typer.Option(min=1, help="processes that would share the work, on as many machines")] = 1,
@@ -37,15 +38,17 @@ def main(
     from extract.datasets import open_images
     from extract.encoders import load_encoder
     from extract.plan import existing_folder, plan
-    from pipelines.parameters.requested import place_encoder, request_features
+    from pipelines.parameters.requested import place_encoder, request_features, requested_images
 
-    loading, options = extraction.from_params(params, encoder)
+    loading, options = extraction.from_params(params, encoder, dataset, given.get("split"))
+    options |= select_options(given, extraction.EXTRACTING)
     loading |= select_options(given, (*extraction.MODEL, *extraction.TRANSFORM))
     unweighted = {name: value for name, value in loading.items() if name not in OF_WEIGHTS}
-    images = open_images(data, **select_options(given, extraction.IMAGES))
+    source_of_images, opening = requested_images(data, dataset, params, given)
+    images = open_images(source_of_images, **opening)
     frozen = load_encoder(encoder, random_seed=0, **unweighted)
-    place = place_encoder(frozen, given, device)
-    request, running = request_features(frozen, images, options, given)
+    place = place_encoder(frozen, options, device)
+    request, running = request_features(frozen, images, options, "statistics" not in given)
     typer.echo(f"measuring {encoder} on {place} …")
     planned = plan(request, out, **running)
     free = shutil.disk_usage(existing_folder(out)).free

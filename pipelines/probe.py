@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipelines.parameters.common import common_layers
+from pipelines.parameters.datasets import check_metric
 from pipelines.parameters.groups import check_groups
-from pipelines.parameters.heads import OF_A_HEAD, OF_A_RECIPE, OF_A_RUN, options_of, plans_and_run
+from pipelines.parameters.heads import options_of, plans_and_run
 from pipelines.parameters.left_heads import remove_left_heads
 from pipelines.parameters.options import takes_options
 from pipelines.parameters.params import read_params
 from pipelines.parameters.studies import params_of_study, studies_of
+from pipelines.parameters.training import OF_A_HEAD, OF_A_RECIPE, OF_A_RUN
 from pipelines.sharing.places import open_features
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ def main(
     params: Annotated[
         Path | None, typer.Option(help="take heads.HEAD, probe and store from this file; options given here win")
     ] = None,
+    encoder: Annotated[str | None, typer.Option(help="take what encoders.NAME in --params says of training, too")] = None,
+    dataset: Annotated[str | None, typer.Option(help="take what datasets.NAME in --params says of training, too")] = None,
     study: Annotated[
         str | None,
         typer.Option(
@@ -83,18 +88,15 @@ def main(
     from store import BeyondClsError
 
     described = None if params is None else read_params(params)
-    studies: dict[str, Any] = {}
-    if study is not None:
-        if described is None:
-            raise BeyondClsError(f"--study {study} is in a parameter file; name it with --params, e.g. --params params.yaml")
-        if head:
-            raise BeyondClsError(f"--study {study} and --head {head[0]} exclude each other: a study brings its own heads")
-        studies = studies_of(described)
-        described = params_of_study(described, study)
-        head = list(described["heads"])
-    plans, of_run = plans_and_run(head or ["abmilp"], described, given, options_of(option or []))
+    _check_file(described, dataset=dataset, encoder=encoder, study=study)
+    if study is not None and head:
+        raise BeyondClsError(f"--study {study} and --head {head[0]} exclude each other: a study brings its own heads")
+    asked, layer = (described, None) if study is None else params_of_study(described or {}, study)
+    head = head or ["abmilp"] if study is None else list((asked or {})["heads"])
+    layers = common_layers(asked or {}, encoder, dataset, layer)
+    plans, of_run = plans_and_run(head, asked, given, options_of(option or []), layers)
     if study is None:  # stages of studies fetch all kinds
-        check_groups(described or {}, plans, runs_files=True)
+        check_groups(asked or {}, plans, runs_files=True)
     if (joined is None) != (joined_test is None):
         raise BeyondClsError("--joined and --joined-test go together: feature sets of the training and of the test images")
     pair = None
@@ -102,6 +104,8 @@ def main(
         pair = open_features(joined, params), open_features(joined_test, params)
     keep_freed_memory()
     stores, place = (open_features(features, params), open_features(test, params)), choose_device(device)
+    if dataset is not None:
+        check_metric(described or {}, dataset, stores[1].multilabel)
     subset, about = _subset(stores[0], of_run)
     is_single, head_names = len(plans) == 1 and study is None, list(plans)
     if skip_absent:
@@ -127,8 +131,21 @@ def main(
         if _is_first():
             _report({out if single else out / name: measures for name, measures in written.items()})
     if study is not None and _is_first():
-        for folder in remove_left_heads(out, study, head_names, studies):
+        for folder in remove_left_heads(out, study, head_names, studies_of(described or {})):
             typer.echo(f"{folder}: removed, {study} no longer has this head")
+
+
+def _check_file(params: Mapping[str, Any] | None, **names: str | None) -> None:
+    """Refuse names of a parameter file without the file.
+
+    Raises:
+        BeyondClsError: there is a name, but no file.
+    """
+    from store import BeyondClsError
+
+    for option, name in names.items():
+        if name is not None and params is None:
+            raise BeyondClsError(f"--{option} {name} is in a parameter file; name it with --params, e.g. --params params.yaml")
 
 
 def _trainable(

@@ -1,6 +1,6 @@
 """The digest of the reader of a data set, whose form is recognised from its images.
 
-    python -m pipelines.code.reader --data quickstart/data/cifar10 --out code/data/cifar10.json
+    python -m pipelines.code.reader --dataset cifar10 --out code/data/cifar10.json
 
 Without the images this cannot run, and need not: it depends on the images and on the digests of readers, which an edit of
 other code leaves unchanged.
@@ -17,8 +17,9 @@ from store import BeyondClsError
 
 
 def main(
-    data: Annotated[str, typer.Option(help="the data set, with train and test")],
+    dataset: Annotated[str, typer.Option(help="a data set of the parameter file")],
     out: Annotated[Path, typer.Option(help="file to write")],
+    params: Annotated[Path, typer.Option(help="the parameter file")] = Path("params.yaml"),
     readers: Annotated[Path, typer.Option(help="folder with FORM.json, as `python -m pipelines.code` writes it")] = Path(
         "code/readers"
     ),
@@ -29,13 +30,17 @@ def main(
         BeyondClsError: there are no such images, or they look like two data sets.
     """
     from extract.datasets import form_of
+    from pipelines.parameters.datasets import images_of
+    from pipelines.parameters.params import read_params
 
+    splits = [images_of(read_params(params), dataset, split) for split in ("train", "test")]
+    data = str(splits[0]["data"])
     if "://" not in data and not Path(data).exists():
         raise BeyondClsError(
             f"there is no {data!r}, expected a data set, whose images show which reader it needs; "
             "run this on a machine that has them, and `dvc push`"
         )
-    forms = sorted({form_of(data, split) for split in ("train", "test")})
+    forms = sorted({images.get("form") or form_of(data, images["split"]) for images in splits})
     digests = {form: json.loads((readers / f"{form}.json").read_text(encoding="utf-8")) for form in forms}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")

@@ -17,7 +17,6 @@ STATISTICS = (("extract.attention", "STATISTICS"), ("extract.attention", "PER_BL
 READERS = ("extract.datasets", "DATASETS")  # which one a data set needs is seen from its images
 AGGREGATORS = ("probe.aggregators", "AGGREGATORS")
 PROTOCOLS = ("probe.closed", "CLOSED")
-LOCALISED = "abmilp"  # the head whose weights are compared with boxes, as dvc.yaml has it
 
 Params = Mapping[str, Any]
 
@@ -59,8 +58,9 @@ def _probe(params: Params) -> Iterator[Unit]:
 
 
 def _localise(params: Params) -> Unit:
-    """The unit of localisation: with the head whose weights it reads."""
-    heads = {head: entry for name in GROUPS for head, entry in section(params, name).items() if head == LOCALISED}
+    """The unit of localisation: with the heads whose weights it reads."""
+    localised = {str(mapping(name, entry).get("head")) for name, entry in section(params, "localised").items()}
+    heads = {head: entry for name in GROUPS for head, entry in section(params, name).items() if head in localised}
     return _of_heads("localise", "pipelines.localise", heads, [section(params, "probe")])
 
 
@@ -92,4 +92,5 @@ def units(params: Params, project: Project) -> Iterator[Unit]:
     yield _localise(params)
     yield Unit("compose", ("pipelines.quickstart.compose",), {READERS: ()})
     yield Unit("divergence", ("pipelines.divergence",), {})
+    yield Unit("params", ("pipelines.params",), {ENCODERS: (), READERS: (), AGGREGATORS: (), PROTOCOLS: ()})
     yield Unit("report", ("pipelines.report.command",), {READERS: ()})

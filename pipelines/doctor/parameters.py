@@ -1,21 +1,36 @@
 """params.yaml: whether the other commands will understand it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pipelines.doctor.finding import Finding
 from pipelines.doctor.machine import PARAMS, Machine
+from pipelines.parameters.common import common_layers
+from pipelines.parameters.datasets import datasets_of
 from pipelines.parameters.groups import GROUPS, check_groups
 from pipelines.parameters.heads import heads_of, plans_and_run
+from pipelines.parameters.layers import Layer
 from pipelines.parameters.params import section
 from pipelines.parameters.studies import PLACES as OF_STUDIES
 from pipelines.parameters.studies import params_of_study, studies_of
 from pipelines.sharing.places import project_store
 from store.errors import BeyondClsError, unknown
 
-OTHERS = ("data", "datasets", "store", "encoders", "extract", "probe", "divergence", "compose", "other_probes", "other_studies")
+OTHERS = (
+    "data",
+    "datasets",
+    "store",
+    "encoders",
+    "extract",
+    "probe",
+    "divergence",
+    "composed",
+    "localised",
+    "other_probes",
+    "other_studies",
+)
 SECTIONS = (*OTHERS, *GROUPS, *OF_STUDIES)
 
 
@@ -31,23 +46,37 @@ def check(machine: Machine) -> Finding:
         _names(entries, problems)
         for entries in (lambda: section(params, "encoders"), lambda: heads_of(params), lambda: studies_of(params))
     )
-    checks: list[Callable[[], object]] = [lambda: project_store(section(params, "store"))]
+    checks: list[Callable[[], object]] = [lambda: project_store(section(params, "store")), lambda: datasets_of(params)]
     if with_timm:
         checks += [lambda name=name: _encoder(machine, name) for name in encoders]  # type: ignore[misc]
     elif encoders:
         notes.append("encoders were not looked at: timm is not installed")
-    checks += [lambda name=name: _head(machine.folder, name, params, is_in_group=True) for name in heads]  # type: ignore[misc]
+    checks += [lambda name=name: _head(machine.folder, name, params) for name in heads]  # type: ignore[misc]
     checks += [lambda name=name: _study(machine.folder, name, params) for name in studies]  # type: ignore[misc]
     for refuse_mistakes in checks:
         try:
             refuse_mistakes()
         except BeyondClsError as error:
             problems.append(str(error))
-    notes += [unknown("section", name, SECTIONS) for name in params if name not in SECTIONS]
+    notes += [unknown("section", name, SECTIONS) for name in params if name not in (*SECTIONS, "compose")]
+    notes += [] if problems else _outdated(params)
     observed = f"encoders: {len(encoders)}, heads: {len(heads)}, studies: {len(studies)}"
     if problems:
         return Finding("params.yaml", "problem", f"{observed}; mistakes: {len(problems)}", "\n".join([*problems, *notes]))
     return Finding("params.yaml", "note" if notes else "ok", observed, "\n".join(notes))
+
+
+def _outdated(params: Mapping[str, Any]) -> Iterator[str]:
+    """What `dvc repro` needs otherwise than earlier versions did, and how to write it now."""
+    dataset = next(iter(datasets_of(params)), "DATASET") if isinstance(params.get("datasets"), list | dict) else "DATASET"
+    for name, (group, content) in studies_of(params).items():
+        if isinstance(content, Mapping) and "dataset" not in content:
+            yield f"{group}.{name} does not say its data set, which `dvc repro` needs; add dataset: {dataset}"
+    if isinstance(encoders := params.get("divergence"), list):
+        written = ", ".join(f"{name}: {{dataset: {dataset}, encoder: {name}}}" for name in encoders)
+        yield f"divergence is a list, which `dvc repro` does not read any more; write divergence: {{{written}}}"
+    if "compose" in params:
+        yield f"compose is of one data set, which `dvc repro` does not read any more; write composed: {{{dataset}: …}}"
 
 
 def _names(entries: Callable[[], dict[str, Any]], problems: list[str]) -> list[str]:
@@ -85,7 +114,7 @@ def _encoder(machine: Machine, name: str) -> None:
         load_encoder(name, random_seed=0, model=loading.get("model"), arguments=loading.get("arguments"))
 
 
-def _head(folder: Path, name: str, params: dict[str, Any], is_in_group: bool = False) -> None:
+def _head(folder: Path, name: str, params: dict[str, Any], study: Layer | None = None) -> None:
     """Refuse a head, of a study or of a group, that cannot be trained as it is described.
 
     Raises:
@@ -94,8 +123,8 @@ def _head(folder: Path, name: str, params: dict[str, Any], is_in_group: bool = F
     """
     from probe.aggregators import AGGREGATORS, is_custom
 
-    plans, _ = plans_and_run([name], params, {}, {})
-    if is_in_group:
+    plans, _ = plans_and_run([name], params, {}, {}, common_layers(params, study=study))
+    if study is None:
         check_groups(params, plans, runs_files=False)
     for plan in plans.values():
         aggregator = plan.head.aggregator
@@ -114,12 +143,14 @@ def _study(folder: Path, name: str, params: dict[str, Any]) -> None:
         BeyondClsError: the study, or one of its heads, would be refused.
     """
     study = section(params, studies_of(params)[name][0], name)
-    for place in ("encoder", "joined"):
-        if place in study and study[place] not in (encoders := section(params, "encoders")):
-            raise BeyondClsError(unknown(f"{place} of study {name!r}", str(study[place]), encoders, "Add it to encoders"))
-    of_study = params_of_study(params, name)
+    encoders = section(params, "encoders")
+    for place, known in (("encoder", encoders), ("joined", encoders), ("dataset", datasets_of(params))):
+        if place in study and str(study[place]) not in known:
+            group = "datasets" if place == "dataset" else "encoders"
+            raise BeyondClsError(unknown(f"{place} of study {name!r}", str(study[place]), known, f"Add it to {group}"))
+    of_study, layer = params_of_study(params, name)
     for head in of_study["heads"]:
         try:
-            _head(folder, head, of_study)
+            _head(folder, head, of_study, layer)
         except BeyondClsError as error:
             raise BeyondClsError(f"study {name!r}: {error}") from error

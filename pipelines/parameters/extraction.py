@@ -1,13 +1,17 @@
 """Options that `beyondcls extract`, `plan` and `predict` share, and what they mean in combination."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from pipelines.parameters.datasets import dataset_of
+from pipelines.parameters.layers import Given, Layer, resolve
 from pipelines.parameters.options import Option
-from pipelines.parameters.params import check_names, integers, numbers, read_params, section
+from pipelines.parameters.params import check_names, check_type, integers, numbers, read_params, section
+from pipelines.parameters.training import OF_AN_ENCODER
 from store import BeyondClsError
 
 RECOMPUTE = "recompute"
@@ -15,11 +19,15 @@ OWN = "the encoder's own"
 
 Name = Annotated[str, typer.Option(help="name in the registry, in params.yaml, or of any ViT of timm")]
 Data = Annotated[
-    str,
+    str | None,
     typer.Option(
         help="WebDataset tars (path, s3:// or https:// address, pattern, braces, folder of tars, pipe:COMMAND), "
         "a folder of class folders, a .csv, or the folder of a published data set"
     ),
+]
+Dataset = Annotated[
+    str | None,
+    typer.Option(help="a data set of params.yaml, in place of --data: its images, their --split train or test, its views"),
 ]
 Out = Annotated[Path, typer.Option(help="folder of the feature set")]
 Params = Annotated[
@@ -82,39 +90,103 @@ RUNNING = {
     "batch_size": Option(int, "images per forward pass", "128", least=1),
     "workers": Option(int, "threads that decode images", "4", least=1),
 }
-# Arguments of `Encoder.run_with`.
+# Arguments of `Encoder.run_with`, which may be there too.
 COMPUTING = {
     "amp": Option(str, "what a GPU multiplies matrices in: bf16, fp16, or none (float32)", "none"),
     "channels_last": Option(bool, "images and weights with channels last", flags="--channels-last"),
     "compile": Option(bool, "through torch.compile", flags="--compile"),
 }
+# Of a command that writes a set, where there may be several processes.
+PROCESSES = {
+    "tasks": Option(int, "processes to start here, one for each GPU; together they write the set", "1", least=1),
+}
+OF_LOADING = (*LOADING, *FAMILY, *TRANSFORM, "arguments")
+EXTRACTING = {**FEATURES, **RUNNING, **COMPUTING, **PROCESSES}
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto")]
 
 
-def from_params(params: Path | None, encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments of `load_encoder`, and options of FEATURES and RUNNING, that a parameter file gives; none without a file.
+def from_params(
+    params: Path | None, encoder: str, dataset: str | None = None, split: str | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments of `load_encoder`, and options of EXTRACTING, that a parameter file gives; none without a file.
 
     Raises:
-        BeyondClsError: it has a parameter that neither takes.
+        BeyondClsError: it has a parameter that neither takes, or no such data set.
     """
     if params is None:
         return {}, {}
-    values = read_params(params)
-    loading, options = loading_of(values, encoder), section(values, "extract")
-    check_names("extract", options, [*FEATURES, *RUNNING])
-    return loading, options
+    resolved = {name: given.value for name, given in resolve_extraction(read_params(params), encoder, dataset, split).items()}
+    loading = {name: value for name, value in resolved.items() if name in OF_LOADING}
+    return loading, {name: value for name, value in resolved.items() if name in EXTRACTING}
+
+
+def resolve_extraction(
+    params: Mapping[str, Any], encoder: str, dataset: str | None = None, split: str | None = None
+) -> dict[str, Given]:
+    """What a parameter file says of an extraction, and where: `extract`, then datasets.NAME, then encoders.NAME, which wins.
+
+    `block` of an encoder is what is stored of it if it has no `blocks`. Random crops, `views` of a data set or an encoder, are
+    of training images; those of `extract` are of all.
+
+    Args:
+        params: the parameter file.
+        encoder, dataset: names there.
+        split: "train" or "test".
+
+    Raises:
+        BeyondClsError: an unknown name, or a parameter that nothing reads.
+    """
+    common, of_encoder = section(params, "extract"), encoder_of(params, encoder)
+    check_names("extract", common, list(EXTRACTING))
+    of_dataset = {} if dataset is None else {"views": dataset_of(params, dataset).get("views")}
+    if split == "test":
+        of_dataset, of_encoder = {}, {name: value for name, value in of_encoder.items() if name != "views"}
+    if of_encoder.get("block") is not None and of_encoder.get("blocks") is None:
+        of_encoder["blocks"] = [of_encoder["block"]]
+    layers = (
+        Layer("extract", common),
+        Layer(f"datasets.{dataset}", of_dataset),
+        Layer(f"encoders.{encoder}", {n: v for n, v in of_encoder.items() if n in OF_LOADING or n in EXTRACTING}),
+    )
+    given = resolve([replace(layer, values={n: v for n, v in layer.values.items() if v is not None}) for layer in layers])
+    _check(given)
+    return given
+
+
+def _check(given: Mapping[str, Given]) -> None:
+    """Refuse values of another type.
+
+    Raises:
+        BeyondClsError: names the value, and where it was given.
+    """
+    for name, option in EXTRACTING.items():
+        if name in given and option.read is None:
+            check_type(f"{given[name].where}.{name}", given[name].value, option.type)
+    for name in ("blocks", "statistics"):
+        if name in given and not isinstance(given[name].value, list | tuple):
+            raise BeyondClsError(
+                f"{given[name].where}.{name} is {given[name].value!r}, expected a list; give [{given[name].value}]"
+            )
+
+
+def encoder_of(params: Mapping[str, Any], encoder: str) -> dict[str, Any]:
+    """The entry of an encoder.
+
+    Raises:
+        BeyondClsError: there is none, or it has a parameter that nothing reads.
+    """
+    entry = section(params, "encoders", encoder)
+    check_names(f"encoders.{encoder}", entry, [*OF_LOADING, *EXTRACTING, RECOMPUTE, *OF_AN_ENCODER])
+    return entry
 
 
 def loading_of(params: Mapping[str, Any], encoder: str) -> dict[str, Any]:
     """Arguments of `load_encoder` under encoders.NAME.
 
     Raises:
-        BeyondClsError: it has a parameter that `load_encoder` does not take.
+        BeyondClsError: there is none, or it has a parameter that nothing reads.
     """
-    loading = section(params, "encoders", encoder)
-    check_names(f"encoders.{encoder}", loading, [*LOADING, *FAMILY, *TRANSFORM, "arguments", RECOMPUTE])
-    loading.pop(RECOMPUTE, None)  # concerns extraction
-    return loading
+    return {name: value for name, value in encoder_of(params, encoder).items() if name in OF_LOADING}
 
 
 def recomputes(params: Path | None, encoder: str) -> bool:

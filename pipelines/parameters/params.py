@@ -31,6 +31,12 @@ def from_yaml(text: str) -> Any:
 
 
 T = TypeVar("T")
+TYPES: dict[type, tuple[tuple[type, ...], str]] = {
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    str: ((str,), "a name"),
+    bool: ((bool,), "true or false"),
+}
 SINGULAR = {"studies": "study", "block_studies": "study"}  # of sections' names; others lose their s
 
 
@@ -94,6 +100,22 @@ def check_names(where: str, values: Mapping[str, Any], known: list[str]) -> None
     for name in values:
         if name not in known:
             raise BeyondClsError(unknown(f"parameter in {where}", name, known))
+
+
+def check_type(where: str, value: Any, expected: type) -> None:
+    """Refuse a value of another type.
+
+    Args:
+        where: name of the parameter, and where it was given.
+
+    Raises:
+        BeyondClsError: a value of another type.
+    """
+    if expected not in TYPES:
+        return
+    types, words = TYPES[expected]
+    if not isinstance(value, types) or (expected is not bool and isinstance(value, bool)):
+        raise BeyondClsError(f"{where} is {value!r}, expected {words}")
 
 
 def integers(option: str, text: str) -> tuple[int, ...]:

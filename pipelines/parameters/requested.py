@@ -1,10 +1,14 @@
-"""What `beyondcls extract` and `plan` are asked for: an encoder on its device, and a request of it."""
+"""What `beyondcls extract` and `plan` are asked for: images, an encoder on its device, and a request of the two."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.parameters.extraction import COMPUTING, FEATURES, RUNNING
+from pipelines.parameters.datasets import images_of
+from pipelines.parameters.extraction import COMPUTING, FEATURES, IMAGES, RUNNING
 from pipelines.parameters.options import select_options
+from pipelines.parameters.params import read_params
+from store import BeyondClsError
 
 if TYPE_CHECKING:
     import torch
@@ -14,11 +18,41 @@ if TYPE_CHECKING:
     from extract.requests import Request
 
 
-def place_encoder(encoder: "Encoder", given: Mapping[str, Any], device: str) -> "torch.device":
-    """Move an encoder to its device, ready to run as the options of COMPUTING say.
+def requested_images(
+    data: str | None, dataset: str | None, params: Path | None, given: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """The source of images, and how they are opened: arguments of `open_images`.
 
     Args:
-        given: options of the command line.
+        data: images that were named on the command line.
+        dataset: name in the parameter file, instead.
+        given: options of the command line, which win.
+
+    Raises:
+        BeyondClsError: neither, both, or no parameter file.
+    """
+    options = select_options(given, IMAGES)
+    if data is not None and dataset is not None:
+        raise BeyondClsError(f"--data {data} and --dataset {dataset} exclude each other; give one of them")
+    if data is not None:
+        return data, options
+    if dataset is None:
+        raise BeyondClsError("no images were named; give --data, or --dataset NAME of a parameter file")
+    if params is None:
+        raise BeyondClsError(f"--dataset {dataset} is in a parameter file; name it with --params, e.g. --params params.yaml")
+    split = options.pop("split", None)
+    if split not in (None, "train", "test"):
+        raise BeyondClsError(f"--split is {split!r}, expected train or test: datasets.{dataset} says how they are called there")
+    images = images_of(read_params(params), dataset, split)
+    if images.get("classes") is not None:
+        images["classes"] = Path(images["classes"])
+    return images.pop("data"), {**images, **options}
+
+
+def place_encoder(encoder: "Encoder", options: Mapping[str, Any], device: str) -> "torch.device":
+    """Move an encoder to its device, ready to run as options of COMPUTING say.
+
+    Args:
         device: as for `choose_device`.
 
     Raises:
@@ -28,7 +62,7 @@ def place_encoder(encoder: "Encoder", given: Mapping[str, Any], device: str) -> 
     from pipelines.process.device import choose_device
 
     place = choose_device(device)
-    encoder.run_with(**select_options(given, COMPUTING))
+    encoder.run_with(**select_options(options, COMPUTING))
     encoder.model.to(place)
     if place.type == "cpu":
         keep_freed_memory()
@@ -36,9 +70,12 @@ def place_encoder(encoder: "Encoder", given: Mapping[str, Any], device: str) -> 
 
 
 def request_features(
-    encoder: "Encoder", images: "ImageSet", of_params: Mapping[str, Any], given: Mapping[str, Any]
+    encoder: "Encoder", images: "ImageSet", options: Mapping[str, Any], is_listed_for_all: bool
 ) -> tuple["Request", dict[str, Any]]:
-    """The request of an encoder, and options of RUNNING; those of the command line win over those of a parameter file.
+    """The request of an encoder, and options of RUNNING.
+
+    Args:
+        is_listed_for_all: whether `statistics` are listed for several encoders, of which each gets those that it can have.
 
     Raises:
         BeyondClsError: an option has no such value.
@@ -46,7 +83,7 @@ def request_features(
     from extract.requests import Request
     from extract.selection import possible_statistics
 
-    options = {**of_params, **select_options(given, {**FEATURES, **RUNNING})}
-    if "statistics" not in given:  # the parameter file lists them for all encoders
-        options["statistics"] = possible_statistics(encoder, options.get("statistics"))
-    return Request.resolve(encoder, images, **select_options(options, FEATURES)), select_options(options, RUNNING)
+    features = select_options(options, FEATURES)
+    if is_listed_for_all:
+        features["statistics"] = possible_statistics(encoder, features.get("statistics"))
+    return Request.resolve(encoder, images, **features), select_options(options, RUNNING)

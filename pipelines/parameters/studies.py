@@ -1,15 +1,21 @@
 """Studies: groups of heads that are trained alike, so that their numbers can be compared, apart from the other heads."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pipelines.parameters.common import common_layers
 from pipelines.parameters.groups import GROUPS
-from pipelines.parameters.heads import layered, shared_parameters
+from pipelines.parameters.heads import plans_and_run
+from pipelines.parameters.layers import Layer
 from pipelines.parameters.params import check_names, integers, mapping, section
+from pipelines.parameters.training import shared_parameters
+
+if TYPE_CHECKING:
+    from probe.grid import HeadPlan
 
 # Sections of params.yaml with studies by name, and the keys of each study that `dvc.yaml` reads: the data and place of results,
 # which it passes to `beyondcls probe` as --features, --joined and --out; and the blocks that are stored for it.
-PLACES = {"studies": ("study", "encoder", "joined"), "block_studies": ("study", "encoder", "stored")}
+PLACES = {"studies": ("study", "dataset", "encoder", "joined"), "block_studies": ("study", "dataset", "encoder", "stored")}
 
 
 def studies_of(params: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
@@ -29,8 +35,8 @@ def studies_of(params: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     return studies
 
 
-def params_of_study(params: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The parameter file as a study sees it: its heads in place of `heads`, and its parameters override those of `probe`.
+def params_of_study(params: Mapping[str, Any], name: str) -> tuple[dict[str, Any], Layer]:
+    """The parameter file as a study sees it, with its heads in place of `heads`; and the parameters of all of them.
 
     Heads are in the study itself, in the form that they have under `heads`: no other head trains with them, and a change of one
     of them affects only this study.
@@ -50,6 +56,25 @@ def params_of_study(params: Mapping[str, Any], name: str) -> dict[str, Any]:
     heads = mapping(f"{where}.heads", study.get("heads"))
     if not heads:
         raise BeyondClsError(f"{where} has no heads, expected one or more by name, e.g. heads: {{abmilp: {{}}}}")
-    study_parameters = {parameter: value for parameter, value in study.items() if parameter in parameters}
     others = {name: value for name, value in params.items() if name not in GROUPS}
-    return {**others, "heads": heads, "probe": layered(section(params, "probe"), study_parameters)}
+    return {**others, "heads": heads}, Layer(where, {n: value for n, value in study.items() if n in parameters})
+
+
+def plans_of_study(
+    params: Mapping[str, Any],
+    name: str,
+    command_line: Mapping[str, Any] | None = None,
+    encoder: str | None = None,
+    dataset: str | None = None,
+) -> "tuple[dict[str, HeadPlan], dict[str, Any]]":
+    """Plans of a study's heads by name, and parameters of the whole run, as `plans_and_run` gives them.
+
+    Args:
+        encoder, dataset: names in the parameter file, whose parameters the study's override.
+
+    Raises:
+        BeyondClsError: as `params_of_study` and `plans_and_run`.
+    """
+    described, layer = params_of_study(params, name)
+    layers = common_layers(described, encoder, dataset, layer)
+    return plans_and_run(list(described["heads"]), described, command_line or {}, {}, layers)

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from pipelines.parameters.datasets import datasets_of
 from pipelines.parameters.params import read_params
 from pipelines.report.collect import Folders
 from store import BeyondClsError
 
 PARAMS = "params.yaml"
-COMPOSED = "composed/images.csv"  # what `dvc repro` localises
+COMPOSED = "composed"  # photographs with known boxes, by data set
 
 
 def project(folder: Path, dataset: str | None = None) -> Folders:
@@ -32,14 +33,25 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
     return Folders(
         probes=probes if main is None else probes / main,
         attention=attention if main is None else attention / main,
-        studies=(folder / "studies", *_others(folder, params, "other_studies")),
-        divergence=folder / "divergence",
-        localisation=folder / "localisation",
+        studies=(_of_dataset(folder / "studies", main), *_others(folder, params, "other_studies")),
+        divergence=_of_dataset(folder / "divergence", main),
+        localisation=_of_dataset(folder / "localisation", main),
         images=None if main is None else _images(folder, params, main),
-        split="test",
+        split=_split(params, main),
         datasets=compared,
-        localised=str(composed) if (composed := folder / COMPOSED).is_file() else None,
+        localised=_localised(folder, main),
     )
+
+
+def _of_dataset(folder: Path, main: str | None) -> Path:
+    """Where results on `main` are: in a folder of its name; without one in `folder` itself, as earlier versions left them."""
+    return folder / main if main is not None and (folder / main).is_dir() else folder
+
+
+def _localised(folder: Path, main: str | None) -> str | None:
+    """The images that were localised, if they are composed ones."""
+    files = (folder / COMPOSED / str(main) / "images.csv", folder / COMPOSED / "images.csv")
+    return next((str(file) for file in files if file.is_file()), None)
 
 
 def _others(folder: Path, params: dict[str, Any], name: str) -> tuple[Path, ...]:
@@ -85,13 +97,11 @@ def _images(folder: Path, params: dict[str, Any], main: str) -> str | None:
     return str(place) if place.exists() else None
 
 
-def _listed(params: dict[str, Any]) -> list[str]:
-    """Names of the data sets.
+def _split(params: dict[str, Any], main: str | None) -> str:
+    """What the test images of `main` are called."""
+    return str(datasets_of(params).get(str(main), {}).get("test") or "test")
 
-    Raises:
-        BeyondClsError: `datasets` is not a list.
-    """
-    listed = params.get("datasets") or []
-    if not isinstance(listed, list):
-        raise BeyondClsError(f"datasets in {PARAMS} is {listed!r}, expected a list of names, e.g. [cifar10]")
-    return [str(name) for name in listed]
+
+def _listed(params: dict[str, Any]) -> list[str]:
+    """Names of the data sets."""
+    return list(datasets_of(params))

@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SPLITS = ("train", "test")
 MAE, RANDOM = "quickstart-mae", "quickstart-random"
 DATASET = "cifar10"
-CODE = {"code", f"code-data@{DATASET}"}  # stages
+CODE = {"code", f"code-data@{DATASET}", "recipes"}  # stages
+ALWAYS = ("code", "code-data", "recipes")
 GROUPS = {"cls": "probe-cls", "mine": "probe-own"}  # stages of heads that do not read patch tokens alone
 
 
@@ -61,25 +62,22 @@ def shrink(params: dict[str, Any]) -> None:
     )
     params["probe"] |= {"seeds": [0, 1], "epochs": 2, "warmup_epochs": 0, "batch_size": 32}
     params["extract"]["shard_rows"] = 32
-    params["studies"], params["block_studies"], params["divergence"] = {}, {}, []
+    for name in ("studies", "block_studies", "divergence", "composed", "localised"):
+        params[name] = {}
 
 
 def without_code(stages: Iterable[str]) -> set[str]:
-    """Stages except those that digest the code, which take a second."""
-    return {stage for stage in stages if stage.partition("@")[0] not in ("code", "code-data")}
+    """Stages except those that digest the code or resolve params.yaml, which take a second."""
+    return {stage for stage in stages if stage.partition("@")[0] not in ALWAYS}
 
 
 def keep_stages(folder: Path, kept: Sequence[str]) -> None:
-    """Leave only these stages in dvc.yaml, and those that digest their code."""
+    """Leave only these stages in dvc.yaml, and those that digest their code or resolve what is asked of them."""
     described = yaml.safe_load((folder / "dvc.yaml").read_text())
     stages, needed = described["stages"], list(kept)
     for name in needed:  # the list grows meanwhile
         for dep in stages[name]["deps"]:
-            made = (
-                other
-                for other, stage in stages.items()
-                if other in ("code", "code-data") and dep.startswith(tuple(stage["outs"]))
-            )
+            made = (other for other, stage in stages.items() if other in ALWAYS and dep.startswith(tuple(stage["outs"])))
             needed += [other for other in made if other not in needed]
     described["stages"] = {name: stage for name, stage in stages.items() if name in needed}
     (folder / "dvc.yaml").write_text(yaml.safe_dump(described, sort_keys=False))

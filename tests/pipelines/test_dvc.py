@@ -72,15 +72,14 @@ def project(tmp_path_factory) -> Iterator[Path]:
         params["datasets"] = ["few"]
         params["heads"] = {"abmilp": params["heads"]["abmilp"]}
         params["probe"] |= {"epochs": 2, "warmup_epochs": 0, "batch_size": 32}
-        alone = {"encoder": "quickstart-random"}
+        alone = {"encoder": "quickstart-random", "dataset": "few"}
         heads = {"k-means": {}, "norm": {}}
         params["studies"] = {"chosen": {"study": "selection", **alone, "joined": "quickstart-random", "heads": heads}}
         heads = {"abmilp": {}, "both": {"aggregator": "abmilp", "blocks": [1, 5]}}
-        params["block_studies"] = {
-            "deep": {"study": "blocks", "encoder": "quickstart-random", "stored": "1,-1", "heads": heads}
-        }
-        params["divergence"] = ["quickstart-random"]
-        params["compose"]["n_images"] = 8
+        params["block_studies"] = {"deep": {"study": "blocks", **alone, "stored": "1,-1", "heads": heads}}
+        params["divergence"] = {"random": alone}
+        params["composed"] = {"few": {"n_images": 8, "seed": 0}}
+        params["localised"] = {"random": {**alone, "features": "quickstart-random-few-composed", "head": "abmilp"}}
         params["other_probes"] = params["other_studies"] = "other"
 
     write_probe(folder / "other/elsewhere", "quickstart-mae", "abmilp", 51.5)
@@ -136,7 +135,7 @@ def test_the_whole_pipeline_and_a_new_head(project):
     # The aggregator of the documentation.
     (project / "heads/gem.py").write_text(block("python", FILE))
     edit(project, lambda params: params.update(yaml.safe_load(block("yaml", "gem:"))))
-    of_the_new_head = {"code", "probe-own@quickstart-random-few-gem", "divergence@quickstart-random", "report"}
+    of_the_new_head = {"code", "probe-own@quickstart-random-few-gem", "divergence@random", "report"}
     ran = repro(project)
     assert ran >= of_the_new_head
     before_heads = ("extract", "probe", "study", "attention", "compose", "localise")

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pipelines.parameters.heads import plans_and_run
-from pipelines.parameters.studies import params_of_study
+from pipelines.parameters.studies import plans_of_study
 from pipelines.quickstart.keep import MAIN_HEADS, keep, kept, main, main_table, tables
 from pipelines.report.collect import Inputs
 from store import BeyondClsError
@@ -102,7 +102,7 @@ def test_the_parameters_are_of_the_encoders_that_are_here() -> None:
     assert recipes == {"[90, 1024, 0.0]"}
     of_studies: dict[str, set[str]] = {}
     for study in params["studies"]:
-        plans, _ = plans_and_run(list(params["studies"][study]["heads"]), params_of_study(params, study), {}, {})
+        plans, _ = plans_of_study(params, study)
         assert all(plan.seeds == (0, 1, 2) for plan in plans.values())
         of_studies.setdefault(params["studies"][study]["encoder"], set()).update(p.head.aggregator for p in plans.values())
     assert of_studies["quickstart-random"] < of_studies["quickstart-mae"] == of_studies["quickstart-mocov3"]

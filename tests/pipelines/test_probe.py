@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipelines import cli
-from pipelines.parameters.heads import layered, options_of, plans_and_run
+from pipelines.parameters.heads import options_of, plans_and_run
+from pipelines.parameters.layers import layered
 from pipelines.parameters.params import read_params
 from probe import checkpoint
 from probe.checkpoint import Checkpoint

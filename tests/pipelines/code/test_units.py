@@ -4,8 +4,10 @@ import ast
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -16,7 +18,7 @@ from extract.encoders import ENCODERS
 from pipelines.code.__main__ import main as write
 from pipelines.code.closure import Project
 from pipelines.code.reader import main as write_reader
-from pipelines.code.units import AGGREGATORS, FOLDERS, LOCALISED, PROTOCOLS, Unit, units
+from pipelines.code.units import AGGREGATORS, FOLDERS, PROTOCOLS, Unit, units
 from pipelines.code.units import ENCODERS as OF_ENCODERS
 from pipelines.parameters.params import read_params
 from probe.aggregators import AGGREGATORS as BY_NAME
@@ -117,6 +119,7 @@ heads: {max: {}, near: {aggregator: average, protocol: {name: knn}}, abmilp: {ag
 own_heads: {mine: {aggregator: "heads/some.py:Mine"}}
 studies: {s: {encoder: e, heads: {a: {aggregator: ep}, b: {aggregator: pca}}}}
 block_studies: {t: {encoder: e, protocol: knn, heads: {simpool: }}}
+localised: {e: {encoder: e, head: abmilp}}
 """
     by_unit = of_params(text)
     leaves = {f"{kind.__module__.replace('.', '/')}.py" for kind in BY_NAME.values()}
@@ -139,11 +142,6 @@ block_studies: {t: {encoder: e, protocol: knn, heads: {simpool: }}}
     }
     assert by_unit["heads/mine"]["heads/some.py"] is None
     assert "heads/some.py" not in by_unit["heads/max"]
-
-
-def test_what_is_localised_is_the_head_of_the_stage():
-    stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["localise"]
-    assert f"--head {LOCALISED} " in stage["cmd"]
 
 
 def test_the_report_depends_on_what_its_page_is_made_of():
@@ -175,32 +173,45 @@ def test_a_mistake_is_a_line(tmp_path):
 
 class TestReader:
     @pytest.fixture
-    def readers(self, tmp_path) -> Path:
+    def write(self, tmp_path) -> Callable[[str, Path], None]:
         (tmp_path / "readers").mkdir()
         for form in DATASETS:
             (tmp_path / "readers" / f"{form}.json").write_text(json.dumps({f"{form}.py": "0"}))
-        return tmp_path / "readers"
+        file = tmp_path / "params.yaml"
 
-    def test_the_form_is_seen(self, tmp_path, readers):
+        def write(dataset: str, out: Path) -> None:
+            file.write_text(f"data: {tmp_path}\ndatasets: {{{dataset}: {self.SAYS.get(dataset, '')}}}\n")
+            write_reader(dataset, out, file, tmp_path / "readers")
+
+        return write
+
+    SAYS: ClassVar = {"called": "{train: a, test: b, form: folder}"}
+
+    def test_splits_and_forms_that_are_called_otherwise(self, tmp_path, write):
+        (tmp_path / "called").mkdir()
+        write("called", tmp_path / "called.json")
+        assert list(json.loads((tmp_path / "called.json").read_text())) == ["folder"]
+
+    def test_the_form_is_seen(self, tmp_path, write):
         for split in ("train", "test"):
             (tmp_path / "data" / split).mkdir(parents=True)
         (tmp_path / "data/train/0.tar").touch()
         (tmp_path / "data/test/0.tar").touch()
-        write_reader(str(tmp_path / "data"), tmp_path / "of/data.json", readers)
+        write("data", tmp_path / "of/data.json")
         assert json.loads((tmp_path / "of/data.json").read_text()) == {"tars": {"tars.py": "0"}}
         (tmp_path / "data/test/0.tar").unlink()
-        write_reader(str(tmp_path / "data"), tmp_path / "of/data.json", readers)
+        write("data", tmp_path / "of/data.json")
         assert list(json.loads((tmp_path / "of/data.json").read_text())) == ["folder", "tars"]
         (tmp_path / "published/cifar-10-batches-bin").mkdir(parents=True)
-        write_reader(str(tmp_path / "published"), tmp_path / "of/data.json", readers)
+        write("published", tmp_path / "of/data.json")
         assert list(json.loads((tmp_path / "of/data.json").read_text())) == ["cifar10"]
 
-    def test_without_images(self, tmp_path, readers):
+    def test_without_images(self, tmp_path, write):
         with pytest.raises(BeyondClsError, match=r"there is no '.*none', expected a data set.* run this on a machine that has"):
-            write_reader(str(tmp_path / "none"), tmp_path / "x.json", readers)
+            write("none", tmp_path / "x.json")
 
-    def test_two_forms_at_once(self, tmp_path, readers):
+    def test_two_forms_at_once(self, tmp_path, write):
         for sign in ("cifar-10-batches-bin", "cifar-100-binary"):
             (tmp_path / "data" / sign).mkdir(parents=True)
         with pytest.raises(DataError, match="looks like cifar10 and like cifar100"):
-            write_reader(str(tmp_path / "data"), tmp_path / "x.json", readers)
+            write("data", tmp_path / "x.json")

@@ -1,5 +1,6 @@
 """params.yaml, as the other commands read it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,11 @@ def test_section_that_nothing_reads(tmp_path):
         ("block_studies: {s: {study: blocks, stored: last}}", "block_studies.s.stored is 'last', expected integers"),
         ("studies: {s: {study: poolings, heads: {a: {aggregator: abmlip}}}}", "study 's': unknown aggregator"),
         ("store: {rot: x}", "did you mean 'root'?"),
+        ("datasets: {a: {prset: small-sgd}}", "unknown parameter in datasets.a 'prset'; did you mean 'preset'?"),
+        ("datasets: {a: {metric: mAP}}", "datasets.a.metric is 'mAP', expected top1 or map"),
+        ("datasets: cifar10", "datasets in the parameter file is 'cifar10', expected names"),
+        ("encoders: {mae-b16: {amp: 16}}", "encoders.mae-b16.amp is 16, expected a name"),
+        ("encoders: {mae-b16: {blocks: 3}}", "encoders.mae-b16.blocks is 3, expected a list; give [3]"),
     ],
 )
 def test_mistakes(tmp_path, text, says):
@@ -88,7 +94,25 @@ def test_own_head_is_looked_for_and_not_run(tmp_path):
 
 
 def test_heads_of_studies_are_in_no_group(tmp_path):
-    assert check(tmp_path, "studies: {s: {study: x, heads: {cls: , cls-attention: }}}").state == "ok"
+    study = "studies: {s: {study: x, dataset: a, heads: {cls: , cls-attention: }}}"
+    assert check(tmp_path, f"datasets: [a]\n{study}").state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("datasets: [a]\nstudies: {s: {study: x, heads: {cls: }}}", "studies.s does not say its data set, .*; add dataset: a"),
+        (
+            "datasets: {b: {}}\ndivergence: [e]",
+            r"is a list, .*; write divergence: \{e: \{dataset: b, encoder: e\}\}",
+        ),
+        ("datasets: [a]\ncompose: {seed: 0}", r"compose is of one data set, .*; write composed: \{a: "),
+    ],
+)
+def test_what_was_written_otherwise_before(tmp_path, text, says):
+    finding = check(tmp_path, text)
+    assert finding.state == "note"
+    assert re.search(says, finding.remedy)
 
 
 def test_encoders_of_timm_need_no_weights(tmp_path):

@@ -13,7 +13,7 @@ from extract.datasets import open_images
 from extract.encoders import Encoder, load_encoder
 from extract.requests import Request
 from extract.settings import Settings
-from pipelines.parameters import extraction, heads
+from pipelines.parameters import extraction, training
 from pipelines.parameters.options import Option, Table, select_options, takes_options
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
@@ -67,10 +67,10 @@ ARGUMENTS = {
     "features": (extraction.FEATURES, Request.resolve),
     "running": (extraction.RUNNING, Settings),
     "computing": (extraction.COMPUTING, Encoder.run_with),
-    "a recipe": (heads.OF_A_RECIPE, Recipe),
-    "a run": ({n: o for n, o in heads.OF_A_RUN.items() if n not in ("k_shot", "percent", "ids", "subset_seed")}, probe),
-    "a head": ({n: heads.OF_A_HEAD[n] for n in ("normalisation", "final_norm", "init")}, HeadSpec),
-    "a plan": ({n: heads.OF_A_HEAD[n] for n in ("seeds", "base_lrs", "weight_decays")}, HeadPlan),
+    "a recipe": (training.OF_A_RECIPE, Recipe),
+    "a run": ({n: o for n, o in training.OF_A_RUN.items() if n not in ("k_shot", "percent", "ids", "subset_seed")}, probe),
+    "a head": ({n: training.OF_A_HEAD[n] for n in ("normalisation", "final_norm", "init")}, HeadSpec),
+    "a plan": ({n: training.OF_A_HEAD[n] for n in ("seeds", "base_lrs", "weight_decays")}, HeadPlan),
 }
 
 
@@ -86,8 +86,8 @@ def test_they_are_arguments_of_the_program_with_these_defaults(table: Table, fun
 
 
 def test_a_recipe_has_no_other_fields_and_these_types():
-    assert list(heads.OF_A_RECIPE) == [field.name for field in fields(Recipe)]
+    assert list(training.OF_A_RECIPE) == [field.name for field in fields(Recipe)]
     for name, hint in get_type_hints(Recipe).items():
         kind = get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
-        assert heads.OF_A_RECIPE[name].type is kind, name
+        assert training.OF_A_RECIPE[name].type is kind, name
     assert all(field.default is not MISSING for field in fields(Recipe))

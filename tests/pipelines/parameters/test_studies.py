@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.params import read_params
-from pipelines.parameters.studies import PLACES, params_of_study, studies_of
+from pipelines.parameters.studies import PLACES, params_of_study, plans_of_study, studies_of
 from probe.aggregators import make_aggregator
 from probe.cost import Cost
 from probe.recipe import PRESETS, Recipe
@@ -47,8 +46,7 @@ block_studies:
 
 
 def plans(name, **command_line):
-    described = params_of_study(yaml.safe_load(FILE), name)
-    return plans_and_run(list(described["heads"]), described, command_line, {})
+    return plans_of_study(yaml.safe_load(FILE), name, command_line)
 
 
 class TestWhatAStudySays:
@@ -114,8 +112,7 @@ class TestStudiesOfTheRepository:
         (section, study), encoders = studies_of(self.PARAMS)[name], self.PARAMS["encoders"]
         assert set(PLACES[section]) <= set(study)
         assert {study["encoder"], study.get("joined", study["encoder"])} <= set(encoders)
-        described = params_of_study(self.PARAMS, name)
-        head_plans, _ = plans_and_run(list(described["heads"]), described, {}, {})
+        head_plans, _ = plans_of_study(self.PARAMS, name)
         assert len({plan.recipe for plan in head_plans.values()}) == 1  # rows compare
         for plan in head_plans.values():
             make_aggregator(plan.head.aggregator, 192, 64, **plan.head.options)

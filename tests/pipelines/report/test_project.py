@@ -159,7 +159,7 @@ def test_without_params(tmp_path: Path, places: tuple[str, ...], main: str):
         ((), None, "", r"no metrics under .*probes.*expected .*DATASET/ENCODER/HEAD.*`dvc repro probe`.*--probes"),
         (("probes/x/mae/cls",), "y", "", r"no probes of the data set 'y' under .*one of: x; run `dvc repro probe`"),
         (("probes/x/m/cls", "probes/y/m/cls"), None, "", r"probes of 2 data sets .*\(x, y\).*choose with --dataset"),
-        (("probes/x/m/cls",), None, "datasets: x", r"datasets in params.yaml is 'x', expected a list of names"),
+        (("probes/x/m/cls",), None, "datasets: x", r"datasets in the parameter file is 'x', expected names"),
     ],
 )
 def test_what_is_not_there_is_named_with_the_remedy(tmp_path: Path, places, dataset, params: str, message: str):

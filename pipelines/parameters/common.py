@@ -1,0 +1,33 @@
+"""Parameters that all heads of a command share: those of `probe`, of a data set, of an encoder, of a study."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipelines.parameters.datasets import dataset_of
+from pipelines.parameters.layers import Layer
+from pipelines.parameters.params import check_names, section
+from pipelines.parameters.training import OF_A_DATASET, OF_AN_ENCODER, shared_parameters
+
+
+def common_layers(
+    params: Mapping[str, Any], encoder: str | None = None, dataset: str | None = None, study: Layer | None = None
+) -> list[Layer]:
+    """Layers of parameters, each winning over the one before: `probe`, datasets.NAME, encoders.NAME, the study.
+
+    Args:
+        params: the parameter file.
+        encoder, dataset: names there; None: without what the file says of it.
+
+    Raises:
+        BeyondClsError: an unknown name, or a parameter that nothing reads.
+    """
+    common = section(params, "probe")
+    check_names("probe", common, shared_parameters())
+    layers = [Layer("probe", common)]
+    if dataset is not None:
+        values = dataset_of(params, dataset)
+        layers.append(Layer(f"datasets.{dataset}", {name: values[name] for name in OF_A_DATASET if name in values}))
+    if encoder is not None:
+        values = section(params, "encoders", encoder)
+        layers.append(Layer(f"encoders.{encoder}", {name: values[name] for name in OF_AN_ENCODER if name in values}))
+    return layers if study is None else [*layers, study]

@@ -1,0 +1,92 @@
+"""What the parameter file asks of each stage, resolved: every value that some layer of it gives."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipelines.parameters.common import common_layers
+from pipelines.parameters.datasets import dataset_of, datasets_of, images_of
+from pipelines.parameters.extraction import resolve_extraction
+from pipelines.parameters.heads import heads_of
+from pipelines.parameters.layers import Given, Layer, resolve
+from pipelines.parameters.params import mapping, section
+from pipelines.parameters.studies import params_of_study, studies_of
+from store import BeyondClsError
+from store.errors import unknown
+
+FOLDERS = ("datasets", "encoders", "extract", "probes", "studies")
+Recipe = dict[str, Given]
+
+
+def of_extraction(params: Mapping[str, Any], encoder: str, dataset: str | None, split: str | None) -> Recipe:
+    """What is asked of the extraction of a split: how images are opened, the encoder loaded, what is kept.
+
+    Raises:
+        BeyondClsError: an unknown name, or a parameter that nothing reads.
+    """
+    given = resolve_extraction(params, encoder, dataset, split)
+    if dataset is None:
+        return given
+    images = images_of(params, dataset, split)
+    return {name: Given(value, f"datasets.{dataset}") for name, value in images.items()} | given
+
+
+def of_head(
+    params: Mapping[str, Any], head: str, encoder: str | None = None, dataset: str | None = None, study: str | None = None
+) -> Recipe:
+    """What is asked of the training of a head, of a study's if one is named.
+
+    Raises:
+        BeyondClsError: an unknown name, a parameter that nothing reads, or two that exclude each other.
+    """
+    asked, layer = (params, None) if study is None else params_of_study(params, study)
+    heads = heads_of(asked)
+    if head not in heads:
+        raise BeyondClsError(unknown("head", head, heads, "Add it to heads in the parameter file"))
+    entry = {"aggregator": head, **mapping(f"heads.{head}", heads[head])}
+    layers = [*common_layers(asked, encoder, dataset, layer), Layer(f"heads.{head}", entry)]
+    given = resolve(layers)
+    if dataset is not None and (metric := dataset_of(params, dataset).get("metric")) is not None:
+        given["metric"] = Given(metric, f"datasets.{dataset}")
+    return given
+
+
+def all_recipes(params: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and content of a file for each stage of `dvc.yaml`: values alone, so moving one to another layer changes nothing.
+
+    Raises:
+        BeyondClsError: as `of_extraction` and `of_head`.
+    """
+    datasets, heads = datasets_of(params), heads_of(params)
+    for dataset in datasets:
+        yield f"datasets/{dataset}", {split: images_of(params, dataset, split) for split in ("train", "test")}
+    for encoder in section(params, "encoders"):
+        yield f"encoders/{encoder}", values_of(of_extraction(params, encoder, None, None))
+        for dataset in datasets:
+            for split in ("train", "test"):
+                yield f"extract/{encoder}-{dataset}-{split}", values_of(of_extraction(params, encoder, dataset, split))
+            for head in heads:
+                yield f"probes/{dataset}/{encoder}/{head}", values_of(of_head(params, head, encoder, dataset))
+    for name in studies_of(params):
+        yield f"studies/{name}", of_study(params, name)
+
+
+def of_study(params: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Values that are asked of each head of a study, by name.
+
+    Raises:
+        BeyondClsError: as `of_head`, or it does not say its encoder or its data set.
+    """
+    study = mapping(name, studies_of(params)[name][1])
+    for place in ("encoder", "dataset"):
+        if not isinstance(study.get(place), str):
+            raise BeyondClsError(
+                f"study {name!r} has {place} {study.get(place)!r}, expected the name of one in {place}s; add e.g. "
+                f"{place}: {next(iter(params.get(f'{place}s') or ['NAME']))}"
+            )
+    heads = params_of_study(params, name)[0]["heads"]
+    return {head: values_of(of_head(params, head, study["encoder"], study["dataset"], name)) for head in heads}
+
+
+def values_of(recipe: Recipe) -> dict[str, Any]:
+    """Values of a recipe, without where they come from."""
+    return {name: given.value for name, given in recipe.items()}

@@ -1,0 +1,70 @@
+"""Parameters of training as tables of options."""
+
+from pipelines.parameters.options import Option
+from pipelines.parameters.params import integers, numbers
+
+# As the command line and params.yaml have them: fields of `probe.recipe.Recipe`, …
+OF_A_RECIPE = {
+    "epochs": Option(int, "passes over the training images", "90"),
+    "batch_size": Option(int, "images of an optimiser step", "1024"),
+    "rows_at_once": Option(int, "images computed at once", "a batch"),
+    "optimiser": Option(str, "lars, sgd or adamw", "sgd"),
+    "base_lr": Option(float, "learning rate of a batch of 256, scaled linearly", "0.1"),
+    "momentum": Option(float, "of sgd and lars; beta 1 of adamw", "0.9"),
+    "weight_decay": Option(float, "λ of the optimiser", "0"),
+    "warmup_epochs": Option(int, "in which the learning rate rises, before half a cosine to zero", "10"),
+    "order": Option(str, "of the images: shared by all seeds, or own, one pass for each", "shared"),
+    "drop_last": Option(bool, "leave out the images after an epoch's last whole batch", flags="--drop-last/--no-drop-last"),
+}
+# … further parameters of a single head, …
+OF_A_HEAD = {
+    "preset": Option(
+        str,
+        "the paper's mae-lars, mae-lars-large, small-sgd; or adamw, which is not from the paper. Replaces the recipe in "
+        "params.yaml",
+    ),
+    "seeds": Option(str, "with commas", "0,1,2", read=integers),
+    "base_lrs": Option(str, "with commas: the best on held-out training images is taken, e.g. 0.01,0.03,0.1", read=numbers),
+    "weight_decays": Option(str, "likewise", read=numbers),
+    "normalisation": Option(str, "before the classifier: batch or none", "batch"),
+    "final_norm": Option(bool, "apply the encoder's last LayerNorm to the tokens first", flags="--final-norm/--no-final-norm"),
+    "init": Option(str, "start of the classifier: normal, N(0, 0.01²), or uniform, as torch's", "normal"),
+    "protocol": Option(str, "logistic, knn or ridge instead of gradient steps, for aggregators without parameters"),
+}
+# … and those of a whole run, which all heads of a command share.
+OF_A_RUN = {
+    "block": Option(int, "block whose tokens are read", "the deepest stored"),
+    "views": Option(
+        int, "stored views of the training images to use, from view 0 on; 1 is the evaluation crop", "all", least=1
+    ),
+    "mix_evaluation_view": Option(
+        bool,
+        "show the evaluation crop beside the random ones, if there are any",
+        "crops alone",
+        flags="--mix-evaluation-view/--crops-alone",
+    ),
+    "held_out": Option(float, "share of the training images to select on", "0.1"),
+    "k_shot": Option(int, "train on this many images of each class"),
+    "percent": Option(float, "train on this percentage of the images, stratified"),
+    "ids": Option(str, "train on the images that this file lists, one id or file name a line, e.g. the list of ImageNet 1 %"),
+    "subset_seed": Option(int, "of --k-shot and --percent", "0"),
+    "placement": Option(str, "of the features: device, memory, stream, or auto: the first that fits", "auto"),
+}
+# Of these, one excludes the other.
+ALTERNATIVES = (
+    ("base_lr", "base_lrs"),
+    ("weight_decay", "weight_decays"),
+    ("k_shot", "percent"),
+    ("k_shot", "ids"),
+    ("percent", "ids"),
+)
+
+
+def shared_parameters() -> list[str]:
+    """Names of the parameters that all heads of a command may share: those of `probe`."""
+    return [*OF_A_RECIPE, *OF_A_HEAD, *OF_A_RUN]
+
+
+# What params.yaml may say of training for one data set, and for one encoder, whose `batch_size` and `views` are extraction's.
+OF_A_DATASET = tuple(name for name in shared_parameters() if name not in ("block", "views"))
+OF_AN_ENCODER = ("preset", *(name for name in OF_A_RECIPE if name != "batch_size"), "base_lrs", "weight_decays", "block")

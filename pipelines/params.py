@@ -1,0 +1,117 @@
+"""`beyondcls params`: what the parameter file asks of a stage, and where each value comes from."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pipelines.parameters.layers import Given
+
+
+def main(
+    params: Annotated[Path, typer.Option(help="the parameter file")] = Path("params.yaml"),
+    encoder: Annotated[str | None, typer.Option(help="of encoders: show its extraction, or the training of --head")] = None,
+    dataset: Annotated[str | None, typer.Option(help="of datasets")] = None,
+    split: Annotated[str | None, typer.Option(help="of an extraction: train or test")] = None,
+    head: Annotated[str | None, typer.Option(help="of heads, or of --study: show its training")] = None,
+    study: Annotated[str | None, typer.Option(help="of studies, block_studies: show the training of --head, or of all")] = None,
+    out: Annotated[Path | None, typer.Option(help="write what is asked of every stage into this folder")] = None,
+) -> None:
+    """Show what becomes of params.yaml: every value that one stage gets, and which part of the file it comes from.
+
+    Without --encoder, --head or --study, what there is. A head's own parameters win over its study's, those over its encoder's,
+    those over its data set's, those over `probe`; of an extraction the encoder's over the data set's over `extract`.
+    """
+    from pipelines.parameters.params import read_params
+    from pipelines.parameters.recipes import of_extraction
+    from store import BeyondClsError
+
+    content = read_params(params)
+    if out is not None:
+        typer.echo(f"{out}: {_write(content, out)} files")
+        return
+    if split not in (None, "train", "test"):
+        raise BeyondClsError(f"--split is {split!r}, expected train or test")
+    if head is not None or study is not None:
+        lines = _training(content, head, encoder, dataset, study)
+    elif encoder is not None:
+        lines = iter(_table(of_extraction(content, encoder, dataset, split)))
+    else:
+        lines = _overview(content)
+    for line in lines:
+        typer.echo(line)
+
+
+def _write(params: Mapping[str, Any], out: Path) -> int:
+    """Write files of all stages, and remove those of stages that are no more; how many there are."""
+    import json
+
+    from pipelines.parameters.recipes import FOLDERS, all_recipes
+    from store.places.disk import write_file
+
+    recipes = {out / f"{name}.json": content for name, content in all_recipes(params)}
+    for folder in FOLDERS:
+        (out / folder).mkdir(parents=True, exist_ok=True)
+        for file in (out / folder).rglob("*.json"):
+            if file not in recipes:
+                file.unlink()
+    for file, content in recipes.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_file(file, [(json.dumps(content, indent=1) + "\n").encode()])
+    return len(recipes)
+
+
+def _training(
+    params: Mapping[str, Any], head: str | None, encoder: str | None, dataset: str | None, study: str | None
+) -> Iterator[str]:
+    """The training of a head, or of all heads of a study: what the file gives, and what its preset or the defaults add."""
+    from pipelines.parameters.params import mapping
+    from pipelines.parameters.recipes import of_head
+    from pipelines.parameters.studies import params_of_study, studies_of
+
+    heads = [head] if head is not None else list(params_of_study(params, str(study))[0]["heads"])
+    if study is not None and study in (studies := studies_of(params)):
+        entry = mapping(study, studies[study][1])
+        encoder, dataset = encoder or entry.get("encoder"), dataset or entry.get("dataset")
+    for name in heads:
+        if len(heads) > 1:
+            yield f"{name}:"
+        yield from _table(_completed(of_head(params, name, encoder, dataset, study)))
+
+
+def _completed(given: "dict[str, Given]") -> "dict[str, Given]":
+    """With the values of its preset, and the defaults of what is not given."""
+    from dataclasses import asdict
+
+    from pipelines.parameters.layers import Given
+    from probe.recipe import PRESETS, Recipe
+
+    preset = given.get("preset")
+    of_preset = PRESETS.get(preset.value, {}) if preset is not None else {}
+    by_preset = {name: Given(value, f"preset {preset.value}") for name, value in of_preset.items()} if preset else {}
+    defaults = {name: Given(value, "default") for name, value in asdict(Recipe()).items()}
+    return {**given, **{name: given.get(name) or by_preset.get(name) or default for name, default in defaults.items()}}
+
+
+def _table(given: "Mapping[str, Given]") -> list[str]:
+    from pipelines.store.table import table
+
+    return table([("parameter", "value", "from"), *((name, _shown(one.value), one.where) for name, one in given.items())])
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _overview(params: Mapping[str, Any]) -> Iterator[str]:
+    """Names in the sections, as they may be given to the options."""
+    from pipelines.parameters.datasets import datasets_of
+    from pipelines.parameters.heads import heads_of
+    from pipelines.parameters.params import section
+    from pipelines.parameters.studies import studies_of
+
+    named = {"datasets": datasets_of(params), "encoders": section(params, "encoders"), "heads": heads_of(params)}
+    for section_name, entries in {**named, "studies": studies_of(params)}.items():
+        yield f"{section_name:9} {', '.join(entries) or 'none'}"
