@@ -110,7 +110,7 @@ def main(
         start_tasks(tasks)
     # Under torchrun each process is a task, with its own GPU.
     rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
-    source_of_images, opening = requested_images(data, dataset, params, given)
+    source_of_images, opening = requested_images(encoder, data, dataset, params, given)
     images = open_images(source_of_images, **opening)
     loading |= select_options(given, (*extraction.LOADING, *extraction.FAMILY, *extraction.TRANSFORM))
     frozen = load_encoder(encoder, **loading)

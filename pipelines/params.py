@@ -25,12 +25,12 @@ def main(
     those over its data set's, those over `probe`; of an extraction the encoder's over the data set's over `extract`.
     """
     from pipelines.parameters.params import read_params
-    from pipelines.parameters.recipes import of_extraction
+    from pipelines.parameters.recipes import of_extraction, write_recipes
     from store import BeyondClsError
 
     content = read_params(params)
     if out is not None:
-        typer.echo(f"{out}: {_write(content, out)} files")
+        typer.echo(f"{out}: {write_recipes(content, out)} files")
         return
     if split not in (None, "train", "test"):
         raise BeyondClsError(f"--split is {split!r}, expected train or test")
@@ -42,25 +42,6 @@ def main(
         lines = _overview(content)
     for line in lines:
         typer.echo(line)
-
-
-def _write(params: Mapping[str, Any], out: Path) -> int:
-    """Write files of all stages, and remove those of stages that are no more; how many there are."""
-    import json
-
-    from pipelines.parameters.recipes import FOLDERS, all_recipes
-    from store.places.disk import write_file
-
-    recipes = {out / f"{name}.json": content for name, content in all_recipes(params)}
-    for folder in FOLDERS:
-        (out / folder).mkdir(parents=True, exist_ok=True)
-        for file in (out / folder).rglob("*.json"):
-            if file not in recipes:
-                file.unlink()
-    for file, content in recipes.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_file(file, [(json.dumps(content, indent=1) + "\n").encode()])
-    return len(recipes)
 
 
 def _training(

@@ -44,7 +44,7 @@ def main(
     options |= select_options(given, extraction.EXTRACTING)
     loading |= select_options(given, (*extraction.MODEL, *extraction.TRANSFORM))
     unweighted = {name: value for name, value in loading.items() if name not in OF_WEIGHTS}
-    source_of_images, opening = requested_images(data, dataset, params, given)
+    source_of_images, opening = requested_images(encoder, data, dataset, params, given)
     images = open_images(source_of_images, **opening)
     frozen = load_encoder(encoder, random_seed=0, **unweighted)
     place = place_encoder(frozen, options, device)

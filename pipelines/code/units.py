@@ -92,5 +92,5 @@ def units(params: Params, project: Project) -> Iterator[Unit]:
     yield _localise(params)
     yield Unit("compose", ("pipelines.quickstart.compose",), {READERS: ()})
     yield Unit("divergence", ("pipelines.divergence",), {})
-    yield Unit("params", ("pipelines.params",), {ENCODERS: (), READERS: (), AGGREGATORS: (), PROTOCOLS: ()})
+    yield Unit("params", ("pipelines.parameters.recipes",), {AGGREGATORS: (), PROTOCOLS: ()})
     yield Unit("report", ("pipelines.report.command",), {READERS: ()})

@@ -1,6 +1,8 @@
 """What the parameter file asks of each stage, resolved: every value that some layer of it gives."""
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pipelines.parameters.common import common_layers
@@ -12,6 +14,7 @@ from pipelines.parameters.params import mapping, section
 from pipelines.parameters.studies import params_of_study, studies_of
 from store import BeyondClsError
 from store.errors import unknown
+from store.places.disk import write_file
 
 FOLDERS = ("datasets", "encoders", "extract", "probes", "studies")
 Recipe = dict[str, Given]
@@ -90,3 +93,21 @@ def of_study(params: Mapping[str, Any], name: str) -> dict[str, Any]:
 def values_of(recipe: Recipe) -> dict[str, Any]:
     """Values of a recipe, without where they come from."""
     return {name: given.value for name, given in recipe.items()}
+
+
+def write_recipes(params: Mapping[str, Any], out: Path) -> int:
+    """Write the files of all stages below a folder, and remove those of stages that are no more; how many there are.
+
+    Raises:
+        BeyondClsError: as `all_recipes`.
+    """
+    recipes = {out / f"{name}.json": content for name, content in all_recipes(params)}
+    for folder in FOLDERS:
+        (out / folder).mkdir(parents=True, exist_ok=True)
+        for file in (out / folder).rglob("*.json"):
+            if file not in recipes:
+                file.unlink()
+    for file, content in recipes.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_file(file, [(json.dumps(content, indent=1) + "\n").encode()])
+    return len(recipes)

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 
 def requested_images(
-    data: str | None, dataset: str | None, params: Path | None, given: Mapping[str, Any]
+    encoder: str, data: str | None, dataset: str | None, params: Path | None, given: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
     """The source of images, and how they are opened: arguments of `open_images`.
 
     Args:
+        encoder: name, for messages.
         data: images that were named on the command line.
         dataset: name in the parameter file, instead.
         given: options of the command line, which win.
@@ -37,7 +38,7 @@ def requested_images(
     if data is not None:
         return data, options
     if dataset is None:
-        raise BeyondClsError("no images were named; give --data, or --dataset NAME of a parameter file")
+        raise BeyondClsError(f"no images were named for {encoder}; give --data, or --dataset NAME of a parameter file")
     if params is None:
         raise BeyondClsError(f"--dataset {dataset} is in a parameter file; name it with --params, e.g. --params params.yaml")
     split = options.pop("split", None)
