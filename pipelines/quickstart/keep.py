@@ -44,7 +44,7 @@ def keep(folder: Path, data: str, out: Path, studies: bool = False) -> None:
         BeyondClsError: no metrics under `folder`, or two of one encoder and head.
     """
     measured: dict[tuple[str, str], Path] = {}
-    for file in _metrics(folder, [f"probes/{data}/*/*", *(["studies/*/*/*"] if studies else [])]):
+    for file in _metrics(folder, [f"probes/{data}/*/*", *([f"studies/{data}/*/*/*"] if studies else [])]):
         encoder, head = file.parts[-3:-1]
         if (encoder, head) in measured:
             raise BeyondClsError(

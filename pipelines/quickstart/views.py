@@ -26,6 +26,7 @@ from torch import Tensor
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder, load_encoder
 from extract.run import extract
+from pipelines.parameters.datasets import datasets_of
 from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.params import read_params, section
 from pipelines.process.progress import progress_bar
@@ -163,7 +164,7 @@ def main(
     """Measure accuracy against the number of crops."""
     values = read_params(params)
     plans, _ = plans_and_run(HEADS, values, {}, {})
-    data = Path(values["data"]) / values["datasets"][0]
+    data = Path(values["data"]) / next(iter(datasets_of(values)))
     images = {split: open_images(str(data), split=split) for split in ("train", "test")}
     training = images["train"]
     images["train"] = ImageSet(training.source, training.samples[:n_images], training.classes)

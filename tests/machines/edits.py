@@ -249,7 +249,7 @@ class Bench:
 def fetched(locked: Locked, cached: dict[str, int], trained: set[str]) -> set[str]:
     """Kinds of the objects that a machine with an empty cache fetched: all in its cache, except what it trained, and code."""
     outs = {path: md5 for stage in locked.stages if stage not in trained for path, md5 in locked.outs(stage).items()}
-    return {kind_of(path) for path, md5 in outs.items() if md5 in cached} - {"code"}
+    return {kind_of(path) for path, md5 in outs.items() if md5 in cached} - {"code", "recipes"}
 
 
 def in_words(ran: frozenset[str], known: frozenset[str]) -> str:

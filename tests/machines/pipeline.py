@@ -1,6 +1,6 @@
 """The pipeline of dvc.yaml with nothing to compute: its stages, dependencies and outs, and a stand-in for each command.
 
-But for the digests of the code, which are written as ever.
+But for the digests of the code and what params.yaml asks, which are written as ever.
 """
 
 import shutil
@@ -20,7 +20,7 @@ def without_computing(tree: Path) -> None:
     shutil.copy(HERE / "stand_in.py", tree)
     described = yaml.safe_load((tree / "dvc.yaml").read_text())
     for name, stage in described["stages"].items():
-        if name in ("code", "code-data"):
+        if name in project.ALWAYS:
             continue
         body = stage.get("do", stage)
         outs = [path for part in ("outs", "metrics", "plots") for path in map(path_of, body.get(part, ()))]
@@ -49,7 +49,12 @@ def shrink(params: dict[str, Any]) -> None:
     params["heads"]["average"] = {"aggregator": "average"}
     params["own_heads"] = {"mine": {"aggregator": "heads/mine.py:Mine"}}
     params["studies"] = {
-        study: {"study": study, "encoder": name, "joined": name, "heads": {"norm": {}}}
+        study: {"study": study, "dataset": project.DATASET, "encoder": name, "joined": name, "heads": {"norm": {}}}
         for study, name in (("selection", project.MAE), ("variants", project.RANDOM))
     }
-    params["divergence"] = [project.MAE]
+    params["divergence"] = {"mae": {"dataset": project.DATASET, "encoder": project.MAE}}
+    params["composed"] = {project.DATASET: {"n_images": 8, "seed": 0}}
+    params["localised"] = {
+        name: {"dataset": project.DATASET, "encoder": name, "features": f"{name}-{project.DATASET}-composed", "head": "abmilp"}
+        for name in (project.MAE, project.RANDOM)
+    }

@@ -37,7 +37,7 @@ def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
     remote.add_to(second)
     for machine, options in ((first, ()), (second, ("--pull", "--allow-missing"))):
         project.edit(machine.repo, lambda params: params["heads"]["abmilp"].update(depth=2))
-        assert machine.repro(*options, STAGE) == {"code", STAGE}
+        assert machine.repro(*options, STAGE) == {"code", "recipes", STAGE}
     assert project.content(first.repo / project.probe_folder("abmilp")) == project.content(
         second.repo / project.probe_folder("abmilp")
     )

@@ -54,7 +54,7 @@ def first(tmp_path_factory) -> First:
     locked = Locked.read(machine.repo)
     for head in HEADS:
         change(machine, head)
-    assert machine.repro(*map(project.probe_stage, HEADS)) == {"code", *map(project.probe_stage, HEADS)}
+    assert machine.repro(*map(project.probe_stage, HEADS)) == {"code", "recipes", *map(project.probe_stage, HEADS)}
     edited = {head: results(machine, head) for head in HEADS}
     git(machine.repo, "checkout", "-q", ".")
     return First(machine, bare, remote, locked, edited)
@@ -100,7 +100,7 @@ def test_a_changed_probe_fetches_what_it_reads_and_comes_out_the_same(first, sec
     before = second.cached()
     change(second, head)
     ran, fetched = transferred(second, "--pull", "--allow-missing", stage)
-    assert ran == {"code", stage}, "which aggregator a head has decides what its code is"
+    assert ran == {"code", "recipes", stage}, "which aggregator a head has decides what its code is"
     expected = first.locked.objects(reads | first.locked.deps(stage, "receipts"))
     assert fetched == {md5: n for md5, n in expected.items() if md5 not in before}
     assert results(second, head) == first.edited[head]

@@ -27,7 +27,7 @@ def run(tmp_path: Path) -> Path:
             write_probe(tmp_path / "run/probes" / DATA, encoder, head, top1)
         write_attention(tmp_path / "run/attention" / DATA, encoder, "d")
     for head, rates in (("ep", (0.5, 0.6)), ("cls-average", (0.4, 0.5))):
-        folder = write_probe(tmp_path / "run/studies/aggregators", "mae", head, 56.0)
+        folder = write_probe(tmp_path / "run/studies" / DATA / "aggregators", "mae", head, 56.0)
         write_correct(folder, np.linspace(0, 1, 200)[None] < np.array(rates)[:, None])
     return tmp_path / "run"
 
@@ -58,7 +58,7 @@ def test_metrics_statistics_and_main_heads_by_image_are_kept_and_nothing_else(ru
 
 
 def test_studies_with_other_recipes_stay_behind(run: Path, tmp_path: Path) -> None:
-    write_probe(run / "studies/other", "mae", "abmilp", 56.0)
+    write_probe(run / "studies" / DATA / "other", "mae", "abmilp", 56.0)
     main(run, DATA, tmp_path / "out")
     assert kept(tmp_path / "out", DATA).heads == ["cls", "average", "abmilp"]
 
@@ -78,7 +78,7 @@ def test_what_is_gone_is_not_kept(run: Path, tmp_path: Path) -> None:
 
 
 def test_two_of_one_name_are_refused(run: Path, tmp_path: Path) -> None:
-    write_probe(run / "studies/other", "mae", "abmilp", 56.0)
+    write_probe(run / "studies" / DATA / "other", "mae", "abmilp", 56.0)
     with pytest.raises(BeyondClsError, match=r"abmilp on mae is in .* and in .*, expected it once; rename one head"):
         keep(run, DATA, tmp_path / "out", studies=True)
 
