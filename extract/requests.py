@@ -47,7 +47,7 @@ class Request:
     dtype: str
     numbered: bool = True
 
-    def encode(self, images: Float[Tensor, "B 3 S S"]) -> Encoded:
+    def encode(self, images: Float[Tensor, "B 3 H W"]) -> Encoded:
         """Features of a batch, on any device."""
         return self.encoder(images.to(self.encoder.device), self.blocks, self.statistics, self.map_blocks)
 
