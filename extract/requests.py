@@ -84,7 +84,7 @@ class Request:
         map_blocks = kept if maps and encoder.attends else ()
         return cls(encoder, images, kept, checked_statistics(encoder, statistics), map_blocks, views, dtype, shard_rows)
 
-    def encode(self, images: Float[Tensor, "B 3 S S"]) -> Encoded:
+    def encode(self, images: Float[Tensor, "B 3 H W"]) -> Encoded:
         """Features of a batch, on any device."""
         return self.encoder(images.to(self.encoder.device), self.blocks, self.statistics, self.map_blocks)
 

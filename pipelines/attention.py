@@ -2,15 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pipelines.sharing.places import open_features
 
-if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Float
+QUARTILES = ("lower_quartile", "median", "upper_quartile")
 
 
 def main(
@@ -43,7 +41,8 @@ def main(
     for name in store.spec.statistics:
         values = store.array(f"statistics/{name}/view0").rows(rows).astype(np.float64)  # [N, L, H], or [N, L] per block
         over_heads = values.mean(2) if values.ndim == 3 else values
-        measured = {"mean": over_heads.mean(0), "std": over_heads.std(0), **_quartiles(over_heads)}  # [L] each
+        quartiles = dict(zip(QUARTILES, np.quantile(over_heads, (0.25, 0.5, 0.75), axis=0), strict=True))
+        measured = {"mean": over_heads.mean(0), "std": over_heads.std(0), **quartiles}  # [L] each
         for index in range(over_heads.shape[1]):
             per_block.append({"statistic": name, "block": index, **{measure: v[index] for measure, v in measured.items()}})
         medians = np.median(values, 0)  # [L, H]
@@ -83,11 +82,3 @@ def main(
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     typer.echo(f"{out}: {len(store.spec.statistics)} statistics of {len(rows):,} images")
-
-
-def _quartiles(values: "Float[np.ndarray, 'N L']") -> "dict[str, Float[np.ndarray, 'L']]":
-    """Quartiles over images."""
-    import numpy as np
-
-    names = ("lower_quartile", "median", "upper_quartile")
-    return dict(zip(names, np.quantile(values, (0.25, 0.5, 0.75), axis=0), strict=True))

@@ -45,7 +45,7 @@ class PooledImages:
 
     def __init__(
         self,
-        vectors: Mapping[str, Float[Tensor, "V n W"]],
+        vectors: Mapping[str, Float[Tensor, "V n _W"]],
         source: Source,
         batch_size: int,
         shuffle: bool,

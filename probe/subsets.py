@@ -12,7 +12,7 @@ from probe.draws import draws_of
 from store import BeyondClsError
 
 
-def k_shot(labels: Int[np.ndarray, "N"], k: int, seed: int = 0, rows: np.ndarray | None = None) -> Int[np.ndarray, "n"]:
+def k_shot(labels: Integer[np.ndarray, "N *C"], k: int, seed: int = 0, rows: np.ndarray | None = None) -> Int[np.ndarray, "n"]:
     """k images of each class, ascending rows. With the same seed, those of a smaller k are among those of a larger k.
 
     Raises:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import shapes  # before anything of the program is imported
+
 ROOT = Path(__file__).resolve().parents[1]
 
 os.environ["BEYONDCLS_CONFIG"] = ""  # a developer's own configuration is not read, by processes that tests start neither
@@ -27,6 +29,10 @@ def _power_does_not_fail() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
+
+
+def pytest_runtest_setup() -> None:
+    shapes.CALLS.clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -34,7 +34,7 @@ def convert(content: Mapping[str, Any]) -> dict[str, Tensor]:
     return {**state, "cls_token": state["cls_token"] + cls_position, "reg_token": registers, "pos_embed": positions}
 
 
-def at_224(positions: Float[Tensor, "1 M D"], registers: bool) -> Float[Tensor, "1 T D"]:
+def at_224(positions: Float[Tensor, "_ M D"], registers: bool) -> Float[Tensor, "_ T D"]:
     """Positions of the M patches of a square, for the T of an image of 224 pixels.
 
     As the official models interpolate at each forward pass: with antialiasing if they have registers; else without it, and at

@@ -142,7 +142,7 @@ class Encoder:
     @torch.inference_mode()
     def __call__(
         self,
-        images: Float[Tensor, "B 3 S S"],
+        images: Float[Tensor, "B 3 H W"],
         blocks: Sequence[int],
         statistics: Sequence[str] = (),
         maps: Sequence[int] = (),

@@ -159,7 +159,7 @@ class Online(nn.Module):
 
     @torch.no_grad()
     def forward(
-        self, images: Float[Tensor, "B 3 S S"], joined: Float[Tensor, "B 3 S2 S2"] | None = None
+        self, images: Float[Tensor, "B 3 H W"], joined: Float[Tensor, "B 3 H2 W2"] | None = None
     ) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B h w"] | None]:
         """Logits, and the aggregator's weights over the grid of patches.
 
@@ -180,7 +180,7 @@ class Online(nn.Module):
         return logits, weights[:, -math.prod(self.grid) :].unflatten(1, self.grid)
 
     @torch.no_grad()
-    def features(self, images: Float[Tensor, "B 3 S S"], joined: Float[Tensor, "B 3 S2 S2"] | None = None) -> dict[str, Tensor]:
+    def features(self, images: Float[Tensor, "B 3 H W"], joined: Float[Tensor, "B 3 H2 W2"] | None = None) -> dict[str, Tensor]:
         """The features of the images that the head reads, by kind, before any rounding that a store applies.
 
         Raises:
@@ -198,7 +198,7 @@ class Online(nn.Module):
         return read
 
     def prepare(self, pictures: Picture | Sequence[Picture]) -> tuple[Tensor, ...]:
-        """Pictures or their files as `forward` takes them: the evaluation crop, [B, 3, S, S], once for each encoder.
+        """Pictures or their files as `forward` takes them: the evaluation crop, [B, 3, H, W], once for each encoder.
 
         Raises:
             BeyondClsError: there is no picture, or one cannot be read; names it.

@@ -13,7 +13,6 @@ from pipelines.quickstart.vit import encode, normalise
 from probe.closed import Closed, Logistic, Neighbours, Vectors
 
 Images: TypeAlias = UInt8[Tensor, "n 3 32 32"]
-Pooled: TypeAlias = dict[str, Float[Tensor, "n D"]]  # by pooling
 
 LABELLED = 10_000  # training images whose labels a card's accuracies use, a fifth: a minute or two on a CPU
 PROTOCOLS: dict[str, Closed] = {
@@ -23,7 +22,7 @@ PROTOCOLS: dict[str, Closed] = {
 
 
 @torch.no_grad()
-def pooled(vit: VisionTransformer, images: Images, batch: int = 100) -> Pooled:
+def pooled(vit: VisionTransformer, images: Images, batch: int = 100) -> dict[str, Float[Tensor, "n D"]]:
     """[cls] and the average patch token after the final norm, float32, on the CPU; uncropped images, all of their tokens."""
     training = vit.training
     vit.eval()
@@ -36,7 +35,11 @@ def pooled(vit: VisionTransformer, images: Images, batch: int = 100) -> Pooled:
 
 
 def accuracy(
-    training: Pooled, training_labels: np.ndarray, test: Pooled, test_labels: np.ndarray, protocol: str
+    training: dict[str, Float[Tensor, "n D"]],
+    training_labels: np.ndarray,
+    test: dict[str, Float[Tensor, "m D"]],
+    test_labels: np.ndarray,
+    protocol: str,
 ) -> dict[str, float]:
     """Percent of test images that are classified correctly, by pooling.
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
@@ -10,9 +11,9 @@ from torch import Tensor
 from store import BeyondClsError
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Vectors:
-    """One vector per image, and its labels, as arrays or tensors.
+    """One vector per image, and its labels, given as arrays or tensors.
 
     Attributes:
         x: float32 or float64; pooled by an aggregator without parameters.
@@ -27,10 +28,12 @@ class Vectors:
     labels: Shaped[Tensor, "N *K"]
     n_classes: int
 
-    def __post_init__(self) -> None:
-        x, labels = torch.as_tensor(self.x), torch.as_tensor(self.labels, device=torch.as_tensor(self.x).device)
+    def __init__(self, x: Tensor | np.ndarray, labels: Tensor | np.ndarray, n_classes: int):
+        x = torch.as_tensor(x)
+        labels = torch.as_tensor(labels, device=x.device)
         object.__setattr__(self, "x", x)
         object.__setattr__(self, "labels", labels if labels.ndim > 1 else labels.long())
+        object.__setattr__(self, "n_classes", n_classes)
         if x.ndim != 2 or len(x) != len(labels) or not len(x):
             raise BeyondClsError(
                 f"vectors {tuple(x.shape)} and labels {tuple(labels.shape)} do not fit, expected [N, W] and [N] or [N, K]; "

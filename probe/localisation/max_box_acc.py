@@ -79,7 +79,7 @@ def best_ious(boxes: Candidates, truth: Int[np.ndarray, "m 4"]) -> Float[np.ndar
 
 
 def best_ious_of(
-    maps: Float[np.ndarray, "n h w"], truths: Sequence[Int[np.ndarray, "m 4"]], size: int
+    maps: Float[np.ndarray, "n h w"], truths: Sequence[Int[np.ndarray, "_m 4"]], size: int
 ) -> Float[np.ndarray, "n 2 255"]:
     """`best_ious` of several images, from their score maps."""
     return np.stack([best_ious(candidates(evaluation_map(m, size)), t) for m, t in zip(maps, truths, strict=True)])
@@ -87,7 +87,7 @@ def best_ious_of(
 
 def measure(
     maps: Float[np.ndarray, "N h w"],
-    truths: Sequence[Int[np.ndarray, "m 4"]],
+    truths: Sequence[Int[np.ndarray, "_m 4"]],
     size: int,
     map_function: Callable[..., Iterable[Any]] = map,
     progress: Callable[[int], object] = lambda n: None,
@@ -109,7 +109,7 @@ def measure(
     return tally.result()
 
 
-def measure_one(scores: Float[np.ndarray, "h w"], truths: Sequence[Int[np.ndarray, "m 4"]], size: int) -> Localised:
+def measure_one(scores: Float[np.ndarray, "h w"], truths: Sequence[Int[np.ndarray, "_m 4"]], size: int) -> Localised:
     """`measure` with one map for all images."""
     tally, boxes = MaxBoxAcc(), candidates(evaluation_map(scores, size))
     for truth in truths:

@@ -25,7 +25,7 @@ class Truths:
     """
 
     rows: Int[np.ndarray, "N"]
-    boxes: tuple[Int[np.ndarray, "m 4"], ...]
+    boxes: tuple[Int[np.ndarray, "_m 4"], ...]
     counts: dict[str, int]
     frame: Frame
     crops: Float[np.ndarray, "N 4"]

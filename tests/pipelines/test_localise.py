@@ -174,7 +174,7 @@ def test_a_box_of_each_image_and_map(localise, tmp_path):
         assert entry["threshold"] == measured["thresholds"][0]
         assert 100 * sum(value >= 0.5 for value in entry["ious"]) / 7 == pytest.approx(measured["values"][0])
         expected = [
-            iou(np.array([box]), np.reshape(truth, (-1, 4))).max(initial=0)
+            iou(np.array([box]), np.array(truth, int).reshape(-1, 4)).max(initial=0)
             for box, truth in zip(entry["boxes"], content["boxes"], strict=True)
         ]
         assert entry["ious"] == expected

@@ -1,7 +1,5 @@
 """The whole paper as one project: paper/params.yaml, on a few fabricated images and tiny encoders."""
 
-import csv
-import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -9,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from extract.datasets import DATASETS
 from pipelines.parameters.datasets import datasets_of

@@ -93,7 +93,7 @@ def test_what_a_frame_shows(tmp_path, size, shape, cut, shows, official):
 
 
 def test_a_cut_image_makes_the_frame_a_crop_and_other_views_are_random(tmp_path):
-    crops, sizes = np.array([[0, 0, 32, 32], [4, 0, 36, 32]]), np.array([[32, 32], [32, 40]])
+    crops, sizes = np.array([[0.0, 0, 32, 32], [4, 0, 36, 32]]), np.array([[32, 32], [32, 40]])
     assert frame_of(crops[:1], sizes[:1], 224, 0, 1, 1).shows == "whole"
     assert frame_of(crops, sizes, 224, 0, 1, 1).shows == "crop"
     assert frame_of(crops, sizes, 224, 1, 4, 1) == Frame("random", 224, 75.0)
