@@ -42,7 +42,7 @@ def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
         second.repo / project.probe_folder("abmilp")
     )
     locked = Locked.read(second.repo)
-    made = locked.objects(locked.outs(STAGE) | locked.outs("code"))
+    made = locked.objects(locked.outs(STAGE) | locked.outs("code") | locked.outs("recipes"))
     reads = locked.objects(locked.deps(STAGE, "receipts") | locked.deps(STAGE, "features"))
     fetched = {md5: n for md5, n in second.cached().items() if md5 in reads or md5 not in made}  # empty folders are alike
     assert fetched == reads

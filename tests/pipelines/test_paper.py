@@ -35,7 +35,7 @@ class TestParameters:
 
     def test_all_tables_have_their_stage(self) -> None:
         published = {f"table-{n}" for n in (1, 3, 5, 6, 7, 8)}
-        assert published <= {name for name in PARAMS["tables"]}
+        assert published <= set(PARAMS["tables"])
 
     def test_data_sets_are_read_by_their_own_form(self) -> None:
         assert {values["form"] for values in datasets_of(PARAMS).values()} <= set(DATASETS)
