@@ -16,10 +16,13 @@ DIMENSIONS = {
     "patch": ("image", "patch", "channel"),
     "cls": ("image", "channel"),
     "registers": ("image", "register", "channel"),
+    "average": ("image", "channel"),
+    "pooled": ("image", "channel"),
     "statistics": ("image", "block", "head"),  # or without the last
     "attention": ("image", "head", "patch"),
 }
 
+COMPUTED = ("average", "pooled", "statistics")  # kinds that are no tokens of the encoder, and float32 with any codec of these
 NARROW = ("float8_e4m3", "int8", "int4")  # codecs
 
 
@@ -34,9 +37,12 @@ def arrays_by_name(encoded: Encoded, view: int, numbered: bool = True) -> dict[s
         "patch": encoded.patch,
         "cls": encoded.cls,
         "registers": encoded.registers,
+        "average": encoded.average,
     }
     for kind, tokens in by_block.items():
         arrays |= {str(ArrayName(kind, "", block, view)): values for block, values in tokens.items()}
+    if encoded.pooled is not None:
+        arrays[str(ArrayName("pooled", view=view))] = encoded.pooled
     arrays |= {str(ArrayName("statistics", name, None, view)): values for name, values in encoded.statistics.items()}
     for name, values in encoded.maps.items():
         arrays[f"attention/{name if numbered else name.partition('/')[0]}/view{view}"] = values
@@ -49,13 +55,16 @@ def view_of(name: str) -> int | None:
 
 
 def codec_of(name: str, dtype: str) -> Codec:
-    """Codec of an array: `dtype` for patch tokens. Statistics stay float32, and maps have float16 at least.
+    """Codec of an array: `dtype` for patch tokens. COMPUTED kinds stay float32, and maps have float16 at least.
+
+    Averages differ little between images beside what these have in common, so that a narrow codec takes more of what tells
+    images apart than it takes of a token's; one vector an image is few bytes.
 
     [cls] and registers are float32 where patch tokens have fewer than 16 bits: few bytes, and some encoders have channels
     there that are a hundred times larger than the others, with which they share one scale.
     """
     kind = kind_of(name)
-    if kind == "statistics" or (kind in ("cls", "registers") and dtype in NARROW):
+    if kind in COMPUTED or (kind in ("cls", "registers") and dtype in NARROW):
         return get_codec("float32")
     return get_codec(dtype if kind != "attention" or dtype == "float32" else "float16")
 
