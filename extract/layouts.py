@@ -22,7 +22,7 @@ DIMENSIONS = {
     "attention": ("image", "head", "patch"),
 }
 
-COMPUTED = ("average", "pooled", "statistics")  # kinds that are no tokens of the encoder, and float32 with any codec of these
+COMPUTED = ("average", "pooled", "statistics")  # kinds that are float32 whatever the codec of tokens
 NARROW = ("float8_e4m3", "int8", "int4")  # codecs
 
 

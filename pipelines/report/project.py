@@ -12,9 +12,9 @@ COMPOSED = "composed/images.csv"  # what `dvc repro` localises
 
 
 def project(folder: Path, dataset: str | None = None) -> Folders:
-    """The layout of `dvc repro`: probes/DATASET/ENCODER/HEAD and attention/DATASET/ENCODER of one data set, others beside it.
+    """The layout of `dvc repro`: probes/DATASET/ENCODER/HEAD, attention/DATASET/ENCODER and blocks/DATASET/ENCODER of one data set.
 
-    Without data sets in between, as commands run by hand may leave it, probes/ENCODER/HEAD and attention/ENCODER.
+    Others are beside it. Without data sets in between, as commands run by hand may leave it, probes/ENCODER/HEAD and so on.
 
     Args:
         folder: of the project.
@@ -24,7 +24,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
     Raises:
         BeyondClsError: nothing was probed, that data set was not, or several were and none is chosen.
     """
-    probes, attention = folder / "probes", folder / "attention"
+    probes, attention, blocks = folder / "probes", folder / "attention", folder / "blocks"
     params = read_params(folder / PARAMS) if (folder / PARAMS).is_file() else {}
     probed = sorted({file.parents[2].name for file in probes.glob("*/*/*/metrics.json")})
     main = _main(probes, probed, params, dataset)
@@ -39,6 +39,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         split="test",
         datasets=compared,
         localised=str(composed) if (composed := folder / COMPOSED).is_file() else None,
+        blocks=blocks if main is None else blocks / main,
     )
 
 
