@@ -165,7 +165,7 @@ class Request:
         return self._unnumbered() if any("/" not in name for name in store.spec.maps) else self
 
     def named_as_at(self, folder: Path) -> Self:
-        """Likewise for a damaged set, as far as its files show; older ones also lack the vectors of an encoder's own pooling."""
+        """Likewise for a damaged set, as far as its files show; older ones also lack what an encoder's own pooling gives."""
         request = self._unnumbered() if self.map_blocks and is_unnumbered(folder) else self
         return replace(request, pooled=False) if self.pooled and not is_pooled(folder) else request
 
@@ -180,9 +180,7 @@ class Request:
         statistics = tuple(name for name in self.encoder.statistics if name in {*self.statistics, *base.spec.statistics})
         n_views = max(self.n_views, base.spec.n_views)
         vectors = tuple(sorted({*self.vector_blocks, *base.spec.vector_blocks}))
-        return replace(
-            self, blocks=blocks, statistics=statistics, map_blocks=maps, n_views=n_views, vector_blocks=vectors
-        )
+        return replace(self, blocks=blocks, statistics=statistics, map_blocks=maps, n_views=n_views, vector_blocks=vectors)
 
     @property
     def constants(self) -> dict[str, np.ndarray]:

@@ -218,9 +218,7 @@ class Online(nn.Module):
                 "prepare(…) makes them"
             )
         names = [self._names[kind] for kind in kinds]
-        token_blocks, maps, vectors = (
-            _named_blocks(kinds, names, encoder) for kinds in (TOKENS, ("attention",), ("average",))
-        )
+        token_blocks, maps, vectors = (_named_blocks(kinds, names, encoder) for kinds in (TOKENS, ("attention",), ("average",)))
         encoded = encoder(images, token_blocks, maps=maps, vectors=vectors, pooled="pooled" in names)
         arrays = {name.removesuffix("/view0"): values for name, values in arrays_by_name(encoded, 0).items()}
         for kind, name in zip(kinds, names, strict=True):

@@ -12,7 +12,7 @@ COMPOSED = "composed/images.csv"  # what `dvc repro` localises
 
 
 def project(folder: Path, dataset: str | None = None) -> Folders:
-    """The layout of `dvc repro`: probes/DATASET/ENCODER/HEAD, attention/DATASET/ENCODER and blocks/DATASET/ENCODER of one data set.
+    """The layout of `dvc repro`: probes/DATASET/ENCODER/HEAD, attention/DATASET/ENCODER, blocks/DATASET/ENCODER of one set.
 
     Others are beside it. Without data sets in between, as commands run by hand may leave it, probes/ENCODER/HEAD and so on.
 

@@ -40,7 +40,6 @@ REMEDIES = {  # for a set without that kind
 }
 
 
-
 class FeatureStore:
     """One feature set on disk: the features of one encoder for one data set.
 

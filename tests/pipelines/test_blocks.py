@@ -7,7 +7,8 @@ from tests.features import write_features
 
 def test_blocks(beyondcls, tmp_path):
     sets = [write_features(tmp_path / side, 96, seed=i, vectors=(0, 1)).path for i, side in enumerate("ab")]
-    (tmp_path / "params.yaml").write_text("probe: {epochs: 9, warmup_epochs: 0, batch_size: 32, seeds: [0], block: 7, k_shot: 1}")
+    params = "probe: {epochs: 9, warmup_epochs: 0, batch_size: 32, seeds: [0], block: 7, k_shot: 1}"
+    (tmp_path / "params.yaml").write_text(params)
     places = ("--features", sets[0], "--test", sets[1], "--out", tmp_path / "mae", "--device", "cpu")
     shown = beyondcls("blocks", *places, "--params", tmp_path / "params.yaml", "--epochs", "2", "--protocol", "ridge")
     content = json.loads((tmp_path / "mae/metrics.json").read_text())

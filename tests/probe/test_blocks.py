@@ -21,9 +21,8 @@ PLAN = HeadPlan(recipe=Recipe(epochs=2, batch_size=32, warmup_epochs=0), seeds=(
 def sets(tmp_path_factory):
     """Tokens of block 1, vectors of blocks 0 and 1, and a pooling."""
     folder = tmp_path_factory.mktemp("sets")
-    return tuple(
-        write_features(folder / side, n, seed=i, vectors=(0, 1), pooled=True) for i, (side, n) in enumerate((("a", 96), ("b", 40)))
-    )
+    sides = enumerate((("a", 96), ("b", 40)))
+    return tuple(write_features(folder / side, n, seed=i, vectors=(0, 1), pooled=True) for i, (side, n) in sides)
 
 
 def places(content):

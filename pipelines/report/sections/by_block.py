@@ -14,9 +14,9 @@ def section(inputs: Inputs) -> Section | None:
     if not studies:
         return None
     about = Text(
-        "A linear head on the vectors of each block by itself, all trained alike, and protocols without gradient steps where they "
-        "are named. Vectors are taken before the final norm. A block's vectors take a small part of the bytes of its patch "
-        "tokens, so that they are kept of all blocks."
+        "A linear head on the vectors of each block by itself, all trained alike, and protocols without gradient steps where "
+        "they are named. Vectors are taken before the final norm. They take a small part of the bytes of patch tokens, so that "
+        "all blocks' are kept."
     )
     findings = Text(" ".join(finding(study) for study in studies.values()), kind="finding")
     return Section("by-block", "Accuracy by block", (about, findings, _figures(studies), _table(inputs, studies)))
@@ -47,7 +47,8 @@ def _figures(studies: dict[str, ByBlock]) -> Figures:
     low, high = min(m.mean - m.std for m in reached), max(m.mean + m.std for m in reached)
     margin = 0.05 * (high - low) or 1.0
     limits = (low - margin, high + margin)
-    return Figures(tuple(figure_of(study, files[name], by_name, limits) for name, study in studies.items()), tuple(by_name.values()))
+    figures = tuple(figure_of(study, files[name], by_name, limits) for name, study in studies.items())
+    return Figures(figures, tuple(by_name.values()))
 
 
 def _table(inputs: Inputs, studies: dict[str, ByBlock]) -> Table:
@@ -67,8 +68,8 @@ def _table(inputs: Inputs, studies: dict[str, ByBlock]) -> Table:
             head = Cell(name, name)
             rows.append(Row((named(encoder, encoder in inputs.untrained), head, *cells, number(study.nbytes[name], 0))))
     note = (
-        "Accuracy on the test images, %, mean over seeds; mAP of images with several labels. Bold: the best block of a row. Bytes: "
-        "of one block, as they are stored."
+        "Accuracy on the test images, %, mean over seeds; mAP of images with several labels. Bold: the best block of a row. "
+        "Bytes: of one block, as they are stored."
     )
     return Table("by-block", "Accuracy by block", note, columns, tuple(rows))
 

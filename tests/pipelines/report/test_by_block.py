@@ -15,13 +15,15 @@ def test_nothing_where_it_was_not_measured(tmp_path):
 
 
 def test_which_block_is_best(tmp_path):
-    write_by_block(tmp_path, "mae", {("cls", "linear"): (40, 52, 48), ("average", "linear"): (40, 45, 45.9), ("cls", "knn"): (3, 2, 1)})
+    mae = {("cls", "linear"): (40, 52, 48), ("average", "linear"): (40, 45, 45.9), ("cls", "knn"): (3, 2, 1)}
+    write_by_block(tmp_path, "mae", mae)
     write_by_block(tmp_path, "dino", {("cls", "linear"): (30, 40), ("average", "linear"): (60,)})
     write_by_block(tmp_path, "not shown", {("cls", "linear"): (30, 40)})
     result = section(inputs(tmp_path, "mae", "dino"))
     assert words(result, "finding") == [
-        "On dino, no block is clearly better than the last for [cls]. On mae, [cls] reaches most in block 1, +4.0 points over the "
-        "last; no block is clearly better than the last for average; [cls], knn reaches most in block 0, +2.0 points over the last."
+        "On dino, no block is clearly better than the last for [cls]. On mae, [cls] reaches most in block 1, +4.0 points over "
+        "the last; no block is clearly better than the last for average; [cls], knn reaches most in block 0, +2.0 points over "
+        "the last."
     ]
     table = tables(result)["by-block"]
     assert shown(table) == [
