@@ -22,7 +22,6 @@ DIMENSIONS = {
     "attention": ("image", "head", "patch"),
 }
 
-COMPUTED = ("average", "pooled", "statistics")  # kinds that are float32 whatever the codec of tokens
 NARROW = ("float8_e4m3", "int8", "int4")  # codecs
 
 
@@ -55,16 +54,18 @@ def view_of(name: str) -> int | None:
 
 
 def codec_of(name: str, dtype: str) -> Codec:
-    """Codec of an array: `dtype` for patch tokens. COMPUTED kinds stay float32, and maps have float16 at least.
+    """Codec of an array: `dtype` for patch tokens. Statistics stay float32, and maps have float16 at least.
 
-    Averages differ little between images beside what these have in common, so that a narrow codec takes more of what tells
-    images apart than it takes of a token's; one vector an image is few bytes.
+    Averages, and what the encoder's own pooling gives, are float16 beside float16 tokens and float32 beside all others: on the
+    quickstart, float16 averages change what nearest neighbours predict for 1 image in 2,000, bfloat16 ones for 1 in 150.
 
     [cls] and registers are float32 where patch tokens have fewer than 16 bits: few bytes, and some encoders have channels
     there that are a hundred times larger than the others, with which they share one scale.
     """
     kind = kind_of(name)
-    if kind in COMPUTED or (kind in ("cls", "registers") and dtype in NARROW):
+    if kind in ("average", "pooled"):
+        return get_codec("float16" if dtype == "float16" else "float32")
+    if kind == "statistics" or (kind in ("cls", "registers") and dtype in NARROW):
         return get_codec("float32")
     return get_codec(dtype if kind != "attention" or dtype == "float32" else "float16")
 

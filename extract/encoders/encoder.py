@@ -186,7 +186,7 @@ class Encoder:
             statistics: names of attention statistics, computed in every block.
             maps: blocks whose [cls] row and centre-patch row over the patches to keep, as they are (not renormalised); ignored
                 for models without attention.
-            vectors: blocks whose average patch token to keep, float32, taken where tokens are, and [cls].
+            vectors: blocks whose average patch token to keep, taken where tokens are, and [cls].
             pooled: whether to keep what the encoder's own pooling makes of the normalised output; ignored where it has none.
 
         Raises:

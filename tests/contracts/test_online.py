@@ -89,9 +89,9 @@ def world(tmp_path_factory) -> World:
 
 
 def codec_of(kind: str, dtype: str):
-    """Maps have half precision at least; vectors of the encoder's pooling all of it."""
+    """Maps have half precision at least; vectors of the encoder's pooling all of it, except beside half precision."""
     if kind == "pooled":
-        return CODECS["float32"]
+        return CODECS["float16" if dtype == "float16" else "float32"]
     return CODECS["float16" if "attention" in kind and dtype != "float32" else dtype]
 
 

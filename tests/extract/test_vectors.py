@@ -10,11 +10,13 @@ import torch
 
 from extract.datasets import ImageSet
 from extract.encoders import Encoded, Encoder
+from extract.layouts import codec_of
 from extract.requests import Request
 from extract.run import create
 from extract.sample import check_by_sample
 from extract.settings import Settings
 from store import BeyondClsError, FeatureStore, StoreError
+from store.codecs import CODECS
 from tests.extract.conftest import BAD, N, Run, Whole
 from tests.extract.tiny import Counting, tiny_encoder
 from tests.folders import files
@@ -36,13 +38,18 @@ def test_averages_are_of_tokens_before_they_are_rounded(make_set: Run, tmp_path:
     tokens = make_set(tmp_path / "tokens", blocks=(0, 1), dtype="float32", views=2)
     few = make_set(tmp_path / "few", dtype="int8", views=2, vectors="all")
     assert [few.spec.blocks, few.spec.vector_blocks] == [(1,), (0, 1)]
-    assert few.tokens("average").layout.codec == "float32"
     for view in range(2):
         for block in (0, 1):
             expected = tokens.tokens("patch", block, view).all().astype(np.float64).mean(1)
             np.testing.assert_allclose(few.tokens("average", block, view).all(), expected, rtol=1e-5, atol=1e-6)
             assert np.array_equal(few.tokens("cls", block, view).all(), tokens.tokens("cls", block, view).all())
     assert (few.tokens("average", 0).rows(BAD) == 0).all(), "images that cannot be read"
+
+
+@pytest.mark.parametrize("dtype", CODECS)
+def test_they_are_half_precision_beside_tokens_of_half_precision(dtype: str) -> None:
+    codecs = [codec_of(f"{name}/view0", dtype).name for name in ("average/block1", "pooled")]
+    assert codecs == 2 * ["float16" if dtype == "float16" else "float32"]
 
 
 def test_without_them_a_set_is_what_it_was(images: ImageSet, encoder: Counting, make_set: Run, tmp_path: Path) -> None:
@@ -96,7 +103,7 @@ def test_a_sample_shows_averages_that_changed(
 
     def changed(self: Encoded, block: int, *given: object) -> None:
         take(self, block, *given)  # type: ignore[arg-type]
-        self.average[block] *= 1.001
+        self.average[block] *= 1.01
 
     monkeypatch.setattr(Encoded, "take_vectors", changed)
     check = check_by_sample(request, store)
@@ -150,7 +157,7 @@ class TestPooling:
         run(tmp_path / "g", encoder=pooling, existing="extend")
         assert files(tmp_path / "f") == files(tmp_path / "g")
         store = FeatureStore.open(tmp_path / "f")
-        assert (store.array("pooled/view0").shape, store.array("pooled/view0").layout.codec) == ((N, 32), "float32")
+        assert (store.array("pooled/view0").shape, store.array("pooled/view0").layout.codec) == ((N, 32), "float16")
         (note,) = said
         assert "f lacks the vectors that its encoder's own pooling gives; they are added" in note
         assert note.endswith(store.spec.key)
