@@ -46,17 +46,16 @@ def main(
     from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device
     from pipelines.report.by_block import figure_of, read_by_block
-    from probe.blocks import probe_blocks, write_blocks
-    from probe.closed import make_closed
+    from probe.blocks import make_protocol, probe_blocks, write_blocks
 
     described = {} if params is None else read_params(params)
     common = section(described, "probe")
     check_names("probe", common, shared_parameters())
     known = {"cls_heads": {"cls": {}}, "probe": select_options(common, (*OF_A_RECIPE, *OF_HEADS, *OF_RUN))}
     plans, run = plans_and_run(["cls"], known, given, {})
-    closed = None if protocol == "none" else make_closed(protocol)
     keep_freed_memory()
     stores, is_first = (open_features(features, params), open_features(test, params)), os.environ.get("RANK", "0") == "0"
+    closed = None if protocol == "none" else make_protocol(protocol, stores[0])
     content = probe_blocks(
         *stores,
         out,

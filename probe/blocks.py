@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from probe.aggregators import make_aggregator
-from probe.closed import CLOSED, Closed
+from probe.closed import CLOSED, Closed, make_closed
+from probe.closed.neighbours import Neighbours
 from probe.grid import HeadPlan
 from probe.run import probe
 from probe.sources import OF_BLOCKS, Source, check_pair
@@ -110,7 +111,7 @@ def _places(
         if heads and not blocks:
             raise _lacking(head, training, test)
         for block in blocks:
-            options = {} if head == POOLING else {"blocks": [block]}
+            options: dict[str, Any] = {} if head == POOLING else {"blocks": [block]}
             head_plan = replace(plan, head=replace(plan.head, aggregator=head, options=options))
             places[f"{head}-block{block}"] = Place(head, block, LINEAR), head_plan
             if closed is not None and not make_aggregator(head, training.dim, training.n_patches, **options).trainable:
@@ -119,6 +120,19 @@ def _places(
     if not places:
         raise _lacking(" and ".join(DEFAULT), training, test)
     return places
+
+
+def make_protocol(name: str, training: FeatureStore) -> Closed:
+    """A protocol without gradient steps, as it is by default; of small sets, without numbers of neighbours that are too large.
+
+    Raises:
+        BeyondClsError: an unknown name.
+        StoreError: no image is usable.
+    """
+    if name not in CLOSED or CLOSED[name] is not Neighbours:
+        return make_closed(name)
+    few = len(Source(training).rows) // 2
+    return Neighbours(ks=tuple(k for k in Neighbours.ks if k <= few) or (1,))
 
 
 def readable_blocks(head: str, training: Source, test: Source) -> list[int]:

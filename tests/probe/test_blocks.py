@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from probe.blocks import probe_blocks, readable_blocks, write_blocks
+from probe.blocks import make_protocol, probe_blocks, readable_blocks, write_blocks
 from probe.closed import make_closed
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
@@ -55,6 +55,13 @@ def test_blocks_are_those_of_which_both_sets_have_what_a_head_reads(sets, tmp_pa
     assert places(probe_blocks(*sets, tmp_path / "out", PLAN, ["abmilp"], closed=make_closed("ridge"))) == [
         ("abmilp", 1, "linear")
     ]
+
+
+def test_no_more_neighbours_than_a_small_set_has(sets):
+    assert [make_protocol("knn", store).ks for store in sets] == [(10, 20), (10, 20)]
+    assert make_protocol("ridge", sets[0]) == make_closed("ridge")
+    with pytest.raises(BeyondClsError, match="unknown protocol 'kn'; did you mean 'knn'"):
+        make_protocol("kn", sets[0])
 
 
 @pytest.mark.parametrize(
