@@ -8,7 +8,7 @@ from extract.encoders import known_pretraining
 from extract.requests import Request
 from extract.settings import OnError, Settings
 from store import ArrayLayout, FeatureStore
-from store.format.layout import DIGEST
+from store.format.layout import DIGEST, KINDS
 from store.format.pretraining import NAMES, Pretraining
 
 COMPARED = ("norm_eps", "classes", "cls_caution")  # attributes that are brought up to date
@@ -46,8 +46,11 @@ def _checked_problems(images: ImageSet, on_error: OnError) -> list[str]:
 
 
 def is_current(stored: FeatureStore, attributes: Mapping[str, Any]) -> bool:
-    """Whether nothing has to be written: this copy lacks no array, and its attributes are current."""
-    whole = len(stored.arrays) == len(stored.attributes["arrays"])
+    """Whether nothing has to be written: this copy lacks no array and no kind's group, and its attributes are current.
+
+    Kinds that are newer than a set have no group in it, which a pipeline that names all kinds would miss.
+    """
+    whole = len(stored.arrays) == len(stored.attributes["arrays"]) and all(map(stored.place.has_folder, KINDS))
     same = all(stored.attributes.get(name) == attributes.get(name) for name in COMPARED)
     return whole and same and training_difference(stored, attributes) is None
 

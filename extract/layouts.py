@@ -16,6 +16,8 @@ DIMENSIONS = {
     "patch": ("image", "patch", "channel"),
     "cls": ("image", "channel"),
     "registers": ("image", "register", "channel"),
+    "average": ("image", "channel"),
+    "pooled": ("image", "channel"),
     "statistics": ("image", "block", "head"),  # or without the last
     "attention": ("image", "head", "patch"),
 }
@@ -34,9 +36,12 @@ def arrays_by_name(encoded: Encoded, view: int, numbered: bool = True) -> dict[s
         "patch": encoded.patch,
         "cls": encoded.cls,
         "registers": encoded.registers,
+        "average": encoded.average,
     }
     for kind, tokens in by_block.items():
         arrays |= {str(ArrayName(kind, "", block, view)): values for block, values in tokens.items()}
+    if encoded.pooled is not None:
+        arrays[str(ArrayName("pooled", view=view))] = encoded.pooled
     arrays |= {str(ArrayName("statistics", name, None, view)): values for name, values in encoded.statistics.items()}
     for name, values in encoded.maps.items():
         arrays[f"attention/{name if numbered else name.partition('/')[0]}/view{view}"] = values
@@ -51,10 +56,15 @@ def view_of(name: str) -> int | None:
 def codec_of(name: str, dtype: str) -> Codec:
     """Codec of an array: `dtype` for patch tokens. Statistics stay float32, and maps have float16 at least.
 
+    Averages, and what the encoder's own pooling gives, are float16 beside float16 tokens and float32 beside all others: on the
+    quickstart, float16 averages change what nearest neighbours predict for 1 image in 2,000, bfloat16 ones for 1 in 150.
+
     [cls] and registers are float32 where patch tokens have fewer than 16 bits: few bytes, and some encoders have channels
     there that are a hundred times larger than the others, with which they share one scale.
     """
     kind = kind_of(name)
+    if kind in ("average", "pooled"):
+        return get_codec("float16" if dtype == "float16" else "float32")
     if kind == "statistics" or (kind in ("cls", "registers") and dtype in NARROW):
         return get_codec("float32")
     return get_codec(dtype if kind != "attention" or dtype == "float32" else "float16")

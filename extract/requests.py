@@ -15,10 +15,10 @@ from extract.datasets import ImageSet
 from extract.encoders import Encoded, Encoder
 from extract.layouts import layouts_of
 from extract.older import unnumbered_spec
-from extract.selection import checked_blocks, checked_statistics
+from extract.selection import checked_blocks, checked_statistics, vector_blocks
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore
 from store.codecs import get_codec
-from store.writing.repair import is_unnumbered
+from store.writing.repair import is_pooled, is_unnumbered
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Request:
         n_views: of each image: the evaluation crop, and random crops beside it.
         dtype: codec of tokens.
         shard_rows: images per shard file, a multiple of 32; None: as suits the set (4 to 512 MB).
+        vector_blocks: whose [cls] and average patch token are kept beside the tokens.
+        pooled: whether the vector is kept that the encoder's own pooling gives.
         numbered: as for `layouts.arrays_by_name`.
     """
 
@@ -45,6 +47,8 @@ class Request:
     n_views: int
     dtype: str
     shard_rows: int | None = None
+    vector_blocks: tuple[int, ...] = ()
+    pooled: bool = False
     numbered: bool = True
 
     @classmethod
@@ -59,6 +63,7 @@ class Request:
         views: int = 1,
         dtype: str = "float16",
         shard_rows: int | None = None,
+        vectors: str = "kept",
     ) -> Self:
         """The request that these options make of an encoder.
 
@@ -71,9 +76,11 @@ class Request:
             views: of each image: the evaluation crop, and random crops beside it.
             dtype: codec of tokens, a name in `store.codecs.CODECS`.
             shard_rows: images per shard file, a multiple of 32; chosen by default to suit the set (4 to 512 MB).
+            vectors: "all" keeps [cls] and the average patch token of every block, beside the tokens of `blocks`; "kept" only
+                [cls] of these. Either keeps what an encoder's own pooling gives, if it has one.
 
         Raises:
-            BeyondClsError: unknown block, statistic or codec; or a number that cannot be.
+            BeyondClsError: unknown block, statistic, codec or value of `vectors`; or a number that cannot be.
         """
         get_codec(dtype)
         if shard_rows is not None and (shard_rows % 32 or shard_rows < 32):
@@ -82,11 +89,14 @@ class Request:
             raise BeyondClsError(f"views is {views}, expected 1 (the evaluation crop) or more")
         kept = checked_blocks([encoder.block] if blocks is None else blocks, encoder.n_blocks)
         map_blocks = kept if maps and encoder.attends else ()
-        return cls(encoder, images, kept, checked_statistics(encoder, statistics), map_blocks, views, dtype, shard_rows)
+        chosen = checked_statistics(encoder, statistics)
+        beside = vector_blocks(vectors, encoder.n_blocks)
+        return cls(encoder, images, kept, chosen, map_blocks, views, dtype, shard_rows, beside, encoder.pools)
 
     def encode(self, images: Float[Tensor, "B 3 H W"]) -> Encoded:
         """Features of a batch, on any device."""
-        return self.encoder(images.to(self.encoder.device), self.blocks, self.statistics, self.map_blocks)
+        placed, kept = images.to(self.encoder.device), (self.blocks, self.statistics, self.map_blocks)
+        return self.encoder(placed, *kept, self.vector_blocks, self.pooled)
 
     @cached_property
     def example(self) -> Encoded:
@@ -108,6 +118,7 @@ class Request:
             n_views=self.n_views,
             dtype=self.dtype,
             compute_dtype=self.encoder.compute_dtype,
+            vectors=self._vector_names,
         )
 
     @property
@@ -115,6 +126,13 @@ class Request:
         """Attention maps as a description names them, by row and block: "cls/block11"."""
         by_block = sorted((row, int(block)) for row, block in (name.split("/block") for name in self.example.maps))
         return tuple(f"{row}/block{block}" if self.numbered else row for row, block in by_block)
+
+    @property
+    def _vector_names(self) -> tuple[str, ...]:
+        """Vectors as a description names them, by kind and block: "average/block0"; [cls] of kept blocks included."""
+        kinds = ("average", "cls") if self.encoder.layout.has_cls else ("average",)
+        by_block = (f"{kind}/block{block}" for kind in kinds for block in self.vector_blocks)
+        return (*by_block, *(("pooled",) if self.pooled else ()))
 
     @property
     def keys(self) -> list[str]:
@@ -147,8 +165,9 @@ class Request:
         return self._unnumbered() if any("/" not in name for name in store.spec.maps) else self
 
     def named_as_at(self, folder: Path) -> Self:
-        """Likewise for a damaged set, as far as its files show."""
-        return self._unnumbered() if self.map_blocks and is_unnumbered(folder) else self
+        """Likewise for a damaged set, as far as its files show; older ones also lack what an encoder's own pooling gives."""
+        request = self._unnumbered() if self.map_blocks and is_unnumbered(folder) else self
+        return replace(request, pooled=False) if self.pooled and not is_pooled(folder) else request
 
     def _unnumbered(self) -> Self:
         return replace(self, map_blocks=(self._last_block,), numbered=False)
@@ -160,7 +179,8 @@ class Request:
         maps = tuple(sorted({*(blocks if self.map_blocks else ()), *of_base}))
         statistics = tuple(name for name in self.encoder.statistics if name in {*self.statistics, *base.spec.statistics})
         n_views = max(self.n_views, base.spec.n_views)
-        return replace(self, blocks=blocks, statistics=statistics, map_blocks=maps, n_views=n_views)
+        vectors = tuple(sorted({*self.vector_blocks, *base.spec.vector_blocks}))
+        return replace(self, blocks=blocks, statistics=statistics, map_blocks=maps, n_views=n_views, vector_blocks=vectors)
 
     @property
     def constants(self) -> dict[str, np.ndarray]:

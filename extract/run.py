@@ -17,6 +17,7 @@ from extract.compatible import check_extension
 from extract.datasets import ImageSet
 from extract.encoders import Encoder
 from extract.existing import Comparison, occupied_message, open_existing, open_replaceable
+from extract.older import pooling_note
 from extract.requests import Request
 from extract.reuse import rows_in
 from extract.settings import Settings
@@ -200,6 +201,8 @@ def _begin(comparison: Comparison, candidates: Sequence[FeatureStore | None], re
         layouts = request.layouts(candidate, shard_rows)
         shares = (rows >= 0).any() and any(layout.name in candidate.arrays for layout in layouts)
         if shares and comparison.agrees(candidate, rows):
+            if comparison.settings.is_first and (note := pooling_note(candidate, request.spec)):
+                comparison.settings.warn(note)
             return Start(request, layouts, candidate, rows, replaces=replaces)
     return Start(request, request.layouts(), replaces=replaces)
 

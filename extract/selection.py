@@ -7,6 +7,8 @@ from extract.encoders import Encoder
 from store import BeyondClsError
 from store.errors import unknown
 
+VECTORS = ("kept", "all")  # blocks whose vectors are kept: those whose tokens are, or all
+
 
 def known_statistics(names: Sequence[str] | None) -> Sequence[str]:
     """Names of attention statistics that some encoder can have.
@@ -40,6 +42,17 @@ def checked_statistics(encoder: Encoder, names: Sequence[str] | None) -> tuple[s
             raise BeyondClsError(f"{encoder.name} has no {lacks}, so no {name}; it can have: {can}")
     # Always in the encoder's order: equal sets have equal keys.
     return tuple(name for name in encoder.statistics if names is None or name in names)
+
+
+def vector_blocks(vectors: str, n_blocks: int) -> tuple[int, ...]:
+    """Blocks whose [cls] and average patch are kept beside the tokens: none ("kept"), or all.
+
+    Raises:
+        BeyondClsError: another word.
+    """
+    if vectors not in VECTORS:
+        raise BeyondClsError(unknown("value of vectors", vectors, VECTORS))
+    return tuple(range(n_blocks)) if vectors == "all" else ()
 
 
 def checked_blocks(blocks: Sequence[int], n_blocks: int) -> tuple[int, ...]:

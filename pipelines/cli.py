@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from pipelines import attention, divergence, encoders, extract, localise, params, plan, predict, probe, store, transfer
+from pipelines import attention, blocks, divergence, encoders, extract, localise, params, plan, predict, probe, store, transfer
 from pipelines.doctor import command as doctor
 from pipelines.report import command as report
 
@@ -24,6 +24,7 @@ app.command("probe")(probe.main)
 app.command("transfer")(transfer.main)
 app.command("predict")(predict.main)
 app.command("attention")(attention.main)
+app.command("blocks")(blocks.main)
 app.command("divergence")(divergence.main)
 app.command("localise")(localise.main)
 app.command("report")(report.main)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from probe.grid import HeadPlan
 from probe.results import write_measures
-from probe.sources import JOINED, TOKENS, Source
+from probe.sources import JOINED, TOKENS, VECTORS, Source
 from store import FeatureStore
 from store.format.names import kind_of
 
@@ -32,7 +32,7 @@ def absent_kinds(
 def _is_absent(kind: str, training: FeatureStore, joined: FeatureStore | None) -> bool:
     store = joined if kind.startswith(JOINED) else training
     token_kind = kind_of(kind.removeprefix(JOINED))
-    return store is not None and token_kind in TOKENS and token_kind not in store.extracted_kinds
+    return store is not None and token_kind in (*TOKENS, *VECTORS) and token_kind not in store.extracted_kinds
 
 
 def write_absent(folder: Path, plan: HeadPlan, missing: list[str], training: FeatureStore, test: FeatureStore) -> None:

@@ -287,6 +287,8 @@ class Passes:
 
     def _family(self, name: str, members: list[Member], trained: Sequence[tuple[Head, list[dict[str, float]]]] = ()) -> Family:
         """Members with their initial parameters, or with those that were `trained` and their curves."""
+        for head, _ in trained:
+            self._use_vectors(head)
         heads = [head for head, _ in trained] or [self._build(name, member.seed) for member in members]
         values = torch.tensor([[m.base_lr, m.weight_decay] for m in members], dtype=torch.float64, device=self.device)
         stack = Stack(heads, self.device, name if self._uses_vectors(name) else None)
@@ -295,8 +297,18 @@ class Passes:
     def _build(self, name: str, seed: int = 0) -> Head:
         dim, n_classes = self.training.dim, self.training.store.n_classes
         head = self.heads[name].build(dim, self.n_patches, n_classes, self._final_norm, seed)
+        self._use_vectors(head)
         self.training.check_width(head.aggregator.reads, dim)
         return head
+
+    def _use_vectors(self, head: Head) -> None:
+        """Let a head read vectors in place of tokens, unless these are to be normalised first.
+
+        What feature sets describe decides, not what this copy of them has: results depend on the keys alone.
+        """
+        if head.final_norm is None:
+            sides = ((self.training, {0, *self.views}), (self.test, {0}))
+            head.aggregator.use_vectors(lambda kind: all(source.describes(kind, views) for source, views in sides))
 
     def _check_custom(self, name: str) -> None:
         """Let a custom aggregator pool the first images."""

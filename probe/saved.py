@@ -47,7 +47,8 @@ def load_probe(path: str | Path, own: str | None = None) -> Head:
     It is called with a mapping of kinds, those that `head.aggregator.reads` names, to float32 values of B images, as a
     `beyondcls.Loader` gives them: "patch" [B, T, D], "cls" [B, D] and "registers" [B, R, D] of the block that was probed,
     "patch/block5" of another one, always before the encoder's final norm; "attention/cls" and "attention/centre" [B, H, T];
-    "joined/…" of a second encoder. `beyondcls.online` puts the encoder in front.
+    "pooled" [B, W], what the encoder's own pooling gives; "joined/…" of a second encoder. `beyondcls.online` puts the
+    encoder in front.
 
     It can be exported by `torch.export.export(head, (features,))`.
 

@@ -14,6 +14,8 @@ from store.format.spec import EXTENDABLE_FIELDS
 
 JOINED = "joined/"
 TOKENS = ("patch", "cls", "registers")
+VECTORS = ("average", "pooled")  # one an image
+OF_BLOCKS = (*TOKENS, "average")  # kinds that mean the probed block, where they name none
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,11 @@ class Source:
                 raise StoreError(f"this head reads {kind!r}, of a second feature set; name it with --joined")
             store, block = self.joined, self.joined.spec.blocks[-1]
         return [_array(store, plain_kind, block, view) for view in views]
+
+    def describes(self, kind: str, views: Iterable[int] = (0,)) -> bool:
+        """Whether a kind of this set, not of a second one, was extracted in these views, be it in this copy or not."""
+        names = (_name(kind, self.probed_block, view) for view in views)
+        return all(name in self.store.attributes["arrays"] for name in names)
 
     @property
     def probed_block(self) -> int:
@@ -121,7 +128,7 @@ class Source:
         Raises:
             StoreError: this copy of the set has no tokens.
         """
-        shapes = self._shapes(TOKENS)
+        shapes = self._shapes(TOKENS) or self._shapes(VECTORS)
         if not shapes:
             raise StoreError(f"{self.store.where} has no tokens in this copy; fetch patch or cls: dvc pull {self.store.where}")
         return shapes[0][-1]
@@ -133,7 +140,7 @@ class Source:
             StoreError: tokens among `kinds` are not `dim` wide.
         """
         for kind in kinds:
-            if kind_of(kind) in TOKENS and (width := self.arrays(kind)[0].shape[-1]) != dim:
+            if kind_of(kind) in (*TOKENS, *VECTORS) and (width := self.arrays(kind)[0].shape[-1]) != dim:
                 raise StoreError(f"{kind} of {self.store.where} is {width} wide, expected {dim} as the other tokens")
 
     @property
@@ -153,7 +160,12 @@ def _array(store: FeatureStore, kind: str, block: int, view: int) -> ArrayReader
     name = ArrayName.parse(kind)
     if name.kind == "attention":
         return store.attention(name.what, block if name.block is None else name.block, view)
-    return store.array(str(replace(name, block=block if kind in TOKENS else name.block, view=view)))
+    return store.array(_name(kind, block, view))
+
+
+def _name(kind: str, block: int, view: int) -> str:
+    """The array of a kind that is no map."""
+    return str(replace(ArrayName.parse(kind), block=block if kind in OF_BLOCKS else ArrayName.parse(kind).block, view=view))
 
 
 def _mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:

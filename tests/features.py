@@ -37,6 +37,8 @@ def write_features(
     shard_rows: int = 64,
     order: Sequence[int] | None = None,
     labels: Sequence[int] | None = None,
+    vectors: Sequence[int] = (),
+    pooled: bool = False,
 ) -> FeatureStore:
     """A feature set whose class shows in one random patch of each image, and faintly in [cls].
 
@@ -52,6 +54,8 @@ def write_features(
         crops: boxes, in pixels of the original.
         order: of the images: row r holds what else is in row order[r], id and label included.
         labels: instead of 0, 1, 2, …, 0, 1, …
+        vectors: blocks that have [cls] and the average patch token; of blocks without patch tokens they show the class.
+        pooled: what the encoder's own pooling gives: the class, more clearly.
     """
     generator = np.random.default_rng(seed)
     label = np.arange(n) % n_classes
@@ -95,6 +99,9 @@ def write_features(
         token = generator.normal(size=(n, registers, dim))
         arrays[f"registers/block{last}/view0"] = (token.astype(np.float16), ("image", "register", "channel"))
     arrays |= _beside(arrays, [block for block in blocks if block != last], last, views, generator)
+    arrays |= _vectors(arrays, vectors, views, label, signal, generator)
+    if pooled:
+        arrays |= {f"pooled/view{view}": _shown(label, dim, signal, generator) for view in range(views)}
     if older:
         arrays = {
             re.sub(r"^(attention/\w+)/block1", r"\1", n): a for n, a in arrays.items() if not re.match("att.*block[^1]", n)
@@ -104,7 +111,9 @@ def write_features(
     layouts = [ArrayLayout(name, values.shape, values.dtype.name, dims, shard_rows) for name, (values, dims) in arrays.items()]
     data = f"data{seed}" if order is None else f"data{seed} in another order"
     kept = tuple(maps if older else [f"{row}/block{block}" for row in maps for block in blocks])
+    named = [f"{kind}/block{block}" for kind in ("average", *["cls"] * cls) for block in vectors] + ["pooled"] * pooled
     spec = FeatureSpec(weights, "{}", {"input_size": [3, 32, 32]}, data, n, tuple(blocks), ("cls_self",), kept, views)
+    spec = replace(spec, vectors=tuple(named))
     last_norm = {"norm/weight": np.linspace(0.5, 2, dim, dtype=np.float32), "norm/bias": np.ones(dim, np.float32)}
     attributes = {"encoder": f"encoder-{weights}", "norm_eps": 1e-6 if norm else None, "problems": []}
     attributes["classes"] = list(classes) if classes else None
@@ -155,6 +164,36 @@ def as_older(store: FeatureStore, path: Path, blocks: Sequence[int] | None = Non
         {name: array.all() for name, array in store.arrays.items() if name.startswith("norm/")},
         store.attributes["invalid"],
     )
+
+
+def _vectors(
+    arrays: Mapping[str, tuple[np.ndarray, tuple[str, ...]]],
+    blocks: Sequence[int],
+    views: int,
+    label: np.ndarray,
+    signal: float,
+    generator: np.random.Generator,
+) -> dict[str, tuple[np.ndarray, tuple[str, ...]]]:
+    """Averages of these blocks: of their patch tokens, where there are any; and [cls] of those that have none."""
+    made = {}
+    dim = next(values.shape[-1] for name, (values, _) in arrays.items() if name.startswith("patch"))
+    with_cls = any(name.startswith("cls") for name in arrays)
+    for at in (f"block{block}/view{view}" for block in blocks for view in range(views)):
+        if (patch := arrays.get(f"patch/{at}")) is not None:
+            made[f"average/{at}"] = patch[0].astype(np.float32).mean(1), ("image", "channel")
+            continue
+        made[f"average/{at}"] = _shown(label, dim, signal / 2, generator)
+        if with_cls:
+            values, dims = _shown(label, dim, signal / 2, generator)
+            made[f"cls/{at}"] = values.astype(np.float16), dims
+    return made
+
+
+def _shown(label: np.ndarray, dim: int, signal: float, generator: np.random.Generator) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Vectors with `signal` in the channel of the class."""
+    values = generator.normal(size=(len(label), dim))
+    values[np.arange(len(label)), label] += signal
+    return values.astype(np.float32), ("image", "channel")
 
 
 def _beside(

@@ -25,13 +25,33 @@ AMP = {"bf16": "bfloat16", "fp16": "float16"}
 
 @dataclass
 class Encoded:
-    """Features of a batch of B images: tokens by block, statistics by name, attention maps by row and block: "cls/block11"."""
+    """Features of a batch of B images: tokens by block, statistics by name, attention maps by row and block: "cls/block11".
+
+    `average`: the mean of a block's patch tokens; `pooled`: what the encoder's own pooling makes of the last block's.
+    """
 
     patch: dict[int, Float[Tensor, "B T D"]] = field(default_factory=dict)
     cls: dict[int, Float[Tensor, "B D"]] = field(default_factory=dict)
     registers: dict[int, Float[Tensor, "B R D"]] = field(default_factory=dict)
+    average: dict[int, Float[Tensor, "B D"]] = field(default_factory=dict)
+    pooled: Float[Tensor, "B W"] | None = None
     statistics: dict[str, Float[Tensor, "B L H"] | Float[Tensor, "B L"]] = field(default_factory=dict)
     maps: dict[str, Float[Tensor, "B H T"]] = field(default_factory=dict)
+
+    def take_tokens(self, block: int, x: Float[Tensor, "B N D"], layout: TokenLayout) -> None:
+        """Keep a block's tokens."""
+        x = x.to(torch.float32, copy=True)  # the next block works in place in some models
+        self.patch[block] = x[:, layout.n_prefix :]
+        if layout.has_cls:
+            self.cls[block] = x[:, 0]
+        if layout.n_registers:
+            self.registers[block] = x[:, int(layout.has_cls) : layout.n_prefix]
+
+    def take_vectors(self, block: int, x: Float[Tensor, "B N D"], layout: TokenLayout) -> None:
+        """Keep a block's average patch token, and [cls]."""
+        self.average[block] = x[:, layout.n_prefix :].mean(1, dtype=torch.float32)
+        if layout.has_cls:
+            self.cls[block] = x[:, 0].to(torch.float32, copy=True)
 
 
 class Encoder:
@@ -79,6 +99,7 @@ class Encoder:
         self.cls_caution, self.pretraining = cls_caution, pretraining
         self.amp: str | None = None
         self._forward: Callable[[Tensor], Tensor] = model.forward_features  # type: ignore[assignment]
+        self._pool: Callable[..., Tensor] = getattr(model, "forward_head", None)  # type: ignore[assignment]
         self._memory_format = torch.contiguous_format
         self._linear: Callable[[], AbstractContextManager[Any]] = FastLinear if onednn.is_faster() else nullcontext
 
@@ -132,6 +153,14 @@ class Encoder:
         names = (*STATISTICS, *PER_BLOCK) if self.attends else ()
         return tuple(name for name in names if self.layout.has_cls or name not in NEEDS_CLS)
 
+    @property
+    def pools(self) -> bool:
+        """Whether it has a pooling by attention of its own (timm's `attn_pool`: SigLIP, Perception Encoder).
+
+        Other poolings, of [cls] or of an average, follow from tokens and are none.
+        """
+        return getattr(self.model, "attn_pool", None) is not None
+
     def norm(self) -> tuple[dict[str, Tensor], float | None]:
         """Weight and bias of the final norm, and its eps; empty and None where the encoder has none before pooling."""
         norm = getattr(self.model, "norm", None)
@@ -146,6 +175,8 @@ class Encoder:
         blocks: Sequence[int],
         statistics: Sequence[str] = (),
         maps: Sequence[int] = (),
+        vectors: Sequence[int] = (),
+        pooled: bool = False,
     ) -> Encoded:
         """One forward pass.
 
@@ -155,24 +186,26 @@ class Encoder:
             statistics: names of attention statistics, computed in every block.
             maps: blocks whose [cls] row and centre-patch row over the patches to keep, as they are (not renormalised); ignored
                 for models without attention.
+            vectors: blocks whose average patch token to keep, taken where tokens are, and [cls].
+            pooled: whether to keep what the encoder's own pooling makes of the normalised output; ignored where it has none.
 
         Raises:
             BeyondClsError: [cls] does not pass through the blocks, or a block's attention cannot be seen.
         """
-        out, prefix = Encoded(), self.layout.n_prefix
+        out = Encoded()
         maps = maps if self.attends else ()
         collected: dict[str, list[Tensor]] = {name: [] for name in statistics}
+        n_tokens_of: dict[int, int] = {}  # by block
         attention_statistics = [name for name in statistics if name in STATISTICS]
         block_statistics = [name for name in statistics if name in PER_BLOCK]
 
-        def keep_tokens(index: int, x: Tensor) -> None:
+        def on_tokens(index: int, x: Tensor) -> None:
             x = x.flatten(2).transpose(1, 2) if x.ndim == 4 else x  # [B, D, h, w] -> [B, T, D]
-            x = x.to(torch.float32, copy=True)  # the next block works in place in some models
-            out.patch[index] = x[:, prefix:]
-            if self.layout.has_cls:
-                out.cls[index] = x[:, 0]
-            if self.layout.n_registers:
-                out.registers[index] = x[:, int(self.layout.has_cls) : prefix]
+            n_tokens_of[index] = x.shape[1]
+            if index in vectors:
+                out.take_vectors(index, x, self.layout)
+            if index in blocks:
+                out.take_tokens(index, x, self.layout)
 
         def on_attention(index: int, attention: Attention) -> None:
             for name in attention_statistics:
@@ -185,7 +218,7 @@ class Encoder:
                 collected[name].append(PER_BLOCK[name](residual.float(), branch.float(), self.layout))
 
         modules: Any = self.model.blocks
-        hooks = [modules[b].register_forward_hook(lambda _m, _i, x, b=b: keep_tokens(b, x)) for b in blocks]
+        hooks = [modules[b].register_forward_hook(lambda _m, _i, x, b=b: on_tokens(b, x)) for b in {*blocks, *vectors}]
         try:
             watcher = on_attention if attention_statistics or maps else None
             with (
@@ -194,14 +227,16 @@ class Encoder:
                 self.autocast(images.device.type),
             ):
                 final = self._forward(images.contiguous(memory_format=self._memory_format))
+                if pooled and self.pools:
+                    out.pooled = self._pool(final, pre_logits=True).float()
         finally:
             for hook in hooks:
                 hook.remove()
         n_tokens = final.flatten(2).shape[2] if final.ndim == 4 else final.shape[1]
-        for block, patches in out.patch.items():
-            if self.attends and prefix + patches.shape[1] != n_tokens:  # CaiT and XCiT add [cls] after these blocks
+        for block, n_of_block in n_tokens_of.items():
+            if self.attends and n_of_block != n_tokens:  # CaiT and XCiT add [cls] after these blocks
                 raise BeyondClsError(
-                    f"{self.name} is not a plain ViT: block {block} has {prefix + patches.shape[1]} tokens, "
+                    f"{self.name} is not a plain ViT: block {block} has {n_of_block} tokens, "
                     f"the output {n_tokens}; choose a vit_*, deit_*, beit* or eva* model"
                 )
         out.statistics = {name: torch.stack(per_block, 1) for name, per_block in collected.items()}  # [B, L, H]

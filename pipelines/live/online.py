@@ -21,7 +21,7 @@ from extract.selection import checked_blocks
 from extract.transform import as_options, differing_values, options_of, values_text
 from probe.head import TOKENS, Head
 from probe.saved import load_with
-from probe.sources import JOINED
+from probe.sources import JOINED, OF_BLOCKS
 from store import BeyondClsError
 from store.format.names import ArrayName, kind_of
 
@@ -218,11 +218,8 @@ class Online(nn.Module):
                 "prepare(…) makes them"
             )
         names = [self._names[kind] for kind in kinds]
-        token_blocks, maps = (
-            _named_blocks(TOKENS, names, encoder),
-            _named_blocks(("attention",), names, encoder),
-        )
-        encoded = encoder(images, token_blocks, maps=maps)
+        token_blocks, maps, vectors = (_named_blocks(kinds, names, encoder) for kinds in (TOKENS, ("attention",), ("average",)))
+        encoded = encoder(images, token_blocks, maps=maps, vectors=vectors, pooled="pooled" in names)
         arrays = {name.removesuffix("/view0"): values for name, values in arrays_by_name(encoded, 0).items()}
         for kind, name in zip(kinds, names, strict=True):
             if name not in arrays:
@@ -321,7 +318,7 @@ def _named_blocks(kinds: Container[str], names: Sequence[str], encoder: Encoder)
 def _array(kind: str, block: int, attention_block: int) -> str:
     """The name of a kind in the store of its encoder, without its view."""
     name = ArrayName.parse(kind.removeprefix(JOINED))
-    if name.block is None and (name.kind == "attention" or str(name) in TOKENS):
+    if name.block is None and (name.kind == "attention" or str(name) in OF_BLOCKS):
         name = replace(name, block=attention_block if name.kind == "attention" else block)
     return str(name)
 

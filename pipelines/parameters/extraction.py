@@ -81,6 +81,7 @@ FEATURES = {
     ),
     "statistics": Option(str, "attention statistics: all, none, or names with commas", "all", read=_statistics),
     "maps": Option(bool, "keep attention maps of these blocks", "maps"),
+    "vectors": Option(str, "all: keep [cls] and the average patch of every block too; kept: [cls] of --blocks", "kept"),
     "views": Option(int, "of each image: the evaluation crop, and random crops beside it", "1", least=1),
     "dtype": Option(str, "of stored tokens: float32, float16, bfloat16, float8_e4m3, int8, int4", "float16"),
     "shard_rows": Option(int, "images per shard file, a multiple of 32", "as suits the set"),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 GROUPS = {
     "cls_heads": ("cls",),
     "heads": ("patch",),
-    "own_heads": ("cls", "patch", "registers", "attention"),
+    "own_heads": ("cls", "patch", "registers", "average", "pooled", "attention"),
 }
 FILES = "heads/"  # the folder that `dvc repro` watches
 

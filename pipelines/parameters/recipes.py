@@ -16,7 +16,7 @@ from store import BeyondClsError
 from store.errors import unknown
 from store.places.disk import write_file
 
-FOLDERS = ("datasets", "encoders", "extract", "probes", "studies")
+FOLDERS = ("datasets", "encoders", "extract", "probes", "studies", "training")
 Recipe = dict[str, Given]
 
 
@@ -67,6 +67,8 @@ def all_recipes(params: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]
         for dataset in datasets:
             for split in ("train", "test"):
                 yield f"extract/{encoder}-{dataset}-{split}", values_of(of_extraction(params, encoder, dataset, split))
+            training = resolve(common_layers(params, encoder, dataset))
+            yield f"training/{dataset}/{encoder}", values_of(training)
             for head in heads:
                 yield f"probes/{dataset}/{encoder}/{head}", values_of(of_head(params, head, encoder, dataset))
     for name in studies_of(params):

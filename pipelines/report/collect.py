@@ -117,6 +117,7 @@ class Folders:
         datasets: DATASETS/DATA/ENCODER/HEAD: of any images, those of `probes` among them.
         localised: the images of `localisation`; those of `images` if not given.
         localised_split: of these.
+        blocks: BLOCKS/ENCODER.
     """
 
     probes: Path | None = None
@@ -129,6 +130,7 @@ class Folders:
     datasets: tuple[Path, ...] = ()
     localised: str | None = None
     localised_split: str | None = None
+    blocks: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -290,8 +292,8 @@ def _probe(file: Path) -> Probe | None:
         head=file.parent.name,
         recorded_encoder=str(content["encoder"]),
         options=dict(content["options"]),
-        measures={"map" if "map" in content else "top1": _measure(content["map" if "map" in content else "top1"])}
-        | {name: _measure(content[name]) for name in MEASURES if name in content},
+        measures={"map" if "map" in content else "top1": measure_of(content["map" if "map" in content else "top1"])}
+        | {name: measure_of(content[name]) for name in MEASURES if name in content},
         n_training=int(content["n_training"]),
         n_test=int(content["n_test"]),
         n_tokens=None if content["n_tokens"] is None else int(content["n_tokens"]),
@@ -351,7 +353,13 @@ def _selected(content: Mapping[str, Any]) -> str:
     return f"{chosen} by {content['by']} on {content['on']} ({int(content['n_images']):,} images)"
 
 
-def _measure(content: Mapping[str, Any]) -> Measure:
+def measure_of(content: Mapping[str, Any]) -> Measure:
+    """A number over seeds, as stages write it.
+
+    Raises:
+        KeyError: the content is not as the stages write it.
+        ValueError: the content is not as the stages write it.
+    """
     values = tuple(float(value) for value in content["values"])
     return Measure(_finite(content["mean"]), _finite(content["std"]), values)
 

@@ -32,6 +32,7 @@ def main(
         list[Path] | None, typer.Option(help="folder that holds STUDY/ENCODER/HEAD/metrics.json; repeat it for more")
     ] = None,
     divergence: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as divergence writes it")] = None,
+    blocks: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as blocks writes it")] = None,
     localisation: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as localisation writes it")] = None,
     data: Annotated[str | None, typer.Option(help="the test images, for the overlays")] = None,
     split: Annotated[str | None, typer.Option(help="of these, as `beyondcls extract --split` takes it")] = None,
@@ -47,8 +48,8 @@ def main(
 ) -> None:
     """Write a self-contained page: accuracies, attention statistics, and where the aggregators look.
 
-    Of the project in this folder: probes/DATASET, attention/DATASET, studies, divergence, localisation, and the images that
-    params.yaml names. With --probes, of the folders and images that are named and of nothing else.
+    Of the project in this folder: probes/DATASET, attention/DATASET, blocks/DATASET, studies, divergence, localisation, and the
+    images that params.yaml names. With --probes, of the folders and images that are named and of nothing else.
 
     Writes index.html, metrics.json, tables (.csv, .tex, .md) and figures (.svg, .png), and prints the accuracies.
     """
@@ -73,7 +74,7 @@ def main(
             f"--probes {probes} and --dataset {dataset} both choose the probes, expected one of them; drop the other"
         )
     folders = project(Path(), dataset) if probes is None else Folders(probes)
-    named = without_none(attention=attention, divergence=divergence, localisation=localisation)
+    named = without_none(attention=attention, divergence=divergence, localisation=localisation, blocks=blocks)
     named |= {name: tuple(folders) for name, folders in without_none(studies=studies, datasets=datasets).items()}
     if data is not None:
         named |= {"images": data, "split": split}

@@ -13,9 +13,9 @@ COMPOSED = "composed"  # photographs with known boxes, by data set
 
 
 def project(folder: Path, dataset: str | None = None) -> Folders:
-    """The layout of `dvc repro`: probes/DATASET/ENCODER/HEAD and attention/DATASET/ENCODER of one data set, others beside it.
+    """The layout of `dvc repro`: probes/DATASET/ENCODER/HEAD, attention/DATASET/ENCODER, blocks/DATASET/ENCODER of one set.
 
-    Without data sets in between, as commands run by hand may leave it, probes/ENCODER/HEAD and attention/ENCODER.
+    Others are beside it. Without data sets in between, as commands run by hand may leave it, probes/ENCODER/HEAD and so on.
 
     Args:
         folder: of the project.
@@ -25,7 +25,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
     Raises:
         BeyondClsError: nothing was probed, that data set was not, or several were and none is chosen.
     """
-    probes, attention = folder / "probes", folder / "attention"
+    probes, attention, blocks = folder / "probes", folder / "attention", folder / "blocks"
     params = read_params(folder / PARAMS) if (folder / PARAMS).is_file() else {}
     probed = sorted({file.parents[2].name for file in probes.glob("*/*/*/metrics.json")})
     main = _main(probes, probed, params, dataset)
@@ -40,6 +40,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         split=_split(params, main),
         datasets=compared,
         localised=_localised(folder, main),
+        blocks=blocks if main is None else blocks / main,
     )
 
 

@@ -13,6 +13,7 @@ from probe.aggregators.cls import Cls
 from probe.aggregators.cls_attention import ClsAttention
 from probe.aggregators.cls_average import ClsAverage
 from probe.aggregators.custom import custom_aggregator, is_custom
+from probe.aggregators.encoder_pooling import EncoderPooling
 from probe.aggregators.ep import EfficientProbing
 from probe.aggregators.k_means import KMeans
 from probe.aggregators.lowest_entropy_head import LowestEntropyHead
@@ -31,6 +32,7 @@ AGGREGATORS: dict[str, type[Aggregator]] = {
     "cls": Cls,
     "average": Average,
     "cls-average": ClsAverage,
+    "encoder-pooling": EncoderPooling,
     "max": Max,
     "central": Central,
     "abmilp": AbMILP,

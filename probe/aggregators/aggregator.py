@@ -1,7 +1,7 @@
 """The base of all aggregators: tokens to one vector per image."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +29,8 @@ class Aggregator(nn.Module, ABC):
     - "patch" [B, T, D], "cls" [B, D], "registers" [B, R, D]: tokens of the block that is probed; "patch/block5": of block 5;
     - "attention/cls", "attention/centre" [B, H, T]: rows of that block's attention, not renormalised over patches;
       "attention/cls/block5": of block 5;
+    - "average" [B, D]: the mean of the probed block's patch tokens, and "average/block5", where extraction kept them;
+    - "pooled" [B, W]: what the encoder's own pooling makes of the last block;
     - "joined/…": the same of a second feature set of the same images.
 
     Attributes:
@@ -54,6 +56,15 @@ class Aggregator(nn.Module, ABC):
     @abstractmethod
     def forward(self, features: Features) -> Pooled:
         """Vector [B, W] and weights [B, T] of each image; the mean over queries where there are several."""
+
+    def use_vectors(self, has: Callable[[str], bool]) -> None:
+        """Read vectors in place of the tokens that they were made of, where feature sets have them.
+
+        Called before the first batch; most aggregators have no use for it.
+
+        Args:
+            has: whether a kind of features ("average/block5") is in all that will be read.
+        """
 
     @property
     def takes_stored(self) -> bool:

@@ -1,6 +1,6 @@
 """Options of aggregators: plain JSON values, checked."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from store import BeyondClsError
@@ -38,6 +38,15 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise BeyondClsError(f"{name} is {value!r}, expected true or false")
     return value
+
+
+def kinds_of_blocks(kind: str, blocks: Sequence[int] | None) -> tuple[str, ...]:
+    """The kind itself, which means the probed block; or that of each of some blocks: "cls/block5".
+
+    Raises:
+        BeyondClsError: not a list of different whole numbers from 0 on.
+    """
+    return (kind,) if blocks is None else tuple(f"{kind}/block{block}" for block in distinct_numbers("blocks", blocks))
 
 
 def distinct_numbers(name: str, value: Any) -> list[int]:

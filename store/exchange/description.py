@@ -119,7 +119,7 @@ def _check_types(group: Any, entries: Any) -> None:
         "arrays": isinstance(group["arrays"], dict) and _texts(list(group["arrays"].values())),
         **{f"spec.{name}": isinstance(spec[name], str) for name in texts},
         **{f"spec.{name}": type(spec[name]) is int and spec[name] > 0 for name in ("n_images", "n_views")},
-        **{f"spec.{name}": isinstance(spec[name], list) and _texts(spec[name]) for name in ("statistics", "maps")},
+        **{f"spec.{name}": _texts(spec.get(name, [])) for name in ("statistics", "maps", "vectors")},
         "spec.blocks": isinstance(spec["blocks"], list) and all(type(block) is int for block in spec["blocks"]),
         "spec.transform": isinstance(spec["transform"], dict),
     }

@@ -13,7 +13,7 @@ import xxhash
 
 ATTRIBUTE = "beyondcls"  # the key of our attributes in a zarr.json
 # Every feature set has a group of each kind, so that a pipeline can name them all; it is empty where an encoder has none.
-KINDS = ("images", "patch", "cls", "registers", "statistics", "attention", "norm")
+KINDS = ("images", "patch", "cls", "registers", "average", "pooled", "statistics", "attention", "norm")
 CHUNK_ROWS = 32
 CHECKED_NBYTES = 1 << 16  # a digest covers about as many bytes: less would cost space, more would make single rows slow
 DTYPES = ("float16", "float32", "float64", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))

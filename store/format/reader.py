@@ -24,6 +24,21 @@ if TYPE_CHECKING:
 
     from store.places.cache import DiskCache
 
+TITLES = {  # of kinds, in messages
+    "cls": "[cls] tokens",
+    "patch": "patch tokens",
+    "average": "average patch tokens",
+    "pooled": "vectors of the encoder's own pooling",
+    "attention": "attention maps",
+}
+REMEDIES = {  # for a set without that kind
+    "average": "add them: beyondcls extract --extend --vectors all with the options that the set was made with",
+    "pooled": (
+        "extract with an encoder that pools by itself; if this one does, the set is older than these vectors: add them with "
+        "beyondcls extract --extend and the options that it was made with"
+    ),
+}
+
 
 class FeatureStore:
     """One feature set on disk: the features of one encoder for one data set.
@@ -197,14 +212,20 @@ class FeatureStore:
             raise StoreError(
                 f"{self.where} has no array {name!r}; it has: {', '.join(written)}. Extract with that block or view"
             )
-        title = {"cls": "[cls] tokens", "patch": "patch tokens", "attention": "attention maps"}.get(kind, repr(kind))
+        title = TITLES.get(kind, repr(kind))
+        remedy = REMEDIES.get(kind, "extract with an encoder that has them")
         raise StoreError(
             f"{self.where} has no {title} (it has: {', '.join(self.extracted_kinds)}); "
-            "choose an aggregator that reads something else, or extract with an encoder that has them"
+            f"choose an aggregator that reads something else, or {remedy}"
         )
 
-    def tokens(self, kind: Literal["patch", "cls", "registers"], block: int | None = None, view: int = 0) -> ArrayReader:
-        """Tokens of one block: patch [N, T, D], cls [N, D], registers [N, R, D]. The deepest stored block by default."""
+    def tokens(
+        self, kind: Literal["patch", "cls", "registers", "average"], block: int | None = None, view: int = 0
+    ) -> ArrayReader:
+        """Tokens of one block: patch [N, T, D], cls [N, D], registers [N, R, D]; or the average patch token, [N, D].
+
+        The deepest block whose patch tokens are stored by default.
+        """
         chosen = self.spec.blocks[-1] if block is None else block
         return self.array(str(ArrayName(kind, "", chosen, view)))
 

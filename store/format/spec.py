@@ -11,7 +11,9 @@ from store.errors import StoreError
 FORMAT_VERSION = 2
 DATA_FIELDS = ("data", "n_images")  # fields that describe the data set, not the encoder
 # What may differ between a feature set and one that extends it: more of the same encoder's features of the same images.
-EXTENDABLE_FIELDS = (*DATA_FIELDS, "blocks", "statistics", "maps", "n_views")
+EXTENDABLE_FIELDS = (*DATA_FIELDS, "blocks", "statistics", "maps", "vectors", "n_views")
+MOST_NAMED = 3  # vectors that a message names
+ABSENT_IF_EMPTY = ("vectors",)  # so that sets without them have the keys that they had before there was such a field
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class FeatureSpec:
     dtype: str = "float16"  # codec of tokens; maps are float16, or float32 if that is the codec
     compute_dtype: str = "float32"
     format_version: int = FORMAT_VERSION
+    vectors: tuple[str, ...] = ()  # kept beside the tokens: kind and block, "average/block0", "cls/block0"; or "pooled"
 
     @property
     def key(self) -> str:
@@ -50,10 +53,20 @@ class FeatureSpec:
         named = [name.partition("/block")[::2] for name in self.maps]  # (row, block)
         return tuple(sorted(int(block) if block else last for stored_row, block in named if stored_row == row))
 
+    @property
+    def vector_blocks(self) -> tuple[int, ...]:
+        """Blocks whose average patch token is kept, and [cls] where the encoder has it, ascending."""
+        named = (name.partition("/block")[::2] for name in self.vectors)  # (kind, block)
+        return tuple(sorted(int(block) for kind, block in named if kind == "average"))
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the vector is kept that the encoder's own pooling gives."""
+        return "pooled" in self.vectors
+
     def differences(self, other: "FeatureSpec") -> list[str]:
         """Names of the fields in which the two differ."""
-        ours, theirs = self.to_dict(), other.to_dict()
-        return [name for name in ours if ours[name] != theirs[name]]
+        return [field.name for field in fields(self) if _plain(getattr(self, field.name)) != _plain(getattr(other, field.name))]
 
     def explained(self, other: "FeatureSpec", ignored: Sequence[str] = ()) -> str:
         """The same as text, with the values where transforms differ: `dtype, transform (crop_pct 0.9 and 0.875)`."""
@@ -63,12 +76,16 @@ class FeatureSpec:
                 ours, theirs = self.to_dict()[name], other.to_dict()[name]
                 differing = [n for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)]
                 name += f" ({'; '.join(f'{n} {_text(ours.get(n))} and {_text(theirs.get(n))}' for n in differing)})"
+            elif name == "vectors":
+                differing = sorted({*self.vectors} ^ {*other.vectors})
+                name += f" ({', '.join(differing[:MOST_NAMED])}{', …' * (len(differing) > MOST_NAMED)})"
             names.append(name)
         return ", ".join(names)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` reads them back."""
-        return json.loads(json.dumps(asdict(self)))
+        described = _plain(asdict(self))
+        return {name: value for name, value in described.items() if value or name not in ABSENT_IF_EMPTY}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "FeatureSpec":
@@ -77,14 +94,19 @@ class FeatureSpec:
         Raises:
             StoreError: fields are missing or unknown.
         """
-        expected, names = {f.name for f in fields(cls)}, set(values)
+        expected, names = {f.name for f in fields(cls)}, {*values, *ABSENT_IF_EMPTY}
         if names != expected:
             wrong = f"missing {sorted(expected - names)}, unknown {sorted(names - expected)}"
             raise StoreError(
                 f"the description of a feature set has the wrong fields: {wrong}; was it written by another version?"
             )
-        tuples = {name: tuple(values[name]) for name in ("blocks", "statistics", "maps")}
+        tuples = {name: tuple(values.get(name, ())) for name in ("blocks", "statistics", "maps", "vectors")}
         return cls(**{**values, **tuples})
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: a tuple is a list."""
+    return json.loads(json.dumps(value))
 
 
 def _text(value: Any) -> str:

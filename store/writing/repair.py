@@ -81,6 +81,14 @@ def is_unnumbered(path: Path) -> bool:
         return any(path.glob("attention/*/view*"))
 
 
+def is_pooled(path: Path) -> bool:
+    """Whether a set has the vectors of its encoder's own pooling, which older sets lack; by folders if the metadata is lost."""
+    try:
+        return FeatureStore.describe(path).spec.is_pooled
+    except StoreError:
+        return any(path.glob("pooled/view*"))
+
+
 def _check_options(place: LocalFolder, spec: FeatureSpec, layouts: Sequence[ArrayLayout]) -> None:
     """Refuse a set that is not the one that is damaged.
 

@@ -41,7 +41,7 @@ every = pytest.mark.parametrize("variant", VARIANTS, ids=shown)
 @pytest.fixture
 def features() -> dict[str, torch.Tensor]:
     torch.manual_seed(3)
-    shapes = {"patch": (B, T, D), "cls": (B, D), "registers": (B, 2, D)}
+    shapes = {"patch": (B, T, D), "cls": (B, D), "registers": (B, 2, D), "pooled": (B, D)}
     values = {kind: torch.randn(*shape, dtype=torch.float64) for kind, shape in shapes.items()}
     for block in (3, 5):
         values |= {

@@ -257,7 +257,7 @@ def one_by_one(patch: Patch) -> None:
     def call(self: Encoder, images: Tensor, *given: Any) -> Encoded:
         parts = [before(self, image[None], *given) for image in images]
         kinds = zip(*(vars(part).values() for part in parts), strict=True)
-        return Encoded(*({n: torch.cat([part[n] for part in kind]) for n in kind[0]} for kind in kinds))
+        return Encoded(*(kind[0] and {n: torch.cat([part[n] for part in kind]) for n in kind[0]} for kind in kinds))
 
     patch.setattr(Encoder, "__call__", call)
 

@@ -56,8 +56,10 @@ class TestUpdate:
             ({"shard_rows": 64}, {"blocks": (0, 1)}, N - 2),
             ({"dtype": "float32"}, {"dtype": "int8"}, N - 2),
             ({"blocks": (0, 1), "shard_rows": 64}, {"blocks": (0,), "shard_rows": 32}, 0),
+            ({}, {"vectors": "all"}, N - 2),
+            ({"vectors": "all"}, {"blocks": (1,)}, 0),
         ],
-        ids=["block", "fewer", "another", "statistic", "without", "shards", "dtype", "shards of less"],
+        ids=["block", "fewer", "another", "statistic", "without", "shards", "dtype", "shards of less", "vectors", "no vectors"],
     )
     def test_what_both_have_is_taken_over(
         self,

@@ -41,7 +41,7 @@ CALLED = {
 }
 
 
-KINDS = ("receipts", "zarr.json", "images", "cls", "patch", "registers", "statistics", "attention", "norm")
+KINDS = ("receipts", "zarr.json", "images", "cls", "patch", "registers", "average", "pooled", "statistics", "attention", "norm")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ T, D, K = 16, 96, 5
 SHAPES = dict.fromkeys(("patch", "patch/block1", "patch/block2"), (T, D)) | dict.fromkeys(
     ("attention/cls", "attention/centre", "joined/attention/cls"), (3, T)
 )
-SHAPES["cls"] = (D,)
+SHAPES |= dict.fromkeys(("cls", "pooled"), (D,))
 CLASSIFIER = 2 * D * K
 
 

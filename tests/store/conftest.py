@@ -27,6 +27,7 @@ SPEC = FeatureSpec(
     blocks=(3, 5),
     statistics=("cls_self",),
     maps=("centre/block5", "cls/block5"),
+    vectors=("average/block5", "pooled"),
 )
 ATTRIBUTES = {"encoder": "vit", "norm_eps": 1e-6, "classes": ["cat", "dog", "owl"], "problems": []}
 CONSTANTS = {"norm/weight": np.linspace(0, 1, D, dtype=np.float32), "norm/bias": np.linspace(-1, 0, D, dtype=np.float32)}
@@ -43,6 +44,8 @@ def layouts(n: int = N, shard_rows: int = SHARD) -> list[ArrayLayout]:
         ArrayLayout("patch/block5/view0", (n, T, D), "float16", ("image", "patch", "channel"), shard_rows),
         ArrayLayout("cls/block5/view0", (n, D), "float16", ("image", "channel"), shard_rows),
         ArrayLayout("registers/block5/view0", (n, 2, D), "float16", ("image", "register", "channel"), shard_rows),
+        ArrayLayout("average/block5/view0", (n, D), "float16", ("image", "channel"), shard_rows),
+        ArrayLayout("pooled/view0", (n, D), "float16", ("image", "channel"), shard_rows),
         ArrayLayout("statistics/cls_self/view0", (n, 6, 2), "float32", ("image", "block", "head"), shard_rows),
         ArrayLayout("attention/cls/block5/view0", (n, 2, T), "float16", ("image", "head", "patch"), shard_rows),
         ArrayLayout("attention/centre/block5/view0", (n, 2, T), "float16", ("image", "head", "patch"), shard_rows),

@@ -75,7 +75,7 @@ def _twin(name: str) -> str:
 
 def _unused(name: str) -> bool:
     """The group of a kind that this set has nothing of."""
-    return name in {f"{kind}/zarr.json" for kind in ("cls", "registers", "statistics", "attention")}
+    return name in {f"{kind}/zarr.json" for kind in ("cls", "registers", "average", "pooled", "statistics", "attention")}
 
 
 def _named(name: str, message: str) -> bool:

@@ -130,7 +130,9 @@ def test_names_and_shapes(written: Path) -> None:
         named_arrays |= set(names)
         for array in (store.array(name) for name in names):
             assert array.shape == tuple(sizes[s] for s in row["Shape"].split(", "))
-            assert array.dtype == (store.spec.dtype if row["dtype"] in ("tokens", "vectors", "maps") else row["dtype"])
+            assert array.dtype == (
+                store.spec.dtype if row["dtype"] in ("tokens", "vectors", "summaries", "maps") else row["dtype"]
+            )
             meta = json.loads((written / array.name / "zarr.json").read_text())
             assert meta["dimension_names"] == row["Dimensions"].split(", ")
     assert named_arrays == set(store.arrays)

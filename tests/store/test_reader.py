@@ -54,7 +54,7 @@ def test_what_a_store_says(written: Path, contents: Contents) -> None:
     store = FeatureStore.open(str(written), key=SPEC.key)
     assert store.spec == SPEC
     assert len(store) == N
-    assert store.kinds == ["attention", "cls", "images", "norm", "patch", "registers", "statistics"]
+    assert store.kinds == ["attention", "average", "cls", "images", "norm", "patch", "pooled", "registers", "statistics"]
     assert store.ids[:2] == ["é0", "é1"]
     assert store.ids[-1] == f"é{N - 1}"
     assert same(store.labels, contents["images/label"])

@@ -80,7 +80,7 @@ class TestCheck:
         fs.rm(f"{root}/patch", recursive=True)
         store = FeatureStore.open(url)
         receipt.check(store)
-        with pytest.raises(StoreError, match=r"patch/block3/view0 is missing \(2 of 14 arrays are\)"):
+        with pytest.raises(StoreError, match=r"patch/block3/view0 is missing \(2 of 16 arrays are\)"):
             receipt.check(store, whole=True)
         with pytest.raises(StoreError, match="the whole feature set is needed here"):
             Receipt.from_store(store)

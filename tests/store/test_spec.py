@@ -24,6 +24,7 @@ OTHER: dict[str, Any] = {
     "dtype": "float32",
     "compute_dtype": "bfloat16",
     "format_version": 3,
+    "vectors": ("average/block0",),
 }
 
 
@@ -45,8 +46,20 @@ def test_key_is_the_digest_of_canonical_json() -> None:
 
 def test_key_of_a_known_description() -> None:
     """Keys in stores that exist must not change without a new format version."""
-    assert replace(SPEC, maps=("centre", "cls")).key == "41290ebd35325960a6ca2db34ed7a26f"  # of an older set
-    assert SPEC.key == "e3c1ce9e486acfb70f46acd54463b468"
+    plain = replace(SPEC, vectors=())
+    assert replace(plain, maps=("centre", "cls")).key == "41290ebd35325960a6ca2db34ed7a26f"  # of an older set
+    assert plain.key == "e3c1ce9e486acfb70f46acd54463b468"
+    assert FeatureSpec.from_dict(plain.to_dict()) == plain
+    assert "vectors" not in plain.to_dict(), "which programs that know no such field can read"
+
+
+def test_vectors_by_block_and_in_words() -> None:
+    names = [f"{kind}/block{block}" for kind in ("average", "cls") for block in (0, 10)]
+    spec = replace(SPEC, vectors=tuple(names))
+    assert (spec.vector_blocks, spec.is_pooled) == ((0, 10), False)
+    assert (SPEC.vector_blocks, SPEC.is_pooled) == ((5,), True)
+    assert SPEC.explained(replace(SPEC, vectors=("average/block5",))) == "vectors (pooled)"
+    assert SPEC.explained(spec) == "vectors (average/block0, average/block10, average/block5, …)"
 
 
 def test_key_does_not_depend_on_order_or_on_lists() -> None:

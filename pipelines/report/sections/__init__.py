@@ -6,6 +6,7 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Section
 from pipelines.report.sections import (
     accuracy,
+    by_block,
     cost,
     curves,
     datasets,
@@ -26,6 +27,7 @@ SECTIONS: tuple[Callable[[Inputs], Section | None], ...] = (
     accuracy.section,
     datasets.section,
     statistics.section,
+    by_block.section,
     variants.section,
     cost.section,
     views.section,

@@ -84,9 +84,9 @@ def test_computes_what_the_head_reads_and_no_more(world, images, monkeypatch):
 
 
 def watched(asked, method):
-    def call(self, images, blocks, statistics=(), maps=()):
-        asked.append((self.name, tuple(blocks), tuple(maps)))
-        return method(self, images, blocks, statistics, maps)
+    def call(self, images, blocks, statistics=(), maps=(), vectors=(), pooled=False):
+        asked.append((self.name, tuple(blocks), tuple(maps), *vectors, *["pooled"] * pooled))
+        return method(self, images, blocks, statistics, maps, vectors, pooled)
 
     return call
 

@@ -52,6 +52,8 @@ def everything(root: Path, more: float = 0.0) -> Inputs:
                 write_probe(root / "studies" / study, encoder, head, top1 + i, more=more, **changes)
         write_divergence(root / "divergence", encoder, ("abmilp", EVIL, 0.5 + more, 0), (EVIL, "abmilp", "", 10), more=more)
         write_localisation(root / "localisation", encoder, score_maps(20 + i + more), data=digest)
+        linear, neighbours = (40 + i + more, 50 + i), (30 + i, 30 + i)
+        write_by_block(root / "blocks", encoder, {("cls", "linear"): linear, (EVIL, "knn"): neighbours})
         write_boxes(root / "localisation", encoder, digest, [f"{n:03d}" for n in range(7)], iou=0.2 + more / 10)
     for name in ("one", EVIL):
         for head, top1 in (("cls", 40.0), ("abmilp", 45.0), ("ep", 46.0)):
@@ -63,7 +65,7 @@ def everything(root: Path, more: float = 0.0) -> Inputs:
 def folders(root: Path) -> Folders:
     """Of what `everything` writes."""
     attention, studies, divergence = root / "attention", (root / "studies",), root / "divergence"
-    others = {"images": str(root / "data"), "datasets": (root / "sets",)}
+    others = {"images": str(root / "data"), "datasets": (root / "sets",), "blocks": root / "blocks"}
     return Folders(root / "probes", attention, studies, divergence, root / "localisation", **others)
 
 
@@ -71,6 +73,19 @@ def little(root: Path) -> Inputs:
     """One head, of one seed, of an encoder of which nothing is known."""
     write_probe(root / "probes", "mine", "average", 40.0, seeds=(0,))
     return collect(Folders(root / "probes"))
+
+
+def write_by_block(root: Path, encoder: str, reached: dict[tuple[str, str], tuple[float, ...]]) -> None:
+    """One BLOCKS/ENCODER/metrics.json; `reached`: by head and protocol, percent of each block from the first on."""
+    rows = []
+    for (head, protocol), values in reached.items():
+        about = {"head": head, "protocol": protocol, "bytes_per_image": 768 if head == "average" else 384}
+        for block, mean in enumerate(values):
+            measured = over_seeds(mean - 0.5, mean, mean + 0.5) if protocol == "linear" else over_seeds(mean)
+            rows.append({**about, "block": block, "top1": measured})
+    content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "measure": "top1", "n_test": 200, "rows": rows}
+    (root / encoder).mkdir(parents=True)
+    (root / encoder / "metrics.json").write_text(json.dumps(content))
 
 
 def over_seeds(*values: float) -> dict[str, Any]:

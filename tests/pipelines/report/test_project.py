@@ -130,6 +130,7 @@ def test_the_layout(tmp_path: Path):
         str(folder / "images/two"),
         "test",
         (folder / "probes",),  # kept/ is not there
+        blocks=folder / "blocks/two",
     )
 
 

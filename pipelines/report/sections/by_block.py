@@ -1,0 +1,81 @@
+"""Which block holds what: accuracy of [cls] and of the average patch of every block."""
+
+from pipelines.report.by_block import ByBlock, Series, by_block, figure_of, looks_of
+from pipelines.report.collect import Inputs
+from pipelines.report.content import Cell, Column, Figures, Row, Section, Table, Text
+from pipelines.report.tables import NOTHING, file_names, named, number, signed
+
+CLEAR = 2.0  # spreads over seeds by which a block must be better than the last to be called so
+
+
+def section(inputs: Inputs) -> Section | None:
+    """None where `beyondcls blocks` was not run."""
+    studies = by_block(inputs)
+    if not studies:
+        return None
+    about = Text(
+        "A linear head on the vectors of each block by itself, all trained alike, and protocols without gradient steps where "
+        "they are named. Vectors are taken before the final norm. They take a small part of the bytes of patch tokens, so that "
+        "all blocks' are kept."
+    )
+    findings = Text(" ".join(finding(study) for study in studies.values()), kind="finding")
+    return Section("by-block", "Accuracy by block", (about, findings, _figures(studies), _table(inputs, studies)))
+
+
+def finding(study: ByBlock) -> str:
+    """Where each series is best, and by how much more than in the last block."""
+    parts = [_best(name, series, study.last) for name, series in study.series.items() if len(series) > 1]
+    if not parts:
+        return f"On {study.encoder}, a single block was measured, so there is nothing to compare."
+    return f"On {study.encoder}, {'; '.join(parts)}."
+
+
+def _best(name: str, series: Series, last: int) -> str:
+    block = max(series, key=lambda b: series[b].mean)
+    if last not in series:
+        return f"{name} reaches most in block {block}; the last, {last}, was not measured"
+    gained = series[block].mean - series[last].mean
+    if block == last or gained <= CLEAR * max(series[block].std, series[last].std):
+        return f"no block is clearly better than the last for {name}"
+    return f"{name} reaches most in block {block}, {signed(gained)} points over the last"
+
+
+def _figures(studies: dict[str, ByBlock]) -> Figures:
+    """A plot for each encoder, on the same axes where they have the same measure."""
+    by_name, files = looks_of(studies.values()), file_names("by-block", list(studies))
+    reached = [measure for study in studies.values() for series in study.series.values() for measure in series.values()]
+    low, high = min(m.mean - m.std for m in reached), max(m.mean + m.std for m in reached)
+    margin = 0.05 * (high - low) or 1.0
+    limits = (low - margin, high + margin)
+    figures = tuple(figure_of(study, files[name], by_name, limits) for name, study in studies.items())
+    return Figures(figures, tuple(by_name.values()))
+
+
+def _table(inputs: Inputs, studies: dict[str, ByBlock]) -> Table:
+    """A row for each encoder and series, a column for each block."""
+    blocks = sorted({block for study in studies.values() for series in study.series.values() for block in series})
+    columns = (
+        Column("encoder", "Encoder", "text"),
+        Column("head", "Head", "text"),
+        *(Column(f"block_{block}", f"block {block}", apart=place == 0) for place, block in enumerate(blocks)),
+        Column("bytes", "bytes an image", apart=True),
+    )
+    rows = []
+    for encoder, study in studies.items():
+        for name, series in study.series.items():
+            most = max(f"{measure.mean:.1f}" for measure in series.values()) if len(series) > 1 else None
+            cells = [_reached(series, block, most) for block in blocks]
+            head = Cell(name, name)
+            rows.append(Row((named(encoder, encoder in inputs.untrained), head, *cells, number(study.nbytes[name], 0))))
+    note = (
+        "Accuracy on the test images, %, mean over seeds; mAP of images with several labels. Bold: the best block of a row. "
+        "Bytes: of one block, as they are stored."
+    )
+    return Table("by-block", "Accuracy by block", note, columns, tuple(rows))
+
+
+def _reached(series: Series, block: int, most: str | None) -> Cell:
+    if block not in series:
+        return NOTHING
+    mean = series[block].mean
+    return Cell(f"{mean:.1f}", mean, best=f"{mean:.1f}" == most)

@@ -1,0 +1,163 @@
+"""[cls] and the average patch token of every block, and what an encoder's own pooling gives."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from extract.datasets import ImageSet
+from extract.encoders import Encoded, Encoder
+from extract.layouts import codec_of
+from extract.requests import Request
+from extract.run import create
+from extract.sample import check_by_sample
+from extract.settings import Settings
+from store import BeyondClsError, FeatureStore, StoreError
+from store.codecs import CODECS
+from tests.extract.conftest import BAD, N, Run, Whole
+from tests.extract.tiny import Counting, tiny_encoder
+from tests.folders import files
+
+RECORD = Settings(on_error="record")
+POOLING = {  # models of timm that pool by attention: with and without [cls]
+    "siglip": ("vit_base_patch16_siglip_224", {}),
+    "perception encoder": ("vit_pe_core_tiny_patch16_384", {"ref_feat_shape": (4, 4), "num_classes": 0}),
+}
+
+
+@pytest.fixture(scope="module")
+def pooling() -> Encoder:
+    return tiny_encoder(model=POOLING["siglip"][0])
+
+
+def test_averages_are_of_tokens_before_they_are_rounded(make_set: Run, tmp_path: Path) -> None:
+    """Of all blocks, those whose patch tokens are kept and the others, in each view."""
+    tokens = make_set(tmp_path / "tokens", blocks=(0, 1), dtype="float32", views=2)
+    few = make_set(tmp_path / "few", dtype="int8", views=2, vectors="all")
+    assert [few.spec.blocks, few.spec.vector_blocks] == [(1,), (0, 1)]
+    for view in range(2):
+        for block in (0, 1):
+            expected = tokens.tokens("patch", block, view).all().astype(np.float64).mean(1)
+            np.testing.assert_allclose(few.tokens("average", block, view).all(), expected, rtol=1e-5, atol=1e-6)
+            assert np.array_equal(few.tokens("cls", block, view).all(), tokens.tokens("cls", block, view).all())
+    assert (few.tokens("average", 0).rows(BAD) == 0).all(), "images that cannot be read"
+
+
+@pytest.mark.parametrize("dtype", CODECS)
+def test_they_are_half_precision_beside_tokens_of_half_precision(dtype: str) -> None:
+    codecs = [codec_of(f"{name}/view0", dtype).name for name in ("average/block1", "pooled")]
+    assert codecs == 2 * ["float16" if dtype == "float16" else "float32"]
+
+
+def test_without_them_a_set_is_what_it_was(images: ImageSet, encoder: Counting, make_set: Run, tmp_path: Path) -> None:
+    plain = make_set(tmp_path / "f")
+    assert "vectors" not in plain.attributes["spec"]
+    assert {"average", "pooled"}.isdisjoint(plain.kinds)
+    both = Request.resolve(encoder, images, blocks=(0, 1), vectors="all").spec
+    assert both.vectors == ("average/block0", "average/block1", "cls/block0", "cls/block1")
+    assert replace(both, vectors=()) == Request.resolve(encoder, images, blocks=(0, 1)).spec
+
+
+def test_another_word_is_refused(images: ImageSet, encoder: Counting) -> None:
+    with pytest.raises(BeyondClsError, match="unknown value of vectors 'al'; did you mean 'all'"):
+        Request.resolve(encoder, images, vectors="al")
+
+
+class TestAdded:
+    """To a set that has tokens alone."""
+
+    def test_by_extension_and_they_stay(self, run: Run, encoder: Counting, make_set: Run, whole: Whole, tmp_path: Path) -> None:
+        make_set(tmp_path / "f")
+        with pytest.raises(StoreError, match=r"vectors \(average/block0, average/block1, cls/block0, …\) differ.*--extend"):
+            run(tmp_path / "f", vectors="all")
+        run(tmp_path / "f", vectors="all", existing="extend")
+        assert files(tmp_path / "f") == whole(vectors="all")
+        encoder.seen = 0
+        assert run(tmp_path / "f", existing="extend").spec.vector_blocks == (0, 1)
+        assert encoder.seen < N, "a sample"
+
+    def test_by_tasks_that_begin_with_another_set(self, run: Run, make_set: Run, whole: Whole, tmp_path: Path) -> None:
+        source = make_set(tmp_path / "tokens")
+        for task in range(2):
+            run(tmp_path / "f", vectors="all", source=source, task_id=task, n_tasks=2)
+        assert files(tmp_path / "f") == whole(vectors="all")
+
+
+def test_damaged_ones_are_mended(run: Run, make_set: Run, whole: Whole, tmp_path: Path) -> None:
+    make_set(tmp_path / "f", vectors="all")
+    shard = tmp_path / "f/average/block0/view0/c/1/0"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    run(tmp_path / "f", vectors="all", existing="repair")
+    assert files(tmp_path / "f") == whole(vectors="all")
+
+
+def test_a_sample_shows_averages_that_changed(
+    images: ImageSet, encoder: Counting, make_set: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, request = make_set(tmp_path / "f", vectors="all"), Request.resolve(encoder, images, vectors="all")
+    assert check_by_sample(request, store).agrees
+    take = Encoded.take_vectors
+
+    def changed(self: Encoded, block: int, *given: object) -> None:
+        take(self, block, *given)  # type: ignore[arg-type]
+        self.average[block] *= 1.01
+
+    monkeypatch.setattr(Encoded, "take_vectors", changed)
+    check = check_by_sample(request, store)
+    assert {d.array for d in check.worst if d.ratio > 1} == {"average/block0/view0", "average/block1/view0"}
+
+
+def test_a_set_from_before_these_kinds_gets_their_groups(run: Run, make_set: Run, tmp_path: Path) -> None:
+    """For a pipeline that names all kinds; nothing else changes."""
+    make_set(tmp_path / "f")
+    before = files(tmp_path / "f")
+    for kind in ("average", "pooled"):
+        shutil.rmtree(tmp_path / "f" / kind)
+    run(tmp_path / "f", existing="update")
+    assert files(tmp_path / "f") == before
+
+
+class TestPooling:
+    """Of an encoder that pools by attention."""
+
+    @pytest.mark.parametrize("name", POOLING)
+    def test_is_what_the_model_gives(self, name: str) -> None:
+        model, arguments = POOLING[name]
+        encoder = tiny_encoder(model=model, **arguments)
+        pictures = torch.randn(3, 3, 32, 32)
+        encoded = encoder(pictures, [1], encoder.statistics, pooled=True)
+        with torch.no_grad():
+            expected = encoder.model(pictures)  # without a classifier
+        assert encoded.pooled is not None
+        torch.testing.assert_close(encoded.pooled, expected, rtol=1e-5, atol=1e-5)
+        assert encoder(pictures, [1]).pooled is None
+
+    def test_of_others_there_is_none(self, images: ImageSet, encoder: Counting, pooling: Encoder) -> None:
+        assert [Request.resolve(one, images).spec.vectors for one in (encoder, pooling)] == [(), ("pooled",)]
+
+    def test_older_sets_lack_it(self, run: Run, images: ImageSet, pooling: Encoder, tmp_path: Path) -> None:
+        """They are sound, can be mended as they are, and get it where it is asked for, which is said."""
+        older = replace(Request.resolve(pooling, images, shard_rows=32), pooled=False)
+        create(older, tmp_path / "f", RECORD)
+        before = files(tmp_path / "f")
+        with pytest.raises(StoreError, match=r"vectors \(pooled\) differ.*or add to it with --extend"):
+            run(tmp_path / "f", encoder=pooling)
+        (tmp_path / "f/patch/block1/view0/c/1/0/0").unlink()
+        for damage in ("", "broken"):
+            if damage:
+                (tmp_path / "f/zarr.json").write_text(damage)
+            run(tmp_path / "f", encoder=pooling, existing="repair")
+            assert files(tmp_path / "f") == before
+        shutil.copytree(tmp_path / "f", tmp_path / "g")
+        said: list[str] = []
+        run(tmp_path / "f", encoder=pooling, existing="update", warn=said.append)
+        run(tmp_path / "g", encoder=pooling, existing="extend")
+        assert files(tmp_path / "f") == files(tmp_path / "g")
+        store = FeatureStore.open(tmp_path / "f")
+        assert (store.array("pooled/view0").shape, store.array("pooled/view0").layout.codec) == ((N, 32), "float16")
+        (note,) = said
+        assert "f lacks the vectors that its encoder's own pooling gives; they are added" in note
+        assert note.endswith(store.spec.key)

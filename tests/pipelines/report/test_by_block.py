@@ -1,0 +1,45 @@
+from pipelines.report.collect import Folders, Inputs
+from pipelines.report.sections.by_block import section
+from tests.pipelines.report.everything import write_by_block
+from tests.pipelines.report.parts import best, figures, shown, tables, words
+from tests.pipelines.report.studied import studied
+
+
+def inputs(root, *encoders):
+    return Inputs({(e, "cls"): studied(e, "cls", 40.0, "cls") for e in encoders}, folders=Folders(blocks=root))
+
+
+def test_nothing_where_it_was_not_measured(tmp_path):
+    assert section(inputs(tmp_path, "mae")) is None
+    assert section(inputs(None, "mae")) is None
+
+
+def test_which_block_is_best(tmp_path):
+    mae = {("cls", "linear"): (40, 52, 48), ("average", "linear"): (40, 45, 45.9), ("cls", "knn"): (3, 2, 1)}
+    write_by_block(tmp_path, "mae", mae)
+    write_by_block(tmp_path, "dino", {("cls", "linear"): (30, 40), ("average", "linear"): (60,)})
+    write_by_block(tmp_path, "not shown", {("cls", "linear"): (30, 40)})
+    result = section(inputs(tmp_path, "mae", "dino"))
+    assert words(result, "finding") == [
+        "On dino, no block is clearly better than the last for [cls]. On mae, [cls] reaches most in block 1, +4.0 points over "
+        "the last; no block is clearly better than the last for average; [cls], knn reaches most in block 0, +2.0 points over "
+        "the last."
+    ]
+    table = tables(result)["by-block"]
+    assert shown(table) == [
+        ["dino", "[cls]", "30.0", "40.0", "–", "384"],
+        ["dino", "average", "60.0", "–", "–", "768"],
+        ["mae", "[cls]", "40.0", "52.0", "48.0", "384"],
+        ["mae", "average", "40.0", "45.0", "45.9", "768"],
+        ["mae", "[cls], knn", "3.0", "2.0", "1.0", "384"],
+    ]
+    assert [row[2:5] for row in best(table)] == [
+        [False, True, False],
+        [False, False, False],
+        [False, True, False],
+        [False, False, True],
+        [True, False, False],
+    ]
+    dino, mae = figures(result)
+    assert [figure.name for figure in (dino, mae)] == ["by-block-dino", "by-block-mae"]
+    assert "[cls]: 40.0 ± 0.5 % in block 0, 52.0 ± 0.5 % in block 1, 48.0 ± 0.5 % in block 2" in mae.alt

@@ -1,0 +1,79 @@
+"""Accuracy by block: each block as if it were probed alone."""
+
+import csv
+import json
+
+import pytest
+
+from probe.blocks import make_protocol, probe_blocks, readable_blocks, write_blocks
+from probe.closed import make_closed
+from probe.grid import HeadPlan, HeadSpec
+from probe.recipe import Recipe
+from probe.run import probe
+from probe.sources import Source
+from store import BeyondClsError, StoreError
+from tests.features import write_features
+
+PLAN = HeadPlan(recipe=Recipe(epochs=2, batch_size=32, warmup_epochs=0), seeds=(0, 1))
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """Tokens of block 1, vectors of blocks 0 and 1, and a pooling."""
+    folder = tmp_path_factory.mktemp("sets")
+    sides = enumerate((("a", 96), ("b", 40)))
+    return tuple(write_features(folder / side, n, seed=i, vectors=(0, 1), pooled=True) for i, (side, n) in sides)
+
+
+def places(content):
+    return [(row["head"], row["block"], row["protocol"]) for row in content["rows"]]
+
+
+def test_every_block_as_if_probed_alone(sets, tmp_path):
+    content = probe_blocks(*sets, tmp_path / "out", PLAN, closed=make_closed("knn", ks=[3]))
+    heads = (("cls", 0), ("cls", 1), ("average", 0), ("average", 1), ("encoder-pooling", 1))
+    assert places(content) == [(*head, protocol) for head in heads for protocol in ("linear", "knn")]
+    for row in content["rows"]:
+        closed = make_closed("knn", ks=[3]) if row["protocol"] == "knn" else None
+        alone = HeadPlan(HeadSpec(row["head"]), PLAN.recipe, PLAN.seeds, closed=closed)
+        (expected,) = probe(*sets, tmp_path / "alone", alone, block=row["block"]).values()
+        assert row["top1"] == expected["top1"]
+        assert row["bytes_per_image"] == {"cls": 16, "average": 32, "encoder-pooling": 32}[row["head"]]
+    write_blocks(tmp_path / "out", content)
+    assert json.loads((tmp_path / "out/metrics.json").read_text()) == json.loads(json.dumps(content))
+    with (tmp_path / "out/blocks.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["head"], int(row["block"]), row["protocol"]) for row in rows] == places(content)
+    assert [float(row["top1"]) for row in rows] == [row["top1"]["mean"] for row in content["rows"]]
+
+
+def test_blocks_are_those_of_which_both_sets_have_what_a_head_reads(sets, tmp_path):
+    fewer = write_features(tmp_path / "fewer", 40, seed=1, vectors=(1,))
+    both, mixed = (tuple(map(Source, pair)) for pair in (sets, (sets[0], fewer)))
+    assert [readable_blocks(head, *both) for head in ("cls", "average", "abmilp")] == [[0, 1], [0, 1], [1]]
+    assert [readable_blocks(head, *mixed) for head in ("cls", "average", "encoder-pooling")] == [[1], [1], []]
+    assert places(probe_blocks(*sets, tmp_path / "out", PLAN, ["abmilp"], closed=make_closed("ridge"))) == [
+        ("abmilp", 1, "linear")
+    ]
+
+
+def test_no_more_neighbours_than_a_small_set_has(sets):
+    assert [make_protocol("knn", store).ks for store in sets] == [(10, 20), (10, 20)]
+    assert make_protocol("ridge", sets[0]) == make_closed("ridge")
+    with pytest.raises(BeyondClsError, match="unknown protocol 'kn'; did you mean 'knn'"):
+        make_protocol("kn", sets[0])
+
+
+@pytest.mark.parametrize(
+    ("heads", "error", "message"),
+    [
+        (["cls"], StoreError, "have no block in common that cls can read; add the vectors of all .* --extend --vectors all"),
+        (["max"], BeyondClsError, "unknown option of aggregator 'max' 'blocks'"),
+        (["clss"], BeyondClsError, "unknown aggregator 'clss'; did you mean 'cls'"),
+    ],
+)
+def test_heads_that_no_block_serves(heads, error, message, tmp_path):
+    pair = [write_features(tmp_path / side, cls=False, seed=i) for i, side in enumerate("ab")]
+    with pytest.raises(error, match=message):
+        probe_blocks(*pair, tmp_path / "out", PLAN, heads)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,108 @@
+"""Heads that read a vector where feature sets have it, in place of the tokens that it was made of."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from probe.absent import absent_kinds
+from probe.closed import CLOSED, make_closed
+from probe.grid import HeadPlan, HeadSpec
+from probe.passes import Passes
+from probe.recipe import Recipe
+from probe.run import probe
+from probe.sources import Source
+from store import BeyondClsError, FeatureStore, StoreError
+from tests.features import write_features
+
+D, T = 8, 9
+RECIPE = Recipe(epochs=2, batch_size=32, warmup_epochs=0)
+
+
+def plan(aggregator, closed=None, **options):
+    return HeadPlan(HeadSpec(aggregator, options), RECIPE, seeds=(0,), closed=closed)
+
+
+def write(folder, **changes):
+    return tuple(write_features(folder / side, n, seed=i, **changes) for i, (side, n) in enumerate((("a", 96), ("b", 40))))
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """Training and test set: tokens of block 1, vectors of blocks 0 and 1, two views, and a pooling."""
+    return write(tmp_path_factory.mktemp("sets"), vectors=(0, 1), views=2, pooled=True)
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    """The same tokens alone."""
+    return write(tmp_path_factory.mktemp("tokens"), views=2)
+
+
+@pytest.mark.parametrize("head", ["average", "cls-average"])
+def test_the_average_is_read_and_gives_what_tokens_give(head, sets, tokens, tmp_path):
+    with_vectors, without = (probe(*pair, tmp_path / name, plan(head)) for name, pair in (("v", sets), ("t", tokens)))
+    cls_nbytes = 2 * D * (head == "cls-average")
+    assert with_vectors["v"]["cost"]["bytes_per_image"] == 4 * D + cls_nbytes
+    assert without["t"]["cost"]["bytes_per_image"] == 2 * T * D + cls_nbytes
+    assert with_vectors["v"]["top1"] == without["t"]["top1"]
+    assert [metrics["n_tokens"] for metrics in (with_vectors["v"], without["t"])] == [None, T]
+    again = probe(*sets, tmp_path / "v", plan(head))
+    assert again == with_vectors, "in place, or trained again"
+
+
+@pytest.mark.parametrize(("name", "spec"), [("norm", {"final_norm": True}), ("one side", {})])
+def test_tokens_are_read_where_the_average_is_not_that_of_what_is_pooled(name, spec, sets, tokens, tmp_path):
+    pair = write(tmp_path, vectors=(0, 1), norm=True) if name == "norm" else (sets[0], tokens[1])
+    passes = Passes({"average": HeadSpec("average", **spec)}, *map(Source, pair))
+    assert passes.template("average").aggregator.reads == ("patch",)
+
+
+def test_what_is_read_does_not_depend_on_what_a_copy_has(sets, tmp_path):
+    """Results follow from the keys; a copy without tokens will do, and one without averages is refused."""
+    copies = {}
+    for kind in ("patch", "average"):
+        folders = [shutil.copytree(store.path, tmp_path / kind / store.path.name) for store in sets]
+        for folder in folders:
+            shutil.rmtree(folder / kind)
+        copies[kind] = [FeatureStore.open(folder) for folder in folders]
+    whole, without_tokens = (probe(*pair, tmp_path / "out" / "average", plan("average")) for pair in (sets, copies["patch"]))
+    assert whole["average"]["top1"] == without_tokens["average"]["top1"]
+    with pytest.raises(StoreError, match="average is not in this copy of the feature set; fetch it: dvc pull"):
+        probe(*copies["average"], tmp_path / "none", plan("average"))
+
+
+def test_a_block_whose_tokens_are_not_kept(sets, tmp_path):
+    """By --block, or by the option; two blocks side by side."""
+    by_run = probe(*sets, tmp_path / "a", {n: plan(n) for n in ("cls", "average")}, block=0)
+    by_option = probe(*sets, tmp_path / "b", {n: plan(n, blocks=[0]) for n in ("cls", "average")})
+    both = Passes({n: HeadSpec(n, {"blocks": [0, 1]}) for n in ("cls", "average")}, *map(Source, sets))
+    for head in ("cls", "average"):
+        assert by_run[head]["top1"] == by_option[head]["top1"]
+        stored = [sets[1].array(f"{head}/block{block}/view0").all() for block in (0, 1)]
+        assert np.array_equal(both.vectors(head)[1].vectors[0], np.concatenate(stored, 1))
+    with pytest.raises(StoreError, match="has no array 'patch/block0/view0'"):
+        probe(*sets, tmp_path / "c", plan("abmilp"), block=0)
+
+
+@pytest.mark.parametrize("protocol", [None, *CLOSED])
+def test_the_pooling_of_the_encoder(protocol, sets, tmp_path):
+    closed = None if protocol is None else make_closed(protocol, **({"ks": [3]} if protocol == "knn" else {}))
+    (metrics,) = probe(*sets, tmp_path / "out", plan("encoder-pooling", closed)).values()
+    assert metrics["top1"]["mean"] > 50
+    assert metrics["cost"]["bytes_per_image"] == 4 * D
+
+
+def test_without_a_pooling(tokens, tmp_path):
+    head = plan("encoder-pooling")
+    assert absent_kinds({"pool": head}, tokens[0]) == {"pool": ["pooled"]}
+    with pytest.raises(StoreError, match=r"no vectors of the encoder's own pooling .* the set is older .* --extend"):
+        probe(*tokens, tmp_path / "out", head)
+    with pytest.raises(StoreError, match=r"has no average patch tokens .* beyondcls extract --extend --vectors all"):
+        tokens[0].tokens("average")
+
+
+@pytest.mark.parametrize("blocks", ["[0]", [0, 0], []])
+def test_blocks_that_cannot_be(blocks, sets, tmp_path):
+    with pytest.raises(BeyondClsError, match="expected a list of different whole numbers"):
+        probe(*sets, tmp_path / "out", plan("average", blocks=blocks))
