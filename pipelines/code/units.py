@@ -90,7 +90,7 @@ def units(params: Params, project: Project) -> Iterator[Unit]:
     yield from _probe(params)
     yield Unit("attention", ("pipelines.attention",), _statistics(params))
     yield _localise(params)
-    yield Unit("blocks", ("pipelines.blocks",), {AGGREGATORS: {"cls", "average", "encoder-pooling"}, PROTOCOLS: {"knn"}})
+    yield Unit("blocks", ("pipelines.blocks",), {PROTOCOLS: {"knn"}})
     yield Unit("compose", ("pipelines.quickstart.compose",), {READERS: ()})
     yield Unit("divergence", ("pipelines.divergence",), {})
     yield Unit("params", ("pipelines.parameters.recipes",), {AGGREGATORS: (), PROTOCOLS: ()})

@@ -26,6 +26,7 @@ OTHERS = (
     "extract",
     "probe",
     "divergence",
+    "by_block",
     "composed",
     "localised",
     "other_probes",

@@ -137,6 +137,7 @@ localised: {e: {encoder: e, head: abmilp}}
         name: {f"probe/aggregators/{leaf}.py" for leaf in names} for name, names in expected.items()
     }
     assert {name for name, files in by_unit.items() if "probe/closed/neighbours.py" in files} == {
+        "blocks",
         "heads/near",
         "studies/t",
     }

@@ -129,7 +129,7 @@ class TestFiles:
     def test_one_for_each_stage(self, params: dict[str, Any], tmp_path: Path) -> None:
         n = write_recipes(params, tmp_path / "recipes")
         files = {str(file.relative_to(tmp_path / "recipes")) for file in (tmp_path / "recipes").rglob("*.json")}
-        assert len(files) == n == 3 + 3 + 3 * 3 * 2 + 3 * 3 * 3 + 1
+        assert len(files) == n == 3 + 3 + 3 * 3 * 2 + 3 * 3 * 3 + 3 * 3 + 1
         assert {"probes/cub/mae-h14/abmilp.json", "extract/simmim-b16-few-test.json", "studies/deep.json"} <= files
         of_study = json.loads((tmp_path / "recipes/studies/deep.json").read_text())
         assert of_study["abmilp"]["epochs"] == 5
@@ -144,9 +144,8 @@ class TestFiles:
         before = dict(all_recipes(params))
         params["datasets"]["cub"]["preset"] = "mae-lars"
         changed = {name for name, content in all_recipes(params) if content != before[name]}
-        assert changed == {
-            f"probes/cub/{encoder}/{head}" for encoder in params["encoders"] for head in ("cls", "average", "abmilp")
-        }
+        of_heads = {f"probes/cub/{encoder}/{head}" for encoder in params["encoders"] for head in ("cls", "average", "abmilp")}
+        assert changed == of_heads | {f"training/cub/{encoder}" for encoder in params["encoders"]}
 
     def test_a_value_in_another_layer_is_the_same_request(self, params: dict[str, Any]) -> None:
         before = dict(all_recipes(params))
@@ -219,5 +218,5 @@ class TestCommand:
         assert says in err
 
     def test_writes(self, command: Any) -> None:
-        assert command("params", "--out", "recipes")[1] == "recipes: 52 files\n"
+        assert command("params", "--out", "recipes")[1] == "recipes: 61 files\n"
         assert yaml.safe_load(Path("recipes/probes/cub/mae-b16/cls.json").read_text())["preset"] == "small-sgd"
