@@ -39,7 +39,15 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         split="test",
         datasets=compared,
         localised=str(composed) if (composed := folder / COMPOSED).is_file() else None,
+        dataset=main or "",
+        receipts=folder / "receipts",
     )
+
+
+def named_by(probes: Path) -> str:
+    """The data set of a folder that holds ENCODER/HEAD, by the folder's name; empty if that is only `probes`."""
+    name = probes.resolve().name
+    return "" if name == "probes" else name
 
 
 def _others(folder: Path, params: dict[str, Any], name: str) -> tuple[Path, ...]:

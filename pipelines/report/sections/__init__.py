@@ -6,6 +6,7 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Section
 from pipelines.report.sections import (
     accuracy,
+    against,
     cost,
     curves,
     datasets,
@@ -25,6 +26,7 @@ SECTIONS: tuple[Callable[[Inputs], Section | None], ...] = (
     findings.section,
     accuracy.section,
     datasets.section,
+    against.section,
     statistics.section,
     variants.section,
     cost.section,
