@@ -60,7 +60,7 @@ class Result:
     def measure(self, name: str) -> Measure | None:
         """A measure by its name in metrics.json; NAME_best_epoch is that of the best epoch on the test images."""
         if name == f"{self.probe.measure}{BEST_EPOCH}":
-            return self.probe.best_epoch and self.probe.best_epoch.measure
+            return None if self.probe.best_epoch is None else self.probe.best_epoch.measure
         return self.probe.measures.get(name)
 
     @property
@@ -77,11 +77,25 @@ def results(inputs: Inputs) -> list[Result]:
     """
     receipts, main = receipts_by_key(inputs.folders.receipts), inputs.folders.dataset
     places = {probe.folder.resolve() for probe in inputs.probes.values() if probe.folder}
-    groups = [(main, "", inputs.probes.values())]
+    rows = [Result(main, "", probe, receipts) for probe in inputs.probes.values()]
     for dataset, probes in inputs.datasets.items():
-        groups.append((dataset, "", [p for p in probes.values() if p.folder is None or p.folder.resolve() not in places]))
-    groups += [(main, study, probes.values()) for study, probes in inputs.studies.items()]
-    return [Result(dataset, study, probe, receipts) for dataset, study, probes in groups for probe in probes]
+        others = (p for p in probes.values() if p.folder is None or p.folder.resolve() not in places)
+        rows += [Result(dataset, "", probe, receipts) for probe in others]
+    names = {images: row.dataset for row in reversed(rows) for images in _images(row.probe)}
+    for study, probes in inputs.studies.items():
+        for probe in probes.values():
+            dataset = next((names[images] for images in _images(probe) if images in names), "")
+            rows.append(Result(dataset, study, probe, receipts))
+    return rows
+
+
+def _images(probe: Probe) -> list[tuple[str, int]]:
+    """What identifies the images of a head: its training features; else its test images and the number of training images.
+
+    Folders of studies don't name their data set, and other runs may have written them.
+    """
+    recorded = [probe.features["training"], probe.test_images]
+    return [(images, probe.n_training) for images in recorded if images is not None]
 
 
 def receipts_by_key(folder: Path | None) -> dict[str, str]:
@@ -137,6 +151,10 @@ def _best(result: Result) -> Measure | None:
     return result.measure(f"{result.probe.measure}{BEST_EPOCH}")
 
 
+def _cost(name: str, result: Result) -> int | None:
+    return result.probe.cost.get(name)
+
+
 # name of the column -> its value
 COLUMNS: dict[str, Callable[[Result], Any]] = {
     "encoder": lambda r: r.probe.encoder,
@@ -156,11 +174,10 @@ COLUMNS: dict[str, Callable[[Result], Any]] = {
     "seeds": lambda r: r.probe.seeds,
     "values": lambda r: r.probe.measures[r.probe.measure].values,
     # Not a result: each seed in the epoch in which it is best on the test images, as benchmarks publish it.
-    "best_epoch_on_test_images": lambda r: (best := _best(r)) and best.mean,
+    "best_epoch_on_test_images": lambda r: None if (best := _best(r)) is None else best.mean,
     "best_epoch_on_test_images_std": lambda r: _spread(_best(r)),
     "best_epochs_on_test_images": lambda r: r.probe.best_epoch and r.probe.best_epoch.epochs,
-    **{name: partial(_mean, name) for name in FURTHER},
-    **{f"{name}_std": partial(_std, name) for name in FURTHER},
+    **{f"{name}{part}": partial(value, name) for name in FURTHER for part, value in (("", _mean), ("_std", _std))},
     # How it was trained: base_lr and weight_decay are those that were chosen.
     "preset": lambda r: r.preset,
     "protocol": lambda r: _recorded("protocol", r),
@@ -175,7 +192,7 @@ COLUMNS: dict[str, Callable[[Result], Any]] = {
     "n_tokens": lambda r: r.probe.n_tokens,
     "n_crops": lambda r: r.probe.crops,
     "subset": partial(_recorded, "subset"),
-    **{name: lambda r, name=name: r.probe.cost.get(name) for name in COSTS},
+    **{name: partial(_cost, name) for name in COSTS},
     # Heads of a command train together, so no head has seconds of training; this is a forward pass.
     "ms_per_image": lambda r: r.probe.timing.get("ms_per_image"),
     "timed_on": lambda r: r.probe.timing.get("device"),

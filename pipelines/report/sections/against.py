@@ -90,11 +90,14 @@ def _match_row(match: Match) -> Row:
 def _notice(unmatched: list[Unmatched]) -> Text:
     """What is lacking here, with the number of rows and the nearest name."""
     counts = Counter((entry.file, entry.lacks, entry.name, entry.nearest) for entry in unmatched)
-    items = []
+    by_part: dict[tuple[str, str], list[str]] = {}
     for (file, lacks, name, nearest), n in counts.items():
-        near = f"; the nearest here is {nearest}" if nearest else "; there is none here"
-        items.append(f"{file}: no {lacks} {name}, {n} number{'s' * (n > 1)}{near}")
-    return Text(f"{len(unmatched):,} published numbers have none of ours beside them:", tuple(items), "notice")
+        numbers = f"{n} number{'s' * (n > 1)}"
+        by_part.setdefault((file, lacks), []).append(
+            f"{name} ({numbers}, nearest {nearest})" if nearest else f"{name} ({numbers})"
+        )
+    items = tuple(f"{file}, no such {lacks}: {', '.join(names)}" for (file, lacks), names in by_part.items())
+    return Text(f"{len(unmatched):,} published numbers have none of ours beside them:", items, "notice")
 
 
 def _without_ours(unmatched: list[Unmatched]) -> Table:

@@ -197,8 +197,9 @@ class TestPage:
         section = against.section(inputs)
         assert section is not None
         notice = next(block for block in section.blocks if getattr(block, "kind", "") == "notice")
-        assert "paper: no encoder mae-b16, " in " ".join(notice.items)
-        assert "the nearest here is quickstart-mae" in " ".join(notice.items)
+        paper, benchmark = notice.items
+        assert paper.startswith("paper, no such encoder: mae-s16 (5 numbers, nearest quickstart-mae), mae-b16 (26 numbers, ")
+        assert "franca_vitl14 (5 numbers, nearest quickstart-" in benchmark
 
 
 class TestShipped:

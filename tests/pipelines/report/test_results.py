@@ -104,9 +104,11 @@ def test_a_head_with_all_that_can_be_recorded(tmp_path: Path) -> None:
 
 
 def test_heads_of_every_kind_appear_once(tmp_path: Path) -> None:
-    for dataset in ("birds", "cars"):
-        write_probe(tmp_path / "probes" / dataset, "mae", "cls", 50.0)
-    write_probe(tmp_path / "studies/poolings", "mae", "cls", 49.0, seeds=(0,))
+    write_probe(tmp_path / "probes/birds", "mae", "cls", 50.0, features={"training": "t", "test": "u"})
+    write_probe(tmp_path / "probes/cars", "mae", "cls", 50.0, test_images="those")
+    write_probe(tmp_path / "studies/poolings", "mae", "cls", 49.0, seeds=(0,), features={"training": "t", "test": "u"})
+    write_probe(tmp_path / "studies/views", "mae", "cls", 47.0, features={"training": "of other runs", "test": "u"})
+    write_probe(tmp_path / "studies/blocks", "mae", "cls", 48.0, test_images="those", features={"training": "b", "test": "c"})
     write_probe(tmp_path / "probes/cars", "mae", "cls-knn", 40.0, seeds=(), protocol={"name": "knn", "k": 20})
     mean_ap = {"mean": 30.0, "std": 1.0, "values": [29.0, 31.0]}
     several = write_probe(tmp_path / "probes/scenes", "mae", "cls", 0.0, seeds=(0, 1), map=mean_ap)
@@ -123,7 +125,9 @@ def test_heads_of_every_kind_appear_once(tmp_path: Path) -> None:
         ("cars", "", "cls", "top1", "50.0", "0.5", "", "2", "21.0", "[2, 2, 2]"),
         ("cars", "", "cls-knn", "top1", "40.0", "", '{"name": "knn", "k": 20}', "", "", ""),
         ("scenes", "", "cls", "map", "30.0", "1.0", "", "2", "33.0", "[1, 1]"),
+        ("cars", "blocks", "cls", "top1", "48.0", "0.5", "", "2", "21.0", "[2, 2, 2]"),
         ("birds", "poolings", "cls", "top1", "49.0", "", "", "2", "20.0", "[2]"),
+        ("", "views", "cls", "top1", "47.0", "0.5", "", "2", "21.0", "[2, 2, 2]"),
     ]
 
 
