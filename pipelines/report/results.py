@@ -11,9 +11,9 @@ from typing import Any
 
 import xxhash
 
-from pipelines.report.collect import Inputs, Measure, Probe, files_in
+from pipelines.report.collect import Inputs, Measure, Probe, files_in, read
 from probe.recipe import Recipe, preset_of
-from store.moving.receipt import Receipt, is_receipt_name
+from store.moving.receipt import is_receipt_name
 
 FILE = "results.csv"  # in the folder of tables
 FURTHER = ("top5", "entropy", "train_top1", "train_map")  # measures, beside the one that counts
@@ -105,7 +105,12 @@ def receipts_by_key(folder: Path | None) -> dict[str, str]:
         BeyondClsError: a receipt cannot be read.
     """
     files = [file for file in files_in(folder, "*.json") if is_receipt_name(file.name)]
-    return {Receipt.read(file).key: xxhash.xxh3_128_hexdigest(file.read_bytes()) for file in files}
+    return {read(file, "beyondcls extract", _key): xxhash.xxh3_128_hexdigest(file.read_bytes()) for file in files}
+
+
+def _key(receipt: Path) -> str:
+    """Of its feature set; receipts of other versions have one, too."""
+    return str(json.loads(receipt.read_text(encoding="utf-8"))["key"])
 
 
 def to_csv(inputs: Inputs) -> str:

@@ -149,6 +149,7 @@ def test_what_is_localised_is_the_head_of_the_stage():
 def test_the_report_depends_on_what_its_page_is_made_of():
     by_unit = of_the_quickstart()["report"]
     assert {f"pipelines/report/page.{kind}" for kind in ("css", "html.jinja", "js")} <= by_unit.keys()
+    assert "pipelines/report/published/efficient_probing.csv" in by_unit
 
 
 def test_files_are_written_and_those_of_what_is_gone_go(tmp_path, monkeypatch):

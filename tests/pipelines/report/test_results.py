@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import xxhash
 
 from pipelines.report.collect import Folders, collect
 from pipelines.report.results import COLUMNS, to_csv
+from store import BeyondClsError
 from store.moving.receipt import Receipt
 from tests.features import write_features
 from tests.pipelines.report.written import write_probe
@@ -101,6 +103,15 @@ def test_a_head_with_all_that_can_be_recorded(tmp_path: Path) -> None:
         "test_key": "test-mae",
         "command": "beyondcls probe --head abmilp --out probes/<mae>",
     }
+
+
+def test_damaged_receipt(tmp_path: Path) -> None:
+    write_probe(tmp_path / "probes", "mae", "cls", 50.0)
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(
+        BeyondClsError, match=r"a\.json or a table beside it is damaged .* `beyondcls extract` writes; run it again"
+    ):
+        rows_of(probes=tmp_path / "probes", receipts=tmp_path)
 
 
 def test_heads_of_every_kind_appear_once(tmp_path: Path) -> None:
