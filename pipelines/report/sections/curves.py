@@ -46,8 +46,8 @@ def best_epochs(inputs: Inputs) -> Table:
                 cells = (Cell(encoder, encoder), Cell(title(probe.head), probe.head), *measured, Cell(epochs, epochs))
                 rows.append(Row(cells, muted=probe.pretraining.is_untrained))
     note = (
-        "Mean ± standard deviation over seeds. Results are those of the last epoch. The best epoch of each seed is chosen on the "
-        "test images, as some benchmarks do: it is too high by what choosing among epochs gains, and is shown only for "
+        "Mean ± standard deviation over seeds. Results are those of the last epoch. The best epoch of each seed is chosen on "
+        "the test images, as some benchmarks do: it is too high by what choosing among epochs gains, and is shown only for "
         "comparison with their numbers."
     )
     return Table("best-epochs", "Last epoch, and best epoch on the test images", note, columns, tuple(rows), folded=True)

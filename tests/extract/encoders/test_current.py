@@ -84,6 +84,7 @@ class TestSupported:
             config: Any = timm.get_pretrained_cfg(row.name)
             assert config.tag == row.name.partition(".")[2]
             assert config.hf_hub_id
+            assert "quickgelu" in row.name or not any("QuickGELU" in note for note in config.notes or ()), "as it was trained"
             assert row.architecture in timm_names(), "names that are misspelt are compared with these"
 
 

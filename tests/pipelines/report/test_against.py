@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 
 from extract.encoders import ENCODERS
 from pipelines.report.against import STEPLESS, Match, compared
@@ -223,7 +224,10 @@ class TestShipped:
     def test_efficient_probing(self) -> None:
         rows = {(row.encoder, row.head, row.protocol, row.metric): row for row in SHIPPED["efficient-probing"]()}
         assert len(rows) == 156, "each once"
-        assert len({encoder for encoder, *_ in rows}) == 37
+        encoders = {encoder for encoder, *_ in rows}
+        assert len(encoders) == 37
+        known_to_timm = {e for e in encoders if timm.is_model(e.partition(".")[0]) and timm.get_pretrained_cfg(e) is not None}
+        assert encoders - set(ENCODERS) - known_to_timm == {"radio_v2.5-b", "radio_v2.5-l", "DiT-XL/2", "franca_vitl14"}
         expected = {
             ("mae-b16", "cls", "ep-lars", "top1_best_epoch"): 67.78,
             ("mae-b16", "ep", "ep-lars", "top1_best_epoch"): 75.46,
