@@ -69,10 +69,10 @@ class TestSupported:
         statistics = EVERY if encoder.layout.has_cls else EVERY - set(NEEDS_CLS)
         assert set(encoder.statistics) == statistics
         pooling = {"token": "[cls]", "avg": "average", "map": "attention", "": "none"}
-        found = ("yes" if encoder.layout.has_cls else "no", str(encoder.layout.n_registers))
-        found += (pooling[encoder.model.global_pool], "all" if encoder.layout.has_cls else "of patches")
-        found += ("last" if encoder.block == encoder.n_blocks - 1 else f"block {encoder.block}",)
-        assert found == (row.cls, row.registers, row.pooling, row.statistics, row.read)
+        described = ("yes" if encoder.layout.has_cls else "no", str(encoder.layout.n_registers))
+        described += (pooling[encoder.model.global_pool], "all" if encoder.layout.has_cls else "of patches")
+        described += ("last" if encoder.block == encoder.n_blocks - 1 else f"block {encoder.block}",)
+        assert described == (row.cls, row.registers, row.pooling, row.statistics, row.read)
         assert ("final norm" in row.note) == (not encoder.norm()[0]), "which heads can apply"
 
     def test_attention_and_tokens_are_those_of_the_model(self, row: Row) -> None:

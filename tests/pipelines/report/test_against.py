@@ -98,9 +98,9 @@ class TestMatching:
         return Folders(probes, dataset="imagenet", studies=(tmp_path / "studies",))
 
     def matches(self, folders: Folders, row: PublishedRow) -> list[tuple[str, str, str]]:
-        found, unmatched = compared(inputs_of(folders, row))
-        assert bool(found) != bool(unmatched)
-        return [(m.result.probe.encoder, m.result.study, m.result.probe.head) for m in found]
+        matches, unmatched = compared(inputs_of(folders, row))
+        assert bool(matches) != bool(unmatched)
+        return [(m.result.probe.encoder, m.result.study, m.result.probe.head) for m in matches]
 
     @pytest.mark.parametrize(
         ("changed", "expected"),
