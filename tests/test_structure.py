@@ -58,6 +58,15 @@ def test_setup_cfg_packages_match_the_tree():
     assert set(include) == folders == set(find_packages(str(ROOT), include=["store*", "extract*", "probe*", "pipelines*"]))
 
 
+def test_setup_cfg_has_every_file_beside_modules():
+    """Or an installation lacks it."""
+    patterns = read_configuration(ROOT / "setup.cfg")["options"]["package_data"]
+    for folder in {path.parent for path in SOURCES}:
+        package = folder.relative_to(ROOT).as_posix().replace("/", ".")
+        files = {path for path in folder.iterdir() if path.is_file() and path.suffix not in (".py", ".pyc")}
+        assert files == {path for pattern in patterns.get(package, ()) for path in folder.glob(pattern)}, package
+
+
 def test_front_door_has_every_public_name():
     assert set(beyondcls.__all__) == set(beyondcls._HOME) == set(dir(beyondcls))
     for name in beyondcls.__all__:

@@ -15,6 +15,7 @@ from extract.encoders import (
     dino,
     dinov2,
     dinov3,
+    franca,
     ibot,
     ijepa,
     mae,
@@ -45,6 +46,7 @@ ENCODERS: dict[str, Pretrained] = {
     **dino.ENCODERS,
     **dinov2.ENCODERS,
     **dinov3.ENCODERS,
+    **franca.ENCODERS,
     **mocov3.ENCODERS,
     **ibot.ENCODERS,
     **supervised.ENCODERS,
@@ -224,7 +226,8 @@ def _entries_with_weights(name: str) -> list[str]:
 
 def timm_names(pretrained: bool = False) -> list[str]:
     """Names of timm's models that have tokens; with their tags those whose weights its hub has, if `pretrained`."""
-    return timm.list_models(["vit_*", "deit*", "beit*", "eva*", "convnext*", "mixer*"], pretrained=pretrained)
+    patterns = ["vit_*", "deit*", "beit*", "eva*", "aimv2*", "flexivit*", "convnext*", "mixer*"]
+    return timm.list_models(patterns, pretrained=pretrained)
 
 
 __all__ = ["ENCODERS", "Encoded", "Encoder", "Pretrained", "checked_family", "known_pretraining", "load_encoder", "timm_names"]

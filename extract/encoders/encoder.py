@@ -12,6 +12,7 @@ from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
 from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, Attention, TokenLayout, watched
+from extract.encoders.not_plain import INSTEAD, check_plain
 from extract.encoders.weights import weights_digest
 from extract.linear import FastLinear
 from extract.transform import TRANSFORM
@@ -80,12 +81,7 @@ class Encoder:
         cls_caution: str = "",
         pretraining: Pretraining = UNKNOWN,
     ):
-        for attribute in ("blocks", "num_prefix_tokens", "forward_features"):
-            if not hasattr(model, attribute):
-                raise BeyondClsError(
-                    f"{name} is not a ViT: {type(model).__name__} has no `{attribute}`; "
-                    "choose a vit_*, deit_*, beit* or eva* model"
-                )
+        check_plain(name, model)
         self.name, self.model = name, model.eval().requires_grad_(False)
         self.architecture = json.dumps(architecture, sort_keys=True)
         self.attends = bool(getattr(model, "attends", True))
@@ -236,8 +232,7 @@ class Encoder:
         for block, n_of_block in n_tokens_of.items():
             if self.attends and n_of_block != n_tokens:  # CaiT and XCiT add [cls] after these blocks
                 raise BeyondClsError(
-                    f"{self.name} is not a plain ViT: block {block} has {n_of_block} tokens, "
-                    f"the output {n_tokens}; choose a vit_*, deit_*, beit* or eva* model"
+                    f"{self.name} is not a plain ViT: block {block} has {n_of_block} tokens, the output {n_tokens}; {INSTEAD}"
                 )
         out.statistics = {name: torch.stack(per_block, 1) for name, per_block in collected.items()}  # [B, L, H]
         return out

@@ -128,6 +128,7 @@ class Vit(Published):
         rms: norms divide by the root mean square, and subtract no mean.
         pooled: the last norm is after pooling; tokens are never normalised.
         sizes: arguments of the architecture that are its `width`, `depth` and `side`, by these names; fewer if some are fixed.
+        n_chunks: groups of neighbouring blocks of one size, for `{chunk}` in the prefix of the names in a block.
     """
 
     width: int
@@ -145,6 +146,7 @@ class Vit(Published):
     rms: bool = False
     pooled: bool = False
     sizes: Mapping[str, str] = field(default_factory=lambda: SIZES)
+    n_chunks: int = 1
 
     @property
     def grid(self) -> int:
@@ -173,7 +175,8 @@ class Vit(Published):
         name = names.get(role, layer_name and f"{layer_name}{dot}{kind}")
         if name is None or block is None:
             return name
-        return None if kind == "bias" and not self.biases else f"{names['block']}{name}".format(block)
+        chunk = block * self.n_chunks // self.depth
+        return None if kind == "bias" and not self.biases else f"{names['block']}{name}".format(block, chunk=chunk)
 
     def tensors(self) -> dict[str, Part]:
         block_parts = [(role, shape, block) for block in range(self.depth) for role, shape in INSIDE.items()]

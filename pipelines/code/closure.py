@@ -11,7 +11,7 @@ from pipelines.code.syntax import DIGITS, digest, parsed
 
 PACKAGES = ("extract", "heads", "pipelines", "probe", "store")  # heads: custom aggregators
 FACADE, HOMES = "beyondcls", "_HOME"  # a module that imports requested names lazily, from a dictionary of names and modules
-BESIDE = (".css", ".jinja", ".js")  # files of the report that modules in their folder read
+BESIDE = (".css", ".csv", ".jinja", ".js")  # files of the report that modules in their folder read
 
 # What a module imports: (module, name in it), or EVERYTHING for the module itself.
 Import = tuple[str, str]

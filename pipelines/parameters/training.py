@@ -20,8 +20,8 @@ OF_A_RECIPE = {
 OF_A_HEAD = {
     "preset": Option(
         str,
-        "the paper's mae-lars, mae-lars-large, small-sgd; or adamw, which is not from the paper. Replaces the recipe in "
-        "params.yaml",
+        "the paper's mae-lars, mae-lars-large, small-sgd; ep-lars of the efficient probing benchmark; or adamw, ours. Replaces "
+        "the recipe in params.yaml",
     ),
     "seeds": Option(str, "with commas", "0,1,2", read=integers),
     "base_lrs": Option(str, "with commas: the best on held-out training images is taken, e.g. 0.01,0.03,0.1", read=numbers),

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 import xxhash
 
 from pipelines.report import older
+from pipelines.report.published.row import PublishedRow
 from store import BeyondClsError
 from store.format.pretraining import UNKNOWN, Pretraining
 
@@ -36,6 +38,19 @@ class Curve:
     epochs: tuple[int, ...]
     loss: tuple[float, ...]
     top1: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class BestEpoch:
+    """What a head reached on the test images in the epoch in which it was best on them; never its result.
+
+    Attributes:
+        measure: over seeds, each in the epoch in which that seed was best; percent.
+        epochs: of each seed, counted from 1; the first of equally good ones.
+    """
+
+    measure: Measure
+    epochs: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -67,6 +82,9 @@ class Probe:
     notes: tuple[str, ...] = ()  # sentences that a reader of the numbers should know
     transferred: str | None = None  # key of the training features of the probe whose aggregators these are, if of another
     pretraining: Pretraining = UNKNOWN  # of the encoder
+    recorded: Mapping[str, Any] = field(default_factory=dict)  # metrics.json as it is
+    best_epoch: BestEpoch | None = None  # None where nothing was measured epoch by epoch
+    folder: Path | None = None  # of metrics.json
 
     @property
     def measure(self) -> str:
@@ -118,6 +136,8 @@ class Folders:
         localised: the images of `localisation`; those of `images` if not given.
         localised_split: of these.
         blocks: BLOCKS/ENCODER.
+        dataset: the name of the data set that `probes`, `attention` and `studies` are of; empty if unknown.
+        receipts: of feature sets.
     """
 
     probes: Path | None = None
@@ -131,6 +151,8 @@ class Folders:
     localised: str | None = None
     localised_split: str | None = None
     blocks: Path | None = None
+    dataset: str = ""
+    receipts: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +174,7 @@ class Inputs:
     datasets: Mapping[str, Mapping[tuple[str, str], Probe]] = field(default_factory=dict)  # by data set, then as `probes`
     folders: Folders = field(default_factory=Folders)
     examples: Examples = field(default_factory=Examples)
+    against: Mapping[str, Sequence[PublishedRow]] = field(default_factory=dict)  # by the name of their file
 
     @property
     def encoders(self) -> list[str]:
@@ -314,6 +337,9 @@ def _probe(file: Path) -> Probe | None:
         notes=tuple(str(note) for note in content.get("notes", ())),
         transferred=str(content["transferred"]["training"]) if "transferred" in content else None,
         pretraining=pretraining_in(content),
+        recorded=content,
+        best_epoch=_best_epoch(file.parent / "curves.csv"),
+        folder=file.parent,
     )
 
 
@@ -376,6 +402,19 @@ def _curve(file: Path) -> Curve | None:
         return tuple(sum(values) / len(values) for values in by_epoch)
 
     return Curve(tuple(epochs), mean("loss"), mean("top1"))
+
+
+def _best_epoch(file: Path) -> BestEpoch | None:
+    """From the measures of every epoch; None where there is no such file, or nothing in it."""
+    by_seed: dict[int, list[tuple[float, int]]] = {}
+    for row in _rows(file):
+        by_seed.setdefault(int(row["seed"]), []).append((_finite(row["map" if "map" in row else "top1"]), -int(row["epoch"])))
+    if not by_seed:
+        return None
+    best = [max(entries) for entries in by_seed.values()]
+    values = tuple(value for value, _ in best)
+    std = statistics.stdev(values) if len(values) > 1 else 0.0
+    return BestEpoch(Measure(statistics.fmean(values), std, values), tuple(-epoch for _, epoch in best))
 
 
 def _attention(file: Path) -> Attention:

@@ -40,6 +40,14 @@ def main(
         str | None, typer.Option(help="the images that were localised, to draw boxes over  [default: those of --data]")
     ] = None,
     localised_split: Annotated[str | None, typer.Option(help="of these")] = None,
+    receipts: Annotated[Path | None, typer.Option(help="folder of receipts, whose digests tables/results.csv has")] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="published results to put beside these: paper, efficient-probing, or a .csv file with the columns encoder, "
+            "dataset, head, protocol, metric, value, source, note; repeat it for more"
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="folder for index.html, tables and figures")] = Path("report"),
     n_examples: Annotated[int, typer.Option(min=0, help="images with overlays")] = 6,
     encoder: Annotated[list[str] | None, typer.Option(help="show this encoder; repeat it for more; all if not given")] = None,
@@ -51,15 +59,18 @@ def main(
     Of the project in this folder: probes/DATASET, attention/DATASET, blocks/DATASET, studies, divergence, localisation, and the
     images that params.yaml names. With --probes, of the folders and images that are named and of nothing else.
 
-    Writes index.html, metrics.json, tables (.csv, .tex, .md) and figures (.svg, .png), and prints the accuracies.
+    Writes index.html, metrics.json, tables (.csv, .tex, .md; results.csv with a row for every head) and figures (.svg, .png),
+    and prints the accuracies.
     """
     from rich.console import Console
 
     from pipelines.parameters.params import without_none
+    from pipelines.report.against import in_words
     from pipelines.report.collect import Examples, Folders, collect
     from pipelines.report.files import write
     from pipelines.report.formats.terminal_table import to_terminal
-    from pipelines.report.project import project
+    from pipelines.report.project import named_by, project
+    from pipelines.report.published.shipped import published_rows
     from pipelines.report.sections import sections
     from pipelines.report.sections.accuracy import top1
     from pipelines.report.subset import subset
@@ -73,8 +84,10 @@ def main(
         raise BeyondClsError(
             f"--probes {probes} and --dataset {dataset} both choose the probes, expected one of them; drop the other"
         )
-    folders = project(Path(), dataset) if probes is None else Folders(probes)
-    named = without_none(attention=attention, divergence=divergence, localisation=localisation, blocks=blocks)
+    published = published_rows(against or ())
+    folders = project(Path(), dataset) if probes is None else Folders(probes, dataset=named_by(probes))
+    of_folders = {"attention": attention, "divergence": divergence, "localisation": localisation, "blocks": blocks}
+    named = without_none(**of_folders, receipts=receipts)
     named |= {name: tuple(folders) for name, folders in without_none(studies=studies, datasets=datasets).items()}
     if data is not None:
         named |= {"images": data, "split": split}
@@ -82,10 +95,12 @@ def main(
         named["split"] = split
     if localised is not None:
         named |= {"localised": localised, "localised_split": localised_split}
-    inputs = collect(replace(folders, **named), Examples(n_examples, tuple(image or ()), draw))
+    inputs = replace(collect(replace(folders, **named), Examples(n_examples, tuple(image or ()), draw)), against=published)
     if encoder:
         inputs = subset(inputs, encoder)
     write(out, inputs, sections(inputs))
     table = top1(inputs)
     Console(width=None if sys.stdout.isatty() else max(160, WIDTH * len(table.columns))).print(to_terminal(table))
+    for line in in_words(inputs):
+        typer.echo(line)
     typer.echo(f"report: {out / 'index.html'}")

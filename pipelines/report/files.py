@@ -10,10 +10,14 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Figure, Figures, Section, Table
 from pipelines.report.formats import FORMATS
 from pipelines.report.page import render
+from pipelines.report.results import FILE, to_csv
 
 
 def write(out: Path, inputs: Inputs, sections: Sequence[Section]) -> None:
-    """index.html, metrics.json, tables/NAME.csv, .tex, .md and figures/NAME.svg, .png; files of an earlier run are removed."""
+    """index.html, metrics.json, tables/results.csv (every head), tables/NAME.csv, .tex, .md and figures/NAME.svg, .png.
+
+    Files of an earlier run are removed.
+    """
     for folder in ("tables", "figures"):
         shutil.rmtree(out / folder, ignore_errors=True)
         (out / folder).mkdir(parents=True)
@@ -23,6 +27,7 @@ def write(out: Path, inputs: Inputs, sections: Sequence[Section]) -> None:
     for figure in figures(sections):
         for suffix, content in figure.files.items():
             (out / "figures" / f"{figure.name}.{suffix}").write_bytes(content)
+    _text(out / "tables" / FILE, to_csv(inputs))
     _text(out / "metrics.json", json.dumps(metrics(inputs), indent=1) + "\n")
     _text(out / "index.html", render(sections))
 

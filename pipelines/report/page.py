@@ -10,6 +10,7 @@ import jinja2
 
 from pipelines.report.content import Cell, Column, Gallery, Row, Section
 from pipelines.report.formats import FORMATS
+from pipelines.report.results import FILE
 from pipelines.report.sections.provenance import versions
 from pipelines.report.tables import title
 
@@ -33,7 +34,12 @@ def render(sections: Sequence[Section]) -> str:
     }
     script = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
     return environment.get_template("page.html.jinja").render(
-        sections=sections, script=script, script_hash=_hash(script), suffixes=tuple(FORMATS), version=versions()["beyondcls"]
+        sections=sections,
+        script=script,
+        script_hash=_hash(script),
+        suffixes=tuple(FORMATS),
+        results=FILE,
+        version=versions()["beyondcls"],
     )
 
 

@@ -41,7 +41,15 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         datasets=compared,
         localised=_localised(folder, main),
         blocks=blocks if main is None else blocks / main,
+        dataset=main or "",
+        receipts=folder / "receipts",
     )
+
+
+def named_by(probes: Path) -> str:
+    """The data set of a folder that holds ENCODER/HEAD, by the folder's name; empty if that is only `probes`."""
+    name = probes.resolve().name
+    return "" if name == "probes" else name
 
 
 def _of_dataset(folder: Path, main: str | None) -> Path:

@@ -1,10 +1,11 @@
 """Recipes, and the protocols that have names."""
 
 import math
+from dataclasses import asdict
 
 import pytest
 
-from probe.recipe import PRESET_INITS, PRESETS, Recipe, make_recipe
+from probe.recipe import PRESET_INITS, PRESETS, Recipe, make_recipe, preset_of
 from store import BeyondClsError
 
 
@@ -69,13 +70,28 @@ def test_the_protocol_of_mae():
     assert (lars.base_lr, lars.lr, lars.momentum, lars.weight_decay) == (0.1, 6.4, 0.9, 0)
 
 
-def test_the_protocols_of_the_paper_say_what_its_code_adds():
+def test_the_protocol_of_efficient_probing():
+    """The settings of its commands, and the defaults of its program."""
+    lars = make_recipe("ep-lars")
+    assert (lars.optimiser, lars.batch_size, lars.at_once, lars.epochs, lars.warmup_epochs) == ("lars", 4096, 256, 90, 10)
+    assert (lars.base_lr, lars.lr, lars.momentum, lars.weight_decay) == (0.1, 1.6, 0.9, 0)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_recognised_whatever_was_chosen_in_a_grid(name):
+    recorded = asdict(make_recipe(name, base_lr=0.7, weight_decay=0.3))
+    assert preset_of(recorded) == name
+    assert preset_of(recorded | {"epochs": 3}) == ""
+    assert preset_of({setting: value for setting, value in recorded.items() if value != getattr(Recipe, setting)}) == name
+
+
+def test_the_protocols_of_others_say_what_their_code_adds():
     """Order of the images, the rest of an epoch, and where the classifier starts."""
-    of_the_paper = {"mae-lars", "mae-lars-large", "small-sgd"}
+    of_others = {"mae-lars", "mae-lars-large", "ep-lars", "small-sgd"}
     for name in PRESETS:
-        assert ({"order", "drop_last"} <= PRESETS[name].keys()) == (name in of_the_paper)
-        assert make_recipe(name).drop_last == (name in of_the_paper)
-        assert PRESET_INITS.get(name, "normal") == ("uniform" if name in of_the_paper else "normal")
+        assert ({"order", "drop_last"} <= PRESETS[name].keys()) == (name in of_others)
+        assert make_recipe(name).drop_last == (name in of_others)
+        assert PRESET_INITS.get(name, "normal") == ("uniform" if name in of_others else "normal")
     assert not Recipe().drop_last
 
 

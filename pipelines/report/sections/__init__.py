@@ -6,6 +6,7 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Section
 from pipelines.report.sections import (
     accuracy,
+    against,
     by_block,
     cost,
     curves,
@@ -26,6 +27,7 @@ SECTIONS: tuple[Callable[[Inputs], Section | None], ...] = (
     findings.section,
     accuracy.section,
     datasets.section,
+    against.section,
     statistics.section,
     by_block.section,
     variants.section,

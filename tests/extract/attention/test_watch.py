@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from extract.attention import Attention, watched
-from extract.encoders import Encoder
 from store import BeyondClsError
-from tests.extract.tiny import sharpen, tiny_encoder
+from tests.extract.attention.untouched import assert_attention_of_the_model, assert_tokens_of_the_model
+from tests.extract.tiny import tiny_encoder
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("vit_tiny_patch16_224", {}),
@@ -24,54 +24,13 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def attention_of(encoder: Encoder, images: torch.Tensor) -> dict[int, Attention]:
-    """Of every block, as it is seen."""
-    seen: dict[int, Attention] = {}
-    with watched(encoder.model.blocks, encoder.layout, seen.__setitem__, None), torch.inference_mode():
-        encoder.model.forward_features(images)
-    return seen
-
-
 @pytest.mark.parametrize(("model", "arguments"), KINDS.values(), ids=KINDS)
 class TestEveryKindOfBlock:
     def test_attention_is_that_of_the_model_itself(self, model: str, arguments: dict[str, Any]) -> None:
-        """What timm's own unfused attention passes through `attn_drop`."""
-        encoder = tiny_encoder(model=model, **arguments)
-        sharpen(encoder.model, 8)
-        images = torch.randn(3, 3, 32, 32)
-        seen = attention_of(encoder, images)
-        assert sorted(seen) == [0, 1]
-        n = encoder.layout.n_prefix + 16
-        expected: list[torch.Tensor] = []
-        for block in encoder.model.blocks:
-            block.attn.fused_attn = False
-            block.attn.attn_drop.register_forward_hook(lambda _module, _input, out: expected.append(out))
-        with torch.inference_mode():
-            encoder.model.forward_features(images)
-        prefix = encoder.layout.n_prefix
-        for block, attention in seen.items():
-            exact = expected[block]
-            assert exact.shape == (3, 2, n, n)
-            assert exact.std() > 0.01, "uniform attention would hide a mistake"
-            z, among = attention.z, exact[..., prefix:]
-            assert torch.allclose(attention.to_itself / z, exact.diagonal(dim1=-2, dim2=-1), rtol=0, atol=1e-5)
-            assert torch.allclose(attention.to_cls / z, exact[..., 0], rtol=0, atol=1e-5)
-            assert torch.allclose(attention.to_patches / z, among.sum(-1), rtol=0, atol=1e-5)
-            p = among / among.sum(-1, keepdim=True)
-            assert torch.allclose(attention.patch_entropy, torch.special.entr(p).sum(-1), rtol=0, atol=1e-5)
-            centre = exact[:, :, prefix + 10, prefix:]  # of 4 x 4 patches, right below the middle
-            assert torch.allclose(attention.maps()["centre"], centre, rtol=0, atol=1e-5)
+        assert_attention_of_the_model(tiny_encoder(model=model, **arguments))
 
     def test_tokens_are_those_of_the_untouched_model(self, model: str, arguments: dict[str, Any]) -> None:
-        encoder = tiny_encoder(model=model, **arguments)
-        images = torch.randn(2, 3, 32, 32)
-        encoded = encoder(images, [1], encoder.statistics, maps=[1])
-        tokens = [encoded.cls[1][:, None]] if encoder.layout.has_cls else []
-        tokens += [encoded.registers[1]] if encoder.layout.n_registers else []
-        norm = encoder.model.norm
-        with torch.inference_mode():
-            expected = encoder.model.forward_features(images)  # fused attention, after the final norm
-            torch.testing.assert_close(norm(torch.cat([*tokens, encoded.patch[1]], 1)), expected, rtol=0, atol=1e-5)
+        assert_tokens_of_the_model(tiny_encoder(model=model, **arguments))
 
 
 def fused_flags(model: nn.Module) -> list[bool]:

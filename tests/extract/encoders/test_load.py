@@ -53,10 +53,9 @@ class TestNames:
         with pytest.raises(BeyondClsError, match="unknown encoder 'vit_tiny_patch61_224'; did you mean 'vit_tiny_patch16_224'"):
             load_encoder("mine", model="vit_tiny_patch61_224")
 
-    @pytest.mark.parametrize(("model", "lacks"), [("resnet18", "blocks"), ("swin_tiny_patch4_window7_224", "blocks")])
-    def test_no_vit(self, model: str, lacks: str) -> None:
-        with pytest.raises(BeyondClsError, match=rf"mine is not a ViT: \w+ has no `{lacks}`; choose a vit_"):
-            load_encoder("mine", model=model, random_seed=0)
+    def test_no_vit(self) -> None:
+        with pytest.raises(BeyondClsError, match=r"mine is not a ViT: ResNet has no `blocks`; choose a vit_"):
+            load_encoder("mine", model="resnet18", random_seed=0)
 
     def test_a_vit_whose_cls_joins_behind_the_blocks(self) -> None:
         """Position 0 in the blocks of CaiT is a patch; taking it for [cls] would be wrong without a word."""

@@ -29,7 +29,7 @@ from tests.pipelines.code.imported import imported
 
 FAMILIES = {f"extract/encoders/{path.name}" for path in (ROOT / "extract/encoders").glob("*.py")} - {
     f"extract/encoders/{name}.py"
-    for name in ("__init__", "download", "encoder", "pretrained", "published", "weights", "without_attention")
+    for name in ("__init__", "download", "encoder", "not_plain", "pretrained", "published", "weights", "without_attention")
 }
 
 
@@ -148,6 +148,7 @@ localised: {e: {encoder: e, head: abmilp}}
 def test_the_report_depends_on_what_its_page_is_made_of():
     by_unit = of_the_quickstart()["report"]
     assert {f"pipelines/report/page.{kind}" for kind in ("css", "html.jinja", "js")} <= by_unit.keys()
+    assert "pipelines/report/published/efficient_probing.csv" in by_unit
 
 
 def test_files_are_written_and_those_of_what_is_gone_go(tmp_path, monkeypatch):

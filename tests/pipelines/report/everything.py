@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from extract.datasets import open_images
 from pipelines.report.collect import Examples, Folders, Inputs, collect
+from pipelines.report.published.row import PublishedRow
 from tests.pipelines.report.written import pretraining_of, write_attention, write_correct, write_images, write_probe
 
 EVIL = '<script>alert(1)<x" onload="x'
@@ -28,6 +30,10 @@ STUDIES: dict[str, dict[str, tuple[float, dict[str, Any]]]] = {
         f"cls-{n}": (40 + i, {"augmentation": {"n_crops": n}, "aggregator": "cls"}) for i, n in enumerate((0, 2, "fresh"))
     },
 }
+PUBLISHED = (
+    PublishedRow("mae", "one", "cls", "mae-lars", "top1", 40.25, EVIL, EVIL),
+    PublishedRow(EVIL, EVIL, EVIL, EVIL, EVIL, 1.0, EVIL),
+)
 
 
 def everything(root: Path, more: float = 0.0) -> Inputs:
@@ -59,7 +65,7 @@ def everything(root: Path, more: float = 0.0) -> Inputs:
         for head, top1 in (("cls", 40.0), ("abmilp", 45.0), ("ep", 46.0)):
             for encoder in ENCODERS if head != "ep" or name == "one" else ():
                 write_probe(root / "sets" / name, encoder, head, top1, more=more)
-    return collect(folders(root), Examples(2))
+    return replace(collect(folders(root), Examples(2)), against={EVIL: PUBLISHED})
 
 
 def folders(root: Path) -> Folders:

@@ -25,7 +25,7 @@ def test_every_table_and_figure_is_a_file_and_what_an_earlier_run_left_goes(tmp_
         (tmp_path / name).write_text("old")
     write(tmp_path, inputs, [SECTION])
     written = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
-    tables = {f"tables/a-table.{suffix}" for suffix in FORMATS}
+    tables = {"tables/results.csv", *(f"tables/a-table.{suffix}" for suffix in FORMATS)}
     assert written == {"index.html", "metrics.json", "mine.txt", "figures/a-plot.svg", "figures/a-plot.png"} | tables
     assert (tmp_path / "figures/a-plot.png").read_bytes() == b"pixels"
     assert json.loads((tmp_path / "metrics.json").read_text()) == {

@@ -92,7 +92,7 @@ def test_what_is_named_goes_before_what_the_project_has(finished: Path, tmp_path
     assert "12.0 ± 0.5" in report(finished, "--probes", tmp_path / "mine")[1]
     assert report(finished, "--attention", "another", "--split", "train", "--datasets", "sets")[0] == 0
     alone, changed = report.taken
-    assert alone.folders == Folders(tmp_path / "mine")  # what the project has is of other probes
+    assert alone.folders == Folders(tmp_path / "mine", dataset="mine")  # what the project has is of other probes
     assert changed.folders == replace(project(Path()), attention=Path("another"), split="train", datasets=(Path("sets"),))
     status, _, err = report(finished, "--probes", "p", "--dataset", "one")
     assert status == 1
@@ -131,6 +131,8 @@ def test_the_layout(tmp_path: Path):
         "test",
         (folder / "probes",),  # kept/ is not there
         blocks=folder / "blocks/two",
+        dataset="two",
+        receipts=folder / "receipts",
     )
 
 

@@ -1,0 +1,42 @@
+"""Published results by name: those that are shipped, and files of users."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pipelines.report.published.paper import paper_rows
+from pipelines.report.published.row import COLUMNS, PublishedRow, read_rows
+from store import BeyondClsError
+
+# The table and the logs of https://github.com/billpsomas/efficient-probing at commit b8f4fb84e812 (Psomas et al. 2026,
+# arXiv 2506.10178): its numbers are those of the best epoch on the test images; of runs that trained for all 90 epochs the
+# logs also have the last one's.
+EFFICIENT_PROBING = Path(__file__).parent / "efficient_probing.csv"
+
+# name -> rows
+SHIPPED: dict[str, Callable[[], tuple[PublishedRow, ...]]] = {
+    "paper": paper_rows,
+    "efficient-probing": lambda: read_rows(EFFICIENT_PROBING),
+}
+
+
+def published_rows(names: Iterable[str]) -> dict[str, tuple[PublishedRow, ...]]:
+    """Rows by name: of what is shipped under a name, else of a file; a file is called by its name without folders.
+
+    Raises:
+        BeyondClsError: neither is there, two are called alike, or a file is not as expected.
+    """
+    by_name: dict[str, tuple[PublishedRow, ...]] = {}
+    for name in names:
+        file = Path(name)
+        shown = name if name in SHIPPED else file.name
+        if shown in by_name:
+            raise BeyondClsError(
+                f"--against {name} has the name of another one, {shown!r}, expected each once; rename one of them"
+            )
+        if name not in SHIPPED and not file.is_file():
+            raise BeyondClsError(
+                f"there is no file {name!r}, expected a .csv file with the columns {', '.join(COLUMNS)}, or one of "
+                f"{', '.join(SHIPPED)}; correct --against"
+            )
+        by_name[shown] = SHIPPED[name]() if name in SHIPPED else read_rows(file)
+    return by_name

@@ -1,0 +1,220 @@
+"""Every trained head as a row of one table, for other programs: tables/results.csv."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from pipelines.report.collect import Inputs, Measure, Probe, files_in, read
+from probe.recipe import Recipe, preset_of
+from store.moving.receipt import is_receipt_name
+
+FILE = "results.csv"  # in the folder of tables
+FURTHER = ("top5", "entropy", "train_top1", "train_map")  # measures, beside the one that counts
+BEST_EPOCH = "_best_epoch"  # behind the name of a measure
+COSTS = ("parameters", "parameters_classifier", "flops_per_image", "bytes_per_image")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A trained head, and what it belongs to.
+
+    Attributes:
+        dataset: empty if unknown.
+        study: empty for heads of no study.
+        receipts: digests by the keys of feature sets.
+    """
+
+    dataset: str
+    study: str
+    probe: Probe
+    receipts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """Empty for a protocol without gradient steps."""
+        return {} if self.protocol else self.probe.recipe
+
+    @property
+    def protocol(self) -> str:
+        """Name of the protocol without gradient steps; empty if the head was trained in steps."""
+        return str(self.probe.recorded.get("protocol", {}).get("name", ""))
+
+    @property
+    def preset(self) -> str:
+        """The preset that it was trained with, whatever its learning rate; empty if there is none."""
+        return preset_of(self.recipe) if self.recipe else ""
+
+    @property
+    def selected(self) -> Mapping[str, Any]:
+        """How settings were chosen; empty where there was nothing to choose from."""
+        selected: Mapping[str, Any] = self.probe.recorded.get("selected") or {}
+        return selected if selected.get("by") is not None else {}
+
+    def measure(self, name: str) -> Measure | None:
+        """A measure by its name in metrics.json; NAME_best_epoch is that of the best epoch on the test images."""
+        if name == f"{self.probe.measure}{BEST_EPOCH}":
+            return None if self.probe.best_epoch is None else self.probe.best_epoch.measure
+        return self.probe.measures.get(name)
+
+    @property
+    def measures(self) -> list[str]:
+        """Names that `measure` knows."""
+        return [*self.probe.measures, *([f"{self.probe.measure}{BEST_EPOCH}"] if self.probe.best_epoch else [])]
+
+
+def results(inputs: Inputs) -> list[Result]:
+    """All heads that were trained, each once: of the main data set, of the others, of studies.
+
+    Raises:
+        BeyondClsError: a receipt cannot be read.
+    """
+    receipts, main = receipts_by_key(inputs.folders.receipts), inputs.folders.dataset
+    places = {probe.folder.resolve() for probe in inputs.probes.values() if probe.folder}
+    rows = [Result(main, "", probe, receipts) for probe in inputs.probes.values()]
+    for dataset, probes in inputs.datasets.items():
+        others = (p for p in probes.values() if p.folder is None or p.folder.resolve() not in places)
+        rows += [Result(dataset, "", probe, receipts) for probe in others]
+    names = {images: row.dataset for row in reversed(rows) for images in _images(row.probe)}
+    for study, probes in inputs.studies.items():
+        for probe in probes.values():
+            dataset = next((names[images] for images in _images(probe) if images in names), "")
+            rows.append(Result(dataset, study, probe, receipts))
+    return rows
+
+
+def _images(probe: Probe) -> list[tuple[str, int]]:
+    """What identifies the images of a head: its training features; else its test images and the number of training images.
+
+    Folders of studies don't name their data set, and other runs may have written them.
+    """
+    recorded = [probe.features["training"], probe.test_images]
+    return [(images, probe.n_training) for images in recorded if images is not None]
+
+
+def receipts_by_key(folder: Path | None) -> dict[str, str]:
+    """xxh3_128 of each receipt in a folder, hexadecimal, by the key of its feature set.
+
+    Raises:
+        BeyondClsError: a receipt cannot be read.
+    """
+    files = [file for file in files_in(folder, "*.json") if is_receipt_name(file.name)]
+    return {read(file, "beyondcls extract", _key): xxhash.xxh3_128_hexdigest(file.read_bytes()) for file in files}
+
+
+def _key(receipt: Path) -> str:
+    """Of its feature set; receipts of other versions have one, too."""
+    return str(json.loads(receipt.read_text(encoding="utf-8"))["key"])
+
+
+def to_csv(inputs: Inputs) -> str:
+    """A line per head, in full precision. Missing values are empty; options, grids and other values with parts are JSON.
+
+    Raises:
+        BeyondClsError: a receipt cannot be read.
+    """
+    rows = results(inputs)
+    settings = dict.fromkeys(name for result in rows for name in result.recipe)  # also those of other versions
+    columns = COLUMNS | {name: partial(_setting, name) for name in settings if name not in COLUMNS}
+    target = io.StringIO()
+    writer = csv.writer(target, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_text(value(result)) for value in columns.values()] for result in rows)
+    return target.getvalue()
+
+
+def _setting(name: str, result: Result) -> Any:
+    return result.recipe.get(name)
+
+
+def _recorded(name: str, result: Result) -> Any:
+    return result.probe.recorded.get(name)
+
+
+def _mean(name: str, result: Result) -> float | None:
+    measure = result.probe.measures.get(name) if name != result.probe.measure else None
+    return None if measure is None else measure.mean
+
+
+def _std(name: str, result: Result) -> float | None:
+    measure = result.probe.measures.get(name) if name != result.probe.measure else None
+    return _spread(measure)
+
+
+def _spread(measure: Measure | None) -> float | None:
+    """None with fewer than two seeds."""
+    return None if measure is None or len(measure.values) < 2 else measure.std
+
+
+def _best(result: Result) -> Measure | None:
+    return result.measure(f"{result.probe.measure}{BEST_EPOCH}")
+
+
+def _cost(name: str, result: Result) -> int | None:
+    return result.probe.cost.get(name)
+
+
+# name of the column -> its value
+COLUMNS: dict[str, Callable[[Result], Any]] = {
+    "encoder": lambda r: r.probe.encoder,
+    "recorded_encoder": lambda r: r.probe.recorded_encoder,
+    "family": lambda r: r.probe.pretraining.family,
+    "dataset": lambda r: r.dataset,
+    "study": lambda r: r.study,
+    "head": lambda r: r.probe.head,
+    "aggregator": lambda r: r.probe.aggregator,
+    "options": lambda r: r.probe.options,
+    **{name: partial(_recorded, name) for name in ("normalisation", "final_norm", "init", "block")},
+    # The head's result: the mean over seeds of the last epoch.
+    "metric": lambda r: r.probe.measure,
+    "mean": lambda r: r.probe.measures[r.probe.measure].mean,
+    "std": lambda r: _spread(r.probe.measures[r.probe.measure]),
+    "n_seeds": lambda r: len(r.probe.seeds),
+    "seeds": lambda r: r.probe.seeds,
+    "values": lambda r: r.probe.measures[r.probe.measure].values,
+    # Not a result: each seed in the epoch in which it is best on the test images, as benchmarks publish it.
+    "best_epoch_on_test_images": lambda r: None if (best := _best(r)) is None else best.mean,
+    "best_epoch_on_test_images_std": lambda r: _spread(_best(r)),
+    "best_epochs_on_test_images": lambda r: r.probe.best_epoch and r.probe.best_epoch.epochs,
+    **{f"{name}{part}": partial(value, name) for name in FURTHER for part, value in (("", _mean), ("_std", _std))},
+    # How it was trained: base_lr and weight_decay are those that were chosen.
+    "preset": lambda r: r.preset,
+    "protocol": lambda r: _recorded("protocol", r),
+    **{setting.name: partial(_setting, setting.name) for setting in fields(Recipe)},
+    "grid": lambda r: r.selected.get("candidates"),
+    "selected_by": lambda r: r.selected.get("by"),
+    "selected_on": lambda r: r.selected.get("on"),
+    "n_selected_on": lambda r: r.selected.get("n_images"),
+    "n_training": lambda r: r.probe.n_training,
+    "n_test": lambda r: r.probe.n_test,
+    "n_classes": lambda r: r.probe.n_classes,
+    "n_tokens": lambda r: r.probe.n_tokens,
+    "n_crops": lambda r: r.probe.crops,
+    "subset": partial(_recorded, "subset"),
+    **{name: partial(_cost, name) for name in COSTS},
+    # Heads of a command train together, so no head has seconds of training; this is a forward pass.
+    "ms_per_image": lambda r: r.probe.timing.get("ms_per_image"),
+    "timed_on": lambda r: r.probe.timing.get("device"),
+    "timed_with_threads": lambda r: r.probe.timing.get("threads"),
+    "training_key": lambda r: r.probe.features["training"],
+    "test_key": lambda r: r.probe.features["test"],
+    "training_receipt": lambda r: r.receipts.get(r.probe.features["training"]),
+    "test_receipt": lambda r: r.receipts.get(r.probe.features["test"]),
+    "test_images": lambda r: r.probe.test_images,
+    "transferred_from": lambda r: r.probe.transferred,
+    "notes": lambda r: r.probe.notes,
+    "command": lambda r: r.probe.command,
+}
+
+
+def _text(value: Any) -> str:
+    """A cell: empty for nothing, JSON for what has parts."""
+    if value is None or (isinstance(value, dict | list | tuple) and not value):
+        return ""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else str(value)

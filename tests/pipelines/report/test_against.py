@@ -1,0 +1,243 @@
+"""Published numbers beside ours: how they are read, what they are compared with, and that none is dropped in silence."""
+
+import csv
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+
+from extract.encoders import ENCODERS
+from pipelines.report.against import STEPLESS, Match, compared
+from pipelines.report.collect import Folders, Inputs, collect
+from pipelines.report.published.paper import paper_rows
+from pipelines.report.published.row import COLUMNS, PublishedRow, read_rows
+from pipelines.report.published.shipped import SHIPPED, published_rows
+from pipelines.report.sections import against
+from probe.closed import CLOSED
+from probe.recipe import PRESETS
+from store import BeyondClsError
+from tests.pipelines.report.written import write_correct, write_probe
+
+ROOT = Path(__file__).resolve().parents[3]
+HEADER = ",".join(COLUMNS)
+ROW = PublishedRow("mae-b16", "imagenet", "cls", "mae-lars", "top1", 67.8, "a paper")
+
+
+def inputs_of(folders: Folders, *rows: PublishedRow) -> Inputs:
+    return replace(collect(folders), against={"published": rows})
+
+
+def lacking(inputs: Inputs) -> list[tuple[str, str, str]]:
+    """What none of ours has, its name, and the nearest one."""
+    matches, unmatched = compared(inputs)
+    assert not matches
+    return [(entry.lacks, entry.name, entry.nearest) for entry in unmatched]
+
+
+class TestFiles:
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("", r"line 1: there is no column 'encoder' among none; expected encoder, dataset, head, protocol"),
+            (
+                "encoder,data set,head\n",
+                r"line 1: there is no column 'dataset' among .*; did you mean it by 'data set'\? expected",
+            ),
+            (f"{HEADER}\n", "has no rows below its columns, expected one for each published number"),
+            (f"{HEADER}\na,b,c,,top1,7l.6,,\n", r"line 2: value is '7l\.6', expected a number such as 71\.6"),
+            (f"{HEADER}\na,b,c,,top1,1,,\na,b,c,,top1,nan,,\n", "line 3: value is 'nan', expected a number"),
+            (f"{HEADER}\na,b,,,top1,1,,\n", "line 2: head is empty, expected a name; fill it in"),
+            (f"{HEADER}\na,b,c,,top1,,,\n", "line 2: value is empty, expected a number; fill it in"),
+            (f"{HEADER}\na,b,c,,top1\n", "line 2 has 5 cells, expected 8; put text with commas in quotation marks"),
+            (f"{HEADER}\na,b,c,,top1,1,Author, Title,,\n", "line 2 has 10 cells, expected 8"),
+            (f'{HEADER}\na,b,c,,top1,1,"x"y,\n', r"is not a readable \.csv file \(.*\), expected UTF-8 text"),
+            (b"encoder\xff", r"is not a readable \.csv file"),
+        ],
+    )
+    def test_refused(self, text: str | bytes, message: str, tmp_path: Path) -> None:
+        file = tmp_path / "published.csv"
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        with pytest.raises(BeyondClsError, match=rf"^{re.escape(str(file))},? {message}"):
+            read_rows(file)
+
+    def test_columns_in_any_order_beside_others(self, tmp_path: Path) -> None:
+        names = ["year", *reversed(COLUMNS)]
+        with (tmp_path / "a.csv").open("w", newline="", encoding="utf-8-sig") as target:
+            writer = csv.writer(target)
+            writer.writerows([names, [2024, *(getattr(ROW, name) for name in names[1:])]])
+        assert published_rows([str(tmp_path / "a.csv")]) == {"a.csv": (ROW,)}
+
+    def test_no_such_file(self, beyondcls, tmp_path: Path) -> None:
+        write_probe(tmp_path / "probes", "mae", "cls", 50.0)
+        said = beyondcls("report", "--probes", tmp_path / "probes", "--against", "papers.csv", fails=True)
+        assert "there is no file 'papers.csv', expected a .csv file with the columns encoder, " in said
+        assert said.endswith("or one of paper, efficient-probing; correct --against")
+
+    def test_two_of_one_name(self, tmp_path: Path) -> None:
+        for folder in ("a", "b"):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "x.csv").write_text(f"{HEADER}\na,b,c,,top1,1,,\n")
+        with pytest.raises(BeyondClsError, match=r"has the name of another one, 'x\.csv', expected each once; rename one"):
+            published_rows([str(tmp_path / "a/x.csv"), str(tmp_path / "b/x.csv")])
+
+
+class TestMatching:
+    @pytest.fixture
+    def folders(self, tmp_path: Path) -> Folders:
+        """ImageNet with a main head, one named otherwise, variants of an aggregator, a protocol without steps, and a study."""
+        probes = tmp_path / "imagenet"
+        write_probe(probes, "mae-b16", "cls", 67.0, std=0.5)
+        write_probe(probes, "mine", "pooled", 71.0, recorded="mae-h14", aggregator="abmilp", seeds=(0,))
+        for queries in (8, 32):
+            write_probe(probes, "mae-b16", f"ep-{queries}", 75.0, aggregator="ep")
+        write_probe(probes, "mae-b16", "neighbours", 35.0, aggregator="cls", seeds=(), protocol={"name": "knn"})
+        write_probe(tmp_path / "studies/poolings", "mae-b16", "cls", 66.0)
+        return Folders(probes, dataset="imagenet", studies=(tmp_path / "studies",))
+
+    def matches(self, folders: Folders, row: PublishedRow) -> list[tuple[str, str, str]]:
+        matches, unmatched = compared(inputs_of(folders, row))
+        assert bool(matches) != bool(unmatched)
+        return [(m.result.probe.encoder, m.result.study, m.result.probe.head) for m in matches]
+
+    @pytest.mark.parametrize(
+        ("changed", "expected"),
+        [
+            ({}, [("mae-b16", "", "cls"), ("mae-b16", "poolings", "cls")]),
+            ({"encoder": "mae-h14", "head": "abmilp"}, [("mine", "", "pooled")]),
+            ({"head": "ep-8"}, [("mae-b16", "", "ep-8")]),
+            ({"head": "neighbours", "protocol": "knn"}, [("mae-b16", "", "neighbours")]),
+            ({"metric": "top1_best_epoch"}, [("mae-b16", "", "cls"), ("mae-b16", "poolings", "cls")]),
+        ],
+    )
+    def test_found(self, changed: dict[str, str], expected: list[tuple[str, str, str]], folders: Folders) -> None:
+        assert self.matches(folders, replace(ROW, **changed)) == expected
+
+    @pytest.mark.parametrize(
+        ("changed", "expected"),
+        [
+            ({"encoder": "mae-b14"}, ("encoder", "mae-b14", "mae-b16")),
+            ({"dataset": "imagenet-1k"}, ("data set", "imagenet-1k", "imagenet")),
+            ({"head": "ep"}, ("head", "ep", "ep-8")),  # which of the two is not for this program to say
+            ({"protocol": "knn"}, ("protocol", "knn", "of gradient steps")),
+            ({"head": "neighbours"}, ("protocol", "mae-lars", "knn")),
+            ({"metric": "top-1"}, ("metric", "top-1", "top1")),
+            ({"metric": "map_best_epoch"}, ("metric", "map_best_epoch", "top1_best_epoch")),
+        ],
+    )
+    def test_not_found(self, changed: dict[str, str], expected: tuple[str, str, str], folders: Folders) -> None:
+        assert lacking(inputs_of(folders, replace(ROW, **changed))) == [expected]
+
+    def test_data_set_without_a_name(self, folders: Folders) -> None:
+        assert lacking(inputs_of(replace(folders, dataset=""), ROW)) == [("data set", "imagenet", "")]
+
+    def test_protocols_without_steps(self) -> None:
+        assert set(STEPLESS) == set(CLOSED)
+
+
+class TestDifference:
+    def match(self, folders: Folders, value: float, metric: str = "top1") -> Match:
+        ((match,), _) = compared(inputs_of(folders, replace(ROW, value=value, metric=metric)))
+        return match
+
+    def test_of_seeds(self, tmp_path: Path) -> None:
+        """67 ± 0.5: within twice the spread."""
+        write_probe(tmp_path / "a", "mae-b16", "cls", 67.0, std=0.5)
+        folders = Folders(tmp_path / "a", dataset="imagenet")
+        assert (self.match(folders, 67.9).difference.mean, self.match(folders, 67.9).is_within) == (pytest.approx(-0.9), True)
+        assert self.match(folders, 68.1).is_within is False
+        best = self.match(folders, 20.0, "top1_best_epoch")
+        assert (best.ours.mean, best.ours.std, best.is_within) == (21.0, 1.0, True)
+        assert self.match(folders, 91.0, "top5").ours.mean == 107.0
+
+    def test_of_one_seed(self, tmp_path: Path) -> None:
+        write_probe(tmp_path / "a", "mae-b16", "cls", 67.0, seeds=(0,))
+        assert self.match(Folders(tmp_path / "a", dataset="imagenet"), 67.0).is_within is None
+
+    def test_over_test_images(self, tmp_path: Path) -> None:
+        """Half of 400 images: about 45 to 55 %, though seeds hardly differ."""
+        write_correct(write_probe(tmp_path / "a", "mae-b16", "cls", 50.0), np.tile(np.arange(400) % 2 == 0, (3, 1)))
+        folders = Folders(tmp_path / "a", dataset="imagenet")
+        within = {value: self.match(folders, value).is_within for value in (42.0, 46.5, 53.5, 58.0)}
+        assert within == {42.0: False, 46.5: True, 53.5: True, 58.0: False}
+
+
+class TestPage:
+    def test_the_papers_encoders(self, beyondcls, tmp_path: Path) -> None:
+        """A project with their names: the numbers of the paper stand beside them, and the others are counted."""
+        for encoder, head, top1 in (("mae-b16", "cls", 67.6), ("mae-b16", "abmilp", 71.0), ("dino-b16", "cls", 70.0)):
+            write_probe(tmp_path / "imagenet", encoder, head, top1, std=0.2)
+        said = beyondcls("report", "--probes", tmp_path / "imagenet", "--against", "paper", "--out", tmp_path / "out")
+        n = len(paper_rows())
+        with (tmp_path / "out/tables/against.csv").open(newline="") as source:
+            rows = list(csv.DictReader(source))
+        names = ("group", "encoder", "head", "metric", "published", "within", "protocol")
+        assert [tuple(row[name] for name in names) for row in rows] == [
+            ("paper", "mae-b16", "cls", "top1", "67.8", "yes", "mae-lars"),
+            ("paper", "mae-b16", "abmilp", "top1", "71.6", "no", "mae-lars"),
+            ("paper", "dino-b16", "cls", "top1", "76.6", "no", "mae-lars"),
+            ("paper", "mae-b16", "abmilp", "top1", "71.58", "no", "mae-lars"),
+            ("paper", "mae-b16", "abmilp", "entropy", "4.8", "no", "mae-lars"),
+        ]
+        assert float(rows[1]["difference"]) == pytest.approx(-0.6)
+        with (tmp_path / "out/tables/against-unmatched.csv").open(newline="") as source:
+            assert len(list(csv.DictReader(source))) == n - 5
+        assert f"paper: 5 of {n} published numbers compared, the others are in tables/against-unmatched.csv" in said
+        assert all((tmp_path / f"out/tables/against.{suffix}").is_file() for suffix in ("csv", "tex", "md"))
+
+    def test_the_quickstarts_encoders(self) -> None:
+        """None has the name of one that others have published."""
+        probes = ROOT / "quickstart/full/probes/cifar10-60000"
+        inputs = replace(collect(Folders(probes, dataset="cifar10-60000")), against=published_rows(SHIPPED))
+        matches, unmatched = compared(inputs)
+        assert not matches
+        assert {entry.lacks for entry in unmatched} == {"encoder"}
+        assert len(unmatched) == sum(map(len, inputs.against.values()))
+        section = against.section(inputs)
+        assert section is not None
+        notice = next(block for block in section.blocks if getattr(block, "kind", "") == "notice")
+        paper, benchmark = notice.items
+        assert paper.startswith("paper, no such encoder: mae-s16 (5 numbers, nearest quickstart-mae), mae-b16 (26 numbers, ")
+        assert "franca_vitl14 (5 numbers, nearest quickstart-" in benchmark
+
+
+class TestShipped:
+    def test_paper(self) -> None:
+        """Every number of the tables that print one of a head; names are those of the registries."""
+        rows = {(row.encoder, row.head, row.metric): row for row in paper_rows()}
+        assert {row.encoder for row in rows.values()} - set(ENCODERS) == {"supervised-b16"}
+        expected = {
+            ("simmim-b16", "average", "top1"): 54.3,
+            ("mae-ft-b16", "abmilp", "top1"): 79.1,
+            ("mae-b16", "abmilp-2-tanh", "top1"): 68.70,
+            ("mae-b16", "sa-abmilp", "top1"): 74.83,
+            ("mae-b16", "dino-attention", "entropy"): 4.89,
+            ("capi-l14", "ap-12", "top1"): 82.7,
+        }
+        assert {key: rows[key].value for key in expected} == expected
+        assert ("ijepa-h14", "cls", "top1") not in rows
+        assert rows["mae-l16", "cls", "top1"].protocol == "mae-lars-large"
+        assert {row.protocol for row in rows.values()} - set(PRESETS) == {"SGD"}
+
+    def test_efficient_probing(self) -> None:
+        rows = {(row.encoder, row.head, row.protocol, row.metric): row for row in SHIPPED["efficient-probing"]()}
+        assert len(rows) == 156, "each once"
+        encoders = {encoder for encoder, *_ in rows}
+        assert len(encoders) == 37
+        known_to_timm = {e for e in encoders if timm.is_model(e.partition(".")[0]) and timm.get_pretrained_cfg(e) is not None}
+        assert encoders - set(ENCODERS) - known_to_timm == {"radio_v2.5-b", "radio_v2.5-l", "DiT-XL/2", "franca_vitl14"}
+        expected = {
+            ("mae-b16", "cls", "ep-lars", "top1_best_epoch"): 67.78,
+            ("mae-b16", "ep", "ep-lars", "top1_best_epoch"): 75.46,
+            ("mae-b16", "cls", "knn", "top1"): 35.57,
+            ("dino-b16", "ep-all", "ep-lars", "top1"): 77.08,
+            ("capi-l14", "ep", "ep-lars", "top1"): 82.43,
+        }
+        assert {key: rows[key].value for key in expected} == expected
+        for (encoder, head, protocol, metric), row in rows.items():
+            assert re.search(r"at [0-9a-f]{12}, (results\.csv|logs/\w+/\w+\.txt)$", row.source)
+            best = rows.get((encoder, head, protocol, f"{metric}_best_epoch"))
+            assert best is None or row.value <= best.value, "the last epoch is none better than the best"
+            assert (metric == "top1") == ("epoch " not in row.note), "which epoch the best one is"
