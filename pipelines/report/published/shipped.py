@@ -7,7 +7,7 @@ from pipelines.report.published.paper import paper_rows
 from pipelines.report.published.row import COLUMNS, PublishedRow, read_rows
 from store import BeyondClsError
 
-# The table and the logs of https://github.com/billpsomas/efficient-probing at commit b8f4fb84e812 (Psomas et al. 2026,
+# The table and the logs of https://github.com/billpsomas/efficient-probing at commit b8f4fb84e812 (Psomas et al. 2025,
 # arXiv 2506.10178): its numbers are those of the best epoch on the test images; of runs that trained for all 90 epochs the
 # logs also have the last one's.
 EFFICIENT_PROBING = Path(__file__).parent / "efficient_probing.csv"
