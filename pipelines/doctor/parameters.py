@@ -29,6 +29,7 @@ OTHERS = (
     "by_block",
     "composed",
     "localised",
+    "tables",
     "other_probes",
     "other_studies",
 )

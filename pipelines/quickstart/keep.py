@@ -25,7 +25,7 @@ from pipelines.report.content import Table
 from pipelines.report.formats.markdown_table import escaped, to_markdown
 from pipelines.report.gains import basis
 from pipelines.report.lead import headline, verdicts
-from pipelines.report.sections.accuracy import gains_table, top1
+from pipelines.report.sections.accuracy import gains_table, scores
 from pipelines.report.sections.datasets import by_head
 from store import BeyondClsError
 
@@ -83,7 +83,7 @@ def kept(out: Path, data: str) -> Inputs:
 def main_table(inputs: Inputs) -> Table:
     """[cls], average and AbMILP of each encoder."""
     probes = {(encoder, head): probe for (encoder, head), probe in inputs.probes.items() if head in MAIN_HEADS}
-    return top1(replace(inputs, probes=probes))
+    return scores(replace(inputs, probes=probes))
 
 
 def tables(inputs: Inputs, data: str) -> str:

@@ -17,7 +17,7 @@ from store import BeyondClsError
 from store.format.pretraining import UNKNOWN, Pretraining
 
 FIRST_HEADS = ("cls", "average", "abmilp")  # the others follow in alphabetical order
-MEASURES = ("top5", "entropy", "train_top1")  # beside top1 or map, where they were written down
+MEASURES = ("top5", "entropy", "train_top1", "train_map")  # beside top1 or map, where they were written down
 QUARTILES = ("median", "lower_quartile", "upper_quartile")
 T = TypeVar("T")
 
@@ -90,6 +90,11 @@ class Probe:
     def measure(self) -> str:
         """What counts: "top1", or "map" where images have several labels."""
         return "map" if "map" in self.measures else "top1"
+
+    @property
+    def score(self) -> Measure:
+        """What counts, percent."""
+        return self.measures[self.measure]
 
 
 @dataclass(frozen=True)
@@ -223,21 +228,24 @@ def trained_first(probes: Mapping[tuple[str, str], Probe]) -> list[str]:
 
 
 def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
-    """Read what the stages wrote. Only probes are required.
+    """Read what the stages wrote. Only probes are required, or attention statistics.
 
     Raises:
         BeyondClsError: no metrics under `folders.probes`, or a file that is damaged.
     """
     probes = _probes(folders.probes)
-    if folders.probes is None or not probes:
+    if not probes and (folders.probes is not None or folders.attention is None):
         raise BeyondClsError(
             f"there are no metrics under {str(folders.probes)!r}, expected {folders.probes}/ENCODER/HEAD/metrics.json; "
             "run `beyondcls probe` (or `dvc repro probe`) first, or name the folder with --probes"
         )
-    if several := next((key for key, probe in probes.items() if "top1" not in probe.measures), None):
+    by_measure = {probe.measure: key for key, probe in probes.items()}
+    if len(by_measure) > 1:
+        of_several, of_one = by_measure["map"], by_measure["top1"]
+        assert folders.probes is not None
         raise BeyondClsError(
-            f"{folders.probes / several[0] / several[1]} is of images with several labels, expected one label each; "
-            "the report takes it beside others, as DATASETS/DATA/ENCODER/HEAD; name the main ones with --dataset or --probes"
+            f"{folders.probes / '/'.join(of_several)} is of images with several labels, {folders.probes / '/'.join(of_one)} of "
+            "images with one; heads of different images are compared as DATASETS/DATA/ENCODER/HEAD, so move one of them"
         )
     summaries = [read(file, "beyondcls attention", _attention) for file in files_in(folders.attention, "*/summary.json")]
     return Inputs(

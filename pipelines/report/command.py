@@ -48,6 +48,10 @@ def main(
             "dataset, head, protocol, metric, value, source, note; repeat it for more"
         ),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="a section of the page, such as accuracy or statistics; repeat it for more; all if not given"),
+    ] = None,
     out: Annotated[Path, typer.Option(help="folder for index.html, tables and figures")] = Path("report"),
     n_examples: Annotated[int, typer.Option(min=0, help="images with overlays")] = 6,
     encoder: Annotated[list[str] | None, typer.Option(help="show this encoder; repeat it for more; all if not given")] = None,
@@ -57,7 +61,8 @@ def main(
     """Write a self-contained page: accuracies, attention statistics, and where the aggregators look.
 
     Of the project in this folder: probes/DATASET, attention/DATASET, blocks/DATASET, studies, divergence, localisation, and the
-    images that params.yaml names. With --probes, of the folders and images that are named and of nothing else.
+    images that params.yaml names. With --probes, of the folders and images that are named and of nothing else; so with
+    --only and --attention, which needs no probes.
 
     Writes index.html, metrics.json, tables (.csv, .tex, .md; results.csv with a row for every head) and figures (.svg, .png),
     and prints the accuracies.
@@ -72,7 +77,7 @@ def main(
     from pipelines.report.project import named_by, project
     from pipelines.report.published.shipped import published_rows
     from pipelines.report.sections import sections
-    from pipelines.report.sections.accuracy import top1
+    from pipelines.report.sections.accuracy import scores
     from pipelines.report.subset import subset
     from store import BeyondClsError
 
@@ -85,7 +90,10 @@ def main(
             f"--probes {probes} and --dataset {dataset} both choose the probes, expected one of them; drop the other"
         )
     published = published_rows(against or ())
-    folders = project(Path(), dataset) if probes is None else Folders(probes, dataset=named_by(probes))
+    if probes is None and only and attention is not None:
+        folders = Folders(attention=attention)  # which sections of attention need
+    else:
+        folders = project(Path(), dataset) if probes is None else Folders(probes, dataset=named_by(probes))
     of_folders = {"attention": attention, "divergence": divergence, "localisation": localisation, "blocks": blocks}
     named = without_none(**of_folders, receipts=receipts)
     named |= {name: tuple(folders) for name, folders in without_none(studies=studies, datasets=datasets).items()}
@@ -98,9 +106,10 @@ def main(
     inputs = replace(collect(replace(folders, **named), Examples(n_examples, tuple(image or ()), draw)), against=published)
     if encoder:
         inputs = subset(inputs, encoder)
-    write(out, inputs, sections(inputs))
-    table = top1(inputs)
-    Console(width=None if sys.stdout.isatty() else max(160, WIDTH * len(table.columns))).print(to_terminal(table))
+    write(out, inputs, sections(inputs, only or ()))
+    table = scores(inputs)
+    if inputs.probes:
+        Console(width=None if sys.stdout.isatty() else max(160, WIDTH * len(table.columns))).print(to_terminal(table))
     for line in in_words(inputs):
         typer.echo(line)
     typer.echo(f"report: {out / 'index.html'}")

@@ -47,12 +47,11 @@ def figures(sections: Sequence[Section]) -> list[Figure]:
 
 
 def metrics(inputs: Inputs) -> dict[str, dict[str, dict[str, float]]]:
-    """Top-1 accuracy, mean and standard deviation over seeds, percent: {encoder: {head: {top1, std}}}."""
+    """Top-1 accuracy, or mAP, mean and standard deviation over seeds, percent: {encoder: {head: {top1 or map, std}}}."""
     by_encoder: dict[str, dict[str, dict[str, float]]] = {}
     for encoder in inputs.encoders:
         for probe in inputs.probes_of(encoder):
-            top1 = probe.measures["top1"]
-            by_encoder.setdefault(encoder, {})[probe.head] = {"top1": top1.mean, "std": top1.std}
+            by_encoder.setdefault(encoder, {})[probe.head] = {probe.measure: probe.score.mean, "std": probe.score.std}
     return by_encoder
 
 

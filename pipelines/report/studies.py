@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pipelines.report.collect import FIRST_HEADS, Probe, trained_first
 from pipelines.report.content import Cell, Column, Row, Table
 from pipelines.report.remarks import one_order
+from pipelines.report.scores import SENTENCE, TITLES, score_name
 from pipelines.report.tables import NOTHING, ceiling, spread, title
 
 Study = Mapping[tuple[str, str], Probe]
@@ -40,17 +41,20 @@ def study_table(name: str, heading: str, study: Study, before: Columns = (), aft
         (Column("flops_per_image", "FLOPs per image"), lambda p: count(p.cost.get("flops_per_image"))),
     )
     names = (Column("encoder", "Encoder", "text"), Column("head", "Head", "text"))
-    top1 = Column("top1", "Top-1, %", "spread", apart=bool(before))
+    measure = score_name(study.values())
+    score = Column(measure, f"{TITLES[measure]}, %", "spread", apart=bool(before))
     rows = []
     for encoder, probes in by_encoder(study).items():
-        best = max(round(probe.measures["top1"].mean, 1) for probe in probes)
+        best = max(round(probe.score.mean, 1) for probe in probes)
         for probe in probes:
-            reached = probe.measures["top1"]
+            reached = probe.score
             cells = [Cell(encoder, encoder), Cell(title(probe.head), probe.head), *(cell(probe) for _, cell in before)]
             cells += [spread(reached, best=round(reached.mean, 1) == best), *(cell(probe) for _, cell in (*after, *fixed))]
             rows.append(Row(tuple(cells), muted=probe.pretraining.is_untrained))
-    columns = (*names, *(column for column, _ in before), top1, *(column for column, _ in (*after, *fixed)))
-    what = "Top-1 accuracy on the test images, mean ± standard deviation over seeds; bold: the highest mean of an encoder."
+    columns = (*names, *(column for column, _ in before), score, *(column for column, _ in (*after, *fixed)))
+    what = (
+        f"{SENTENCE[measure]} on the test images, mean ± standard deviation over seeds; bold: the highest mean of an encoder."
+    )
     return Table(
         name,
         heading,

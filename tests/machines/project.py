@@ -62,7 +62,7 @@ def shrink(params: dict[str, Any]) -> None:
     )
     params["probe"] |= {"seeds": [0, 1], "epochs": 2, "warmup_epochs": 0, "batch_size": 32}
     params["extract"]["shard_rows"] = 32
-    for name in ("studies", "block_studies", "by_block", "divergence", "composed", "localised"):
+    for name in ("studies", "block_studies", "by_block", "divergence", "composed", "localised", "tables"):
         params[name] = {}
 
 

@@ -1,6 +1,6 @@
 """Sections of the page in their order. To add one: a file here with `section(inputs)`, and its line in SECTIONS."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Section
@@ -21,6 +21,8 @@ from pipelines.report.sections import (
     variants,
     views,
 )
+from store import BeyondClsError
+from store.errors import unknown
 
 # Each returns its section, or None where nothing of it was computed and it can be left out.
 SECTIONS: tuple[Callable[[Inputs], Section | None], ...] = (
@@ -42,6 +44,18 @@ SECTIONS: tuple[Callable[[Inputs], Section | None], ...] = (
 )
 
 
-def sections(inputs: Inputs) -> list[Section]:
-    """The sections that have content."""
-    return [section for build in SECTIONS if (section := build(inputs)) is not None]
+def sections(inputs: Inputs, only: Sequence[str] = ()) -> list[Section]:
+    """The sections that have content.
+
+    Args:
+        only: names of some, which are those of their files; all if there are none.
+
+    Raises:
+        BeyondClsError: an unknown name.
+    """
+    by_name = {build.__module__.rpartition(".")[2]: build for build in SECTIONS}
+    for name in only:
+        if name not in by_name:
+            raise BeyondClsError(unknown("section of the report", name, by_name))
+    chosen = [build for name, build in by_name.items() if name in only] if only else SECTIONS
+    return [section for build in chosen if (section := build(inputs)) is not None]

@@ -6,19 +6,20 @@ from pipelines.report.collect import Inputs, Measure
 from pipelines.report.content import Cell, Column, Row, Section, Table
 from pipelines.report.published import table_1
 from pipelines.report.remarks import one_order, remarks
+from pipelines.report.scores import SENTENCE, TITLES, score_name
 from pipelines.report.tables import EFFECTIVE, NOTHING, ceiling, change, effective, gain, named, number, signed, spread, title
 
 ENCODER = Column("encoder", "Encoder", "text")
 
 
 def section(inputs: Inputs) -> Section:
-    """Top-1 accuracy and what was noted of these probes, what AbMILP gains, top-5, every number of every probe, and Table 1."""
+    """What heads reach and what was noted of them, what AbMILP gains, top-5, every number of every probe, and Table 1."""
     gained = gains_table(inputs)
     blocks = (
-        top1(inputs),
+        scores(inputs),
         *remarks(inputs.probes[key] for key in _keys(inputs)),
         *((gained,) if gained else ()),
-        top5(inputs),
+        *((top5(inputs),) if score_name(inputs.probes.values()) == "top1" else ()),
         every_probe(inputs),
         published(),
     )
@@ -31,7 +32,7 @@ def gains_table(inputs: Inputs) -> Table | None:
     return gains.table(inputs.probes, lead.contrasts if lead else ())
 
 
-def top1(inputs: Inputs) -> Table:
+def scores(inputs: Inputs) -> Table:
     """A row for each encoder that was probed, a column for each head; the highest means of a row, as shown, are marked."""
     columns = (
         ENCODER,
@@ -41,21 +42,21 @@ def top1(inputs: Inputs) -> Table:
         Column("ln_T", "ln T"),
         Column("effective_patches", "Effective patches"),
     )
-    rows, random = [], inputs.untrained
+    rows, random, name = [], inputs.untrained, score_name(inputs.probes.values())
     for encoder in _probed(inputs):
-        best = max(round(probe.measures["top1"].mean, 1) for probe in inputs.probes_of(encoder))
-        cells = [spread(m, best=m is not None and round(m.mean, 1) == best) for m in _over_heads(inputs, encoder, "top1")]
+        best = max(round(probe.score.mean, 1) for probe in inputs.probes_of(encoder))
+        cells = [spread(m, best=m is not None and round(m.mean, 1) == best) for m in _over_heads(inputs, encoder, name)]
         abmilp, difference = inputs.probes.get((encoder, "abmilp")), gain(inputs, encoder)
         entropy = abmilp.measures.get("entropy") if abmilp else None
         apart = (change(difference), spread(entropy, 2), number(ceiling(abmilp)), effective(entropy.mean if entropy else None))
         rows.append(Row((named(encoder, encoder in random), *cells, *apart), muted=encoder in random))
     note = (
-        "Top-1 accuracy on the test images, %, mean ± standard deviation over seeds. Bold: the highest mean of a row. "
+        f"{SENTENCE[name]} on the test images, %, mean ± standard deviation over seeds. Bold: the highest mean of a row. "
         "AbMILP − [cls]: points; the ± of a difference is the root of the summed variances of its two heads over seeds. "
         f"Entropy: of the weights that AbMILP gives to the T patches, nats; ln T would be the plain average. {EFFECTIVE}"
     )
     note = " ".join(filter(None, (note, one_order(inputs.probes.values()))))
-    return Table("accuracy", "Top-1 accuracy", note, columns, tuple(rows))
+    return Table("accuracy", SENTENCE[name], note, columns, tuple(rows))
 
 
 def top5(inputs: Inputs) -> Table:
@@ -73,13 +74,14 @@ def top5(inputs: Inputs) -> Table:
 
 def every_probe(inputs: Inputs) -> Table:
     """One row per encoder and head, with what was selected and the command that reproduces the numbers."""
-    trained = any("train_top1" in probe.measures for probe in inputs.probes.values())  # older metrics lack it
+    name = score_name(inputs.probes.values())
+    trained = any(f"train_{name}" in probe.measures for probe in inputs.probes.values())  # older metrics lack it
     columns = (
         ENCODER,
         Column("head", "Head", "text"),
-        Column("top1", "Top-1, %", "spread"),
-        Column("top5", "Top-5, %", "spread"),
-        *((Column("train_top1", "Top-1 in training, %", "spread"),) if trained else ()),
+        Column(name, f"{TITLES[name]}, %", "spread"),
+        *((Column("top5", "Top-5, %", "spread"),) if name == "top1" else ()),
+        *((Column(f"train_{name}", f"{TITLES[name]} in training, %", "spread"),) if trained else ()),
         Column("entropy", "Entropy, nats", "spread"),
         Column("ln_T", "ln T"),
         Column("effective_patches", "Effective patches"),
@@ -91,15 +93,15 @@ def every_probe(inputs: Inputs) -> Table:
     for encoder in _probed(inputs):
         for probe in inputs.probes_of(encoder):
             entropy = probe.measures.get("entropy")
-            shown = ("top1", "top5", *(("train_top1",) if trained else ()), "entropy")
-            measures = [spread(probe.measures.get(name), 2) for name in shown]
+            shown = (name, *(("top5",) if name == "top1" else ()), *((f"train_{name}",) if trained else ()), "entropy")
+            measures = [spread(probe.measures.get(measure), 2) for measure in shown]
             names = (named(encoder, encoder in random), Cell(title(probe.head), probe.head))
             limit = (number(ceiling(probe)), effective(entropy.mean)) if entropy else (NOTHING, NOTHING)
             made = (Cell(probe.selected, probe.selected), Cell(probe.command, probe.command) if probe.command else NOTHING)
             rows.append(Row((*names, *measures, *limit, number(len(probe.seeds), 0), *made), muted=encoder in random))
     note = "Every probe: mean ± standard deviation over seeds, what was selected on what, and the command that reproduces it."
     if trained:
-        note += " Top-1 in training: in the last epoch, of each image when the head learnt from it."
+        note += f" {TITLES[name]} in training: in the last epoch, of each image when the head learnt from it."
     note = " ".join(filter(None, (note, EFFECTIVE, one_order(inputs.probes.values()))))
     return Table("probes", "Every probe", note, columns, tuple(rows), folded=True)
 

@@ -10,6 +10,7 @@ from pipelines.report.collect import Inputs, Probe
 from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
 from pipelines.report.published import table_7
+from pipelines.report.scores import AXES, SENTENCE
 from pipelines.report.studies import COSTS, Study, by_encoder, count, study_table
 from pipelines.report.tables import NOTHING, file_names, listed, number, plus_minus, title
 
@@ -79,28 +80,30 @@ def _figure(name: str, encoder: str, probes: list[Probe], by_head: dict[str, Loo
         plot = Plot(figsize=(4.6, 2.9), layout="constrained")
         axes = plot.subplots()
         for probe in probes:
-            top1, flops = probe.measures["top1"], _flops(probe)
+            score, flops = probe.score, _flops(probe)
             parameters, look = probe.cost.get("parameters") or 0, by_head[probe.head]
             size, shade = 4 + 1.2 * len(str(parameters)), colour(look)
-            axes.errorbar([flops], [top1.mean], [top1.std], color=shade, marker=look.marker, markersize=size, linestyle="none")
+            axes.errorbar(
+                [flops], [score.mean], [score.std], color=shade, marker=look.marker, markersize=size, linestyle="none"
+            )
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
         axes.minorticks_off()
         flops_of_all = [_flops(p) for p in study.values()]
         axes.set_xlim(min(flops_of_all) / 1.6, max(flops_of_all) * 1.6)
-        low = min(p.measures["top1"].mean - p.measures["top1"].std for p in study.values())
-        high = max(p.measures["top1"].mean + p.measures["top1"].std for p in study.values())
+        low = min(p.score.mean - p.score.std for p in study.values())
+        high = max(p.score.mean + p.score.std for p in study.values())
         margin = 0.08 * (high - low) or 1.0
         axes.set_ylim(low - margin, high + margin)
         axes.set_xlabel("FLOPs of the head per image, logarithmic")
-        axes.set_ylabel("top-1, %")
+        axes.set_ylabel(AXES[probes[0].measure])
         axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
     caption = (
         "Bars: ± one standard deviation over seeds. A larger mark: more digits in the number of the aggregator’s parameters."
     )
-    points = "; ".join(f"{title(p.head)}: {plus_minus(p.measures['top1'])} % at {_cost(p)}" for p in probes)
-    alt = f"Top-1 accuracy against FLOPs per image of the heads on {encoder}. {points}."
+    points = "; ".join(f"{title(p.head)}: {plus_minus(p.score)} % at {_cost(p)}" for p in probes)
+    alt = f"{SENTENCE[probes[0].measure]} against FLOPs per image of the heads on {encoder}. {points}."
     return drawn(plot, name, encoder, caption, alt, [by_head[probe.head] for probe in probes])
 
 
@@ -133,9 +136,9 @@ def _finding(encoder: str, probes: list[Probe]) -> str:
     """The heads that no other head beats at the same cost or less."""
     front: list[Probe] = []
     for probe in probes:
-        if not front or probe.measures["top1"].mean > front[-1].measures["top1"].mean:
+        if not front or probe.score.mean > front[-1].score.mean:
             if front and _flops(front[-1]) == _flops(probe):
                 front.pop()
             front.append(probe)
-    best = listed([f"{title(p.head)} ({plus_minus(p.measures['top1'])} % at {_cost(p)})" for p in front])
+    best = listed([f"{title(p.head)} ({plus_minus(p.score)} % at {_cost(p)})" for p in front])
     return f"On {encoder}, no other head reaches more with as few operations as {best}."

@@ -6,6 +6,7 @@ from pipelines.report.claim import claim
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Section, Text
 from pipelines.report.gains import gains
+from pipelines.report.scores import WORDS, score_name
 from pipelines.report.tables import difference, listed, title, unbroken
 
 
@@ -49,7 +50,8 @@ def _gains(inputs: Inputs) -> Text:
     if not by_encoder:
         return Text("AbMILP cannot be compared with [cls]: no encoder has probes of both.", kind="finding")
     listing = listed([f"{points.in_words('points')} on {name}" for name, points in by_encoder.items()])
-    text = f"Reading the patches with AbMILP instead of reading [cls] changes top-1 accuracy by {listing}."
+    measure = WORDS[score_name(inputs.probes.values())]
+    text = f"Reading the patches with AbMILP instead of reading [cls] changes {measure} by {listing}."
     judged = {name: sign for name, points in by_encoder.items() if (sign := points.sign) is not None}
     if not judged:
         return Text(f"{text} There was one seed, so the spread over seeds is unknown.", kind="finding")
@@ -86,8 +88,9 @@ def _above_random(inputs: Inputs) -> list[Text]:
             "random weights come from a file, with --family untrained."
         )
         return [Text(none, kind="finding")]
-    text = "Compared with the untrained twin {}, in points of top-1 accuracy, the heads of the trained encoders reach:"
-    return [Text(text.format(twin), tuple(items), "finding") for twin, items in by_twin.items()]
+    words = WORDS[score_name(inputs.probes.values())]
+    text = "Compared with the untrained twin {}, in points of {}, the heads of the trained encoders reach:"
+    return [Text(text.format(twin, words), tuple(items), "finding") for twin, items in by_twin.items()]
 
 
 def caution(inputs: Inputs) -> str:
@@ -95,9 +98,9 @@ def caution(inputs: Inputs) -> str:
     probes = list(inputs.probes.values())
     n_test, n_training = min(p.n_test for p in probes), max(p.n_training for p in probes)
     n_seeds, n_classes = min(len(p.seeds) for p in probes), max(p.n_classes for p in probes)
-    share = probes[0].measures["top1"].mean / 100
+    share = probes[0].score.mean / 100
     for probe in probes:  # nearest to one half: the widest
-        share = min(share, probe.measures["top1"].mean / 100, key=lambda p: abs(p - 0.5))
+        share = min(share, probe.score.mean / 100, key=lambda p: abs(p - 0.5))
     error = 100 * math.sqrt(max(share * (1 - share), 0) / n_test)
     small = "This is a small experiment: " if n_training < 100_000 else "The basis: "
     return (

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure as Plot
 from pipelines.report.collect import Inputs, Probe, untrained
 from pipelines.report.content import Block, Cell, Column, Definitions, Figure, Figures, Heading, Look, Section, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.scores import AXES, SENTENCE, TITLES, WORDS, score_name
 from pipelines.report.studies import by_encoder, selects_untrained, study_table
 from pipelines.report.tables import difference, listed, plus_minus, title, unbroken
 
@@ -48,10 +49,10 @@ def branches(inputs: Inputs) -> list[Block]:
             continue
         drawable[encoder] = probes
         first, last = probes[0], probes[-1]
-        best = max(probes, key=lambda p: p.measures["top1"].mean)
+        best = max(probes, key=lambda p: p.score.mean)
         sentences.append(
-            f"On {encoder}, going from {_n_branches(first)} to {_n_branches(last)} score branches changes top-1 accuracy by "
-            f"{_difference(last, first)}; the best number tried is {_n_branches(best)}."
+            f"On {encoder}, going from {_n_branches(first)} to {_n_branches(last)} score branches changes "
+            f"{WORDS[best.measure]} by {_difference(last, first)}; the best number tried is {_n_branches(best)}."
         )
     if not drawable:
         return []
@@ -69,8 +70,9 @@ def depth(inputs: Inputs) -> list[Block]:
         of_depth = {p.options.get("depth", 1): p for p in probes if p.aggregator == "abmilp" and _activation(p) == "relu"}
         deeper = [f"{_difference(of_depth[d], of_depth[1])} with {d}" for d in sorted(of_depth) if d > 1 and 1 in of_depth]
         if deeper:
+            score = WORDS[score_name(probes)]
             sentences.append(
-                f"On {encoder}, against one linear layer, top-1 accuracy changes by {listed(deeper)} layers (ReLU between)."
+                f"On {encoder}, against one linear layer, {score} changes by {listed(deeper)} layers (ReLU between)."
             )
     return (
         [Text(f"{' '.join(sentences)} All variants are in the section “Variants of AbMILP”.", kind="finding")]
@@ -87,7 +89,7 @@ def blocks(inputs: Inputs) -> list[Block]:
         last = next((p for p in probes if p.aggregator == "abmilp" and not p.options.get("blocks")), None)
         others = [p for p in probes if p is not last and p.options.get("blocks")]
         if last is not None and others:
-            best = max(others, key=lambda p: p.measures["top1"].mean)
+            best = max(others, key=lambda p: p.score.mean)
             sentences.append(
                 f"On {encoder}, the best other choice of blocks, {_blocks(best).text}, differs by {_difference(best, last)} "
                 "from AbMILP on the block that is probed."
@@ -106,7 +108,7 @@ def selection(inputs: Inputs) -> list[Block]:
         untrained_selections = [p for p in probes if selects_untrained(p)]
         if trained is None or not untrained_selections:
             continue
-        best = max(untrained_selections, key=lambda p: p.measures["top1"].mean)
+        best = max(untrained_selections, key=lambda p: p.score.mean)
         alike = "" if trained in probes else " (trained in another way than these)"
         sentences.append(
             f"On {encoder}, the best of {len(untrained_selections)} untrained "
@@ -174,31 +176,32 @@ QUESTIONS: Sequence[tuple[tuple[str, str, str], Callable[[Inputs], list[Block]]]
 
 
 def _by_branches(drawable: dict[str, list[Probe]], by_name: dict[str, Look]) -> Figure:
+    measure = score_name(probe for probes in drawable.values() for probe in probes)
     with matplotlib.rc_context(STYLE):
         plot = Plot(figsize=(4.6, 2.6), layout="constrained")
         axes = plot.subplots()
         for encoder, probes in drawable.items():
             look, at = by_name[encoder], [_n_branches(p) for p in probes]
-            means, stds = ([getattr(p.measures["top1"], part) for p in probes] for part in ("mean", "std"))
+            means, stds = ([getattr(p.score, part) for p in probes] for part in ("mean", "std"))
             axes.errorbar(at, means, stds, color=colour(look), marker=look.marker, linestyle=look.dash)
         numbers = sorted({_n_branches(p) for probes in drawable.values() for p in probes})
         axes.set_xscale("log", base=2)
         axes.set_xticks(numbers, [str(n) for n in numbers])
         axes.minorticks_off()
         axes.set_xlabel("score branches, logarithmic")
-        axes.set_ylabel("top-1, %")
+        axes.set_ylabel(AXES[measure])
         axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
     accuracies = " ".join(f"{encoder}: {', '.join(map(_reached, probes))}." for encoder, probes in drawable.items())
     caption = (
         "Bars: ± one standard deviation over seeds. The classifier reads the branches’ vectors side by side, unless their "
         "option combine averages them."
     )
-    alt = f"Top-1 accuracy by score branches. {accuracies}"
-    return drawn(plot, "branches", "Top-1 by number of score branches", caption, alt, by_name.values())
+    alt = f"{SENTENCE[measure]} by score branches. {accuracies}"
+    return drawn(plot, "branches", f"{TITLES[measure]} by number of score branches", caption, alt, by_name.values())
 
 
 def _reached(probe: Probe) -> str:
-    return f"{plus_minus(probe.measures['top1'])} % with {_n_branches(probe)}"
+    return f"{plus_minus(probe.score)} % with {_n_branches(probe)}"
 
 
 def _difference(one: Probe, other: Probe) -> str:

@@ -12,6 +12,7 @@ from pipelines.report.content import Block, Cell, Column, Heading, Row, Section,
 from pipelines.report.divergences import READING, divergences, heat_maps, nearest, table
 from pipelines.report.published.table_6 import SOURCE, TABLE_6, WHAT
 from pipelines.report.remarks import one_order
+from pipelines.report.scores import SENTENCE, score_name
 from pipelines.report.studies import selects_untrained
 from pipelines.report.tables import EFFECTIVE, NOTHING, difference, effective, listed, number, plus_minus, points, spread, title
 
@@ -92,8 +93,8 @@ def _comparison(encoder: str, by_head: Mapping[str, Selection]) -> str:
     untrained = {head: s.probe for head, s in by_head.items() if s.untrained}
     if not untrained or "abmilp" not in by_head:
         return ""
-    best, trained = max(untrained.values(), key=lambda probe: probe.measures["top1"].mean), by_head["abmilp"].probe
-    reached = f"{points(difference(best, trained))} points from AbMILP ({plus_minus(best.measures['top1'])} %)"
+    best, trained = max(untrained.values(), key=lambda probe: probe.score.mean), by_head["abmilp"].probe
+    reached = f"{points(difference(best, trained))} points from AbMILP ({plus_minus(best.score)} %)"
     parts = [f"{encoder}: {title(best.head)}, {reached}", _ahead(untrained, trained, "AbMILP")]
     if "average" in by_head:
         parts.append(_ahead(untrained, by_head["average"].probe, "the average patch"))
@@ -136,13 +137,14 @@ def _accuracies(selections: Mapping[str, Mapping[str, Selection]]) -> Table:
         group = GROUPS[0] if head in FIRST_HEADS else GROUPS[1 if all(s.untrained for s in of_head) else 2]
         cells = [Cell(title(head), head), _text("; ".join(dict.fromkeys(s.described for s in of_head)))]
         for by_head in selections.values():
-            cells += _cells(by_head.get(head), max(round(s.probe.measures["top1"].mean, 1) for s in by_head.values()))
+            cells += _cells(by_head.get(head), max(round(s.probe.score.mean, 1) for s in by_head.values()))
         rows.append(Row(tuple(cells), group))
     counts = sorted({s.probe.n_tokens for by_head in selections.values() for s in by_head.values() if s.probe.n_tokens})
     uniform = listed([f"ln {n} = {math.log(n):.2f}" for n in counts]) if counts else "ln T"
+    measure = score_name(s.probe for by_head in selections.values() for s in by_head.values())
     note = (
-        "Top-1 accuracy on the test images, %, mean ± standard deviation over seeds. Entropy: of the weights, nats, mean over "
-        f"images and seeds; 0 is one patch, {uniform} the plain average. {EFFECTIVE} Bold: the highest mean of an encoder."
+        f"{SENTENCE[measure]} on the test images, %, mean ± standard deviation over seeds. Entropy: of the weights, nats, mean "
+        f"over images and seeds; 0 is one patch, {uniform} the plain average. {EFFECTIVE} Bold: the highest mean of an encoder."
     )
     note = " ".join(filter(None, (note, one_order(s.probe for by_head in selections.values() for s in by_head.values()))))
     ordered = tuple(row for group in GROUPS for row in rows if row.group == group)
@@ -152,9 +154,9 @@ def _accuracies(selections: Mapping[str, Mapping[str, Selection]]) -> Table:
 def _cells(selection: Selection | None, best: float) -> list[Cell]:
     if selection is None:
         return [NOTHING, NOTHING, NOTHING]
-    top1, entropy = selection.probe.measures["top1"], selection.probe.measures.get("entropy")
+    score, entropy = selection.probe.score, selection.probe.measures.get("entropy")
     nats = entropy.mean if entropy else None
-    return [spread(top1, best=round(top1.mean, 1) == best), number(nats), effective(nats)]
+    return [spread(score, best=round(score.mean, 1) == best), number(nats), effective(nats)]
 
 
 def _keys(encoders: list[str]) -> list[str]:

@@ -6,6 +6,7 @@ from pipelines.report.collect import Inputs, Probe
 from pipelines.report.content import Cell, Column, Row, Section, Table, Text
 from pipelines.report.published import table_5
 from pipelines.report.published.table_5 import Variant
+from pipelines.report.scores import WORDS
 from pipelines.report.studies import COSTS, Study, by_encoder, study_table
 from pipelines.report.tables import NOTHING, change, difference, listed, number, title, unbroken
 
@@ -78,7 +79,7 @@ def _variant_of(probe: Probe) -> Variant | None:
         return None
     depth, activation = probe.options.get("depth", 1), probe.options.get("activation", "relu")
     shown = ACTIVATIONS.get(activation, activation) if depth > 1 else ""
-    return Variant(depth, shown, probe.measures["top1"].mean, probe.aggregator == "sa-abmilp")
+    return Variant(depth, shown, probe.score.mean, probe.aggregator == "sa-abmilp")
 
 
 def _one_layer(probes: list[Probe]) -> Probe | None:
@@ -102,5 +103,5 @@ def _finding(encoder: str, probes: list[Probe]) -> Text:
             parts.append(f"{listed(gains)} with {words}")
     ahead = [p for p, _ in others if (d := difference(p, plain)) and len(d.values) > 1 and d.mean > 2 * d.std]
     verdict = f"Ahead by more than twice the spread over seeds: {listed([title(p.head) for p in ahead]) if ahead else 'none'}"
-    against = f"On {encoder}, the points of top-1 accuracy gained over AbMILP with one linear layer are"
+    against = f"On {encoder}, the points of {WORDS[plain.measure]} gained over AbMILP with one linear layer are"
     return Text(f"{against} {'; '.join(parts)}. {verdict}.", kind="finding")

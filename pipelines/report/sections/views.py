@@ -8,6 +8,7 @@ from matplotlib.figure import Figure as Plot
 from pipelines.report.collect import Inputs, Measure, Probe, in_order
 from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.scores import AXES, SENTENCE, score_name
 from pipelines.report.studies import Study, by_encoder, trained_alike
 from pipelines.report.tables import NOTHING, difference, file_names, plus_minus, signed, spread, title
 
@@ -46,9 +47,10 @@ def table(study: Study) -> Table:
     rows = []
     for encoder, probes in by_encoder(study).items():
         for head, by_number in _series(probes).items():
-            cells = [spread(_top1(by_number[n])) if n in by_number else NOTHING for n in numbers]
+            cells = [spread(by_number[n].score) if n in by_number else NOTHING for n in numbers]
             rows.append(Row((Cell(encoder, encoder), Cell(title(head), head), *cells)))
-    note = f"Top-1 accuracy on the test images, %, mean ± standard deviation over seeds. {trained_alike(study.values())}"
+    what = f"{SENTENCE[score_name(study.values())]} on the test images, %, mean ± standard deviation over seeds."
+    note = f"{what} {trained_alike(study.values())}"
     return Table("views", "Accuracy against the number of stored crops", note, columns, tuple(rows))
 
 
@@ -57,8 +59,8 @@ def figures(study: Study) -> Figures:
     encoders, numbers = by_encoder(study), _numbers(study)
     by_head = looks(in_order({probe.aggregator for probe in study.values()}))
     files = file_names("views", list(encoders))
-    low = min(_top1(probe).mean - _top1(probe).std for probe in study.values())
-    high = max(_top1(probe).mean + _top1(probe).std for probe in study.values())
+    low = min(probe.score.mean - probe.score.std for probe in study.values())
+    high = max(probe.score.mean + probe.score.std for probe in study.values())
     margin = 0.05 * (high - low) or 1.0
     limits = (low - margin, high + margin)
     plots = [
@@ -76,26 +78,27 @@ def _figure(
     by_head: dict[str, Look],
     limits: tuple[float, float],
 ) -> Figure:
+    measure = score_name(probe for by_number in series.values() for probe in by_number.values())
     with matplotlib.rc_context(STYLE):
         plot = Plot(figsize=(4.6, 2.6), layout="constrained")
         axes = plot.subplots()
         for head, by_number in series.items():
             look = by_head[head]
             places = [place for place, n in enumerate(numbers) if n in by_number]
-            reached = [_top1(by_number[numbers[place]]) for place in places]
+            reached = [by_number[numbers[place]].score for place in places]
             means, deviations = [measure.mean for measure in reached], [measure.std for measure in reached]
             axes.errorbar(places, means, deviations, color=colour(look), linestyle=look.dash, marker=look.marker)
         axes.set_xticks(range(len(numbers)), ["none" if n == 0 else str(n) for n in numbers])
         axes.set_ylim(*limits)
         axes.set_xlabel("random crops of each training image")
-        axes.set_ylabel("top-1, %")
+        axes.set_ylabel(AXES[measure])
         axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
     caption = "none: the evaluation crop alone. fresh: a new crop in every epoch. Bars: ± one standard deviation over seeds."
     points = "; ".join(
-        f"{title(head)}: {', '.join(f'{plus_minus(_top1(probe))} % with {_words(n)}' for n, probe in by_number.items())}"
+        f"{title(head)}: {', '.join(f'{plus_minus(probe.score)} % with {_words(n)}' for n, probe in by_number.items())}"
         for head, by_number in series.items()
     )
-    alt = f"Top-1 accuracy of {encoder} against the number of stored crops. {points}."
+    alt = f"{SENTENCE[measure]} of {encoder} against the number of stored crops. {points}."
     return drawn(plot, name, encoder, caption, alt, [by_head[head] for head in series])
 
 
@@ -103,7 +106,7 @@ def enough(by_number: dict[int | str, Probe]) -> int | None:
     """The smallest number of stored crops from which on all are within `CLOSE` points of fresh ones; None if no number is."""
     least = None
     for n in sorted((n for n in by_number if isinstance(n, int)), reverse=True):
-        if _top1(by_number[n]).mean < _top1(by_number[FRESH]).mean - CLOSE:
+        if by_number[n].score.mean < by_number[FRESH].score.mean - CLOSE:
             break
         least = n
     return least
@@ -115,7 +118,7 @@ def finding(called: str, probes: list[Probe]) -> str:
     for head, by_number in _series(probes).items():
         if FRESH not in by_number or 0 not in by_number:
             continue
-        gained = _top1(by_number[FRESH]).mean - _top1(by_number[0]).mean
+        gained = by_number[FRESH].score.mean - by_number[0].score.mean
         if gained <= 0:
             parts.append(f"{title(head)} does best without crops, and loses {-gained:.1f} points with fresh ones")
             continue
@@ -166,7 +169,3 @@ def _place(crops: int | str) -> float:
 def _words(crops: int | str) -> str:
     """`no crops`, `1 crop`, `16 crops`, `fresh crops`."""
     return f"{crops or 'no'} crop{'s' * (crops != 1)}"
-
-
-def _top1(probe: Probe) -> Measure:
-    return probe.measures["top1"]

@@ -9,7 +9,7 @@ import pytest
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.content import Table
 from pipelines.report.formats.csv_table import to_csv
-from pipelines.report.sections.accuracy import every_probe, section, top1, top5
+from pipelines.report.sections.accuracy import every_probe, scores, section, top5
 from pipelines.report.tables import file_names, listed, signed
 from tests.pipelines.report.parts import shown, words
 from tests.pipelines.report.written import ACCURACY, write_all, write_probe
@@ -27,11 +27,11 @@ def inputs(folder: Path) -> Inputs:
 
 
 def test_rows_mark_the_best_and_give_the_gain(inputs: Inputs):
-    mae, random = top1(inputs).rows
+    mae, random = scores(inputs).rows
     titles = ["Encoder", "[cls]", "average", "AbMILP", "AbMILP − [cls]", "Entropy", "ln T", "Effective patches"]
-    assert [column.title for column in top1(inputs).columns] == titles
+    assert [column.title for column in scores(inputs).columns] == titles
     numbers = ["46.2 ± 0.5", "48.5 ± 0.5", "51.5 ± 0.5", "+5.2 ± 0.7", "1.10 ± 0.50", "1.39", "3.0"]
-    assert shown(top1(inputs))[0] == ["mae", *numbers]
+    assert shown(scores(inputs))[0] == ["mae", *numbers]
     assert [cell.best for cell in mae.cells] == [False, False, False, True, False, False, False, False]
     assert (mae.muted, random.muted, mae.cells[0].tag, random.cells[0].tag) == (False, True, "", "random twin")
     assert (mae.cells[4].value, mae.cells[4].std) == (5.25, math.hypot(0.5, 0.5))
@@ -40,7 +40,7 @@ def test_rows_mark_the_best_and_give_the_gain(inputs: Inputs):
 def test_ties_as_displayed_are_both_best(tmp_path: Path):
     write_probe(tmp_path, "mae", "cls", 40.01)
     write_probe(tmp_path, "mae", "abmilp", 39.99)
-    (row,) = top1(collect(Folders(tmp_path, tmp_path / "none"))).rows
+    (row,) = scores(collect(Folders(tmp_path, tmp_path / "none"))).rows
     assert [cell.best for cell in row.cells[1:3]] == [True, True]
     assert row.cells[3].text == "0.0 ± 0.7"
 
@@ -48,7 +48,7 @@ def test_ties_as_displayed_are_both_best(tmp_path: Path):
 def test_one_seed_has_no_spread_and_a_missing_head_a_dash(tmp_path: Path):
     write_probe(tmp_path, "mae", "cls", 40.0, seeds=(0,))
     write_probe(tmp_path, "other", "abmilp", 40.0)
-    table = top1(collect(Folders(tmp_path)))
+    table = scores(collect(Folders(tmp_path)))
     assert shown(table)[0] == ["mae", "40.0", "–", "–", "–", "–", "–"]
     assert [(cell.value, cell.std) for cell in table.rows[0].cells[1:3]] == [(40.0, None), (None, None)]
     assert shown(table)[1][1:4] == ["–", "40.0 ± 0.5", "–"]
@@ -119,7 +119,7 @@ def test_what_the_spread_is_over(tmp_path: Path, of_cls: str, of_abmilp: str, se
     write_probe(tmp_path, "mae", "abmilp", 40.0, recipe={"order": of_abmilp})
     write_probe(tmp_path, "mae", "average", 40.0, seeds=(0,), recipe={"order": "shared"})  # it has no spread
     inputs = collect(Folders(tmp_path))
-    for table in (top1(inputs), top5(inputs), every_probe(inputs)):
+    for table in (scores(inputs), top5(inputs), every_probe(inputs)):
         assert sentence in table.note
         assert ("in one order" in table.note) == bool(sentence)
 

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.report.collect import Folders, Inputs, collect
+from pipelines.report.files import metrics
+from pipelines.report.page import render
+from pipelines.report.sections import sections
 from pipelines.report.sections.datasets import by_head, section
 from store import BeyondClsError
 from tests.pipelines.report.parts import best, shown, tables, words
@@ -16,10 +19,10 @@ from tests.pipelines.report.written import write_probe
 def several_labels(folder: Path) -> None:
     """Turn a probe into one that was measured by mean average precision."""
     file = folder / "metrics.json"
-    metrics = json.loads(file.read_text())
-    metrics["map"] = metrics.pop("top1")
-    metrics.pop("top5", None)
-    file.write_text(json.dumps(metrics))
+    content = json.loads(file.read_text())
+    content["map"] = content.pop("top1")
+    content.pop("top5", None)
+    file.write_text(json.dumps(content))
     rows = list(csv.reader((folder / "curves.csv").read_text().splitlines())) if (folder / "curves.csv").exists() else []
     if rows:
         rows[0] = ["map" if name == "top1" else name for name in rows[0]]
@@ -89,10 +92,26 @@ def test_sets_of_several_folders_stand_side_by_side(tmp_path: Path) -> None:
         collect(folders)
 
 
-def test_several_labels_stand_beside_others_only(tmp_path: Path) -> None:
+def test_one_label_and_several_are_of_different_images(tmp_path: Path) -> None:
     several_labels(write_probe(tmp_path / "p", "mae", "cls", 40.0))
-    with pytest.raises(BeyondClsError, match=r"p/mae/cls is of images with several labels.*DATASETS/DATA/ENCODER/HEAD"):
+    write_probe(tmp_path / "p", "mae", "abmilp", 40.0)
+    with pytest.raises(BeyondClsError, match=r"p/mae/cls is of images with several labels, .*p/mae/abmilp of images with one"):
         collect(Folders(tmp_path / "p"))
+
+
+def test_images_with_several_labels_have_all_sections(tmp_path: Path) -> None:
+    for head, score in (("cls", 40.0), ("abmilp", 45.0)):
+        several_labels(write_probe(tmp_path / "p", "mae", head, score))
+        several_labels(write_probe(tmp_path / "studies/variants", "mae", f"{head}-2", score))
+    inputs = collect(Folders(tmp_path / "p", studies=(tmp_path / "studies",)))
+    shown_sections = sections(inputs)
+    by_name = {table.name: table for section in shown_sections for table in tables(section).values()}
+    assert by_name["accuracy"].title == "Mean average precision"
+    assert "accuracy-top5" not in by_name
+    assert "mAP, %" in [column.title for column in by_name["probes"].columns]
+    assert "mAP, %" in [column.title for column in by_name["variants"].columns]
+    assert "changes mean average precision by" in render(shown_sections)
+    assert metrics(inputs) == {"mae": {"cls": {"map": 40.0, "std": 0.5}, "abmilp": {"map": 45.0, "std": 0.5}}}
 
 
 def test_says_which_heads_were_trained_for_how_long(tmp_path: Path) -> None:

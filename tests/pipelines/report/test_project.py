@@ -39,7 +39,7 @@ def report(monkeypatch, command):
 
     def report(folder: Path, *arguments: object) -> tuple[int, str, str]:
         monkeypatch.chdir(folder)
-        monkeypatch.setattr("pipelines.report.sections.sections", lambda inputs: [])
+        monkeypatch.setattr("pipelines.report.sections.sections", lambda inputs, only: [])
         monkeypatch.setattr("pipelines.report.files.write", lambda out, inputs, sections: taken.append(inputs))
         status, out, err = command("report", "--n-examples", "1", *arguments)
         return status, out, " ".join(err.split())
@@ -171,3 +171,33 @@ def test_what_is_not_there_is_named_with_the_remedy(tmp_path: Path, places, data
         (tmp_path / "params.yaml").write_text(params)
     with pytest.raises(BeyondClsError, match=message):
         project(tmp_path, dataset)
+
+
+class TestOnly:
+    """Some sections of the page, as stages of single tables ask for."""
+
+    @pytest.fixture
+    def written(self, finished: Path, tmp_path: Path, monkeypatch, command):
+        monkeypatch.chdir(finished)
+
+        def written(*arguments: object) -> tuple[int, set[str], str]:
+            status, _, err = command("report", *arguments, "--out", tmp_path / "page")
+            return status, {file.stem for file in (tmp_path / "page/tables").glob("*.csv")} - {"results"}, err
+
+        return written
+
+    def test_a_section_of_a_project(self, written):
+        status, tables, err = written("--only", "accuracy")
+        assert status == 0, err
+        assert tables == {"accuracy", "accuracy-top5", "gains", "probes", "published-table-1"}
+
+    def test_attention_needs_no_probes(self, written):
+        status, tables, err = written("--only", "statistics", "--attention", "attention/one")
+        assert status == 0, err
+        assert "published-table-3" in tables
+        assert "accuracy" not in tables
+
+    def test_an_unknown_name(self, written):
+        status, _, err = written("--only", "acuracy")
+        assert status == 1
+        assert "unknown section of the report 'acuracy'; did you mean 'accuracy'?" in err
