@@ -1,11 +1,13 @@
 """Which block holds what: accuracy of [cls] and of the average patch of every block."""
 
+import math
+
 from pipelines.report.by_block import ByBlock, Series, by_block, figure_of, looks_of
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figures, Row, Section, Table, Text
 from pipelines.report.tables import NOTHING, file_names, named, number, signed
 
-CLEAR = 2.0  # spreads over seeds by which a block must be better than the last to be called so
+CLEAR = 2.0  # spreads, over seeds and over test images, by which a block must be better than the last to be called so
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -24,18 +26,20 @@ def section(inputs: Inputs) -> Section | None:
 
 def finding(study: ByBlock) -> str:
     """Where each series is best, and by how much more than in the last block."""
-    parts = [_best(name, series, study.last) for name, series in study.series.items() if len(series) > 1]
+    parts = [_best(name, series, study) for name, series in study.series.items() if len(series) > 1]
     if not parts:
         return f"On {study.encoder}, a single block was measured, so there is nothing to compare."
     return f"On {study.encoder}, {'; '.join(parts)}."
 
 
-def _best(name: str, series: Series, last: int) -> str:
-    block = max(series, key=lambda b: series[b].mean)
+def _best(name: str, series: Series, study: ByBlock) -> str:
+    block, last = max(series, key=lambda b: series[b].mean), study.last
     if last not in series:
         return f"{name} reaches most in block {block}; the last, {last}, was not measured"
     gained = series[block].mean - series[last].mean
-    if block == last or gained <= CLEAR * max(series[block].std, series[last].std):
+    share = series[block].mean / 100
+    over_images = 100 * math.sqrt(2 * share * (1 - share) / study.n_test)  # of a difference, as if the images were others
+    if block == last or gained <= CLEAR * max(series[block].std, series[last].std, over_images):
         return f"no block is clearly better than the last for {name}"
     return f"{name} reaches most in block {block}, {signed(gained)} points over the last"
 

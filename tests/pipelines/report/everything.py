@@ -81,7 +81,7 @@ def little(root: Path) -> Inputs:
     return collect(Folders(root / "probes"))
 
 
-def write_by_block(root: Path, encoder: str, reached: dict[tuple[str, str], tuple[float, ...]]) -> None:
+def write_by_block(root: Path, encoder: str, reached: dict[tuple[str, str], tuple[float, ...]], n_test: int = 20_000) -> None:
     """One BLOCKS/ENCODER/metrics.json; `reached`: by head and protocol, percent of each block from the first on."""
     rows = []
     for (head, protocol), values in reached.items():
@@ -89,7 +89,7 @@ def write_by_block(root: Path, encoder: str, reached: dict[tuple[str, str], tupl
         for block, mean in enumerate(values):
             measured = over_seeds(mean - 0.5, mean, mean + 0.5) if protocol == "linear" else over_seeds(mean)
             rows.append({**about, "block": block, "top1": measured})
-    content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "measure": "top1", "n_test": 200, "rows": rows}
+    content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "measure": "top1", "n_test": n_test, "rows": rows}
     (root / encoder).mkdir(parents=True)
     (root / encoder / "metrics.json").write_text(json.dumps(content))
 

@@ -25,6 +25,11 @@ def test_which_block_is_best(tmp_path):
         "the last; no block is clearly better than the last for average; [cls], knn reaches most in block 0, +2.0 points over "
         "the last."
     ]
+    write_by_block(tmp_path / "few images", "mae", mae, n_test=200)
+    assert words(section(inputs(tmp_path / "few images", "mae")), "finding") == [
+        "On mae, no block is clearly better than the last for [cls]; no block is clearly better than the last for average; no "
+        "block is clearly better than the last for [cls], knn."
+    ]
     table = tables(result)["by-block"]
     assert shown(table) == [
         ["dino", "[cls]", "30.0", "40.0", "–", "384"],
