@@ -22,12 +22,6 @@ FINE_TUNING = (
     "MAE's for fine-tuning (arXiv 2111.06377, Table 9): AdamW (0.9, 0.999), learning rates that fall from layer to layer\n"
     "  towards the images, warm-up, drop path, label smoothing, mixup and CutMix"
 )
-DIFFERING = (
-    "fewer epochs than a hundred, batches of 256; crops of at least half of the image, as less of\n"
-    "  32 x 32 pixels shows little; brightness, contrast and saturation change instead of RandAugment, in whole batches at\n"
-    "  once; no random erasing, as CutMix covers parts too; half of the images are mixed instead of all, as a short run\n"
-    "  hardly overfits; mixup blends uniformly instead of by Beta(0.8, 0.8); gradients are clipped at a norm of 3"
-)
 PROTOCOL = {
     "knn": "k nearest neighbours (k = 20, cosine, weighted as DINO's)",
     "linear": "logistic regression (standardised; its penalty selected on a tenth of the training images)",
@@ -132,7 +126,7 @@ A ViT of {facts["parameters"] / 1e6:.2f} M parameters: the encoder `{parent}`, f
 - Data: {facts["data"]}.
 - Recipe: {FINE_TUNING}; half a cosine of {recipe["epochs"][0]} epochs; the whole of it is
   `python -m pipelines.quickstart.finetune CIFAR10.npz {_options(recipe)}`.
-- What differs from the published recipe: {DIFFERING}.
+{_differing(recipe)}
 - Time and hardware: {_time(facts)}
 - What it is for: showing what fine-tuning through [cls] does to what a probe finds in the patches. It is a short run of a
   small model; say nothing about fine-tuning at large from it.
@@ -153,6 +147,17 @@ Loss per epoch, on augmented images:
 |---|---|
 {curve}
 """
+
+
+def _differing(recipe: dict[str, Any]) -> str:
+    """From the published recipe."""
+    crop, mixed = (f"{100 * recipe[name]:.0f} %" for name in ("smallest_crop", "mixed"))
+    return f"""- What differs from the published recipe, for 32 x 32 pixels and minutes on a CPU: {recipe["epochs"][0]} epochs instead
+  of a hundred, batches of {recipe["batch"]} instead of 1,024; {recipe["tokens"]} of an image's 64 patches go through the encoder in a
+  step (all of them afterwards, as with its parent); crops of at least {crop} of the image; brightness, contrast and saturation
+  change instead of RandAugment, in whole batches at once; no random erasing, as CutMix covers parts too; {mixed} of the images
+  are mixed instead of all, as a short run hardly overfits; mixup blends uniformly instead of by Beta(0.8, 0.8); gradients are
+  clipped at a norm of 3. Nothing was tuned."""
 
 
 def _shape(facts: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Fine-tune the quickstart's MAE on the labels of CIFAR-10's training images, through [cls].
 
-    python -m pipelines.quickstart.finetune CIFAR10.npz --epochs 12 --out quickstart/encoders
+    python -m pipelines.quickstart.finetune CIFAR10.npz --epochs 4 --out quickstart/encoders
 
 writes `mae-ft.safetensors` (float16, with the classifier), `mae-ft.json` (recipe, loss curve, accuracies) and `mae-ft.md`, the
 card to read. A run that was stopped goes on from its checkpoint when the same command is given again. Nothing is selected: the
@@ -34,15 +34,16 @@ def main(
     parent: Annotated[Path, typer.Option(help="weights to start from, of pretraining")] = Path(
         "quickstart/encoders/mae.safetensors"
     ),
-    epochs: Annotated[int, typer.Option(min=1)] = 12,
-    batch: Annotated[int, typer.Option(min=1, help="images a step")] = 256,
+    epochs: Annotated[int, typer.Option(min=1)] = 4,
+    batch: Annotated[int, typer.Option(min=1, help="images a step")] = 128,
     base_lr: Annotated[float, typer.Option(help="peak learning rate of AdamW, of the last layer")] = 1e-3,
     layer_decay: Annotated[float, typer.Option(min=0, max=1, help="learning rate of a layer, of that of the next one")] = 0.75,
     weight_decay: Annotated[float, typer.Option(min=0)] = 0.05,
     warmup: Annotated[float, typer.Option(help="share of the run with rising learning rate")] = 0.05,
     drop_path: Annotated[float, typer.Option(min=0, max=1, help="share of images that leave out the last block")] = 0.1,
+    tokens: Annotated[int, typer.Option(min=1, max=64, help="patches of an image in a step, of 64")] = 16,
     smallest_crop: Annotated[float, typer.Option(min=0, max=1, help="share of the image's area")] = 0.5,
-    mixed: Annotated[float, typer.Option(min=0, max=1, help="share of images that are mixed with others")] = 0.5,
+    mixed: Annotated[float, typer.Option(min=0, max=1, help="share of images that are mixed with others")] = 0.2,
     smoothing: Annotated[float, typer.Option(min=0, max=1, help="of labels")] = 0.1,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all by default")] = None,
@@ -64,7 +65,7 @@ def main(
         load_strictly(encoder, read_checkpoint(parent), str(parent))
     recipe: dict[str, Any] = {"epochs": [epochs], "batch": batch, "base_lr": base_lr, "layer_decay": layer_decay}
     recipe |= {"weight_decay": weight_decay, "warmup": warmup, "drop_path": drop_path}
-    options = {"smallest_crop": smallest_crop, "mixed": mixed, "smoothing": smoothing}
+    options: dict[str, Any] = {"tokens": tokens, "smallest_crop": smallest_crop, "mixed": mixed, "smoothing": smoothing}
     recipe |= options | {"seed": seed, "parent": weights_digest(vit)}
     model = ClsClassifier(vit, len(cifar10.CLASSES), **options).to(place)
     run = Run(model, recipe, model.groups(weight_decay, layer_decay), BETAS)
