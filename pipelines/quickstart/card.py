@@ -137,7 +137,7 @@ Its classifier is right on {facts["classifier"]["test"]:.1f} % of CIFAR-10's 10,
 {facts["classifier"]["train"]:.1f} % of the first {LABELLED:,} training images, all without augmentation.
 
 Percent of the test images that are classified correctly from the frozen encoder, with the labels of the first
-{LABELLED:,} training images; `{parent}` is what it was before fine-tuning:
+{LABELLED:,} training images; `{parent}` is what it was before fine-tuning, and the random twin was never trained:
 
 {_accuracies(facts)}
 
@@ -153,8 +153,8 @@ def _differing(recipe: dict[str, Any]) -> str:
     """From the published recipe."""
     epochs, batch, tokens = recipe["epochs"][0], recipe["batch"], recipe["tokens"]
     crop, mixed = (f"{100 * recipe[name]:.0f} %" for name in ("smallest_crop", "mixed"))
-    return f"""- What differs from the published recipe, for 32 x 32 pixels and minutes on a CPU: {epochs} epochs instead of a hundred,
-  batches of {batch} instead of 1,024; {tokens} of an image's 64 patches go through the encoder in a step (all of them
+    return f"""- What differs from the published recipe, for 32 x 32 pixels and minutes on a CPU: {epochs} epochs instead of a
+  hundred, batches of {batch} instead of 1,024; {tokens} of an image's 64 patches go through the encoder in a step (all of them
   afterwards, as with its parent); crops of at least {crop} of the image; brightness, contrast and saturation
   change instead of RandAugment, in whole batches at once; no random erasing, as CutMix covers parts too; {mixed} of the images
   are mixed instead of all, as a short run hardly overfits; mixup blends uniformly instead of by Beta(0.8, 0.8); gradients are

@@ -28,6 +28,18 @@ BETAS = (0.9, 0.999)
 DATA = "CIFAR-10, 50,000 training images, with their labels"
 
 
+def accuracies_of(weights: Path) -> dict[str, Any]:
+    """What the card beside the weights of an encoder says of it and of its random twin.
+
+    Raises:
+        BeyondClsError: there is no card.
+    """
+    card = weights.with_suffix(".json")
+    if not card.is_file():
+        raise BeyondClsError(f"{card} is missing, expected the card of {weights.name} beside it; both come from pretraining")
+    return json.loads(card.read_text(encoding="utf-8"))["accuracy"]
+
+
 def main(
     data: Annotated[Path, typer.Argument(help="CIFAR-10 as .npz (x, y, xt, yt), or a folder for torchvision")],
     out: Annotated[Path, typer.Option(help="folder for weights and card")] = Path("quickstart/encoders"),
@@ -60,9 +72,9 @@ def main(
     images, labels = (tensors(splits["train"][0], place), torch.from_numpy(splits["train"][1]).to(place))
     if batch > len(images):
         raise BeyondClsError(f"--batch is {batch}, expected at most {len(images)}, the training images of {data}")
-    vit, before = small_vit(seed, drop_path), small_vit(seed)
-    for encoder in (vit, before):
-        load_strictly(encoder, read_checkpoint(parent), str(parent))
+    vit = small_vit(seed, drop_path)
+    load_strictly(vit, read_checkpoint(parent), str(parent))
+    before = accuracies_of(parent)
     recipe: dict[str, Any] = {"epochs": [epochs], "batch": batch, "base_lr": base_lr, "layer_decay": layer_decay}
     recipe |= {"weight_decay": weight_decay, "warmup": warmup, "drop_path": drop_path}
     options: dict[str, Any] = {"tokens": tokens, "smallest_crop": smallest_crop, "mixed": mixed, "smoothing": smoothing}
@@ -81,7 +93,7 @@ def main(
     right = {"test": model.top1(*test), "train": model.top1(images[:LABELLED], labels[:LABELLED])}
     facts = {"data": DATA, "parent": parent.stem, "recipe": run.recipe, "seconds": round(run.seconds), "note": note}
     facts |= {"hardware": hardware(place), "curve": run.curve, "classifier": right}
-    facts["accuracy"] = accuracies({name: vit, parent.stem: before.to(place)}, splits, place)
+    facts["accuracy"] = accuracies({name: vit}, splits, place) | before
     write_card(out, name, vit, facts, model.classifier)
 
 

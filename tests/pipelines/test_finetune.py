@@ -98,10 +98,11 @@ def tune(cifar: Path, out: Path, parent: Path, *options: str) -> dict[str, Tenso
 
 @pytest.fixture
 def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Weights of two blocks: drop path leaves out the second one at times."""
+    """Weights of two blocks with a card: drop path leaves out the second one at times."""
     monkeypatch.setitem(ARCHITECTURE, "depth", 2)
     file = tmp_path / "mae.safetensors"
     save_file({name: value.half() for name, value in small_vit(3).state_dict().items()}, file)
+    file.with_suffix(".json").write_text(json.dumps({"accuracy": {"mae": {"linear": {"cls": 12.5, "average": 25}}}}))
     return file
 
 
@@ -131,13 +132,14 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
     before = small_vit(0)
     before.load_state_dict(load_file(parent))
     assert facts["recipe"]["parent"] == weights_digest(before)
-    assert facts["accuracy"].keys() == {"mae-ft", "mae"}
+    assert [*facts["accuracy"]] == ["mae-ft", "mae"]
     assert facts["parameters"] == sum(p.numel() for p in before.parameters())
     assert facts["classifier"].keys() == {"test", "train"}
     text = (tmp_path / "whole/mae-ft.md").read_text()
     assert facts["weights"] in text
     assert facts["recipe"]["parent"] in text
     assert "By day." in text
+    assert "| mae | 12.5 | 25.0 |" in text
     assert "The test images were seen by neither" in text
     assert "finetune CIFAR10.npz --epochs 2 --batch 40 --base-lr 0.001 --layer-decay 0.75" in text
 
@@ -158,6 +160,12 @@ def test_a_checkpoint_of_another_parent_is_refused(
     save_file({name: value.half() for name, value in small_vit(4).state_dict().items()}, parent)
     with pytest.raises(BeyondClsError, match=r"left by a run with parent \w+, this one has parent \w+; give the same options"):
         tune(cifar, tmp_path / "out", parent, "--epochs", "1")
+
+
+def test_a_parent_without_a_card_is_refused(cifar: Path, tmp_path: Path, parent: Path) -> None:
+    parent.with_suffix(".json").unlink()
+    with pytest.raises(BeyondClsError, match=r"mae\.json is missing, expected the card of mae\.safetensors beside it"):
+        tune(cifar, tmp_path / "out", parent)
 
 
 def test_a_batch_larger_than_the_data_is_refused(cifar: Path, tmp_path: Path, parent: Path) -> None:

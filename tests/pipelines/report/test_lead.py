@@ -117,10 +117,10 @@ def test_encoders_that_saw_labels_are_compared_with_the_masked_one(tmp_path: Pat
     assert "AbMILP is not clearly ahead of [cls] on deit; " in statements["As the paper says"]
     assert "over [cls] AbMILP gains more on mae than on deit, +4.9 ± 1.0 points and " in statements["As the paper says"]
     assert "deit" not in "".join(text for verdict, text in statements.items() if verdict != "As the paper says")
-    write(tmp_path, "deit", 40, 60)
+    write(tmp_path, "deit-l", 40, 60)
     statements = verdicts_of(tmp_path)
-    assert "AbMILP is ahead of [cls] on deit, too; " in statements["Not as the paper says"]
-    assert "over [cls] AbMILP gains less on mae than on deit, −15.0 ± 1.0 points and " in statements["Not as the paper says"]
+    assert "AbMILP is ahead of [cls] on deit-l, too; " in statements["Not as the paper says"]
+    assert "over [cls] AbMILP gains less on mae than on deit-l, −15.0 ± 1.0 points and " in statements["Not as the paper says"]
 
 
 def test_one_seed_is_not_judged(tmp_path: Path) -> None:
