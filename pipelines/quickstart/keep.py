@@ -45,9 +45,9 @@ def keep(folder: Path, data: str, out: Path, studies: bool = False, only: str | 
     Raises:
         BeyondClsError: no metrics under `folder`, or two of one encoder and head.
     """
-    name = only or "*"
+    encoders = only or "*"
     measured: dict[tuple[str, str], Path] = {}
-    for file in _metrics(folder, [f"probes/{data}/{name}/*", *([f"studies/*/{name}/*"] if studies else [])]):
+    for file in _metrics(folder, [f"probes/{data}/{encoders}/*", *([f"studies/*/{encoders}/*"] if studies else [])]):
         encoder, head = file.parts[-3:-1]
         if (encoder, head) in measured:
             raise BeyondClsError(
@@ -68,7 +68,7 @@ def keep(folder: Path, data: str, out: Path, studies: bool = False, only: str | 
         if head in BY_IMAGE and (correct := file.parent / "trained" / "correct.npz").is_file():
             (place / "trained").mkdir()
             shutil.copyfile(correct, place / "trained" / "correct.npz")
-    for statistics in sorted(folder.glob(f"attention/{data}/{name}/")):
+    for statistics in sorted(folder.glob(f"attention/{data}/{encoders}/")):
         place = out / "attention" / data / statistics.name
         place.mkdir(parents=True)
         for name in ATTENTION:
