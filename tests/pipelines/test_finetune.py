@@ -17,6 +17,7 @@ from extract.encoders.weights import weights_digest
 from pipelines.quickstart import finetune
 from pipelines.quickstart.augment import mix
 from pipelines.quickstart.classifier import ClsClassifier
+from pipelines.quickstart.training import Run
 from pipelines.quickstart.vit import normalise, small_vit
 from store import BeyondClsError
 
@@ -150,6 +151,25 @@ def test_rates_follow_the_layers(cifar: Path, tmp_path: Path, parent: Path, monk
     tuned, before = tune(cifar, tmp_path / "out", parent, "--layer-decay", "0", "--epochs", "1"), load_file(parent)
     assert {name for name in before if not torch.equal(tuned[name], before[name])} == {"norm.weight", "norm.bias"}
     assert tuned["head.weight"].abs().max() > 1e-3
+
+
+def test_labels_follow_their_images_into_a_batch() -> None:
+    """Each image is as bright as its label says, in whatever order they come."""
+
+    class Records(torch.nn.Linear):
+        def loss(self, images: Tensor, labels: Tensor, generator: torch.Generator, progress: float) -> Tensor:
+            assert torch.equal((images[:, 0, 0, 0] * 255).round().long(), labels)
+            seen.extend(labels.tolist())
+            return self.weight.sum()
+
+        def after_step(self, progress: float) -> None: ...
+
+    seen: list[int] = []
+    recipe = {"epochs": [1], "batch": 4, "base_lr": 0.1, "weight_decay": 0, "warmup": 0.1, "seed": 0}
+    labels = torch.arange(12)
+    run = Run(Records(1, 1), recipe)  # type: ignore[arg-type]
+    run.epoch(labels.byte()[:, None, None, None].expand(12, 3, 2, 2), labels)
+    assert sorted(seen) == labels.tolist() != seen
 
 
 def test_a_checkpoint_of_another_parent_is_refused(
