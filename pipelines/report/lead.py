@@ -86,8 +86,7 @@ def headline(lead: Lead, called: Callable[[str], str] = str, heads: Iterable[str
     sentences = []
     for over in heads:
         name = OVER[over]
-        compared = filter(None, (lead.masked, lead.joint, lead.twin))
-        gains = {encoder: gain for encoder in compared if (gain := lead.gains.get((encoder, over)))}
+        gains = {encoder: gain for encoder in (lead.masked, *lead.others) if (gain := lead.gains.get((encoder, over)))}
         if lead.masked not in gains or lead.joint not in gains:
             continue
         numbers = {encoder: _in_words(gain) for encoder, gain in gains.items()}
