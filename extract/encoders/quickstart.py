@@ -1,11 +1,15 @@
 """The quickstart's ViT of 2.7 M parameters for 32 x 32 images; cards beside the weights say how they were trained."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from extract.encoders.pretrained import JOINT, MASKED, Pretrained, timm_model
+from extract.encoders.pretrained import JOINT, LABELS, MASKED, Pretrained, timm_model
 from extract.encoders.published import Vit
+from extract.encoders.weights import unwrapped
+from store import BeyondClsError
 
 WEIGHTS = "quickstart/encoders"  # in the repository, where `dvc repro` runs
 ARCHITECTURE = {"img_size": 32, "patch_size": 4, "embed_dim": 192, "depth": 6, "num_heads": 6}
@@ -25,8 +29,22 @@ def small_vit(model: str, **arguments: Any) -> nn.Module:
     return timm_model("vit_tiny_patch16_224", **{**ARCHITECTURE, **arguments})
 
 
-def _quickstart_vit(objective: str, family: str) -> Pretrained:
-    return Pretrained(
+def with_classifier(content: Mapping[str, Any]) -> Mapping[str, Tensor]:
+    """Files of fine-tuning hold the classifier of [cls].
+
+    Raises:
+        BeyondClsError: there is none; files of pretraining would fit otherwise.
+    """
+    state = unwrapped(content)
+    if "head.weight" not in state:
+        raise BeyondClsError(
+            "the checkpoint has no `head.weight`: it is of an encoder before fine-tuning; load it as quickstart-mae"
+        )
+    return state
+
+
+def _quickstart_vit(objective: str, family: str, **differing: Any) -> Pretrained:
+    entry = Pretrained(
         "quickstart-vit",
         f"{WEIGHTS}/{objective}.safetensors",
         "MIT",
@@ -37,11 +55,20 @@ def _quickstart_vit(objective: str, family: str) -> Pretrained:
         signs=(),
         published=PUBLISHED,
     )
+    return replace(entry, **differing)
 
 
 ENCODERS = {
     "quickstart-mae": _quickstart_vit("mae", MASKED),
     "quickstart-mocov3": _quickstart_vit("mocov3", JOINT),
+    # The MAE above, fine-tuned through [cls] as the paper's are.
+    "quickstart-mae-ft": _quickstart_vit(
+        "mae-ft",
+        LABELS,
+        convert=with_classifier,
+        labels=True,
+        published=(replace(PUBLISHED[0], dropped=("head.weight", "head.bias")),),
+    ),
     # The untrained twin. params.yaml takes it from a file: MKL's erfinv has other last bits on the CPU of another maker.
     "quickstart-random": Pretrained(
         "quickstart-vit", "random", "MIT", make=small_vit, transform=CIFAR10, seed=0, published=PUBLISHED

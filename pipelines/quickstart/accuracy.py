@@ -1,6 +1,7 @@
 """How well a small ViT's [cls] and average patch token separate the classes: k nearest neighbours, a linear classifier."""
 
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -8,8 +9,8 @@ from jaxtyping import Float, UInt8
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from pipelines.quickstart.cifar10 import CLASSES
-from pipelines.quickstart.vit import encode, normalise
+from pipelines.quickstart.cifar10 import CLASSES, Splits
+from pipelines.quickstart.vit import encode, normalise, tensors
 from probe.closed import Closed, Logistic, Neighbours, Vectors
 
 Images: TypeAlias = UInt8[Tensor, "n 3 32 32"]
@@ -54,3 +55,13 @@ def accuracy(
         return round(PROTOCOLS[protocol].fit(learnt, asked).metrics["top1"], 2)
 
     return {pooling: percent_right(pooling) for pooling in training}
+
+
+def accuracies(encoders: Mapping[str, VisionTransformer], splits: Splits, device: torch.device) -> dict[str, Any]:
+    """Percent of the test images by encoder, protocol and pooling, with the labels of the first LABELLED training images."""
+    training, test = tensors(splits["train"][0][:LABELLED], device), tensors(splits["test"][0], device)
+    by_encoder: dict[str, Any] = {}
+    for name, vit in encoders.items():
+        learnt, asked = pooled(vit, training), pooled(vit, test)
+        by_encoder[name] = {p: accuracy(learnt, splits["train"][1][:LABELLED], asked, splits["test"][1], p) for p in PROTOCOLS}
+    return by_encoder

@@ -71,6 +71,33 @@ def colour_jitter(
     return torch.where(drawn_with(solarize) & (images >= 0.5), 1 - images, images)
 
 
+def mix(
+    images: Images, targets: Float[Tensor, "B C"], generator: torch.Generator, share: float = 1.0
+) -> tuple[Images, Float[Tensor, "B C"]]:
+    """Each image with another of the batch: half of them blended (mixup, arXiv 1710.09412), half with a box of it (CutMix,
+    arXiv 1905.04899). Targets, probabilities of the classes, are blended by the share of the pixels.
+
+    How much of an image is kept is uniform in 0...1 (CutMix's Beta(1, 1); mixup's published 0.8 is close to it).
+
+    Args:
+        share: of the images that are mixed; the others stay as they are.
+    """
+    n, _, height, width = images.shape
+    other = 1 - uniform(n, 0, 1, images, generator)  # [B], of the other image
+    is_box = uniform(n, 0, 1, images, generator)[:, None, None] < 0.5
+    is_mixed = uniform(n, 0, 1, images, generator)[:, None, None] < share
+
+    def within_box(length: int) -> Tensor:
+        centre = uniform(n, 0, length, images, generator)[:, None]
+        pixels = torch.arange(length, device=images.device) + 0.5
+        return (pixels - centre).abs() < other.sqrt()[:, None] * length / 2  # [B, length]
+
+    box = within_box(height)[:, :, None] & within_box(width)[:, None, :]
+    weight = torch.where(is_box, box.float(), other[:, None, None]) * is_mixed  # [B, H, W], of the other image
+    mixed_targets = torch.lerp(targets, targets.roll(1, 0), weight.mean((1, 2))[:, None])
+    return torch.lerp(images, images.roll(1, 0), weight[:, None]), mixed_targets
+
+
 def luminance(images: Images) -> Float[Tensor, "B 1 H W"]:
     """ITU-R 601 luma."""
     weights = torch.tensor([0.299, 0.587, 0.114], device=images.device)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
 
 from extract.encoders.quickstart import ARCHITECTURE
 from extract.encoders.weights import weights_digest
@@ -17,6 +18,10 @@ OBJECTIVE = {
     "mae": "masked autoencoding (MAE: mask ratio 0.75, normalised-pixel target, decoder 96 wide and 2 deep; dropped here)",
     "mocov3": "contrast (MoCo v3: symmetric loss, momentum encoder, frozen patch embedding; the encoder of queries is kept)",
 }
+FINE_TUNING = (
+    "MAE's for fine-tuning (arXiv 2111.06377, Table 9): AdamW (0.9, 0.999), learning rates that fall from layer to layer\n"
+    "  towards the images, warm-up, drop path, label smoothing, mixup and CutMix"
+)
 PROTOCOL = {
     "knn": "k nearest neighbours (k = 20, cosine, weighted as DINO's)",
     "linear": "logistic regression (standardised; its penalty selected on a tenth of the training images)",
@@ -27,17 +32,22 @@ COMPARABLE = {"mae": {"knn": 46.77, "linear": 49.05}, "mocov3": {"knn": 74.13, "
 POOLING = {"cls": "[cls]", "average": "average patch"}
 
 
-def write_card(out: Path, name: str, vit: VisionTransformer, facts: dict[str, Any]) -> None:
+def write_card(
+    out: Path, name: str, vit: VisionTransformer, facts: dict[str, Any], classifier: nn.Linear | None = None
+) -> None:
     """Write `name`.safetensors, `name`.json and `name`.md into `out`.
 
-    `facts`: `recipe`, `seconds` (of wall-clock), `hardware`, `note`, `curve` (an entry an epoch: epoch, loss, and knn of some),
-    `accuracy` (percent by encoder, protocol and pooling).
+    Args:
+        facts: `recipe`, `seconds` (of wall-clock), `hardware`, `note`, `curve` (an entry an epoch: epoch, loss, and knn of
+            some), `accuracy` (percent by encoder, protocol and pooling); of a fine-tuned encoder also `data`, `parent` (its
+            name) and `classifier` (percent by images).
+        classifier: of a fine-tuned encoder; its tensors are in the file, too.
     """
     file = out / f"{name}.safetensors"
-    state = {k: v.detach().to("cpu", torch.float16).contiguous() for k, v in vit.state_dict().items()}
-    save_file(state, file)
+    state = _halved(vit)
+    save_file(state | {f"head.{k}": v for k, v in (_halved(classifier) if classifier else {}).items()}, file)
     published = small_vit(0)
-    published.load_state_dict(load_file(file))
+    published.load_state_dict({k: v for k, v in load_file(file).items() if k in state})
     facts = {
         "architecture": ARCHITECTURE,
         "parameters": sum(v.numel() for v in state.values()),
@@ -49,6 +59,11 @@ def write_card(out: Path, name: str, vit: VisionTransformer, facts: dict[str, An
     (out / f"{name}.md").write_text(card(name, facts))
 
 
+def _halved(module: nn.Module) -> dict[str, Tensor]:
+    """Its tensors as float16, on the CPU."""
+    return {k: v.detach().to("cpu", torch.float16).contiguous() for k, v in module.state_dict().items()}
+
+
 def _cycles(epochs: list[int]) -> str:
     """`half a cosine of 9 epochs, then another of 16`."""
     first, *others = epochs
@@ -57,16 +72,11 @@ def _cycles(epochs: list[int]) -> str:
 
 def card(name: str, facts: dict[str, Any]) -> str:
     """The card in Markdown; the loss curve is in the .json whole, here by the epochs that were measured."""
-    epochs = facts["recipe"]["epochs"]
-    options = [("epochs", n) for n in epochs] + [(k, v) for k, v in facts["recipe"].items() if k != "epochs"]
-    command = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in options)
-    shape, other = facts["architecture"], COMPARABLE[name]
-    note = f" {facts['note']}" if facts["note"] else ""
-    rows = "\n".join(
-        f"| {PROTOCOL[protocol]} | {who} | " + " | ".join(f"{by_pooling[pooling]:.1f}" for pooling in POOLING) + " |"
-        for who, by_protocol in facts["accuracy"].items()
-        for protocol, by_pooling in by_protocol.items()
-    )
+    return _fine_tuned(name, facts) if "parent" in facts else _pretrained(name, facts)
+
+
+def _pretrained(name: str, facts: dict[str, Any]) -> str:
+    epochs, other = facts["recipe"]["epochs"], COMPARABLE[name]
     curve = "\n".join(
         f"| {at['epoch']} | {at['loss']:.4f} | "
         + " | ".join(f"{at['knn'][pooling]:.1f}" if "knn" in at else "" for pooling in POOLING)
@@ -76,23 +86,20 @@ def card(name: str, facts: dict[str, Any]) -> str:
     return f"""# Quickstart encoder `{name}`
 
 A ViT of {facts["parameters"] / 1e6:.2f} M parameters, pretrained by {OBJECTIVE[name]}.
-It is {shape["embed_dim"]} wide, has {shape["depth"]} blocks and {shape["num_heads"]} attention heads;
-patches of {shape["patch_size"]} on {shape["img_size"]} x {shape["img_size"]} pixels give 64 patch tokens, and there is [cls].
+{_shape(facts)}
 
 - Weights: `{name}.safetensors`, float16, {facts["weights"]}.
 - Data: {facts["data"]}.
 - Recipe: AdamW; of the learning rate, {_cycles(epochs)}; the whole of it is
-  `python -m pipelines.quickstart.pretrain {name} CIFAR10.npz {command}`.
-- Time and hardware: {facts["seconds"]:,} s on {facts["hardware"]}.{note}
+  `python -m pipelines.quickstart.pretrain {name} CIFAR10.npz {_options(facts["recipe"])}`.
+- Time and hardware: {_time(facts)}
 - What it is for: showing the pipeline at work on real photographs in minutes. It is a short run of a small model, far below
   what the objective reaches with its published budget; say nothing about the objective at large from it.
 
 Percent of CIFAR-10's 10,000 test images that are classified correctly from the frozen encoder, with the labels of the first
 {LABELLED:,} training images; the random twin has the same architecture and was never trained:
 
-| protocol | encoder | [cls] | average patch |
-|---|---|---|---|
-{rows}
+{_accuracies(facts)}
 
 Published of a comparable model, by others and with other details of the protocols ({PUBLISHED}):
 k-NN {other["knn"]:.1f}, linear {other["linear"]:.1f}, by a ViT of 1.2 M parameters, 128 wide, 6 blocks, patches of 4, after
@@ -104,3 +111,80 @@ Loss per epoch, with the k-NN accuracy of the last 2,000 training images against
 |---|---|---|---|
 {curve}
 """
+
+
+def _fine_tuned(name: str, facts: dict[str, Any]) -> str:
+    parent, recipe = facts["parent"], facts["recipe"]
+    curve = "\n".join(f"| {at['epoch']} | {at['loss']:.4f} |" for at in facts["curve"])
+    return f"""# Quickstart encoder `{name}`
+
+A ViT of {facts["parameters"] / 1e6:.2f} M parameters: the encoder `{parent}`, fine-tuned on labels through [cls].
+{_shape(facts)}
+
+- Weights: `{name}.safetensors`, float16, {facts["weights"]}; the classifier is in the file, too.
+- Fine-tuned from: `{parent}.safetensors`, {recipe["parent"]}.
+- Data: {facts["data"]}.
+- Recipe: {FINE_TUNING}; half a cosine of {recipe["epochs"][0]} epochs; the whole of it is
+  `python -m pipelines.quickstart.finetune CIFAR10.npz {_options(recipe)}`.
+{_differing(recipe)}
+- Time and hardware: {_time(facts)}
+- What it is for: showing what fine-tuning through [cls] does to what a probe finds in the patches. It is a short run of a
+  small model; say nothing about fine-tuning at large from it.
+- What to keep in mind: it has seen every training image together with its label, so a probe that is trained on these images
+  learns from features that already fit their labels. The test images were seen by neither pretraining nor fine-tuning.
+
+Its classifier is right on {facts["classifier"]["test"]:.1f} % of CIFAR-10's 10,000 test images, and on
+{facts["classifier"]["train"]:.1f} % of the first {LABELLED:,} training images, all without augmentation.
+
+Percent of the test images that are classified correctly from the frozen encoder, with the labels of the first
+{LABELLED:,} training images; `{parent}` is what it was before fine-tuning, and the random twin was never trained:
+
+{_accuracies(facts)}
+
+Loss per epoch, on augmented images:
+
+| epoch | loss |
+|---|---|
+{curve}
+"""
+
+
+def _differing(recipe: dict[str, Any]) -> str:
+    """From the published recipe."""
+    epochs, batch, tokens = recipe["epochs"][0], recipe["batch"], recipe["tokens"]
+    crop, mixed = (f"{100 * recipe[name]:.0f} %" for name in ("smallest_crop", "mixed"))
+    return f"""- What differs from the published recipe, for 32 x 32 pixels and minutes on a CPU: {epochs} epochs instead of a
+  hundred, batches of {batch} instead of 1,024; {tokens} of an image's 64 patches go through the encoder in a step (all of them
+  afterwards, as with its parent); crops of at least {crop} of the image; brightness, contrast and saturation
+  change instead of RandAugment, in whole batches at once; no random erasing, as CutMix covers parts too; {mixed} of the images
+  are mixed instead of all, as a short run hardly overfits; mixup blends uniformly instead of by Beta(0.8, 0.8); gradients are
+  clipped at a norm of 3. Nothing was tuned."""
+
+
+def _shape(facts: dict[str, Any]) -> str:
+    shape = facts["architecture"]
+    return (
+        f"It is {shape['embed_dim']} wide, has {shape['depth']} blocks and {shape['num_heads']} attention heads;\n"
+        f"patches of {shape['patch_size']} on {shape['img_size']} x {shape['img_size']} pixels give 64 patch tokens, "
+        "and there is [cls]."
+    )
+
+
+def _options(recipe: dict[str, Any]) -> str:
+    """Of the command, in its words; the parent's digest is none of them."""
+    options = [("epochs", n) for n in recipe["epochs"]] + [(k, v) for k, v in recipe.items() if k not in ("epochs", "parent")]
+    return " ".join(f"--{k.replace('_', '-')} {v}" for k, v in options)
+
+
+def _time(facts: dict[str, Any]) -> str:
+    return f"{facts['seconds']:,} s on {facts['hardware']}.{' ' if facts['note'] else ''}{facts['note']}"
+
+
+def _accuracies(facts: dict[str, Any]) -> str:
+    """A row for each protocol and encoder."""
+    rows = "\n".join(
+        f"| {PROTOCOL[protocol]} | {who} | " + " | ".join(f"{by_pooling[pooling]:.1f}" for pooling in POOLING) + " |"
+        for who, by_protocol in facts["accuracy"].items()
+        for protocol, by_pooling in by_protocol.items()
+    )
+    return f"| protocol | encoder | [cls] | average patch |\n|---|---|---|---|\n{rows}"

@@ -2,6 +2,7 @@
 
     python -m pipelines.quickstart.keep . --data cifar10 --out quickstart/results
     python -m pipelines.quickstart.keep FOLDER --data cifar10-60000 --studies --out quickstart/full
+    python -m pipelines.quickstart.keep FOLDER --data cifar10-60000 --studies --out quickstart/full --encoder quickstart-mae-ft
 
 FOLDER is where `dvc repro` ran: `make repro`, or with quickstart/full/params.yaml. Writes metrics.json into
 OUT/probes/DATA/ENCODER/HEAD and, of AbMILP and the heads that it is compared with, which test images they classify correctly
@@ -34,17 +35,20 @@ BY_IMAGE = (*MAIN_HEADS, "cls-average")  # whose trained/correct.npz is kept
 ATTENTION = ("summary.json", "statistics.csv", "heads.csv")
 
 
-def keep(folder: Path, data: str, out: Path, studies: bool = False) -> None:
+def keep(folder: Path, data: str, out: Path, studies: bool = False, only: str | None = None) -> None:
     """Copy what was measured under `folder` to `out`, in place of what is there.
 
     Args:
         studies: heads of all studies, too, where they are trained as the main heads are.
+        only: one encoder; what is kept of the others stays.
 
     Raises:
         BeyondClsError: no metrics under `folder`, or two of one encoder and head.
     """
+    encoders = only or "*"
     measured: dict[tuple[str, str], Path] = {}
-    for file in _metrics(folder, [f"probes/{data}/*/*", *([f"studies/{data}/*/*/*"] if studies else [])]):
+    of_studies = [f"studies/{data}/*/{encoders}/*"] if studies else []
+    for file in _metrics(folder, [f"probes/{data}/{encoders}/*", *of_studies]):
         encoder, head = file.parts[-3:-1]
         if (encoder, head) in measured:
             raise BeyondClsError(
@@ -52,9 +56,10 @@ def keep(folder: Path, data: str, out: Path, studies: bool = False) -> None:
             )
         measured[encoder, head] = file
     if not measured:
-        raise BeyondClsError(f"there are no metrics under {folder}/probes/{data}, expected what `dvc repro probe` writes there")
+        below = f"{folder}/probes/{data}{f'/{only}' if only else ''}"
+        raise BeyondClsError(f"there are no metrics under {below}, expected what `dvc repro probe` writes there")
     for old in (out / "probes" / data, out / "attention" / data):
-        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(old / (only or ""), ignore_errors=True)
     for (encoder, head), file in measured.items():
         place = out / "probes" / data / encoder / head
         place.mkdir(parents=True)
@@ -64,7 +69,7 @@ def keep(folder: Path, data: str, out: Path, studies: bool = False) -> None:
         if head in BY_IMAGE and (correct := file.parent / "trained" / "correct.npz").is_file():
             (place / "trained").mkdir()
             shutil.copyfile(correct, place / "trained" / "correct.npz")
-    for statistics in sorted(folder.glob(f"attention/{data}/*/")):
+    for statistics in sorted(folder.glob(f"attention/{data}/{encoders}/")):
         place = out / "attention" / data / statistics.name
         place.mkdir(parents=True)
         for name in ATTENTION:
@@ -106,9 +111,10 @@ def main(
     studies: Annotated[
         bool, typer.Option("--studies", help="keep heads of studies too, where they are trained as the main heads are")
     ] = False,
+    encoder: Annotated[str | None, typer.Option(help="keep this one alone; what is kept of others stays")] = None,
 ) -> None:
     """Keep metrics, attention statistics and tables of a run."""
-    keep(folder, data, out, studies)
+    keep(folder, data, out, studies, encoder)
     inputs = kept(out, data)
     (out / "tables.md").write_text(tables(inputs, data), encoding="utf-8")
     print(f"{out / 'tables.md'}: {len(inputs.probes)} probes")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pipelines.report.collect import Inputs
 from pipelines.report.tables import difference, listed, signed
 
-MAE, MOCO = "quickstart-mae", "quickstart-mocov3"
+MAE, FINE_TUNED, MOCO = "quickstart-mae", "quickstart-mae-ft", "quickstart-mocov3"
 NOT_LEARNED = ("central-attention", "cls-attention", "joined-attention", "lowest-entropy-head", "k-means", "norm", "pca")
 
 
@@ -98,6 +98,39 @@ def average_is_behind_on_joint(inputs: Inputs) -> Statement:
     return Statement(ahead.mean < 0, f"the average patch of MoCo v3 is {how} than its [cls] ({signed(ahead.mean)} points)")
 
 
+def fine_tuning_makes_cls_selective(inputs: Inputs) -> Statement:
+    """Fig. 4."""
+    before, after = (_last(inputs, encoder, "cls_patch_entropy") for encoder in (MAE, FINE_TUNED))
+    how = "less" if after < before else "no less"
+    text = (
+        f"in the last block [cls] of the fine-tuned MAE attends to patches {how} evenly than before "
+        f"({after:.1f}, before {before:.1f} nats, Fig. 4)"
+    )
+    return Statement(after < before, text)
+
+
+def fine_tuning_keeps_cls_to_itself(inputs: Inputs) -> Statement:
+    """Fig. 3: it increases what [cls] attends to itself."""
+    before, after = (_over_blocks(inputs, encoder, "cls_self") for encoder in (MAE, FINE_TUNED))
+    how = "more" if after > before else "no more"
+    text = (
+        f"[cls] of the fine-tuned MAE keeps {how} of its attention for itself than before "
+        f"({100 * after:.0f}, before {100 * before:.0f} % over all blocks, Fig. 3)"
+    )
+    return Statement(after > before, text)
+
+
+def fine_tuning_opens_patches(inputs: Inputs) -> Statement:
+    """Fig. 5."""
+    before, after = (_last(inputs, encoder, "patch_self") for encoder in (MAE, FINE_TUNED))
+    how = "less" if after < before else "no less"
+    text = (
+        f"in the last block patches of the fine-tuned MAE attend to themselves {how} than before "
+        f"({after:.2f}, before {before:.2f} of all, Fig. 5)"
+    )
+    return Statement(after < before, text)
+
+
 STATEMENTS: Sequence[Callable[[Inputs], Statement]] = (
     patches_attend_to_themselves,
     patches_are_selective,
@@ -106,12 +139,21 @@ STATEMENTS: Sequence[Callable[[Inputs], Statement]] = (
     no_fixed_choice_reaches_abmilp,
     attentive_probing_needs_heads,
     average_is_behind_on_joint,
+    fine_tuning_makes_cls_selective,
+    fine_tuning_keeps_cls_to_itself,
+    fine_tuning_opens_patches,
 )
 
 
 def _last(inputs: Inputs, encoder: str, statistic: str) -> float:
     """Mean of a statistic in the last block."""
     return inputs.attention[encoder].statistics[statistic][-1][0]
+
+
+def _over_blocks(inputs: Inputs, encoder: str, statistic: str) -> float:
+    """Mean of a statistic over all blocks."""
+    means = [mean for mean, _ in inputs.attention[encoder].statistics[statistic]]
+    return sum(means) / len(means)
 
 
 def _top1(inputs: Inputs, encoder: str, head: str) -> float:

@@ -2,22 +2,32 @@
 
 from typing import Any
 
+import numpy as np
 import timm
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
 from extract.encoders.quickstart import ARCHITECTURE, CIFAR10
 
 
-def small_vit(seed: int) -> VisionTransformer:
-    """A ViT of 2.7 M parameters for 32 x 32 images: 64 patch tokens and [cls], 192 wide, 6 blocks, 6 attention heads."""
+def small_vit(seed: int, drop_path: float = 0.0) -> VisionTransformer:
+    """A ViT of 2.7 M parameters for 32 x 32 images: 64 patch tokens and [cls], 192 wide, 6 blocks, 6 attention heads.
+
+    Args:
+        drop_path: share of images for which the last block is left out in training; it rises from 0 in the first.
+    """
     torch.manual_seed(seed)
-    arguments: dict[str, Any] = {"num_classes": 0, **ARCHITECTURE}
+    arguments: dict[str, Any] = {"num_classes": 0, "drop_path_rate": drop_path, **ARCHITECTURE}
     vit = timm.create_model("vit_tiny_patch16_224", pretrained=False, **arguments)
     assert isinstance(vit, VisionTransformer)
     return vit
+
+
+def tensors(images: UInt8[np.ndarray, "n H W 3"], device: torch.device) -> UInt8[Tensor, "n 3 H W"]:
+    """The same images with channels first, on a device."""
+    return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous().to(device)
 
 
 def normalise(images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B 3 H W"]:

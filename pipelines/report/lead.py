@@ -1,4 +1,4 @@
-"""How much more AbMILP gains on masked encoders than on joint-embedding ones and on a random twin: the paper's claim."""
+"""How much more AbMILP gains on masked encoders than on other ones and on a random twin: the paper's claim."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pipelines.report.collect import untrained
 from pipelines.report.estimate import Estimate, Probes
 from pipelines.report.gains import OVER, Gain, gains
 from pipelines.report.tables import listed
-from store.format.pretraining import JOINT, MASKED
+from store.format.pretraining import JOINT, LABELS, MASKED
 
 AGREES, FAILS = "As the paper says", "Not as the paper says"
 BEYOND, WITHIN = "More than selection alone explains", "Not clearly more than selection alone explains"
@@ -22,18 +22,20 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Lead:
-    """What AbMILP gains on a masked encoder, on a joint-embedding one, and on an untrained twin.
+    """What AbMILP gains on a masked encoder, on a joint-embedding one, on one that saw labels, and on an untrained twin.
 
     Attributes:
         masked: of several, the one on which AbMILP gains the fewest points over [cls].
         joint: of several, the one on which it gains the most.
+        labelled: likewise, of those that were trained or fine-tuned on labels; None without any.
         twin: None if no untrained encoder has these heads. Selection alone explains what AbMILP gains on it.
         gains: by encoder and the head that AbMILP is compared with.
-        families: of the encoders that are masked or joint-embedding ones.
+        families: of the encoders that are of one of those that Table 1 of the paper has.
     """
 
     masked: str
     joint: str
+    labelled: str | None
     twin: str | None
     gains: Mapping[tuple[str, str], Gain]
     families: Mapping[str, str]
@@ -46,7 +48,7 @@ class Lead:
     @property
     def others(self) -> list[str]:
         """What `masked` is compared with."""
-        return [self.joint, *([self.twin] if self.twin else [])]
+        return [encoder for encoder in (self.joint, self.labelled, self.twin) if encoder]
 
     @property
     def contrasts(self) -> list[tuple[str, str, str]]:
@@ -62,14 +64,16 @@ def lead(probes: Probes, twin: str | None = None) -> Lead | None:
     """
     all_gains = gains(probes)
     points = {encoder: gain.points.mean for (encoder, over), gain in all_gains.items() if over == "cls"}
-    families = {e: kind for (e, _), p in probes.items() if e in points and (kind := p.pretraining.family) in (MASKED, JOINT)}
-    by_family = {kind: [encoder for encoder in points if families.get(encoder) == kind] for kind in (MASKED, JOINT)}
-    if not all(by_family.values()):
+    kinds = (MASKED, JOINT, LABELS)
+    families = {e: kind for (e, _), p in probes.items() if e in points and (kind := p.pretraining.family) in kinds}
+    by_family = {kind: [encoder for encoder in points if families.get(encoder) == kind] for kind in kinds}
+    if not (by_family[MASKED] and by_family[JOINT]):
         return None
     randoms = [encoder for encoder in points if encoder in untrained(probes)]
     beside = twin if twin in randoms else next(iter(randoms), None)
     masked, joint = min(by_family[MASKED], key=points.__getitem__), max(by_family[JOINT], key=points.__getitem__)
-    return Lead(masked, joint, beside, all_gains, families)
+    labelled = max(by_family[LABELS], key=points.__getitem__, default=None)
+    return Lead(masked, joint, labelled, beside, all_gains, families)
 
 
 def headline(lead: Lead, called: Callable[[str], str] = str, heads: Iterable[str] = OVER) -> str:
@@ -98,8 +102,9 @@ def headline(lead: Lead, called: Callable[[str], str] = str, heads: Iterable[str
 def verdicts(lead: Lead, called: Callable[[str], str] = str) -> dict[str, list[str]]:
     """Statements with their numbers, by verdict: as the paper says or not, and whether a random twin gains as much.
 
-    The paper's Table 1: AbMILP is ahead of [cls] on masked encoders, hardly on joint-embedding ones, and so gains more on the
-    former. It has no untrained twin: what AbMILP gains on it does not come from pretraining.
+    The paper's Table 1: AbMILP is ahead of [cls] on masked encoders, hardly on joint-embedding ones and on those that were
+    trained or fine-tuned on labels, and so gains more on the former. It has no untrained twin: what AbMILP gains on it does
+    not come from pretraining.
     """
     by_verdict: dict[str, list[str]] = {verdict: [] for verdict in (AGREES, FAILS, BEYOND, WITHIN, UNKNOWN)}
 
@@ -114,7 +119,7 @@ def verdicts(lead: Lead, called: Callable[[str], str] = str) -> dict[str, list[s
             too = "" if masked or sign != 1 else ", too"
             judge(sign, *((AGREES, FAILS) if masked else (FAILS, AGREES)), f"{ahead} on {called(encoder)}{too}")
     for other in lead.others:
-        yes, no = (AGREES, FAILS) if other == lead.joint else (BEYOND, WITHIN)
+        yes, no = (BEYOND, WITHIN) if other == lead.twin else (AGREES, FAILS)
         for over, name in OVER.items():
             more = lead.more(other, over)
             for sign, numbers in _by_sign(more).items() if more else ():

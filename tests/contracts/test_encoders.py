@@ -64,7 +64,7 @@ class TestEntry:
 
     def test_says_where_from_and_how_it_was_trained(self, name: str) -> None:
         entry = ENCODERS[name]
-        assert re.match(r"https://|see https://|timm/\w+\.\w+$|quickstart/encoders/\w+\.safetensors$|random$", entry.weights)
+        assert re.match(r"https://|see https://|timm/\w+\.\w+$|quickstart/encoders/[\w-]+\.safetensors$|random$", entry.weights)
         assert entry.licence
         assert entry.digest is None or re.fullmatch("[0-9a-f]{64}", entry.digest)
         assert entry.family in ("", MASKED, JOINT, LABELS)

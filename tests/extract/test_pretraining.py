@@ -27,6 +27,7 @@ DRAWN = Pretraining(random_seed=0)
     ("name", "known"),
     [
         ("quickstart-mocov3", Pretraining(JOINT)),
+        ("quickstart-mae-ft", Pretraining(LABELS)),
         ("quickstart-random", DRAWN),
         ("simmim-ft-b16", Pretraining(LABELS)),
         ("vit_base_patch16_224.mae", Pretraining(MASKED)),  # timm's, with weights of the registry

@@ -77,6 +77,24 @@ def test_what_is_gone_is_not_kept(run: Path, tmp_path: Path) -> None:
     assert "ep" not in kept(tmp_path / "out", DATA).heads
 
 
+def test_one_encoder_is_kept_beside_the_others(run: Path, tmp_path: Path) -> None:
+    keep(run, DATA, tmp_path / "out", studies=True)
+    shutil.rmtree(run)
+    for encoder in ("mae", "mocov3"):
+        write_probe(run / "probes" / DATA, encoder, "cls", 20.0)
+        write_probe(run / "studies/aggregators", encoder, "max", 10.0)
+        write_attention(run / "attention" / DATA, encoder, "e")
+    main(run, DATA, tmp_path / "out", studies=True, encoder="mae")
+    inputs = kept(tmp_path / "out", DATA)
+    assert {head for encoder, head in inputs.probes if encoder == "mae"} == {"cls", "max"}
+    assert {head for encoder, head in inputs.probes if encoder == "mocov3"} == set(MAIN_HEADS)
+    assert inputs.probes["mocov3", "cls"].measures["top1"].mean == 60
+    assert {name: a.data for name, a in inputs.attention.items()} == {"mae": "e", "mocov3": "d", "random": "d"}
+    assert (tmp_path / "out/tables.md").is_file()
+    with pytest.raises(BeyondClsError, match=rf"no metrics under .*run/probes/{DATA}/ibot, expected what"):
+        keep(run, DATA, tmp_path / "out", only="ibot")
+
+
 def test_two_of_one_name_are_refused(run: Path, tmp_path: Path) -> None:
     write_probe(run / "studies" / DATA / "other", "mae", "abmilp", 56.0)
     with pytest.raises(BeyondClsError, match=r"abmilp on mae is in .* and in .*, expected it once; rename one head"):
@@ -94,7 +112,9 @@ def test_nothing_measured_is_an_error_and_leaves_what_was_kept(run: Path, tmp_pa
 
 def test_the_parameters_are_of_the_encoders_that_are_here() -> None:
     params = yaml.safe_load((FULL / "params.yaml").read_text())
-    assert params["encoders"] == yaml.safe_load((ROOT / "params.yaml").read_text())["encoders"]
+    quickstart = yaml.safe_load((ROOT / "params.yaml").read_text())["encoders"]
+    fine_tuned = json.loads((ROOT / "quickstart/encoders/mae-ft.json").read_text())["weights"]
+    assert params["encoders"] == quickstart | {"quickstart-mae-ft": {"weights": fine_tuned}}
     assert params["datasets"] == [DATA]
     main_plans, _ = plans_and_run([*params["cls_heads"], *params["heads"]], params, {}, {})
     assert set(main_plans) == set(MAIN_HEADS)

@@ -12,8 +12,8 @@ import typer
 from safetensors.torch import load_file
 
 from extract.encoders import load_encoder
-from extract.encoders.quickstart import ARCHITECTURE, CIFAR10
-from pipelines.quickstart import cut, pretrain
+from extract.encoders.quickstart import CIFAR10
+from pipelines.quickstart import cut, pretrain, training
 from pipelines.quickstart.accuracy import PROTOCOLS, accuracy, pooled
 from pipelines.quickstart.augment import colour_jitter, random_resized_crop
 from pipelines.quickstart.card import card
@@ -29,21 +29,6 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
-
-
-@pytest.fixture(scope="module")
-def cifar(tmp_path_factory):
-    """An .npz of CIFAR-10's form: noise with a class in its brightness."""
-    random = np.random.default_rng(0)
-    y, yt = np.arange(160) % 10, np.arange(40) % 10
-
-    def images(labels):
-        noise = random.integers(0, 60, (len(labels), 32, 32, 3))
-        return (noise + 18 * labels[:, None, None, None]).astype(np.uint8)
-
-    path = tmp_path_factory.mktemp("cifar") / "cifar10.npz"
-    np.savez(path, x=images(y), y=y, xt=images(yt), yt=yt)
-    return path
 
 
 def test_a_full_crop_is_the_image_or_its_mirror(generator):
@@ -160,13 +145,7 @@ def train(objective: str, cifar: Path, out: Path, *options: str, epochs: tuple[i
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """An encoder of one block: what is tested of a run is not what it learns."""
-    monkeypatch.setitem(ARCHITECTURE, "depth", 1)
-
-
-@pytest.fixture
-def unmeasured(monkeypatch, small):
+def unmeasured(monkeypatch, one_block):
     """The end of a run without accuracies, which take longer here than the run."""
     return lambda: monkeypatch.setattr(pretrain, "accuracies", lambda *arguments: {})
 
@@ -221,9 +200,9 @@ def test_a_run_that_has_ended_is_trained_further(cifar, tmp_path, unmeasured):
 
 
 def test_cycle_progress_by_hand():
-    assert pretrain.cycle_progress(1, [4]) == 0.25
-    assert [pretrain.cycle_progress(epoch, [4, 2]) for epoch in (0, 3, 4, 5)] == [0, 0.75, 0, 0.5]
-    assert pretrain.cycle_progress(6.5, [4, 2, 1]) == 0.5
+    assert training.cycle_progress(1, [4]) == 0.25
+    assert [training.cycle_progress(epoch, [4, 2]) for epoch in (0, 3, 4, 5)] == [0, 0.75, 0, 0.5]
+    assert training.cycle_progress(6.5, [4, 2, 1]) == 0.5
 
 
 def test_cut_is_balanced_and_reproducible(cifar, tmp_path):
@@ -242,12 +221,12 @@ def test_cut_is_balanced_and_reproducible(cifar, tmp_path):
 
 
 def test_learning_rate_by_hand():
-    assert pretrain.learning_rate(0.025, 1.0, epochs=1, warmup=0.05) == pytest.approx(0.5)
-    assert pretrain.learning_rate(0.05, 1.0, epochs=1, warmup=0.05) == pytest.approx(1)
-    assert pretrain.learning_rate(1, 1.0, epochs=1, warmup=0.05) == pytest.approx(0)
+    assert training.learning_rate(0.025, 1.0, epochs=1, warmup=0.05) == pytest.approx(0.5)
+    assert training.learning_rate(0.05, 1.0, epochs=1, warmup=0.05) == pytest.approx(1)
+    assert training.learning_rate(1, 1.0, epochs=1, warmup=0.05) == pytest.approx(0)
 
 
-@pytest.mark.parametrize("objective", ["mae", "mocov3"])
+@pytest.mark.parametrize("objective", ["mae", "mae-ft", "mocov3"])
 def test_the_digest_of_a_card_is_that_of_its_weights(objective):
     facts = json.loads((ROOT / f"quickstart/encoders/{objective}.json").read_text())
     checkpoint = ROOT / f"quickstart/encoders/{objective}.safetensors"

@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.quickstart.keep import kept
 from pipelines.quickstart.readme import AGREES, FAILS, KEPT, PAGES, blocks, claims, compared, regenerated, table
-from pipelines.quickstart.statements import MAE, MOCO, STATEMENTS, statements
+from pipelines.quickstart.statements import FINE_TUNED, MAE, MOCO, STATEMENTS, statements
 from pipelines.report.collect import Folders, Inputs, collect
 from store import BeyondClsError
 from tests.pipelines.report.written import write_correct, write_probe
@@ -17,12 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 N = 400
 
 
-def swapped(inputs: Inputs) -> Inputs:
-    """The same numbers, those of the MAE and of MoCo v3 exchanged."""
-    other = {MAE: MOCO, MOCO: MAE}
+def swapped(inputs: Inputs, encoder: str = MOCO) -> Inputs:
+    """The same numbers, those of the MAE and of another encoder exchanged."""
+    other = {MAE: encoder, encoder: MAE}
     probes = {
         (encoder, head): replace(inputs.probes[other.get(encoder, encoder), head], pretraining=probe.pretraining)
         for (encoder, head), probe in inputs.probes.items()
+        if (other.get(encoder, encoder), head) in inputs.probes
     }
     return replace(inputs, probes=probes, attention={other.get(e, e): a for e, a in inputs.attention.items()})
 
@@ -63,6 +64,13 @@ def test_only_text_between_markers_is_rewritten() -> None:
         regenerated("page.md", text, {"a": "new"})
 
 
+def test_the_table_has_the_fine_tuned_encoder_where_it_was_probed(full: Inputs, small: Inputs) -> None:
+    called = [line.split(" | ")[0] for line in table(full, {}, 2).splitlines()[2:]]
+    assert called[:2] == ["| masked autoencoding (MAE)", "| the same, fine-tuned on labels through [cls]"]
+    assert len(called) == 4
+    assert "fine-tuned" not in table(small, {}, 2)
+
+
 def test_the_table_has_gains_with_intervals(small: Inputs) -> None:
     lines = table(small, {MAE: "46 epochs"}, 1).splitlines()
     assert lines[0] == "| encoder | [cls] | AbMILP | AbMILP − [cls] | of [cls]’s errors |"
@@ -86,6 +94,9 @@ def test_words_follow_the_statistics(full: Inputs) -> None:
     exchanged = {say.__name__: say(swapped(full)).agrees for say in STATEMENTS}
     ordered = {"patches_attend_to_themselves", "patches_are_selective", "cls_is_even"}
     assert {name for name in agreed if agreed[name] != exchanged[name]} >= ordered
+    of_fine_tuning = {say for say in STATEMENTS if say.__name__.startswith("fine_tuning")}
+    assert len(of_fine_tuning) == 3
+    assert all(say(full).agrees != say(swapped(full, FINE_TUNED)).agrees for say in of_fine_tuning)
     text = compared(full).replace("\n  ", " ")
     for statement in statements(full):
         (item,) = (item for item in text.split("\n- ") if statement.text in item)

@@ -8,6 +8,7 @@ from pipelines.report.content import Section, Text
 from pipelines.report.gains import gains
 from pipelines.report.scores import WORDS, score_name
 from pipelines.report.tables import difference, listed, title, unbroken
+from store.format.pretraining import LABELS
 
 
 def section(inputs: Inputs) -> Section:
@@ -94,7 +95,7 @@ def _above_random(inputs: Inputs) -> list[Text]:
 
 
 def caution(inputs: Inputs) -> str:
-    """The limits of the numbers: sizes of the sets, seeds and the sampling error."""
+    """The limits of the numbers: sizes of the sets, seeds, the sampling error, and what encoders were trained on."""
     probes = list(inputs.probes.values())
     n_test, n_training = min(p.n_test for p in probes), max(p.n_training for p in probes)
     n_seeds, n_classes = min(len(p.seeds) for p in probes), max(p.n_classes for p in probes)
@@ -107,5 +108,16 @@ def caution(inputs: Inputs) -> str:
         f"{small}{n_training:,} training and {n_test:,} test images of {n_classes:,} classes, "
         f"{n_seeds} seed{'s' if n_seeds > 1 else ''} per head. The spread after ± is over seeds only; "
         f"the choice of test images alone moves a single accuracy by about {error:.1f} points (one standard error). "
-        "Whether such differences hold for larger encoders and data is not shown here."
+        f"Whether such differences hold for larger encoders and data is not shown here.{_labels_seen(inputs)}"
+    )
+
+
+def _labels_seen(inputs: Inputs) -> str:
+    """A sentence on encoders whose features may fit the labels of training images better than those of others."""
+    names = [name for name in inputs.encoders if any(p.pretraining.family == LABELS for p in inputs.probes_of(name))]
+    if not names:
+        return ""
+    return (
+        f" Labels went into {listed(names)}: where they are those of these training images, heads learn from features that fit "
+        "them already, and only the test images are new."
     )

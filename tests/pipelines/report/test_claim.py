@@ -36,11 +36,10 @@ def test_the_claim_and_what_it_rests_on_are_one_finding(tmp_path: Path):
     heads(tmp_path, "mae-b16", 40, 45)
     heads(tmp_path, "dino-b16", 45, 44)
     heads(tmp_path, "random", 10, 20)
-    for other in ("deit", "mine"):  # neither masked nor joint embedding
-        heads(tmp_path, other, 20, 70)
+    heads(tmp_path, "mine", 20, 70)  # nobody knows how it was trained
     (result,) = claim(inputs_of(tmp_path))
     text = text_of([result])
-    assert not any(other in text for other in ("deit", "mine"))
+    assert "mine" not in text
     assert "AbMILP removes 8.3 ± 1.1 % (+5.0 ± 0.7 points) on mae-b16 and −1.8 ± 1.3 % (−1.0 ± 0.7 points) on dino-b16" in text
     assert "The interval over test images is missing" in text
     assert [item.partition(":")[0] for item in result.items] == [

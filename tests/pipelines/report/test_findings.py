@@ -55,6 +55,14 @@ def test_caution_gives_the_error_of_the_test_images(tmp_path: Path):
     assert "about 5.0 points" in text  # √(0.5 · 0.5 / 100)
 
 
+def test_caution_names_encoders_that_saw_labels(tmp_path: Path):
+    heads(tmp_path, "mae", 20.0, 50.0)
+    assert "Labels" not in caution(collect(Folders(tmp_path, tmp_path / "none")))
+    heads(tmp_path, "deit", 70.0, 70.0)
+    text = caution(collect(Folders(tmp_path, tmp_path / "none")))
+    assert "Labels went into deit: where they are those of these training images, heads learn from features that fit" in text
+
+
 def test_warns_of_what_is_not_comparable(tmp_path: Path):
     paths = write_all(tmp_path)
     assert warnings(collect(Folders(paths["probes"], paths["attention"]))) == []

@@ -105,6 +105,24 @@ def test_what_fails_is_named(tmp_path: Path) -> None:
     }
 
 
+def test_encoders_that_saw_labels_are_compared_with_the_masked_one(tmp_path: Path) -> None:
+    """The one that gains most counts; the headline stays with the two kinds that the claim is about."""
+    for encoder, heads in (("mae", (40, 45, 41)), ("dino", (50, 50, 50)), ("deit", (70, 70.1, 70)), ("random", (10, 10, 10))):
+        write(tmp_path, encoder, *heads)
+    result = lead_of(tmp_path)
+    assert (result.labelled, result.others) == ("deit", ["dino", "deit", "random"])
+    assert ("mae − deit", "mae", "deit") in result.contrasts
+    assert "deit" not in headline(result)
+    statements = verdicts_of(tmp_path)
+    assert "AbMILP is not clearly ahead of [cls] on deit; " in statements["As the paper says"]
+    assert "over [cls] AbMILP gains more on mae than on deit, +4.9 ± 1.0 points and " in statements["As the paper says"]
+    assert "deit" not in "".join(text for verdict, text in statements.items() if verdict != "As the paper says")
+    write(tmp_path, "deit-l", 40, 60)
+    statements = verdicts_of(tmp_path)
+    assert "AbMILP is ahead of [cls] on deit-l, too; " in statements["Not as the paper says"]
+    assert "over [cls] AbMILP gains less on mae than on deit-l, −15.0 ± 1.0 points and " in statements["Not as the paper says"]
+
+
 def test_one_seed_is_not_judged(tmp_path: Path) -> None:
     for encoder in ("mae", "dino"):
         for head, top1 in (("cls", 40.0), ("abmilp", 45.0)):

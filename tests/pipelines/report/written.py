@@ -21,7 +21,7 @@ N_IMAGES, N_TOKENS = 7, 4
 PRETRAINING = {
     **dict.fromkeys(("mae", "simmim", "mae-b16", "quickstart-mae"), Pretraining(MASKED)),
     **dict.fromkeys(("dino", "mocov3", "dino-b16", "quickstart-mocov3"), Pretraining(JOINT)),
-    "deit": Pretraining(LABELS),
+    **dict.fromkeys(("deit", "deit-l"), Pretraining(LABELS)),
     **dict.fromkeys(("random", "a-twin", "b-twin", "quickstart-random"), Pretraining(random_seed=0)),
 }
 PARAMETERS = {"abmilp": 193, "sa-abmilp": 147_841}  # of aggregators; others have none

@@ -1,0 +1,221 @@
+"""Fine-tuning the quickstart's MAE on labels, through [cls], on a handful of images."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from extract.encoders import load_encoder
+from extract.encoders.quickstart import ARCHITECTURE
+from extract.encoders.weights import weights_digest
+from pipelines.quickstart import finetune
+from pipelines.quickstart.augment import mix
+from pipelines.quickstart.classifier import ClsClassifier
+from pipelines.quickstart.training import Run
+from pipelines.quickstart.vit import normalise, small_vit
+from store import BeyondClsError
+
+ENCODERS = Path(__file__).resolve().parents[2] / "quickstart/encoders"
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def test_targets_are_mixed_by_the_pixels_of_both_images() -> None:
+    """Each image is of one value, so its mean says how much of it is left."""
+    n = 32
+    values, identity = torch.rand(n, generator=generator()), torch.eye(n)
+    images, targets = mix(values[:, None, None, None].expand(n, 3, 8, 8), identity, generator())
+    torch.testing.assert_close(images.mean((1, 2, 3)), targets @ values)
+    torch.testing.assert_close(targets, targets * (identity + identity.roll(1, 0)))  # the image and the one before it
+    n_values = [len(image.unique()) for image in images]
+    boxes = sum(count == 2 for count in n_values)
+    assert set(n_values) <= {1, 2}, "a box is as it was, a blend is even"
+    assert n / 4 < boxes < 3 * n / 4
+    still, unchanged = mix(images, identity, generator(), share=0)
+    assert torch.equal(still, images)
+    assert torch.equal(unchanged, identity)
+
+
+def test_the_classifier_sees_cls_after_the_norm_and_starts_at_chance(one_block: None) -> None:
+    images, labels = torch.rand(4, 3, 32, 32), torch.arange(4)
+    model = ClsClassifier(small_vit(0), 10)
+    cls = model.encoder.forward_features(normalise(images))[:, 0]
+    torch.testing.assert_close(model.logits(images), model.classifier(cls))
+    loss = model.loss(images, labels, generator(), 0)
+    assert loss.item() == pytest.approx(math.log(10), rel=1e-3)
+    model.classifier.weight.data.normal_()
+    model.loss(images, labels, generator(), 0).backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
+
+
+def test_drop_path_draws_from_the_generator_of_the_run(one_block: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows torch's own generator alone."""
+    model, drawn = ClsClassifier(small_vit(0), 10), list[float]()
+
+    def logits(images: Tensor, positions: Tensor) -> Tensor:
+        drawn.append(torch.rand(1).item())
+        return torch.zeros(len(images), 10)
+
+    monkeypatch.setattr(model, "logits", logits)
+    for run in (generator(), generator()):
+        for _ in range(2):
+            model.loss(torch.rand(4, 3, 32, 32), torch.arange(4), run, 0)
+    assert drawn[:2] == drawn[2:]
+    assert drawn[0] != drawn[1]
+
+
+def test_accuracy_of_the_classifier_is_of_images_as_they_are(one_block: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ClsClassifier(small_vit(0, drop_path=0.5), 3)
+
+    def by_first_pixel(images: Tensor) -> Tensor:
+        assert not model.training
+        return torch.nn.functional.one_hot((images[:, 0, 0, 0] * 255).round().long(), 3).float()
+
+    monkeypatch.setattr(model, "logits", by_first_pixel)
+    images = torch.tensor([0, 1, 2, 2], dtype=torch.uint8)[:, None, None, None].expand(4, 3, 32, 32)
+    assert model.top1(images, torch.tensor([0, 1, 1, 2]), batch=3) == 75
+    assert model.training
+
+
+def test_layers_learn_more_slowly_towards_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ARCHITECTURE, "depth", 2)
+    model = ClsClassifier(small_vit(0), 10)
+    settings = {
+        id(parameter): (group["lr_scale"], group["weight_decay"])
+        for group in model.groups(weight_decay=0.05, layer_decay=0.5)
+        for parameter in group["params"]
+    }
+    by_name = {name: settings.pop(id(parameter)) for name, parameter in model.named_parameters()}
+    assert not settings
+    assert by_name["encoder.patch_embed.proj.weight"] == (0.125, 0.05)
+    assert by_name["encoder.pos_embed"] == by_name["encoder.cls_token"] == (0.125, 0)
+    assert by_name["encoder.blocks.0.attn.qkv.weight"] == (0.25, 0.05)
+    assert by_name["encoder.blocks.1.mlp.fc2.bias"] == (0.5, 0)
+    assert by_name["encoder.norm.weight"] == (1, 0)
+    assert by_name["classifier.weight"] == (1, 0.05)
+
+
+def tune(cifar: Path, out: Path, parent: Path, *options: str) -> dict[str, Tensor]:
+    """The command, in this process; options that are given again count last. Returns the tensors that it wrote."""
+    few = ["--epochs", "2", "--batch", "40", "--warmup", "0.1", "--drop-path", "0.5", "--threads", "1", "--device", "cpu"]
+    application = typer.Typer()
+    application.command()(finetune.main)
+    arguments = [str(cifar), "--out", str(out), "--parent", str(parent), *few, *options]
+    typer.main.get_command(application).main(arguments, standalone_mode=False)
+    return load_file(out / f"{parent.stem}-ft.safetensors")
+
+
+@pytest.fixture
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Weights of two blocks with a card: drop path leaves out the second one at times."""
+    monkeypatch.setitem(ARCHITECTURE, "depth", 2)
+    file = tmp_path / "mae.safetensors"
+    save_file({name: value.half() for name, value in small_vit(3).state_dict().items()}, file)
+    file.with_suffix(".json").write_text(json.dumps({"accuracy": {"mae": {"linear": {"cls": 12.5, "average": 25}}}}))
+    return file
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(
+    cifar: Path, tmp_path: Path, parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of images, labels, mixing and drop path, too; and the card says what they are."""
+    whole = tune(cifar, tmp_path / "whole", parent, "--note", "By day.")
+    monkeypatch.setattr(finetune, "accuracies", lambda *arguments: {})  # which take longer here than the run
+    real, calls = ClsClassifier.loss, []
+
+    def stops(self: ClsClassifier, *arguments: object) -> Tensor:
+        calls.append(1)
+        if len(calls) == 6:
+            raise ConnectionAbortedError
+        return real(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ClsClassifier, "loss", stops)
+    with pytest.raises(ConnectionAbortedError):
+        tune(cifar, tmp_path / "stopped", parent)
+    torch.rand(7)  # what else was drawn does not matter
+    stopped = tune(cifar, tmp_path / "stopped", parent)
+    assert whole.keys() == stopped.keys() == {*small_vit(0).state_dict(), "head.weight", "head.bias"}
+    assert all(torch.equal(whole[name], stopped[name]) for name in whole)
+    assert {value.dtype for value in whole.values()} == {torch.float16}
+    facts = json.loads((tmp_path / "whole/mae-ft.json").read_text())
+    before = small_vit(0)
+    before.load_state_dict(load_file(parent))
+    assert facts["recipe"]["parent"] == weights_digest(before)
+    assert [*facts["accuracy"]] == ["mae-ft", "mae"]
+    assert facts["parameters"] == sum(p.numel() for p in before.parameters())
+    assert facts["classifier"].keys() == {"test", "train"}
+    text = (tmp_path / "whole/mae-ft.md").read_text()
+    assert facts["weights"] in text
+    assert facts["recipe"]["parent"] in text
+    assert "By day." in text
+    assert "| mae | 12.5 | 25.0 |" in text
+    assert "The test images were seen by neither" in text
+    assert "finetune CIFAR10.npz --epochs 2 --batch 40 --base-lr 0.001 --layer-decay 0.75" in text
+
+
+def test_rates_follow_the_layers(cifar: Path, tmp_path: Path, parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a decay of 0, the final norm and the classifier learn alone."""
+    monkeypatch.setattr(finetune, "accuracies", lambda *arguments: {})
+    tuned, before = tune(cifar, tmp_path / "out", parent, "--layer-decay", "0", "--epochs", "1"), load_file(parent)
+    assert {name for name in before if not torch.equal(tuned[name], before[name])} == {"norm.weight", "norm.bias"}
+    assert tuned["head.weight"].abs().max() > 1e-3
+
+
+def test_labels_follow_their_images_into_a_batch() -> None:
+    """Each image is as bright as its label says, in whatever order they come."""
+
+    class Records(torch.nn.Linear):
+        def loss(self, images: Tensor, labels: Tensor, generator: torch.Generator, progress: float) -> Tensor:
+            assert torch.equal((images[:, 0, 0, 0] * 255).round().long(), labels)
+            seen.extend(labels.tolist())
+            return self.weight.sum()
+
+        def after_step(self, progress: float) -> None: ...
+
+    seen: list[int] = []
+    recipe = {"epochs": [1], "batch": 4, "base_lr": 0.1, "weight_decay": 0, "warmup": 0.1, "seed": 0}
+    labels = torch.arange(12)
+    run = Run(Records(1, 1), recipe)  # type: ignore[arg-type]
+    run.epoch(labels.byte()[:, None, None, None].expand(12, 3, 2, 2), labels)
+    assert sorted(seen) == labels.tolist() != seen
+
+
+def test_a_checkpoint_of_another_parent_is_refused(
+    cifar: Path, tmp_path: Path, parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finetune, "accuracies", lambda *arguments: {})
+    tune(cifar, tmp_path / "out", parent, "--epochs", "1")
+    save_file({name: value.half() for name, value in small_vit(4).state_dict().items()}, parent)
+    with pytest.raises(BeyondClsError, match=r"left by a run with parent \w+, this one has parent \w+; give the same options"):
+        tune(cifar, tmp_path / "out", parent, "--epochs", "1")
+
+
+def test_a_parent_without_a_card_is_refused(cifar: Path, tmp_path: Path, parent: Path) -> None:
+    parent.with_suffix(".json").unlink()
+    with pytest.raises(BeyondClsError, match=r"mae\.json is missing, expected the card of mae\.safetensors beside it"):
+        tune(cifar, tmp_path / "out", parent)
+
+
+def test_a_batch_larger_than_the_data_is_refused(cifar: Path, tmp_path: Path, parent: Path) -> None:
+    with pytest.raises(BeyondClsError, match=re.escape("--batch is 161, expected at most 160")):
+        tune(cifar, tmp_path / "out", parent, "--batch", "161")
+
+
+def test_files_before_and_after_fine_tuning_are_not_taken_for_each_other() -> None:
+    with pytest.raises(BeyondClsError, match=r"no `head\.weight`: .* before fine-tuning; load it as quickstart-mae"):
+        load_encoder("quickstart-mae-ft", checkpoint=ENCODERS / "mae.safetensors")
+    with pytest.raises(BeyondClsError, match=r"it has a classifier \(head\.bias, head\.weight\)"):
+        load_encoder("quickstart-mae", checkpoint=ENCODERS / "mae-ft.safetensors")
+
+
+def test_the_parent_is_the_mae_that_is_here() -> None:
+    after, before = (json.loads((ENCODERS / f"{name}.json").read_text()) for name in ("mae-ft", "mae"))
+    assert after["recipe"]["parent"] == before["weights"]
