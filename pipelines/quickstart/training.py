@@ -2,7 +2,7 @@
 
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -77,7 +77,8 @@ class Run:
         for group in self.optimiser.param_groups:
             rate = learning_rate(progress, self.recipe["base_lr"], epochs=1, warmup=self.recipe["warmup"])
             group["lr"] = rate * group.get("lr_scale", 1.0)
-        loss = self.model.loss(*batch, self.generator, progress)
+        loss_of: Callable[..., Tensor] = self.model.loss  # of images, and of labels if it takes them
+        loss = loss_of(*batch, self.generator, progress)
         if not torch.isfinite(loss):
             raise BeyondClsError(
                 f"the loss is {loss.item()} in epoch {len(self.curve) + 1}, expected a finite number; "

@@ -82,7 +82,7 @@ def test_one_encoder_is_kept_beside_the_others(run: Path, tmp_path: Path) -> Non
     shutil.rmtree(run)
     for encoder in ("mae", "mocov3"):
         write_probe(run / "probes" / DATA, encoder, "cls", 20.0)
-        write_probe(run / "studies/aggregators", encoder, "max", 10.0)
+        write_probe(run / "studies" / DATA / "aggregators", encoder, "max", 10.0)
         write_attention(run / "attention" / DATA, encoder, "e")
     main(run, DATA, tmp_path / "out", studies=True, encoder="mae")
     inputs = kept(tmp_path / "out", DATA)

@@ -24,7 +24,7 @@ PARAMS = read_params(ROOT / "paper/params.yaml")
 DVC = (sys.executable, "-P", str(QUICK_DVC))
 # One with [cls], and the one whose attention it reads; of one label, few images, several labels.
 ENCODERS, SETS = ("mae-b16", "dino-b16"), ("imagenet", "cub", "coco")
-SIZES = {"random_seed": 0, "arguments": {"depth": 10, "embed_dim": 24, "num_heads": 2}, "batch_size": 8, "input_size": 112}
+SIZES = {"random_seed": 0, "arguments": {"depth": 12, "embed_dim": 24, "num_heads": 2}, "batch_size": 8, "input_size": 112}
 BRIEF = {"epochs": 1, "warmup_epochs": 0}
 
 
