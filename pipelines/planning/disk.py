@@ -22,7 +22,10 @@ def measure_disk(folder: Path) -> tuple[float, float]:
         ArrayLayout(NAME, (n, *SHAPE), "float16", ("image", "patch", "channel"), SHARD_ROWS, codec="float16"),
     ]
     rows = np.random.default_rng(0).random((SHARD_ROWS, *SHAPE), np.float32).astype(np.float16)
-    flags = {"images/label": np.zeros(SHARD_ROWS, np.int64), "images/valid": np.ones(SHARD_ROWS, np.uint8)}
+    flags: dict[str, np.ndarray] = {
+        "images/label": np.zeros(SHARD_ROWS, np.int64),
+        "images/valid": np.ones(SHARD_ROWS, np.uint8),
+    }
     nbytes = N_SHARDS * rows.nbytes
     with tempfile.TemporaryDirectory(prefix=".plan-", dir=folder) as temporary:
         out = Path(temporary) / "sample"

@@ -124,8 +124,8 @@ def _load(name: str, asked: Mapping[str, Any]) -> Encoder:
 
 
 def _measure(request: Request, folder: Path, n_sampled: int | None, running: Mapping[str, Any]) -> Measured:
-    limit = {"n_sampled": n_sampled or SAMPLE[request.encoder.device.type], "seconds": None if n_sampled else SECONDS}
-    return _described(request, rates(request, folder, **limit, **running))
+    n, seconds = (n_sampled, None) if n_sampled else (SAMPLE[request.encoder.device.type], SECONDS)
+    return _described(request, rates(request, folder, n_sampled=n, seconds=seconds, **running))
 
 
 def _described(request: Request, measured_rates: Rates) -> Measured:

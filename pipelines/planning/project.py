@@ -8,7 +8,8 @@ import torch
 
 from pipelines.parameters.datasets import datasets_of
 from pipelines.parameters.params import section
-from pipelines.parameters.recipes import all_recipes
+from pipelines.parameters.recipes import all_recipes, of_study
+from pipelines.parameters.studies import PLACES
 from pipelines.planning.encoders import Encoders
 from pipelines.planning.extractions import extractions
 from pipelines.planning.machine import Machine
@@ -16,6 +17,7 @@ from pipelines.planning.runs import runs
 from pipelines.planning.sizes import Sizes
 from pipelines.planning.trainings import LeftOut, Rate, trainings
 from pipelines.planning.work import Work
+from probe.aggregators import AGGREGATORS, is_custom, make_aggregator
 from probe.grid import HeadSpec
 from probe.rates import HeadRate, measure_head
 from store import BeyondClsError
@@ -64,12 +66,21 @@ def check_project(params: Mapping[str, Any], file: object) -> None:
     Raises:
         BeyondClsError: no encoders or data sets, unknown names, or invalid values.
     """
-    if not section(params, "encoders"):
+    encoders = section(params, "encoders")
+    if not encoders:
         raise BeyondClsError(f"{file} has no encoders, expected one or more by name; add e.g. encoders: {{mae-b16: {{}}}}")
     if not datasets_of(params):
         raise BeyondClsError(f"{file} has no datasets, expected one or more names; add e.g. datasets: [cifar10]")
-    for name, content in all_recipes(params):
-        assert content is not None, name
+    heads = {name: asked for name, asked in all_recipes(params) if name.startswith("probes/")}
+    for place in PLACES:
+        for study in section(params, place):
+            joined = section(params, place, study).get("joined")
+            if joined is not None and joined not in encoders:
+                raise BeyondClsError(f"{place}.{study}.joined is {joined!r}, expected one of encoders: {', '.join(encoders)}")
+            heads |= of_study(params, study)
+    for asked in heads.values():
+        if asked["aggregator"] not in AGGREGATORS and not is_custom(asked["aggregator"]):
+            make_aggregator(asked["aggregator"], 1)  # says so
 
 
 @dataclass

@@ -15,7 +15,6 @@ from pipelines.planning.encoders import Encoders, Measured
 from pipelines.planning.extractions import n_views
 from probe.aggregators import make_aggregator
 from probe.grid import HeadPlan
-from store import BeyondClsError
 from store.format.names import SCALE, ArrayName
 
 JOINED = "joined/"
@@ -123,8 +122,6 @@ def runs(params: Mapping[str, Any], given: Mapping[str, Any], encoders: Encoders
 def _study(params: Mapping[str, Any], given: Mapping[str, Any], encoders: Encoders, place: str, study: str) -> Run:
     entry = section(params, place, study)
     encoder, dataset, joined = entry["encoder"], entry["dataset"], entry.get("joined")
-    if joined is not None and joined not in encoders.by_name:
-        raise BeyondClsError(f"{place}.{study}.joined is {joined!r}, expected one of encoders: {', '.join(encoders.by_name)}")
     plans, of_run = plans_of_study(params, study, None, encoder, dataset)
     measured = encoders.by_study[study] if place == "block_studies" else encoders.by_name[encoder]
     second = None if joined is None else encoders.by_name[joined]

@@ -55,7 +55,7 @@ FACTS = {
     "cifar10": Facts({"train": 50_000, "test": 10_000}, 10),
     "cifar100": Facts({"train": 50_000, "test": 10_000}, 100),
 }
-# Lists of images by file name: those of semi-supervised learning on ImageNet (SimCLR; imagenet2012_subset in TensorFlow Datasets).
+# Lists of images by file name: of semi-supervised learning on ImageNet (SimCLR; imagenet2012_subset in TensorFlow Datasets).
 LISTS = {"imagenet-1pct.txt": 12_811, "imagenet-10pct.txt": 128_116}
 
 
@@ -113,7 +113,8 @@ def _published(params: Mapping[str, Any], dataset: str, asked: Mapping[str, Mapp
                 "in the parameter file"
             )
         numbers.append(facts.splits[named])
-    return Sizes(*numbers, facts.n_classes, facts.multilabel, PUBLISHED)
+    train, test = numbers
+    return Sizes(train, test, facts.n_classes, facts.multilabel, PUBLISHED)
 
 
 def n_learnt(of_run: Mapping[str, Any], sizes: Sizes) -> int | None:
