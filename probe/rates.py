@@ -13,7 +13,7 @@ from probe.timing import fastest
 from probe.train import isolated_randomness, losses_of
 from store.format.names import kind_of
 
-AT_ONCE = {"cpu": 64, "cuda": 512}  # images
+AT_ONCE = {"cpu": 32, "cuda": 512}  # images
 VECTORS = "vectors"  # name in a batch
 
 
