@@ -83,7 +83,7 @@ def measure_encoders(
     n_sampled: int | None,
     say: Callable[[str], None],
 ) -> Encoders:
-    """Measure all encoders, one after the other: only one is in memory.
+    """Measure all encoders, one after the other: only one is in memory. Of those that compute the same, the first is measured.
 
     Args:
         images: to take the sample from.
@@ -100,18 +100,20 @@ def measure_encoders(
         study: (entry.get("encoder"), integers(f"block_studies.{study}.stored", str(entry.get("stored", "-1"))))
         for study, entry in ((name, section(params, "block_studies", name)) for name in section(params, "block_studies"))
     }
-    by_name, by_study = {}, {}
+    by_name, by_study, known = {}, {}, dict[Any, Rates]()
     for name in section(params, "encoders"):
         say(f"measuring {name} …")
         asked = options_of(params, given, name) | {"views": 1}
         encoder = _load(name, asked)
         place_encoder(encoder, asked, device)
         request, running = request_features(encoder, images, asked, "statistics" not in given)
-        by_name[name] = measured = _measure(request, folder, n_sampled, running)
+        alike = _computation(request, running)
+        known[alike] = known.get(alike) or _rates(request, folder, n_sampled, running)
+        by_name[name] = _described(request, known[alike])
         for study, (encoder_of_study, blocks) in blocks_of.items():
             if encoder_of_study == name:
                 deeper, _ = request_features(encoder, images, asked | {"blocks": blocks}, "statistics" not in given)
-                by_study[study] = _described(deeper, measured.rates)
+                by_study[study] = _described(deeper, known[alike])
         del encoder, request
         gc.collect()
     return Encoders(by_name, by_study)
@@ -123,9 +125,16 @@ def _load(name: str, asked: Mapping[str, Any]) -> Encoder:
     return load_encoder(name, random_seed=0, **loading)
 
 
-def _measure(request: Request, folder: Path, n_sampled: int | None, running: Mapping[str, Any]) -> Measured:
+def _computation(request: Request, running: Mapping[str, Any]) -> str:
+    """What an extraction computes, as text; weights, and images, do not change how long it takes."""
+    encoder = request.encoder
+    asked = (request.blocks, request.statistics, request.map_blocks, request.dtype, encoder.compute_dtype, dict(running))
+    return f"{encoder.architecture} {encoder.described_transform} {asked}"
+
+
+def _rates(request: Request, folder: Path, n_sampled: int | None, running: Mapping[str, Any]) -> Rates:
     n, seconds = (n_sampled, None) if n_sampled else (SAMPLE[request.encoder.device.type], SECONDS)
-    return _described(request, rates(request, folder, n_sampled=n, seconds=seconds, **running))
+    return rates(request, folder, n_sampled=n, seconds=seconds, **running)
 
 
 def _described(request: Request, measured_rates: Rates) -> Measured:

@@ -97,7 +97,13 @@ def _lines(
         words.extraction_table(project, works),
         words.training_table(works),
         words.stages_table(works, n_tasks),
-        [*words.saved(other, now), words.loop_line(now), *words.left_out_lines(left_out), UNCOUNTED],
+        [
+            words.memory_line(project.machine),
+            *words.saved(other, now),
+            words.loop_line(now),
+            *words.left_out_lines(left_out),
+            UNCOUNTED,
+        ],
     ):
         yield from ("", *lines)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pipelines.planning.encoders import NARROW, Measured
 from pipelines.planning.extractions import nbytes_by_kind
+from pipelines.planning.machine import Machine
 from pipelines.planning.project import Project
 from pipelines.planning.trainings import LeftOut
 from pipelines.planning.work import EXTRACTIONS, RESOURCES, Total, Work, by_stage, total
@@ -113,6 +114,14 @@ def saved(other: Mapping[str, Total], now: Total) -> list[str]:
         f"{size(now.read)}, and take {hours(one.elapsed)} hours instead of {hours(now.elapsed)}"
         for option, one in other.items()
     ]
+
+
+def memory_line(machine: Machine) -> str:
+    """What is read once, and what in every epoch."""
+    return (
+        f"features of up to {size(machine.features_nbytes)}, and vectors of heads without parameters of up to "
+        f"{size(machine.vectors_nbytes)}, fit into the memory that is free here and are read once; others are read in every epoch"
+    )
 
 
 def loop_line(now: Total) -> str:

@@ -65,7 +65,7 @@ def test_rates_of_a_sample(forty: ImageSet, tmp_path: Path) -> None:
     request = Request.resolve(tiny_encoder(), forty, views=3)
     measured = rates(request, tmp_path / "set", n_sampled=12)
     assert measured.n_sampled == 12
-    assert min(measured.decoded_per_s, measured.encoded_per_s, measured.computed_per_s) > 0
+    assert min(measured.decoded_per_s, measured.encoded_per_s) >= measured.computed_per_s > 0
     assert rates(request, tmp_path / "set", n_sampled=12, seconds=1e-9).n_sampled == 2  # a slow encoder
     assert not list(tmp_path.iterdir())
     assert plan(request, tmp_path / "set", n_sampled=6).n_sampled == 6

@@ -21,6 +21,7 @@ PROJECT: dict[str, Any] = {
     # Weights that are named but not there are not needed for it.
     "encoders": {
         "tiny": {"model": "vit_tiny_patch16_224", "arguments": TINY, "checkpoint": "nowhere.pt", "weights": "0" * 32},
+        "twin": {"model": "vit_tiny_patch16_224", "arguments": TINY},
         "bare": {"model": "vit_tiny_patch16_224", "arguments": {**TINY, "class_token": False, "global_pool": "avg"}},
     },
     "extract": {"statistics": ["cls_self"], "dtype": "float16"},
@@ -57,17 +58,18 @@ def test_a_whole_project(plan: Callable[..., str], tmp_path: Path) -> None:
         "--views 1 would write",
         "with the encoder in the loop",
         "3 tasks",
+        "fit into the memory that is free here",
     ):
         assert words in printed
     written = json.loads((tmp_path / "plan.json").read_text())
     assert {name: stage["n"] for name, stage in written["stages"].items()} == {
-        "extract": 4,
-        "probe-cls": 1,
-        "probe": 2,
+        "extract": 6,
+        "probe-cls": 2,
+        "probe": 3,
         "study": 1,
         "extract-blocks": 2,
         "study-blocks": 1,
-        "attention": 2,
+        "attention": 3,
     }
     # 16 patch tokens, 32 wide, in float16.
     assert written["encoders"]["tiny"]["nbytes"]["patch/block1/view0"] == 16 * 32 * 2
@@ -81,6 +83,9 @@ def test_a_whole_project(plan: Callable[..., str], tmp_path: Path) -> None:
     assert total["elapsed"] == pytest.approx(sum(work["elapsed"] for work in written["works"]))
     assert total["elapsed_shared"] < total["elapsed"]
     assert written["otherwise"]["--views 1"]["written"] < total["written"]
+    # Two that compute the same are measured once; a third has no [cls].
+    rates = {name: one["rates"] for name, one in written["encoders"].items()}
+    assert rates["tiny"] == rates["twin"] == rates["block_studies.two"] != rates["bare"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["params.yaml", "plan.json"]
 
 
