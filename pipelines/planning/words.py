@@ -120,7 +120,7 @@ def memory_line(machine: Machine) -> str:
     """What is read once, and what in every epoch."""
     return (
         f"features of up to {size(machine.features_nbytes)}, and vectors of heads without parameters of up to "
-        f"{size(machine.vectors_nbytes)}, fit into the memory that is free here and are read once; others are read in every epoch"
+        f"{size(machine.vectors_nbytes)}, fit into the memory that is free here and are read once; others in every epoch"
     )
 
 
