@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from probe import rates
 from probe.grid import HeadSpec
 from probe.rates import HeadRate, measure_head
+from probe.train import losses_of
 
 CPU = torch.device("cpu")
 SHAPES = {"patch": (6, 8), "cls": (8,)}
@@ -34,8 +36,17 @@ def test_vectors_without_parameters_are_pooled_apart(
     assert min(rate.learn_s, rate.judge_s) > 0
 
 
-def test_several_labels_an_image() -> None:
-    assert measured(HeadSpec("abmilp"), ("patch",), multilabel=True).learn_s > 0
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_losses_are_those_of_the_labels(multilabel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    dimensions = set()
+
+    def noted(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        dimensions.add(labels.ndim)
+        return losses_of(logits, labels)
+
+    monkeypatch.setattr(rates, "losses_of", noted)
+    assert measured(HeadSpec("abmilp"), ("patch",), multilabel).learn_s > 0
+    assert dimensions == {2 if multilabel else 1}
 
 
 def test_random_numbers_stay_as_they_are() -> None:
