@@ -1,4 +1,4 @@
-"""What an extraction will cost, measured on a few of its images, and when keeping the features pays for itself."""
+"""What an extraction will cost, measured on a few images, and when keeping the features pays for itself."""
 
 import tempfile
 import time
@@ -12,6 +12,7 @@ import torch
 
 from extract.datasets import DataError, ImageSet
 from extract.encoders import Encoder
+from extract.layouts import layouts_of
 from extract.requests import Request
 from extract.run import create
 from extract.settings import Settings
@@ -21,6 +22,7 @@ from store.format.layout import ArrayLayout
 from store.format.names import kind_of
 
 BATCHES = 4  # that are measured; the first is not counted, as it warms up
+ENCODING_SECONDS = 5.0  # no new pass through the encoder alone starts after this time
 
 
 @dataclass(frozen=True)
@@ -73,25 +75,86 @@ class Plan:
         return self.seconds / saved if saved > 0 else None
 
 
-def plan(request: Request, folder: Path, *, batch_size: int = 128, workers: int = 4) -> Plan:
+@dataclass(frozen=True)
+class Rates:
+    """Crops a second on this machine, measured on a sample. A crop is one view of an image.
+
+    Attributes:
+        n_sampled: images that were measured.
+        decoded_per_s: decoding and cropping alone.
+        encoded_per_s: through the encoder alone, without statistics.
+        computed_per_s: through the whole extraction but for writing: decoding, encoder and statistics together. Neither of the
+            other two is less: they are part of it, so a slower measurement of them is noise.
+    """
+
+    n_sampled: int
+    decoded_per_s: float
+    encoded_per_s: float
+    computed_per_s: float
+
+
+def rates(
+    request: Request,
+    folder: Path,
+    *,
+    n_sampled: int,
+    seconds: float | None = None,
+    batch_size: int = 128,
+    workers: int = 4,
+) -> Rates:
+    """Extract some of the images, in one view, and measure: how much is written does not matter, so few will do.
+
+    Args:
+        n_sampled: images to measure.
+        seconds: fewer of them, two at least, where the encoder needs longer than that; no limit by default.
+
+    Other arguments, and errors, are those of `plan`.
+    """
+    sample, settings = _sampled(request, n_sampled, batch_size, workers)
+    decoded_per_s, inputs = _decode(request.encoder, sample, settings)
+    encoded_per_s = _encode(request.encoder, inputs)
+    if seconds is not None and seconds * encoded_per_s < len(sample):
+        sample, settings = _sampled(request, max(2, int(seconds * encoded_per_s)), batch_size, workers)
+    with tempfile.TemporaryDirectory(prefix=".plan-", dir=existing_folder(folder)) as temporary:
+        extraction = replace(request, images=sample, n_views=1)
+        computing_s, _ = _extract(extraction, Path(temporary) / "sample", settings)
+    together = 1 / computing_s
+    return Rates(len(sample), max(decoded_per_s, together), max(encoded_per_s, together), together)
+
+
+def stored_nbytes(request: Request, dtype: str | None = None) -> dict[str, int]:
+    """Bytes of an image in one view, by the name of the array (`patch/block11/view0`), scales apart, without shard indices.
+
+    Args:
+        dtype: codec of tokens; that of the request by default.
+
+    Raises:
+        StoreError: tokens of this width cannot be stored in this dtype.
+    """
+    width = max(len(sample.id.encode()) for sample in request.images.samples)
+    layouts = layouts_of(request.example, request.images, 1, dtype or request.dtype, 32, width)
+    return {layout.name: layout.row_nbytes for layout in layouts}
+
+
+def plan(request: Request, folder: Path, *, batch_size: int = 128, workers: int = 4, n_sampled: int | None = None) -> Plan:
     """Extract a sample of the images into a temporary folder, and measure.
 
     Args:
         request: what would be extracted. Weights do not matter; random ones will do.
         folder: where the feature set would be; the sample is written beside it and removed.
         batch_size, workers: as for `Settings`.
+        n_sampled: images to measure, in BATCHES batches; as many whole batches by default.
 
     Raises:
         DataError: an image of the sample is damaged, or no image is sound.
         StoreError: tokens of this width cannot be stored in this dtype.
     """
     encoder, images = request.encoder, request.images
-    settings = Settings(batch_size=min(batch_size, max(1, -(-len(images) // BATCHES))), workers=workers)
-    sample = _sample(images, BATCHES * settings.batch_size)
+    sample, settings = _sampled(request, n_sampled or len(images), batch_size, workers)
     layouts = request.layouts()
     decoded_per_s, inputs = _decode(encoder, sample, settings)
     with tempfile.TemporaryDirectory(prefix=".plan-", dir=existing_folder(folder)) as temporary:
-        images_per_s = _extract(replace(request, images=sample), Path(temporary) / "sample", settings)
+        seconds = _extract(replace(request, images=sample), Path(temporary) / "sample", settings)
         read_per_s = _read(Path(temporary) / "sample", settings.batch_size, encoder.device)
     return Plan(
         n_images=len(images),
@@ -99,7 +162,7 @@ def plan(request: Request, folder: Path, *, batch_size: int = 128, workers: int 
         nbytes=_nbytes(layouts),
         n_shards=sum(layout.n_shards for layout in layouts),
         n_sampled=len(sample),
-        images_per_s=images_per_s,
+        images_per_s=1 / max(seconds),  # writing overlaps with computing, so the slower of the two counts
         decoded_per_s=decoded_per_s,
         encoded_per_s=_encode(encoder, inputs),
         read_per_s=read_per_s,
@@ -109,6 +172,12 @@ def plan(request: Request, folder: Path, *, batch_size: int = 128, workers: int 
 def existing_folder(folder: Path) -> Path:
     """The folder, or the nearest above it that is there already."""
     return next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
+
+
+def _sampled(request: Request, n: int, batch_size: int, workers: int) -> tuple[ImageSet, Settings]:
+    """A sample of at most `n` images in BATCHES batches, and how it is extracted."""
+    settings = Settings(batch_size=min(batch_size, max(1, -(-min(n, len(request.images)) // BATCHES))), workers=workers)
+    return _sample(request.images, min(n, BATCHES * settings.batch_size)), settings
 
 
 def _sample(images: ImageSet, n: int) -> ImageSet:
@@ -136,16 +205,16 @@ def _decode(encoder: Encoder, sample: ImageSet, settings: Settings) -> tuple[flo
 def _encode(encoder: Encoder, inputs: torch.Tensor) -> float:
     """Images per second through the encoder alone: the best of a few passes."""
     inputs = inputs.to(encoder.device)
-    seconds = []
-    for _ in range(BATCHES):
+    seconds: list[float] = []
+    while len(seconds) < BATCHES and sum(seconds) < ENCODING_SECONDS:
         began = time.perf_counter()
         encoder(inputs, [encoder.block]).patch[encoder.block].ravel()[0].item()  # waits for a GPU
         seconds.append(time.perf_counter() - began)
     return len(inputs) / min(seconds)
 
 
-def _extract(request: Request, out: Path, settings: Settings) -> float:
-    """Images per second, once it runs. Writing overlaps with computing, so the slower of the two counts."""
+def _extract(request: Request, out: Path, settings: Settings) -> tuple[float, float]:
+    """Seconds of an image, once it runs: of computing, and of writing what was computed."""
     n = len(request.images)
     reports: list[tuple[float, int]] = []  # time, images
     report = lambda n_done: reports.append((time.perf_counter(), n_done))  # noqa: E731
@@ -156,7 +225,7 @@ def _extract(request: Request, out: Path, settings: Settings) -> float:
     n_timed = sum(n for _, n in batches[1:])
     began = reports[0][0]
     computing = (last - first) / n_timed if n_timed else (last - began) / n
-    return 1 / max(computing, (written - last) / n)
+    return computing, (written - last) / n
 
 
 def _read(path: Path, batch_size: int, device: str | torch.device) -> float:

@@ -1,44 +1,117 @@
-"""`beyondcls plan`: the cost of an extraction in bytes and hours, and when it pays off."""
+"""`beyondcls plan`: the cost of an extraction, or of a whole project, in bytes and hours, and when it pays off."""
 
 import shutil
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipelines.parameters import extraction
-from pipelines.parameters.options import select_options, takes_options
+from pipelines.parameters.options import flag_of, select_options, takes_options
 from pipelines.store.table import size
+from store import BeyondClsError
 
 if TYPE_CHECKING:
     from extract.plan import Plan
 
-OF_WEIGHTS = ("checkpoint", "random_seed", "weights", "family")  # in params.yaml; plans don't depend on them
+FEATURES_OF_A_PROJECT = Path("features")  # where dvc.yaml puts them
+EPOCHS, HEADS = 90, 9
 
 
 @takes_options(
     extraction.MODEL, extraction.TRANSFORM, extraction.IMAGES, extraction.FEATURES, extraction.RUNNING, extraction.COMPUTING
 )
 def main(
-    encoder: extraction.Name,
-    out: extraction.Out,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="name in the registry, in params.yaml, or of any ViT of timm  [default: plan all that --params asks for]"
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="folder of the feature set; of a project the folder of all  [default: features]")
+    ] = None,
     data: extraction.Data = None,
     dataset: extraction.Dataset = None,
     params: extraction.Params = None,
     device: extraction.Device = "auto",
-    n_tasks: Annotated[int, typer.Option(min=1, help="processes that would share the work, on as many machines")] = 1,
-    epochs: Annotated[int, typer.Option(min=1, help="of each head that will be probed")] = 90,
-    heads: Annotated[int, typer.Option(min=1, help="that will be probed: aggregators x settings x seeds")] = 9,
+    sample: Annotated[
+        int | None,
+        typer.Option(min=1, help="images to measure, of each encoder  [default: 4 batches; of a project 8, or 128 on a GPU]"),
+    ] = None,
+    n_tasks: Annotated[int, typer.Option(min=1, help="processes that would share an extraction, on as many machines")] = 1,
+    epochs: Annotated[int | None, typer.Option(min=1, help="of each head that will be probed  [default: 90]")] = None,
+    heads: Annotated[
+        int | None, typer.Option(min=1, help="that will be probed: aggregators x settings x seeds  [default: 9]")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="of a project: also write all numbers into this file")] = None,
     **given: Any,
 ) -> None:
     """Say in advance what `beyondcls extract` with the same options writes and how long it takes on this machine.
 
     A few batches are extracted beside --out and removed again. Weights don't matter for it: random ones are used, and nothing
     is fetched.
+
+    With --params and without --encoder it plans the whole project that the file describes: every encoder is measured on a few
+    images, every head on a few random tokens; then images, epochs and bytes are counted, stage by stage. Data sets that are not
+    there have their published sizes, and stand-in images.
     """
+    if encoder is None:
+        _check_project(params, {"data": data, "dataset": dataset, "epochs": epochs, "heads": heads, **given})
+        from pipelines.planning.measuring import plan_project
+
+        assert params is not None
+        plan_project(params, out or FEATURES_OF_A_PROJECT, given, device, sample, n_tasks, json, typer.echo)
+        return
+    if out is None:
+        raise BeyondClsError(f"no folder was named for {encoder}; give --out, e.g. --out features/{encoder}")
+    if json is not None:
+        raise BeyondClsError(f"--json {json} is for a whole project; leave out --encoder {encoder}, or --json")
+    planned = _measure(encoder, out, data, dataset, params, device, sample, given)
+    from extract.plan import existing_folder
+
+    free = shutil.disk_usage(existing_folder(out)).free
+    for line in described(planned, free, n_tasks, epochs or EPOCHS, heads or HEADS):
+        typer.echo(line)
+
+
+def _check_project(params: Path | None, given: Mapping[str, Any]) -> None:
+    """Refuse to plan a project without its file, or with options of a single extraction.
+
+    Raises:
+        BeyondClsError: names what to give, or to leave out.
+    """
+    if params is None:
+        raise BeyondClsError(
+            "there is nothing to plan; give --encoder NAME, --data and --out for one extraction, or --params FILE, e.g. "
+            "--params params.yaml, for a whole project"
+        )
+    single = ("data", "dataset", "epochs", "heads", *extraction.MODEL, *extraction.TRANSFORM, *extraction.IMAGES)
+    for name in single:
+        if given.get(name) is not None:
+            raise BeyondClsError(
+                f"{flag_of(name)} {given[name]} is of one extraction; name it with --encoder, or leave this out: {params} says "
+                "it for a whole project"
+            )
+
+
+def _measure(
+    encoder: str,
+    out: Path,
+    data: str | None,
+    dataset: str | None,
+    params: Path | None,
+    device: str,
+    sample: int | None,
+    given: dict[str, Any],
+) -> "Plan":
+    """Measure one extraction."""
     from extract.datasets import open_images
     from extract.encoders import load_encoder
-    from extract.plan import existing_folder, plan
+    from extract.plan import plan
     from pipelines.parameters.requested import place_encoder, request_features, requested_images
+    from pipelines.planning.encoders import OF_WEIGHTS
 
     loading, options = extraction.from_params(params, encoder, dataset, given.get("split"))
     options |= select_options(given, extraction.EXTRACTING)
@@ -50,10 +123,7 @@ def main(
     place = place_encoder(frozen, options, device)
     request, running = request_features(frozen, images, options, "statistics" not in given)
     typer.echo(f"measuring {encoder} on {place} …")
-    planned = plan(request, out, **running)
-    free = shutil.disk_usage(existing_folder(out)).free
-    for line in described(planned, free, n_tasks, epochs, heads):
-        typer.echo(line)
+    return plan(request, out, n_sampled=sample, **running)
 
 
 def described(plan: "Plan", free: int, n_tasks: int, epochs: int, heads: int) -> list[str]:

@@ -15,7 +15,7 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]
 
 def size(nbytes: float) -> str:
     """Bytes with three digits and a unit: `1.23 GB`."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    for unit, factor in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if nbytes >= 0.9995 * factor:
             return f"{nbytes / factor:.3g} {unit}"
     return f"{nbytes:.3g} B"

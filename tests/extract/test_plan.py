@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from extract.datasets import ImageSet, open_images
-from extract.plan import Plan, plan
+from extract.plan import Plan, plan, rates, stored_nbytes
 from extract.requests import Request
 from extract.run import extract
 from pipelines.plan import described, seconds_in_words
@@ -59,6 +59,26 @@ def test_rates_are_measured(forty: ImageSet, tmp_path: Path) -> None:
     # Decoding, encoding and more: an extraction cannot be faster than the encoder alone, noise aside.
     assert planned.images_per_s < 2 * planned.encoded_per_s
     assert planned.seconds == 40 / planned.images_per_s
+
+
+def test_rates_of_a_sample(forty: ImageSet, tmp_path: Path) -> None:
+    request = Request.resolve(tiny_encoder(), forty, views=3)
+    measured = rates(request, tmp_path / "set", n_sampled=12)
+    assert measured.n_sampled == 12
+    assert min(measured.decoded_per_s, measured.encoded_per_s) >= measured.computed_per_s > 0
+    assert rates(request, tmp_path / "set", n_sampled=12, seconds=1e-9).n_sampled == 2  # a slow encoder
+    assert not list(tmp_path.iterdir())
+    assert plan(request, tmp_path / "set", n_sampled=6).n_sampled == 6
+
+
+def test_stored_bytes_are_those_of_a_row(forty: ImageSet) -> None:
+    request = Request.resolve(tiny_encoder(), forty, dtype="int8")
+    layouts = {layout.name: layout.row_nbytes for layout in request.layouts()}
+    assert stored_nbytes(request) == layouts
+    wide = stored_nbytes(request, "float16")
+    assert wide["patch/block1/view0"] == 2 * layouts["patch/block1/view0"] == 2 * 16 * 32
+    assert layouts["patch/block1/view0-scale"] == 16 * 4
+    assert "patch/block1/view0-scale" not in wide
 
 
 def test_without_a_readable_image(tmp_path: Path) -> None:
