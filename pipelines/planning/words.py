@@ -68,9 +68,7 @@ def extraction_table(project: Project, works: Sequence[Work]) -> list[str]:
 
 def training_table(works: Sequence[Work]) -> list[str]:
     """Hours of each head and study, over all encoders and data sets."""
-    rows: list[tuple[str, ...]] = [
-        ("trained", "stage", "runs", "hours", "heads", "reading", "read", "by the encoder in the loop")
-    ]
+    rows: list[tuple[str, ...]] = [("trained", "stage", "runs", "hours", "heads", "reading", "read", "hours in the loop")]
     trained = [w for w in works if w.stage not in (*EXTRACTIONS, "attention")]
     for name, stage in dict.fromkeys((w.name, w.stage) for w in trained):
         one = total(w for w in trained if (w.name, w.stage) == (name, stage))
