@@ -71,7 +71,7 @@ def _groups(tar: Path | RemoteFile, stream: IO[bytes]) -> tuple[dict[str, dict[s
                     return groups, f"{tar} is truncated: {member.name!r} ends at byte {end}, the file at {size}"
                 members = groups.setdefault(key, {})
                 if extension.lower() in members:
-                    problem = problem or f"{tar}: member {member.name!r} stands twice; ids must be unique"
+                    problem = problem or f"{tar}: member {member.name!r} appears twice; ids must be unique"
                     continue
                 members[extension.lower()] = _member(stream, member, extension.lower(), isinstance(tar, RemoteFile))
             problem = problem or _end(tar, stream, archive.offset, len(groups))

@@ -161,7 +161,7 @@ def checked_family(family: str | None) -> None:
         BeyondClsError: it is not one of FAMILIES; the message gives the nearest one.
     """
     if family is not None and family not in FAMILIES:
-        raise BeyondClsError(unknown("family", str(family), FAMILIES, "Leave it out if it is none of these"))
+        raise BeyondClsError(unknown("family", str(family), FAMILIES, "Leave it out if none of these fits"))
 
 
 def _pretraining(

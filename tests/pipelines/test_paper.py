@@ -22,8 +22,8 @@ from tests.pipelines.test_dvc import edit, run
 
 PARAMS = read_params(ROOT / "paper/params.yaml")
 DVC = (sys.executable, "-P", str(QUICK_DVC))
-# One with [cls], and the one whose attention it reads; of one label, few images, several labels.
-ENCODERS, SETS = ("mae-b16", "dino-b16"), ("imagenet", "cub", "coco")
+# One, and the one whose attention its heads read; images with one label, and with several.
+ENCODERS, SETS = ("mae-b16", "dino-b16"), ("imagenet", "coco")
 SIZES = {"random_seed": 0, "arguments": {"depth": 12, "embed_dim": 24, "num_heads": 2}, "batch_size": 8, "input_size": 112}
 BRIEF = {"epochs": 1, "warmup_epochs": 0}
 
@@ -81,7 +81,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_every_stage_and_every_table(project: Path) -> None:
-    """From the images to the pages: SimMIM's block, 50 epochs and so on are those of tests of recipes."""
+    """From the images to the pages. Which parameters each stage gets is tested with the recipes."""
     run(project, *DVC, "repro")
     pages = {folder.name: folder / "index.html" for folder in (project / "tables").iterdir() if folder.is_dir()}
     expected = read_params(project / "params.yaml")["tables"]
@@ -94,7 +94,7 @@ def test_every_stage_and_every_table(project: Path) -> None:
     assert {head for heads in of_one_percent.values() for head in heads} == {"cls", "average", "abmilp"}
     with (project / "tables/table-5/tables/variants.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 10
-    recipe = json.loads((project / "probes/cub/mae-b16/cls/metrics.json").read_text())["recipe"]
+    recipe = json.loads((project / "studies/imagenet/one-percent/mae-b16/cls/metrics.json").read_text())["recipe"]
     assert (recipe["optimiser"], recipe["batch_size"]) == ("sgd", 1024)
     recipe = json.loads((project / "probes/coco/mae-b16/cls/metrics.json").read_text())["recipe"]
     assert (recipe["optimiser"], recipe["batch_size"]) == ("lars", 16384)

@@ -227,4 +227,4 @@ class TestDamagedSamples:
         with tarfile.open(tar, "w") as archive:
             for name, data in (("0.png", picture(0)), ("0.cls", b"0"), ("0.png", picture(1)), ("0.cls", b"1")):
                 add(archive, name, data)
-        assert only_problem(tar) == f"{tar}: member '0.png' stands twice; ids must be unique"
+        assert only_problem(tar) == f"{tar}: member '0.png' appears twice; ids must be unique"

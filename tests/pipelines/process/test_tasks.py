@@ -29,7 +29,7 @@ def test_the_same_command_under_torchrun_exits_as_it_does(monkeypatch: pytest.Mo
 def test_extraction_starts_them_once(
     given: str, n: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any
 ) -> None:
-    """Not where this process is one of several already, or was told its share."""
+    """Not where this process is one of several already, or was given its share."""
     monkeypatch.chdir(tmp_path)
     write_tar(tmp_path / "0.tar", samples(2))
     (tmp_path / "params.yaml").write_text(
