@@ -199,7 +199,7 @@ class TestPage:
         assert section is not None
         notice = next(block for block in section.blocks if getattr(block, "kind", "") == "notice")
         paper, benchmark = notice.items
-        assert paper.startswith("paper, no such encoder: mae-s16 (5 numbers, nearest quickstart-mae), mae-b16 (26 numbers, ")
+        assert paper.startswith("paper, no such encoder: mae-s16 (5 numbers, nearest quickstart-mae-ft), mae-b16 (26 numbers, ")
         assert "franca_vitl14 (5 numbers, nearest quickstart-" in benchmark
 
 

@@ -156,7 +156,7 @@ def test_of_the_quickstart() -> None:
     """Its older heads did not drop the last batch, which is no preset of this version."""
     rows = rows_of(probes=ROOT / "quickstart/full/probes/cifar10-60000")
     presets = {(row["encoder"], row["head"]): row["preset"] for row in rows}
-    assert len(rows) == len(presets) == 51
+    assert len(rows) == len(presets) == 56
     assert {presets[encoder, head] for encoder, head in presets if head in ("cls", "average", "abmilp")} == {"small-sgd"}
     assert presets["quickstart-mae", "ep"] == ""
     assert all(float(row["mean"]) > 20 and row["n_training"] and row["command"].startswith("beyondcls probe") for row in rows)
