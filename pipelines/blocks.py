@@ -1,6 +1,5 @@
 """`beyondcls blocks`: accuracy by block, from the vectors that feature sets hold of every block."""
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from pipelines.parameters.layers import Layer
 from pipelines.parameters.options import select_options, takes_options
 from pipelines.parameters.params import read_params
 from pipelines.parameters.training import OF_A_HEAD, OF_A_RECIPE, OF_A_RUN
+from pipelines.process.tasks import is_first
 from pipelines.sharing.places import open_features
 
 # Of `beyondcls probe`, without what would choose a block, a part of the images or a protocol, and without the norm of tokens.
@@ -60,7 +60,7 @@ def main(
     ]
     plans, run = plans_and_run(["cls"], {"cls_heads": {"cls": {}}}, given, {}, layers)
     keep_freed_memory()
-    stores, is_first = (open_features(features, params), open_features(test, params)), os.environ.get("RANK", "0") == "0"
+    stores = (open_features(features, params), open_features(test, params))
     closed = None if protocol == "none" else make_protocol(protocol, stores[0])
     content = probe_blocks(
         *stores,
@@ -69,11 +69,11 @@ def main(
         head,
         closed=closed,
         device=choose_device(device),
-        say=typer.echo if is_first else None,
+        say=typer.echo if is_first() else None,
         notes={"command": shlex.join(["beyondcls", *sys.argv[1:]])},
         **run,
     )
-    if is_first:
+    if is_first():
         write_blocks(out, content)
         figure = figure_of(read_by_block(out / "metrics.json"), "blocks")
         (out / "blocks.svg").write_bytes(figure.files["svg"])

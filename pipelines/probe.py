@@ -1,6 +1,5 @@
 """`beyondcls probe`: heads from feature sets, without the encoder."""
 
-import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from pipelines.parameters.options import takes_options
 from pipelines.parameters.params import read_params
 from pipelines.parameters.studies import params_of_study, studies_of
 from pipelines.parameters.training import OF_A_HEAD, OF_A_RECIPE, OF_A_RUN
+from pipelines.process.tasks import is_first
 from pipelines.sharing.places import open_features
 
 if TYPE_CHECKING:
@@ -122,15 +122,15 @@ def main(
                 subset=subset,
                 device=place,
                 progress=progress,
-                say=typer.echo if _is_first() else None,
+                say=typer.echo if is_first() else None,
                 notes={"command": shlex.join(["beyondcls", *sys.argv[1:]]), **about},
                 timed=True,
                 retrain=retrain,
                 **of_run,
             )
-        if _is_first():
+        if is_first():
             _report({out if single else out / name: measures for name, measures in written.items()})
-    if study is not None and _is_first():
+    if study is not None and is_first():
         for folder in remove_left_heads(out, study, head_names, studies_of(described or {})):
             typer.echo(f"{folder}: removed, {study} no longer has this head")
 
@@ -158,15 +158,10 @@ def _trainable(
     from probe.absent import absent_kinds, write_absent
 
     missing = absent_kinds(plans, stores[0], joined and joined[0])
-    for name, kinds in missing.items() if _is_first() else ():
+    for name, kinds in missing.items() if is_first() else ():
         write_absent(place(name), plans[name], kinds, *stores)
         typer.echo(f"{place(name)}: not trained, {stores[0].attributes['encoder']} has no {' and no '.join(kinds)} tokens")
     return {name: plan for name, plan in plans.items() if name not in missing}
-
-
-def _is_first() -> bool:
-    """Whether this process is the one of torchrun's that prints messages."""
-    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
 
 
 def _report(written: Mapping[Path, Mapping[str, Any]]) -> None:

@@ -12,11 +12,11 @@ from matplotlib.ticker import MaxNLocator
 from pipelines.report.collect import FIRST_HEADS, Inputs, Measure, files_in, measure_of, pretraining_in, read
 from pipelines.report.content import Figure, Look
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.scores import AXES
 from pipelines.report.tables import plus_minus, title
 from store.format.pretraining import Pretraining
 
 LINEAR = "linear"  # the protocol that a series does not name
-WORDS = {"top1": "top-1, %", "map": "mAP, %"}
 
 Series = Mapping[int, Measure]  # by block
 
@@ -110,7 +110,7 @@ def figure_of(
             axes.errorbar(blocks, means, deviations, color=colour(look), linestyle=look.dash, marker=look.marker)
         axes.set_xlabel("block, counted from 0")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_ylabel(WORDS[study.measure])
+        axes.set_ylabel(AXES[study.measure])
         if limits is not None:
             axes.set_ylim(*limits)
         axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)

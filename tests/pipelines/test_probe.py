@@ -12,6 +12,7 @@ from pipelines import cli
 from pipelines.parameters.heads import options_of, plans_and_run
 from pipelines.parameters.layers import layered
 from pipelines.parameters.params import read_params
+from pipelines.process.tasks import is_first
 from probe import checkpoint
 from probe.checkpoint import Checkpoint
 from probe.grid import HeadSpec
@@ -247,14 +248,12 @@ class TestRun:
         assert "of a second feature set; name it with --joined" in shown
 
     def test_other_processes_of_torchrun_are_silent(self, monkeypatch):
-        from pipelines.probe import _is_first
-
         monkeypatch.setenv("RANK", "1")
-        assert _is_first()  # a number without a count
+        assert is_first()  # a number without a count
         monkeypatch.setenv("WORLD_SIZE", "2")
-        assert not _is_first()
+        assert not is_first()
         monkeypatch.setenv("RANK", "0")
-        assert _is_first()
+        assert is_first()
 
 
 class TestWhatIsInPlace:

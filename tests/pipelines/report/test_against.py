@@ -166,7 +166,7 @@ class TestDifference:
 
 class TestPage:
     def test_the_papers_encoders(self, beyondcls, tmp_path: Path) -> None:
-        """A project with their names: the numbers of the paper stand beside them, and the others are counted."""
+        """A project with their names: the paper's numbers are shown beside them, and the others are counted."""
         for encoder, head, top1 in (("mae-b16", "cls", 67.6), ("mae-b16", "abmilp", 71.0), ("dino-b16", "cls", 70.0)):
             write_probe(tmp_path / "imagenet", encoder, head, top1, std=0.2)
         said = beyondcls("report", "--probes", tmp_path / "imagenet", "--against", "paper", "--out", tmp_path / "out")
