@@ -52,7 +52,11 @@ def basis(probes: Probes) -> list[str]:
             "; all seeds of a head see the training images in one order and differ in where the head starts alone, so it "
             "leaves out what the order of images contributes"
         )
-    if compared and all(probe.correct is not None and probe.test_images is not None for probe in compared):
+    if compared and {probe.measure for probe in compared} == {"map"}:
+        sentences.append(
+            "Average precision is of all test images together, not a mean over them: it has no share of errors and no interval"
+        )
+    elif compared and all(probe.correct is not None and probe.test_images is not None for probe in compared):
         sentences.append(
             "Intervals are 95 % over test images (paired bootstrap, 10,000 resamples, the same images for all heads, encoders "
             "and seeds)"
@@ -92,8 +96,8 @@ def table(probes: Probes, contrasts: Iterable[tuple[str, str, str]] = ()) -> Tab
         Column("share_interval", "95 % over test images", "text"),
     )
     note = (
-        "Accuracy with AbMILP minus that with the other head, and the same as share of the errors that the other head makes; "
-        f"differences of shares in percentage points. {' '.join(basis(probes))}"
+        "Accuracy with AbMILP minus that with the other head, and the same as share of the errors that the other head makes, "
+        f"if it makes any; differences of shares in percentage points. {' '.join(basis(probes))}"
     )
     return Table("gains", "What AbMILP gains", note, columns, tuple(rows))
 

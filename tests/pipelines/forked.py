@@ -1,6 +1,7 @@
 """`beyondcls` for stages of DVC, without waiting for torch: each command is a fork of one process that has imported packages.
 
-What it runs is the project of its own PYTHONPATH, read anew each time; only what others make is shared.
+What it runs is the project of its own PYTHONPATH, read anew each time; only what others make is shared. A project that nobody
+edits meanwhile may be imported once, too.
 """
 
 import json
@@ -10,7 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+
+# What takes long to import; torch loads `torch._dynamo` when it first counts operations.
+PACKAGES = ("cv2", "sklearn.metrics", "timm", "torch._dynamo", "webdataset", "zarr")
+ROOMS = ("store", "extract", "probe", "pipelines")
 
 # No site-packages: it begins at once.
 COMMAND = """#!{python} -ISs
@@ -22,10 +28,14 @@ with socket.socket(socket.AF_UNIX) as asked:
 """
 
 
-def serve(address: str) -> None:
+def serve(address: str, project: str) -> None:
     """Answer until the process that started this one closes its standard input."""
-    import cv2  # noqa: F401
-    import zarr  # noqa: F401
+    for package in PACKAGES:
+        import_module(package)
+    if project:
+        sys.path.insert(0, project)
+        for file in (file for room in ROOMS for file in Path(project, room).rglob("[!_]*.py")):
+            import_module(".".join(file.relative_to(project).with_suffix("").parts))
 
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
@@ -66,19 +76,25 @@ def run(argv: list[str], folder: str, environment: dict[str, str], shown: list[i
 
 
 @contextmanager
-def beyondcls_in(folder: Path) -> Iterator[None]:
-    """Write FOLDER/beyondcls, and answer it for as long."""
+def beyondcls_in(folder: Path, project: Path | None = None) -> Iterator[None]:
+    """Write FOLDER/beyondcls, and answer it for as long.
+
+    Args:
+        project: is not edited meanwhile.
+    """
     address = str(folder / "socket")
     (folder / "beyondcls").write_text(COMMAND.format(python=sys.executable, address=address))
     (folder / "beyondcls").chmod(0o755)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     # In a folder with nothing in it, so that no project is imported here.
-    with subprocess.Popen([sys.executable, "-P", __file__, address], cwd=folder, **pipes) as process:
+    with subprocess.Popen([sys.executable, "-P", __file__, address, str(project or "")], cwd=folder, **pipes) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        yield
-        process.terminate()
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])

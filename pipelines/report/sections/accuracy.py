@@ -4,6 +4,7 @@ from pipelines.report import gains
 from pipelines.report.claim import lead_on_page
 from pipelines.report.collect import Inputs, Measure
 from pipelines.report.content import Cell, Column, Row, Section, Table
+from pipelines.report.dashes import reasons
 from pipelines.report.published import table_1
 from pipelines.report.remarks import one_order, remarks
 from pipelines.report.scores import SENTENCE, TITLES, score_name
@@ -55,6 +56,8 @@ def scores(inputs: Inputs) -> Table:
         "AbMILP − [cls]: points; the ± of a difference is the root of the summed variances of its two heads over seeds. "
         f"Entropy: of the weights that AbMILP gives to the T patches, nats; ln T would be the plain average. {EFFECTIVE}"
     )
+    if dashes := reasons(inputs.probes, _probed(inputs), inputs.heads):
+        note += f" A dash: {dashes}."
     note = " ".join(filter(None, (note, one_order(inputs.probes.values()))))
     return Table("accuracy", SENTENCE[name], note, columns, tuple(rows))
 
@@ -131,7 +134,7 @@ def published() -> Table:
     note = (
         f"Published, ImageNet-1k: {table_1.WHAT}. The last column is computed from the others. Not measured here, and not "
         "comparable with the tables above in absolute terms: other encoders, other images, other training. What can be "
-        "compared is the sign of AbMILP − [cls] for encoders of one family."
+        "compared is the sign of AbMILP − [cls] for encoders of one family. A dash: I-JEPA has no [cls]."
     )
     return Table("published-table-1", "Table 1 of the paper", note, columns, tuple(rows), table_1.SOURCE)
 

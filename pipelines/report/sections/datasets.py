@@ -2,6 +2,7 @@
 
 from pipelines.report.collect import Inputs, Measure, Probe, in_order, trained_first, untrained
 from pipelines.report.content import Cell, Column, Row, Section, Table, Text
+from pipelines.report.dashes import reasons
 from pipelines.report.estimate import Probes, estimates
 from pipelines.report.gains import gains
 from pipelines.report.lead import headline, lead, verdicts
@@ -73,7 +74,12 @@ def table(inputs: Inputs) -> Table:
         for encoder in trained_first(probes)
         if any((encoder, head) in probes for head in heads)
     )
-    return Table("datasets", "Encoder by head by data set", f"{NOTE} Bold: the highest mean of a row. {SPREAD}", columns, rows)
+    note = f"{NOTE} Bold: the highest mean of a row. {SPREAD}"
+    for name, probes in inputs.datasets.items():
+        shown = [encoder for encoder in trained_first(probes) if any((encoder, head) in probes for head in heads)]
+        if dashes := reasons(probes, shown, heads):
+            note += f" A dash on {name}: {dashes}."
+    return Table("datasets", "Encoder by head by data set", note, columns, rows)
 
 
 def by_head(name: str, probes: Probes) -> Table:
@@ -96,6 +102,8 @@ def by_head(name: str, probes: Probes) -> Table:
     )
     (file,) = file_names("heads-of", [name]).values()
     note = f"{NOTE} Bold: the highest mean of an encoder.{_epochs(probes)}"
+    if dashes := reasons(probes, encoders, in_order(head for _, head in probes)):
+        note += f" A dash: {dashes}."
     return Table(file, f"All heads on {name}", note, columns, tuple(rows))
 
 

@@ -1,5 +1,6 @@
 """Variants of AbMILP: how its scores are computed (Table 5 in v2 of the paper, Table 3 in v1)."""
 
+from collections.abc import Mapping
 from functools import partial
 
 from pipelines.report.collect import Inputs, Probe
@@ -11,6 +12,7 @@ from pipelines.report.studies import COSTS, Study, by_encoder, study_table
 from pipelines.report.tables import NOTHING, change, difference, listed, number, title, unbroken
 
 STUDY = "variants"
+APART = "self-attention"  # a study of heads that are trained by a recipe of their own
 KINDS = ("abmilp", "sa-abmilp")
 ACTIVATIONS = {"relu": "ReLU", "gelu": "GELU", "tanh": "Tanh"}
 DEPTH = Column("depth", "Linear layers")
@@ -24,20 +26,29 @@ def section(inputs: Inputs) -> Section | None:
     if not study:
         return None
     findings = tuple(_finding(encoder, probes) for encoder, probes in by_encoder(study).items())
-    return Section(STUDY, "Variants of AbMILP", (*findings, measured(study), published(), published_v1()))
-
-
-def measured(study: Study) -> Table:
-    """Each variant, and what it gains over AbMILP with one layer."""
     plain = {encoder: _one_layer(probes) for encoder, probes in by_encoder(study).items()}
+    tables = [measured(study, plain)]
+    if apart := inputs.studies.get(APART):
+        tables.append(measured(apart, plain, "variants-apart", "Trained by a recipe of their own"))
+    return Section(STUDY, "Variants of AbMILP", (*findings, *tables, published(), published_v1()))
+
+
+def measured(
+    study: Study,
+    plain: Mapping[str, Probe | None],
+    name: str = "variants",
+    heading: str = "How the scores of patches are computed",
+) -> Table:
+    """Each variant, and what it gains over AbMILP with one layer, which is given for each encoder."""
 
     def against(probe: Probe) -> Cell:
-        return NOTHING if probe is plain[probe.encoder] else change(difference(probe, plain[probe.encoder]))
+        one_layer = plain.get(probe.encoder)
+        return NOTHING if probe is one_layer else change(difference(probe, one_layer))
 
     before = [(column, partial(_part, i)) for i, column in enumerate((DEPTH, ACTIVATION, SELF_ATTENTION))]
     after = [(Column("against_one_layer", "Against one layer", "spread"), against)]
     note = f"Against one layer: points. {COSTS}"
-    return study_table("variants", "How the scores of patches are computed", study, before, after, note)
+    return study_table(name, heading, study, before, after, note)
 
 
 def published() -> Table:

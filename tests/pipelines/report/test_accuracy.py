@@ -54,6 +54,18 @@ def test_one_seed_has_no_spread_and_a_missing_head_a_dash(tmp_path: Path):
     assert shown(table)[1][1:4] == ["–", "40.0 ± 0.5", "–"]
 
 
+def test_dashes_have_their_reasons(tmp_path: Path):
+    for encoder in ("ijepa", "capi", "mae"):
+        write_probe(tmp_path, encoder, "abmilp", 40.0)
+    write_probe(tmp_path, "dino", "cls", 40.0)
+    for encoder in ("ijepa", "capi"):
+        (tmp_path / encoder / "cls").mkdir()
+        (tmp_path / encoder / "cls/metrics.json").write_text(json.dumps({"absent": ["cls"]}))
+    note = scores(collect(Folders(tmp_path))).note
+    reasons = ("capi and ijepa have no cls tokens, which [cls] reads", "mae was not probed with [cls]")
+    assert f"A dash: {reasons[0]}; dino was not probed with AbMILP; {reasons[1]}." in note
+
+
 def test_top5_is_folded_and_holds_the_numbers(inputs: Inputs):
     table = top5(inputs)
     assert table.folded

@@ -1,7 +1,5 @@
 """The larger form of Table 1: several data sets, of one label an image or of several."""
 
-import csv
-import json
 from pathlib import Path
 
 import pytest
@@ -13,20 +11,7 @@ from pipelines.report.sections import sections
 from pipelines.report.sections.datasets import by_head, section
 from store import BeyondClsError
 from tests.pipelines.report.parts import best, shown, tables, words
-from tests.pipelines.report.written import write_probe
-
-
-def several_labels(folder: Path) -> None:
-    """Turn a probe into one that was measured by mean average precision."""
-    file = folder / "metrics.json"
-    content = json.loads(file.read_text())
-    content["map"] = content.pop("top1")
-    content.pop("top5", None)
-    file.write_text(json.dumps(content))
-    rows = list(csv.reader((folder / "curves.csv").read_text().splitlines())) if (folder / "curves.csv").exists() else []
-    if rows:
-        rows[0] = ["map" if name == "top1" else name for name in rows[0]]
-        (folder / "curves.csv").write_text("\n".join(map(",".join, rows)) + "\n")
+from tests.pipelines.report.written import several_labels, write_probe
 
 
 @pytest.fixture
@@ -54,6 +39,7 @@ def test_a_row_for_each_encoder_on_each_set(inputs: Inputs) -> None:
     of_mae, of_random, *_ = shown(table, slice(3, 6))
     assert (of_mae, of_random) == (["61.0 ± 0.5", "66.5 ± 0.5", "+5.5 ± 0.7"], ["–", "20.0", "–"])
     assert best(table, slice(3, 5)) == [[False, True]] * 5
+    assert table.note.endswith("A dash on coco<b>: random was not probed with [cls].")
     assert [row.muted for row in table.rows] == [False, True, False, False, True]
 
 
@@ -78,6 +64,7 @@ def test_heads_that_one_set_alone_has_stand_in_a_table_of_their_own(tmp_path: Pa
     assert [column.name for column in heads_of.columns] == ["head", "alone", "mae", "random", "parameters"]
     of_cls, _, of_ep, _ = shown(heads_of, slice(4))
     assert of_cls == ["[cls]", "–", "30.0 ± 0.5", "30.0 ± 0.5"]
+    assert "A dash: alone was not probed with [cls]; alone was not probed with AbMILP;" in heads_of.note
     assert of_ep == ["ep", "20.0 ± 0.5", "32.0 ± 0.5", "32.0 ± 0.5"]
     assert best(heads_of, slice(1, 4))[2:] == [[True, False, False], [False, True, True]]
 

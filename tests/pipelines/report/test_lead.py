@@ -9,7 +9,7 @@ from pipelines.report.collect import Folders, collect
 from pipelines.report.estimate import Probes
 from pipelines.report.gains import basis, gains, table
 from pipelines.report.lead import Lead, headline, lead, verdicts
-from tests.pipelines.report.written import write_correct, write_probe
+from tests.pipelines.report.written import several_labels, write_correct, write_probe
 
 N = 1000
 
@@ -121,6 +121,12 @@ def test_encoders_that_saw_labels_are_compared_with_the_masked_one(tmp_path: Pat
     statements = verdicts_of(tmp_path)
     assert "AbMILP is ahead of [cls] on deit-l, too; " in statements["Not as the paper says"]
     assert "over [cls] AbMILP gains less on mae than on deit-l, −15.0 ± 1.0 points and " in statements["Not as the paper says"]
+
+
+def test_average_precision_has_no_interval(tmp_path: Path) -> None:
+    for head, value in (("cls", 40.0), ("abmilp", 45.0)):
+        several_labels(write_probe(tmp_path, "mae", head, value))
+    assert basis(probes_of(tmp_path))[-1].endswith("it has no share of errors and no interval.")
 
 
 def test_one_seed_is_not_judged(tmp_path: Path) -> None:

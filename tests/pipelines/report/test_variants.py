@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
-from pipelines.report.sections.variants import measured, section
+from pipelines.report.sections.variants import section
 from pipelines.report.studies import count, trained_alike
-from tests.pipelines.report.parts import shown, words
+from tests.pipelines.report.parts import shown, tables, words
 from tests.pipelines.report.studied import RECIPE, inputs, studied
 
 HEADS = (
@@ -14,7 +16,7 @@ HEADS = (
 
 
 def test_rows_from_the_cheapest_on():
-    table = measured(inputs("variants", *HEADS).studies["variants"])
+    table = tables(section(inputs("variants", *HEADS)))["variants"]
     titles = ["Linear layers", "Activation", "Self-attention", "Top-1, %", "Against one layer"]
     assert [column.title for column in table.columns][2:7] == titles
     assert shown(table) == [
@@ -25,6 +27,17 @@ def test_rows_from_the_cheapest_on():
     ]
     assert [row.cells[5].best for row in table.rows] == [False, False, False, True]
     assert (table.rows[3].cells[7].value, table.rows[3].cells[6].std) == (147_841, pytest.approx(0.5 * 2**0.5))
+
+
+def test_another_recipe_stands_apart():
+    """The paper trains self-attention with SGD, as LARS is unstable with it."""
+    both = inputs("variants", *HEADS[1:])
+    apart = inputs("self-attention", HEADS[0], studied("other", "sa-abmilp", 20.0, "sa-abmilp"))
+    shown_apart = tables(section(replace(both, studies={**both.studies, **apart.studies})))["variants-apart"]
+    assert [row[1:7] for row in shown(shown_apart)] == [
+        ["sa-abmilp", "1", "–", "yes", "54.0 ± 0.5", "+4.0 ± 0.7"],
+        ["sa-abmilp", "1", "–", "yes", "20.0 ± 0.5", "–"],
+    ]
 
 
 def test_the_sentence_is_of_the_numbers():

@@ -106,6 +106,19 @@ def write_probe(
     return folder
 
 
+def several_labels(folder: Path) -> None:
+    """Turn a probe into one that was measured by mean average precision."""
+    file = folder / "metrics.json"
+    content = json.loads(file.read_text())
+    content["map"] = content.pop("top1")
+    content.pop("top5", None)
+    file.write_text(json.dumps(content))
+    rows = list(csv.reader((folder / "curves.csv").read_text().splitlines())) if (folder / "curves.csv").exists() else []
+    if rows:
+        rows[0] = ["map" if name == "top1" else name for name in rows[0]]
+        (folder / "curves.csv").write_text("\n".join(map(",".join, rows)) + "\n")
+
+
 def write_correct(folder: Path, correct: np.ndarray, images: str | None = "images") -> Path:
     """Say of a probe that `write_probe` wrote which test images each seed classifies correctly: bool [S, N]."""
     np.savez_compressed(folder / "trained" / "correct.npz", correct=correct)
