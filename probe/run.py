@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -19,7 +20,7 @@ from probe.record import request_of, write_record
 from probe.results import measures_of, measures_of_closed, write_correct, write_measures, write_trained
 from probe.select import Selected, select
 from probe.sources import Source, check_pair
-from probe.timing import time_head, write_timing
+from probe.timing import Together, time_head, write_timing
 from probe.unchanged import keep_unchanged
 from store import BeyondClsError, FeatureStore, StoreError
 from store.loading.placement import Placement
@@ -80,7 +81,8 @@ def probe(
         progress: called with the number of epochs since the last call, summed over heads and seeds (`n_epochs`).
         say: called with messages for the user.
         notes: written into metrics.json too, e.g. the command.
-        timed: measure the time of each head's forward pass on this machine, and write it into `timing.json`.
+        timed: measure the time of each head's forward pass on this machine, and write it into `timing.json`, with that of its
+            training.
         retrain: train again without a check of the heads that are in place.
 
     Raises:
@@ -121,8 +123,10 @@ def probe(
             if unchanged:
                 passes.progress(n_epochs(group[name] for name in unchanged))
             chosen_before = {name: selected for name, (_, selected) in unchanged.items()}
+            began = time.perf_counter()
             chosen = select(group, passes, recipe, held_out, chosen_before) if recipe else {}
             outcomes = _train(group, passes, recipe, chosen) if recipe else {}
+            together = Together(time.perf_counter() - began, len(group) - len(unchanged)) if recipe else None
             for name, plan in group.items():
                 if name in unchanged:
                     continue
@@ -143,7 +147,7 @@ def probe(
                     elif correct is not None:
                         write_correct(folder, correct)
                     if timed:
-                        write_timing(folder, time_head(passes.template(name), passes.test, place))
+                        write_timing(folder, time_head(passes.template(name), passes.test, place), together)
         if rank == 0:
             _remove(unfinished)
     return {name: written[name] for name in plans}

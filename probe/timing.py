@@ -1,4 +1,4 @@
-"""How long a head's forward pass takes on this machine: it differs each time, so it is never part of metrics.json."""
+"""How long a head takes on this machine: that differs each time, so it is never part of metrics.json."""
 
 import copy
 import json
@@ -39,6 +39,19 @@ class Timing:
     threads: int
 
 
+@dataclass(frozen=True)
+class Together:
+    """The training of heads that read the features together, so that none has a time of its own.
+
+    Attributes:
+        training_s: seconds from the first step to the last, selection included, since the command was last started.
+        n_trained_together: heads that share them.
+    """
+
+    training_s: float
+    n_trained_together: int
+
+
 def time_head(head: Head, source: Source, device: torch.device) -> Timing:
     """Time a head on the first images of a source; the head stays as it is."""
     shadow, first_images = copy.deepcopy(head).to(device).eval(), source.part(source.rows[:N_IMAGES])
@@ -69,12 +82,12 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def write_timing(folder: Path, timing: Timing) -> None:
+def write_timing(folder: Path, timing: Timing, together: Together | None = None) -> None:
     """Write timing.json into the folder of a head, with the digest of its metrics.json.
 
     DVC may restore other metrics without a run; then the time does not belong to them.
     """
-    _write(folder, asdict(timing))
+    _write(folder, asdict(timing) | (asdict(together) if together else {}))
 
 
 def matches_metrics(folder: Path) -> bool:

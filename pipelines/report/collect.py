@@ -374,7 +374,13 @@ def _timing(metrics: Path) -> dict[str, Any]:
     content = json.loads(file.read_text(encoding="utf-8"))
     if content["metrics"] != xxhash.xxh3_128_hexdigest(metrics.read_bytes()):
         return {}
-    about = {"device": str(content["device"]), "threads": int(content["threads"]), "n_images": int(content["n_images"])}
+    about: dict[str, Any] = {
+        "device": str(content["device"]),
+        "threads": int(content["threads"]),
+        "n_images": int(content["n_images"]),
+    }
+    if "training_s" in content:  # files of earlier versions lack it
+        about |= {"training_s": _finite(content["training_s"]), "n_trained_together": int(content["n_trained_together"])}
     return {"ms_per_image": _finite(content["ms_per_image"]), **about}
 
 

@@ -160,6 +160,10 @@ def _cost(name: str, result: Result) -> int | None:
     return result.probe.cost.get(name)
 
 
+def _time(name: str, result: Result) -> Any:
+    return result.probe.timing.get(name)
+
+
 # name of the column -> its value
 COLUMNS: dict[str, Callable[[Result], Any]] = {
     "encoder": lambda r: r.probe.encoder,
@@ -198,10 +202,10 @@ COLUMNS: dict[str, Callable[[Result], Any]] = {
     "n_crops": lambda r: r.probe.crops,
     "subset": partial(_recorded, "subset"),
     **{name: partial(_cost, name) for name in COSTS},
-    # Heads of a command train together, so no head has seconds of training; this is a forward pass.
-    "ms_per_image": lambda r: r.probe.timing.get("ms_per_image"),
-    "timed_on": lambda r: r.probe.timing.get("device"),
-    "timed_with_threads": lambda r: r.probe.timing.get("threads"),
+    # Of a forward pass; then of the training, which heads of a command may share.
+    **{name: partial(_time, name) for name in ("ms_per_image", "training_s", "n_trained_together")},
+    "timed_on": partial(_time, "device"),
+    "timed_with_threads": partial(_time, "threads"),
     "training_key": lambda r: r.probe.features["training"],
     "test_key": lambda r: r.probe.features["test"],
     "training_receipt": lambda r: r.receipts.get(r.probe.features["training"]),

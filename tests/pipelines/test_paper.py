@@ -180,6 +180,8 @@ class TestMiniature:
             WITHOUT_CLS
         )
         assert block_of(project / "features/simmim-b16-imagenet-train") == 8
+        metrics = json.loads((project / "probes/imagenet/ijepa-h14/abmilp/metrics.json").read_text())
+        assert metrics["recipe"]["epochs"] == 50  # of ViT-H; those of the data set are one here
         recipe = json.loads((project / "studies/imagenet/one-percent/mae-b16/cls/metrics.json").read_text())["recipe"]
         assert (recipe["optimiser"], recipe["batch_size"]) == ("sgd", 1024)
 

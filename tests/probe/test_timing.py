@@ -58,7 +58,10 @@ def test_it_is_of_the_forward_pass_and_leaves_the_head_as_it_is(sets):
 def test_it_stands_beside_the_metrics_and_not_in_them(sets, tmp_path):
     timed = probe(*sets, tmp_path / "out", PLANS, timed=True)
     written = json.loads((tmp_path / "out/abmilp/timing.json").read_text())
-    assert set(written) == {"ms_per_image", "n_images", "device", "threads", "metrics"}
+    of_training = {"training_s", "n_trained_together"}
+    assert set(written) == {"ms_per_image", "n_images", "device", "threads", "metrics", *of_training}
+    assert written["training_s"] > 0
+    assert written["n_trained_together"] == len(PLANS)
     assert FILE in (ROOT / ".dvcignore").read_text().splitlines()  # DVC compares outputs, and what stages depend on, bit by bit
     assert probe(*sets, tmp_path / "out", PLANS) == timed
     assert not (tmp_path / "out/abmilp/timing.json").exists()  # it was of the earlier run

@@ -51,6 +51,7 @@ def test_a_head_with_all_that_can_be_recorded(tmp_path: Path) -> None:
     )
     metrics = (folder / "metrics.json").read_bytes()
     timing = {"ms_per_image": 0.25, "n_images": 64, "device": "cpu", "threads": 2}
+    timing |= {"training_s": 12.5, "n_trained_together": 3}
     (folder / "timing.json").write_text(json.dumps(timing | {"metrics": xxhash.xxh3_128_hexdigest(metrics)}))
     (row,) = rows_of(probes=tmp_path / "probes/birds", dataset="birds", receipts=tmp_path / "receipts")
     digest = xxhash.xxh3_128_hexdigest((tmp_path / "receipts/training.json").read_bytes())
@@ -96,6 +97,8 @@ def test_a_head_with_all_that_can_be_recorded(tmp_path: Path) -> None:
         "parameters_classifier": "30",
         "flops_per_image": "1000",
         "ms_per_image": "0.25",
+        "training_s": "12.5",
+        "n_trained_together": "3",
         "timed_on": "cpu",
         "timed_with_threads": "2",
         "training_key": receipt.key,
