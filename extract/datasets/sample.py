@@ -36,7 +36,7 @@ class Box(NamedTuple):
         return f"has box {tuple(corners)}, expected x0 <= x1 and y0 <= y1 in pixels, not left of or above the image"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One image: `size` bytes at `offset` of `file`.
 
