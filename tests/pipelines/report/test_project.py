@@ -197,6 +197,11 @@ class TestOnly:
         assert "published-table-3" in tables
         assert "accuracy" not in tables
 
+    def test_a_folder_in_which_there_is_nothing_yet(self, written):
+        status, tables, err = written("--only", "selection", "--probes", "probes/one", "--divergence", "divergence/one")
+        assert status == 0, err
+        assert "accuracy" not in tables
+
     def test_an_unknown_name(self, written):
         status, _, err = written("--only", "acuracy")
         assert status == 1
