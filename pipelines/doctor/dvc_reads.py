@@ -30,11 +30,13 @@ def missing(folder: Path, params: Mapping[str, Any]) -> Iterator[str]:
     if not (folder / DVC_YAML).is_file():
         return
     described = read_params(folder / DVC_YAML)
-    if "vars" in described:  # values from elsewhere: a pipeline that is not ours alone
+    values = described.get("vars") or []
+    if not all(isinstance(entry, Mapping) for entry in values):  # names of files: a pipeline that is not ours alone
         return
+    assumed = {name for entry in values for name in entry}
     stages = list(section(described, "stages").values())
     for name, needs_value in _names(stages).items():
-        if name not in params or (needs_value and params[name] is None):
+        if (name not in params and name not in assumed) or (needs_value and params.get(name, ()) is None):
             yield f"there is no {name}, which {DVC_YAML} reads; add a line: {LINES.get(name, f'{name}: {{}}')}"
     for name, keys in _keys(stages).items():
         entries = params.get(name)

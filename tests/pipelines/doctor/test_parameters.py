@@ -123,8 +123,9 @@ class TestWhatTheStagesRead:
     def test_each_name_is_missed_and_the_line_to_add_suffices(self):
         finding = re.compile(r"there is no (\w+), which dvc\.yaml reads; add a line: (.*)")
         matches = [finding.fullmatch(line) for line in missing(ROOT, {})]
-        assert {match[1] for match in matches} == {*self.PARAMS} - {"store"}, "which no stage reads"
-        assert "by_block: {}" in [match[2] for match in matches]
+        assumed = {"by_block", "divergence", "composed", "localised", "tables"}
+        assert {match[1] for match in matches} == {*self.PARAMS} - assumed - {"store"}, "which no stage reads"
+        assert "own_heads: {}" in [match[2] for match in matches]
         assert not [*missing(ROOT, {name: value for match in matches for name, value in from_yaml(match[2]).items()})]
 
     def test_a_section_without_content(self):
@@ -146,6 +147,8 @@ class TestWhatTheStagesRead:
         assert (finding.state, finding.remedy) == ("note", "there is no b, which dvc.yaml reads; add a line: b: {}")
         (tmp_path / "dvc.yaml").write_text("vars: [more.yaml]\nstages: {a: {cmd: 'echo ${b}'}}")
         assert check(tmp_path, "datasets: []").state == "ok", "values come from elsewhere, too"
+        (tmp_path / "dvc.yaml").write_text("vars: [{b: {}}]\nstages: {a: {foreach: '${b}', do: {cmd: echo}}}")
+        assert check(tmp_path, "datasets: []").state == "ok"
 
 
 def test_encoders_of_timm_need_no_weights(tmp_path):
