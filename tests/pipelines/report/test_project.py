@@ -94,9 +94,8 @@ def test_what_is_named_goes_before_what_the_project_has(finished: Path, tmp_path
     alone, changed = report.taken
     assert alone.folders == Folders(tmp_path / "mine", dataset="mine")  # what the project has is of other probes
     assert changed.folders == replace(project(Path()), attention=Path("another"), split="train", datasets=(Path("sets"),))
-    status, _, err = report(finished, "--probes", "p", "--dataset", "one")
-    assert status == 1
-    assert "--probes p and --dataset one both choose the probes" in err
+    assert report(finished, "--probes", tmp_path / "mine", "--dataset", "one")[0] == 0
+    assert report.taken[-1].folders == Folders(tmp_path / "mine", dataset="one")
 
 
 def test_what_is_shown_can_be_chosen(finished: Path, report):
