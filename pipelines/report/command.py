@@ -39,6 +39,10 @@ def main(
     localisation: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as localisation writes it")] = None,
     data: Annotated[str | None, typer.Option(help="the test images, for the overlays")] = None,
     split: Annotated[str | None, typer.Option(help="of these, as `beyondcls extract --split` takes it")] = None,
+    form: Annotated[
+        str | None, typer.Option(help="of these, where it is not seen from them: tars, folder, csv, imagenet, …")
+    ] = None,
+    classes: Annotated[Path | None, typer.Option(help="of these: file of class names, one a line")] = None,
     localised: Annotated[
         str | None, typer.Option(help="the images that were localised, to draw boxes over  [default: those of --data]")
     ] = None,
@@ -98,9 +102,9 @@ def main(
     named = without_none(**of_folders, receipts=receipts)
     named |= {name: tuple(folders) for name, folders in without_none(studies=studies, datasets=datasets).items()}
     if data is not None:
-        named |= {"images": data, "split": split}
-    elif split is not None:
-        named["split"] = split
+        named |= {"images": data, "split": split, "form": form, "classes": classes}
+    else:
+        named |= without_none(split=split, form=form, classes=classes)
     if localised is not None:
         named |= {"localised": localised, "localised_split": localised_split}
     inputs = replace(collect(replace(folders, **named), Examples(n_examples, tuple(image or ()), draw)), against=published)

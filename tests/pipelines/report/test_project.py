@@ -135,6 +135,21 @@ def test_the_layout(tmp_path: Path):
     )
 
 
+def test_images_are_opened_as_params_yaml_describes_them(finished: Path, tmp_path: Path, report):
+    """Names of classes elsewhere than beside the tars; and not as another form, which an option asks for."""
+    folder = copied(finished, tmp_path)
+    (folder / "names.txt").write_text("bird\nfish\nhorse\n")
+    described = {"test": "test", "form": "tars", "classes": "names.txt"}
+    (folder / "params.yaml").write_text(yaml.safe_dump(PARAMS | {"datasets": {"one": described}}))
+    assert report(folder)[0] == report(folder, "--form", "folder")[0] == report(folder, "--data", "images/one/test")[0] == 0
+    asked, by_option, named = report.taken
+    assert (asked.folders.form, asked.folders.classes, asked.folders.split) == ("tars", Path("names.txt"), "test")
+    ((gallery,), none) = ([b for b in overlays.section(i).blocks if isinstance(b, Gallery)] for i in (asked, by_option))
+    assert {row[0].lines[0] for row in gallery.rows} <= {"bird", "fish", "horse"}
+    assert (by_option.folders, none) == (replace(asked.folders, form="folder"), [])
+    assert (named.folders.form, named.folders.classes) == (None, None)
+
+
 def test_images_at_an_address_are_not_looked_for(tmp_path: Path):
     (metrics(tmp_path, "probes/two/mae/cls") / "params.yaml").write_text("data: s3://bucket/sets\ndatasets: [two]")
     assert project(tmp_path).images == "s3://bucket/sets/two"
