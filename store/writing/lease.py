@@ -171,9 +171,10 @@ def _take(path: Path, shared: bool) -> _Beating:
 
 def _leases(path: Path) -> Iterator[Path]:
     """Files of the leases that stand for a file."""
-    for name in sorted(os.listdir(path.parent)):
-        if name.startswith(f"{path.name}.lease"):
-            yield path.with_name(name)
+    with contextlib.suppress(FileNotFoundError):  # the last holder of anything there has removed the folder
+        for name in sorted(os.listdir(path.parent)):
+            if name.startswith(f"{path.name}.lease"):
+                yield path.with_name(name)
 
 
 def _free(lease: Path) -> None:
