@@ -29,8 +29,9 @@ def main(
     head: Annotated[
         list[str] | None,
         typer.Option(
-            help="an aggregator that reads single blocks: cls, average, abmilp (of blocks whose patch tokens are kept), or "
-            "encoder-pooling; may be repeated  [default: those of cls, average and encoder-pooling that the sets allow]"
+            help="an aggregator that reads single blocks; may be repeated. abmilp, of blocks whose patch tokens are kept, is "
+            "measured beside the default; cls, average and encoder-pooling are in its place  [default: those three, as far as "
+            "the sets allow]"
         ),
     ] = None,
     protocol: Annotated[
@@ -45,8 +46,9 @@ def main(
     """Compare the blocks of an encoder: a linear head, and k nearest neighbours, on [cls] and on the average patch of each.
 
     The feature sets hold these of every block if they were extracted with --vectors all; else those of the blocks whose tokens
-    are kept. All blocks train side by side, with one reading of the vectors. A run that was killed goes on when the same
-    command is given again, and heads that are in --out stay if a few of their steps are unchanged.
+    are kept, of which --head abmilp adds AbMILP. All blocks train side by side, with one reading of what they share. A run that
+    was killed goes on when the same command is given again, and heads that are in --out stay if a few of their steps are
+    unchanged.
     """
     from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device

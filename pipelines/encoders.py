@@ -1,16 +1,30 @@
 """`beyondcls encoders`: the encoders that can be extracted, and the source and licence of their weights."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
-def main(pattern: Annotated[str, typer.Argument(help="part of a name")] = "") -> None:
+def main(
+    pattern: Annotated[str, typer.Argument(help="part of a name")] = "",
+    record: Annotated[
+        Path | None,
+        typer.Option(help="a .csv of sources and digests, such as paper/checkpoints.csv: load those of --params and write it"),
+    ] = None,
+    params: Annotated[Path, typer.Option(help="the parameter file whose encoders --record loads")] = Path("params.yaml"),
+) -> None:
     """List encoders: those of the registry with their sizes, then timm's models whose weights its hub has.
 
     Tokens are those of one image; "read at" is the block whose tokens are kept by default, counted from 0. Weights that
     begin with "see" have to be fetched by hand and given as --checkpoint FILE.
+
+    With --record, loads the encoders of a parameter file instead, prints the digests of their weights, for `weights` there, and
+    writes them into the list; what cannot be loaded stays as it is there.
     """
+    if record is not None:
+        _record(record, params, pattern)
+        return
     from extract.encoders import ENCODERS, timm_names
     from extract.encoders.listing import listing_of
     from pipelines.store.table import table
@@ -34,3 +48,36 @@ def main(pattern: Annotated[str, typer.Argument(help="part of a name")] = "") ->
     for name in timm_names(pretrained=True):
         if pattern in name:
             typer.echo(name)
+
+
+def _record(file: Path, params: Path, pattern: str) -> None:
+    """Load the encoders of a parameter file whose names have the pattern, one after the other, and write their digests.
+
+    Raises:
+        BeyondClsError: the parameter file or the list cannot be read; or some weights could not be loaded, or are others than
+            those that were recorded, which is said of each.
+    """
+    from dataclasses import replace
+
+    from extract.encoders.checkpoints import Checkpoint, read_checkpoints, write_checkpoints
+    from pipelines.parameters.extraction import from_params
+    from pipelines.parameters.params import read_params, section
+    from store import BeyondClsError
+
+    rows, failed = read_checkpoints(file), []
+    for name in section(read_params(params), "encoders"):
+        loading, _ = from_params(params, name)
+        row = Checkpoint.of(name, loading)
+        rows.setdefault(name, row)
+        if pattern not in name:
+            continue
+        try:
+            rows[name] = replace(row, digest=rows[name].digest).loaded(loading)
+            typer.echo(f"{name}: {{ weights: {rows[name].digest} }}")
+        except BeyondClsError as error:
+            typer.echo(f"{name}: not recorded: {error}", err=True)
+            failed.append(name)
+    write_checkpoints(file, rows.values())
+    if failed:
+        raise BeyondClsError(f"{len(failed)} of {len(rows)} in {file} stay as they were: {', '.join(failed)}; see above")
+    typer.echo(f"{file}: {len(rows)} encoders")

@@ -18,6 +18,9 @@ def main(
     head: Annotated[str | None, typer.Option(help="of heads, or of --study: show its training")] = None,
     study: Annotated[str | None, typer.Option(help="of studies, block_studies: show the training of --head, or of all")] = None,
     out: Annotated[Path | None, typer.Option(help="write what is asked of every stage into this folder")] = None,
+    results: Annotated[
+        str | None, typer.Option(help="with --out: folders of results, with commas, which are made where there are none yet")
+    ] = None,
 ) -> None:
     """Show what becomes of params.yaml: every value that one stage gets, and which part of the file it comes from.
 
@@ -25,12 +28,15 @@ def main(
     those over its data set's, those over `probe`; of an extraction the encoder's over the data set's over `extract`.
     """
     from pipelines.parameters.params import read_params
-    from pipelines.parameters.recipes import of_extraction, write_recipes
+    from pipelines.parameters.recipes import make_folders, of_extraction, write_recipes
     from store import BeyondClsError
 
     content = read_params(params)
+    if results is not None and out is None:
+        raise BeyondClsError(f"--results {results} are made beside what --out writes; give it, too, e.g. --out recipes")
     if out is not None:
         typer.echo(f"{out}: {write_recipes(content, out)} files")
+        make_folders([Path(name) for name in results.split(",")] if results else [])
         return
     if split not in (None, "train", "test"):
         raise BeyondClsError(f"--split is {split!r}, expected train or test")

@@ -49,7 +49,8 @@ def probe_blocks(
         out: folder that gets `heads/NAME`, each as `probe.run.probe` writes it.
         plan: how the heads are trained; its aggregator does not matter.
         heads: aggregators with an option `blocks`, of the blocks for which both sets have what they read. By default [cls] and
-            the average patch, and the encoder's own pooling if it has one.
+            the average patch, and the encoder's own pooling if it has one; these are measured beside others (AbMILP, on blocks
+            whose patch tokens are kept), unless `heads` names some of them.
         closed: a protocol without gradient steps, for aggregators without parameters, beside the trained heads.
         notes: part of what is returned, e.g. the command.
         options: of `probe.run.probe`.
@@ -106,9 +107,10 @@ def _places(
         StoreError: there is no block that a head can read; of the default heads, that none can.
     """
     places: dict[str, tuple[Place, HeadPlan]] = {}
-    for head in heads or (*DEFAULT, POOLING):
+    named, usual = list(heads or ()), (*DEFAULT, POOLING)
+    for head in named if set(named) & {*usual} else (*usual, *named):
         blocks = readable_blocks(head, training, test)
-        if heads and not blocks:
+        if head in named and not blocks:
             raise _lacking(head, training, test)
         for block in blocks:
             options: dict[str, Any] = {} if head == POOLING else {"blocks": [block]}

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pipelines.doctor.dvc_reads import missing
 from pipelines.doctor.finding import Finding
 from pipelines.doctor.machine import PARAMS, Machine
 from pipelines.parameters.common import common_layers
@@ -61,24 +62,23 @@ def check(machine: Machine) -> Finding:
         except BeyondClsError as error:
             problems.append(str(error))
     notes += [unknown("section", name, SECTIONS) for name in params if name not in (*SECTIONS, "compose")]
-    notes += [] if problems else _outdated(params)
+    notes += [] if problems else _outdated(machine.folder, params)
     observed = f"encoders: {len(encoders)}, heads: {len(heads)}, studies: {len(studies)}"
     if problems:
         return Finding("params.yaml", "problem", f"{observed}; mistakes: {len(problems)}", "\n".join([*problems, *notes]))
     return Finding("params.yaml", "note" if notes else "ok", observed, "\n".join(notes))
 
 
-def _outdated(params: Mapping[str, Any]) -> Iterator[str]:
+def _outdated(folder: Path, params: Mapping[str, Any]) -> Iterator[str]:
     """What `dvc repro` needs otherwise than earlier versions did, and how to write it now."""
     dataset = next(iter(datasets_of(params)), "DATASET") if isinstance(params.get("datasets"), list | dict) else "DATASET"
-    for name, (group, content) in studies_of(params).items():
-        if isinstance(content, Mapping) and "dataset" not in content:
-            yield f"{group}.{name} does not say its data set, which `dvc repro` needs; add dataset: {dataset}"
     if isinstance(encoders := params.get("divergence"), list):
         written = ", ".join(f"{name}: {{dataset: {dataset}, encoder: {name}}}" for name in encoders)
         yield f"divergence is a list, which `dvc repro` does not read any more; write divergence: {{{written}}}"
     if "compose" in params:
         yield f"compose is of one data set, which `dvc repro` does not read any more; write composed: {{{dataset}: …}}"
+        params = {"composed": {}, **params}
+    yield from missing(folder, params)
 
 
 def _names(entries: Callable[[], dict[str, Any]], problems: list[str]) -> list[str]:

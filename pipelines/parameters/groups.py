@@ -10,10 +10,11 @@ from store.format.names import kind_of
 if TYPE_CHECKING:
     from probe.grid import HeadPlan
 
-# Section of params.yaml -> kinds of features that its heads may read: the dependencies of its stages in dvc.yaml.
+# Section of params.yaml -> kinds of features that its heads may read: the dependencies of its stages in dvc.yaml. Where sets
+# have the average patch token itself (`vectors: all`), a head may read that in place of patch tokens.
 GROUPS = {
     "cls_heads": ("cls",),
-    "heads": ("patch",),
+    "heads": ("patch", "average"),
     "own_heads": ("cls", "patch", "registers", "average", "pooled", "attention"),
 }
 FILES = "heads/"  # the folder that `dvc repro` watches

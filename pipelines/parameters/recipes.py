@@ -1,7 +1,7 @@
 """What the parameter file asks of each stage, resolved: every value that some layer of it gives."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from store.errors import unknown
 from store.places.disk import write_file
 
 FOLDERS = ("datasets", "encoders", "extract", "probes", "studies", "training")
+NOTE = "README.md"
 Recipe = dict[str, Given]
 
 
@@ -113,3 +114,11 @@ def write_recipes(params: Mapping[str, Any], out: Path) -> int:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_file(file, [(json.dumps(content, indent=1) + "\n").encode()])
     return len(recipes)
+
+
+def make_folders(folders: Iterable[Path]) -> None:
+    """Make folders of results, each with a note: the report depends on all of them, and DVC keeps no empty folder."""
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        note = f"Results that `dvc repro` writes to {folder.name}/DATASET, as params.yaml asks; without any, this note alone.\n"
+        write_file(folder / NOTE, [note.encode()])

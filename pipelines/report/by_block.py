@@ -16,6 +16,7 @@ from pipelines.report.scores import AXES
 from pipelines.report.tables import plus_minus, title
 from store.format.pretraining import Pretraining
 
+OF_VECTORS = ("cls", "average", "encoder-pooling")  # heads that read a vector of an image, no patch tokens
 LINEAR = "linear"  # the protocol that a series does not name
 
 Series = Mapping[int, Measure]  # by block
@@ -61,6 +62,12 @@ def by_block(inputs: Inputs) -> dict[str, ByBlock]:
     studies = [read_by_block(file) for file in files_in(inputs.folders.blocks, "*/metrics.json")]
     order = {encoder: place for place, encoder in enumerate(inputs.encoders)}
     return {s.encoder: s for s in sorted(studies, key=lambda s: order.get(s.encoder, len(order))) if s.encoder in order}
+
+
+def weights_patches(study: ByBlock) -> bool:
+    """Whether a head of the study reads patch tokens."""
+    of_vectors = {title(head) for head in OF_VECTORS}
+    return any(name.partition(", ")[0] not in of_vectors for name in study.series)
 
 
 def _by_block(file: Path) -> ByBlock:

@@ -136,7 +136,7 @@ class Folders:
         divergence: DIVERGENCE/ENCODER.
         localisation: LOCALISATION/ENCODER.
         images: the test images, a folder or an address.
-        split: of these.
+        split: of these; so are `form` and `classes`, as `open_images` takes them.
         datasets: DATASETS/DATA/ENCODER/HEAD: of any images, those of `probes` among them.
         localised: the images of `localisation`; those of `images` if not given.
         localised_split: of these.
@@ -158,6 +158,8 @@ class Folders:
     blocks: Path | None = None
     dataset: str = ""
     receipts: Path | None = None
+    form: str | None = None
+    classes: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,10 @@ WIDTH = 24  # characters of a column, at most, if the output is not a terminal
 def main(
     dataset: Annotated[
         str | None,
-        typer.Option(help="data set of the project that the report is about; the first of `datasets` in params.yaml"),
+        typer.Option(
+            help="data set of the project that the report is about, the first of `datasets` in params.yaml; with --probes, of "
+            "which data set those are, by default as their folder is called"
+        ),
     ] = None,
     probes: Annotated[
         Path | None,
@@ -36,6 +39,10 @@ def main(
     localisation: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as localisation writes it")] = None,
     data: Annotated[str | None, typer.Option(help="the test images, for the overlays")] = None,
     split: Annotated[str | None, typer.Option(help="of these, as `beyondcls extract --split` takes it")] = None,
+    form: Annotated[
+        str | None, typer.Option(help="of these, where it is not seen from them: tars, folder, csv, imagenet, …")
+    ] = None,
+    classes: Annotated[Path | None, typer.Option(help="of these: file of class names, one a line")] = None,
     localised: Annotated[
         str | None, typer.Option(help="the images that were localised, to draw boxes over  [default: those of --data]")
     ] = None,
@@ -44,7 +51,8 @@ def main(
     against: Annotated[
         list[str] | None,
         typer.Option(
-            help="published results to put beside these: paper, efficient-probing, or a .csv file with the columns encoder, "
+            help="published results to put beside these: paper, efficient-probing, one of the paper's tables "
+            "(paper-table-1, -5, -6, -7), or a .csv file with the columns encoder, "
             "dataset, head, protocol, metric, value, source, note; repeat it for more"
         ),
     ] = None,
@@ -85,22 +93,18 @@ def main(
         raise BeyondClsError(
             f"--image {image[0]} and --draw {draw} both choose the images, expected one of them; drop the other"
         )
-    if probes is not None and dataset is not None:
-        raise BeyondClsError(
-            f"--probes {probes} and --dataset {dataset} both choose the probes, expected one of them; drop the other"
-        )
     published = published_rows(against or ())
     if probes is None and only and attention is not None:
         folders = Folders(attention=attention)  # which sections of attention need
     else:
-        folders = project(Path(), dataset) if probes is None else Folders(probes, dataset=named_by(probes))
+        folders = project(Path(), dataset) if probes is None else Folders(probes, dataset=dataset or named_by(probes))
     of_folders = {"attention": attention, "divergence": divergence, "localisation": localisation, "blocks": blocks}
     named = without_none(**of_folders, receipts=receipts)
     named |= {name: tuple(folders) for name, folders in without_none(studies=studies, datasets=datasets).items()}
     if data is not None:
-        named |= {"images": data, "split": split}
-    elif split is not None:
-        named["split"] = split
+        named |= {"images": data, "split": split, "form": form, "classes": classes}
+    else:
+        named |= without_none(split=split, form=form, classes=classes)
     if localised is not None:
         named |= {"localised": localised, "localised_split": localised_split}
     inputs = replace(collect(replace(folders, **named), Examples(n_examples, tuple(image or ()), draw)), against=published)

@@ -4,7 +4,7 @@ import base64
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -29,10 +29,11 @@ class Outline:
     dashed: bool = False
 
 
-def opened(data: str | None, split: str | None, option: str = "--data") -> "ImageSet | str":
+def opened(data: str | None, option: str = "--data", **described: Any) -> "ImageSet | str":
     """Images to draw over; or a sentence on why they are missing.
 
     Args:
+        described: split, form and classes, as `open_images` takes them.
         option: of the command that names the images, for the sentence.
     """
     if data is None:
@@ -42,7 +43,7 @@ def opened(data: str | None, split: str | None, option: str = "--data") -> "Imag
     except ModuleNotFoundError as error:
         return f"Images cannot be read: {error}; install beyondcls[extract]."
     try:
-        images = open_images(data, split=split)
+        images = open_images(data, **described)
         problems = images.all_problems()
     except DataError as error:
         return f"The images of {data} cannot be read: {error}"

@@ -119,10 +119,10 @@ def examples_of_boxes(inputs: Inputs, measured: Sequence[Boxes]) -> list[Block]:
 def _pictures(inputs: Inputs, boxes: Boxes, rows: Sequence[int]) -> tuple[dict[int, Image.Image], str]:
     """Images by row; or none, and the reason."""
     folders = inputs.folders
-    localised_apart = folders.localised is not None
-    images = opened(
-        *((folders.localised, folders.localised_split) if localised_apart else (folders.images, folders.split)), OPTION
-    )
+    if folders.localised is not None:
+        images = opened(folders.localised, OPTION, split=folders.localised_split)
+    else:
+        images = opened(folders.images, OPTION, split=folders.split, form=folders.form, classes=folders.classes)
     if isinstance(images, str):
         return {}, images
     if images.digest != boxes.data:

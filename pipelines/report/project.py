@@ -36,8 +36,7 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         studies=(_of_dataset(folder / "studies", main), *_others(folder, params, "other_studies")),
         divergence=_of_dataset(folder / "divergence", main),
         localisation=_of_dataset(folder / "localisation", main),
-        images=None if main is None else _images(folder, params, main),
-        split=_split(params, main),
+        **_images(folder, params, main),
         datasets=compared,
         localised=_localised(folder, main),
         blocks=blocks if main is None else blocks / main,
@@ -95,20 +94,22 @@ def _main(probes: Path, probed: list[str], params: dict[str, Any], dataset: str 
     return probed[0]
 
 
-def _images(folder: Path, params: dict[str, Any], main: str) -> str | None:
-    """The images of `main`, if it is a data set of params.yaml whose images exist locally or are at an address."""
-    data = str(params.get("data") or "")
-    if not data or main not in _listed(params):
-        return None
-    if "://" in data:
-        return f"{data}/{main}"
-    place = folder / data / main
-    return str(place) if place.exists() else None
+def _images(folder: Path, params: dict[str, Any], main: str | None) -> dict[str, Any]:
+    """The test images of `main`, and how they are opened: `images`, `split`, `form` and `classes` of Folders.
 
-
-def _split(params: dict[str, Any], main: str | None) -> str:
-    """What the test images of `main` are called."""
-    return str(datasets_of(params).get(str(main), {}).get("test") or "test")
+    No images unless `main` is a data set of params.yaml whose images exist locally or are at an address.
+    """
+    if main is None or main not in _listed(params):
+        return {"split": "test"}
+    values, data = datasets_of(params)[main], str(params.get("data") or "")
+    place = f"{data}/{main}" if "://" in data else str(folder / data / main)
+    exists = bool(data) and ("://" in data or Path(place).exists())
+    return {
+        "images": place if exists else None,
+        "split": str(values.get("test") or "test"),
+        "form": values.get("form"),
+        "classes": folder / values["classes"] if values.get("classes") else None,
+    }
 
 
 def _listed(params: dict[str, Any]) -> list[str]:

@@ -82,6 +82,8 @@ def results(inputs: Inputs) -> list[Result]:
         others = (p for p in probes.values() if p.folder is None or p.folder.resolve() not in places)
         rows += [Result(dataset, "", probe, receipts) for probe in others]
     names = {images: row.dataset for row in reversed(rows) for images in _images(row.probe)}
+    studied = {p.folder.resolve() for probes in inputs.studies.values() for p in probes.values() if p.folder}
+    rows = [row for row in rows if row.probe.folder is None or row.probe.folder.resolve() not in studied]
     for study, probes in inputs.studies.items():
         for probe in probes.values():
             dataset = next((names[images] for images in _images(probe) if images in names), "")

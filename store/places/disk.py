@@ -13,28 +13,37 @@ from store.places.aligned import ALIGNMENT, aligned_memory, is_aligned
 
 PARTIAL = ".partial"
 DIRECT_NBYTES = 4 << 20  # written at once when the page cache is bypassed
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK, errno.EACCES)
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _AT_FDCWD, _EXCHANGE = -100, 2
 
 
-def write_file(path: Path, parts: Iterable[memoryview | bytes], direct: bool = False) -> None:
+def write_file(path: Path, parts: Iterable[memoryview | bytes]) -> None:
     """Write a file all or nothing, and wait until it is on the disk. A file that was there is replaced, never changed.
 
-    Args:
-        parts: its bytes, one part after the other; each is taken when those before it are written.
-        direct: bypass the page cache where the file system can: several times faster, for files that are not read soon.
+    `parts`: its bytes, one part after the other; each is taken when those before it are written.
     """
     make_folder(path.parent)
     partial = path.with_name(path.name + PARTIAL)
+    write_synced(partial, parts)
+    os.replace(partial, path)
+    sync_folder(path.parent)
+
+
+def write_synced(path: Path, parts: Iterable[memoryview | bytes], direct: bool = False) -> None:
+    """Write a file under a name that counts for nothing yet, and wait until its bytes are on the disk.
+
+    `direct`: bypass the page cache where the file system can: several times faster, for files that are not read soon.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
         descriptor = -1
         if direct:
             with contextlib.suppress(OSError, AttributeError):  # memory file systems, or a system without it
-                descriptor = os.open(partial, flags | os.O_DIRECT, 0o666)
+                descriptor = os.open(path, flags | os.O_DIRECT, 0o666)
         direct = descriptor >= 0
         if not direct:
-            descriptor = os.open(partial, flags, 0o666)
+            descriptor = os.open(path, flags, 0o666)
         try:
             if direct:
                 _write_direct(descriptor, parts)
@@ -45,10 +54,31 @@ def write_file(path: Path, parts: Iterable[memoryview | bytes], direct: bool = F
         finally:
             os.close(descriptor)
     except OSError:
-        partial.unlink(missing_ok=True)  # a full disk should not stay full of halves
+        path.unlink(missing_ok=True)  # a full disk should not stay full of halves
         raise
-    os.replace(partial, path)
-    sync_folder(path.parent)
+
+
+def place_file(path: Path, target: Path) -> bool:
+    """Give a file that is on the disk its name; false if another file has it already.
+
+    Raises:
+        FileNotFoundError: it is not there; no folder is made then.
+    """
+    path.stat()
+    make_folder(target.parent)
+    try:
+        os.link(path, target)  # a rename would replace what is there
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        if target.exists():
+            return False
+        os.rename(path, target)
+    path.unlink(missing_ok=True)
+    sync_folder(target.parent)
+    return True
 
 
 def _write(descriptor: int, view: memoryview) -> None:

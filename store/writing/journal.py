@@ -1,5 +1,6 @@
 """What writers have done so far: a line each, synced, with its own digest."""
 
+import contextlib
 import json
 import os
 import re
@@ -29,10 +30,10 @@ def write_records(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
         (folder / name).unlink()
 
 
-def process_journal() -> str:
-    """Name of a journal that only this process writes, beside those of others that write the same feature set."""
+def process_name() -> str:
+    """A name that only one process has."""
     host = re.sub(r"[^\w.]", "_", socket.gethostname())
-    return f"{JOURNAL}.{host}-{os.getpid()}-{time.time_ns()}"
+    return f"{host}-{os.getpid()}-{time.time_ns()}"
 
 
 def journals(folder: Path) -> list[str]:
@@ -48,16 +49,45 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     Raises:
         StoreError: a line is whole, but not JSON.
     """
-    records = []
-    for file in (folder / name for name in journals(folder)):
-        for line in file.read_bytes().split(b"\n"):
-            digest, _, content = line.partition(b" ")
-            if digest == xxhash.xxh3_64_hexdigest(content).encode():
-                try:
-                    records.append(json.loads(content))
-                except (ValueError, RecursionError) as error:
-                    raise StoreError(f"{file} is not a journal ({error!r}); remove {folder} to start again") from error
-    return records
+    return Journals(folder).new_records()
+
+
+class Journals:
+    """Reads the journals of a folder while processes write them, each line once."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._read: dict[str, int] = {}  # bytes of each file
+        self._first = -1  # inode: a journal into which all were joined is another file, and is read anew
+
+    def new_records(self) -> list[dict[str, Any]]:
+        """Records since the last call; those of all journals, if they were joined meanwhile.
+
+        Raises:
+            StoreError: a line is whole, but not JSON.
+        """
+        records = []
+        with contextlib.suppress(FileNotFoundError):  # joined, or published
+            for name in journals(self._folder):
+                with (self._folder / name).open("rb") as file:
+                    if name == JOURNAL and os.fstat(file.fileno()).st_ino != self._first:
+                        self._first, self._read = os.fstat(file.fileno()).st_ino, {}
+                    file.seek(self._read.get(name, 0))
+                    *lines, _ = file.read().split(b"\n")  # the last one is not whole yet
+                self._read[name] = self._read.get(name, 0) + sum(len(line) + 1 for line in lines)
+                records += [record for line in lines if (record := self._record(line, name)) is not None]
+        return records
+
+    def _record(self, line: bytes, name: str) -> dict[str, Any] | None:
+        digest, _, content = line.partition(b" ")
+        if digest != xxhash.xxh3_64_hexdigest(content).encode():
+            return None
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise StoreError(
+                f"{self._folder / name} is not a journal ({error!r}); remove {self._folder} to start again"
+            ) from error
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

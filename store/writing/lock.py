@@ -1,15 +1,17 @@
 """One writer at a time: a lock that is released with its process, however that ends."""
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import socket
 from pathlib import Path
+from typing import BinaryIO
 
 from store.errors import StoreError
 from store.places.disk import make_folder
+from store.writing import lease
+from store.writing.file_lock import NoLocks, is_taken, take
+from store.writing.lease import Lease, holder_of
 
 
 class BusyError(StoreError):
@@ -19,7 +21,9 @@ class BusyError(StoreError):
 class Lock:
     """Held from construction until `release`, or until this object or its process is gone.
 
-    The system's lock on the file (flock) decides; its content only tells people who holds it.
+    The system's locks on the file decide; its content only tells people who holds it. On a file system that has no locks, a
+    lease beside the file decides, which outlives its process by a minute, and which a process that was stopped for as
+    long may lose: it calls `check` before it changes what it guards.
 
     Args:
         path: the file.
@@ -29,65 +33,99 @@ class Lock:
 
     Raises:
         BusyError: another process holds it.
-        StoreError: it cannot be made, or the file system has no locks.
+        StoreError: it cannot be made.
     """
 
     def __init__(self, path: Path, resource: str, shared: bool = False, wait: bool = False):
-        self.path = path
-        operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+        self.path, self._resource = path, resource
         while True:
             try:
                 make_folder(path.parent)
-                self._file = path.open("a+b", buffering=0)
+                self._file: BinaryIO = path.open("a+b", buffering=0)
             except FileNotFoundError:  # the last holder has just removed the folder
                 continue
             except OSError as error:
                 raise StoreError(f"{path} cannot be made ({error.strerror}); free some space, or give another --out") from error
             try:
-                fcntl.flock(self._file, operation)
-            except OSError as error:
-                owner = _owner(self._file.read() if not self._file.seek(0) else b"")
-                self._file.close()
-                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise BusyError(
-                        f"{resource} is being written by {owner}; wait until it has finished, "
-                        "or stop it and give this command again"
-                    ) from error
-                raise StoreError(
-                    f"{path} cannot be locked ({error.strerror}); give an --out on a file system that has locks"
-                ) from error
-            # The last holder may have removed the file between our opening and our locking it.
-            with contextlib.suppress(FileNotFoundError):
+                self._take(shared, wait)
+                # The last holder may have removed the file between our opening and our locking it.
                 if os.path.samestat(path.stat(), os.fstat(self._file.fileno())):
                     break
+            except FileNotFoundError:
+                pass
+            except BaseException:
+                self._file.close()
+                raise
+            if self._lease is not None:
+                self._lease.release()
             self._file.close()
         with contextlib.suppress(OSError):  # a full disk
             self._file.truncate(0)
             self._file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode())
 
+    def _take(self, shared: bool, wait: bool) -> None:
+        self._lease: Lease | None = None
+        try:
+            try:
+                take(self._file, shared, wait)
+            except NoLocks:
+                self._lease = Lease(self.path, shared, wait)
+        except BlockingIOError as error:
+            owner = _owner(self._file.read() if not self._file.seek(0) else b"")
+            raise BusyError(
+                f"{self._resource} is being written by {owner}; wait until it has finished, "
+                "or stop it and give this command again"
+            ) from error
+        except FileNotFoundError:  # the folder of the lease
+            raise
+        except OSError as error:
+            raise StoreError(
+                f"{self.path} cannot be locked ({error.strerror}); give an --out on a file system that has locks"
+            ) from error
+
+    def is_lost(self) -> bool:
+        """Whether another process has taken it over, as happens to a lease alone."""
+        return self._lease is not None and self._lease.is_lost()
+
+    def check(self) -> None:
+        """See that nobody has taken it over.
+
+        Raises:
+            StoreError: this process was stopped for longer than a lease lasts, and another has taken it over.
+        """
+        if self.is_lost():
+            raise StoreError(
+                f"this process stood still for longer than {lease.LEASE_S:g} s, and another has taken over {self._resource}; "
+                "what is written is safe, and the same command goes on from it"
+            )
+
     def release(self) -> None:
         """Release it; the last holder removes the file."""
-        if not self._file.closed:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if self._file.closed:
+            return
+        if self._lease is not None:
+            if self._lease.release():
                 self.path.unlink(missing_ok=True)
-            self._file.close()
+        else:
+            with contextlib.suppress(BlockingIOError, NoLocks):
+                take(self._file)  # alone
+                self.path.unlink(missing_ok=True)
+        self._file.close()
 
 
 def holder(path: Path) -> str | None:
     """Who holds the lock on a file now, as text; None if nobody does. Nothing is written.
 
-    While it looks, for some microseconds, nobody can take that lock.
+    Where a lease decides, it waits until that shows whether its holder lives.
     """
     try:
         with path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            if is_taken(file):
                 return _owner(file.read())
+        content = holder_of(path)
     except FileNotFoundError:
-        pass
-    return None
+        return None
+    return None if content is None else _owner(content)
 
 
 def _owner(content: bytes) -> str:

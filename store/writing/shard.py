@@ -10,7 +10,7 @@ import xxhash
 
 from store.format.array import read_tail
 from store.format.layout import ArrayLayout, count_nonfinite
-from store.places.disk import DIRECT_NBYTES, write_file
+from store.places.disk import DIRECT_NBYTES, write_synced
 from store.places.place import Place
 
 
@@ -32,24 +32,28 @@ def same_shard(first: ArrayLayout, second: ArrayLayout, shard: int) -> bool:
     return alike and same_values(first, second) and shard < second.n_shards and first.rows(shard) == second.rows(shard)
 
 
-def write_shard(folder: Path, layout: ArrayLayout, shard: int, rows: np.ndarray) -> dict[str, Any]:
-    """Write a shard file; its digests and its record are computed meanwhile."""
+def write_shard(file: Path, layout: ArrayLayout, shard: int, rows: np.ndarray) -> dict[str, Any]:
+    """Write a shard to a file in a folder that exists; its digests and its record are computed meanwhile."""
     data, padding = layout.encode(shard, rows)
     with ThreadPoolExecutor(1, "beyondcls-digests") as meanwhile:
         tail = meanwhile.submit(layout.tail, shard, data, padding)
-        record = meanwhile.submit(lambda: record_of(layout, shard, rows, tail.result()))
+        record = meanwhile.submit(lambda: _record(layout, shard, rows, tail.result()))
 
         def parts() -> Iterator[memoryview | bytes]:
             yield data
             yield padding
             yield tail.result()
 
-        write_file(folder / layout.file(shard), parts(), direct=len(data) >= DIRECT_NBYTES)
+        write_synced(file, parts(), direct=len(data) >= DIRECT_NBYTES)
         return record.result()
 
 
-def record_of(layout: ArrayLayout, shard: int, rows: np.ndarray, tail: bytes) -> dict[str, Any]:
+def record_of(layout: ArrayLayout, shard: int, rows: np.ndarray) -> dict[str, Any]:
     """What zarr.json records of a shard."""
+    return _record(layout, shard, rows, layout.tail(shard, *layout.encode(shard, rows)))
+
+
+def _record(layout: ArrayLayout, shard: int, rows: np.ndarray, tail: bytes) -> dict[str, Any]:
     return {
         "rows": list(layout.rows(shard)),
         "nbytes": layout.nbytes(shard),

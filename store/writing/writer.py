@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +18,23 @@ from store.format.reader import FeatureStore, with_digest
 from store.format.spec import FeatureSpec
 from store.places import LocalFolder
 from store.places.aligned import aligned_zeros
-from store.places.disk import DIRECT_NBYTES, NO_SPACE, exchange, link, sync_folder, write_file
-from store.writing.journal import JOURNAL, add_record, process_journal, read_records, write_records
+from store.places.disk import (
+    DIRECT_NBYTES,
+    NO_SPACE,
+    PARTIAL,
+    exchange,
+    link,
+    make_folder,
+    place_file,
+    sync_folder,
+    write_file,
+)
+from store.writing.journal import JOURNAL, Journals, add_record, journals, process_name, read_records, write_records
 from store.writing.lock import BusyError, Lock
 from store.writing.shard import constant, is_whole, record_of, same_shard, same_values, write_shard
 
 WRITERS = 4  # arrays of a unit that are written at a time
+UNNAMED = ".unnamed"  # folder of shards that have no name yet
 
 
 class FeatureWriter:
@@ -35,7 +46,8 @@ class FeatureWriter:
 
     One process at a time may write a feature set, or several that are all `shared`: each claims a unit before it computes it,
     keeps its own journal, and the first to find all units written publishes the set. Any of them may be killed, and any
-    number started again.
+    number started again. Should two compute one unit all the same, the second to finish compares: its bytes are those of the
+    first, or it is refused.
 
     With a `base`, another feature set of the same encoder, rows that both have are taken over: shards that are alike are
     linked, other rows are copied. Only what the base lacks has to be written.
@@ -79,7 +91,8 @@ class FeatureWriter:
         assert {(a.shape[0], a.shard_rows) for a in layouts} == {(first.shape[0], first.shard_rows)}, layouts
         self.n_units, self._layout = first.n_shards, first
         self.staging = self.path.parent / ".staging" / f"{self.path.name}-{spec.key}"
-        self._journal = process_journal() if shared else JOURNAL
+        self._name, self._unnamed, self._journals = process_name(), self.staging / UNNAMED, Journals(self.staging)
+        self._journal = f"{JOURNAL}.{self._name}" if shared else JOURNAL
         self._claims_folder = self.staging.with_name(self.staging.name + ".claims")
         self._claims: dict[int, Lock] = {}
         self._lock = Lock(self.staging.with_name(self.staging.name + ".lock"), str(self.path), shared)
@@ -96,8 +109,10 @@ class FeatureWriter:
             }
             self._done: dict[int, dict[str, dict[str, Any]]] = {unit: {} for unit in range(self.n_units)}
             self._notes: dict[int, dict[str, Any]] = {}
+            self._digests: dict[tuple[int, str], tuple[str, str]] = {}  # of each shard in a journal, and who wrote it
+            self._unseen: list[dict[str, Any]] = []  # records whose files are not all there: a network may be late
             with self._full_disk_reported(), self._exclusive():
-                if records := read_records(self.staging):
+                if records := self._journals.new_records():
                     self._resume(records)
                 elif shared and self._is_published():
                     self._all_done()
@@ -124,19 +139,23 @@ class FeatureWriter:
                 folder.rmdir()
 
     @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[Lock]:
         """Run a block in one process at a time, of those that share the writing."""
-        lock = Lock(self._claims_folder / "all.lock", str(self.path), wait=True) if self.shared else None
+        lock = Lock(self._claims_folder / "all.lock", str(self.path), wait=True) if self.shared else self._lock
         try:
-            yield
+            yield lock
         finally:
-            if lock is not None:
+            if lock is not self._lock:
                 lock.release()
 
     def _start(self) -> None:
         shutil.rmtree(self.staging, ignore_errors=True)
+        make_folder(self._unnamed)
         for name, values in self.constants.items():
-            write_shard(self.staging, constant(name, values), 0, values)
+            file = self.staging / constant(name, values).file(0)
+            make_folder(file.parent)
+            write_shard(file, constant(name, values), 0, values)
+            sync_folder(file.parent)
         records = [self.header, *self._carry()]
         write_records(self.staging, records)  # from here on, what is staged counts
         for record in records[1:]:
@@ -169,10 +188,13 @@ class FeatureWriter:
     def _resume(self, records: Sequence[Mapping[str, Any]]) -> None:
         if records[0] != self.header:
             raise StoreError(f"{self.staging} was begun with another layout; remove that folder to start again")
-        if not self.shared:
-            write_records(self.staging, records)  # in one journal, without half lines left by kills
         for record in records[1:]:
             self._count(record)
+        if not self.shared:  # in one journal, without half lines left by kills, and without shards that are not whole
+            whole = [[s for s in r["shards"] if s["array"] in self._done[r["unit"]]] for r in records[1:]]
+            write_records(self.staging, [self.header, *({**r, "shards": w} for r, w in zip(records[1:], whole, strict=True))])
+            shutil.rmtree(self._unnamed, ignore_errors=True)
+        make_folder(self._unnamed)
 
     def claim(self, unit: int) -> bool:
         """Take a unit that still misses arrays; false if it misses none, or another process has it.
@@ -194,14 +216,21 @@ class FeatureWriter:
         return True
 
     def _refresh(self) -> bool:
-        """Count what others that share the writing have done; false if the last of them has published the set."""
-        records = read_records(self.staging)
-        for record in records[1:]:
-            if record.get("unit") not in self._done or self.missing_arrays(record["unit"]):
+        """Count what others that share the writing have done; false if the last of them has published the set.
+
+        Raises:
+            StoreError: two have written different bytes; or the staging folder was removed.
+        """
+        records, self._unseen = self._unseen + self._journals.new_records(), []
+        for record in records:
+            if record != self.header:
                 self._count(record)
-        if not records:
-            self._all_done()
-        return bool(records)
+        if journals(self.staging):
+            return True
+        if not self._is_published():
+            raise StoreError(f"{self.staging} was removed while it was being written; give the command again")
+        self._all_done()
+        return False
 
     def _all_done(self) -> None:
         self._done = {unit: {name: {} for name in self.layouts} for unit in range(self.n_units)}
@@ -212,21 +241,39 @@ class FeatureWriter:
         return False
 
     def _count(self, record: Mapping[str, Any]) -> None:
-        """Count a record's shards that are whole."""
+        """Count a record's shards that are whole.
+
+        Raises:
+            StoreError: another record says that one of them has other bytes; or this is no record.
+        """
         try:
             shards = {shard["array"]: dict(shard) for shard in record["shards"]}
             notes = {note["row"]: note for note in record["invalid"]}
             start, stop = self._layout.rows(unit := record["unit"])
             if type(unit) is not int or not all(start <= row < stop for row in notes):
                 raise ValueError(f"rows {sorted(notes)} in unit {unit!r}")
-            done = self._done[unit]
-            staged = LocalFolder(self.staging)
-            done |= {n: s for n, s in shards.items() if is_whole(staged, self.layouts[n], unit, s["xxh3_128"])}
+            done, staged = self._done[unit], LocalFolder(self.staging)
+            for name, shard in shards.items():
+                self._compare(unit, name, shard["xxh3_128"], str(record.get("writer", "an earlier process")))
+                if name not in done and is_whole(staged, self.layouts[name], unit, shard["xxh3_128"]):
+                    done[name] = shard
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(
                 f"{self.staging / JOURNAL} is not a journal of this writer ({error!r}); remove {self.staging} to start again"
             ) from error
         self._notes |= notes
+        if not shards.keys() <= done.keys():
+            self._unseen.append(dict(record))
+
+    def _compare(self, unit: int, name: str, digest: str, writer: str) -> None:
+        """Compare a shard with what was written of it before, here or by another process."""
+        first, first_writer = self._digests.setdefault((unit, name), (digest, writer))
+        if digest != first:
+            raise StoreError(
+                f"unit {unit} of {self.path}: {first_writer} and {writer} have written different bytes of {name} (XXH3 {first} "
+                f"and {digest}), so neither can be trusted. Do their programs, GPUs or images differ? Make them the same, "
+                f"remove {self.staging} and start again"
+            )
 
     def missing_units(self) -> list[int]:
         """Units of which arrays are not written yet, in order."""
@@ -268,31 +315,87 @@ class FeatureWriter:
         theirs = self._base_rows[unit_rows]
         taken = theirs >= 0
 
-        def write(name: str) -> dict[str, Any]:
-            if self.base is not None and taken.any() and self._is_in_base(name, unit):
-                # The base's rows, bit for bit, also where they were computed again because another array needs them.
-                layout = self.layouts[name]
-                values = aligned_zeros((len(unit_rows), *layout.shape[1:]), layout.dtype)
-                values[taken] = self.base.arrays[name].stored(theirs[taken])
-                if not taken.all():
-                    values[~taken] = rows[name][~taken] if len(rows[name]) == len(unit_rows) else rows[name]
-            else:
-                values = rows[name]
-            return {"array": name, **write_shard(self.staging, self.layouts[name], unit, values)}
+        def stored(name: str) -> np.ndarray:
+            if self.base is None or not taken.any() or not self._is_in_base(name, unit):
+                return rows[name]
+            # The base's rows, bit for bit, also where they were computed again because another array needs them.
+            layout = self.layouts[name]
+            values = aligned_zeros((len(unit_rows), *layout.shape[1:]), layout.dtype)
+            values[taken] = self.base.arrays[name].stored(theirs[taken])
+            if not taken.all():
+                values[~taken] = rows[name][~taken] if len(rows[name]) == len(unit_rows) else rows[name]
+            return values
 
+        noted = {note["row"]: note for note in (*self._base_notes(unit_rows), *notes)}
+        record: dict[str, Any] = {"unit": unit, "invalid": [noted[row] for row in sorted(noted)], "writer": self._name}
         with self._full_disk_reported():
-            if max(self.layouts[name].nbytes(unit) for name in missing) < DIRECT_NBYTES:
-                shards = [write(name) for name in missing]
-            else:  # small arrays, which mostly wait for the disk, beside the large ones
-                with ThreadPoolExecutor(WRITERS, "beyondcls-writer") as writers:
-                    shards = list(writers.map(write, missing))
-            noted = {note["row"]: note for note in (*self._base_notes(unit_rows), *notes)}
-            record: dict[str, Any] = {"unit": unit, "shards": shards, "invalid": [noted[row] for row in sorted(noted)]}
-            add_record(self.staging, record, self._journal)
+            try:
+                self._place(record, self._write(unit, missing, stored))
+            except FileNotFoundError:
+                if not self.shared:
+                    raise
+                # This process was stopped for so long that another has taken the unit over, or published the set.
+                self._compare_with_others(unit, {n: record_of(self.layouts[n], unit, stored(n))["xxh3_128"] for n in missing})
+            finally:
+                for name in missing:
+                    self._unnamed_file(unit, name).unlink(missing_ok=True)
         if unit in self._claims:
             self._claims.pop(unit).release()
-        self._done[unit] |= {shard["array"]: shard for shard in shards}
+
+    def _write(self, unit: int, names: Sequence[str], stored: Callable[[str], np.ndarray]) -> dict[str, dict[str, Any]]:
+        """Write shards of a unit to files without a name; what is recorded of each."""
+        for left in self._unnamed.glob(f"{unit}.*"):  # by one that was killed, or lost its claim
+            left.unlink(missing_ok=True)
+
+        def write(name: str) -> dict[str, Any]:
+            return write_shard(self._unnamed_file(unit, name), self.layouts[name], unit, stored(name))
+
+        if max(self.layouts[name].nbytes(unit) for name in names) < DIRECT_NBYTES:
+            return {name: write(name) for name in names}
+        # Small arrays, which mostly wait for the disk, beside the large ones.
+        with ThreadPoolExecutor(WRITERS, "beyondcls-writer") as writers:
+            return dict(zip(names, writers.map(write, names), strict=True))
+
+    def _unnamed_file(self, unit: int, name: str) -> Path:
+        return self._unnamed / f"{unit}.{name.replace('/', '.')}.{self._name}{PARTIAL}"
+
+    def _place(self, record: dict[str, Any], shards: Mapping[str, dict[str, Any]]) -> None:
+        """Give a unit's files their names and journal them, unless another process has done so with the same bytes.
+
+        Raises:
+            StoreError: another process has written different bytes; or has taken over this writer's lock.
+            FileNotFoundError: it has taken over the unit, or published the set.
+        """
+        unit, staged = record["unit"], LocalFolder(self.staging)
+        if self.shared and self._compare_with_others(unit, {name: shard["xxh3_128"] for name, shard in shards.items()}):
+            return
+        self._lock.check()
+        for name, shard in shards.items():
+            unnamed, file = self._unnamed_file(unit, name), self.layouts[name].file(unit)
+            is_placed = place_file(unnamed, self.staging / file)
+            if not is_placed and not is_whole(staged, self.layouts[name], unit, shard["xxh3_128"]):
+                if self.shared:  # another's may have come this moment
+                    self._compare_with_others(unit, {name: shard["xxh3_128"]})
+                os.replace(unnamed, self.staging / file)  # damaged, or no journal had it when a kill came
+                sync_folder((self.staging / file).parent)
+        record["shards"] = [{"array": name, **shard} for name, shard in shards.items()]
+        add_record(self.staging, record, self._journal)
+        self._done[unit] |= {shard["array"]: shard for shard in record["shards"]}
         self._notes |= {note["row"]: dict(note) for note in record["invalid"]}
+
+    def _compare_with_others(self, unit: int, digests: Mapping[str, str]) -> bool:
+        """Whether a unit is left to another process, which has written it, with the same bytes, or has taken over its claim.
+
+        Raises:
+            StoreError: another process has written different bytes.
+        """
+        published = None if self._refresh() else FeatureStore.describe(self.path)
+        for name, digest in digests.items():
+            if published is not None:
+                self._compare(unit, name, published.add(name).shards[unit]["xxh3_128"], "whoever published it")
+            self._compare(unit, name, digest, self._name)
+        is_lost = unit in self._claims and self._claims[unit].is_lost()
+        return published is not None or is_lost or not digests.keys() & set(self.missing_arrays(unit))
 
     def finish(self, attributes: Mapping[str, Any]) -> bool:
         """Write all zarr.json and move the feature set to its place. False if others that share the writing are not done.
@@ -302,7 +405,7 @@ class FeatureWriter:
         Raises:
             StoreError: units are missing, and nobody else can be writing them; or no space is left.
         """
-        with self._exclusive():
+        with self._exclusive() as lock:
             published = False
             if self.shared:
                 published = not self._refresh()  # by the last of the others
@@ -315,13 +418,32 @@ class FeatureWriter:
             if not published:
                 with self._full_disk_reported():
                     if self.shared:
+                        self._check_staged()
                         write_records(self.staging, read_records(self.staging))  # one journal, which is one file to remove
                     self._describe(attributes)
+                    for held in (self._lock, lock):
+                        held.check()
                     self._publish()
         self.close()
         return True
 
+    def _check_staged(self) -> None:
+        """Compare the files of all units with the journals: other processes have written most of them.
+
+        Raises:
+            StoreError: one is missing or was changed.
+        """
+        staged = LocalFolder(self.staging)
+        for unit, shards in self._done.items():
+            for name, shard in shards.items():
+                if not is_whole(staged, self.layouts[name], unit, shard["xxh3_128"]):
+                    raise StoreError(
+                        f"unit {unit} of {self.path}: {staged.address(self.layouts[name].file(unit))} is not what the "
+                        "journals say; give the command again, and it is written anew"
+                    )
+
     def _publish(self) -> None:
+        shutil.rmtree(self._unnamed, ignore_errors=True)
         if self._replaces and self.path.exists() and any(self.path.iterdir()):
             exchange(self.staging, self.path)
             sync_folder(self.path.parent)  # before anything of the old set is removed
@@ -332,10 +454,11 @@ class FeatureWriter:
                 shutil.rmtree(self.path)  # empty folders only: __init__ refused anything else
             os.rename(self.staging, self.path)
         sync_folder(self.path.parent)
-        (self.path / JOURNAL).unlink()  # after the rename: a writer killed before it resumes with the journal
-        for stale in self._claims_folder.glob("*.lock"):
-            if stale.stem.isdecimal():  # of processes that were killed
-                stale.unlink()
+        for name in journals(self.path)[::-1]:  # after the rename: a writer killed before it resumes with the journal
+            (self.path / name).unlink()
+        for stale in self._claims_folder.glob("*.lock*"):
+            if stale.name.split(".")[0].isdecimal():  # of processes that were killed
+                stale.unlink(missing_ok=True)
 
     def _describe(self, attributes: Mapping[str, Any]) -> None:
         """Write every zarr.json, the group's last: it vouches for the others."""
@@ -345,7 +468,7 @@ class FeatureWriter:
             files[name] = layout.to_zarr({"shards": shards})
         for name, values in self.constants.items():
             layout = constant(name, values)
-            files[name] = layout.to_zarr({"shards": [record_of(layout, 0, values, layout.tail(0, *layout.encode(0, values)))]})
+            files[name] = layout.to_zarr({"shards": [record_of(layout, 0, values)]})
         for name in groups_of(list(files)):
             write_file(self.staging / name / "zarr.json", [GROUP])
         for name, content in files.items():

@@ -11,7 +11,7 @@ from tests.machines.machine import DATA, ENCODERS, Machine, git
 from tests.machines.objects import Locked, kind_of
 
 HEADS = ("cls", "abmilp")
-KINDS = {"cls": {"zarr.json", "images", "cls"}, "abmilp": {"zarr.json", "images", "patch"}}
+KINDS = {"cls": {"zarr.json", "images", "cls"}, "abmilp": {"zarr.json", "images", "patch", "average"}}
 
 pytestmark = pytest.mark.slow
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -52,9 +53,20 @@ def test_blocks_are_those_of_which_both_sets_have_what_a_head_reads(sets, tmp_pa
     both, mixed = (tuple(map(Source, pair)) for pair in (sets, (sets[0], fewer)))
     assert [readable_blocks(head, *both) for head in ("cls", "average", "abmilp")] == [[0, 1], [0, 1], [1]]
     assert [readable_blocks(head, *mixed) for head in ("cls", "average", "encoder-pooling")] == [[1], [1], []]
-    assert places(probe_blocks(*sets, tmp_path / "out", PLAN, ["abmilp"], closed=make_closed("ridge"))) == [
-        ("abmilp", 1, "linear")
-    ]
+
+
+def test_abmilp_is_beside_the_vectors_on_blocks_that_keep_tokens(tmp_path):
+    """Those of each block as if it were probed alone; blocks 1 and 2 of three keep tokens."""
+    sides = enumerate((("a", 96), ("b", 40)))
+    sets = [write_features(tmp_path / side, n, seed=i, blocks=(1, 2), vectors=(0, 1, 2)) for i, (side, n) in sides]
+    content = probe_blocks(*sets, tmp_path / "out", PLAN, ["abmilp"])
+    of_vectors = [(head, block, "linear") for head in ("cls", "average") for block in range(3)]
+    assert places(content) == [*of_vectors, ("abmilp", 1, "linear"), ("abmilp", 2, "linear")]
+    for row in content["rows"][-2:]:
+        (expected,) = probe(*sets, tmp_path / "alone", replace(PLAN, head=HeadSpec("abmilp")), block=row["block"]).values()
+        assert (row["top1"], row["bytes_per_image"]) == (expected["top1"], expected["cost"]["bytes_per_image"])
+    named = probe_blocks(*sets, tmp_path / "named", PLAN, ["abmilp", "cls"])
+    assert {head for head, _, _ in places(named)} == {"abmilp", "cls"}, "what is named decides, if it names one of these"
 
 
 def test_no_more_neighbours_than_a_small_set_has(sets):

@@ -1,5 +1,6 @@
 """One writer at a time, and never none for good: the lock goes with its process."""
 
+import errno
 import fcntl
 import json
 import os
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 
 from store import StoreError
-from store.writing.lock import Lock, _owner
+from store.writing import file_lock
+from store.writing.lock import BusyError, Lock, _owner, holder
 from tests.forked import CONTEXT, start
 
 
@@ -84,13 +86,65 @@ def test_a_lost_lock_is_free(tmp_path: Path) -> None:
     Lock(tmp_path / "lock", "one").release()
 
 
-def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(38, "Function not implemented")
+def flock_alone(path: Path, held: Event) -> None:
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        held.set()
+        time.sleep(60)
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(StoreError, match=r"cannot be locked \(Function not implemented\); give an --out on a file system"):
+
+def test_programs_that_know_flock_alone_are_kept_out_and_keep_out(tmp_path: Path) -> None:
+    other = start(flock_alone, tmp_path / "lock", holds := CONTEXT.Event())
+    assert holds.wait(60)
+    assert holder(tmp_path / "lock") is not None
+    with pytest.raises(BusyError):
         Lock(tmp_path / "lock", "one")
+    other.kill()
+    other.join()
+    held = Lock(tmp_path / "lock", "one")
+    with (tmp_path / "lock").open("a+b") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    held.release()
+
+
+@pytest.mark.skipif(not file_lock.HAS_OFD, reason="open-file-description locks are Linux's")
+class TestLocksThatOtherNodesSee:
+    def test_where_flock_holds_on_one_node_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As on GPFS: flock says yes to everybody."""
+        monkeypatch.setattr(fcntl, "flock", lambda file, how: None)
+        held = Lock(tmp_path / "lock", "one")
+        with pytest.raises(BusyError):
+            Lock(tmp_path / "lock", "one")
+        assert holder(tmp_path / "lock") == f"process {os.getpid()} on {socket.gethostname()!r}"
+        held.release()
+        shared = [Lock(tmp_path / "lock", "one", shared=True) for _ in range(2)]
+        with pytest.raises(BusyError):
+            Lock(tmp_path / "lock", "one")
+        shared[0].release()
+        assert (tmp_path / "lock").exists(), "the other one holds it"
+        shared[1].release()
+        assert not (tmp_path / "lock").exists()
+
+    def test_where_both_kinds_are_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As on SMB: whoever holds one kind is refused the other, by its own lock."""
+
+        def refuse(*_: object) -> None:
+            raise BlockingIOError(errno.EWOULDBLOCK, "held")
+
+        monkeypatch.setattr(fcntl, "flock", refuse)
+        for wait in (False, True):
+            held = Lock(tmp_path / "lock", "one", wait=wait)
+            with pytest.raises(BusyError):
+                Lock(tmp_path / "lock", "one")
+            held.release()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_looking_takes_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        held = Lock(tmp_path / "lock", "one")
+        with monkeypatch.context() as patch:
+            patch.setattr(fcntl, "flock", None)
+            assert holder(tmp_path / "lock") is not None
+        held.release()
 
 
 def test_a_place_where_nothing_can_be_made(tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ class Disk:
         if os.path.isdir(path):
             self._folders.add(inode)
             self._names[inode] = {entry.name: entry.inode() for entry in os.scandir(path)}
+            self._folders |= {entry.inode() for entry in os.scandir(path) if entry.is_dir()}
             self._removed = {(folder, name) for folder, name in self._removed if folder != inode}
         else:
             self._contents[inode] = Path(path).read_bytes()

@@ -1,5 +1,7 @@
 """The paper's results with heads as rows, from its tables; names are those of the registries."""
 
+from collections.abc import Callable
+
 from pipelines.report.published import table_1, table_5, table_6, table_7
 from pipelines.report.published.row import PublishedRow
 
@@ -27,10 +29,10 @@ ENCODERS = {
 TABLE_6_HEADS = {"cls-attention, of joined": "dino-attention"}
 
 
-def paper_rows() -> tuple[PublishedRow, ...]:
-    """Tables 1, 5, 6 and 7, and Table 3 of v1; a number that several tables print appears once, with the first of them."""
+def paper_rows(*tables: str) -> tuple[PublishedRow, ...]:
+    """Some of `TABLES`, all by default; a number that several tables print appears once, with the first of them."""
     first: dict[tuple[str, str, str, float], PublishedRow] = {}
-    for row in (*_table_1(), *_table_5(), *_table_6(), *_table_7()):
+    for row in (row for table in tables or TABLES for row in TABLES[table]()):
         first.setdefault((row.encoder, row.head, row.metric, row.value), row)
     return tuple(first.values())
 
@@ -81,3 +83,12 @@ def _table_7() -> list[PublishedRow]:
         for row in table_7.TABLE_7
         for head, value in (("abmilp", row.abmilp), ("ap-1", row.ap_1), ("ap-12", row.ap_12))
     ]
+
+
+# Tables of v2; with its Table 5 comes Table 3 of v1.
+TABLES: dict[str, Callable[[], list[PublishedRow]]] = {
+    "table-1": _table_1,
+    "table-5": _table_5,
+    "table-6": _table_6,
+    "table-7": _table_7,
+}

@@ -1,9 +1,10 @@
 """Published results by name: those that are shipped, and files of users."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
-from pipelines.report.published.paper import paper_rows
+from pipelines.report.published.paper import TABLES, paper_rows
 from pipelines.report.published.row import COLUMNS, PublishedRow, read_rows
 from store import BeyondClsError
 
@@ -15,6 +16,7 @@ EFFICIENT_PROBING = Path(__file__).parent / "efficient_probing.csv"
 # name -> rows
 SHIPPED: dict[str, Callable[[], tuple[PublishedRow, ...]]] = {
     "paper": paper_rows,
+    **{f"paper-{table}": partial(paper_rows, table) for table in TABLES},
     "efficient-probing": lambda: read_rows(EFFICIENT_PROBING),
 }
 

@@ -48,7 +48,8 @@ def sections(inputs: Inputs, only: Sequence[str] = ()) -> list[Section]:
     """The sections that have content.
 
     Args:
-        only: names of some, which are those of their files; all if there are none.
+        only: names of some, which are those of their files; all if there are none. Published numbers that were given are shown
+            beside them.
 
     Raises:
         BeyondClsError: an unknown name.
@@ -57,5 +58,5 @@ def sections(inputs: Inputs, only: Sequence[str] = ()) -> list[Section]:
     for name in only:
         if name not in by_name:
             raise BeyondClsError(unknown("section of the report", name, by_name))
-    chosen = [build for name, build in by_name.items() if name in only] if only else SECTIONS
-    return [section for build in chosen if (section := build(inputs)) is not None]
+    shown = [*only, *(["against"] if inputs.against else [])] if only else by_name
+    return [section for name, build in by_name.items() if name in shown and (section := build(inputs)) is not None]

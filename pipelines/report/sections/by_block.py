@@ -1,13 +1,14 @@
-"""Which block holds what: accuracy of [cls] and of the average patch of every block."""
+"""Which block holds what: accuracy of [cls] and of the average patch of every block, of AbMILP on those that keep tokens."""
 
 import math
 
-from pipelines.report.by_block import ByBlock, Series, by_block, figure_of, looks_of
+from pipelines.report.by_block import ByBlock, Series, by_block, figure_of, looks_of, weights_patches
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figures, Row, Section, Table, Text
 from pipelines.report.tables import NOTHING, file_names, named, number, signed
 
 CLEAR = 2.0  # spreads, over seeds and over test images, by which a block must be better than the last to be called so
+WEIGHTED = " Heads that weight patches are measured on the blocks whose patch tokens are kept, and trained like the others."
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -18,7 +19,7 @@ def section(inputs: Inputs) -> Section | None:
     about = Text(
         "A linear head on the vectors of each block by itself, all trained alike, and protocols without gradient steps where "
         "they are named. Vectors are taken before the final norm. They take a small part of the bytes of patch tokens, so that "
-        "all blocks' are kept."
+        "all blocks' are kept." + WEIGHTED * any(weights_patches(study) for study in studies.values())
     )
     findings = Text(" ".join(finding(study) for study in studies.values()), kind="finding")
     return Section("by-block", "Accuracy by block", (about, findings, _figures(studies), _table(inputs, studies)))

@@ -54,7 +54,8 @@ def section(inputs: Inputs) -> Section:
 def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
     if inputs.examples.n == 0 and not inputs.examples.ids:
         return None, ["No examples were asked for."]
-    images = opened(inputs.folders.images, inputs.folders.split)
+    folders = inputs.folders
+    images = opened(folders.images, split=folders.split, form=folders.form, classes=folders.classes)
     if isinstance(images, str):
         return None, [images]
     from extract.datasets import DataError
@@ -64,7 +65,7 @@ def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
     try:
         return _drawn(images, rows, maps) if maps else None, left_out
     except DataError as error:
-        return None, [f"The images of {inputs.folders.images} cannot be read: {error}"]
+        return None, [f"The images of {folders.images} cannot be read: {error}"]
 
 
 def _drawn(images: "ImageSet", rows: list[int], maps: list[Maps]) -> Gallery:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.doctor import parameters
+from pipelines.doctor.dvc_reads import missing
 from pipelines.doctor.machine import Machine
-from pipelines.parameters.params import read_params
+from pipelines.parameters.params import from_yaml, read_params
 from store.errors import BeyondClsError
 
 ROOT = Path(__file__).parents[3]
@@ -101,7 +102,6 @@ def test_heads_of_studies_are_in_no_group(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("datasets: [a]\nstudies: {s: {study: x, heads: {cls: }}}", "studies.s does not say its data set, .*; add dataset: a"),
         (
             "datasets: {b: {}}\ndivergence: [e]",
             r"is a list, .*; write divergence: \{e: \{dataset: b, encoder: e\}\}",
@@ -113,6 +113,42 @@ def test_what_was_written_otherwise_before(tmp_path, text, says):
     finding = check(tmp_path, text)
     assert finding.state == "note"
     assert re.search(says, finding.remedy)
+
+
+class TestWhatTheStagesRead:
+    """Compared with dvc.yaml: a file of an earlier version lacks what later stages read."""
+
+    PARAMS = read_params(ROOT / "params.yaml")
+
+    def test_each_name_is_missed_and_the_line_to_add_suffices(self):
+        finding = re.compile(r"there is no (\w+), which dvc\.yaml reads; add a line: (.*)")
+        matches = [finding.fullmatch(line) for line in missing(ROOT, {})]
+        assumed = {"by_block", "divergence", "composed", "localised", "tables"}
+        assert {match[1] for match in matches} == {*self.PARAMS} - assumed - {"store"}, "which no stage reads"
+        assert "own_heads: {}" in [match[2] for match in matches]
+        assert not [*missing(ROOT, {name: value for match in matches for name, value in from_yaml(match[2]).items()})]
+
+    def test_a_section_without_content(self):
+        (line,) = missing(ROOT, self.PARAMS | {"tables": None, "probe": None})
+        assert line == "there is no tables, which dvc.yaml reads; add a line: tables: {}"
+
+    def test_what_an_entry_says(self):
+        lines = missing(ROOT, self.PARAMS | {"studies": {"s": {"study": "x", "encoder": "a"}}, "by_block": {"b": None}})
+        assert [*lines] == [
+            "studies.s has no dataset, which dvc.yaml reads; add dataset: cifar10",
+            "studies.s has no joined, which dvc.yaml reads; add joined: a",
+            "by_block.b has no dataset, which dvc.yaml reads; add dataset: cifar10",
+            "by_block.b has no encoder, which dvc.yaml reads; add encoder: quickstart-mae",
+        ]
+
+    def test_in_the_folder_of_a_project(self, tmp_path):
+        (tmp_path / "dvc.yaml").write_text("stages: {a: {foreach: '${b}', do: {cmd: echo}}}")
+        finding = check(tmp_path, "datasets: []")
+        assert (finding.state, finding.remedy) == ("note", "there is no b, which dvc.yaml reads; add a line: b: {}")
+        (tmp_path / "dvc.yaml").write_text("vars: [more.yaml]\nstages: {a: {cmd: 'echo ${b}'}}")
+        assert check(tmp_path, "datasets: []").state == "ok", "values come from elsewhere, too"
+        (tmp_path / "dvc.yaml").write_text("vars: [{b: {}}]\nstages: {a: {foreach: '${b}', do: {cmd: echo}}}")
+        assert check(tmp_path, "datasets: []").state == "ok"
 
 
 def test_encoders_of_timm_need_no_weights(tmp_path):

@@ -3,14 +3,17 @@
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from pipelines.parameters.groups import GROUPS, check_groups, file_of
 from pipelines.parameters.heads import plans_and_run
-from probe.aggregators import AGGREGATORS
+from probe.aggregators import AGGREGATORS, make_aggregator
 from store import BeyondClsError
+from store.format.names import kind_of
 from tests.machines.project import ROOT
 
+DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 STAGES = {"cls_heads": "probe-cls", "heads": "probe", "own_heads": "probe-own"}
 MINE = """\
 from beyondcls import Aggregator
@@ -29,11 +32,18 @@ def check(text: str, runs_files: bool = True) -> None:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_stages_fetch_what_the_group_says(group):
-    stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][STAGES[group]]
-    assert stage["matrix"]["head"] == f"${{{group}}}"
-    for split in ("train", "test"):
-        kinds = [dep.rpartition("/")[2] for dep in stage["deps"] if dep.startswith("features/") and f"-{split}/" in dep]
-        assert kinds == ["zarr.json", "images", *GROUPS[group]]
+    assert DVC[STAGES[group]]["matrix"]["head"] == f"${{{group}}}"
+    assert fetched(STAGES[group]) == ["zarr.json", "images", *GROUPS[group]]
+
+
+def fetched(stage: str) -> list[str]:
+    """Kinds of arrays that a stage fetches of its encoder's features: the same ones of both splits."""
+    deps = [
+        dep.rpartition("/") for dep in DVC[stage].get("do", DVC[stage])["deps"] if dep.startswith("features/${item.encoder}")
+    ]
+    kinds = {split: [kind for folder, _, kind in deps if folder.endswith(split)] for split in ("train", "test")}
+    assert kinds["train"] == kinds["test"]
+    return kinds["train"]
 
 
 @pytest.mark.parametrize(
@@ -53,9 +63,8 @@ def test_stages_fetch_what_the_group_says(group):
 def test_a_head_in_the_wrong_group_is_refused(group, head, reads, right):
     with pytest.raises(BeyondClsError) as raised:
         check(f"{group}: {{{head}}}")
-    assert f"reads {reads}, but for {group} `dvc repro` fetches only {GROUPS[group][0]}; move it to {right}" in str(
-        raised.value
-    )
+    fetched = " and ".join(GROUPS[group])
+    assert f"reads {reads}, but for {group} `dvc repro` fetches only {fetched}; move it to {right}" in str(raised.value)
     check(f"{right}: {{{head}}}")
 
 
@@ -68,6 +77,22 @@ def test_heads_that_are_right():
 def test_every_aggregator_fits_into_a_group():
     for name in AGGREGATORS:
         check(f"own_heads: {{{name}: }}")
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_vectors_are_fetched_that_are_read_in_place_of_tokens(name):
+    """Where sets have them; by studies, too, which fetch what any head of theirs may read."""
+    with torch.device("meta"):
+        aggregator = make_aggregator(name, 768, 196)
+    tokens = kinds_of(aggregator)
+    aggregator.use_vectors(lambda kind: True)
+    for group in (kinds for kinds in GROUPS.values() if tokens <= {*kinds}):
+        assert kinds_of(aggregator) <= {*group}
+    assert tokens | kinds_of(aggregator) <= {*fetched("study")}
+
+
+def kinds_of(aggregator):
+    return {kind_of(kind) for kind in aggregator.reads}
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -210,6 +210,7 @@ class TestCommand:
             ("--head clss", "unknown head 'clss'"),
             ("--study dep", "unknown study 'dep'"),
             ("--encoder mae-b16 --split val", "--split is 'val', expected train or test"),
+            ("--results probes", "--results probes are made beside what --out writes; give it, too"),
         ],
     )
     def test_mistakes(self, options: str, says: str, command: Any) -> None:
@@ -220,3 +221,9 @@ class TestCommand:
     def test_writes(self, command: Any) -> None:
         assert command("params", "--out", "recipes")[1] == "recipes: 61 files\n"
         assert yaml.safe_load(Path("recipes/probes/cub/mae-b16/cls.json").read_text())["preset"] == "small-sgd"
+
+    def test_makes_folders_of_results(self, command: Any) -> None:
+        Path("probes/cub").mkdir(parents=True)
+        assert command("params", "--out", "recipes", "--results", "probes,divergence")[0] == 0
+        assert {path.name for path in Path("probes").iterdir()} == {"cub", "README.md"}
+        assert Path("divergence/README.md").read_text().startswith("Results that `dvc repro` writes to divergence/DATASET")

@@ -10,6 +10,7 @@ import pytest
 import timm
 
 from extract.encoders import ENCODERS
+from pipelines.parameters.params import read_params
 from pipelines.report.against import STEPLESS, Match, compared
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.published.paper import paper_rows
@@ -74,7 +75,9 @@ class TestFiles:
         write_probe(tmp_path / "probes", "mae", "cls", 50.0)
         said = beyondcls("report", "--probes", tmp_path / "probes", "--against", "papers.csv", fails=True)
         assert "there is no file 'papers.csv', expected a .csv file with the columns encoder, " in said
-        assert said.endswith("or one of paper, efficient-probing; correct --against")
+        assert said.endswith(
+            "or one of paper, paper-table-1, paper-table-5, paper-table-6, paper-table-7, efficient-probing; correct --against"
+        )
 
     def test_two_of_one_name(self, tmp_path: Path) -> None:
         for folder in ("a", "b"):
@@ -164,6 +167,21 @@ class TestDifference:
         assert within == {42.0: False, 46.5: True, 53.5: True, 58.0: False}
 
 
+@pytest.fixture(scope="module")
+def imagenet(tmp_path_factory) -> Path:
+    """Some of the heads of the paper's project."""
+    folder = tmp_path_factory.mktemp("paper")
+    for place, heads in (
+        ("probes/imagenet", ("cls", "abmilp")),
+        ("studies/imagenet/variants", ("abmilp", "abmilp-2-tanh")),
+        ("studies/imagenet/selection", ("dino-attention",)),
+        ("studies/imagenet/poolings", ("abmilp", "ap-12")),
+    ):
+        for head in heads:
+            write_probe(folder / place, "mae-b16", head, 70.0, aggregator=head.partition("-")[0])
+    return folder
+
+
 class TestPage:
     def test_the_papers_encoders(self, beyondcls, tmp_path: Path) -> None:
         """A project with their names: the paper's numbers are shown beside them, and the others are counted."""
@@ -187,10 +205,32 @@ class TestPage:
         assert f"paper: 5 of {n} published numbers compared, the others are in tables/against-unmatched.csv" in said
         assert all((tmp_path / f"out/tables/against.{suffix}").is_file() for suffix in ("csv", "tex", "md"))
 
+    @pytest.mark.parametrize(
+        ("table", "expected"),
+        [
+            ("table-1", {("cls", "67.8"), ("abmilp", "71.6")}),
+            ("table-5", {("abmilp", "71.6"), ("abmilp", "71.58"), ("abmilp-2-tanh", "68.7")}),
+            ("table-6", {("abmilp", "71.6"), ("dino-attention", "70.9")}),
+            ("table-7", {("abmilp", "71.6"), ("ap-12", "75.4")}),
+        ],
+    )
+    def test_of_one_table(self, table: str, expected: set[tuple[str, str]], imagenet: Path, beyondcls, monkeypatch) -> None:
+        """As paper/params.yaml asks for it: its numbers alone, each once."""
+        monkeypatch.chdir(imagenet)
+        asked = read_params(ROOT / "paper/params.yaml")["tables"][table]
+        beyondcls("report", "--only", asked["section"], *asked["options"].split(), "--out", table)
+        with (imagenet / table / "tables/against.csv").open(newline="") as source:
+            rows = [row for row in csv.DictReader(source) if row["metric"] == "top1"]
+        assert {(row["head"], row["published"]) for row in rows} == expected
+        of_no_study = asked["options"].startswith("--probes probes/")
+        assert ("" in {row["study"] for row in rows}) == of_no_study, "a study that the page is about is there once"
+
     def test_the_quickstarts_encoders(self) -> None:
         """None has the name of one that others have published."""
         probes = ROOT / "quickstart/full/probes/cifar10-60000"
-        inputs = replace(collect(Folders(probes, dataset="cifar10-60000")), against=published_rows(SHIPPED))
+        inputs = replace(
+            collect(Folders(probes, dataset="cifar10-60000")), against=published_rows(["paper", "efficient-probing"])
+        )
         matches, unmatched = compared(inputs)
         assert not matches
         assert {entry.lacks for entry in unmatched} == {"encoder"}

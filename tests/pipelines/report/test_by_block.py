@@ -48,3 +48,15 @@ def test_which_block_is_best(tmp_path):
     dino, mae = figures(result)
     assert [figure.name for figure in (dino, mae)] == ["by-block-dino", "by-block-mae"]
     assert "[cls]: 40.0 ± 0.5 % in block 0, 52.0 ± 0.5 % in block 1, 48.0 ± 0.5 % in block 2" in mae.alt
+
+
+def test_heads_that_weight_patches_are_a_further_series(tmp_path):
+    write_by_block(tmp_path, "mae", {("abmilp", "linear"): (50, 55), ("cls", "linear"): (40, 45)})
+    write_by_block(tmp_path / "vectors", "mae", {("cls", "knn"): (40, 45)})
+    result = section(inputs(tmp_path, "mae"))
+    assert [row[1] for row in shown(tables(result)["by-block"])] == ["[cls]", "AbMILP"]
+    (figure,) = figures(result)
+    assert "AbMILP: 50.0 ± 0.5 % in block 0, 55.0" in figure.alt
+    sentence = "Heads that weight patches are measured on the blocks whose patch tokens are kept"
+    assert sentence in " ".join(words(result))
+    assert sentence not in " ".join(words(section(inputs(tmp_path / "vectors", "mae"))))

@@ -94,9 +94,8 @@ def test_what_is_named_goes_before_what_the_project_has(finished: Path, tmp_path
     alone, changed = report.taken
     assert alone.folders == Folders(tmp_path / "mine", dataset="mine")  # what the project has is of other probes
     assert changed.folders == replace(project(Path()), attention=Path("another"), split="train", datasets=(Path("sets"),))
-    status, _, err = report(finished, "--probes", "p", "--dataset", "one")
-    assert status == 1
-    assert "--probes p and --dataset one both choose the probes" in err
+    assert report(finished, "--probes", tmp_path / "mine", "--dataset", "one")[0] == 0
+    assert report.taken[-1].folders == Folders(tmp_path / "mine", dataset="one")
 
 
 def test_what_is_shown_can_be_chosen(finished: Path, report):
@@ -134,6 +133,21 @@ def test_the_layout(tmp_path: Path):
         dataset="two",
         receipts=folder / "receipts",
     )
+
+
+def test_images_are_opened_as_params_yaml_describes_them(finished: Path, tmp_path: Path, report):
+    """Names of classes elsewhere than beside the tars; and not as another form, which an option asks for."""
+    folder = copied(finished, tmp_path)
+    (folder / "names.txt").write_text("bird\nfish\nhorse\n")
+    described = {"test": "test", "form": "tars", "classes": "names.txt"}
+    (folder / "params.yaml").write_text(yaml.safe_dump(PARAMS | {"datasets": {"one": described}}))
+    assert report(folder)[0] == report(folder, "--form", "folder")[0] == report(folder, "--data", "images/one/test")[0] == 0
+    asked, by_option, named = report.taken
+    assert (asked.folders.form, asked.folders.classes, asked.folders.split) == ("tars", Path("names.txt"), "test")
+    ((gallery,), none) = ([b for b in overlays.section(i).blocks if isinstance(b, Gallery)] for i in (asked, by_option))
+    assert {row[0].lines[0] for row in gallery.rows} <= {"bird", "fish", "horse"}
+    assert (by_option.folders, none) == (replace(asked.folders, form="folder"), [])
+    assert (named.folders.form, named.folders.classes) == (None, None)
 
 
 def test_images_at_an_address_are_not_looked_for(tmp_path: Path):
@@ -195,6 +209,11 @@ class TestOnly:
         status, tables, err = written("--only", "statistics", "--attention", "attention/one")
         assert status == 0, err
         assert "published-table-3" in tables
+        assert "accuracy" not in tables
+
+    def test_a_folder_in_which_there_is_nothing_yet(self, written):
+        status, tables, err = written("--only", "selection", "--probes", "probes/one", "--divergence", "divergence/one")
+        assert status == 0, err
         assert "accuracy" not in tables
 
     def test_an_unknown_name(self, written):

@@ -1,0 +1,78 @@
+"""A list of encoders in a file: where the weights of each come from, and the digest of those that somebody has loaded."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+from extract.encoders import ENCODERS, load_encoder
+from store import BeyondClsError
+from store.places.disk import write_file
+
+UNKNOWN = "not yet recorded"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A row of the list.
+
+    Attributes:
+        encoder: its name, in a parameter file.
+        source: where its weights are published, as `beyondcls encoders` shows it.
+        file: name of the file there, or of that which was given by hand; empty where neither has a name.
+        digest: of the weights in the model, as `weights` of a parameter file expects it; UNKNOWN until they are loaded.
+    """
+
+    encoder: str
+    source: str
+    file: str = ""
+    digest: str = UNKNOWN
+
+    @classmethod
+    def of(cls, encoder: str, loading: Mapping[str, Any]) -> Self:
+        """What is known before weights are loaded; `loading`: arguments of `load_encoder`."""
+        model = str(loading.get("model") or encoder)
+        source = ENCODERS[model].weights if model in ENCODERS else f"timm/{model}"
+        place = str(loading.get("checkpoint") or ("" if source.startswith(("see ", "timm/")) else source))
+        return cls(encoder, source, place.rpartition("/")[2])
+
+    def loaded(self, loading: Mapping[str, Any]) -> Self:
+        """With the digest of its weights, which are fetched if need be.
+
+        Raises:
+            BeyondClsError: they cannot be loaded, or are others than those that were recorded.
+        """
+        digest = load_encoder(self.encoder, **loading).weights
+        if self.digest not in (UNKNOWN, digest):
+            raise BeyondClsError(
+                f"the weights of {self.encoder} have digest {digest}, expected {self.digest} as recorded; fetch {self.source} "
+                f"again, or, if other weights are meant, write {UNKNOWN!r} in place of the digest"
+            )
+        return replace(self, digest=digest)
+
+
+def read_checkpoints(file: Path) -> dict[str, Checkpoint]:
+    """Rows of a list, by encoder; none where there is no file.
+
+    Raises:
+        BeyondClsError: it has other columns.
+    """
+    if not file.is_file():
+        return {}
+    columns = [column.name for column in fields(Checkpoint)]
+    with file.open(newline="", encoding="utf-8") as text:
+        rows = csv.DictReader(text)
+        if rows.fieldnames != columns:
+            raise BeyondClsError(f"{file} has columns {rows.fieldnames}, expected {columns}; name another file")
+        return {row["encoder"]: Checkpoint(**row) for row in rows}
+
+
+def write_checkpoints(file: Path, rows: Iterable[Checkpoint]) -> None:
+    """Write a list."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [column.name for column in fields(Checkpoint)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(asdict, rows))
+    write_file(file, [text.getvalue().encode()])
