@@ -6,27 +6,27 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from store.errors import StoreError
-from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, groups_of
-from store.format.reader import FeatureStore, with_digest
+from store.format.layout import ArrayLayout
+from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
 from store.places import LocalFolder
 from store.places.aligned import aligned_zeros
 from store.places.disk import DIRECT_NBYTES, NO_SPACE, exchange, link, sync_folder, write_file
 from store.writing.journal import JOURNAL, add_record, process_journal, read_records, write_records
 from store.writing.lock import BusyError, Lock
-from store.writing.shard import constant, is_whole, record_of, same_shard, same_values, write_shard
+from store.writing.metadata import metadata_of
+from store.writing.shard import constant, is_whole, same_shard, same_values, write_shard
+from store.writing.unit_writer import UnitWriter
 
 WRITERS = 4  # arrays of a unit that are written at a time
 
 
-class FeatureWriter:
+class FeatureWriter(UnitWriter):
     """Writes one feature set. Work units are shards: unit u holds rows [u * shard_rows, (u + 1) * shard_rows).
 
     All arrays are under `<parent>/.staging/<name>-<key>` until `finish` moves that folder to `path`. A unit counts once its
@@ -106,12 +106,6 @@ class FeatureWriter:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> "FeatureWriter":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let another writer go on. What is journalled stays."""
@@ -338,27 +332,10 @@ class FeatureWriter:
                 stale.unlink()
 
     def _describe(self, attributes: Mapping[str, Any]) -> None:
-        """Write every zarr.json, the group's last: it vouches for the others."""
-        files = {}
-        for name, layout in self.layouts.items():
-            shards = [{k: v for k, v in self._done[u][name].items() if k != "array"} for u in range(self.n_units)]
-            files[name] = layout.to_zarr({"shards": shards})
-        for name, values in self.constants.items():
-            layout = constant(name, values)
-            files[name] = layout.to_zarr({"shards": [record_of(layout, 0, values, layout.tail(0, *layout.encode(0, values)))]})
-        for name in groups_of(list(files)):
-            write_file(self.staging / name / "zarr.json", [GROUP])
+        """Write every zarr.json, the group's last."""
+        files = metadata_of(self.spec, self.layouts, self.constants, self._done, self._notes, attributes)
         for name, content in files.items():
-            write_file(self.staging / name / "zarr.json", [content])
-        described = {
-            "key": self.spec.key,
-            "spec": self.spec.to_dict(),
-            **attributes,
-            "invalid": [self._notes[row] for row in sorted(self._notes)],
-            "arrays": {name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()},
-        }
-        group = {"zarr_format": 3, "node_type": "group", "attributes": {ATTRIBUTE: described}}
-        write_file(self.staging / "zarr.json", [with_digest(group)])
+            write_file(self.staging / name, [content])
 
     @contextlib.contextmanager
     def _full_disk_reported(self) -> Iterator[None]:

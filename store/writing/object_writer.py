@@ -1,0 +1,316 @@
+"""Writing a feature set straight to an object store: no disk, no folder that tasks share, no locks."""
+
+import json
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from store.errors import StoreError
+from store.format.layout import ATTRIBUTE, ArrayLayout, groups_of
+from store.format.spec import FeatureSpec
+from store.format.unfinished import HEADER, RECORDS, WRITING, is_of_writers, record_name
+from store.places import place_at
+from store.places.object_store import ObjectStore
+from store.places.parallel import map_parallel
+from store.writing.leases import Leases
+from store.writing.metadata import metadata_of
+from store.writing.shard import constant, encoded_shard
+from store.writing.unit_writer import UnitWriter
+
+AT_ONCE = 8  # files on their way; one connection does not fill a network
+MEMORY = 1 << 30  # bytes that copies of shards on their way may take; a shard that is larger goes alone
+ASKED_NBYTES = 8 << 20  # of files that are looked for before they are sent: sending them in vain would take longer
+REFRESH, POLL = 5.0, 2.0  # seconds between listings, while there is work, and while there is none
+IGNORED = (
+    "ignores the condition of a write (If-None-Match: *), so tasks could overwrite each other's files; extract to a folder, "
+    "which several tasks must share, and send it from there: `beyondcls store push`"
+)
+
+
+class ObjectWriter(UnitWriter):
+    """Writes one feature set at its final address; the same bytes as a `FeatureWriter` writes and `upload` sends.
+
+    Every file is created where there is none, by one request that the service refuses otherwise. Whoever finds a file compares it
+    with what it computed itself, adopts it if it is the same, and refuses to go on if not. A unit counts once its record is
+    there, which is written after its shards; whoever finds all records writes every zarr.json, the group's last. So any
+    number of processes may write at the same time, and any of them may be killed.
+
+    Args:
+        address: where the set will be, by convention ROOT/NAME-KEY.
+        spec, layouts, constants: as for `FeatureWriter`.
+        shared: other processes write other units at the same time: each is claimed before it is computed. Two that are not
+            shared, or a claim that has ended, cost work that is done twice and no more.
+
+    Raises:
+        StoreError: the service cannot write conditionally; the address holds another set, files of one, or an unfinished one
+            in other shards.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        spec: FeatureSpec,
+        layouts: Sequence[ArrayLayout],
+        constants: Mapping[str, np.ndarray] | None = None,
+        shared: bool = False,
+    ):
+        place = place_at(address)
+        if not isinstance(place, ObjectStore) or not place.can_create:
+            raise StoreError(f"{address} is of no service that writes a file only where there is none; give --out, a folder")
+        self.place, self.spec = place, spec
+        self.layouts = {layout.name: layout for layout in layouts}
+        self.constants = dict(constants or {})
+        self._layout = layouts[0]
+        assert {(a.shape[0], a.shard_rows) for a in layouts} == {(self._layout.shape[0], self._layout.shard_rows)}, layouts
+        self._records: dict[int, dict[str, Any]] = {}
+        self._notes: dict[int, dict[str, Any]] = {}
+        self._leases = Leases(place) if shared else None
+        self._published, self._refreshed = False, time.monotonic()
+        self._begin()
+
+    def close(self) -> None:
+        if self._leases is not None:
+            self._leases.close()
+
+    def _begin(self) -> None:
+        """Find what is there, or put the header and the constants there."""
+        if self._look_for_set():
+            return
+        sizes = self.place.sizes()
+        constants = {name: constant(name, values) for name, values in self.constants.items()}
+        layouts = [*self.layouts.values(), *constants.values()]
+        files = {layout.file(unit): layout.nbytes(unit) for layout in layouts for unit in range(layout.n_shards)}
+        names = [layout.name for layout in layouts]
+        described = {f"{name}/zarr.json" for name in (*names, *groups_of(names))}
+        if foreign := sorted(n for n in sizes.keys() - files.keys() - described if not is_of_writers(n)):
+            raise StoreError(
+                f"{self.place.url} holds {len(foreign)} files that do not belong to this set, first {foreign[0]}; "
+                "was it begun with other shards? Remove them, or choose another root"
+            )
+        arrays = {n: [list(a.shape), a.dtype, a.shard_rows, a.codec] for n, a in self.layouts.items()}
+        self._create_header(json.dumps({"key": self.spec.key, "arrays": arrays}).encode())
+        if self._look_for_set():  # it was finished in between, and the header is of no use
+            discard_records(self.place)
+            return
+        for name, values in self.constants.items():
+            self._send(constants[name], 0, *encoded_shard(constants[name], 0, values))
+        whole = {file for file, nbytes in files.items() if sizes.get(file) == nbytes}
+        for unit, record in self._read_records({n for n in sizes if n.startswith(f"{RECORDS}/")}):
+            if all(layout.file(unit) in whole for layout in self.layouts.values()):
+                self._count(unit, record)
+
+    def _create_header(self, header: bytes) -> None:
+        """The first file, by which the service shows that it refuses a second one of a name."""
+        if self.place.create(HEADER, [header], len(header)) and self.place.create(HEADER, [header], len(header)):
+            self.place.remove([HEADER])
+            raise StoreError(f"{self.place.url} {IGNORED}")
+        if (begun := self.place.content_now(HEADER)) != header:
+            state = "was removed while it was begun" if begun is None else "was begun with other shards, or other options"
+            raise StoreError(
+                f"{self.place.url} {state}; give the command that it was begun with again, or remove it with `beyondcls store gc`"
+            )
+
+    def _look_for_set(self) -> bool:
+        """Whether the finished set is there.
+
+        Raises:
+            StoreError: another one is.
+        """
+        if (content := self.place.content_now("zarr.json")) is None:
+            return False
+        try:
+            key = json.loads(content)["attributes"][ATTRIBUTE]["key"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            key = None
+        if key != self.spec.key:
+            raise StoreError(f"{self.place.url} holds another feature set, of key {key}; remove it, or choose another root")
+        self._published = True
+        return True
+
+    def missing_units(self) -> list[int]:
+        return [] if self._published else [u for u in range(self._layout.n_shards) if u not in self._records]
+
+    def arrays_to_compute(self, unit: int) -> list[str]:
+        return [] if self._published or unit in self._records else list(self.layouts)
+
+    def rows_to_compute(self, unit: int, names: Sequence[str]) -> np.ndarray:
+        return np.arange(*self._layout.rows(unit))
+
+    def claim(self, unit: int) -> bool:
+        if time.monotonic() - self._refreshed > REFRESH:
+            self._refresh()
+        if self._published or unit in self._records:
+            return False
+        if self._leases is None:
+            return True
+        if not self._leases.take(unit):
+            return False
+        if (content := self.place.content_now(record_name(unit))) is not None:  # its last holder has written it
+            self._count(unit, self._parsed(unit, content))
+            self._leases.drop(unit)
+            return False
+        return True
+
+    def _refresh(self) -> None:
+        """See what others have claimed and written."""
+        times = self.place.times(WRITING)
+        if HEADER not in times:  # it is removed first, once the set is whole
+            if not self._look_for_set():
+                raise StoreError(f"{self.place.url} was removed while it was being written; give the command again")
+            return
+        if self._leases is not None:
+            self._leases.see(times)
+        for unit, record in self._read_records({n for n in times if n.startswith(f"{RECORDS}/")}):
+            self._count(unit, record)
+        self._refreshed = time.monotonic()
+
+    def _read_records(self, names: set[str]) -> list[tuple[int, dict[str, Any]]]:
+        """Records that are listed and not counted yet."""
+        units = [unit for unit in self.missing_units() if record_name(unit) in names]
+        contents = map_parallel(lambda unit: self.place.content_now(record_name(unit)), units, min(AT_ONCE, len(units)))
+        return [(unit, self._parsed(unit, content)) for unit, content in zip(units, contents, strict=True) if content]
+
+    def _parsed(self, unit: int, content: bytes) -> dict[str, Any]:
+        file = self.place.address(record_name(unit))
+        try:
+            record = json.loads(content)
+            start, stop = self._layout.rows(unit)
+            if record["unit"] != unit or not all(start <= note["row"] < stop for note in record["invalid"]):
+                raise ValueError(f"unit {record['unit']!r}")
+            if {shard["array"]: len(shard["xxh3_128"]) for shard in record["shards"]} != dict.fromkeys(self.layouts, 32):
+                raise ValueError("other arrays")
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise StoreError(
+                f"{file} is not a record of this writer ({error!r}); remove it, and give the command again"
+            ) from error
+        return record
+
+    def _count(self, unit: int, record: Mapping[str, Any]) -> None:
+        self._records[unit] = {shard["array"]: dict(shard) for shard in record["shards"]}
+        self._notes |= {note["row"]: dict(note) for note in record["invalid"]}
+
+    def write_unit(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Write one shard of each array, then the record; or compare them with those of whoever was faster.
+
+        Raises:
+            StoreError: another process has written other bytes; or the service fails.
+        """
+        assert set(rows) >= set(self.layouts), sorted(set(self.layouts) - set(rows))
+        shards = {name: encoded_shard(layout, unit, rows[name]) for name, layout in self.layouts.items()}
+        noted = {note["row"]: note for note in notes}
+        record = {
+            "unit": unit,
+            "shards": [{"array": name, **recorded} for name, (_, recorded) in shards.items()],
+            "invalid": [noted[row] for row in sorted(noted)],
+        }
+        if (content := self.place.content_now(record_name(unit))) is None:
+            largest = max(layout.nbytes(unit) for layout in self.layouts.values())
+            at_once = max(1, min(AT_ONCE, MEMORY // largest))
+            list(map_parallel(lambda name: self._send(self.layouts[name], unit, *shards[name]), list(self.layouts), at_once))
+            content = self._created(record_name(unit), json.dumps(record).encode())
+        first = self._parsed(unit, content)
+        for shard in first["shards"]:
+            if shard["xxh3_128"] != shards[shard["array"]][1]["xxh3_128"]:
+                raise self._difference(self.layouts[shard["array"]], unit)
+        self._count(unit, first)
+        if self._leases is not None:
+            self._leases.drop(unit)
+
+    def _send(self, layout: ArrayLayout, unit: int, parts: Sequence[memoryview | bytes], record: Mapping[str, Any]) -> None:
+        """Write a shard, or compare the one that is there, by its size and the digests of all its rows at its end."""
+        file, nbytes = layout.file(unit), layout.nbytes(unit)
+        size = self.place.size_now(file) if nbytes >= ASKED_NBYTES else None
+        if size is None and self.place.create(file, parts, nbytes):
+            return
+        if (size if size is not None else self.place.size_now(file)) == nbytes:
+            tail = self.place.range(file, layout.data_nbytes(unit), nbytes)
+            if xxhash.xxh3_128_hexdigest(tail) == record["xxh3_128"]:
+                return
+        raise self._difference(layout, unit)
+
+    def _difference(self, layout: ArrayLayout, unit: int) -> StoreError:
+        file = self.place.address(layout.file(unit))
+        return StoreError(
+            f"{file} (unit {unit} of {layout.name}) holds other bytes than were computed here: do all tasks run the same "
+            "versions on the same kind of GPU? Let one of the kinds write the set; or, if no other task is at work, remove "
+            "that file and give the command again"
+        )
+
+    def _created(self, name: str, content: bytes) -> bytes:
+        """The content of a small file: this one, or that of whoever created it first."""
+        while not self.place.create(name, [content], len(content)):
+            if (first := self.place.content_now(name)) is not None:
+                return first
+        return content
+
+    def wait_for_others(self) -> list[int]:
+        while self._leases is not None and self.missing_units():
+            self._refresh()
+            if free := [unit for unit in self.missing_units() if self._leases.is_free(unit)]:
+                return free
+            if self.missing_units():
+                time.sleep(random.uniform(POLL / 2, POLL))
+        return []
+
+    def finish(self, attributes: Mapping[str, Any]) -> bool:
+        """Write every zarr.json, the group's last, unless another process has; then remove what only writers need.
+
+        Raises:
+            StoreError: units are missing, and nobody else can be writing them; or what is there differs.
+        """
+        if not self._published:
+            self._refresh()
+        if missing := self.missing_units():
+            if self._leases is not None:
+                return False
+            raise StoreError(
+                f"{self.place.url}: {len(missing)} of {self._layout.n_shards} units are not written yet, first {missing[0]}"
+            )
+        if not self._published:
+            self._publish(metadata_of(self.spec, self.layouts, self.constants, self._records, self._notes, attributes))
+        self.close()
+        discard_records(self.place)
+        return True
+
+    def _publish(self, files: dict[str, bytes]) -> None:
+        group = files.pop("zarr.json")
+        contents = map_parallel(lambda name: self._created(name, files[name]), list(files), AT_ONCE)
+        if wrong := [name for name, content in zip(files, contents, strict=True) if content != files[name]]:
+            raise StoreError(f"{self.place.address(wrong[0])} is of other shards than were written; remove it, and try again")
+        sizes = self.place.sizes()
+        shards = [(layout.file(unit), layout.nbytes(unit)) for layout in self.layouts.values() for unit in self._records]
+        if lost := [file for file, nbytes in shards if sizes.get(file) != nbytes]:
+            raise StoreError(
+                f"{self.place.address(lost[0])} has {sizes.get(lost[0], 'no')} bytes after it was written ({len(lost)} such "
+                "files); give the command again"
+            )
+        if _arrays(self._created("zarr.json", group)) != _arrays(group):
+            raise StoreError(f"{self.place.url} was finished with other shards; remove it, and extract again")
+
+
+def discard_records(place: ObjectStore) -> None:
+    """Remove what writers keep beside a finished set, the header first: without it, nobody takes units for missing."""
+    names = sorted(place.times(WRITING))
+    place.remove([name for name in names if name == HEADER])
+    place.remove([name for name in names if name != HEADER])
+
+
+def honours_condition(place: ObjectStore, name: str) -> bool:
+    """Whether a service refuses to write a file where there is one. It is asked to write `name` twice; that is removed.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    try:
+        return not (place.create(name, [b"1"], 1) and place.create(name, [b"2"], 1))
+    finally:
+        place.remove([name])
+
+
+def _arrays(content: bytes) -> Any:
+    """Digests of the arrays in a group's zarr.json, by name."""
+    return json.loads(content)["attributes"][ATTRIBUTE]["arrays"]
