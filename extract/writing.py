@@ -88,7 +88,9 @@ class Start:
         """Units to compute, those of this task's share first. What another set has whole is written without computing."""
         rows_of, chance = self.layouts[0].rows, random.Random(settings.task_id)
         # Others' units in an order of its own: tasks that are done with theirs would all try the same one.
-        order = {unit: (True, chance.random()) if unit % settings.n_tasks != settings.task_id else (False, unit) for unit in todo}
+        order = {
+            unit: (True, chance.random()) if unit % settings.n_tasks != settings.task_id else (False, unit) for unit in todo
+        }
         for number in sorted(todo, key=lambda unit: order[unit]):
             if not writer.claim(number):
                 continue

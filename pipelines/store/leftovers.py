@@ -12,6 +12,7 @@ from pipelines.store.find import REMOVED, is_feature_set, nbytes_of, staged_in
 from pipelines.store.lock_files import key_in
 from pipelines.store.remove import file_names, foreign, key_at, remove, remove_objects
 from store.format.stub import is_stub
+from store.format.unfinished import is_of_writers
 from store.moving.pull import PULLED
 from store.moving.transfer import AT_ONCE
 from store.places import is_remote, place_at
@@ -172,7 +173,7 @@ def _in_object_store(root: str) -> Iterator[Leftover]:
             (f"{address}/{f} does not belong to a feature set; move it away first" for f in sorted(files) if not _ours(f)), ""
         )
         if content is None and not why_left and not _is_old(address):
-            why_left = "its last file came within a day, or nobody says when: it may still be being sent"
+            why_left = "its last file came within a day, or nobody says when: it may still be being written"
         return Leftover(
             address,
             named[1],
@@ -180,7 +181,7 @@ def _in_object_store(root: str) -> Iterator[Leftover]:
             sum(files.values()),
             lambda: remove_objects(address, sorted(files)),
             None if content is None else hashlib.md5(content, usedforsecurity=False).hexdigest(),
-            "not uploaded completely" if content is None else "" if key else "damaged",
+            "not written completely" if content is None else "" if key else "damaged",
             why_left,
             unfinished=content is None,
         )
@@ -189,7 +190,7 @@ def _in_object_store(root: str) -> Iterator[Leftover]:
 
 
 def _ours(file: str) -> bool:
-    return bool(file_names()[0].fullmatch(file))
+    return is_of_writers(file) or bool(file_names()[0].fullmatch(file))
 
 
 def _is_old(address: str) -> bool:

@@ -78,7 +78,7 @@ class FeatureWriter(UnitWriter):
         assert self._base_rows.shape == rows.shape, (self._base_rows.shape, rows.shape)
         assert {(a.shape[0], a.shard_rows) for a in layouts} == {(first.shape[0], first.shard_rows)}, layouts
         self.n_units, self._layout = first.n_shards, first
-        self.staging = self.path.parent / ".staging" / f"{self.path.name}-{spec.key}"
+        self.staging = staging_of(self.path, spec.key)
         self._journal = process_journal() if shared else JOURNAL
         self._claims_folder = self.staging.with_name(self.staging.name + ".claims")
         self._claims: dict[int, Lock] = {}
@@ -355,10 +355,15 @@ class FeatureWriter(UnitWriter):
             ) from error
 
 
+def staging_of(path: Path, key: str) -> Path:
+    """The folder of a feature set until it is finished and at `path`."""
+    return path.parent / ".staging" / f"{path.name}-{key}"
+
+
 def discard_staging(path: Path, key: str) -> None:
     """Remove what a kill during `finish` may have left behind; nothing while a writer is at work there."""
     (path / JOURNAL).unlink(missing_ok=True)
-    staging = path.parent / ".staging" / f"{path.name}-{key}"
+    staging = staging_of(path, key)
     if staging.exists():
         lock = Lock(staging.with_name(staging.name + ".lock"), str(path))
         shutil.rmtree(staging)
