@@ -1,7 +1,6 @@
 """Computing what a feature set lacks, and writing it."""
 
 import os
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from extract.settings import Settings
 from extract.units import Units
 from store import ArrayLayout, FeatureStore, FeatureWriter
 from store.places import is_remote
-from store.writing.unit_writer import UnitWriter
+from store.writing.unit_writer import UnitWriter, own_first
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Start:
         if is_remote(os.fspath(out)):
             from store.writing.object_writer import ObjectWriter
 
-            assert self.base is None and not self.replaces, out
+            assert self.base is None, out
             return ObjectWriter(os.fspath(out), request.spec, self.layouts, request.constants, shared)
         taken = (self.base, self.base_rows, self.skip, self.replaces)
         return FeatureWriter(Path(out), request.spec, self.layouts, request.constants, *taken, shared=shared)
@@ -86,12 +85,8 @@ class Start:
         write: Callable[..., None],
     ) -> Iterator[Unit]:
         """Units to compute, those of this task's share first. What another set has whole is written without computing."""
-        rows_of, chance = self.layouts[0].rows, random.Random(settings.task_id)
-        # Others' units in an order of its own: tasks that are done with theirs would all try the same one.
-        order = {
-            unit: (True, chance.random()) if unit % settings.n_tasks != settings.task_id else (False, unit) for unit in todo
-        }
-        for number in sorted(todo, key=lambda unit: order[unit]):
+        rows_of = self.layouts[0].rows
+        for number in own_first(todo, settings.task_id, settings.n_tasks):
             if not writer.claim(number):
                 continue
             unreported.discard(number)  # its images are reported as they are computed

@@ -349,8 +349,8 @@ def _describe(place: Place) -> tuple[FeatureSpec, dict[str, Any]]:
 def _hint(place: Place) -> str:
     if (progress := progress_at(place)) is not None:
         return (
-            f"it is being written, {progress[0]} of {progress[1]} units are there: wait until its tasks have finished; if none is "
-            "running, give their command again"
+            f"it is being written, {progress[0]} of {progress[1]} units are there: wait until its tasks have finished; if none "
+            "is running, give their command again"
         )
     if isinstance(place, LocalFolder) and (staged := sorted(place.folder.parent.glob(f".staging/{place.folder.name}-*[!k]"))):
         return f"an extraction into it is unfinished ({staged[0]}): run it again"

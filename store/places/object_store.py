@@ -12,11 +12,11 @@ from store.places.place import Place, ShardFile
 
 PIECE_NBYTES = 8 << 20  # a request costs some milliseconds of waiting, and of work: longer ones hide that
 REQUESTS = 16  # in flight: one connection alone is slow
-# How fsspec is asked, by protocol, for a file where there is none, as one step of the service: S3's `If-None-Match: *`, Google's
-# generation 0. Elsewhere it looks first and writes then, which two writers can do at once.
+# How fsspec is asked, by protocol, for a file where there is none, as one step of the service: `If-None-Match: *` for S3 and
+# Azure, generation 0 for Google. Elsewhere it looks first and then writes, which two writers can do at once.
 CONDITION: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("s3", "s3a", "gs", "gcs", "memory"), {"mode": "create"}),
-    **dict.fromkeys(("az", "abfs", "abfss"), {"overwrite": False}),
+    **{protocol: {"mode": "create"} for protocol in ("s3", "s3a", "gs", "gcs", "memory")},
+    **{protocol: {"overwrite": False} for protocol in ("az", "abfs", "abfss")},
 }
 CONFLICT, EXISTS = 409, 412  # HTTP: another conditional write of this name is under way; there is a file of this name
 SMALL_NBYTES = 64 << 20  # more than any file has that describes others

@@ -34,10 +34,10 @@ IGNORED = (
 class ObjectWriter(UnitWriter):
     """Writes one feature set at its final address; the same bytes as a `FeatureWriter` writes and `upload` sends.
 
-    Every file is created where there is none, by one request that the service refuses otherwise. Whoever finds a file compares it
-    with what it computed itself, adopts it if it is the same, and refuses to go on if not. A unit counts once its record is
-    there, which is written after its shards; whoever finds all records writes every zarr.json, the group's last. So any
-    number of processes may write at the same time, and any of them may be killed.
+    Every file is created where there is none, by one request that the service refuses otherwise. Whoever finds a file
+    compares it with what it computed itself, adopts it if it is the same, and refuses to go on if not. A unit counts once its
+    record is there, which is written after its shards; whoever finds all records writes every zarr.json, the group's last. So
+    any number of processes may write at the same time, and any of them may be killed.
 
     Args:
         address: where the set will be, by convention ROOT/NAME-KEY.
@@ -111,7 +111,8 @@ class ObjectWriter(UnitWriter):
         if (begun := self.place.content_now(HEADER)) != header:
             state = "was removed while it was begun" if begun is None else "was begun with other shards, or other options"
             raise StoreError(
-                f"{self.place.url} {state}; give the command that it was begun with again, or remove it with `beyondcls store gc`"
+                f"{self.place.url} {state}; give the command that it was begun with again, or remove it: `beyondcls store gc` "
+                "does, a day after its last file was written"
             )
 
     def _look_for_set(self) -> bool:

@@ -1,11 +1,23 @@
 """What extraction asks of whoever writes a feature set, wherever the set goes."""
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+
+
+def own_first(units: Sequence[int], task: int, n_tasks: int) -> list[int]:
+    """Units in the order in which one of several tasks tries them: its share, then others' in an order of its own.
+
+    Else tasks that are done with their shares would all try the same unit.
+    """
+    own = [unit for unit in units if unit % n_tasks == task]
+    others = [unit for unit in units if unit % n_tasks != task]
+    random.Random(task).shuffle(others)
+    return own + others
 
 
 class UnitWriter(ABC):

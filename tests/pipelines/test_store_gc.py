@@ -476,7 +476,7 @@ class TestNeverTouched:
         assert "its last file came within a day" in shared.why("one")
         assert shared.unused() == set()
         monkeypatch.setattr(leftovers, "RECENT", timedelta(0))
-        assert "not uploaded completely" in shared.gc()
+        assert "not written completely" in shared.gc()
         shared.receipt("one")
         assert shared.unused() == set(), "its command goes on with it"
         Path("receipts/one.json").unlink()
