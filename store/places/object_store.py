@@ -118,7 +118,8 @@ class ObjectStore(Place):
         except Exception as error:  # each service has its own errors
             raise self._listing_error(error) from error
         prefix = len(self._root.lstrip("/")) + 1
-        return {name.lstrip("/")[prefix:]: entry for name, entry in listed.items()}
+        # s3fs may give the folder itself, if its first file comes between two of its requests.
+        return {name.lstrip("/")[prefix:]: entry for name, entry in listed.items() if entry.get("type") != "directory"}
 
     def size_now(self, name: str) -> int | None:
         """Bytes of a file, asked for anew; None if there is none."""

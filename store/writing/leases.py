@@ -28,8 +28,8 @@ class Leases:
     takes it over creates the next generation, which one process alone can.
     """
 
-    def __init__(self, place: ObjectStore, seconds: float = SECONDS):
-        self._place, self._seconds = place, seconds
+    def __init__(self, place: ObjectStore):
+        self._place, self._seconds = place, SECONDS
         self._held: dict[int, str] = {}
         self._latest: dict[int, int] = {}  # generation of each unit that is claimed
         self._seen: dict[int, tuple[int, datetime | None, float]] = {}  # generation, when it was written, when first seen

@@ -98,10 +98,11 @@ class ObjectWriter(UnitWriter):
             return
         for name, values in self.constants.items():
             self._send(constants[name], 0, *encoded_shard(constants[name], 0, values))
-        whole = {file for file, nbytes in files.items() if sizes.get(file) == nbytes}
         for unit, record in self._read_records({n for n in sizes if n.startswith(f"{RECORDS}/")}):
-            if all(layout.file(unit) in whole for layout in self.layouts.values()):
+            if all(sizes.get(layout.file(unit)) == layout.nbytes(unit) for layout in self.layouts.values()):
                 self._count(unit, record)
+            else:  # somebody has removed a shard; a listing has shards after records, so none is still to come
+                self.place.remove([record_name(unit)])
 
     def _create_header(self, header: bytes) -> None:
         """The first file, by which the service shows that it refuses a second one of a name."""
