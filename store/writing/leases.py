@@ -70,19 +70,19 @@ class Leases:
                 self._renewing.start()
         return True
 
-    def drop(self, *units: int) -> None:
-        """Give up units that this process may have claimed; a claim that cannot be removed ends by itself."""
+    def forget(self, unit: int) -> None:
+        """Let go of a unit that is written: nobody looks at its claim any more."""
         with self._lock:
-            names = [self._held.pop(unit) for unit in units if unit in self._held]
-            with suppress(StoreError):
-                self._place.remove(names)
+            del self._held[unit]
 
     def close(self) -> None:
-        """Give up all of them."""
+        """Give up all units that are not written; a claim that cannot be removed ends by itself."""
         self._ended.set()
-        self.drop(*self._held)
         if self._renewing is not None:
             self._renewing.join()
+        with suppress(StoreError):
+            self._place.remove(list(self._held.values()))
+        self._held.clear()
 
     def _renew(self) -> None:
         while not self._ended.wait(self._seconds / RENEWALS):

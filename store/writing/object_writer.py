@@ -16,6 +16,7 @@ from store.format.unfinished import HEADER, RECORDS, WRITING, is_of_writers, rec
 from store.places import place_at
 from store.places.object_store import ObjectStore
 from store.places.parallel import map_parallel
+from store.writing import leases
 from store.writing.leases import Leases
 from store.writing.metadata import metadata_of
 from store.writing.shard import constant, encoded_shard
@@ -24,7 +25,7 @@ from store.writing.unit_writer import UnitWriter
 AT_ONCE = 8  # files on their way; one connection does not fill a network
 MEMORY = 1 << 30  # bytes that copies of shards on their way may take; a shard that is larger goes alone
 ASKED_NBYTES = 8 << 20  # of files that are looked for before they are sent: sending them in vain would take longer
-REFRESH, POLL = 5.0, 2.0  # seconds between listings, while there is work, and while there is none
+REFRESH, POLL = 5.0, 1.0  # seconds between listings, while there is work, and at first while there is none
 IGNORED = (
     "ignores the condition of a write (If-None-Match: *), so tasks could overwrite each other's files; extract to a folder, "
     "which several tasks must share, and send it from there: `beyondcls store push`"
@@ -70,6 +71,7 @@ class ObjectWriter(UnitWriter):
         self._notes: dict[int, dict[str, Any]] = {}
         self._leases = Leases(place) if shared else None
         self._published, self._refreshed = False, time.monotonic()
+        self._meets_others = False  # while a task does its share, nothing has to be listed
         self._begin()
 
     def close(self) -> None:
@@ -143,19 +145,19 @@ class ObjectWriter(UnitWriter):
         return np.arange(*self._layout.rows(unit))
 
     def claim(self, unit: int) -> bool:
-        if time.monotonic() - self._refreshed > REFRESH:
+        if self._meets_others and time.monotonic() - self._refreshed > REFRESH:
             self._refresh()
         if self._published or unit in self._records:
             return False
         if self._leases is None:
             return True
-        if not self._leases.take(unit):
-            return False
-        if (content := self.place.content_now(record_name(unit))) is not None:  # its last holder has written it
+        claimed = self._leases.take(unit)
+        if claimed and (content := self.place.content_now(record_name(unit))) is not None:  # its last holder has written it
             self._count(unit, self._parsed(unit, content))
-            self._leases.drop(unit)
-            return False
-        return True
+            self._leases.forget(unit)
+            claimed = False
+        self._meets_others = not claimed
+        return claimed
 
     def _refresh(self) -> None:
         """See what others have claimed and written."""
@@ -209,18 +211,16 @@ class ObjectWriter(UnitWriter):
             "shards": [{"array": name, **recorded} for name, (_, recorded) in shards.items()],
             "invalid": [noted[row] for row in sorted(noted)],
         }
-        if (content := self.place.content_now(record_name(unit))) is None:
-            largest = max(layout.nbytes(unit) for layout in self.layouts.values())
-            at_once = max(1, min(AT_ONCE, MEMORY // largest))
-            list(map_parallel(lambda name: self._send(self.layouts[name], unit, *shards[name]), list(self.layouts), at_once))
-            content = self._created(record_name(unit), json.dumps(record).encode())
-        first = self._parsed(unit, content)
+        largest = max(layout.nbytes(unit) for layout in self.layouts.values())
+        at_once = max(1, min(AT_ONCE, MEMORY // largest))
+        list(map_parallel(lambda name: self._send(self.layouts[name], unit, *shards[name]), list(self.layouts), at_once))
+        first = self._parsed(unit, self._created(record_name(unit), json.dumps(record).encode()))
         for shard in first["shards"]:
             if shard["xxh3_128"] != shards[shard["array"]][1]["xxh3_128"]:
                 raise self._difference(self.layouts[shard["array"]], unit)
         self._count(unit, first)
         if self._leases is not None:
-            self._leases.drop(unit)
+            self._leases.forget(unit)
 
     def _send(self, layout: ArrayLayout, unit: int, parts: Sequence[memoryview | bytes], record: Mapping[str, Any]) -> None:
         """Write a shard, or compare the one that is there, by its size and the digests of all its rows at its end."""
@@ -250,12 +250,14 @@ class ObjectWriter(UnitWriter):
         return content
 
     def wait_for_others(self) -> list[int]:
+        longest = POLL
         while self._leases is not None and self.missing_units():
             self._refresh()
             if free := [unit for unit in self.missing_units() if self._leases.is_free(unit)]:
                 return free
             if self.missing_units():
-                time.sleep(random.uniform(POLL / 2, POLL))
+                time.sleep(random.uniform(longest / 2, longest))
+                longest = min(1.5 * longest, leases.SECONDS / 4)
         return []
 
     def finish(self, attributes: Mapping[str, Any]) -> bool:

@@ -191,7 +191,7 @@ class TestSeveral:
             assert one.claim(0)
             assert other.claim(1)
             monkeypatch.setattr(object_writer.time, "sleep", lambda seconds: (naps.append(seconds), one.close()))
-            assert other.wait_for_others() == [1 - 1]
+            assert other.wait_for_others() == [0]
         assert len(naps) == 1
 
     def test_one_that_was_stopped_finds_the_set_finished(
@@ -222,12 +222,16 @@ class TestSeveral:
         assert content(address) == whole[LEAN]
 
     def test_units_that_others_wrote_are_seen(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        with begin(address) as one, begin(address) as other:
+        monkeypatch.setattr(object_writer, "REFRESH", -1)
+        with begin(address, shared=True) as one, begin(address) as other:
             write(other, 1)
+            write(other, 3)
             assert one.missing_units() == [0, 1, 2, 3]
-            monkeypatch.setattr(object_writer, "REFRESH", -1)
             assert one.claim(0)
-            assert one.missing_units() == [0, 2, 3]
+            assert one.missing_units() == [0, 1, 2, 3], "nothing is listed while it meets nobody"
+            assert not one.claim(1)
+            assert not one.claim(3)
+            assert one.missing_units() == [0, 2]
 
 
 class TestOtherBytes:
