@@ -42,7 +42,7 @@ from store.writing.unit_writer import UnitWriter, own_first
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["s3fs", "benchmarks.remotes", "store.writing.object_writer"])
 ROWS = 32  # of a unit
-ATTRIBUTES = {"encoder": "none", "norm_eps": None, "classes": None, "problems": []}
+ATTRIBUTES: dict[str, Any] = {"encoder": "none", "norm_eps": None, "classes": None, "problems": []}
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
 
 

@@ -3,7 +3,7 @@
 import json
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,9 @@ import xxhash
 from store.errors import StoreError
 from store.format.layout import ATTRIBUTE, ArrayLayout, groups_of
 from store.format.spec import FeatureSpec
-from store.format.unfinished import HEADER, RECORDS, WRITING, is_of_writers, record_name
+from store.format.unfinished import HEADER, WRITING, is_of_writers, record_name
 from store.places import place_at
-from store.places.object_store import ObjectStore
+from store.places.object_store import REQUESTS, ObjectStore
 from store.places.parallel import map_parallel
 from store.writing import leases
 from store.writing.leases import Leases
@@ -67,8 +67,8 @@ class ObjectWriter(UnitWriter):
         self.constants = dict(constants or {})
         self._layout = layouts[0]
         assert {(a.shape[0], a.shard_rows) for a in layouts} == {(self._layout.shape[0], self._layout.shard_rows)}, layouts
-        self._records: dict[int, dict[str, Any]] = {}
-        self._notes: dict[int, dict[str, Any]] = {}
+        self._written: set[int] = set()  # units that have a record
+        self._records: dict[int, dict[str, Any]] = {}  # those that were read, or written by this process
         self._leases = Leases(place) if shared else None
         self._published, self._refreshed = False, time.monotonic()
         self._meets_others = False  # while a task does its share, nothing has to be listed
@@ -100,11 +100,11 @@ class ObjectWriter(UnitWriter):
             return
         for name, values in self.constants.items():
             self._send(constants[name], 0, *encoded_shard(constants[name], 0, values))
-        for unit, record in self._read_records({n for n in sizes if n.startswith(f"{RECORDS}/")}):
-            if all(sizes.get(layout.file(unit)) == layout.nbytes(unit) for layout in self.layouts.values()):
-                self._count(unit, record)
-            else:  # somebody has removed a shard; a listing has shards after records, so none is still to come
-                self.place.remove([record_name(unit)])
+        recorded = [unit for unit in self.missing_units() if record_name(unit) in sizes]
+        whole = {u for u in recorded if all(sizes.get(a.file(u)) == a.nbytes(u) for a in self.layouts.values())}
+        # Somebody has removed shards of the others; a listing has shards after records, so none is still to come.
+        self.place.remove([record_name(unit) for unit in recorded if unit not in whole])
+        self._written |= whole
 
     def _create_header(self, header: bytes) -> None:
         """The first file, by which the service shows that it refuses a second one of a name."""
@@ -136,10 +136,10 @@ class ObjectWriter(UnitWriter):
         return True
 
     def missing_units(self) -> list[int]:
-        return [] if self._published else [u for u in range(self._layout.n_shards) if u not in self._records]
+        return [] if self._published else [u for u in range(self._layout.n_shards) if u not in self._written]
 
     def arrays_to_compute(self, unit: int) -> list[str]:
-        return [] if self._published or unit in self._records else list(self.layouts)
+        return [] if self._published or unit in self._written else list(self.layouts)
 
     def rows_to_compute(self, unit: int, names: Sequence[str]) -> np.ndarray:
         return np.arange(*self._layout.rows(unit))
@@ -147,13 +147,13 @@ class ObjectWriter(UnitWriter):
     def claim(self, unit: int) -> bool:
         if self._meets_others and time.monotonic() - self._refreshed > REFRESH:
             self._refresh()
-        if self._published or unit in self._records:
+        if self._published or unit in self._written:
             return False
         if self._leases is None:
             return True
         claimed = self._leases.take(unit)
-        if claimed and (content := self.place.content_now(record_name(unit))) is not None:  # its last holder has written it
-            self._count(unit, self._parsed(unit, content))
+        if claimed and self.place.content_now(record_name(unit)) is not None:  # its last holder has written it
+            self._written.add(unit)
             self._leases.forget(unit)
             claimed = False
         self._meets_others = not claimed
@@ -168,15 +168,15 @@ class ObjectWriter(UnitWriter):
             return
         if self._leases is not None:
             self._leases.see(times)
-        for unit, record in self._read_records({n for n in times if n.startswith(f"{RECORDS}/")}):
-            self._count(unit, record)
+        self._written |= {unit for unit in self.missing_units() if record_name(unit) in times}
         self._refreshed = time.monotonic()
 
-    def _read_records(self, names: set[str]) -> list[tuple[int, dict[str, Any]]]:
-        """Records that are listed and not counted yet."""
-        units = [unit for unit in self.missing_units() if record_name(unit) in names]
-        contents = map_parallel(lambda unit: self.place.content_now(record_name(unit)), units, min(AT_ONCE, len(units)))
-        return [(unit, self._parsed(unit, content)) for unit, content in zip(units, contents, strict=True) if content]
+    def _read_records(self) -> None:
+        """Read records that others have written, all of which are listed; only who publishes the set needs them."""
+        units = sorted(self._written - self._records.keys())
+        contents = map_parallel(lambda unit: self.place.content_now(record_name(unit)), units, REQUESTS)
+        for unit, content in zip(units, contents, strict=True):
+            self._records[unit] = self._parsed(unit, content or b"")
 
     def _parsed(self, unit: int, content: bytes) -> dict[str, Any]:
         file = self.place.address(record_name(unit))
@@ -192,10 +192,6 @@ class ObjectWriter(UnitWriter):
                 f"{file} is not a record of this writer ({error!r}); remove it, and give the command again"
             ) from error
         return record
-
-    def _count(self, unit: int, record: Mapping[str, Any]) -> None:
-        self._records[unit] = {shard["array"]: dict(shard) for shard in record["shards"]}
-        self._notes |= {note["row"]: dict(note) for note in record["invalid"]}
 
     def write_unit(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]] = ()) -> None:
         """Write one shard of each array, then the record; or compare them with those of whoever was faster.
@@ -218,7 +214,8 @@ class ObjectWriter(UnitWriter):
         for shard in first["shards"]:
             if shard["xxh3_128"] != shards[shard["array"]][1]["xxh3_128"]:
                 raise self._difference(self.layouts[shard["array"]], unit)
-        self._count(unit, first)
+        self._records[unit] = first
+        self._written.add(unit)
         if self._leases is not None:
             self._leases.forget(unit)
 
@@ -250,37 +247,45 @@ class ObjectWriter(UnitWriter):
         return content
 
     def wait_for_others(self) -> list[int]:
-        longest = POLL
-        while self._leases is not None and self.missing_units():
+        for nap in _naps():
+            if self._leases is None or not self.missing_units():
+                break
             self._refresh()
             if free := [unit for unit in self.missing_units() if self._leases.is_free(unit)]:
                 return free
             if self.missing_units():
-                time.sleep(random.uniform(longest / 2, longest))
-                longest = min(1.5 * longest, leases.SECONDS / 4)
+                time.sleep(nap)
         return []
 
     def finish(self, attributes: Mapping[str, Any]) -> bool:
-        """Write every zarr.json, the group's last, unless another process has; then remove what only writers need.
+        """Write every zarr.json, the group's last, unless another process does; then remove what only writers need.
 
         Raises:
             StoreError: units are missing, and nobody else can be writing them; or what is there differs.
         """
-        if not self._published:
-            self._refresh()
-        if missing := self.missing_units():
-            if self._leases is not None:
-                return False
-            raise StoreError(
-                f"{self.place.url}: {len(missing)} of {self._layout.n_shards} units are not written yet, first {missing[0]}"
-            )
-        if not self._published:
-            self._publish(metadata_of(self.spec, self.layouts, self.constants, self._records, self._notes, attributes))
+        for nap in _naps():
+            if not self._published:
+                self._refresh()
+            if missing := self.missing_units():
+                if self._leases is not None:
+                    return False
+                raise StoreError(
+                    f"{self.place.url}: {len(missing)} of {self._layout.n_shards} units are not written yet, first {missing[0]}"
+                )
+            if not self._published and (self._leases is None or self._leases.take(self._layout.n_shards)):
+                self._publish(attributes)
+            if self._published or self._look_for_set():
+                break
+            time.sleep(nap)  # another publishes it
         self.close()
         discard_records(self.place)
         return True
 
-    def _publish(self, files: dict[str, bytes]) -> None:
+    def _publish(self, attributes: Mapping[str, Any]) -> None:
+        self._read_records()
+        written = {unit: {shard["array"]: shard for shard in record["shards"]} for unit, record in self._records.items()}
+        notes = {note["row"]: note for record in self._records.values() for note in record["invalid"]}
+        files = metadata_of(self.spec, self.layouts, self.constants, written, notes, attributes)
         group = files.pop("zarr.json")
         contents = map_parallel(lambda name: self._created(name, files[name]), list(files), AT_ONCE)
         if wrong := [name for name, content in zip(files, contents, strict=True) if content != files[name]]:
@@ -294,6 +299,15 @@ class ObjectWriter(UnitWriter):
             )
         if _arrays(self._created("zarr.json", group)) != _arrays(group):
             raise StoreError(f"{self.place.url} was finished with other shards; remove it, and extract again")
+        self._published = True
+
+
+def _naps() -> Iterator[float]:
+    """Seconds to wait between listings, ever more."""
+    longest = POLL
+    while True:
+        yield random.uniform(longest / 2, longest)
+        longest = min(1.5 * longest, leases.SECONDS / 4)
 
 
 def discard_records(place: ObjectStore) -> None:

@@ -271,7 +271,7 @@ class TestOtherBytes:
             for writer in (one, other):
                 for unit in (0, 1):
                     write(writer, unit, LEAN)
-            other._records[0]["images/label"]["xxh3_128"] = "0" * 32
+            other._records[0]["shards"][0]["xxh3_128"] = "0" * 32
             one.finish(ATTRIBUTES)
             other._published = False
             store_at(address).put(HEADER, [b"{}"], 2)
@@ -307,7 +307,7 @@ class TestWhatIsThere:
             write(writer, 1, LEAN)
             store_at(address).put(record_name(1), [record], len(record))
         with pytest.raises(StoreError, match=rf"{record_name(1)} is not a record of this writer .*; remove it, and give the"):
-            begin(address, LEAN)
+            finish(begin(address, LEAN), LEAN)
 
     def test_nothing_any_more(self, address: str) -> None:
         with begin(address, LEAN) as writer:
