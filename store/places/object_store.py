@@ -1,7 +1,7 @@
 """A place in an object store, or any other that fsspec reaches (s3://, gs://, memory://, …)."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -103,10 +103,7 @@ class ObjectStore(Place):
 
     def times(self, folder: str = "") -> dict[str, datetime | None]:
         """When each file below a folder was last written, by the clock of the service, by its path; None if it does not say."""
-        return {
-            name: next((written for field in TIMES if (written := as_time(entry.get(field))) is not None), None)
-            for name, entry in self._find(folder).items()
-        }
+        return {name: _written_at(entry) for name, entry in self._find(folder).items()}
 
     def _find(self, folder: str = "") -> dict[str, dict[str, Any]]:
         """What the service lists now below a folder, by path."""
@@ -123,14 +120,20 @@ class ObjectStore(Place):
 
     def size_now(self, name: str) -> int | None:
         """Bytes of a file, asked for anew; None if there is none."""
-        with suppress(FileNotFoundError):
-            try:
-                return self._fs.info(f"{self._root}/{name}", refresh=True)["size"]
-            except FileNotFoundError:
-                raise
-            except Exception as error:  # each service has its own errors
-                raise self._listing_error(error) from error
-        return None
+        entry = self._entry(name)
+        return None if entry is None else entry["size"]
+
+    def time_now(self, name: str) -> datetime | None:
+        """When a file was last written, asked for anew; None if there is none, or the service does not say."""
+        return _written_at(self._entry(name) or {})
+
+    def _entry(self, name: str) -> dict[str, Any] | None:
+        try:
+            return self._fs.info(f"{self._root}/{name}", refresh=True)
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # each service has its own errors
+            raise self._listing_error(error) from error
 
     def content_now(self, name: str) -> bytes | None:
         """All of a small file, asked for anew; None if there is none."""
@@ -248,6 +251,11 @@ def _status(error: BaseException) -> int | None:
         return response["ResponseMetadata"]["HTTPStatusCode"]  # type: ignore[index]
     except (KeyError, TypeError):
         return None
+
+
+def _written_at(entry: Mapping[str, Any]) -> datetime | None:
+    """The time in what a service says of a file; None without one."""
+    return next((written for field in TIMES if (written := as_time(entry.get(field))) is not None), None)
 
 
 def as_time(value: Any) -> datetime | None:

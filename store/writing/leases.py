@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
 import socket
 import time
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from threading import Event, Lock, Thread
 
@@ -15,6 +18,16 @@ from store.places.object_store import ObjectStore
 
 SECONDS = 60.0  # after which a claim that was not renewed is free
 RENEWALS = 4  # in that time
+CLAIM = re.compile(rf"{re.escape(CLAIMS)}/(\d+)-(\d+)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A claim of another: its generation, when it was last written, and since when this process has seen it so."""
+
+    generation: int
+    written: datetime | None
+    since: float
 
 
 class Leases:
@@ -31,37 +44,52 @@ class Leases:
     def __init__(self, place: ObjectStore):
         self._place, self._seconds = place, SECONDS
         self._held: dict[int, str] = {}
-        self._latest: dict[int, int] = {}  # generation of each unit that is claimed
-        self._seen: dict[int, tuple[int, datetime | None, float]] = {}  # generation, when it was written, when first seen
+        self._seen: dict[int, _Seen] = {}
         self._lock, self._ended = Lock(), Event()
         self._renewing: Thread | None = None
-        self._content = json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode()  # for people
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "id": uuid.uuid4().hex}
+        self._content = json.dumps(owner).encode()
 
     def see(self, times: Mapping[str, datetime | None]) -> None:
         """Take note of the claims in a listing, in which each has the time when it was last written."""
-        latest: dict[int, tuple[int, datetime | None]] = {}
-        for name, written in times.items():
-            unit, _, generation = name.removeprefix(f"{CLAIMS}/").partition("-")
-            if name.startswith(f"{CLAIMS}/") and unit.isdecimal() and generation.isdecimal():
-                latest[int(unit)] = max(latest.get(int(unit), (-1, None)), (int(generation), written), key=lambda pair: pair[0])
-        self._latest = {unit: generation for unit, (generation, _) in latest.items()}
-        self._seen = {
-            unit: (*claim, self._seen[unit][2] if self._seen.get(unit, ())[:2] == claim else time.monotonic())
-            for unit, claim in latest.items()
-        }
+        latest: dict[int, int] = {}
+        for name in times:
+            if claim := CLAIM.fullmatch(name):
+                unit, generation = int(claim[1]), int(claim[2])
+                latest[unit] = max(latest.get(unit, 0), generation)
+        self._seen = {unit: seen for unit, seen in self._seen.items() if unit in latest}
+        for unit, generation in latest.items():
+            self._note(unit, generation, times[_name(unit, generation)])
+
+    def look(self, unit: int) -> None:
+        """Take note of the claim of one unit, if one is known: for few units that is less work for a service than a listing."""
+        if unit in self._seen:
+            generation = self._seen[unit].generation
+            if (written := self._place.time_now(_name(unit, generation))) is None:
+                del self._seen[unit]  # its owner has removed it
+            else:
+                self._note(unit, generation, written)
+
+    def _note(self, unit: int, generation: int, written: datetime | None) -> None:
+        seen = self._seen.get(unit)
+        if seen is None or (seen.generation, seen.written) != (generation, written):
+            self._seen[unit] = _Seen(generation, written, time.monotonic())
 
     def is_free(self, unit: int) -> bool:
         """Whether nobody has a unit, as far as was seen."""
         if unit in self._held:
             return False
-        return unit not in self._seen or time.monotonic() - self._seen[unit][2] > self._seconds
+        return unit not in self._seen or time.monotonic() - self._seen[unit].since > self._seconds
 
     def take(self, unit: int) -> bool:
         """Claim a unit; false if another has it."""
         if not self.is_free(unit):
             return False
-        name = f"{CLAIMS}/{unit}-{self._latest.get(unit, -1) + 1}"
-        if not self._place.create(name, [self._content], len(self._content)):
+        generation = self._seen[unit].generation + 1 if unit in self._seen else 0
+        name, content = _name(unit, generation), self._content
+        # It may have been written by a request whose answer was lost, and that was repeated.
+        if not self._place.create(name, [content], len(content)) and self._place.content_now(name) != content:
+            self._note(unit, generation, None)
             return False
         with self._lock:
             self._held[unit] = name
@@ -90,3 +118,7 @@ class Leases:
                 with self._lock, suppress(StoreError):  # it is tried again; the claim may end meanwhile
                     if unit in self._held:
                         self._place.put(self._held[unit], [self._content], len(self._content))
+
+
+def _name(unit: int, generation: int) -> str:
+    return f"{CLAIMS}/{unit}-{generation}"

@@ -25,7 +25,9 @@ from store.writing.unit_writer import UnitWriter
 AT_ONCE = 8  # files on their way; one connection does not fill a network
 MEMORY = 1 << 30  # bytes that copies of shards on their way may take; a shard that is larger goes alone
 ASKED_NBYTES = 8 << 20  # of files that are looked for before they are sent: sending them in vain would take longer
-REFRESH, POLL = 5.0, 1.0  # seconds between listings, while there is work, and at first while there is none
+IN_VAIN = 8  # tries to claim a unit, after which a task lists what others have done
+FEW = 8  # units that are looked for one by one; listings are slow work for services
+POLL = 1.0  # seconds between looks at what others do, at first
 IGNORED = (
     "ignores the condition of a write (If-None-Match: *), so tasks could overwrite each other's files; extract to a folder, "
     "which several tasks must share, and send it from there: `beyondcls store push`"
@@ -70,8 +72,7 @@ class ObjectWriter(UnitWriter):
         self._written: set[int] = set()  # units that have a record
         self._records: dict[int, dict[str, Any]] = {}  # those that were read, or written by this process
         self._leases = Leases(place) if shared else None
-        self._published, self._refreshed = False, time.monotonic()
-        self._meets_others = False  # while a task does its share, nothing has to be listed
+        self._published, self._in_vain = False, 0
         self._begin()
 
     def close(self) -> None:
@@ -145,38 +146,53 @@ class ObjectWriter(UnitWriter):
         return np.arange(*self._layout.rows(unit))
 
     def claim(self, unit: int) -> bool:
-        if self._meets_others and time.monotonic() - self._refreshed > REFRESH:
-            self._refresh()
         if self._published or unit in self._written:
             return False
         if self._leases is None:
             return True
+        if not self._leases.is_free(unit):
+            return False
         claimed = self._leases.take(unit)
-        if claimed and self.place.content_now(record_name(unit)) is not None:  # its last holder has written it
-            self._written.add(unit)
+        if claimed and self._has_record(unit):  # its last holder has written it
             self._leases.forget(unit)
             claimed = False
-        self._meets_others = not claimed
+        self._in_vain = 0 if claimed else self._in_vain + 1
+        if self._in_vain == IN_VAIN:  # while a task does its share, nothing has to be listed
+            self._in_vain = 0
+            self._refresh()
         return claimed
+
+    def _has_record(self, unit: int) -> bool:
+        if self.place.content_now(record_name(unit)) is None:
+            return False
+        self._written.add(unit)
+        return True
 
     def _refresh(self) -> None:
         """See what others have claimed and written."""
-        times = self.place.times(WRITING)
-        if HEADER not in times:  # it is removed first, once the set is whole
-            if not self._look_for_set():
-                raise StoreError(f"{self.place.url} was removed while it was being written; give the command again")
-            return
-        if self._leases is not None:
-            self._leases.see(times)
-        self._written |= {unit for unit in self.missing_units() if record_name(unit) in times}
-        self._refreshed = time.monotonic()
+        missing = self.missing_units()
+        if self._leases is not None and missing and len(missing) <= FEW:
+            for unit in missing:
+                if not self._has_record(unit):
+                    self._leases.look(unit)
+            is_there = self.place.content_now(HEADER) is not None
+        else:
+            times = self.place.times(WRITING)
+            if self._leases is not None:
+                self._leases.see(times)
+            self._written |= {unit for unit in missing if record_name(unit) in times}
+            is_there = HEADER in times
+        if not is_there and not self._look_for_set():  # the header is removed first, once the set is whole
+            raise StoreError(f"{self.place.url} was removed while it was being written; give the command again")
 
-    def _read_records(self) -> None:
-        """Read records that others have written, all of which are listed; only who publishes the set needs them."""
+    def _read_records(self) -> bool:
+        """Read records of others, all of which were seen; only who publishes the set needs them. False if some are gone."""
         units = sorted(self._written - self._records.keys())
-        contents = map_parallel(lambda unit: self.place.content_now(record_name(unit)), units, REQUESTS)
-        for unit, content in zip(units, contents, strict=True):
-            self._records[unit] = self._parsed(unit, content or b"")
+        contents = list(map_parallel(lambda unit: self.place.content_now(record_name(unit)), units, REQUESTS))
+        self._records |= {
+            unit: self._parsed(unit, text) for unit, text in zip(units, contents, strict=True) if text is not None
+        }
+        return len(self._records) == self._layout.n_shards
 
     def _parsed(self, unit: int, content: bytes) -> dict[str, Any]:
         file = self.place.address(record_name(unit))
@@ -263,26 +279,33 @@ class ObjectWriter(UnitWriter):
         Raises:
             StoreError: units are missing, and nobody else can be writing them; or what is there differs.
         """
+        if not self._published:
+            self._refresh()
+        if missing := self.missing_units():
+            if self._leases is not None:
+                return False
+            raise StoreError(
+                f"{self.place.url}: {len(missing)} of {self._layout.n_shards} units are not written yet, first {missing[0]}"
+            )
+        publication = self._layout.n_shards  # it is claimed like a unit behind the last
         for nap in _naps():
-            if not self._published:
-                self._refresh()
-            if missing := self.missing_units():
-                if self._leases is not None:
-                    return False
-                raise StoreError(
-                    f"{self.place.url}: {len(missing)} of {self._layout.n_shards} units are not written yet, first {missing[0]}"
-                )
-            if not self._published and (self._leases is None or self._leases.take(self._layout.n_shards)):
-                self._publish(attributes)
             if self._published or self._look_for_set():
                 break
-            time.sleep(nap)  # another publishes it
+            if self._leases is None or self._leases.take(publication):
+                if not self._look_for_set():  # else its last holder has published it
+                    self._publish(attributes)
+                break
+            time.sleep(nap)
+            self._leases.look(publication)
         self.close()
         discard_records(self.place)
         return True
 
     def _publish(self, attributes: Mapping[str, Any]) -> None:
-        self._read_records()
+        if not self._read_records():
+            if not self._look_for_set():
+                raise StoreError(f"{self.place.url} was removed while it was being written; give the command again")
+            return  # another has just published it, and removed them
         written = {unit: {shard["array"]: shard for shard in record["shards"]} for unit, record in self._records.items()}
         notes = {note["row"]: note for record in self._records.values() for note in record["invalid"]}
         files = metadata_of(self.spec, self.layouts, self.constants, written, notes, attributes)
@@ -303,7 +326,7 @@ class ObjectWriter(UnitWriter):
 
 
 def _naps() -> Iterator[float]:
-    """Seconds to wait between listings, ever more."""
+    """Seconds to wait between looks, ever more."""
     longest = POLL
     while True:
         yield random.uniform(longest / 2, longest)

@@ -24,6 +24,7 @@ from tests.store.tiny import SHARD, Tiny, notes
 
 TINY = Tiny(n=100, blocks=(3, 5), cls=True)  # four units
 LEAN = Tiny(n=50, lean=True)  # two
+WIDE = Tiny(n=160, lean=True)  # five
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +191,7 @@ class TestSeveral:
         with begin(address, LEAN, shared=True) as one, begin(address, LEAN, shared=True) as other:
             assert one.claim(0)
             assert other.claim(1)
+            assert not other.claim(0)
             monkeypatch.setattr(object_writer.time, "sleep", lambda seconds: (naps.append(seconds), one.close()))
             assert other.wait_for_others() == [0]
         assert len(naps) == 1
@@ -222,16 +224,37 @@ class TestSeveral:
         assert content(address) == whole[LEAN]
 
     def test_units_that_others_wrote_are_seen(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(object_writer, "REFRESH", -1)
-        with begin(address, shared=True) as one, begin(address) as other:
-            write(other, 1)
-            write(other, 3)
-            assert one.missing_units() == [0, 1, 2, 3]
-            assert one.claim(0)
-            assert one.missing_units() == [0, 1, 2, 3], "nothing is listed while it meets nobody"
-            assert not one.claim(1)
-            assert not one.claim(3)
-            assert one.missing_units() == [0, 2]
+        monkeypatch.setattr(object_writer, "IN_VAIN", 2)
+        for few in (0, 8):
+            monkeypatch.setattr(object_writer, "FEW", few)
+            with begin(f"{address}{few}", WIDE, shared=True) as one, begin(f"{address}{few}", WIDE) as other:
+                for unit in (1, 3, 4):
+                    write(other, unit, WIDE)
+                assert one.claim(0)
+                assert one.missing_units() == [0, 1, 2, 3, 4], "nothing is asked while it meets nobody"
+                assert not one.claim(1)
+                assert one.missing_units() == [0, 2, 3, 4]
+                assert not one.claim(3)
+                assert one.missing_units() == [0, 2]
+
+    def test_one_that_publishes_while_another_has(self, address: str, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As after a claim that has ended though its owner goes on; or just before it has removed what is beside the set."""
+        real, late = ObjectWriter._read_records, []
+
+        def read(self: ObjectWriter) -> bool:
+            if not late:
+                late.append(finish(begin(address, LEAN), LEAN))
+            return real(self)
+
+        monkeypatch.setattr(ObjectWriter, "_read_records", read)
+        with begin(address, LEAN) as one:
+            write(one, 1, LEAN)
+        with begin(address, LEAN, shared=True) as one:
+            write(begin(address, LEAN), 0, LEAN)
+            assert one.wait_for_others() == []
+            assert one.finish(ATTRIBUTES)
+        assert late == [True]
+        assert content(address) == whole[LEAN]
 
 
 class TestOtherBytes:
@@ -265,7 +288,7 @@ class TestOtherBytes:
                 other.write_unit(1, rows, notes(SHARD, 2 * SHARD))
             assert content(address) == before
 
-    def test_in_a_finished_set(self, address: str) -> None:
+    def test_in_a_finished_set(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """As by tasks that finish at the same moment, from other records."""
         with begin(address, LEAN) as one, begin(address, LEAN) as other:
             for writer in (one, other):
@@ -273,7 +296,7 @@ class TestOtherBytes:
                     write(writer, unit, LEAN)
             other._records[0]["shards"][0]["xxh3_128"] = "0" * 32
             one.finish(ATTRIBUTES)
-            other._published = False
+            monkeypatch.setattr(other, "_look_for_set", lambda: False)
             store_at(address).put(HEADER, [b"{}"], 2)
             with pytest.raises(StoreError, match=r"images/label/zarr\.json is of other shards than were written"):
                 other.finish(ATTRIBUTES)
