@@ -113,6 +113,22 @@ def update(
     return _begin(comparison, candidates, replaces=True).write(out, attributes, settings)
 
 
+def create_at(request: Request, address: str, settings: Settings = DEFAULTS) -> FeatureStore | None:
+    """Write a feature set straight to an object store, at its final address; nothing is taken over from another set.
+
+    Several tasks need nothing in common but that. One that has no unit left waits for the others.
+
+    Args:
+        address: by convention ROOT/NAME-KEY.
+
+    Raises:
+        DataError: damaged or unlabelled data, with `on_error="raise"`.
+        StoreError: the service cannot write conditionally, or fails; another set is there; another task computes other bytes.
+        BeyondClsError: tokens beyond the range of float16; too little memory for an image.
+    """
+    return Start(request, request.layouts()).write(address, attributes_of(request, settings), settings)
+
+
 def extend(
     request: Request, out: Path, settings: Settings = DEFAULTS, *, source: FeatureStore | None = None
 ) -> FeatureStore | None:

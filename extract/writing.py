@@ -1,5 +1,6 @@
 """Computing what a feature set lacks, and writing it."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from extract.requests import Request
 from extract.settings import Settings
 from extract.units import Units
 from store import ArrayLayout, FeatureStore, FeatureWriter
+from store.places import is_remote
+from store.writing.unit_writer import UnitWriter, own_first
 
 
 @dataclass(frozen=True)
@@ -37,25 +40,56 @@ class Start:
     skip: Sequence[tuple[str, int]] = ()
     replaces: bool = False
 
-    def write(self, out: Path, attributes: Mapping[str, Any], settings: Settings) -> FeatureStore | None:
-        """Compute what is missing, and open the set; None if other tasks have not finished."""
-        request, taken = self.request, (self.base, self.base_rows, self.skip, self.replaces)
-        attributes = kept_attributes(self.base, request, self.layouts, attributes)
-        with FeatureWriter(out, request.spec, self.layouts, request.constants, *taken, shared=settings.n_tasks > 1) as writer:
-            with ThreadPoolExecutor(settings.workers) as decoders, _background_writer(writer) as write:
-                units = Units(request, self.layouts, settings, decoders)
-                for unit, arrays, notes in units.compute(self._claim_units(writer, settings, write)):
-                    write(unit.number, arrays | self._annotations(unit.number), notes)
+    def write(self, out: Path | str, attributes: Mapping[str, Any], settings: Settings) -> FeatureStore | None:
+        """Compute what is missing, and open the set; None if other tasks have not finished.
+
+        `out`: its folder, or its address in an object store, which takes over nothing.
+        """
+        attributes = kept_attributes(self.base, self.request, self.layouts, attributes)
+        with self._writer(out, settings.n_tasks > 1) as writer:
+            unreported, todo = set(range(self.layouts[0].n_shards)), writer.missing_units()
+            while True:
+                written = unreported.difference(writer.missing_units())  # not by this process
+                settings.progress(sum(len(range(*self.layouts[0].rows(unit))) for unit in written))
+                unreported -= written
+                if not todo:
+                    break
+                self._compute(writer, todo, unreported, settings)
+                todo = writer.wait_for_others()
             is_finished = writer.finish(attributes)
         return FeatureStore.open(out) if is_finished else None
 
-    def _claim_units(self, writer: FeatureWriter, settings: Settings, write: Callable[..., None]) -> Iterator[Unit]:
+    def _writer(self, out: Path | str, shared: bool) -> UnitWriter:
+        request = self.request
+        if is_remote(os.fspath(out)):
+            from store.writing.object_writer import ObjectWriter
+
+            assert self.base is None, out
+            return ObjectWriter(os.fspath(out), request.spec, self.layouts, request.constants, shared)
+        taken = (self.base, self.base_rows, self.skip, self.replaces)
+        return FeatureWriter(Path(out), request.spec, self.layouts, request.constants, *taken, shared=shared)
+
+    def _compute(self, writer: UnitWriter, todo: Sequence[int], unreported: set[int], settings: Settings) -> None:
+        """Compute and write those of some units that this process can claim."""
+        with ThreadPoolExecutor(settings.workers) as decoders, _background_writer(writer) as write:
+            units = Units(self.request, self.layouts, settings, decoders)
+            for unit, arrays, notes in units.compute(self._claim_units(writer, todo, unreported, settings, write)):
+                write(unit.number, arrays | self._annotations(unit.number), notes)
+
+    def _claim_units(
+        self,
+        writer: UnitWriter,
+        todo: Sequence[int],
+        unreported: set[int],
+        settings: Settings,
+        write: Callable[..., None],
+    ) -> Iterator[Unit]:
         """Units to compute, those of this task's share first. What another set has whole is written without computing."""
-        todo, rows_of = writer.missing_units(), self.layouts[0].rows
-        settings.progress(len(self.request.images) - sum(len(range(*rows_of(unit))) for unit in todo))
-        for number in sorted(todo, key=lambda unit: unit % settings.n_tasks != settings.task_id):
+        rows_of = self.layouts[0].rows
+        for number in own_first(todo, settings.task_id, settings.n_tasks):
             if not writer.claim(number):
                 continue
+            unreported.discard(number)  # its images are reported as they are computed
             names = [name for name in writer.arrays_to_compute(number) if name not in ANNOTATIONS]
             rows = writer.rows_to_compute(number, names)
             settings.progress(len(range(*rows_of(number))) - len(rows))
@@ -69,7 +103,7 @@ class Start:
 
 
 @contextmanager
-def _background_writer(writer: FeatureWriter) -> Iterator[Callable[..., None]]:
+def _background_writer(writer: UnitWriter) -> Iterator[Callable[..., None]]:
     """Yield a `write_unit` that returns at once; the next call, and the end, wait until the one before is done."""
     writing: Future[None] | None = None
 

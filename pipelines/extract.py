@@ -44,7 +44,9 @@ def main(
     ] = None,
     n_tasks: Annotated[
         int | None,
-        typer.Option(min=1, help="processes that write the set together, on machines with a common file system  [default: 1]"),
+        typer.Option(
+            min=1, help="processes that write the set together: to a file system or an object store in common  [default: 1]"
+        ),
     ] = None,
     on_error: Annotated[
         str, typer.Option(help="damaged or unlabelled images: raise, or record them as invalid rows")
@@ -78,7 +80,8 @@ def main(
     """Stage one: run a frozen ViT once over images and keep its tokens, attention statistics and maps.
 
     An interrupted run goes on where it stopped when the same command is given again. Several processes share the work with
-    --task-id and --n-tasks (a job array, a plain loop), or under torchrun; the last to finish puts the set in its place.
+    --task-id and --n-tasks (a job array, a plain loop), or under torchrun; the last to finish puts the set in its place. They
+    need --out on a file system in common, or a store.root in an object store, to which each writes its shards.
     `beyondcls plan` says in advance how long it takes and how much it writes.
 
     A set that already exists is not extracted again. A few images of each of its shards are computed again and compared: if
@@ -191,11 +194,14 @@ def _extract(
         return run.repair(request, out, settings)
     if verb == "extend":
         return run.extend(request, out, settings, source=sources["source"])
-    folder: Path | FeatureStore = out if places.root is None else destination(places, out, request.keys)
-    if not isinstance(folder, Path):
-        return run.confirm(request, folder, settings)
+    takes_over = any(store is not None for store in sources.values())
+    place = out if places.root is None else destination(places, out, request.keys, takes_over)
+    if isinstance(place, str):
+        return run.create_at(request, place, settings)
+    if not isinstance(place, Path):
+        return run.confirm(request, place, settings)
     write = run.update if verb == "update" else run.create
-    return write(request, folder, settings, **sources, shared=places.root is not None)
+    return write(request, place, settings, **sources, shared=places.root is not None)
 
 
 def _report(store: "FeatureStore", out: Path, location: str) -> None:

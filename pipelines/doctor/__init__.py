@@ -7,6 +7,7 @@ arise; and its line in CHECKS.
 from collections.abc import Callable
 
 from pipelines.doctor import (
+    conditional_writes,
     cpu,
     disk,
     disk_cache,
@@ -43,8 +44,9 @@ CHECKS: dict[str, Callable[[Machine], Finding | None]] = {
     "dvc remote": dvc_remote.check,
     "params.yaml": parameters.check,
     "store.root": store_root.check,
+    "store.root writes": conditional_writes.check,
     "store.cache": disk_cache.check,
     "hub": hub.check,
     "official weights": weights.check,
 }
-NETWORK = ("store.root", "hub", "official weights")  # asked first, all at once
+NETWORK = ("store.root", "store.root writes", "hub", "official weights")  # asked first, all at once

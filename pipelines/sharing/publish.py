@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,18 +14,23 @@ from store.format.stub import holds_only, is_stub, write_stub
 from store.moving.receipt import Receipt
 from store.moving.upload import upload
 from store.places import LocalFolder, is_remote, place_at
+from store.places.object_store import ObjectStore
 from store.writing.lock import BusyError, Lock
+from store.writing.object_writer import honours_condition
+from store.writing.writer import staging_of
 
 SCRATCH = ".upload"  # beside the sets: DVC empties the output folders of a stage before it runs the stage again
 
 
-def destination(places: Places, out: Path, keys: Sequence[str]) -> Path | FeatureStore:
-    """The set, if it is already at the root; else the folder to write it to.
+def destination(places: Places, out: Path, keys: Sequence[str], takes_over: bool = False) -> Path | str | FeatureStore:
+    """The set, if it is already at the root; else the folder or the address to write it to.
 
-    The folder is at the root, if that is a folder; else on this machine, to be uploaded from there.
+    That is at the root; but a folder on this machine, to be uploaded from there, if the root is an object store that writes no
+    file only where there is none, or the set takes over shards, or was begun in that folder or at the root.
 
     Args:
         keys: that the set may have; the first is its key if it is written.
+        takes_over: whether there is another set to take shards from.
 
     Raises:
         StoreError: `out` holds more than a stub; or the root cannot be reached.
@@ -40,8 +46,32 @@ def destination(places: Places, out: Path, keys: Sequence[str]) -> Path | Featur
         if (stored := _finished(places, out, key)) is not None:
             typer.echo(f"nothing to extract: {stored.where} is this very set")
             return stored
-    address = places.address(out.name, keys[0])
-    return scratch_of(out, keys[0]) if is_remote(address) else Path(address)
+    address, scratch = places.address(out.name, keys[0]), scratch_of(out, keys[0])
+    if not is_remote(address):
+        return Path(address)
+    begun = scratch.is_dir() or staging_of(scratch, keys[0]).is_dir() or place_at(address).content("zarr.json") is not None
+    return address if not (takes_over or begun) and writes_conditionally(places, scratch.parent) else scratch
+
+
+def writes_conditionally(places: Places, folder: Path) -> bool:
+    """Whether tasks can write straight to a root in an object store; says so if they cannot.
+
+    Args:
+        folder: what they use instead, for the message.
+
+    Raises:
+        StoreError: nobody can write there.
+    """
+    assert places.root is not None
+    place = ObjectStore(places.root)
+    if place.can_create and honours_condition(place, f".beyondcls-{uuid.uuid4().hex}"):
+        return True
+    typer.echo(
+        f"note: {places.shown} has no writing of a file only where there is none: the set is written to {folder} first, and "
+        "sent from there; several tasks must have that folder in common",
+        err=True,
+    )
+    return False
 
 
 def _finished(places: Places, out: Path, key: str) -> FeatureStore | None:

@@ -3,18 +3,16 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from pipelines.sharing.publish import SCRATCH
 from pipelines.store.find import REMOVED, is_feature_set, nbytes_of, staged_in
 from pipelines.store.lock_files import key_in
 from pipelines.store.remove import file_names, foreign, key_at, remove, remove_objects
-from store.errors import StoreError
 from store.format.stub import is_stub
+from store.format.unfinished import is_of_writers
 from store.moving.pull import PULLED
 from store.moving.transfer import AT_ONCE
 from store.places import is_remote, place_at
@@ -22,7 +20,6 @@ from store.places.parallel import map_parallel
 from store.writing.lock import Lock, holder
 
 AT_ROOT = re.compile(r"(.+)-([0-9a-f]{32})", re.ASCII)
-CHANGED = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")  # names that services use
 RECENT = timedelta(days=1)  # an upload whose last file came since may still go on: nobody can lock an object store
 
 
@@ -176,7 +173,7 @@ def _in_object_store(root: str) -> Iterator[Leftover]:
             (f"{address}/{f} does not belong to a feature set; move it away first" for f in sorted(files) if not _ours(f)), ""
         )
         if content is None and not why_left and not _is_old(address):
-            why_left = "its last file came within a day, or nobody says when: it may still be being sent"
+            why_left = "its last file came within a day, or nobody says when: it may still be being written"
         return Leftover(
             address,
             named[1],
@@ -184,7 +181,7 @@ def _in_object_store(root: str) -> Iterator[Leftover]:
             sum(files.values()),
             lambda: remove_objects(address, sorted(files)),
             None if content is None else hashlib.md5(content, usedforsecurity=False).hexdigest(),
-            "not uploaded completely" if content is None else "" if key else "damaged",
+            "not written completely" if content is None else "" if key else "damaged",
             why_left,
             unfinished=content is None,
         )
@@ -193,29 +190,12 @@ def _in_object_store(root: str) -> Iterator[Leftover]:
 
 
 def _ours(file: str) -> bool:
-    return bool(file_names()[0].fullmatch(file))
+    return is_of_writers(file) or bool(file_names()[0].fullmatch(file))
 
 
 def _is_old(address: str) -> bool:
     """Whether the last file at an address is older than RECENT; False if the service gives no times."""
-    import fsspec  # type: ignore[import-untyped]
+    from store.places.object_store import ObjectStore
 
-    try:
-        fs, path = fsspec.core.url_to_fs(address)
-        listed = fs.find(path, detail=True).values()
-    except Exception as error:  # each service has its own errors
-        raise StoreError(f"{address} cannot be listed: {error}; check the network and your credentials") from error
-    times = [time for entry in listed for name in CHANGED if (time := _as_time(entry.get(name))) is not None]
+    times = [written for written in ObjectStore(address).times().values() if written is not None]
     return bool(times) and datetime.now(UTC) - max(times) > RECENT
-
-
-def _as_time(value: Any) -> datetime | None:
-    """A time in any form that services use; None if it is something else."""
-    if isinstance(value, float):
-        value = datetime.fromtimestamp(value, UTC)
-    if isinstance(value, str):
-        with suppress(ValueError):
-            value = datetime.fromisoformat(value)
-    if not isinstance(value, datetime):
-        return None
-    return value if value.tzinfo else value.replace(tzinfo=UTC)

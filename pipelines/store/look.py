@@ -23,7 +23,8 @@ def ls(root: Annotated[str, typer.Argument(help="folder to look through, or an a
     from pipelines.store.table import size, table
     from store import FeatureStore, StoreError
     from store.format.stub import is_stub
-    from store.places import is_remote
+    from store.format.unfinished import progress_at
+    from store.places import is_remote, place_at
 
     remote = is_remote(root)
     if not remote and not Path(root).is_dir():
@@ -35,8 +36,9 @@ def ls(root: Annotated[str, typer.Argument(help="folder to look through, or an a
         try:
             store = FeatureStore.describe(path) if stub else FeatureStore.open(path)
         except StoreError as error:
-            problems.append(f"damaged: {error}")
-            rows.append([path, "damaged", "", "", "", size(nbytes), ""])
+            state = "unfinished" if remote and progress_at(place_at(path)) else "damaged"
+            problems.append(f"{state}: {error}")
+            rows.append([path, state, "", "", "", size(nbytes), ""])
             continue
         kinds = "stub" if stub else ",".join(kind for kind in store.kinds if kind not in ("images", "norm"))
         described = [str(store.attributes["encoder"]), f"{len(store):,}", kinds, store.spec.dtype]

@@ -16,6 +16,7 @@ from store.format.array import VERIFY, ArrayReader, Verify
 from store.format.layout import ATTRIBUTE, GROUP, json_bytes
 from store.format.names import SCALE, ArrayName, kind_of
 from store.format.spec import FORMAT_VERSION, FeatureSpec
+from store.format.unfinished import progress_at
 from store.places import LocalFolder, place_at
 from store.places.place import Place
 
@@ -346,6 +347,11 @@ def _describe(place: Place) -> tuple[FeatureSpec, dict[str, Any]]:
 
 
 def _hint(place: Place) -> str:
+    if (progress := progress_at(place)) is not None:
+        return (
+            f"it is being written, {progress[0]} of {progress[1]} units are there: wait until its tasks have finished; if none "
+            "is running, give their command again"
+        )
     if isinstance(place, LocalFolder) and (staged := sorted(place.folder.parent.glob(f".staging/{place.folder.name}-*[!k]"))):
         return f"an extraction into it is unfinished ({staged[0]}): run it again"
     return "name what `beyondcls extract --out` wrote"

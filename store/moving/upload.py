@@ -7,10 +7,13 @@ from store.errors import StoreError
 from store.format.array import ArrayReader
 from store.format.layout import GROUP, groups_of
 from store.format.reader import FeatureStore
+from store.format.unfinished import is_of_writers
 from store.moving.receipt import Receipt
 from store.moving.transfer import AT_ONCE, has_shard, pieces
 from store.places import place_at
+from store.places.object_store import ObjectStore
 from store.places.parallel import map_parallel
+from store.writing.object_writer import discard_records
 
 MEMORY = 1 << 30  # bytes that shards on their way to an object store may take
 
@@ -38,7 +41,8 @@ def upload(store: FeatureStore, address: str, progress: Callable[[int], None] | 
     shards = [(array, shard) for array in source.arrays.values() for shard in range(array.layout.n_shards)]
     expected = {array.layout.file(shard): array.layout.nbytes(shard) for array, shard in shards}
     expected |= {name: len(text) for name, text in small.items()}
-    if foreign := sorted(place.sizes().keys() - expected.keys() - {"zarr.json"}):
+    present = place.sizes().keys()
+    if foreign := sorted(name for name in present - expected.keys() - {"zarr.json"} if not is_of_writers(name)):
         raise StoreError(
             f"{address} holds {len(foreign)} files that do not belong to this set, first {foreign[0]}; "
             "did an upload with other shards stop there? Remove them, or choose another root"
@@ -63,4 +67,6 @@ def upload(store: FeatureStore, address: str, progress: Callable[[int], None] | 
         )
     if uploaded is None:
         place.put("zarr.json", [content], len(content))
+    if isinstance(place, ObjectStore) and any(map(is_of_writers, present)):  # of tasks that began to write it there
+        discard_records(place)
     receipt.check(FeatureStore.open(address, receipt.key), whole=True)

@@ -1,6 +1,9 @@
 """A place in an object store, or any other that fsspec reaches (s3://, gs://, memory://, …)."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from store.errors import StoreError
@@ -9,6 +12,16 @@ from store.places.place import Place, ShardFile
 
 PIECE_NBYTES = 8 << 20  # a request costs some milliseconds of waiting, and of work: longer ones hide that
 REQUESTS = 16  # in flight: one connection alone is slow
+# How fsspec is asked, by protocol, for a file where there is none, as one step of the service: `If-None-Match: *` for S3 and
+# Azure, generation 0 for Google. Elsewhere it looks first and then writes, which two writers can do at once.
+CONDITION: dict[str, dict[str, Any]] = {
+    **{protocol: {"mode": "create"} for protocol in ("s3", "s3a", "gs", "gcs", "memory")},
+    **{protocol: {"overwrite": False} for protocol in ("az", "abfs", "abfss")},
+}
+CONFLICT, EXISTS = 409, 412  # HTTP: another conditional write of this name is under way; there is a file of this name
+SMALL_NBYTES = 64 << 20  # more than any file has that describes others
+TRIES = 6  # of a write that meets another, after 0.1 s, 0.2 s, 0.4 s, …
+TIMES = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")  # names that services use
 
 
 class ObjectStore(Place):
@@ -86,15 +99,50 @@ class ObjectStore(Place):
         return data
 
     def sizes(self) -> dict[str, int]:
+        return {name: entry["size"] for name, entry in self._find().items()}
+
+    def times(self, folder: str = "") -> dict[str, datetime | None]:
+        """When each file below a folder was last written, by the clock of the service, by its path; None if it does not say."""
+        return {name: _written_at(entry) for name, entry in self._find(folder).items()}
+
+    def _find(self, folder: str = "") -> dict[str, dict[str, Any]]:
+        """What the service lists now below a folder, by path."""
         try:
             self._fs.invalidate_cache()  # others write too
-            listed = self._fs.find(self._root, detail=True)
+            listed = self._fs.find(f"{self._root}/{folder}" if folder else self._root, detail=True)
         except FileNotFoundError:
             return {}
         except Exception as error:  # each service has its own errors
             raise self._listing_error(error) from error
         prefix = len(self._root.lstrip("/")) + 1
-        return {name.lstrip("/")[prefix:]: entry["size"] for name, entry in listed.items()}
+        # s3fs may give the folder itself, if its first file comes between two of its requests.
+        return {name.lstrip("/")[prefix:]: entry for name, entry in listed.items() if entry.get("type") != "directory"}
+
+    def size_now(self, name: str) -> int | None:
+        """Bytes of a file, asked for anew; None if there is none."""
+        entry = self._entry(name)
+        return None if entry is None else entry["size"]
+
+    def time_now(self, name: str) -> datetime | None:
+        """When a file was last written, asked for anew; None if there is none, or the service does not say."""
+        return _written_at(self._entry(name) or {})
+
+    def _entry(self, name: str) -> dict[str, Any] | None:
+        try:
+            return self._fs.info(f"{self._root}/{name}", refresh=True)
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # each service has its own errors
+            raise self._listing_error(error) from error
+
+    def content_now(self, name: str) -> bytes | None:
+        """All of a small file, asked for anew; None if there is none."""
+        try:
+            return self._fs.cat_file(f"{self._root}/{name}", start=0, end=SMALL_NBYTES)  # one request; of all of it, three
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # each service has its own errors
+            raise StoreError(f"{self.address(name)} cannot be read: {error}; check the network and run this again") from error
 
     def names(self) -> list[str]:
         try:
@@ -107,19 +155,58 @@ class ObjectStore(Place):
         return sorted(name.rstrip("/").rsplit("/", 1)[-1] for name in listed)
 
     def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
-        content = bytearray(nbytes)  # in one request: a stream that is cut short could be taken for a file
-        filled = 0
-        for part in parts:
-            content[filled : filled + len(part)] = part
-            filled += len(part)
-        assert filled == len(content) == nbytes, (name, filled, nbytes)
         try:
-            self._fs.pipe_file(f"{self._root}/{name}", bytes(content) if nbytes < (1 << 20) else content)
+            self._fs.pipe_file(f"{self._root}/{name}", _joined(parts, nbytes))
         except Exception as error:  # each service has its own errors
-            raise StoreError(
-                f"{self.address(name)} cannot be written: {error}; check the network, your credentials and the right to write, "
-                "and give the command again: it goes on where it was"
-            ) from error
+            raise self._writing_error(name, error) from error
+
+    @property
+    def can_create(self) -> bool:
+        """Whether fsspec has a way to ask this kind of service for what `create` promises; the service may still ignore it."""
+        return self.url.partition("://")[0] in CONDITION
+
+    def create(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> bool:
+        """Write a file as `put` does, but only where there is none: of several writers one succeeds.
+
+        Returns:
+            False if there is one, which stays as it is. It may be ours, if the answer to an earlier try was lost.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        content = _joined(parts, nbytes)
+        for attempt in range(TRIES):
+            try:
+                self._fs.pipe_file(f"{self._root}/{name}", content, **CONDITION[self.url.partition("://")[0]])
+                return True
+            except FileExistsError:
+                return False
+            except Exception as error:  # each service has its own errors
+                if (status := _status(error)) == EXISTS:
+                    return False
+                if status != CONFLICT or attempt == TRIES - 1:
+                    raise self._writing_error(name, error) from error
+            time.sleep(0.1 * 2**attempt)
+        raise AssertionError("the last try returns or raises")
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove files, in one request where the service can; those that are not there are left out.
+
+        Raises:
+            StoreError: the service refuses or fails.
+        """
+        try:
+            with suppress(FileNotFoundError):
+                if names:
+                    self._fs.rm([f"{self._root}/{name}" for name in names])
+        except Exception as error:  # each service has its own errors
+            raise StoreError(f"{self.address(names[0])} cannot be removed: {error}; check your right to") from error
+
+    def _writing_error(self, name: str, error: Exception) -> StoreError:
+        return StoreError(
+            f"{self.address(name)} cannot be written: {error}; check the network, your credentials and the right to write, "
+            "and give the command again: it goes on where it was"
+        )
 
     def _listing_error(self, error: Exception) -> StoreError:
         return StoreError(f"{self.url} cannot be listed: {error}; check the address, the network and your credentials")
@@ -134,10 +221,50 @@ class _StoredShard(ShardFile):
 
 
 def _options(url: str) -> dict[str, Any]:
-    """As many connections as there are requests; s3fs has ten, and the user's configuration has precedence."""
+    """As many connections as there are requests; s3fs has ten, and the user's configuration has precedence.
+
+    Listings are not kept: in them, what another process has written since is missing.
+    """
     import fsspec
 
     if url.partition("://")[0] not in ("s3", "s3a"):
         return {}
     configured = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
-    return {"config_kwargs": {"max_pool_connections": REQUESTS, **configured}}
+    return {"config_kwargs": {"max_pool_connections": REQUESTS, **configured}, "use_listings_cache": False}
+
+
+def _joined(parts: Iterable[memoryview | bytes], nbytes: int) -> bytes | bytearray:
+    """All of a file, for one request (or one upload in parts): a stream that is cut short could be taken for a file."""
+    content = bytearray(nbytes)
+    filled = 0
+    for part in parts:
+        content[filled : filled + len(part)] = part
+        filled += len(part)
+    assert filled == len(content) == nbytes, (filled, nbytes)
+    return bytes(content) if nbytes < (1 << 20) else content
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status of a service's answer, as botocore keeps it in an error or in its cause; None without one."""
+    response = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
+    try:
+        return response["ResponseMetadata"]["HTTPStatusCode"]  # type: ignore[index]
+    except (KeyError, TypeError):
+        return None
+
+
+def _written_at(entry: Mapping[str, Any]) -> datetime | None:
+    """The time in what a service says of a file; None without one."""
+    return next((written for field in TIMES if (written := as_time(entry.get(field))) is not None), None)
+
+
+def as_time(value: Any) -> datetime | None:
+    """A time in any form that services use; None if it is something else."""
+    if isinstance(value, float):
+        value = datetime.fromtimestamp(value, UTC)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = datetime.fromisoformat(value)
+    if not isinstance(value, datetime):
+        return None
+    return value if value.tzinfo else value.replace(tzinfo=UTC)

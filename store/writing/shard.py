@@ -48,6 +48,13 @@ def write_shard(file: Path, layout: ArrayLayout, shard: int, rows: np.ndarray) -
         return record.result()
 
 
+def encoded_shard(layout: ArrayLayout, shard: int, rows: np.ndarray) -> tuple[list[memoryview | bytes], dict[str, Any]]:
+    """The bytes of a shard file, one part after the other, and its record. Nothing of `rows` is copied."""
+    data, padding = layout.encode(shard, rows)
+    tail = layout.tail(shard, data, padding)
+    return [data, padding, tail], _record(layout, shard, rows, tail)
+
+
 def record_of(layout: ArrayLayout, shard: int, rows: np.ndarray) -> dict[str, Any]:
     """What zarr.json records of a shard."""
     return _record(layout, shard, rows, layout.tail(shard, *layout.encode(shard, rows)))

@@ -6,15 +6,13 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from store.errors import StoreError
-from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, groups_of
-from store.format.reader import FeatureStore, with_digest
+from store.format.layout import ArrayLayout
+from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
 from store.places import LocalFolder
 from store.places.aligned import aligned_zeros
@@ -31,13 +29,15 @@ from store.places.disk import (
 )
 from store.writing.journal import JOURNAL, Journals, add_record, journals, process_name, read_records, write_records
 from store.writing.lock import BusyError, Lock
+from store.writing.metadata import metadata_of
 from store.writing.shard import constant, is_whole, record_of, same_shard, same_values, write_shard
+from store.writing.unit_writer import UnitWriter
 
 WRITERS = 4  # arrays of a unit that are written at a time
 UNNAMED = ".unnamed"  # folder of shards that have no name yet
 
 
-class FeatureWriter:
+class FeatureWriter(UnitWriter):
     """Writes one feature set. Work units are shards: unit u holds rows [u * shard_rows, (u + 1) * shard_rows).
 
     All arrays are under `<parent>/.staging/<name>-<key>` until `finish` moves that folder to `path`. A unit counts once its
@@ -90,7 +90,7 @@ class FeatureWriter:
         assert self._base_rows.shape == rows.shape, (self._base_rows.shape, rows.shape)
         assert {(a.shape[0], a.shard_rows) for a in layouts} == {(first.shape[0], first.shard_rows)}, layouts
         self.n_units, self._layout = first.n_shards, first
-        self.staging = self.path.parent / ".staging" / f"{self.path.name}-{spec.key}"
+        self.staging = staging_of(self.path, spec.key)
         self._name, self._unnamed, self._journals = process_name(), self.staging / UNNAMED, Journals(self.staging)
         self._journal = f"{JOURNAL}.{self._name}" if shared else JOURNAL
         self._claims_folder = self.staging.with_name(self.staging.name + ".claims")
@@ -121,12 +121,6 @@ class FeatureWriter:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> "FeatureWriter":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let another writer go on. What is journalled stays."""
@@ -461,27 +455,10 @@ class FeatureWriter:
                 stale.unlink(missing_ok=True)
 
     def _describe(self, attributes: Mapping[str, Any]) -> None:
-        """Write every zarr.json, the group's last: it vouches for the others."""
-        files = {}
-        for name, layout in self.layouts.items():
-            shards = [{k: v for k, v in self._done[u][name].items() if k != "array"} for u in range(self.n_units)]
-            files[name] = layout.to_zarr({"shards": shards})
-        for name, values in self.constants.items():
-            layout = constant(name, values)
-            files[name] = layout.to_zarr({"shards": [record_of(layout, 0, values)]})
-        for name in groups_of(list(files)):
-            write_file(self.staging / name / "zarr.json", [GROUP])
+        """Write every zarr.json, the group's last."""
+        files = metadata_of(self.spec, self.layouts, self.constants, self._done, self._notes, attributes)
         for name, content in files.items():
-            write_file(self.staging / name / "zarr.json", [content])
-        described = {
-            "key": self.spec.key,
-            "spec": self.spec.to_dict(),
-            **attributes,
-            "invalid": [self._notes[row] for row in sorted(self._notes)],
-            "arrays": {name: xxhash.xxh3_128_hexdigest(content) for name, content in files.items()},
-        }
-        group = {"zarr_format": 3, "node_type": "group", "attributes": {ATTRIBUTE: described}}
-        write_file(self.staging / "zarr.json", [with_digest(group)])
+            write_file(self.staging / name, [content])
 
     @contextlib.contextmanager
     def _full_disk_reported(self) -> Iterator[None]:
@@ -501,10 +478,15 @@ class FeatureWriter:
             ) from error
 
 
+def staging_of(path: Path, key: str) -> Path:
+    """The folder of a feature set until it is finished and at `path`."""
+    return path.parent / ".staging" / f"{path.name}-{key}"
+
+
 def discard_staging(path: Path, key: str) -> None:
     """Remove what a kill during `finish` may have left behind; nothing while a writer is at work there."""
     (path / JOURNAL).unlink(missing_ok=True)
-    staging = path.parent / ".staging" / f"{path.name}-{key}"
+    staging = staging_of(path, key)
     if staging.exists():
         lock = Lock(staging.with_name(staging.name + ".lock"), str(path))
         shutil.rmtree(staging)

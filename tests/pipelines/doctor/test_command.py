@@ -138,5 +138,5 @@ def test_a_silent_network_is_not_waited_for(tmp_path):
         environment |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_DEFAULT_REGION": "us-east-1"}
         command = [sys.executable, "-c", script]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.stdout == "['problem', 'note', 'note']\n", done.stderr
+    assert done.stdout == "['problem', 'note', 'note', 'note']\n", done.stderr
     assert "Traceback" not in done.stderr

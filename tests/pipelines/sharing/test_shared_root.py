@@ -20,10 +20,12 @@ from store.moving.upload import upload
 from store.places import place_at
 from store.places.object_store import ObjectStore
 from store.writing.lock import Lock
+from store.writing.object_writer import ObjectWriter
 from tests.extract.pictures import samples, write_tar
 from tests.folders import files
 from tests.pipelines.test_extract import ENCODER
-from tests.s3 import served
+from tests.s3 import ignoring_conditions, served
+from tests.store.tiny import Tiny
 
 N = 70
 SETS = {"train": N, "test": 40}
@@ -124,8 +126,10 @@ def extracted(project, root, local) -> dict[str, str]:
 
 
 @folder_and_s3
-def test_extraction(project, root, local, beyondcls):
+def test_extraction(project, root, local, beyondcls, monkeypatch):
     address, whole, stub = address_of(root, "test", local), local / "features/tiny-test", project / "features/tiny-test"
+    if "://" in root:
+        monkeypatch.setattr("extract.writing.FeatureWriter", None)  # nothing goes through the disk
     status, output = beyondcls(*extraction("test"))
     assert status == 0, output
     assert f"at {address}" in output
@@ -135,6 +139,32 @@ def test_extraction(project, root, local, beyondcls):
     receipt = Receipt.read(project / "receipts/tiny-test.json")
     assert receipt.to_json() == Receipt.from_store(FeatureStore.open(whole)).to_json()
     assert {p.name for p in (project / "features").iterdir()} == {"tiny-test"}, "nothing else is left here"
+
+
+@only_s3
+def test_tasks_without_a_common_folder(project, root, local, tmp_path, beyondcls, monkeypatch):
+    """The first to come does what the other has not begun; the other finds the set."""
+    status, output = beyondcls(*extraction("train", "--task-id", 1, "--n-tasks", 2))
+    assert status == 0, output
+    monkeypatch.setattr("store.writing.object_writer.ObjectWriter", None)
+    shutil.copytree(project, elsewhere := tmp_path / "elsewhere", symlinks=True)
+    shutil.rmtree(elsewhere / "features")
+    shutil.rmtree(elsewhere / "receipts")
+    monkeypatch.chdir(elsewhere)
+    status, output = beyondcls(*extraction("train", "--task-id", 0, "--n-tasks", 2))
+    assert status == 0, output
+    assert content(address_of(root, "train", local)) == files(local / "features/tiny-train")
+    for folder in ("features", "receipts"):
+        assert files(project / folder).keys() == files(elsewhere / folder).keys()
+    assert files(project / "features") == files(elsewhere / "features")
+
+
+@only_s3
+def test_a_set_that_takes_over_another_goes_through_the_disk(project, root, local, beyondcls, monkeypatch):
+    monkeypatch.setattr("store.writing.object_writer.ObjectWriter", None)
+    status, output = beyondcls(*extraction("test", "--from", local / "features/tiny-test"))
+    assert status == 0, output
+    assert content(address_of(root, "test", local)) == files(local / "features/tiny-test")
 
 
 def test_a_set_that_is_there_is_not_extracted_again(extracted, project, beyondcls, monkeypatch):
@@ -282,11 +312,14 @@ class TestLooking:
         fs, path = at(f"{root}/half-{'0' * 32}/images/label/c/0")
         if "://" in root:
             fs.pipe_file(path, b"x")
+            ObjectWriter(f"{root}/begun", Tiny().spec, Tiny().layouts)
         status, output = beyondcls("store", "ls", root)
         assert status == 0, output
         assert f"{extracted['train']} tiny {N} attention,cls,patch,statistics float16" in output
         if "://" in root:
             assert f"damaged: {root}/half-{'0' * 32} is not a feature set: it has no zarr.json" in output
+            begun = f"unfinished: {root}/begun is not a feature set: it has no zarr.json; it is being written, 0 of 2 units"
+            assert begun in output
 
     def test_info_du_and_verify_of_a_stub(self, extracted, project, beyondcls):
         for command in ("info", "du"):
@@ -365,14 +398,17 @@ def test_one_task_publishes(project, root, local, beyondcls):
 
 @only_s3  # a folder is written without an upload
 def test_an_upload_that_broke_off(project, root, local, beyondcls, monkeypatch):
-    """After some files, and by a kill: tests/store/test_transfer.py."""
+    """After some files, and by a kill: tests/store/test_transfer.py. To a service that takes a set in no other way."""
 
     def away(*_):
         raise StoreError("away")
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, ignoring_conditions():
         patch.setattr(ObjectStore, "put", away)
-        assert beyondcls(*extraction("train"))[0] == 1
+        status, output = beyondcls(*extraction("train"))
+    assert status == 1
+    assert "has no writing of a file only where there is none: the set is written to features/.upload first" in output
+    assert not content(root), "nothing is left of the attempt"
     assert not (project / "features/tiny-train").exists()
     assert "not uploaded yet: features/.upload/tiny-train-" in beyondcls("store", "ls", "features")[1]
     status, output = beyondcls(*extraction("train"))
