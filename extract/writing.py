@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Int64
 
 from extract.annotations import ANNOTATIONS, annotations_of
 from extract.attributes import kept_attributes
 from extract.decoding import Unit
+from extract.handing import Engine, Job
 from extract.requests import Request
 from extract.settings import Settings
 from extract.units import Units
 from store import ArrayLayout, FeatureStore, FeatureWriter
+from store.writing.journal import read_records
 
 
 @dataclass(frozen=True)
@@ -38,22 +41,47 @@ class Start:
     replaces: bool = False
 
     def write(self, out: Path, attributes: Mapping[str, Any], settings: Settings) -> FeatureStore | None:
-        """Compute what is missing, and open the set; None if other tasks have not finished."""
+        """Compute what is missing, and open the set; None if other tasks have not finished, or it was stopped."""
         request, taken = self.request, (self.base, self.base_rows, self.skip, self.replaces)
         attributes = kept_attributes(self.base, request, self.layouts, attributes)
         with FeatureWriter(out, request.spec, self.layouts, request.constants, *taken, shared=settings.n_tasks > 1) as writer:
-            with ThreadPoolExecutor(settings.workers) as decoders, _background_writer(writer) as write:
-                units = Units(request, self.layouts, settings, decoders)
-                for unit, arrays, notes in units.compute(self._claim_units(writer, settings, write)):
-                    write(unit.number, arrays | self._annotations(unit.number), notes)
+            if settings.engine is None:
+                self._compute(writer, settings)
+            else:
+                self._hand_out(writer, settings, settings.engine)
+            if settings.stops() and writer.missing_units():
+                return None
             is_finished = writer.finish(attributes)
         return FeatureStore.open(out) if is_finished else None
+
+    def _compute(self, writer: FeatureWriter, settings: Settings) -> None:
+        """Compute and write units here."""
+        with ThreadPoolExecutor(settings.workers) as decoders, _background_writer(writer) as write:
+            units = Units(self.request, self.layouts, settings, decoders)
+            for unit, arrays, notes in units.compute(self._claim_units(writer, settings, write)):
+                write(unit.number, arrays | self._annotations(unit.number), notes)
+
+    def _hand_out(self, writer: FeatureWriter, settings: Settings, engine: Engine) -> None:
+        """Have an engine's workers compute and write units."""
+        todo = {
+            unit.number: writer.missing_arrays(unit.number) for unit in self._claim_units(writer, settings, writer.write_unit)
+        }
+        taken = (self.base, self.base_rows, self.skip)
+        job = Job.of(self.request, writer.staging, self.layouts, *taken, settings)
+        if self.request.encoder.device.type == "cuda":  # a worker needs the memory
+            self.request.encoder.model.cpu()
+            torch.cuda.empty_cache()
+        if todo:
+            engine(job, todo, writer.add)
+        settings.devices({r["unit"]: r["device"] for r in read_records(writer.staging) if "device" in r})
 
     def _claim_units(self, writer: FeatureWriter, settings: Settings, write: Callable[..., None]) -> Iterator[Unit]:
         """Units to compute, those of this task's share first. What another set has whole is written without computing."""
         todo, rows_of = writer.missing_units(), self.layouts[0].rows
         settings.progress(len(self.request.images) - sum(len(range(*rows_of(unit))) for unit in todo))
         for number in sorted(todo, key=lambda unit: unit % settings.n_tasks != settings.task_id):
+            if settings.stops():
+                return
             if not writer.claim(number):
                 continue
             names = [name for name in writer.arrays_to_compute(number) if name not in ANNOTATIONS]

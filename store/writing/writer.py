@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,16 +16,15 @@ from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, groups_of
 from store.format.reader import FeatureStore, with_digest
 from store.format.spec import FeatureSpec
 from store.places import LocalFolder
-from store.places.aligned import aligned_zeros
-from store.places.disk import DIRECT_NBYTES, NO_SPACE, exchange, link, sync_folder, write_file
+from store.places.disk import NO_SPACE, exchange, link, sync_folder, write_file
+from store.writing.handed_writer import workers_folder
 from store.writing.journal import JOURNAL, add_record, process_journal, read_records, write_records
 from store.writing.lock import BusyError, Lock
-from store.writing.shard import constant, is_whole, record_of, same_shard, same_values, write_shard
+from store.writing.shard import constant, is_whole, record_of, same_shard, write_shard
+from store.writing.unit_writer import UnitWriter
 
-WRITERS = 4  # arrays of a unit that are written at a time
 
-
-class FeatureWriter:
+class FeatureWriter(UnitWriter):
     """Writes one feature set. Work units are shards: unit u holds rows [u * shard_rows, (u + 1) * shard_rows).
 
     All arrays are under `<parent>/.staging/<name>-<key>` until `finish` moves that folder to `path`. A unit counts once its
@@ -67,17 +65,9 @@ class FeatureWriter:
         replaces: bool = False,
         shared: bool = False,
     ):
-        self.path, self.spec, self.base, self.shared, self._replaces = Path(path), spec, base, shared, replaces
-        self.layouts = {layout.name: layout for layout in layouts}
+        super().__init__(layouts, base, base_rows, skip)
+        self.path, self.spec, self.shared, self._replaces = Path(path), spec, shared, replaces
         self.constants = dict(constants or {})
-        self._skip = set(skip)
-        first = next(iter(layouts))
-        rows = np.arange(first.shape[0])
-        n_base = 0 if base is None else len(base)
-        self._base_rows = np.where(rows < n_base, rows, -1) if base_rows is None else np.asarray(base_rows)
-        assert self._base_rows.shape == rows.shape, (self._base_rows.shape, rows.shape)
-        assert {(a.shape[0], a.shard_rows) for a in layouts} == {(first.shape[0], first.shard_rows)}, layouts
-        self.n_units, self._layout = first.n_shards, first
         self.staging = self.path.parent / ".staging" / f"{self.path.name}-{spec.key}"
         self._journal = process_journal() if shared else JOURNAL
         self._claims_folder = self.staging.with_name(self.staging.name + ".claims")
@@ -94,7 +84,6 @@ class FeatureWriter:
                 "key": spec.key,
                 "arrays": {n: [list(a.shape), a.dtype, a.shard_rows, a.codec] for n, a in self.layouts.items()},
             }
-            self._done: dict[int, dict[str, dict[str, Any]]] = {unit: {} for unit in range(self.n_units)}
             self._notes: dict[int, dict[str, Any]] = {}
             with self._full_disk_reported(), self._exclusive():
                 if records := read_records(self.staging):
@@ -118,6 +107,8 @@ class FeatureWriter:
         for claim in self._claims.values():
             claim.release()
         self._claims.clear()
+        if not self.shared:  # of workers that ended before this
+            shutil.rmtree(workers_folder(self.staging), ignore_errors=True)
         self._lock.release()
         for folder in (self._claims_folder, self.staging.parent):
             with contextlib.suppress(OSError):  # not empty: something is staged there
@@ -159,12 +150,6 @@ class FeatureWriter:
                 shards.append({"array": name, **theirs.shards[unit]})
             if shards:
                 yield {"unit": unit, "shards": shards, "invalid": self._base_notes(rows)}
-
-    def _base_notes(self, rows: np.ndarray) -> list[dict[str, Any]]:
-        """Notes of the base on those of these rows that it has, under their numbers in this set."""
-        notes = {} if self.base is None else {note["row"]: note for note in self.base.attributes["invalid"]}
-        theirs = ((int(row), notes.get(int(self._base_rows[row]))) for row in rows if self._base_rows[row] >= 0)
-        return [{**note, "row": row} for row, note in theirs if note is not None]
 
     def _resume(self, records: Sequence[Mapping[str, Any]]) -> None:
         if records[0] != self.header:
@@ -228,71 +213,42 @@ class FeatureWriter:
             ) from error
         self._notes |= notes
 
-    def missing_units(self) -> list[int]:
-        """Units of which arrays are not written yet, in order."""
-        return [unit for unit in range(self.n_units) if self.missing_arrays(unit)]
-
-    def missing_arrays(self, unit: int) -> list[str]:
-        """Arrays of a unit that are not written yet."""
-        return [name for name in self.layouts if name not in self._done[unit]]
-
-    def rows_to_compute(self, unit: int, names: Sequence[str]) -> np.ndarray:
-        """Rows for which `write_unit` must be given some arrays of a unit, ascending: all, or those that the base lacks."""
-        rows = np.arange(*self._layout.rows(unit))
-        return rows[self._base_rows[rows] < 0] if all(self._is_in_base(name, unit) for name in names) else rows
-
-    def arrays_to_compute(self, unit: int) -> list[str]:
-        """Arrays of a unit that must be given to `write_unit`: missing ones that the base does not have whole."""
-        lacks_rows = bool((self._base_rows[slice(*self._layout.rows(unit))] < 0).any())
-        return [name for name in self.missing_arrays(unit) if lacks_rows or not self._is_in_base(name, unit)]
-
-    def _is_in_base(self, name: str, unit: int) -> bool:
-        """Whether the base has its rows of this shard."""
-        theirs = self.base.arrays.get(name) if self.base is not None and (name, unit) not in self._skip else None
-        return theirs is not None and same_values(self.layouts[name], theirs.layout)
-
     def write_unit(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Write one shard of each array that the unit still misses, and journal them.
-
-        Args:
-            rows: name -> stored values, of `arrays_to_compute` at least; [n, ...] of all rows of the unit, or where the base
-                has the array, of those that it lacks.
-            notes: on rows that are invalid; those of the base are added.
+        """Write one shard of each array that the unit still misses, and journal them; arguments are those of `write_shards`.
 
         Raises:
             StoreError: no space is left; what was journalled before is safe.
         """
-        missing, to_compute = self.missing_arrays(unit), self.arrays_to_compute(unit)
-        assert set(rows) >= set(to_compute), sorted(set(to_compute) - set(rows))
-        unit_rows = np.arange(*self._layout.rows(unit))
-        theirs = self._base_rows[unit_rows]
-        taken = theirs >= 0
-
-        def write(name: str) -> dict[str, Any]:
-            if self.base is not None and taken.any() and self._is_in_base(name, unit):
-                # The base's rows, bit for bit, also where they were computed again because another array needs them.
-                layout = self.layouts[name]
-                values = aligned_zeros((len(unit_rows), *layout.shape[1:]), layout.dtype)
-                values[taken] = self.base.arrays[name].stored(theirs[taken])
-                if not taken.all():
-                    values[~taken] = rows[name][~taken] if len(rows[name]) == len(unit_rows) else rows[name]
-            else:
-                values = rows[name]
-            return {"array": name, **write_shard(self.staging, self.layouts[name], unit, values)}
-
         with self._full_disk_reported():
-            if max(self.layouts[name].nbytes(unit) for name in missing) < DIRECT_NBYTES:
-                shards = [write(name) for name in missing]
-            else:  # small arrays, which mostly wait for the disk, beside the large ones
-                with ThreadPoolExecutor(WRITERS, "beyondcls-writer") as writers:
-                    shards = list(writers.map(write, missing))
-            noted = {note["row"]: note for note in (*self._base_notes(unit_rows), *notes)}
-            record: dict[str, Any] = {"unit": unit, "shards": shards, "invalid": [noted[row] for row in sorted(noted)]}
+            record = self.write_shards(self.staging, unit, rows, notes)
             add_record(self.staging, record, self._journal)
         if unit in self._claims:
             self._claims.pop(unit).release()
-        self._done[unit] |= {shard["array"]: shard for shard in shards}
+        self._done[unit] |= {shard["array"]: shard for shard in record["shards"]}
         self._notes |= {note["row"]: dict(note) for note in record["invalid"]}
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Journal a unit whose shards a `HandedWriter` has put in their places, perhaps on another machine.
+
+        Raises:
+            StoreError: it was written already, with other values; or what is there is not what the record says; or no space
+                is left.
+        """
+        unit, done = record["unit"], self._done[record["unit"]]
+        others = [s["array"] for s in record["shards"] if s["array"] in done and done[s["array"]]["xxh3_128"] != s["xxh3_128"]]
+        if others:
+            raise StoreError(
+                f"unit {unit} of {self.path} was computed twice, and {others[0]} differs; let workers run on machines of one "
+                "kind, with the same versions of packages"
+            )
+        with self._full_disk_reported():
+            add_record(self.staging, record, self._journal)
+        self._count(record)
+        if missing := self.missing_arrays(unit):
+            raise StoreError(
+                f"a worker has written unit {unit} of {self.path}, but {missing[0]} is not in {self.staging} as it says; the "
+                "folder must be the same on all machines"
+            )
 
     def finish(self, attributes: Mapping[str, Any]) -> bool:
         """Write all zarr.json and move the feature set to its place. False if others that share the writing are not done.
