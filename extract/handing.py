@@ -6,7 +6,7 @@ Whoever hands them out holds the set's lock and keeps its journal; workers write
 import os
 import platform
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -89,10 +89,6 @@ class Job:
 
     def n_images(self, unit: int) -> int:
         return len(range(*self.rows(unit)))
-
-
-# Has workers compute units: those that miss arrays, with their names; each record is given to the function.
-Engine = Callable[[Job, Mapping[int, Sequence[str]], Callable[[Record], None]], None]
 
 
 class Handout(Protocol):

@@ -1,16 +1,15 @@
 """How an extraction runs. What it writes does not depend on it, but for images that cannot be read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from extract.difference import SampleCheck
 from store import BeyondClsError, FeatureStore
 
-if TYPE_CHECKING:
-    from extract.handing import Engine
-
 OnError = Literal["raise", "record"]
+# Has workers compute units: of a `handing.Job`, those that miss arrays, with their names; each record goes to the function.
+Engine = Callable[[Any, Mapping[int, Sequence[str]], Callable[[Mapping[str, Any]], None]], None]
 
 
 def _ignore(*_: object) -> None:
@@ -50,7 +49,7 @@ class Settings:
     recompute: bool = False
     task_id: int = 0
     n_tasks: int = 1
-    engine: "Engine | None" = None
+    engine: Engine | None = None
     stops: Callable[[], bool] = _goes_on
     progress: Callable[[int], None] = _ignore
     warn: Callable[[str], None] = _ignore

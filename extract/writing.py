@@ -14,9 +14,9 @@ from jaxtyping import Int64
 from extract.annotations import ANNOTATIONS, annotations_of
 from extract.attributes import kept_attributes
 from extract.decoding import Unit
-from extract.handing import Engine, Job
+from extract.handing import Job
 from extract.requests import Request
-from extract.settings import Settings
+from extract.settings import Engine, Settings
 from extract.units import Units
 from store import ArrayLayout, FeatureStore, FeatureWriter
 from store.writing.journal import read_records

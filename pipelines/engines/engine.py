@@ -9,7 +9,7 @@ from store import BeyondClsError
 
 if TYPE_CHECKING:
     from extract.encoders import Encoder
-    from extract.handing import Engine as HandsOut
+    from extract.settings import Engine as HandsOut
 
 TRIES = 3
 

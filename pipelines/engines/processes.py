@@ -16,8 +16,8 @@ from store import BeyondClsError
 
 if TYPE_CHECKING:
     from extract.encoders import Encoder
-    from extract.handing import Engine as HandsOut
     from extract.handing import Handed, Job, Record
+    from extract.settings import Engine as HandsOut
     from pipelines.engines.ledger import Ledger
 
 CORES = 4  # of a worker on a CPU, by default
@@ -136,10 +136,16 @@ class Pool:
     def _start(self, index: int) -> None:
         from pipelines.engines.serving import serve
 
-        connection, remote = CONTEXT.Pipe()
-        process = CONTEXT.Process(target=serve, args=(remote, *self._arguments[index]), daemon=True)
-        process.start()
-        remote.close()
+        while True:
+            connection, remote = CONTEXT.Pipe()
+            process = CONTEXT.Process(target=serve, args=(remote, *self._arguments[index]), daemon=True)
+            try:
+                process.start()
+                break
+            except OSError as error:  # it was killed before it had its arguments
+                self._count_death(f"it could not be started ({error})")
+            finally:
+                remote.close()
         self._workers[index] = Started(process, connection)
 
     def _hear(self, index: int, worker: Started) -> None:
@@ -196,11 +202,15 @@ class Pool:
             if unit is not None:
                 self._ledger.failed(unit, problem)
             elif not worker.has_begun:
-                self._deaths += 1
-                if self._deaths >= self._tries:
-                    raise BeyondClsError(f"a worker could not load the encoder: {problem}; give fewer --tasks or --gpus")
+                self._count_death(problem)
         if not self._ledger.is_done:
             self._start(index)
+
+    def _count_death(self, problem: str) -> None:
+        """Count a worker that has died before it had loaded the encoder."""
+        self._deaths += 1
+        if self._deaths >= self._tries:
+            raise BeyondClsError(f"a worker could not load the encoder: {problem}; give fewer --tasks or --gpus")
 
     def _stop(self) -> None:
         """End all workers: those that have nothing to do by themselves."""

@@ -10,8 +10,8 @@ from store import BeyondClsError
 
 if TYPE_CHECKING:
     from extract.encoders import Encoder
-    from extract.handing import Engine as HandsOut
     from extract.handing import Job, Record
+    from extract.settings import Engine as HandsOut
     from pipelines.engines.ledger import Ledger
 
 CORES = 4  # of an actor without a GPU, where nodes have as many
