@@ -33,9 +33,9 @@ class Processes(Engine):
     options: ClassVar[tuple[str, ...]] = ("tasks", "gpus", "tries")
 
     def workers(self, load: "Callable[[str], Encoder]", watch: Watch) -> "HandsOut":
-        return partial(self._run, self._devices(), load, watch)
+        return partial(self._run, self.devices(), load, watch)
 
-    def _devices(self) -> list[str]:
+    def devices(self) -> list[str]:
         """The device of each worker.
 
         Raises:
