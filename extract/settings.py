@@ -33,7 +33,7 @@ class Settings:
             common file system. Each begins with its share of the units and goes on with units that no other works on, so
             fewer processes than planned may run.
         engine: hands out units to workers, which compute them in place of this process; with one task only.
-        stops: whether to stop after the present unit, and not to finish.
+        stops: whether to stop after the present unit, the first at least, and not to finish.
         progress: called with the number of images done since the last call.
         warn: called with what a user should know.
         devices: called with the device that computed each unit, where an engine handed them out.

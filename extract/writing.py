@@ -79,11 +79,13 @@ class Start:
         """Units to compute, those of this task's share first. What another set has whole is written without computing."""
         todo, rows_of = writer.missing_units(), self.layouts[0].rows
         settings.progress(len(self.request.images) - sum(len(range(*rows_of(unit))) for unit in todo))
+        has_begun = False  # a process that is asked to stop at once has one unit to show for it
         for number in sorted(todo, key=lambda unit: unit % settings.n_tasks != settings.task_id):
-            if settings.stops():
+            if has_begun and settings.stops():
                 return
             if not writer.claim(number):
                 continue
+            has_begun = True
             names = [name for name in writer.arrays_to_compute(number) if name not in ANNOTATIONS]
             rows = writer.rows_to_compute(number, names)
             settings.progress(len(range(*rows_of(number))) - len(rows))

@@ -118,6 +118,7 @@ def main(
     engine = choose_engine(options, select_options(given, extraction.ENGINE), device, shares)
     if submitted(engine, verb, out, places.root, script, dry_run, typer.echo):
         return
+    stops = stops_at_signal()
     # Under torchrun each process is a task, with its own GPU.
     rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
     source_of_images, opening = requested_images(encoder, data, dataset, params, given)
@@ -134,7 +135,6 @@ def main(
         sources["older"] = open_features(out, params)
     checks: Checks = []
     devices: dict[int, str] = {}
-    stops = stops_at_signal()
     with progress_bar(encoder, len(images), "images") as progress:
         watch = Watch(progress, lambda message: typer.echo(message, err=True))
         settings = Settings(

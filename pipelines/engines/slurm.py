@@ -99,17 +99,16 @@ def _watch(process: "subprocess.Popen[str]", name: str, staged: Callable[[], Pat
         if journalled is None:
             time.sleep(SECONDS)
             continue
-        with progress_bar(name, journalled.n_images, "images") as progress:
-            shown = 0
+        n_images, shown = journalled.n_images, 0
+        with progress_bar(name, n_images, "images") as progress:
             while process.poll() is None:
                 if journalled is not None:
                     progress(journalled.n_done - shown)
                     shown = journalled.n_done
                 time.sleep(SECONDS)
                 journalled = Journalled.read(staged())
-            if process.returncode == 0:
-                progress(-shown)
-                progress(0)
+            if process.returncode == 0:  # the journal is gone
+                progress(n_images - shown)
 
 
 def failure(job: str, logs: Path) -> str:

@@ -22,14 +22,14 @@ SCRIPT = """\
 # Tasks that write a feature set together, each with its own GPU; any number of them can. Before the time of a task ends it gets
 # SIGUSR1, finishes its shard, and is queued again.
 cd {folder} || exit
-{command} --task-id "$SLURM_ARRAY_TASK_ID" --n-tasks "$SLURM_ARRAY_TASK_COUNT" &
+(trap '' USR1 && exec {command} --task-id "$SLURM_ARRAY_TASK_ID" --n-tasks "$SLURM_ARRAY_TASK_COUNT") &
 child=$!
-trap 'kill -USR1 $child' USR1
+trap 'while kill -USR1 $child 2>/dev/null; do sleep 5; done &' USR1  # again, as it may not listen yet
 wait $child; status=$?
 while kill -0 $child 2>/dev/null; do wait $child; status=$?; done
 echo "{ended}$status"
 was_killed() {{ [ $status -gt 128 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {restarts} ]; }}
-if [ $status = {again} ] || [ $status = {early} ] || was_killed; then
+if [ $status = {again} ] || was_killed; then
   scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" && sleep 60  # Slurm ends this script
 fi
 exit $status
@@ -50,7 +50,7 @@ def script_of(arguments: Sequence[str], name: str, logs: Path, n_tasks: int, tri
         BeyondClsError: `sbatch` has several lines.
     """
     if "\n" in sbatch:
-        raise BeyondClsError(f"sbatch is {sbatch!r}, expected options in one line, e.g. --partition=gpu --gres=gpu:1")
+        raise BeyondClsError(f"sbatch is {sbatch!r}, expected options in one line, such as --partition=gpu --gres=gpu:1")
     return SCRIPT.format(
         name=f"beyondcls-{name}",
         last=n_tasks - 1,
@@ -61,6 +61,5 @@ def script_of(arguments: Sequence[str], name: str, logs: Path, n_tasks: int, tri
         command=shlex.join([sys.executable, "-m", "pipelines.cli", *arguments]),
         ended=ENDED,
         again=TO_BE_CONTINUED,
-        early=128 + 10,  # killed by SIGUSR1 itself, before it could be told
         restarts=tries - 1,
     )
