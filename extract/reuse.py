@@ -22,7 +22,7 @@ def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
             these.
     """
     check_same_encoder(store, request.spec, "taken over from")
-    store.arrays |= {name: store.array(older) for name, older in older_names(store, request.encoder.n_blocks - 1).items()}
+    add_current_names(store, request.encoder.n_blocks)
     n, images = len(request.images), request.images
     if len(store) <= n and store.spec.data == images.digest_of(len(store)):
         return np.where(np.arange(n) < len(store), np.arange(n), -1)
@@ -38,6 +38,15 @@ def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
     store_rows = np.full(n, -1)
     store_rows[order] = np.arange(len(store))
     return _without_problems(store_rows, store, images)
+
+
+def add_current_names(store: FeatureStore, n_blocks: int) -> None:
+    """Give maps of an older set their current names, beside those that they have.
+
+    Args:
+        n_blocks: of its encoder.
+    """
+    store.arrays |= {name: store.array(older) for name, older in older_names(store, n_blocks - 1).items()}
 
 
 def _rows_by_digest(store: FeatureStore, images: ImageSet, with_ids: bool) -> np.ndarray:

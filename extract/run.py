@@ -156,10 +156,10 @@ def repair(request: Request, out: Path, settings: Settings = DEFAULTS) -> Featur
 
     Raises:
         StoreError: there is none, or it is of another request.
-        BeyondClsError: there are several tasks.
+        BeyondClsError: there are several tasks, or an engine.
     """
-    if settings.n_tasks > 1:
-        raise BeyondClsError("one process repairs a feature set; leave out the number of tasks")
+    if settings.n_tasks > 1 or settings.engine is not None:
+        raise BeyondClsError("one process repairs a feature set; leave out the number of tasks, or give --on here")
     attributes = attributes_of(request, settings)
     request = request.named_as_at(out)
     base, layouts, skip = salvage(out, request.spec, partial(request.layouts, None))

@@ -1,17 +1,23 @@
 """How an extraction runs. What it writes does not depend on it, but for images that cannot be read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from extract.difference import SampleCheck
 from store import BeyondClsError, FeatureStore
 
 OnError = Literal["raise", "record"]
+# Has workers compute units: of a `handing.Job`, those that miss arrays, with their names; each record goes to the function.
+Engine = Callable[[Any, Mapping[int, Sequence[str]], Callable[[Mapping[str, Any]], None]], None]
 
 
 def _ignore(*_: object) -> None:
     pass
+
+
+def _goes_on() -> bool:
+    return False
 
 
 @dataclass(frozen=True)
@@ -26,8 +32,11 @@ class Settings:
         task_id, n_tasks: number of this process among those that write the set together, on one machine or several with a
             common file system. Each begins with its share of the units and goes on with units that no other works on, so
             fewer processes than planned may run.
+        engine: hands out units to workers, which compute them in place of this process; with one task only.
+        stops: whether to stop after the present unit, the first at least, and not to finish.
         progress: called with the number of images done since the last call.
         warn: called with what a user should know.
+        devices: called with the device that computed each unit, where an engine handed them out.
         checked: called with each set that was compared by a sample, and the result, if the two agree.
 
     Raises:
@@ -40,8 +49,11 @@ class Settings:
     recompute: bool = False
     task_id: int = 0
     n_tasks: int = 1
+    engine: Engine | None = None
+    stops: Callable[[], bool] = _goes_on
     progress: Callable[[int], None] = _ignore
     warn: Callable[[str], None] = _ignore
+    devices: Callable[[Mapping[int, str]], None] = _ignore
     checked: Callable[[FeatureStore, SampleCheck], None] = _ignore
 
     def __post_init__(self) -> None:

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Int64
 
 from extract.annotations import ANNOTATIONS, annotations_of
 from extract.attributes import kept_attributes
 from extract.decoding import Unit
+from extract.handing import Job
 from extract.requests import Request
-from extract.settings import Settings
+from extract.settings import Engine, Settings
 from extract.units import Units
 from store import ArrayLayout, FeatureStore, FeatureWriter
 from store.places import is_remote
+from store.writing.journal import read_records
 from store.writing.unit_writer import UnitWriter, own_first
 
 
@@ -41,21 +44,19 @@ class Start:
     replaces: bool = False
 
     def write(self, out: Path | str, attributes: Mapping[str, Any], settings: Settings) -> FeatureStore | None:
-        """Compute what is missing, and open the set; None if other tasks have not finished.
+        """Compute what is missing, and open the set; None if other tasks have not finished, or it was stopped.
 
-        `out`: its folder, or its address in an object store, which takes over nothing.
+        `out`: its folder, or its address in an object store, which takes over nothing and where no engine hands out units.
         """
         attributes = kept_attributes(self.base, self.request, self.layouts, attributes)
         with self._writer(out, settings.n_tasks > 1) as writer:
-            unreported, todo = set(range(self.layouts[0].n_shards)), writer.missing_units()
-            while True:
-                written = unreported.difference(writer.missing_units())  # not by this process
-                settings.progress(sum(len(range(*self.layouts[0].rows(unit))) for unit in written))
-                unreported -= written
-                if not todo:
-                    break
-                self._compute(writer, todo, unreported, settings)
-                todo = writer.wait_for_others()
+            if settings.engine is None:
+                self._compute(writer, settings)
+            else:
+                assert isinstance(writer, FeatureWriter), out
+                self._hand_out(writer, settings, settings.engine)
+            if settings.stops() and writer.missing_units():
+                return None
             is_finished = writer.finish(attributes)
         return FeatureStore.open(out) if is_finished else None
 
@@ -69,12 +70,39 @@ class Start:
         taken = (self.base, self.base_rows, self.skip, self.replaces)
         return FeatureWriter(Path(out), request.spec, self.layouts, request.constants, *taken, shared=shared)
 
-    def _compute(self, writer: UnitWriter, todo: Sequence[int], unreported: set[int], settings: Settings) -> None:
-        """Compute and write those of some units that this process can claim."""
-        with ThreadPoolExecutor(settings.workers) as decoders, _background_writer(writer) as write:
-            units = Units(self.request, self.layouts, settings, decoders)
-            for unit, arrays, notes in units.compute(self._claim_units(writer, todo, unreported, settings, write)):
-                write(unit.number, arrays | self._annotations(unit.number), notes)
+    def _compute(self, writer: UnitWriter, settings: Settings) -> None:
+        """Compute and write units here."""
+        unreported, todo = set(range(self.layouts[0].n_shards)), writer.missing_units()
+        while True:
+            self._report_written(writer, unreported, settings)
+            if not todo or settings.stops():
+                return
+            with ThreadPoolExecutor(settings.workers) as decoders, _background_writer(writer) as write:
+                units = Units(self.request, self.layouts, settings, decoders)
+                for unit, arrays, notes in units.compute(self._claim_units(writer, todo, unreported, settings, write)):
+                    write(unit.number, arrays | self._annotations(unit.number), notes)
+            todo = [] if settings.stops() else writer.wait_for_others()
+
+    def _hand_out(self, writer: FeatureWriter, settings: Settings, engine: Engine) -> None:
+        """Have an engine's workers compute and write units."""
+        unreported = set(range(self.layouts[0].n_shards))
+        self._report_written(writer, unreported, settings)
+        units = self._claim_units(writer, writer.missing_units(), unreported, settings, writer.write_unit)
+        todo = {unit.number: writer.missing_arrays(unit.number) for unit in units}
+        taken = (self.base, self.base_rows, self.skip)
+        job = Job.of(self.request, writer.staging, self.layouts, *taken, settings)
+        if self.request.encoder.device.type == "cuda":  # a worker needs the memory
+            self.request.encoder.model.cpu()
+            torch.cuda.empty_cache()
+        if todo:
+            engine(job, todo, writer.add)
+        settings.devices({r["unit"]: r["device"] for r in read_records(writer.staging) if "device" in r})
+
+    def _report_written(self, writer: UnitWriter, unreported: set[int], settings: Settings) -> None:
+        """Report images of units that were written, but not by this process."""
+        written = unreported.difference(writer.missing_units())
+        settings.progress(sum(len(range(*self.layouts[0].rows(unit))) for unit in written))
+        unreported -= written
 
     def _claim_units(
         self,
@@ -86,9 +114,13 @@ class Start:
     ) -> Iterator[Unit]:
         """Units to compute, those of this task's share first. What another set has whole is written without computing."""
         rows_of = self.layouts[0].rows
+        has_begun = False  # a process that is asked to stop at once has one unit to show for it
         for number in own_first(todo, settings.task_id, settings.n_tasks):
+            if has_begun and settings.stops():
+                return
             if not writer.claim(number):
                 continue
+            has_begun = True
             unreported.discard(number)  # its images are reported as they are computed
             names = [name for name in writer.arrays_to_compute(number) if name not in ANNOTATIONS]
             rows = writer.rows_to_compute(number, names)

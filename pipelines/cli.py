@@ -42,6 +42,7 @@ EXTRAS = {
     "scipy": "extract",
     "PIL": "extract",
     "h5py": "exchange",
+    "ray": "ray",
     "s3fs": "s3",
 }
 EXTRAS |= {"sklearn": "probe", "matplotlib": "probe", "jinja2": "probe", "cv2": "probe"}

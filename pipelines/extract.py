@@ -29,7 +29,7 @@ TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
     extraction.FEATURES,
     extraction.RUNNING,
     extraction.COMPUTING,
-    extraction.PROCESSES,
+    extraction.ENGINE,
 )
 def main(
     encoder: extraction.Name,
@@ -75,13 +75,16 @@ def main(
     recompute: Annotated[
         bool, typer.Option("--recompute", help="extract again what a sample shows to differ, instead of stopping")
     ] = False,
+    script: Annotated[Path | None, typer.Option(help="with --on slurm: write the script for sbatch here, and end")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="with --on slurm: print the script for sbatch, and end")] = False,
     **given: Any,
 ) -> None:
     """Stage one: run a frozen ViT once over images and keep its tokens, attention statistics and maps.
 
-    An interrupted run goes on where it stopped when the same command is given again. Several processes share the work with
-    --task-id and --n-tasks (a job array, a plain loop), or under torchrun; the last to finish puts the set in its place. They
-    need --out on a file system in common, or a store.root in an object store, to which each writes its shards.
+    An interrupted run goes on where it stopped when the same command is given again. --on has shards computed by workers:
+    processes of this machine, a Slurm job array, or actors in a Ray cluster. Processes that were started in another way share
+    the work with --task-id and --n-tasks, or under torchrun; the last to finish puts the set in its place. They need --out
+    on a file system in common, or a store.root in an object store, to which each writes its shards.
     `beyondcls plan` says in advance how long it takes and how much it writes.
 
     A set that already exists is not extracted again. A few images of each of its shards are computed again and compared: if
@@ -95,9 +98,14 @@ def main(
     from extract.datasets import open_images
     from extract.encoders import load_encoder
     from extract.settings import Settings
+    from pipelines.engines import choose_engine
+    from pipelines.engines.engine import Watch
+    from pipelines.engines.loading import Loading
+    from pipelines.engines.submitting import submitted
     from pipelines.parameters.requested import place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar
-    from pipelines.process.tasks import is_task, start_tasks
+    from pipelines.process.stopping import stops_at_signal
+    from pipelines.process.tasks import is_task
     from pipelines.sharing.checks import Checks, write_check
     from store import BeyondClsError
 
@@ -109,8 +117,11 @@ def main(
         raise BeyondClsError("--repair computes what is damaged again, from the images; leave out --from")
     verb = _verb(update, extend, repair)
     places = _places(params, out, verb)
-    if (tasks := options.get("tasks", 1)) > 1 and n_tasks is None and not is_task():
-        start_tasks(tasks)
+    shares = task_id is not None or n_tasks is not None or is_task()
+    engine = choose_engine(options, select_options(given, extraction.ENGINE), device, shares)
+    if submitted(engine, verb, out, places.root, script, dry_run, typer.echo):
+        return
+    stops = stops_at_signal()
     # Under torchrun each process is a task, with its own GPU.
     rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
     source_of_images, opening = requested_images(encoder, data, dataset, params, given)
@@ -122,34 +133,49 @@ def main(
     typer.echo(f"{encoder}: {len(images):,} images of {source_of_images} on {place}")
     if frozen.cls_caution:
         typer.echo(f"note: {encoder}: {frozen.cls_caution}", err=True)
+    sources = {"source": open_features(source, params) if source else None}
+    if update and places.root is not None and is_stub(out):
+        sources["older"] = open_features(out, params)
     checks: Checks = []
+    devices: dict[int, str] = {}
     with progress_bar(encoder, len(images), "images") as progress:
+        watch = Watch(progress, lambda message: typer.echo(message, err=True))
         settings = Settings(
             **running,
             on_error=on_error,  # type: ignore[arg-type]
             recompute=recompute or extraction.recomputes(params, encoder),
             task_id=rank if task_id is None else task_id,
             n_tasks=world if n_tasks is None else n_tasks,
+            engine=engine.workers(Loading(encoder, loading, select_options(options, extraction.COMPUTING)), watch),
+            stops=stops,
             progress=progress,
-            warn=lambda message: typer.echo(message, err=True),
+            warn=watch.warn,
             checked=lambda *compared: checks.append(compared),
+            devices=devices.update,
         )
-        sources = {"source": open_features(source, params) if source else None}
-        if update and places.root is not None and is_stub(out):
-            sources["older"] = open_features(out, params)
         store = _extract(request, out, places, verb, settings, sources)
     for compared, check in checks:
         typer.echo(f"{compared.where}: not computed again, {check.described}")
     if store is None:
-        typer.echo(f"{out}: this task has nothing left to do; the set appears when the running tasks have finished")
+        _leave(out, stops())
         return
     if places.root is not None or receipt is not None:
         store = publish(store, places, out, receipt)
         if store is None:
             typer.echo(f"{out}: another task puts it in its place")
             return
-        write_check(receipt or receipt_of(out), store, checks, place)
+        write_check(receipt or receipt_of(out), store, checks, place, devices)
     _report(store, out, "" if places.root is None else f" at {store.where}")
+
+
+def _leave(out: Path, is_stopped: bool) -> None:
+    """End before the set is finished."""
+    from pipelines.engines.slurm_script import TO_BE_CONTINUED
+
+    if is_stopped:
+        typer.echo(f"{out}: stopped after a whole shard (SIGUSR1); the same command goes on", err=True)
+        raise typer.Exit(TO_BE_CONTINUED)
+    typer.echo(f"{out}: this task has nothing left to do; the set appears when the running tasks have finished")
 
 
 def _verb(update: bool, extend: bool, repair: bool) -> str:
@@ -194,8 +220,9 @@ def _extract(
         return run.repair(request, out, settings)
     if verb == "extend":
         return run.extend(request, out, settings, source=sources["source"])
-    takes_over = any(store is not None for store in sources.values())
-    place = out if places.root is None else destination(places, out, request.keys, takes_over)
+    # What takes over another set's shards, and an engine's workers, write to a folder first.
+    needs_folder = settings.engine is not None or any(store is not None for store in sources.values())
+    place = out if places.root is None else destination(places, out, request.keys, needs_folder)
     if isinstance(place, str):
         return run.create_at(request, place, settings)
     if not isinstance(place, Path):

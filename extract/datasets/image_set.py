@@ -4,6 +4,7 @@ import io
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -67,6 +68,10 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without its resources, which stay those of the process that opened it."""
+        return {**self.__dict__, "_resources": None}
 
     @cached_property
     def n_boxes(self) -> int:

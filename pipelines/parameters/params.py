@@ -12,7 +12,13 @@ from store.errors import unknown
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the numbers of version 1.2: PyYAML reads 1e-3 as a string."""
+    """YAML with the numbers and the keys of version 1.2: PyYAML reads 1e-3 as a string, and the key `on` as true."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        for key, _ in node.value:
+            if key.value == "on":
+                key.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
 
 
 _Loader.yaml_implicit_resolvers = {first: list(pairs) for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()}

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipelines.parameters.common import common_layers
 from pipelines.parameters.datasets import dataset_of, datasets_of, images_of
-from pipelines.parameters.extraction import resolve_extraction
+from pipelines.parameters.extraction import ENGINE, resolve_extraction
 from pipelines.parameters.heads import heads_of
 from pipelines.parameters.layers import Given, Layer, resolve
 from pipelines.parameters.params import mapping, section
@@ -64,10 +64,10 @@ def all_recipes(params: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]
     for dataset in datasets:
         yield f"datasets/{dataset}", {split: images_of(params, dataset, split) for split in ("train", "test")}
     for encoder in section(params, "encoders"):
-        yield f"encoders/{encoder}", values_of(of_extraction(params, encoder, None, None))
+        yield f"encoders/{encoder}", _of_set(of_extraction(params, encoder, None, None))
         for dataset in datasets:
             for split in ("train", "test"):
-                yield f"extract/{encoder}-{dataset}-{split}", values_of(of_extraction(params, encoder, dataset, split))
+                yield f"extract/{encoder}-{dataset}-{split}", _of_set(of_extraction(params, encoder, dataset, split))
             training = resolve(common_layers(params, encoder, dataset))
             yield f"training/{dataset}/{encoder}", values_of(training)
             for head in heads:
@@ -96,6 +96,11 @@ def of_study(params: Mapping[str, Any], name: str) -> dict[str, Any]:
 def values_of(recipe: Recipe) -> dict[str, Any]:
     """Values of a recipe, without where they come from."""
     return {name: given.value for name, given in recipe.items()}
+
+
+def _of_set(recipe: Recipe) -> dict[str, Any]:
+    """Values on which a set depends, which is the same wherever it is computed."""
+    return {name: value for name, value in values_of(recipe).items() if name not in ENGINE}
 
 
 def write_recipes(params: Mapping[str, Any], out: Path) -> int:

@@ -1,9 +1,6 @@
-"""Several processes for one command, one for each GPU."""
+"""Several processes for one command."""
 
 import os
-import subprocess
-import sys
-from typing import NoReturn
 
 
 def is_task() -> bool:
@@ -14,9 +11,3 @@ def is_task() -> bool:
 def is_first() -> bool:
     """Whether this process is the only one, or the one of torchrun's that prints messages."""
     return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
-
-
-def start_tasks(n: int) -> NoReturn:
-    """Run this very command as `n` processes under torchrun, and exit as they do."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", "-m", "pipelines.cli"]
-    sys.exit(subprocess.call([*launcher, *sys.argv[1:]]))

@@ -1,8 +1,10 @@
 """The record beside a receipt: the program that made a feature set, or that last confirmed it by a sample."""
 
 import json
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,17 +23,26 @@ def check_of(receipt: Path) -> Path:
     return receipt.with_name(f"{receipt.stem}{CHECK}")
 
 
-def write_check(receipt: Path, store: FeatureStore, checks: Checks, device: torch.device) -> None:
+def write_check(
+    receipt: Path, store: FeatureStore, checks: Checks, device: torch.device, devices: Mapping[int, str] = MappingProxyType({})
+) -> None:
     """Write which versions extracted a set, or compared a sample of it, on which device, and with which result.
 
     Args:
         receipt: of the set.
         checks: of the set itself, or of sets whose arrays it took over; empty if everything was extracted now.
+        device: of this process.
+        devices: models that computed units, by unit, where an engine handed them out.
     """
     content: dict[str, Any] = {
         "key": store.spec.key,
         "versions": {name: installed for name in PACKAGES if (installed := _version(name)) is not None},
         "device": device.type,
+        **(
+            {"units": {model: [u for u in sorted(devices) if devices[u] == model] for model in sorted(set(devices.values()))}}
+            if devices
+            else {}
+        ),
         "compared": [{"key": compared.spec.key, **check.to_dict()} for compared, check in checks],
     }
     write_file(check_of(receipt), [(json.dumps(content, indent=1) + "\n").encode()])

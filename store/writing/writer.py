@@ -3,8 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ from store.format.layout import ArrayLayout
 from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
 from store.places import LocalFolder
-from store.places.aligned import aligned_zeros
 from store.places.disk import (
-    DIRECT_NBYTES,
     NO_SPACE,
     PARTIAL,
     exchange,
@@ -27,17 +24,18 @@ from store.places.disk import (
     sync_folder,
     write_file,
 )
+from store.writing.handed_writer import workers_folder
 from store.writing.journal import JOURNAL, Journals, add_record, journals, process_name, read_records, write_records
 from store.writing.lock import BusyError, Lock
 from store.writing.metadata import metadata_of
-from store.writing.shard import constant, is_whole, record_of, same_shard, same_values, write_shard
+from store.writing.shard import constant, is_whole, record_of, same_shard, write_shard
+from store.writing.shard_writer import ShardWriter
 from store.writing.unit_writer import UnitWriter
 
-WRITERS = 4  # arrays of a unit that are written at a time
 UNNAMED = ".unnamed"  # folder of shards that have no name yet
 
 
-class FeatureWriter(UnitWriter):
+class FeatureWriter(ShardWriter, UnitWriter):
     """Writes one feature set. Work units are shards: unit u holds rows [u * shard_rows, (u + 1) * shard_rows).
 
     All arrays are under `<parent>/.staging/<name>-<key>` until `finish` moves that folder to `path`. A unit counts once its
@@ -79,17 +77,9 @@ class FeatureWriter(UnitWriter):
         replaces: bool = False,
         shared: bool = False,
     ):
-        self.path, self.spec, self.base, self.shared, self._replaces = Path(path), spec, base, shared, replaces
-        self.layouts = {layout.name: layout for layout in layouts}
+        super().__init__(layouts, base, base_rows, skip)
+        self.path, self.spec, self.shared, self._replaces = Path(path), spec, shared, replaces
         self.constants = dict(constants or {})
-        self._skip = set(skip)
-        first = next(iter(layouts))
-        rows = np.arange(first.shape[0])
-        n_base = 0 if base is None else len(base)
-        self._base_rows = np.where(rows < n_base, rows, -1) if base_rows is None else np.asarray(base_rows)
-        assert self._base_rows.shape == rows.shape, (self._base_rows.shape, rows.shape)
-        assert {(a.shape[0], a.shard_rows) for a in layouts} == {(first.shape[0], first.shard_rows)}, layouts
-        self.n_units, self._layout = first.n_shards, first
         self.staging = staging_of(self.path, spec.key)
         self._name, self._unnamed, self._journals = process_name(), self.staging / UNNAMED, Journals(self.staging)
         self._journal = f"{JOURNAL}.{self._name}" if shared else JOURNAL
@@ -107,7 +97,6 @@ class FeatureWriter(UnitWriter):
                 "key": spec.key,
                 "arrays": {n: [list(a.shape), a.dtype, a.shard_rows, a.codec] for n, a in self.layouts.items()},
             }
-            self._done: dict[int, dict[str, dict[str, Any]]] = {unit: {} for unit in range(self.n_units)}
             self._notes: dict[int, dict[str, Any]] = {}
             self._digests: dict[tuple[int, str], tuple[str, str]] = {}  # of each shard in a journal, and who wrote it
             self._unseen: list[dict[str, Any]] = []  # records whose files are not all there: a network may be late
@@ -127,6 +116,8 @@ class FeatureWriter(UnitWriter):
         for claim in self._claims.values():
             claim.release()
         self._claims.clear()
+        if not self.shared:  # of workers that ended before this
+            shutil.rmtree(workers_folder(self.staging), ignore_errors=True)
         self._lock.release()
         for folder in (self._claims_folder, self.staging.parent):
             with contextlib.suppress(OSError):  # not empty: something is staged there
@@ -172,12 +163,6 @@ class FeatureWriter(UnitWriter):
                 shards.append({"array": name, **theirs.shards[unit]})
             if shards:
                 yield {"unit": unit, "shards": shards, "invalid": self._base_notes(rows)}
-
-    def _base_notes(self, rows: np.ndarray) -> list[dict[str, Any]]:
-        """Notes of the base on those of these rows that it has, under their numbers in this set."""
-        notes = {} if self.base is None else {note["row"]: note for note in self.base.attributes["invalid"]}
-        theirs = ((int(row), notes.get(int(self._base_rows[row]))) for row in rows if self._base_rows[row] >= 0)
-        return [{**note, "row": row} for row, note in theirs if note is not None]
 
     def _resume(self, records: Sequence[Mapping[str, Any]]) -> None:
         if records[0] != self.header:
@@ -269,86 +254,34 @@ class FeatureWriter(UnitWriter):
                 f"remove {self.staging} and start again"
             )
 
-    def missing_units(self) -> list[int]:
-        """Units of which arrays are not written yet, in order."""
-        return [unit for unit in range(self.n_units) if self.missing_arrays(unit)]
-
-    def missing_arrays(self, unit: int) -> list[str]:
-        """Arrays of a unit that are not written yet."""
-        return [name for name in self.layouts if name not in self._done[unit]]
-
-    def rows_to_compute(self, unit: int, names: Sequence[str]) -> np.ndarray:
-        """Rows for which `write_unit` must be given some arrays of a unit, ascending: all, or those that the base lacks."""
-        rows = np.arange(*self._layout.rows(unit))
-        return rows[self._base_rows[rows] < 0] if all(self._is_in_base(name, unit) for name in names) else rows
-
-    def arrays_to_compute(self, unit: int) -> list[str]:
-        """Arrays of a unit that must be given to `write_unit`: missing ones that the base does not have whole."""
-        lacks_rows = bool((self._base_rows[slice(*self._layout.rows(unit))] < 0).any())
-        return [name for name in self.missing_arrays(unit) if lacks_rows or not self._is_in_base(name, unit)]
-
-    def _is_in_base(self, name: str, unit: int) -> bool:
-        """Whether the base has its rows of this shard."""
-        theirs = self.base.arrays.get(name) if self.base is not None and (name, unit) not in self._skip else None
-        return theirs is not None and same_values(self.layouts[name], theirs.layout)
-
     def write_unit(self, unit: int, rows: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]] = ()) -> None:
         """Write one shard of each array that the unit still misses, and journal them.
 
         Args:
-            rows: name -> stored values, of `arrays_to_compute` at least; [n, ...] of all rows of the unit, or where the base
-                has the array, of those that it lacks.
+            rows: as for `write_shards`.
             notes: on rows that are invalid; those of the base are added.
 
         Raises:
             StoreError: no space is left; what was journalled before is safe.
         """
-        missing, to_compute = self.missing_arrays(unit), self.arrays_to_compute(unit)
-        assert set(rows) >= set(to_compute), sorted(set(to_compute) - set(rows))
-        unit_rows = np.arange(*self._layout.rows(unit))
-        theirs = self._base_rows[unit_rows]
-        taken = theirs >= 0
-
-        def stored(name: str) -> np.ndarray:
-            if self.base is None or not taken.any() or not self._is_in_base(name, unit):
-                return rows[name]
-            # The base's rows, bit for bit, also where they were computed again because another array needs them.
-            layout = self.layouts[name]
-            values = aligned_zeros((len(unit_rows), *layout.shape[1:]), layout.dtype)
-            values[taken] = self.base.arrays[name].stored(theirs[taken])
-            if not taken.all():
-                values[~taken] = rows[name][~taken] if len(rows[name]) == len(unit_rows) else rows[name]
-            return values
-
-        noted = {note["row"]: note for note in (*self._base_notes(unit_rows), *notes)}
-        record: dict[str, Any] = {"unit": unit, "invalid": [noted[row] for row in sorted(noted)], "writer": self._name}
+        missing = self.missing_arrays(unit)
+        record: dict[str, Any] = {"unit": unit, "invalid": self.all_notes(unit, notes), "writer": self._name}
         with self._full_disk_reported():
             try:
-                self._place(record, self._write(unit, missing, stored))
+                for left in self._unnamed.glob(f"{unit}.*"):  # by one that was killed, or lost its claim
+                    left.unlink(missing_ok=True)
+                self._place(record, self.write_shards(unit, rows, lambda name: self._unnamed_file(unit, name)))
             except FileNotFoundError:
                 if not self.shared:
                     raise
                 # This process was stopped for so long that another has taken the unit over, or published the set.
-                self._compare_with_others(unit, {n: record_of(self.layouts[n], unit, stored(n))["xxh3_128"] for n in missing})
+                digests = {n: record_of(self.layouts[n], unit, self.stored(unit, n, rows))["xxh3_128"] for n in missing}
+                self._compare_with_others(unit, digests)
             finally:
                 for name in missing:
                     self._unnamed_file(unit, name).unlink(missing_ok=True)
         if unit in self._claims:
             self._claims.pop(unit).release()
-
-    def _write(self, unit: int, names: Sequence[str], stored: Callable[[str], np.ndarray]) -> dict[str, dict[str, Any]]:
-        """Write shards of a unit to files without a name; what is recorded of each."""
-        for left in self._unnamed.glob(f"{unit}.*"):  # by one that was killed, or lost its claim
-            left.unlink(missing_ok=True)
-
-        def write(name: str) -> dict[str, Any]:
-            return write_shard(self._unnamed_file(unit, name), self.layouts[name], unit, stored(name))
-
-        if max(self.layouts[name].nbytes(unit) for name in names) < DIRECT_NBYTES:
-            return {name: write(name) for name in names}
-        # Small arrays, which mostly wait for the disk, beside the large ones.
-        with ThreadPoolExecutor(WRITERS, "beyondcls-writer") as writers:
-            return dict(zip(names, writers.map(write, names), strict=True))
 
     def _unnamed_file(self, unit: int, name: str) -> Path:
         return self._unnamed / f"{unit}.{name.replace('/', '.')}.{self._name}{PARTIAL}"
@@ -390,6 +323,29 @@ class FeatureWriter(UnitWriter):
             self._compare(unit, name, digest, self._name)
         is_lost = unit in self._claims and self._claims[unit].is_lost()
         return published is not None or is_lost or not digests.keys() & set(self.missing_arrays(unit))
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Journal a unit whose shards a `HandedWriter` has put in their places, perhaps on another machine.
+
+        Raises:
+            StoreError: it was written already, with other values; or what is there is not what the record says; or no space
+                is left.
+        """
+        unit, done = record["unit"], self._done[record["unit"]]
+        others = [s["array"] for s in record["shards"] if s["array"] in done and done[s["array"]]["xxh3_128"] != s["xxh3_128"]]
+        if others:
+            raise StoreError(
+                f"unit {unit} of {self.path} was computed twice, and {others[0]} differs; let workers run on machines of one "
+                "kind, with the same versions of packages"
+            )
+        with self._full_disk_reported():
+            add_record(self.staging, record, self._journal)
+        self._count(record)
+        if missing := self.missing_arrays(unit):
+            raise StoreError(
+                f"a worker has written unit {unit} of {self.path}, but {missing[0]} is not in {self.staging} as it says; the "
+                "folder must be the same on all machines"
+            )
 
     def finish(self, attributes: Mapping[str, Any]) -> bool:
         """Write all zarr.json and move the feature set to its place. False if others that share the writing are not done.

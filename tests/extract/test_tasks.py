@@ -117,6 +117,19 @@ def test_one_that_does_not_share_is_refused_and_refuses(images: ImageSet, tars: 
     assert task.finished() == "published"
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_that_is_asked_to_stop_ends_after_a_whole_unit(
+    n: int, images: ImageSet, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    done: list[int] = []
+    given: dict[str, Any] = {"shard_rows": 32, "batch_size": 16, "views": 2, "n_tasks": n}
+    store = extract(tiny_encoder(), images, tmp_path / "f", stops=lambda: sum(done) >= 16, progress=done.append, **given)
+    assert store is None
+    assert sum(done) in (32, 64), "not the half of a unit"
+    assert extract(tiny_encoder(), images, tmp_path / "f", **given) is not None
+    assert files(tmp_path / "f") == whole
+
+
 @pytest.mark.parametrize(("task", "n"), [(2, 2), (-1, 2), (1, 1)])
 def test_no_such_task(task: int, n: int, images: ImageSet, tmp_path: Path) -> None:
     with pytest.raises(BeyondClsError, match=rf"task_id is {task}, expected 0 to {n - 1} \(n_tasks is {n}\)"):

@@ -1,14 +1,18 @@
 """The command line on small real data: what it writes, and what it says of bad input."""
 
+import os
 import re
+import signal
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
 
+from extract.datasets import open_images
 from pipelines import cli
 from store.errors import BeyondClsWarning
+from tests.extract.pictures import samples, write_tar
 
 ROOT = Path(__file__).resolve().parents[2]
 TEST_TAR = ROOT / "quickstart/data/cifar10/test"
@@ -136,6 +140,22 @@ def test_tasks_share_an_extraction(beyondcls, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "f: 5 images" in beyondcls(*arguments, "--amp", "none", "--channels-last")
     assert "task_id is 2, expected 0 to 1 (n_tasks is 2)" in beyondcls(*arguments, "--task-id", "2", fails=True)
+
+
+def test_a_signal_stops_an_extraction_after_a_whole_shard(command, tmp_path, monkeypatch):
+    write_tar(tmp_path / "0.tar", samples(40))
+    arguments = ("extract", "--encoder", "quickstart-random", "--data", tmp_path / "0.tar", "--out", tmp_path / "f")
+
+    def signalled(source, **options):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return open_images(source, **options)
+
+    monkeypatch.setattr("extract.datasets.open_images", signalled)
+    status, _, err = command(*arguments, "--shard-rows", 32)
+    assert status == 75
+    assert "f: stopped after a whole shard (SIGUSR1); the same command goes on" in " ".join(err.split())
+    (journal,) = (tmp_path / ".staging").glob("f-*/journal")
+    assert len(journal.read_bytes().splitlines()) == 2, "a header, and one unit"
 
 
 def some_images(folder):

@@ -1,0 +1,54 @@
+"""Where extractions run: engines by name."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pipelines.engines.engine import Engine
+from pipelines.engines.here import Here
+from pipelines.engines.processes import Processes
+from pipelines.engines.ray_actors import RayActors
+from pipelines.engines.slurm import Slurm
+from store import BeyondClsError
+from store.errors import unknown
+
+ENGINES: dict[str, type[Engine]] = {
+    "here": Here,
+    "processes": Processes,
+    "slurm": Slurm,
+    "ray": RayActors,
+}
+
+
+def choose_engine(
+    options: Mapping[str, Any], named: Collection[str] = (), device: str = "auto", is_task: bool = False
+) -> Engine:
+    """The engine that options ask for. Several workers, without a name, are processes of this machine.
+
+    Args:
+        options: of PROCESSES, from the command line and from the parameter file.
+        named: those that were given on the command line; others, and those that engines do not read, are ignored.
+        device: what workers compute on.
+        is_task: this process is one of several that share a set already, so what the parameter file says is meant for others.
+
+    Raises:
+        BeyondClsError: unknown name; an option that the engine does not read; or a task that is to start others.
+    """
+    several = options.get("tasks", 1) > 1 or options.get("gpus") is not None
+    name = options.get("on") or ("processes" if several else "here")
+    if name not in ENGINES:
+        raise BeyondClsError(
+            unknown("engine", str(name), ENGINES, "Give one of them as --on, or as `on` in the parameter file")
+        )
+    if is_task:
+        if "on" in named and name != "here":
+            raise BeyondClsError(
+                f"--on {name} starts workers itself, and this is one of several tasks already (--task-id, --n-tasks or "
+                "torchrun); leave out one of the two"
+            )
+        return Here(device=device)
+    engine = ENGINES[name]
+    for option in named:
+        if option != "on" and option not in engine.options and (option, options[option]) != ("tasks", 1):
+            readers = " or ".join(f"--on {other}" for other, entry in ENGINES.items() if option in entry.options)
+            raise BeyondClsError(f"--{option} {options[option]} is not for --on {name}; leave it out, or give {readers}")
+    return engine(**{name: options[name] for name in engine.options if name in options}, device=device)

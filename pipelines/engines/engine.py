@@ -1,0 +1,74 @@
+"""What all engines have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from store import BeyondClsError
+
+if TYPE_CHECKING:
+    from extract.encoders import Encoder
+    from extract.settings import Engine as HandsOut
+
+TRIES = 3
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Where an engine tells how far it is.
+
+    Attributes:
+        progress: called with the number of images done since the last call; negative for those that are to be done again.
+        warn: called with what a user should know.
+    """
+
+    progress: Callable[[int], None]
+    warn: Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Engine(ABC):
+    """Where the units of an extraction are computed: by this process, or by workers that are handed their numbers.
+
+    Attributes:
+        tasks: number of workers.
+        gpus: "all" GPUs of this machine, or how many.
+        tries: times that a unit may fail before the run does.
+        address: of a Ray cluster.
+        sbatch: options of sbatch, as one text.
+        device: what workers compute on, as for `choose_device`.
+
+    Raises:
+        BeyondClsError: a number that cannot be.
+    """
+
+    options: ClassVar[tuple[str, ...]] = ()  # of these attributes, those that it reads, except for `device`
+    submits: ClassVar[bool] = False  # the whole command runs elsewhere
+
+    tasks: int | None = None
+    gpus: int | str | None = None
+    tries: int = TRIES
+    address: str | None = None
+    sbatch: str | None = None
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("tasks", "tries"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise BeyondClsError(f"{name} is {value}, expected 1 or more")
+        if self.tasks is not None and self.gpus is not None:
+            raise BeyondClsError(
+                f"tasks is {self.tasks} and gpus is {self.gpus}: there is one worker for each GPU; give one of them"
+            )
+
+    @abstractmethod
+    def workers(self, load: "Callable[[str], Encoder]", watch: Watch) -> "HandsOut | None":
+        """What hands out units to workers; None if this process computes them.
+
+        Args:
+            load: the encoder on a device; it can be pickled.
+
+        Raises:
+            BeyondClsError: they cannot be started here.
+        """

@@ -1,0 +1,192 @@
+"""Units are computed by actors in a Ray cluster, whose nodes may come and go."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipelines.engines.engine import Engine, Watch
+from store import BeyondClsError
+
+if TYPE_CHECKING:
+    from extract.encoders import Encoder
+    from extract.handing import Job, Record
+    from extract.settings import Engine as HandsOut
+    from pipelines.engines.ledger import Ledger
+
+CORES = 4  # of an actor without a GPU, where nodes have as many
+SECONDS = 5  # after which the cluster is looked at again
+DEATHS = 20  # of actors in a row, without a unit between them, that are taken for more than bad luck
+
+
+@dataclass(frozen=True)
+class RayActors(Engine):
+    """An actor for each GPU of the cluster, or for every four cores, or `tasks` of them.
+
+    Each holds the encoder and writes shards itself, so all nodes must have the project's folder, images and feature sets under
+    the same paths. An actor that dies, as its node does, is no failure of its units.
+    """
+
+    options: ClassVar[tuple[str, ...]] = ("tasks", "tries", "address")
+
+    def workers(self, load: "Callable[[str], Encoder]", watch: Watch) -> "HandsOut":
+        import ray  # noqa: F401  # without it the command says so before it computes anything
+
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise BeyondClsError(f"device is {self.device!r}, which is one device for several actors; give auto, cpu or cuda")
+        return partial(self._run, load, watch)
+
+    def _run(
+        self,
+        load: "Callable[[str], Encoder]",
+        watch: Watch,
+        job: "Job",
+        todo: "Mapping[int, Sequence[str]]",
+        add: "Callable[[Record], None]",
+    ) -> None:
+        import ray
+
+        from pipelines.engines.ledger import Ledger
+
+        connects = not ray.is_initialized()
+        if connects:
+            try:
+                ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise BeyondClsError(
+                    f"no Ray cluster can be used at {self.address or 'the address in RAY_ADDRESS'} ({error}); start one with "
+                    "`ray start --head`, correct --address, or leave it out: then one is started on this machine"
+                ) from error
+        try:
+            Crew(Ledger(job, todo, add, self.tries, watch), job, load, self.device, self.tasks, len(todo)).run()
+        finally:
+            if connects:
+                ray.shutdown()
+
+
+@dataclass
+class Member:
+    """An actor.
+
+    Attributes:
+        held: units that it was handed and has not written.
+        has_begun: it has loaded the encoder.
+    """
+
+    actor: Any
+    held: list[int] = field(default_factory=list)
+    has_begun: bool = False
+
+
+class Crew:
+    """Actors that come and go with the nodes of a cluster.
+
+    Args:
+        device: auto, cpu or cuda.
+        tasks: number of actors; None: as many as there is room for.
+        limit: of their number.
+    """
+
+    def __init__(
+        self,
+        ledger: "Ledger",
+        job: "Job",
+        load: "Callable[[str], Encoder]",
+        device: str,
+        tasks: int | None,
+        limit: int,
+    ):
+        import ray
+
+        from pipelines.engines.actor import CALLS, Actor
+
+        self._ray, self._ledger, self._tasks, self._limit = ray, ledger, tasks, limit
+        nodes = self._nodes()
+        self._on_gpu = device == "cuda" or (device == "auto" and any(node.get("GPU", 0) >= 1 for node in nodes))
+        self._cores = 1 if self._on_gpu else self._cores_of_each(nodes)
+        actor = ray.remote(Actor)
+        self._actor = actor.options(max_concurrency=CALLS + 1, num_cpus=self._cores, num_gpus=int(self._on_gpu))
+        place = ("cuda:0", None) if self._on_gpu else ("cpu", self._cores)  # Ray shows an actor its own GPU alone
+        self._begin = (ray.put(job), load, *place)
+        self._calls: dict[Any, Member] = {}
+        self._members: list[Member] = []
+        self._deaths = 0
+
+    def run(self) -> None:
+        """Work until all units are written.
+
+        Raises:
+            BeyondClsError: a unit has failed too often, or actors cannot begin.
+        """
+        try:
+            while not self._ledger.is_done:
+                self._grow()
+                self._hand_out()
+                for call in self._ray.wait(list(self._calls), timeout=SECONDS)[0]:
+                    if call in self._calls:
+                        self._take(call, self._calls.pop(call))
+        finally:
+            for member in self._members:
+                self._ray.kill(member.actor)
+
+    def _nodes(self) -> list[dict[str, float]]:
+        """Resources of each node that is alive."""
+        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+
+    def _cores_of_each(self, nodes: Sequence[Mapping[str, float]]) -> int:
+        cores = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1] or [1]
+        return max(1, min(CORES, *cores, sum(cores) // (self._tasks or 1)))
+
+    def _room(self) -> int:
+        """For how many actors the cluster has room, whether they are there or not; one that waits lets a cluster grow."""
+        kind, size = ("GPU", 1) if self._on_gpu else ("CPU", self._cores)
+        return max(1, sum(int(node.get(kind, 0)) // size for node in self._nodes()))
+
+    def _grow(self) -> None:
+        """Start as many actors as are missing; Ray places them where there is room, now or later."""
+        for _ in range(min(self._tasks or self._room(), self._limit) - len(self._members)):
+            member = Member(self._actor.remote())
+            self._members.append(member)
+            self._calls[member.actor.begin.remote(*self._begin)] = member
+
+    def _hand_out(self) -> None:
+        from pipelines.engines.actor import CALLS
+
+        for n_held in range(CALLS):  # first one for each
+            for member in self._members:
+                if member.has_begun and len(member.held) == n_held and (unit := self._ledger.take()) is not None:
+                    member.held.append(unit.number)
+                    self._calls[member.actor.compute.remote(unit)] = member
+
+    def _take(self, call: Any, member: Member) -> None:
+        """Take the answer of an actor, or notice that it has died."""
+        try:
+            answer = self._ray.get(call)
+        except self._ray.exceptions.RayError as error:
+            self._give_up(member)
+            self._deaths += 1
+            if self._deaths >= DEATHS:
+                raise BeyondClsError(
+                    f"actors have died {DEATHS} times in a row, and none of them finished a unit; the last time: {error}"
+                ) from error
+            return
+        for message in answer.get("warnings", ()):
+            self._ledger.warn(message)
+        if "record" in answer:
+            self._deaths = 0
+            self._ledger.written(answer["record"])
+            member.held.remove(answer["record"]["unit"])
+        elif "unit" in answer:
+            self._give_up(member)
+            self._ledger.failed(answer["unit"], answer["problem"], answer["is_final"])
+        elif "problem" in answer:
+            raise BeyondClsError(f"an actor could not begin: {answer['problem']}")
+        else:  # it has begun; or a unit before this one failed, whose answer comes
+            member.has_begun = True
+
+    def _give_up(self, member: Member) -> None:
+        """Do without an actor; others do its units."""
+        self._ray.kill(member.actor)
+        self._members.remove(member)
+        self._calls = {call: other for call, other in self._calls.items() if other is not member}
+        self._ledger.lost(member.held)

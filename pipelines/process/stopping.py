@@ -1,0 +1,18 @@
+"""A process that is asked to stop where it can go on later."""
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+
+def stops_at_signal() -> Callable[[], bool]:
+    """Whether SIGUSR1 has come since now, which does nothing else: Slurm sends it before the time of a job ends."""
+    stopped = threading.Event()
+
+    def stop(_: int, __: FrameType | None) -> None:
+        stopped.set()
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGUSR1, stop)
+    return stopped.is_set

@@ -1,0 +1,46 @@
+"""`extract: {on: processes}` in the parameter file: one command, as `dvc repro` gives it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipelines.parameters.params import from_yaml
+from pipelines.parameters.recipes import all_recipes
+from tests import forked  # noqa: F401
+from tests.folders import files
+from tests.pipelines.engines.workers import write_images
+
+TINY = "{img_size: 32, patch_size: 8, embed_dim: 32, depth: 2, num_heads: 2}"
+ENCODER = f"{{model: vit_tiny_patch16_224, arguments: {TINY}, random_seed: 0}}"
+
+
+@pytest.mark.parametrize("engine", ["on: processes, tasks: 2", "tasks: 2"])
+def test_a_stage_runs_on_it(
+    engine: str, beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path / "images")
+    Path("params.yaml").write_text(f"encoders: {{tiny: {ENCODER}}}\nextract: {{{engine}, shard_rows: 32, statistics: []}}\n")
+    given = ("extract", "--params", "params.yaml", "--encoder", "tiny", "--data", "images", "--update", "--device", "cpu")
+    beyondcls(*given, "--out", "features/a", "--receipt", "receipts/a.json")
+    beyondcls(*given, "--out", "features/b", "--on", "here")
+    assert files(tmp_path / "features/a") == files(tmp_path / "features/b")
+    assert json.loads(Path("receipts/a.check.json").read_text())["units"] == {"cpu": [0, 1, 2, 3, 4]}
+    assert "not computed again" in beyondcls(*given, "--out", "features/a"), "no worker is started"
+
+
+def test_where_it_runs_is_nothing_that_is_asked_of_a_set() -> None:
+    params = from_yaml(
+        "encoders: {a: {on: ray, tries: 2}}\ndatasets: [d]\ndata: x\nextract: {on: slurm, tasks: 3, dtype: int8}"
+    )
+    recipes = dict(all_recipes(params))
+    assert recipes["encoders/a"] == {"dtype": "int8"}
+    assert recipes["extract/a-d-train"].keys() == {"dtype", "data", "split"}
+
+
+@pytest.mark.parametrize(("given", "message"), [("gpus: some", "expected all, or how many"), ("on: 3", "expected a name")])
+def test_values_that_cannot_be(given: str, message: str, beyondcls: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(f"encoders: {{tiny: {ENCODER}}}\nextract: {{{given}}}\n")
+    assert message in beyondcls("params", "--params", tmp_path / "params.yaml", "--encoder", "tiny", fails=True)

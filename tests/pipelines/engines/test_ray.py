@@ -1,0 +1,51 @@
+"""Actors in a cluster of several nodes on this machine: same bytes as one process, while nodes die and join."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extract.datasets import ImageSet
+from pipelines.engines.ray_actors import RayActors
+from tests.folders import files
+from tests.pipelines.engines.workers import Load, N, Seen, extracted_on
+
+ray = pytest.importorskip("ray", reason="ray is not installed; pip install 'beyondcls[ray]'")
+NOTICED_SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200, "health_check_failure_threshold": 2}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head that computes nothing, and two nodes of one core; the fixture's user may remove and add some."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": NOTICED_SOON})
+    for _ in range(2):
+        cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def test_a_node_that_dies_in_the_middle_of_a_unit_and_one_that_joins(
+    cluster: Any, images: ImageSet, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    seen, load, devices = Seen(), Load(tmp_path, n=1, how="hang"), dict[int, str]()
+    engine = RayActors(tasks=2, tries=1, device="cpu")
+    with ThreadPoolExecutor(1) as driver:
+        extracting = driver.submit(extracted_on, engine, load, images, tmp_path / "f", seen, devices=devices.update)
+        reached = tmp_path / "ended-0"
+        while not (reached.exists() and reached.read_text()) and not extracting.done():
+            time.sleep(0.02)
+        cluster.remove_node(next(n for n in cluster.list_all_nodes() if n.node_id == reached.read_text()), allow_graceful=False)
+        cluster.add_node(num_cpus=1)
+        extracting.result()
+    assert files(tmp_path / "f") == whole
+    assert seen.n_images == N
+    assert not seen.warnings, "it is no failure of the unit"
+    assert devices == dict.fromkeys(range(5), "cpu")
+    assert not (tmp_path / ".staging").exists(), "nothing is left behind"

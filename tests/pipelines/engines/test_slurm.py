@@ -1,0 +1,148 @@
+"""A job array: its script as bash runs it, what is said of jobs that fail, and a real Slurm where there is one."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipelines.engines.slurm import Slurm, failure
+from pipelines.engines.slurm_script import script_of
+from pipelines.engines.submitting import for_a_task
+from store import BeyondClsError
+from tests.folders import files
+from tests.pipelines.engines.workers import write_images
+
+TOLD = "import signal, time; signal.signal(signal.SIGUSR1, lambda *_: exit(75)); open('begun', 'w'); time.sleep(20)"
+ENDS = {"0": "exit 0", "1": "exit 1", "75": "exit 75", "137": "kill -KILL $$", "told": f'exec {sys.executable} -c "{TOLD}"'}
+REQUEUED = "requeue 12_3\n"
+
+
+def executable(file: Path, *lines: str) -> Path:
+    file.write_text("\n".join(("#!/usr/bin/env bash", *lines, "")))
+    file.chmod(0o755)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("end", "restarts", "requeued"),
+    [("0", 0, False), ("1", 0, False), ("75", 5, True), ("137", 0, True), ("137", 2, False), ("told", 5, True)],
+)
+def test_which_tasks_are_queued_again(
+    end: str, restarts: int, requeued: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(executable(tmp_path / "python", 'echo "$@" > given', ENDS[end])))
+    executable(tmp_path / "scontrol", "echo $@ > asked; exit 1")
+    script = executable(tmp_path / "job", script_of(["extract", "--data", "my images"], "f", tmp_path, 4, 3, ""))
+    tasks = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_JOB_ID": "12"}
+    environment = {**os.environ, **tasks, "SLURM_RESTART_COUNT": str(restarts), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with subprocess.Popen(["bash", script], env=environment) as process:
+        while end == "told" and not Path("begun").exists():
+            time.sleep(0.01)
+        if end == "told":
+            process.send_signal(signal.SIGUSR1)
+    assert process.returncode == (75 if end == "told" else int(end))
+    assert Path("given").read_text() == "-m pipelines.cli extract --data my images --task-id 3 --n-tasks 4\n"
+    assert (Path("asked").read_text() if Path("asked").exists() else None) == (REQUEUED if requeued else None)
+
+
+def test_options_of_sbatch_win(tmp_path: Path) -> None:
+    lines = Slurm(tasks=3, sbatch="--partition=gpu --gres=gpu:1").script(["extract"], tmp_path / "f").splitlines()
+    options = [line for line in lines if line.startswith("#SBATCH")]
+    assert "#SBATCH --array=0-2" in options
+    assert options[-1] == "#SBATCH --partition=gpu --gres=gpu:1"
+    with pytest.raises(BeyondClsError, match="expected options in one line, such as"):
+        Slurm(sbatch="-p gpu\nrm").script(["extract"], tmp_path)
+
+
+def test_a_task_gets_the_command_without_what_concerns_engines() -> None:
+    given = [
+        "extract",
+        "--on",
+        "slurm",
+        "--tasks=8",
+        "--out",
+        "f",
+        "--sbatch",
+        "-p gpu",
+        "--dry-run",
+        "--data",
+        "--on",
+        "x",
+        "--update",
+    ]
+    assert for_a_task(given) == ["extract", "--out", "f", "--data", "--update"]
+
+
+def test_what_is_said_of_a_job_that_failed(tmp_path: Path) -> None:
+    (tmp_path / "7_0.log").write_text("f: 5 images\nbeyondcls ended with status 0\n")
+    (tmp_path / "7_1.log").write_text(
+        "a bar\nerror: 'a/0100' cannot be decoded\nmend the data\nbeyondcls ended with status 1\n"
+    )
+    (tmp_path / "7_2.log").write_text("Killed\n")
+    (tmp_path / "8_0.log").write_text("error: of another job\n")
+    assert failure("7", tmp_path) == (
+        f"job 7 failed. task 1: 'a/0100' cannot be decoded\nmend the data (log: {tmp_path}/7_1.log); "
+        f"task 2: Killed (log: {tmp_path}/7_2.log)"
+    )
+    assert "job 9 failed before its tasks began" in failure("9", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "message"),
+    [
+        (("echo 'no such partition' >&2", "exit 1"), "sbatch refuses the job: no such partition; correct --sbatch, or --tasks"),
+        (("cat > job", "echo 7", "echo 'error: bad' > .slurm/f/7_0.log", "exit 1"), "job 7 failed. task 0: bad (log: "),
+        (("cat > job", "echo '7;cluster'"), "the job has ended, but there is no set at f; see its logs"),
+    ],
+)
+def test_jobs_that_fail(
+    sbatch: tuple[str, ...], message: str, beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    executable(tmp_path / "sbatch", *sbatch)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    said = beyondcls("extract", "--encoder", "any", "--data", "nowhere", "--out", "f", "--on", "slurm", fails=True)
+    assert message in said
+    if "cat > job" in sbatch:
+        assert "f: job 7, 1 tasks; logs in " in said
+        assert "extract --encoder any --data nowhere --out f --task-id" in Path("job").read_text()
+
+
+def test_a_script_for_those_who_submit_by_hand(
+    beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ("extract", "--encoder", "any", "--data", "nowhere", "--out", "f", "--on", "slurm", "--tasks", 4)
+    assert "job.sh: submit it with `sbatch job.sh`; logs will be in" in beyondcls(*given, "--script", "job.sh")
+    assert "#SBATCH --array=0-3" in beyondcls(*given, "--dry-run")
+    assert subprocess.run(["bash", "-n", "job.sh"]).returncode == 0
+
+
+def missing_slurm() -> str:
+    """Why no job can be submitted here; empty if one can."""
+    if shutil.which("sbatch") is None:
+        return "sbatch is not installed"
+    asked = subprocess.run(["sinfo", "--noheader", "--format=%t"], capture_output=True, text=True)
+    return "" if "idle" in asked.stdout else f"no node of Slurm is idle: {(asked.stdout + asked.stderr).strip()}"
+
+
+def test_a_real_job_array(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if why := missing_slurm():
+        pytest.skip(why)
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path / "images")
+    given = ("extract", "--encoder", "quickstart-random", "--data", "images", "--shard-rows", 32, "--device", "cpu")
+    said = beyondcls(*given, "--out", "features/a", "--on", "slurm", "--tasks", 2)
+    assert "150 images, key" in said
+    beyondcls(*given, "--out", "features/b")
+    assert files(tmp_path / "features/a") == files(tmp_path / "features/b")
+    (tmp_path / "images/a/0100.png").write_bytes(b"none")
+    said = beyondcls(*given, "--out", "features/c", "--on", "slurm", fails=True)
+    assert "failed. task 0: 'a/0100' in images/a/0100.png cannot be decoded" in said
