@@ -12,6 +12,7 @@ import pytest
 
 from store import FeatureWriter, StoreError, verify
 from store.places import disk
+from store.writing import shard_writer
 from store.writing import writer as writing
 from tests.folders import files
 from tests.forked import CONTEXT, start
@@ -97,7 +98,7 @@ class Moments:
         self._before(writing, "place_file", lambda: finish(self.other))
 
     def before_the_first_writes_its_files_and_all_is_published(self) -> None:
-        self._before(writing, "write_shard", lambda: finish(self.other))
+        self._before(shard_writer, "write_shard", lambda: finish(self.other))
 
 
 MOMENTS = [name for name in vars(Moments) if not name.startswith("_")]
