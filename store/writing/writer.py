@@ -327,7 +327,8 @@ class FeatureWriter:
             return values
 
         noted = {note["row"]: note for note in (*self._base_notes(unit_rows), *notes)}
-        record: dict[str, Any] = {"unit": unit, "invalid": [noted[row] for row in sorted(noted)], "writer": self._name}
+        invalid = [noted[row] for row in sorted(noted)]
+        record: dict[str, Any] = {"unit": unit, "shards": [], "invalid": invalid, "writer": self._name}
         with self._full_disk_reported():
             try:
                 self._place(record, self._write(unit, missing, stored))
