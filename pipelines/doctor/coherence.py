@@ -11,6 +11,7 @@ from pipelines.doctor.finding import Finding
 
 LATE_S = 5.0  # files of another machine that are seen later are worth a note
 LOST_S = 60.0  # caches of NFS expire within this time
+HELD = ("locked", "leased")
 ALONE = "let one machine at a time write a feature set, or extract to a file system on which locks hold between machines"
 
 
@@ -58,7 +59,7 @@ class Steps:
             return "refused"
         except StoreError as error:
             return f"failed ({error})"
-        return "leased" if self._lock.is_leased else "locked"
+        return HELD[self._lock.is_leased]
 
     def release(self) -> str:
         if self._lock is not None:
@@ -111,32 +112,33 @@ def examine(one: Side, other: Side) -> Iterator[Finding]:
 
 def _locks(one: Side, other: Side) -> Finding:
     """One holds the lock, and the other must be refused until it is released."""
-    kinds = []
     for holder, second in ((one, other), (other, one)):
-        kinds.append(held := holder.do("take"))
-        if held not in ("locked", "leased"):
-            return Finding("locks", "problem", f"{holder.name} cannot lock: {held}", ALONE)
-        refused = second.do("take")
-        holder.do("release")
-        if refused in ("locked", "leased"):
-            second.do("release")
-            observed = f"{holder.name} and {second.name} held one lock at the same time: locks hold on each machine alone"
-            mounting = "mount it so that locks reach the server (NFS: without nolock and local_lock; Lustre: -o flock)"
-            return Finding("locks", "problem", observed, f"{mounting}; or {ALONE}")
-        if refused != "refused":
-            return Finding("locks", "problem", f"{second.name} cannot lock: {refused}", ALONE)
+        held, refused = holder.do("take"), second.do("take")
+        for side in (second, holder):
+            side.do("release")
+        for side, outcome in ((holder, held), (second, refused)):
+            if outcome not in (*HELD, "refused"):
+                return Finding("locks", "problem", f"{side.name} cannot lock: {outcome}", ALONE)
+        if refused in HELD:
+            return _both_held(holder, held, second, refused)
         after = second.do("take")
         second.do("release")
-        if after not in ("locked", "leased"):
+        if after not in HELD:
             observed = f"{holder.name} released a lock, and {second.name} still cannot take it ({after})"
             return Finding("locks", "problem", observed, ALONE)
-    if len(set(kinds)) > 1:
-        observed = f"{one.name} has {kinds[0]} it and {other.name} has {kinds[1]} it: one has file locks, the other has none"
-        return Finding("locks", "problem", observed, "mount the folder with the same options on both")
-    if "leased" in kinds:
+    if held == "leased":
         observed = "no file locks: leases keep the others out, and the unit of a process that dies is free after a minute"
         return Finding("locks", "note", observed, "mount it with file locks (Lustre: -o flock), if it has them")
     return Finding("locks", "ok", "each was refused while the other held the lock, and got it after its release")
+
+
+def _both_held(one: Side, how: str, other: Side, other_how: str) -> Finding:
+    if how != other_how:
+        observed = f"{one.name} has {how} a file that {other.name} has {other_how}: one has file locks, the other has none"
+        return Finding("locks", "problem", observed, "mount the folder with the same options on both")
+    observed = f"{one.name} and {other.name} held one lock at the same time: locks hold on each machine alone"
+    mounting = "mount it so that locks reach the server (NFS: without nolock and local_lock; Lustre: -o flock)"
+    return Finding("locks", "problem", observed, f"{mounting}; or {ALONE}")
 
 
 def _files(one: Side, other: Side) -> Finding:

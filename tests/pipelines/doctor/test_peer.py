@@ -1,5 +1,6 @@
 """Two machines that examine a folder: two processes of this one."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -79,11 +80,7 @@ def test_locks_that_hold_on_each_machine_alone(tmp_path: Path) -> None:
 
 def test_locks_on_one_machine_and_leases_on_the_other(tmp_path: Path) -> None:
     (locks, *_), _ = both(tmp_path, tmp_path, "none")
-    says(
-        locks,
-        "problem",
-        "one lock at the same time" if locks.found.endswith("alone") else "one has file locks, the other has none",
-    )
+    says(locks, "problem", "one has file locks, the other has none", "same options on both")
 
 
 class Broken(Steps):
@@ -133,8 +130,9 @@ def test_strangers_are_sent_away(tmp_path: Path) -> None:
                 with socket.create_connection(("127.0.0.1", port)) as stranger:
                     greeting = json.loads(stranger.makefile().readline())
                     assert set(greeting) == {"scratch", "nonce", "host"}
-                    stranger.sendall(words)
-                    stranger.shutdown(socket.SHUT_WR)
+                    with contextlib.suppress(OSError):  # it is sent away before it has said all
+                        stranger.sendall(words)
+                        stranger.shutdown(socket.SHUT_WR)
             answers.extend(peer.visit(Machine(tmp_path), f"127.0.0.1:{port}"))
 
         threads.append(threading.Thread(target=come))
@@ -183,7 +181,7 @@ def test_a_listener_that_is_none(messages: list[dict[str, object]], error: str, 
 
 
 def test_what_the_other_machine_says_cannot_move_the_cursor() -> None:
-    assert peer._text("a\x1b[2Jb\n" + "c" * 5000) == "a[2Jb" + "c" * (1000 - 6)
+    assert peer._text("a\x1b[2Jb\n" + "c" * 5000) == "a[2Jb" + "c" * (1000 - 7)
 
 
 def test_silence_and_absence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
