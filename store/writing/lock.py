@@ -11,9 +11,9 @@ from typing import BinaryIO
 
 from store.errors import StoreError
 from store.places.disk import make_folder
-from store.writing import lease
+from store.writing import file_lease
+from store.writing.file_lease import Lease, holder_of
 from store.writing.file_lock import NoLocks, is_taken, take
-from store.writing.lease import Lease, holder_of
 
 _GONE = (errno.ENOENT, errno.ESTALE)  # removed by another process; the second on a network, whose caches may name it still
 _CACHED_S = 0.005
@@ -105,7 +105,7 @@ class Lock:
         """
         if self.is_lost():
             raise StoreError(
-                f"this process stood still for longer than {lease.LEASE_S:g} s, and another has taken over {self._resource}; "
+                f"this process stood still for longer than {file_lease.LEASE_S:g} s, and another has taken over {self._resource}; "
                 "what is written is safe, and the same command goes on from it"
             )
 
