@@ -105,8 +105,8 @@ class Lock:
         """
         if self.is_lost():
             raise StoreError(
-                f"this process stood still for longer than {file_lease.LEASE_S:g} s, and another has taken over {self._resource}; "
-                "what is written is safe, and the same command goes on from it"
+                f"this process stood still for longer than {file_lease.LEASE_S:g} s, and another has taken over "
+                f"{self._resource}; what is written is safe, and the same command goes on from it"
             )
 
     def release(self) -> None:

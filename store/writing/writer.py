@@ -327,8 +327,7 @@ class FeatureWriter:
             return values
 
         noted = {note["row"]: note for note in (*self._base_notes(unit_rows), *notes)}
-        invalid = [noted[row] for row in sorted(noted)]
-        record: dict[str, Any] = {"unit": unit, "shards": [], "invalid": invalid, "writer": self._name}
+        record: dict[str, Any] = {"unit": unit, "invalid": [noted[row] for row in sorted(noted)], "writer": self._name}
         with self._full_disk_reported():
             try:
                 self._place(record, self._write(unit, missing, stored))
@@ -379,7 +378,7 @@ class FeatureWriter:
                     self._compare_with_others(unit, {name: shard["xxh3_128"]})
                 os.replace(unnamed, self.staging / file)  # damaged, or no journal had it when a kill came
                 sync_folder((self.staging / file).parent)
-        record["shards"] = [{"array": name, **shard} for name, shard in shards.items()]
+        record = {"unit": unit, "shards": [{"array": name, **shard} for name, shard in shards.items()], **record}
         add_record(self.staging, record, self._journal)
         self._done[unit] |= {shard["array"]: shard for shard in record["shards"]}
         self._notes |= {note["row"]: dict(note) for note in record["invalid"]}
