@@ -22,19 +22,30 @@ MARKS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "problem": ("✗", "bo
 def main(
     as_json: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="ask nothing of the network")] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS:PORT", help="wait for a second machine (--peer) and see whether locks hold between both"),
+    ] = None,
+    peer: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="examine features/ with a machine that waits (--listen)")
+    ] = None,
 ) -> None:
     """Check this machine and this folder, and say what to do. Exit status 1 if there is a problem.
 
     Installed versions and parts, GPU, CPU, memory, disks, DVC, params.yaml, the common store, and where weights come from.
     Nothing is changed; a note is not a problem.
+
+    Whether machines may share an extraction shows when two of them try, in one folder that both have: `--listen ADDRESS:PORT`
+    (or ADDRESS, or PORT on all addresses) on one, and then `--peer HOST:PORT` on the other. Nothing else is checked then.
     """
     from rich.console import Console
 
     from pipelines.doctor import CHECKS, NETWORK
     from pipelines.doctor.machine import Machine
 
-    findings, console = [], Console(highlight=False)
-    for finding in run(CHECKS, Machine(offline=offline), NETWORK):
+    findings, console, machine = [], Console(highlight=False), Machine(offline=offline)
+    between = _between(machine, listen, peer)
+    for finding in run(CHECKS, machine, NETWORK) if between is None else between:
         findings.append(finding)
         if not as_json:
             show(console, finding, max(map(len, CHECKS)))
@@ -44,6 +55,26 @@ def main(
     else:
         console.print(", ".join(f"{n} {state}{'s' if n != 1 and state != 'ok' else ''}" for state, n in counts.items()))
     raise typer.Exit(1 if counts["problem"] else 0)
+
+
+def _between(machine: "Machine", listen: str | None, peer: str | None) -> "Iterator[Finding] | None":
+    """Findings about two machines; None if this one is to be checked.
+
+    Raises:
+        BeyondClsError: both options are given.
+    """
+    from store.errors import BeyondClsError
+
+    if listen is None and peer is None:
+        return None
+    from pipelines.doctor.peer import listen as wait_for_peer
+    from pipelines.doctor.peer import visit
+
+    if listen is not None and peer is not None:
+        raise BeyondClsError("--listen and --peer were both given; --listen is for one machine, --peer for the other")
+    if listen is not None:
+        return wait_for_peer(machine, listen, lambda line: typer.echo(line, err=True))
+    return visit(machine, peer or "")
 
 
 def run(checks: Mapping[str, Check], machine: "Machine", network: Sequence[str] = ()) -> Iterator["Finding"]:

@@ -1,7 +1,5 @@
 """Whether the file system of features/ supports what writing and reading feature sets needs: locks, renames, O_DIRECT."""
 
-import errno
-import fcntl
 import os
 import tempfile
 from pathlib import Path
@@ -13,30 +11,44 @@ from pipelines.doctor.machine import Machine, existing
 
 PREFIX = ".beyondcls-doctor-"
 NETWORK = ("nfs", "lustre", "cifs", "smb", "9p", "beegfs", "gpfs", "ceph", "glusterfs", "fuse.")
-LOCAL_LOCKS = ("localflock", "nolock", "local_lock=all", "local_lock=flock")  # options of mounts
+LOCAL_LOCKS = ("localflock", "nolock", "local_lock=all", "local_lock=posix")  # options of mounts
+BOTH = "beyondcls doctor --listen PORT there, and beyondcls doctor --peer HOST:PORT here"
+LEASES = "no file locks: processes that share a set take turns by leases, and the unit of a dead one is free after a minute"
+MOUNTING = "; on Lustre mount with -o flock, on NFS use version 4"
 ELSEWHERE = "give an --out on a local disk or on a file system that can, and `ln -s` it to features/ if you like"
 
 
 def check(machine: Machine) -> Finding:
-    """Locks keep two writers apart, a rename puts the finished set in its place, O_DIRECT reads past the page cache."""
+    """Locks keep two writers apart, a rename puts the finished set in its place, O_DIRECT reads past the page cache.
+
+    Whether locks hold between two machines, one of them cannot see: mount options only tell where they do not.
+    """
     folder = existing(machine.features)
     kind, options = mount_of(folder)
     network = " (network)" if kind.startswith(NETWORK) else ""
     try:
         with tempfile.TemporaryDirectory(prefix=PREFIX, dir=folder) as scratch:
             locks, renames, direct = _locks(Path(scratch)), _renames(Path(scratch)), _direct(Path(scratch))
+            without = locks == LEASES
     except OSError as error:
         observed = f"{folder} cannot be written to ({error.strerror}); reading feature sets works"
         return Finding("file system", "note", observed, "run in a folder of yours, or give --out")
-    if locks or renames:
+    if (locks and not without) or renames:
         observed = f"{folder} is {kind}{network}: {'; '.join(filter(None, (locks, renames)))}"
-        mounting = "; on Lustre mount with -o flock, on NFS use version 4" if locks and network else ""
-        return Finding("file system", "problem", observed, ELSEWHERE + mounting)
+        return Finding("file system", "problem", observed, ELSEWHERE + (MOUNTING if locks and network else ""))
+    if without:
+        observed = f"{folder} is {kind}{network}: {locks}"
+        remedy = "nothing, if one process at a time writes; or " + ELSEWHERE + (MOUNTING if network else "")
+        return Finding("file system", "note", observed, remedy)
     local_options = sorted(set(options.split(",")) & set(LOCAL_LOCKS))
     if network and local_options:
         observed = f"{folder} is {kind}{network}, mounted with {', '.join(local_options)}: locks hold on this machine only"
         remedy = "let one machine at a time write a feature set, or mount it without that option"
         return Finding("file system", "note", observed, remedy)
+    if network:
+        direct = f"; {direct}" if direct else ""
+        observed = f"{folder} is {kind}{network}: locks and renames work here{direct}; one machine cannot show that locks hold "
+        return Finding("file system", "note", observed + "between two", f"before several machines share an extraction: {BOTH}")
     if direct:
         observed = f"{folder} is {kind}{network}: locks and renames work; {direct}"
         remedy = "nothing, if the sets fit into memory; larger ones are read faster from a local disk"
@@ -54,17 +66,22 @@ def mount_of(folder: Path) -> tuple[str, str]:
 
 def _locks(scratch: Path) -> str:
     """What is wrong with locks; empty if a second one is refused while a first is held."""
-    file = scratch / "lock"
-    with file.open("a+b") as first, file.open("a+b") as second:
-        try:
-            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            return f"no file locks ({error.strerror})"
-        try:
-            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            return "" if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else f"no file locks ({error.strerror})"
-    return "file locks keep nobody out"
+    from store.errors import StoreError
+    from store.writing.lock import BusyError, Lock
+
+    try:
+        held = Lock(scratch / "lock", "it")
+    except StoreError as error:
+        return str(error)
+    try:
+        second = Lock(scratch / "lock", "it")
+    except BusyError:
+        return LEASES if held.is_leased else ""
+    else:
+        second.release()
+        return "file locks keep nobody out"
+    finally:
+        held.release()
 
 
 def _renames(scratch: Path) -> str:

@@ -141,10 +141,12 @@ def foreign(folder: Path) -> Path | None:
 def file_names() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Patterns of files and folders of a feature set or its writer, by their path inside it."""
     from store.format.layout import KINDS
+    from store.writing.writer import UNNAMED
 
     group = rf"(?:{'|'.join(KINDS)})(?:/[\w-]{{1,100}})*"
-    file = re.compile(rf"(?:journal|zarr\.json|{group}/zarr\.json|{group}/c/\d+(?:/0)*)(?:\.partial)?", re.ASCII)
-    return file, re.compile(group, re.ASCII)  # chunk folders fit it too
+    staged = rf"journal(?:\.[\w.-]+)?|{re.escape(UNNAMED)}/[\w.-]+"
+    file = re.compile(rf"(?:{staged}|zarr\.json|{group}/zarr\.json|{group}/c/\d+(?:/0)*)(?:\.partial)?", re.ASCII)
+    return file, re.compile(rf"{group}|{re.escape(UNNAMED)}", re.ASCII)  # chunk folders fit the first too
 
 
 @contextmanager

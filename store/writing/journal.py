@@ -73,8 +73,9 @@ class Journals:
                     if name == JOURNAL and os.fstat(file.fileno()).st_ino != self._first:
                         self._first, self._read = os.fstat(file.fileno()).st_ino, {}
                     file.seek(self._read.get(name, 0))
-                    *lines, _ = file.read().split(b"\n")  # the last one is not whole yet
-                self._read[name] = self._read.get(name, 0) + sum(len(line) + 1 for line in lines)
+                    lines = file.read().split(b"\n")
+                # The last one is still being written, or a kill has cut it, perhaps by its end alone: it is read again.
+                self._read[name] = self._read.get(name, 0) + sum(len(line) + 1 for line in lines[:-1])
                 records += [record for line in lines if (record := self._record(line, name)) is not None]
         return records
 

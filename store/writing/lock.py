@@ -1,17 +1,22 @@
 """One writer at a time: a lock that is released with its process, however that ends."""
 
 import contextlib
+import errno
 import json
 import os
 import socket
+import time
 from pathlib import Path
 from typing import BinaryIO
 
 from store.errors import StoreError
 from store.places.disk import make_folder
-from store.writing import lease
+from store.writing import file_lease
+from store.writing.file_lease import Lease, holder_of
 from store.writing.file_lock import NoLocks, is_taken, take
-from store.writing.lease import Lease, holder_of
+
+_GONE = (errno.ENOENT, errno.ESTALE)  # removed by another process; the second on a network, whose caches may name it still
+_CACHED_S = 0.005
 
 
 class BusyError(StoreError):
@@ -42,23 +47,23 @@ class Lock:
             try:
                 make_folder(path.parent)
                 self._file: BinaryIO = path.open("a+b", buffering=0)
-            except FileNotFoundError:  # the last holder has just removed the folder
-                continue
             except OSError as error:
+                if error.errno in _GONE:  # the last holder has just removed the folder
+                    continue
                 raise StoreError(f"{path} cannot be made ({error.strerror}); free some space, or give another --out") from error
             try:
                 self._take(shared, wait)
                 # The last holder may have removed the file between our opening and our locking it.
                 if os.path.samestat(path.stat(), os.fstat(self._file.fileno())):
                     break
-            except FileNotFoundError:
-                pass
-            except BaseException:
-                self._file.close()
-                raise
+            except BaseException as error:
+                if not (isinstance(error, OSError) and error.errno in _GONE):
+                    self._close()
+                    raise
             if self._lease is not None:
                 self._lease.release()
-            self._file.close()
+            self._close()
+            time.sleep(_CACHED_S)
         with contextlib.suppress(OSError):  # a full disk
             self._file.truncate(0)
             self._file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode())
@@ -76,12 +81,17 @@ class Lock:
                 f"{self._resource} is being written by {owner}; wait until it has finished, "
                 "or stop it and give this command again"
             ) from error
-        except FileNotFoundError:  # the folder of the lease
-            raise
         except OSError as error:
+            if error.errno in _GONE:  # file or folder
+                raise
             raise StoreError(
                 f"{self.path} cannot be locked ({error.strerror}); give an --out on a file system that has locks"
             ) from error
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether the file system has no locks."""
+        return self._lease is not None
 
     def is_lost(self) -> bool:
         """Whether another process has taken it over, as happens to a lease alone."""
@@ -95,8 +105,8 @@ class Lock:
         """
         if self.is_lost():
             raise StoreError(
-                f"this process stood still for longer than {lease.LEASE_S:g} s, and another has taken over {self._resource}; "
-                "what is written is safe, and the same command goes on from it"
+                f"this process stood still for longer than {file_lease.LEASE_S:g} s, and another has taken over "
+                f"{self._resource}; what is written is safe, and the same command goes on from it"
             )
 
     def release(self) -> None:
@@ -110,7 +120,11 @@ class Lock:
             with contextlib.suppress(BlockingIOError, NoLocks):
                 take(self._file)  # alone
                 self.path.unlink(missing_ok=True)
-        self._file.close()
+        self._close()
+
+    def _close(self) -> None:
+        with contextlib.suppress(OSError):  # it was removed on a network
+            self._file.close()
 
 
 def holder(path: Path) -> str | None:

@@ -305,7 +305,7 @@ class FeatureWriter(ShardWriter, UnitWriter):
                     self._compare_with_others(unit, {name: shard["xxh3_128"]})
                 os.replace(unnamed, self.staging / file)  # damaged, or no journal had it when a kill came
                 sync_folder((self.staging / file).parent)
-        record["shards"] = [{"array": name, **shard} for name, shard in shards.items()]
+        record = {"unit": unit, "shards": [{"array": name, **shard} for name, shard in shards.items()], **record}
         add_record(self.staging, record, self._journal)
         self._done[unit] |= {shard["array"]: shard for shard in record["shards"]}
         self._notes |= {note["row"]: dict(note) for note in record["invalid"]}

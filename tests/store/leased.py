@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from store.writing import lease
+from store.writing import file_lease
 
 BEAT_S, LEASE_S = 0.05, 0.5
 
@@ -19,5 +19,5 @@ def refuse(*_: object) -> Any:
 def without_locks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fcntl, "flock", refuse)
     patch.setattr(fcntl, "fcntl", refuse)
-    patch.setattr(lease, "BEAT_S", BEAT_S)
-    patch.setattr(lease, "LEASE_S", LEASE_S)
+    patch.setattr(file_lease, "BEAT_S", BEAT_S)
+    patch.setattr(file_lease, "LEASE_S", LEASE_S)

@@ -9,7 +9,7 @@ import pytest
 
 from store.places import disk
 from store.places.aligned import ALIGNMENT, aligned_memory, aligned_zeros, is_aligned
-from store.places.disk import write_file
+from store.places.disk import write_synced
 
 STEP = 4 * ALIGNMENT
 
@@ -44,9 +44,9 @@ def _part(nbytes: int, aligned: bool, seed: int) -> memoryview:
 def test_same_bytes(parts: list[tuple[int, bool]], tmp_path: Path) -> None:
     views = [_part(nbytes, aligned, i) for i, (nbytes, aligned) in enumerate(parts)]
     assert all(is_aligned(view) == aligned for view, (nbytes, aligned) in zip(views, parts, strict=True) if nbytes)
-    write_file(tmp_path / "folder" / "file", iter(views), direct=True)
-    assert (tmp_path / "folder" / "file").read_bytes() == b"".join(views)
-    assert os.listdir(tmp_path / "folder") == ["file"]
+    write_synced(tmp_path / "file", iter(views), direct=True)
+    assert (tmp_path / "file").read_bytes() == b"".join(views)
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_it_is_direct_where_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,9 +57,9 @@ def test_it_is_direct_where_it_can_be(tmp_path: Path, monkeypatch: pytest.Monkey
         return real(path, given, *mode)
 
     monkeypatch.setattr(os, "open", opened)
-    write_file(tmp_path / "file", [bytes(3 * STEP)], direct=True)
+    write_synced(tmp_path / "file", [bytes(3 * STEP)], direct=True)
     assert flags[0] & os.O_DIRECT
-    write_file(tmp_path / "file", [bytes(3 * STEP)])
+    write_synced(tmp_path / "file", [bytes(3 * STEP)])
     assert sum(bool(given & os.O_DIRECT) for given in flags) == 1
 
 
@@ -73,7 +73,7 @@ def test_without_direct_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return real(path, flags, *mode)
 
     monkeypatch.setattr(os, "open", refusing)
-    write_file(tmp_path / "file", [b"x" * (STEP + 1)], direct=True)
+    write_synced(tmp_path / "file", [b"x" * (STEP + 1)], direct=True)
     assert (tmp_path / "file").read_bytes() == b"x" * (STEP + 1)
 
 
@@ -88,7 +88,7 @@ def test_full_disk(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(os, "write", write)
     with pytest.raises(OSError, match="No space left"):
-        write_file(tmp_path / "file", [_part(5 * STEP, False, 0)], direct=True)
+        write_synced(tmp_path / "file", [_part(5 * STEP, False, 0)], direct=True)
     assert os.listdir(tmp_path) == []
 
 

@@ -293,7 +293,7 @@ def test_journals(tmp_path: Path, staged: tuple[Path, bytes, dict[str, bytes]], 
                 for name, content in sound.items():
                     (folder / name).parent.mkdir(parents=True, exist_ok=True)
                     (folder / name).write_bytes(content)
-    assert n_finished > EACH / 20
+    assert n_finished > EACH / 40
 
 
 def _finish(path: Path, all_of_it: bool) -> bool:

@@ -1,7 +1,6 @@
 """What a file system can do."""
 
 import errno
-import fcntl
 import os
 from types import SimpleNamespace
 
@@ -11,6 +10,7 @@ import pytest
 from pipelines.doctor import file_system
 from pipelines.doctor.machine import Machine
 from tests.pipelines.doctor.said import says
+from tests.store.leased import without_locks
 
 
 @pytest.fixture
@@ -39,16 +39,17 @@ def refuse(number):
 @pytest.mark.parametrize(("kind", "hint"), [("ext4", False), ("lustre", True)])
 def test_no_locks(tmp_path, monkeypatch, mounted, kind, hint):
     mounted(kind)
-    monkeypatch.setattr(fcntl, "flock", refuse(errno.ENOSYS))
+    without_locks(monkeypatch)
     finding = file_system.check(Machine(tmp_path))
-    says(finding, "problem", "no file locks", "give an --out on a local disk")
+    says(finding, "note", "no file locks", "take turns by leases", "give an --out on a local disk")
     assert ("mount with -o flock" in finding.remedy) == hint
 
 
 @pytest.mark.parametrize(
     ("broken", "by", "state", "words"),
     [
-        ("fcntl.flock", lambda file, how: None, "problem", "file locks keep nobody out"),
+        ("store.writing.lock.take", lambda file, shared=False, wait=False: None, "problem", "file locks keep nobody out"),
+        ("store.writing.lock.take", refuse(errno.EIO), "problem", "cannot be locked (Input/output error)"),
         ("store.places.disk.exchange", refuse(errno.EXDEV), "problem", "renamed"),
         ("store.places.disk.exchange", lambda one, other: None, "problem", "renamed"),
         ("tempfile.TemporaryDirectory", refuse(errno.EACCES), "note", "cannot be written to (Permission denied)"),
@@ -76,6 +77,13 @@ def test_locks_of_one_machine(tmp_path, monkeypatch, mounted, kind, state):
     finding = file_system.check(Machine(tmp_path))
     assert finding.state == state
     assert ("local_lock=all" in finding.found) == (state == "note")
+
+
+def test_one_machine_does_not_vouch_for_two(tmp_path, monkeypatch, mounted):
+    mounted("gpfs")
+    monkeypatch.setattr(file_system, "_direct", lambda scratch: "no O_DIRECT")
+    finding = file_system.check(Machine(tmp_path))
+    says(finding, "note", "one machine cannot show", "; no O_DIRECT;", "--listen PORT there", "--peer HOST:PORT here")
 
 
 def test_nearest_mount_counts(monkeypatch, tmp_path):

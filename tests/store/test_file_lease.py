@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from store import StoreError
-from store.writing import lease
+from store.writing import file_lease
 from store.writing.lock import BusyError, Lock, holder
 from tests.forked import CONTEXT, start
 from tests.store.leased import BEAT_S, LEASE_S, without_locks
@@ -134,14 +134,14 @@ def test_the_watcher_was_stopped_itself(path: Path, monkeypatch: pytest.MonkeyPa
             time.sleep(5 * BEAT_S)
         return real() + (look >= 2) * LEASE_S
 
-    monkeypatch.setattr(lease.time, "monotonic", monotonic)
+    monkeypatch.setattr(file_lease.time, "monotonic", monotonic)
     with pytest.raises(BusyError):
         Lock(path, "one")
     held.release()
 
 
 def test_a_lease_that_was_renewed_while_it_was_taken_is_given_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held, still = Lock(path, "one"), lease._still_content
+    held, still = Lock(path, "one"), file_lease._still_content
     taken = iter([None])
 
     def once(file: Path) -> bytes | None:
@@ -149,7 +149,7 @@ def test_a_lease_that_was_renewed_while_it_was_taken_is_given_back(path: Path, m
             return b"long ago"
         return still(file)
 
-    monkeypatch.setattr(lease, "_still_content", once)
+    monkeypatch.setattr(file_lease, "_still_content", once)
     with pytest.raises(BusyError):
         Lock(path, "one")
     held.check()
