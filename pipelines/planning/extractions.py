@@ -63,7 +63,7 @@ def extraction(
         "writing": written / machine.written_per_s,
     }
     elapsed = max(crops / rates.computed_per_s, *seconds.values())
-    return Work(stage, split, encoder, dataset, elapsed, seconds, written=written)
+    return Work(stage, split, encoder, dataset, elapsed, seconds, written=written, crops=crops)
 
 
 def attention(encoder: str, dataset: str, measured: Measured, n_images: int, machine: Machine) -> Work:

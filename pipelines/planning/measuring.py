@@ -14,6 +14,7 @@ from pipelines.parameters.params import read_params
 from pipelines.planning import words
 from pipelines.planning.disk import measure_disk
 from pipelines.planning.encoders import SAMPLE, Encoders, measure_encoders
+from pipelines.planning.flops import GPU, SHARE, estimated_seconds, flops, flops_table
 from pipelines.planning.machine import Machine
 from pipelines.planning.project import MeasuredRates, Project, check_project
 from pipelines.planning.sizes import all_sizes
@@ -73,7 +74,8 @@ def plan_project(
     works, left_out = project.works()
     other, now = dict(words.otherwise(project, works)), total(works)
     threads = f", {torch.get_num_threads()} threads" if place.type == "cpu" else ""
-    say(f"\nmeasured on {place}{threads}, by {_sampled(encoders)} images an encoder: {source}")
+    say(f"\nhours are {'GPU-hours of one such GPU' if place.type == 'cuda' else 'those of this machine, without a GPU'}")
+    say(f"measured on {place}{threads}, by {_sampled(encoders)} images an encoder: {source}")
     for line in _lines(project, works, other, now, left_out, n_tasks):
         say(line)
     if json_file is not None:
@@ -95,6 +97,7 @@ def _lines(
         words.images_table(project),
         words.encoders_table(project),
         words.extraction_table(project, works),
+        flops_table(project, works),
         words.training_table(works),
         words.stages_table(works, n_tasks),
         [
@@ -113,13 +116,16 @@ def numbers(
 ) -> dict[str, Any]:
     """All numbers as plain values; seconds and bytes."""
     encoders = {**project.encoders.by_name, **{f"block_studies.{n}": m for n, m in project.encoders.by_study.items()}}
-    stages = by_stage(works, n_tasks)
+    stages, counted = by_stage(works, n_tasks), flops(project, works)
+    operations = sum(sum(one.values()) for one in counted.values())
     return {
         "machine": asdict(project.machine),
         "datasets": {name: asdict(sizes) for name, sizes in project.sizes.items()},
         "encoders": {
-            name: {"rates": asdict(one.rates), "dtype": one.dtype, "nbytes": dict(one.nbytes)} for name, one in encoders.items()
+            name: {"rates": asdict(one.rates), "dtype": one.dtype, "nbytes": dict(one.nbytes), "flops": one.flops}
+            for name, one in encoders.items()
         },
+        "estimate": {"gpu": GPU, "share": SHARE, "flops": counted, "seconds": estimated_seconds(operations)},
         "works": [asdict(work) for work in works],
         "stages": {
             name: {**asdict(one), "elapsed_shared": shared, "bottleneck": one.bottleneck}

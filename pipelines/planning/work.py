@@ -19,6 +19,7 @@ class Work:
         elapsed: seconds, where what can overlap does.
         written, read: bytes of features.
         looped: seconds that the same results take with the encoder in the loop, in every epoch; 0 for an extraction.
+        crops: images in all views that go through the encoder; 0 unless it is an extraction.
     """
 
     stage: str
@@ -30,6 +31,7 @@ class Work:
     written: float = 0.0
     read: float = 0.0
     looped: float = 0.0
+    crops: int = 0
 
 
 @dataclass(frozen=True)

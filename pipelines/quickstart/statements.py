@@ -98,39 +98,52 @@ def average_is_behind_on_joint(inputs: Inputs) -> Statement:
     return Statement(ahead.mean < 0, f"the average patch of MoCo v3 is {how} than its [cls] ({signed(ahead.mean)} points)")
 
 
-def fine_tuning_makes_cls_selective(inputs: Inputs) -> Statement:
-    """Fig. 4."""
-    before, after = (_last(inputs, encoder, "cls_patch_entropy") for encoder in (MAE, FINE_TUNED))
-    how = "less" if after < before else "no less"
-    text = (
-        f"in the last block [cls] of the fine-tuned MAE attends to patches {how} evenly than before "
-        f"({after:.1f}, before {before:.1f} nats, Fig. 4)"
-    )
-    return Statement(after < before, text)
+@dataclass(frozen=True)
+class AfterFineTuning:
+    """What fine-tuning through [cls] changes of the MAE's attention.
+
+    Attributes:
+        statistic: in the last block, or the mean over all blocks.
+        increases: whether the paper says that it is larger then; else smaller.
+        text: with {how}, one of "more", "no more", "less" and "no less", and the numbers {after} and {before}.
+    """
+
+    statistic: str
+    increases: bool
+    text: str
+    over_blocks: bool = False
+    unit: float = 1.0  # of the numbers in the text
+
+    def __call__(self, inputs: Inputs) -> Statement:
+        mean = _over_blocks if self.over_blocks else _last
+        before, after = (mean(inputs, encoder, self.statistic) for encoder in (MAE, FINE_TUNED))
+        agrees = after > before if self.increases else after < before
+        how = ("" if agrees else "no ") + ("more" if self.increases else "less")
+        return Statement(agrees, self.text.format(how=how, after=after / self.unit, before=before / self.unit))
 
 
-def fine_tuning_keeps_cls_to_itself(inputs: Inputs) -> Statement:
-    """Fig. 3: it increases what [cls] attends to itself."""
-    before, after = (_over_blocks(inputs, encoder, "cls_self") for encoder in (MAE, FINE_TUNED))
-    how = "more" if after > before else "no more"
-    text = (
-        f"[cls] of the fine-tuned MAE keeps {how} of its attention for itself than before "
-        f"({100 * after:.0f}, before {100 * before:.0f} % over all blocks, Fig. 3)"
-    )
-    return Statement(after > before, text)
-
-
-def fine_tuning_opens_patches(inputs: Inputs) -> Statement:
-    """Fig. 5."""
-    before, after = (_last(inputs, encoder, "patch_self") for encoder in (MAE, FINE_TUNED))
-    how = "less" if after < before else "no less"
-    text = (
-        f"in the last block patches of the fine-tuned MAE attend to themselves {how} than before "
-        f"({after:.2f}, before {before:.2f} of all, Fig. 5)"
-    )
-    return Statement(after < before, text)
-
-
+FINE_TUNING = (
+    AfterFineTuning(
+        "cls_patch_entropy",
+        False,
+        "in the last block [cls] of the fine-tuned MAE attends to patches {how} evenly than before "
+        "({after:.1f}, before {before:.1f} nats, Fig. 4)",
+    ),
+    AfterFineTuning(
+        "cls_self",
+        True,
+        "[cls] of the fine-tuned MAE keeps {how} of its attention for itself than before "
+        "({after:.0f}, before {before:.0f} % over all blocks, Fig. 3)",
+        over_blocks=True,
+        unit=0.01,
+    ),
+    AfterFineTuning(
+        "patch_self",
+        False,
+        "in the last block patches of the fine-tuned MAE attend to themselves {how} than before "
+        "({after:.2f}, before {before:.2f} of all, Fig. 5)",
+    ),
+)
 STATEMENTS: Sequence[Callable[[Inputs], Statement]] = (
     patches_attend_to_themselves,
     patches_are_selective,
@@ -139,9 +152,7 @@ STATEMENTS: Sequence[Callable[[Inputs], Statement]] = (
     no_fixed_choice_reaches_abmilp,
     attentive_probing_needs_heads,
     average_is_behind_on_joint,
-    fine_tuning_makes_cls_selective,
-    fine_tuning_keeps_cls_to_itself,
-    fine_tuning_opens_patches,
+    *FINE_TUNING,
 )
 
 

@@ -51,6 +51,8 @@ def plan(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_whole_project(plan: Callable[..., str], tmp_path: Path) -> None:
     printed = plan(PROJECT, "--json", tmp_path / "plan.json", "--n-tasks", 3)
     for words in (
+        "hours are those of this machine, without a GPU",
+        "an estimate, not measured: GPU-hours at 40% of an A100",
         "by 4 images an encoder: quickstart/data/cifar10/train",
         "cifar10 5,000 1,000 10 counted",
         "not trained, as the encoder lacks what it reads: cls of bare",
@@ -83,6 +85,10 @@ def test_a_whole_project(plan: Callable[..., str], tmp_path: Path) -> None:
     assert total["elapsed"] == pytest.approx(sum(work["elapsed"] for work in written["works"]))
     assert total["elapsed_shared"] < total["elapsed"]
     assert written["otherwise"]["--views 1"]["written"] < total["written"]
+    # Three views of 5,000 training images and one of 1,000; likewise for the study of blocks.
+    flops = {name: written["encoders"][name]["flops"] for name in ("tiny", "twin")}
+    assert {name: written["estimate"]["flops"][name]["cifar10"] / flops[name] for name in flops} == {"tiny": 32e3, "twin": 16e3}
+    assert f"tiny {flops['tiny'] / 1e9:,.1f} " in printed
     # Two that compute the same are measured once; a third has no [cls].
     rates = {name: one["rates"] for name, one in written["encoders"].items()}
     assert rates["tiny"] == rates["twin"] == rates["block_studies.two"] != rates["bare"]
