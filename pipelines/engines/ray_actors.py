@@ -1,5 +1,6 @@
 """Units are computed by actors in a Ray cluster, whose nodes may come and go."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -106,7 +107,9 @@ class Crew:
         self._cores = 1 if self._on_gpu else self._cores_of_each(nodes)
         actor = ray.remote(Actor)
         self._actor = actor.options(max_concurrency=CALLS + 1, num_cpus=self._cores, num_gpus=int(self._on_gpu))
-        place = ("cuda:0", None) if self._on_gpu else ("cpu", self._cores)  # Ray shows an actor its own GPU alone
+        # Ray shows an actor its own GPU alone. It sets OMP_NUM_THREADS itself; the last bits of features depend on it.
+        n_threads = int(os.environ.get("OMP_NUM_THREADS") or self._cores)
+        place = ("cuda:0", None) if self._on_gpu else ("cpu", n_threads)
         self._begin = (ray.put(job), load, *place)
         self._calls: dict[Any, Member] = {}
         self._members: list[Member] = []

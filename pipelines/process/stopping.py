@@ -1,5 +1,6 @@
 """A process that is asked to stop where it can go on later."""
 
+import atexit
 import signal
 import threading
 from collections.abc import Callable
@@ -15,4 +16,5 @@ def stops_at_signal() -> Callable[[], bool]:
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGUSR1, stop)
+        atexit.register(signal.signal, signal.SIGUSR1, signal.SIG_IGN)  # one that comes now must not change the exit status
     return stopped.is_set

@@ -129,7 +129,10 @@ def missing_slurm() -> str:
     """Why no job can be submitted here; empty if one can."""
     if shutil.which("sbatch") is None:
         return "sbatch is not installed"
-    asked = subprocess.run(["sinfo", "--noheader", "--format=%t"], capture_output=True, text=True)
+    try:
+        asked = subprocess.run(["sinfo", "--noheader", "--format=%t"], capture_output=True, text=True, timeout=5)
+    except subprocess.TimeoutExpired:
+        return "no controller of Slurm answers"
     return "" if "idle" in asked.stdout else f"no node of Slurm is idle: {(asked.stdout + asked.stderr).strip()}"
 
 
