@@ -13,7 +13,7 @@ def reasons(probes: Mapping[tuple[str, str], Probe], encoders: Iterable[str], he
 
     Empty if each encoder was probed with each head.
     """
-    (folder,) = {probe.folder.parent.parent for probe in probes.values() if probe.folder is not None} or {None}
+    folder = next((probe.folder.parent.parent for probe in probes.values() if probe.folder is not None), None)
     heads, by_reason = list(heads), dict[tuple[str, str], list[str]]()
     for encoder in encoders:
         for head in heads:
