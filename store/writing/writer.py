@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -111,6 +112,7 @@ class FeatureWriter:
             self._notes: dict[int, dict[str, Any]] = {}
             self._digests: dict[tuple[int, str], tuple[str, str]] = {}  # of each shard in a journal, and who wrote it
             self._unseen: list[dict[str, Any]] = []  # records whose files are not all there: a network may be late
+            self._refreshing = threading.RLock()  # a unit is claimed while another is written
             with self._full_disk_reported(), self._exclusive():
                 if records := self._journals.new_records():
                     self._resume(records)
@@ -221,10 +223,11 @@ class FeatureWriter:
         Raises:
             StoreError: two have written different bytes; or the staging folder was removed.
         """
-        records, self._unseen = self._unseen + self._journals.new_records(), []
-        for record in records:
-            if record != self.header:
-                self._count(record)
+        with self._refreshing:
+            records, self._unseen = self._unseen + self._journals.new_records(), []
+            for record in records:
+                if record != self.header:
+                    self._count(record)
         if journals(self.staging):
             return True
         if not self._is_published():
@@ -330,12 +333,15 @@ class FeatureWriter:
         record: dict[str, Any] = {"unit": unit, "invalid": [noted[row] for row in sorted(noted)], "writer": self._name}
         with self._full_disk_reported():
             try:
+                if not missing:
+                    raise FileNotFoundError  # nothing is to be named
                 self._place(record, self._write(unit, missing, stored))
             except FileNotFoundError:
                 if not self.shared:
                     raise
                 # This process was stopped for so long that another has taken the unit over, or published the set.
-                self._compare_with_others(unit, {n: record_of(self.layouts[n], unit, stored(n))["xxh3_128"] for n in missing})
+                names = [name for name in self.layouts if name in rows]
+                self._compare_with_others(unit, {n: record_of(self.layouts[n], unit, stored(n))["xxh3_128"] for n in names})
             finally:
                 for name in missing:
                     self._unnamed_file(unit, name).unlink(missing_ok=True)
