@@ -14,6 +14,10 @@ TOUCH_S = 60  # a set's last use is recorded about as often
 class Ledger:
     """Counts the bytes of the files in FOLDER/SET/. Every method but `locked` is called under its lock.
 
+    Its locks are flock: a cache is one machine's, where flock always holds. Machines that are given one folder on a common disk
+    may fill it beyond its bound or evict what the other reads; every block is compared with its digests, so that costs
+    a fetch and no result.
+
     Args:
         folder: made if it is missing; what killed processes left in it is removed.
         nbytes: most bytes of all files together.

@@ -61,7 +61,7 @@ class HandedWriter(ShardWriter):
         """
         try:
             make_folder(self._folder)
-            shards = self.write_shards(unit, rows, self._file)
+            shards = self.write_shards(unit, self.missing_arrays(unit), rows, self._file)
             if not self.staging.is_dir():
                 raise StoreError(f"{self.staging} is gone, so unit {unit} is not needed any more; start the command again")
             for name in shards:

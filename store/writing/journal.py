@@ -72,10 +72,10 @@ class Journals:
                 with (self._folder / name).open("rb") as file:
                     if name == JOURNAL and os.fstat(file.fileno()).st_ino != self._first:
                         self._first, self._read = os.fstat(file.fileno()).st_ino, {}
-                    file.seek(self._read.get(name, 0))
+                    begin = file.seek(self._read.get(name, 0))
                     lines = file.read().split(b"\n")
                 # The last one is still being written, or a kill has cut it, perhaps by its end alone: it is read again.
-                self._read[name] = self._read.get(name, 0) + sum(len(line) + 1 for line in lines[:-1])
+                self._read[name] = begin + sum(len(line) + 1 for line in lines[:-1])
                 records += [record for line in lines if (record := self._record(line, name)) is not None]
         return records
 

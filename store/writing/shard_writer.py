@@ -66,26 +66,27 @@ class ShardWriter:
         return theirs is not None and same_values(self.layouts[name], theirs.layout)
 
     def write_shards(
-        self, unit: int, rows: Mapping[str, np.ndarray], file_of: Callable[[str], Path]
+        self, unit: int, names: Sequence[str], rows: Mapping[str, np.ndarray], file_of: Callable[[str], Path]
     ) -> dict[str, dict[str, Any]]:
-        """Write one shard of each array that the unit still misses; what is recorded of each, by name.
+        """Write one shard of each of some arrays of a unit; what is recorded of each, by name.
 
         Args:
+            names: that the unit misses.
             rows: name -> stored values, of `arrays_to_compute` at least; [n, ...] of all rows of the unit, or where the base
                 has the array, of those that it lacks.
             file_of: where the shard of an array is written, in a folder that exists.
         """
-        missing, to_compute = self.missing_arrays(unit), self.arrays_to_compute(unit)
-        assert set(rows) >= set(to_compute), sorted(set(to_compute) - set(rows))
+        to_compute = set(names) & set(self.arrays_to_compute(unit))
+        assert to_compute <= set(rows), sorted(to_compute - set(rows))
 
         def write(name: str) -> dict[str, Any]:
             return write_shard(file_of(name), self.layouts[name], unit, self.stored(unit, name, rows))
 
-        if max(self.layouts[name].nbytes(unit) for name in missing) < DIRECT_NBYTES:
-            return {name: write(name) for name in missing}
+        if max(self.layouts[name].nbytes(unit) for name in names) < DIRECT_NBYTES:
+            return {name: write(name) for name in names}
         # Small arrays, which mostly wait for the disk, beside the large ones.
         with ThreadPoolExecutor(WRITERS, "beyondcls-writer") as writers:
-            return dict(zip(missing, writers.map(write, missing), strict=True))
+            return dict(zip(names, writers.map(write, names), strict=True))
 
     def stored(self, unit: int, name: str, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Values of all rows of a unit: those that are given, and those that the base has.

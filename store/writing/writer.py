@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,7 @@ class FeatureWriter(ShardWriter, UnitWriter):
             self._notes: dict[int, dict[str, Any]] = {}
             self._digests: dict[tuple[int, str], tuple[str, str]] = {}  # of each shard in a journal, and who wrote it
             self._unseen: list[dict[str, Any]] = []  # records whose files are not all there: a network may be late
+            self._refreshing = threading.RLock()  # a unit is claimed while another is written
             with self._full_disk_reported(), self._exclusive():
                 if records := self._journals.new_records():
                     self._resume(records)
@@ -200,10 +202,11 @@ class FeatureWriter(ShardWriter, UnitWriter):
         Raises:
             StoreError: two have written different bytes; or the staging folder was removed.
         """
-        records, self._unseen = self._unseen + self._journals.new_records(), []
-        for record in records:
-            if record != self.header:
-                self._count(record)
+        with self._refreshing:
+            records, self._unseen = self._unseen + self._journals.new_records(), []
+            for record in records:
+                if record != self.header:
+                    self._count(record)
         if journals(self.staging):
             return True
         if not self._is_published():
@@ -268,14 +271,20 @@ class FeatureWriter(ShardWriter, UnitWriter):
         record: dict[str, Any] = {"unit": unit, "invalid": self.all_notes(unit, notes), "writer": self._name}
         with self._full_disk_reported():
             try:
+                if not missing:
+                    raise FileNotFoundError  # nothing is to be named
                 for left in self._unnamed.glob(f"{unit}.*"):  # by one that was killed, or lost its claim
                     left.unlink(missing_ok=True)
-                self._place(record, self.write_shards(unit, rows, lambda name: self._unnamed_file(unit, name)))
+                self._place(record, self.write_shards(unit, missing, rows, lambda name: self._unnamed_file(unit, name)))
             except FileNotFoundError:
                 if not self.shared:
                     raise
                 # This process was stopped for so long that another has taken the unit over, or published the set.
-                digests = {n: record_of(self.layouts[n], unit, self.stored(unit, n, rows))["xxh3_128"] for n in missing}
+                digests = {
+                    name: record_of(layout, unit, self.stored(unit, name, rows))["xxh3_128"]
+                    for name, layout in self.layouts.items()
+                    if name in rows
+                }
                 self._compare_with_others(unit, digests)
             finally:
                 for name in missing:

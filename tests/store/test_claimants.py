@@ -72,11 +72,15 @@ def _no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 class Moments:
     """When a second claimant comes in between: it writes, and perhaps publishes."""
 
-    def __init__(self, path: Path, patch: pytest.MonkeyPatch):
-        self.other, self.patch = begin(path), patch
+    def __init__(self, first: FeatureWriter, patch: pytest.MonkeyPatch):
+        self.first, self.other, self.patch = first, begin(first.path), patch
 
     def while_the_first_computes(self) -> None:
         write(self.other, 0)
+
+    def while_the_first_computes_which_learns_of_it(self) -> None:
+        write(self.other, 0)
+        assert self.first.claim(1)
 
     def while_the_first_computes_and_all_is_published(self) -> None:
         assert finish(self.other)
@@ -108,7 +112,7 @@ MOMENTS = [name for name in vars(Moments) if not name.startswith("_")]
 @pytest.mark.parametrize("moment", MOMENTS)
 class TestWithoutAnyLock:
     def test_equal_bytes(self, moment: str, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        first, moments = begin(tmp_path / "f"), Moments(tmp_path / "f", monkeypatch)
+        moments = Moments(first := begin(tmp_path / "f"), monkeypatch)
         assert first.claim(0)
         getattr(moments, moment)()
         write(first, 0)
@@ -119,7 +123,7 @@ class TestWithoutAnyLock:
     def test_different_bytes(
         self, moment: str, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        first, moments = begin(tmp_path / "f"), Moments(tmp_path / "f", monkeypatch)
+        moments = Moments(first := begin(tmp_path / "f"), monkeypatch)
         assert first.claim(0)
         getattr(moments, moment)()
         with pytest.raises(StoreError) as caught:
