@@ -1,6 +1,7 @@
 """Feature sets that are written straight to an object store: the bytes of a local set, whoever writes them, and how often."""
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -239,11 +240,13 @@ class TestSeveral:
 
     def test_one_that_publishes_while_another_has(self, address: str, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """As after a claim that has ended though its owner goes on; or just before it has removed what is beside the set."""
-        real, late = ObjectWriter._read_records, []
+        late: list[ObjectWriter] = []
+        real = ObjectWriter._read_records
 
         def read(self: ObjectWriter) -> bool:
-            if not late:
-                late.append(finish(begin(address, LEAN), LEAN))
+            late.append(self)
+            if len(late) == 1:
+                assert finish(begin(address, LEAN), LEAN)
             return real(self)
 
         monkeypatch.setattr(ObjectWriter, "_read_records", read)
@@ -253,7 +256,7 @@ class TestSeveral:
             write(begin(address, LEAN), 0, LEAN)
             assert one.wait_for_others() == []
             assert one.finish(ATTRIBUTES)
-        assert late == [True]
+        assert len(late) == 2
         assert content(address) == whole[LEAN]
 
 
@@ -431,8 +434,10 @@ class TestLeases:
         owner = Leases(place)
         owner.take(7)
         first = place.times()
-        while (renewed := place.times()) == first:
-            pass
+        for _ in range(10_000):  # that is ten seconds, should it never come
+            if (renewed := place.times()) != first:
+                break
+            time.sleep(0.001)
         monkeypatch.setattr(leases, "SECONDS", 60.0)
         other = Leases(place)
         other.see(first)
