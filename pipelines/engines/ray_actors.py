@@ -29,6 +29,7 @@ class RayActors(Engine):
     """
 
     options: ClassVar[tuple[str, ...]] = ("tasks", "tries", "address")
+    cluster: ClassVar[str] = "Ray"
 
     def workers(self, load: "Callable[[str], Encoder]", watch: Watch) -> "HandsOut":
         import ray  # noqa: F401  # without it the command says so before it computes anything
