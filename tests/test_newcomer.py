@@ -136,6 +136,13 @@ ENTRIES = {
         contract="tests/contracts/test_store_tools.py",
         word="count",
     ),
+    "an engine of extraction": Entry(
+        file="pipelines/engines/one_thread.py",
+        lines={"pipelines/engines/__init__.py": ('    "one-thread": OneThread,', '    "slurm": Slurm,')},
+        imports="from pipelines.engines.one_thread import OneThread",
+        contract="tests/contracts/test_engines.py",
+        word="thread",
+    ),
     "a check of the machine": Entry(
         file="pipelines/doctor/clock.py",
         lines={"pipelines/doctor/__init__.py": ('    "clock": clock.check,', '    "cpu": cpu.check,')},

@@ -44,7 +44,7 @@ class Engine(ABC):
     """
 
     options: ClassVar[tuple[str, ...]] = ()  # of these attributes, those that it reads, except for `device`
-    submits: ClassVar[bool] = False  # the whole command runs elsewhere
+    cluster: ClassVar[str] = ""  # what it needs beside this machine
 
     tasks: int | None = None
     gpus: int | str | None = None

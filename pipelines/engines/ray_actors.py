@@ -1,5 +1,6 @@
 """Units are computed by actors in a Ray cluster, whose nodes may come and go."""
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ class RayActors(Engine):
     """
 
     options: ClassVar[tuple[str, ...]] = ("tasks", "tries", "address")
+    cluster: ClassVar[str] = "Ray"
 
     def workers(self, load: "Callable[[str], Encoder]", watch: Watch) -> "HandsOut":
         import ray  # noqa: F401  # without it the command says so before it computes anything
@@ -52,7 +54,7 @@ class RayActors(Engine):
         connects = not ray.is_initialized()
         if connects:
             try:
-                ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
+                ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise BeyondClsError(
                     f"no Ray cluster can be used at {self.address or 'the address in RAY_ADDRESS'} ({error}); start one with "

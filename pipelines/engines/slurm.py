@@ -31,7 +31,7 @@ class Slurm(Engine):
     """
 
     options: ClassVar[tuple[str, ...]] = ("tasks", "tries", "sbatch")
-    submits: ClassVar[bool] = True
+    cluster: ClassVar[str] = "Slurm"
 
     def workers(self, load: "Callable[[str], Encoder]", watch: Watch) -> None:
         raise AssertionError("its tasks compute here")

@@ -38,14 +38,22 @@ def write_check(
         "key": store.spec.key,
         "versions": {name: installed for name in PACKAGES if (installed := _version(name)) is not None},
         "device": device.type,
-        **(
-            {"units": {model: [u for u in sorted(devices) if devices[u] == model] for model in sorted(set(devices.values()))}}
-            if devices
-            else {}
-        ),
+        **({"units": _by_model(devices)} if devices else {}),
         "compared": [{"key": compared.spec.key, **check.to_dict()} for compared, check in checks],
     }
     write_file(check_of(receipt), [(json.dumps(content, indent=1) + "\n").encode()])
+
+
+def _by_model(devices: Mapping[int, str]) -> dict[str, str]:
+    """Units of each model of device, as ranges: 0-6,9."""
+    by_model: dict[str, list[list[int]]] = {}
+    for unit in sorted(devices):
+        ranges = by_model.setdefault(devices[unit], [])
+        if ranges and ranges[-1][-1] == unit - 1:
+            ranges[-1][1:] = [unit]
+        else:
+            ranges.append([unit])
+    return {model: ",".join("-".join(map(str, ends)) for ends in by_model[model]) for model in sorted(by_model)}
 
 
 def _version(package: str) -> str | None:

@@ -1,5 +1,6 @@
 """What an actor answers, without a cluster."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from extract.datasets import ImageSet
+from extract.encoders import Encoder
 from extract.handing import Handed, Job, Record
 from pipelines.engines.actor import Actor
+from tests.extract.tiny import tiny_encoder
 from tests.folders import files
 from tests.pipelines.engines.workers import Load, extracted
 
@@ -38,6 +41,10 @@ def test_failures_are_answers(images: ImageSet, tmp_path: Path) -> None:
         answer = actor.begin(nowhere, Load(tmp_path), "cpu", 1)
         assert answer["is_final"]
         assert "workers need the folder of the project, images and feature sets under the same path" in answer["problem"]
+        answer = actor.begin(job, lambda _: Encoder("tiny", tiny_encoder(seed=1).model, {}), "cpu", 1)
+        assert re.search(
+            r"would write set \w+, the command is for \w+: its tiny is another; install the same", answer["problem"]
+        )
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -29,6 +29,16 @@ def test_a_worker_that_is_killed_is_replaced(images: ImageSet, whole: dict[str, 
     assert not (tmp_path / ".staging").exists(), "nothing is left behind"
 
 
+def test_what_another_set_has_is_taken_over(images: ImageSet, tmp_path: Path) -> None:
+    """Also where images were added, so that the last unit takes rows from there."""
+    first, both = images.part(range(N - 10)), {"blocks": (0, 1), "views": 2}
+    for out in ("one", "f"):
+        extracted(first, tmp_path / out, blocks=(0,))
+    extracted(images, tmp_path / "one", existing="update", **both)
+    extracted_on(TWO, Load(tmp_path), images, tmp_path / "f", Seen(), existing="update", **both)
+    assert files(tmp_path / "f") == files(tmp_path / "one")
+
+
 @pytest.mark.parametrize(
     ("how", "problem"),
     [("kill", r"its process was killed \(SIGKILL\), perhaps for lack"), ("raise", "RuntimeError: the memory of the GPU is")],

@@ -1,0 +1,49 @@
+"""What holds for every engine: the options that it declares, and the bytes of one process."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from extract.datasets import ImageSet
+from pipelines.engines import ENGINES, choose_engine
+from pipelines.engines.engine import Engine
+from pipelines.parameters.extraction import ENGINE
+from store import BeyondClsError
+from tests import forked  # noqa: F401
+from tests.folders import files
+from tests.pipelines.engines.conftest import images, whole  # noqa: F401
+from tests.pipelines.engines.workers import Load, N, Seen, extracted_on
+
+every = pytest.mark.parametrize("name", ENGINES)
+
+
+@every
+class TestEveryEngine:
+    def test_reads_options_that_there_are(self, name: str) -> None:
+        assert set(ENGINES[name].options) <= {field.name for field in fields(Engine)} & ENGINE.keys()
+        assert ENGINES[name].__doc__ != Engine.__doc__
+
+    def test_refuses_others_on_the_command_line(self, name: str) -> None:
+        values = {"tasks": 2, "gpus": 2, "tries": 2, "address": "auto", "sbatch": "-p gpu"}
+        assert values.keys() == ENGINE.keys() - {"on"}
+        for option, value in values.items():
+            if option in ENGINES[name].options:
+                assert getattr(choose_engine({"on": name, option: value}, [option]), option) == value
+            else:
+                with pytest.raises(BeyondClsError, match=f"--{option} {value} is not for --on {name}; leave it out, or give"):
+                    choose_engine({"on": name, option: value}, [option])
+
+    def test_writes_the_bytes_of_one_process(
+        self,
+        name: str,
+        images: ImageSet,  # noqa: F811
+        whole: dict[str, bytes],  # noqa: F811
+        tmp_path: Path,
+    ) -> None:
+        if ENGINES[name].cluster:
+            pytest.skip(f"tests/pipelines/engines has a test with {ENGINES[name].cluster}")
+        seen = Seen()
+        extracted_on(ENGINES[name](device="cpu"), Load(tmp_path), images, tmp_path / "f", seen)
+        assert files(tmp_path / "f") == whole
+        assert seen.n_images == N
