@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pipelines.doctor.dvc_makes import unmade
 from pipelines.doctor.dvc_reads import missing
 from pipelines.doctor.finding import Finding
 from pipelines.doctor.machine import PARAMS, Machine
@@ -79,6 +80,7 @@ def _outdated(folder: Path, params: Mapping[str, Any]) -> Iterator[str]:
         yield f"compose is of one data set, which `dvc repro` does not read any more; write composed: {{{dataset}: …}}"
         params = {"composed": {}, **params}
     yield from missing(folder, params)
+    yield from unmade(folder, params)
 
 
 def _names(entries: Callable[[], dict[str, Any]], problems: list[str]) -> list[str]:

@@ -4,8 +4,9 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pipelines.report.collect import Inputs, Measure
+from pipelines.report.collect import Inputs
 from pipelines.report.estimate import Estimate, estimates
+from pipelines.report.measured import Measure
 from pipelines.report.published.row import PublishedRow
 from pipelines.report.results import Result, results
 

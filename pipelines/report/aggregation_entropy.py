@@ -2,8 +2,9 @@
 
 import math
 
-from pipelines.report.collect import Attention, Inputs
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.measured import Attention
 from pipelines.report.published import table_3
 from pipelines.report.tables import EFFECTIVE, NOTHING, effective, listed, number
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from pipelines.report.aggregation_entropy import ENTROPY
-from pipelines.report.collect import Attention
 from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.measured import Attention
 from pipelines.report.statistic_names import in_order, titles
 from pipelines.report.tables import EFFECTIVE, NOTHING, effective, listed, named
 

@@ -9,9 +9,11 @@ import matplotlib
 from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import MaxNLocator
 
-from pipelines.report.collect import FIRST_HEADS, Inputs, Measure, files_in, measure_of, pretraining_in, read
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Figure, Look
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.measured import FIRST_HEADS, Measure
+from pipelines.report.reading import files_in, measure_of, pretraining_in, read
 from pipelines.report.scores import AXES
 from pipelines.report.tables import plus_minus, title
 from store.format.pretraining import Pretraining

@@ -1,10 +1,11 @@
 """The paper's claim beside these numbers: masked models keep in their patches what [cls] does not gather."""
 
 from pipelines.report.aggregation_entropy import last_block, limit, over_blocks
-from pipelines.report.collect import Attention, Inputs
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Text
 from pipelines.report.gains import basis
 from pipelines.report.lead import Lead, headline, lead, verdicts
+from pipelines.report.measured import Attention
 from store.format.pretraining import JOINT, MASKED
 
 HOLDS, FAILS = "holds", "does not hold"

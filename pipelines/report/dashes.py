@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pipelines.report.collect import Probe, read
+from pipelines.report.measured import Probe
+from pipelines.report.reading import read
 from pipelines.report.tables import listed, title
 
 

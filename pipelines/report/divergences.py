@@ -10,9 +10,11 @@ import matplotlib
 from matplotlib.figure import Figure as Plot
 from matplotlib.patches import Rectangle
 
-from pipelines.report.collect import FIRST_HEADS, Inputs, files_in, read
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figure, Figures, Row, Table, Text
 from pipelines.report.drawing import INK, STYLE, drawn
+from pipelines.report.measured import FIRST_HEADS
+from pipelines.report.reading import files_in, read
 from pipelines.report.tables import file_names, number, title
 
 LONGEST = 24  # characters of a name in a figure

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float
 
-from pipelines.report.collect import Measure, Probe
+from pipelines.report.measured import Measure, Probe
 from pipelines.report.paired_bootstrap import interval, resampled_means
 from pipelines.report.tables import unbroken
 from store import BeyondClsError

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipelines.report.collect import trained_first, untrained
 from pipelines.report.content import Cell, Column, Row, Table
 from pipelines.report.estimate import Estimate, Probes, estimates
+from pipelines.report.measured import trained_first, untrained
 from pipelines.report.tables import NOTHING, change, named
 
 OVER = {"cls": "[cls]", "average": "the average patch"}

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from pipelines.report.collect import untrained
 from pipelines.report.estimate import Estimate, Probes
 from pipelines.report.gains import OVER, Gain, gains
+from pipelines.report.measured import untrained
 from pipelines.report.tables import listed
 from store.format.pretraining import JOINT, LABELS, MASKED
 

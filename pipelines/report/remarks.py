@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from pipelines.report.collect import Probe, in_order
 from pipelines.report.content import Text
+from pipelines.report.measured import Probe, in_order
 from pipelines.report.tables import listed, title
 
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import xxhash
 
-from pipelines.report.collect import Inputs, Measure, Probe, files_in, read
+from pipelines.report.collect import Inputs
+from pipelines.report.measured import Measure, Probe
+from pipelines.report.reading import files_in, read
 from probe.recipe import Recipe, preset_of
 from store.moving.receipt import is_receipt_name
 

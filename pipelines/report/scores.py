@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from pipelines.report.collect import Probe
+from pipelines.report.measured import Probe
 
 TITLES = {"top1": "Top-1", "map": "mAP"}
 WORDS = {"top1": "top-1 accuracy", "map": "mean average precision"}

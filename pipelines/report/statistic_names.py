@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from pipelines.report.collect import Attention
+from pipelines.report.measured import Attention
 
 # Those of the paper come first, with the numbers of their figures.
 FIGURES = {"cls_self": 3, "cls_patch_entropy": 4, "patch_self": 5, "patch_patch_entropy": 6}

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from pipelines.report.collect import FIRST_HEADS, Probe, trained_first
 from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.measured import FIRST_HEADS, Probe, trained_first
 from pipelines.report.remarks import one_order
 from pipelines.report.scores import SENTENCE, TITLES, score_name
 from pipelines.report.tables import NOTHING, ceiling, spread, title

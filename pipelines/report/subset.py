@@ -4,7 +4,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pipelines.report.collect import Inputs, Probe
+from pipelines.report.collect import Inputs
+from pipelines.report.measured import Probe
 from store import BeyondClsError
 
 

@@ -3,8 +3,9 @@
 import math
 import re
 
-from pipelines.report.collect import Inputs, Measure, Probe
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell
+from pipelines.report.measured import Measure, Probe
 
 TITLES = {"cls": "[cls]", "average": "average", "abmilp": "AbMILP"}
 NOTHING = Cell("–")

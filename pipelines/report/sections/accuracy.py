@@ -2,9 +2,10 @@
 
 from pipelines.report import gains
 from pipelines.report.claim import lead_on_page
-from pipelines.report.collect import Inputs, Measure
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Row, Section, Table
 from pipelines.report.dashes import reasons
+from pipelines.report.measured import Measure
 from pipelines.report.published import table_1
 from pipelines.report.remarks import one_order, remarks
 from pipelines.report.scores import SENTENCE, TITLES, score_name

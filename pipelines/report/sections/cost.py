@@ -6,9 +6,10 @@ import matplotlib
 from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from pipelines.report.collect import Inputs, Probe
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.measured import Probe
 from pipelines.report.published import table_7
 from pipelines.report.scores import AXES, SENTENCE
 from pipelines.report.studies import COSTS, Study, by_encoder, count, study_table

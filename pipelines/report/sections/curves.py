@@ -7,9 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import MaxNLocator
 
-from pipelines.report.collect import Inputs, Probe
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.measured import Probe
 from pipelines.report.tables import file_names, spread, title
 
 AXES = (("loss", "training loss, nats"), ("top1", "top-1, %"))

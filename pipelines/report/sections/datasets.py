@@ -1,11 +1,12 @@
 """The larger form of Table 1: encoder by head on several sets of images."""
 
-from pipelines.report.collect import Inputs, Measure, Probe, in_order, trained_first, untrained
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Row, Section, Table, Text
 from pipelines.report.dashes import reasons
 from pipelines.report.estimate import Probes, estimates
 from pipelines.report.gains import gains
 from pipelines.report.lead import headline, lead, verdicts
+from pipelines.report.measured import Measure, Probe, in_order, trained_first, untrained
 from pipelines.report.tables import change, difference, file_names, listed, named, number, spread, title
 
 MEASURES = {"top1": "top-1", "map": "mAP"}

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.report.collect import Inputs, Measure, files_in, pretraining_in, read
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
+from pipelines.report.measured import Measure
 from pipelines.report.predicted_boxes import Boxes, examples_of_boxes, read_boxes
 from pipelines.report.published import table_8
+from pipelines.report.reading import files_in, pretraining_in, read
 from pipelines.report.tables import named, points, spread, title
 
 ENCODER = Column("encoder", "Encoder", "text")

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 import matplotlib
 from matplotlib.figure import Figure as Plot
 
-from pipelines.report.collect import Inputs, Probe, untrained
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Definitions, Figure, Figures, Heading, Look, Section, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.measured import Probe, untrained
 from pipelines.report.scores import AXES, SENTENCE, TITLES, WORDS, score_name
 from pipelines.report.studies import by_encoder, selects_untrained, study_table
 from pipelines.report.tables import difference, listed, plus_minus, title, unbroken

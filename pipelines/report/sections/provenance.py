@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from pipelines.report.collect import Inputs, Probe
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Definitions, Heading, Row, Section, Table, Text
+from pipelines.report.measured import Probe
 from pipelines.report.tables import title
 
 PACKAGES = ("beyondcls", "torch", "timm", "zarr", "numpy")

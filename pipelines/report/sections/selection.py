@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipelines.report.collect import FIRST_HEADS, Inputs, Probe, read
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Heading, Row, Section, Table, Text
 from pipelines.report.divergences import READING, divergences, heat_maps, nearest, table
+from pipelines.report.measured import FIRST_HEADS, Probe
 from pipelines.report.published.table_6 import SOURCE, TABLE_6, WHAT
+from pipelines.report.reading import read
 from pipelines.report.remarks import one_order
 from pipelines.report.scores import SENTENCE, score_name
 from pipelines.report.studies import selects_untrained

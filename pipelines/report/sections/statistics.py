@@ -11,9 +11,10 @@ from matplotlib.ticker import MaxNLocator
 from pipelines.report.aggregation_entropy import measured, published
 from pipelines.report.attention_heads import head_figures
 from pipelines.report.block_statistics import by_block
-from pipelines.report.collect import Attention, Inputs
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Figure, Figures, Heading, Look, Section, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.measured import Attention
 from pipelines.report.statistic_names import FIGURES, titles, units
 from pipelines.report.tables import file_names
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from functools import partial
 
-from pipelines.report.collect import Inputs, Probe
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Row, Section, Table, Text
+from pipelines.report.measured import Probe
 from pipelines.report.published import table_5
 from pipelines.report.published.table_5 import Variant
 from pipelines.report.scores import WORDS

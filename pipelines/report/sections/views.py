@@ -5,9 +5,10 @@ import math
 import matplotlib
 from matplotlib.figure import Figure as Plot
 
-from pipelines.report.collect import Inputs, Measure, Probe, in_order
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Figure, Figures, Look, Row, Section, Table, Text
 from pipelines.report.drawing import INK, STYLE, colour, drawn, looks
+from pipelines.report.measured import Measure, Probe, in_order
 from pipelines.report.scores import AXES, SENTENCE, score_name
 from pipelines.report.studies import Study, by_encoder, trained_alike
 from pipelines.report.tables import NOTHING, difference, file_names, plus_minus, signed, spread, title

@@ -1,17 +1,21 @@
 """params.yaml, as the other commands read it."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pipelines.doctor import parameters
+from pipelines.doctor.dvc_makes import unmade
 from pipelines.doctor.dvc_reads import missing
 from pipelines.doctor.machine import Machine
 from pipelines.parameters.params import from_yaml, read_params
 from store.errors import BeyondClsError
 
 ROOT = Path(__file__).parents[3]
+PARAMS = read_params(ROOT / "params.yaml")
 
 
 def check(folder, text):
@@ -118,22 +122,20 @@ def test_what_was_written_otherwise_before(tmp_path, text, says):
 class TestWhatTheStagesRead:
     """Compared with dvc.yaml: a file of an earlier version lacks what later stages read."""
 
-    PARAMS = read_params(ROOT / "params.yaml")
-
     def test_each_name_is_missed_and_the_line_to_add_suffices(self):
         finding = re.compile(r"there is no (\w+), which dvc\.yaml reads; add a line: (.*)")
         matches = [finding.fullmatch(line) for line in missing(ROOT, {})]
         assumed = {"by_block", "divergence", "composed", "localised", "tables"}
-        assert {match[1] for match in matches} == {*self.PARAMS} - assumed - {"store"}, "which no stage reads"
+        assert {match[1] for match in matches} == {*PARAMS} - assumed - {"store"}, "which no stage reads"
         assert "own_heads: {}" in [match[2] for match in matches]
         assert not [*missing(ROOT, {name: value for match in matches for name, value in from_yaml(match[2]).items()})]
 
     def test_a_section_without_content(self):
-        (line,) = missing(ROOT, self.PARAMS | {"tables": None, "probe": None})
+        (line,) = missing(ROOT, PARAMS | {"tables": None, "probe": None})
         assert line == "there is no tables, which dvc.yaml reads; add a line: tables: {}"
 
     def test_what_an_entry_says(self):
-        lines = missing(ROOT, self.PARAMS | {"studies": {"s": {"study": "x", "encoder": "a"}}, "by_block": {"b": None}})
+        lines = missing(ROOT, PARAMS | {"studies": {"s": {"study": "x", "encoder": "a"}}, "by_block": {"b": None}})
         assert [*lines] == [
             "studies.s has no dataset, which dvc.yaml reads; add dataset: cifar10",
             "studies.s has no joined, which dvc.yaml reads; add joined: a",
@@ -149,6 +151,50 @@ class TestWhatTheStagesRead:
         assert check(tmp_path, "datasets: []").state == "ok", "values come from elsewhere, too"
         (tmp_path / "dvc.yaml").write_text("vars: [{b: {}}]\nstages: {a: {foreach: '${b}', do: {cmd: echo}}}")
         assert check(tmp_path, "datasets: []").state == "ok"
+
+
+class TestWhatTheStagesMake:
+    """Compared with what they read: `dvc repro` would stop at the latter, after hours of other stages."""
+
+    @pytest.mark.parametrize("file", ["params.yaml", "paper/params.yaml"])
+    def test_all_of_it(self, file):
+        assert not [*unmade(ROOT, read_params(ROOT / file))]
+
+    @pytest.mark.parametrize(
+        ("changed", "unmade_paths", "where"),
+        [
+            (
+                {"studies": {}},
+                [(f"divergence.{name}", f"studies/cifar10/selection/{name}") for name in PARAMS["divergence"]],
+                "studies",
+            ),
+            (
+                {"tables": {"a": {"reads": "probes/cifar10", "beside": "localisation/cifar10"}}, "localised": {}},
+                [("tables.a", "localisation/cifar10")],
+                "localised",
+            ),
+            (
+                {"localised": {"a": {"dataset": "cifar10", "encoder": "quickstart-mae", "features": "mea", "head": "abmilp"}}},
+                [("localised.a", "receipts/mea.json"), ("localised.a", "features/mea/zarr.json")],
+                "encoders, datasets or composed",
+            ),
+            ({"localised": {}, "divergence": {}, "tables": {"a": {"reads": "probes", "beside": "code/readers"}}}, [], ""),
+        ],
+    )
+    def test_less(self, changed, unmade_paths, where, tmp_path):
+        shutil.copy(ROOT / "dvc.yaml", tmp_path)
+        assert [*unmade(tmp_path, PARAMS | changed)] == [
+            f"{entry} reads {path}, which no stage makes; correct it, or add what makes it to {where}"
+            for entry, path in unmade_paths
+        ]
+
+    def test_in_the_folder_of_a_project(self, tmp_path):
+        stages = {"a": {"cmd": "x", "outs": ["made/a"]}, "b": {"cmd": "x", "deps": ["made/a", "made/b", "given"]}}
+        (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
+        assert check(tmp_path, "datasets: []").remedy.startswith("b reads made/b, which no stage makes")
+        (tmp_path / "made").mkdir()
+        (tmp_path / "made/b").touch()
+        assert check(tmp_path, "datasets: []").remedy == "", "it is here"
 
 
 def test_encoders_of_timm_need_no_weights(tmp_path):

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from pipelines.report.collect import Attention, Inputs, Measure, Probe
+from pipelines.report.collect import Inputs
+from pipelines.report.measured import Attention, Measure, Probe
 from tests.pipelines.report.written import pretraining_of
 
 RECIPE = {"epochs": 4, "batch_size": 128, "optimiser": "sgd", "base_lr": 0.03}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.report.collect import Measure
+from pipelines.report.measured import Measure
 from pipelines.report.tables import plus_minus, points
 
 

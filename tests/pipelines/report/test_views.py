@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from pipelines.report.collect import Probe
+from pipelines.report.measured import Probe
 from pipelines.report.sections.views import best_stored, enough, finding, section
 from tests.pipelines.report.parts import figures, shown, tables, words
 from tests.pipelines.report.studied import inputs, studied

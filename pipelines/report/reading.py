@@ -1,0 +1,219 @@
+"""Files of the other stages as values: metrics, curves and timings of a head, attention statistics of an encoder."""
+
+import csv
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import xxhash
+
+from pipelines.report import older
+from pipelines.report.measured import Attention, BestEpoch, Curve, Measure, Probe
+from store import BeyondClsError
+from store.format.pretraining import Pretraining
+
+MEASURES = ("top5", "entropy", "train_top1", "train_map")  # beside top1 or map, where they were written down
+QUARTILES = ("median", "lower_quartile", "upper_quartile")
+T = TypeVar("T")
+
+
+def files_in(folder: Path | None, pattern: str) -> list[Path]:
+    """What matches below a folder, in order; empty if no folder is given."""
+    return [] if folder is None else sorted(folder.glob(pattern))
+
+
+def read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
+    """What `build` makes of a stage's file.
+
+    Raises:
+        BeyondClsError: `build` does not find in `file`, or beside it, what the stage writes.
+    """
+    try:
+        return build(file)
+    except KeyError as error:
+        raise BeyondClsError(f"{file} or a table beside it has no {error}; run `{stage}` for it again") from error
+    except (ValueError, TypeError, AttributeError, OSError) as error:
+        raise BeyondClsError(
+            f"{file} or a table beside it is damaged ({error}), expected what `{stage}` writes; run it again"
+        ) from error
+
+
+def probe_in(file: Path) -> Probe | None:
+    """The probe of a metrics.json; None for a head that reads tokens which the encoder lacks."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    if "absent" in content:
+        return None
+    weights, correct = (file.parent / "trained" / name for name in ("weights.npy", "correct.npz"))
+    return Probe(
+        encoder=file.parent.parent.name,
+        head=file.parent.name,
+        recorded_encoder=str(content["encoder"]),
+        options=dict(content["options"]),
+        measures={"map" if "map" in content else "top1": measure_of(content["map" if "map" in content else "top1"])}
+        | {name: measure_of(content[name]) for name in MEASURES if name in content},
+        n_training=int(content["n_training"]),
+        n_test=int(content["n_test"]),
+        n_tokens=None if content["n_tokens"] is None else int(content["n_tokens"]),
+        n_classes=int(content["n_classes"]),
+        seeds=tuple(int(seed) for seed in content["seeds"]),
+        recipe=dict(content["recipe"] if "protocol" not in content else content["protocol"]),
+        features={name: str(content["features"][name]) for name in ("training", "test")},
+        selected=_selected(content.get("selected", {})),
+        command=str(content.get("command", "")),
+        curve=_curve(file.parent / "curves.csv"),
+        weights=weights if weights.is_file() else None,
+        aggregator=str(content.get("aggregator", "")),
+        crops=content.get("augmentation", {}).get("n_crops"),
+        cost=dict(content.get("cost", {})),
+        correct=correct if correct.is_file() else None,
+        test_images=str(content["test_images"]) if "test_images" in content else None,
+        timing=_timing(file),
+        notes=tuple(str(note) for note in content.get("notes", ())),
+        transferred=str(content["transferred"]["training"]) if "transferred" in content else None,
+        pretraining=pretraining_in(content),
+        recorded=content,
+        best_epoch=_best_epoch(file.parent / "curves.csv"),
+        folder=file.parent,
+    )
+
+
+def pretraining_in(content: Mapping[str, Any]) -> Pretraining:
+    """How the encoder of a file was trained; files too old to record it are looked up by name in the registry.
+
+    Raises:
+        KeyError: the content is not as the stages write it.
+        ValueError: the content is not as the stages write it.
+    """
+    return Pretraining.from_dict(content) or older.pretraining_of(str(content["encoder"]))
+
+
+def _timing(metrics: Path) -> dict[str, Any]:
+    """The content of timing.json beside `metrics`; empty without that file, or if it belongs to the metrics of another run.
+
+    Raises:
+        KeyError: the file is not as the stage writes it.
+        ValueError: the file is not as the stage writes it.
+    """
+    file = metrics.with_name("timing.json")
+    if not file.is_file():
+        return {}
+    content = json.loads(file.read_text(encoding="utf-8"))
+    if content["metrics"] != xxhash.xxh3_128_hexdigest(metrics.read_bytes()):
+        return {}
+    about: dict[str, Any] = {
+        "device": str(content["device"]),
+        "threads": int(content["threads"]),
+        "n_images": int(content["n_images"]),
+    }
+    if "training_s" in content:  # files of earlier versions lack it
+        about |= {"training_s": _finite(content["training_s"]), "n_trained_together": int(content["n_trained_together"])}
+    return {"ms_per_image": _finite(content["ms_per_image"]), **about}
+
+
+def _selected(content: Mapping[str, Any]) -> str:
+    """What was selected on what, in words: `base_lr 0.03 by top1 on 10 % of the training images, stratified (500 images)`."""
+    if content.get("by") is None:
+        return "nothing"
+    not_parameters = ("on", "by", "n_images", "candidates", "percent", "note")
+    chosen = ", ".join(f"{name} {value:g}" for name, value in content.items() if name not in not_parameters)
+    return f"{chosen} by {content['by']} on {content['on']} ({int(content['n_images']):,} images)"
+
+
+def measure_of(content: Mapping[str, Any]) -> Measure:
+    """A number over seeds, as stages write it.
+
+    Raises:
+        KeyError: the content is not as the stages write it.
+        ValueError: the content is not as the stages write it.
+    """
+    values = tuple(float(value) for value in content["values"])
+    return Measure(_finite(content["mean"]), _finite(content["std"]), values)
+
+
+def _curve(file: Path) -> Curve | None:
+    """Mean over seeds; None where there is no such file, nothing in it, or several labels an image."""
+    rows = _rows(file)
+    if not rows or "map" in rows[0]:
+        return None
+    epochs = sorted({int(row["epoch"]) for row in rows})
+
+    def mean(name: str) -> tuple[float, ...]:
+        by_epoch = [[_finite(row[name]) for row in rows if int(row["epoch"]) == epoch] for epoch in epochs]
+        return tuple(sum(values) / len(values) for values in by_epoch)
+
+    return Curve(tuple(epochs), mean("loss"), mean("top1"))
+
+
+def _best_epoch(file: Path) -> BestEpoch | None:
+    """From the measures of every epoch; None where there is no such file, or nothing in it."""
+    by_seed: dict[int, list[tuple[float, int]]] = {}
+    for row in _rows(file):
+        by_seed.setdefault(int(row["seed"]), []).append((_finite(row["map" if "map" in row else "top1"]), -int(row["epoch"])))
+    if not by_seed:
+        return None
+    best = [max(entries) for entries in by_seed.values()]
+    values = tuple(value for value, _ in best)
+    std = statistics.stdev(values) if len(values) > 1 else 0.0
+    return BestEpoch(Measure(statistics.fmean(values), std, values), tuple(-epoch for _, epoch in best))
+
+
+def attention_in(file: Path) -> Attention:
+    """The statistics of a summary.json, and of the tables beside it."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    rows = _rows(file.parent / "statistics.csv")
+    maps, heads = file.parent / "maps", file.parent / "heads.csv"
+    cls_map = (maps if maps.is_dir() else file.parent) / "cls_map.npy"  # earlier versions kept it beside the tables
+    return Attention(
+        encoder=file.parent.name,
+        key=str(content["key"]),
+        data=str(content["data"]),
+        n_images=int(content["n_images"]),
+        n_tokens=None if content["n_tokens"] is None else int(content["n_tokens"]),
+        architecture=dict(content["architecture"]),
+        statistics={
+            name: tuple((mean, std) for mean, std in blocks) for name, blocks in _by_block(rows, ("mean", "std")).items()
+        },
+        cls_map=cls_map if cls_map.is_file() else None,
+        heads=heads if heads.is_file() else None,
+        crops=crops if (crops := maps / "crops.npy").is_file() else None,
+        medians={
+            name: tuple((median, lower, upper) for median, lower, upper in blocks)
+            for name, blocks in _by_block(rows, QUARTILES).items()
+            if name in content.get("unbounded", ())
+        },
+        declared=_declared(content, {row["statistic"]: None for row in rows}),
+        pretraining=pretraining_in(content),
+    )
+
+
+def _declared(content: Mapping[str, Any], names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Titles and units by statistic, in the order of the table; files that lack them get those that this version declares."""
+    described = content.get("statistics", {})
+    return {n: (str(described[n]["title"]), str(described[n]["unit"])) if n in described else older.declared(n) for n in names}
+
+
+def _by_block(rows: Sequence[Mapping[str, str]], columns: tuple[str, ...]) -> dict[str, list[tuple[float, ...]]]:
+    """These columns of a table, by statistic and block; nothing where it has no such columns."""
+    by_name: dict[str, dict[int, tuple[float, ...]]] = {}
+    for row in rows:
+        if columns == QUARTILES and not set(columns) <= row.keys():
+            continue
+        by_name.setdefault(row["statistic"], {})[int(row["block"])] = tuple(_finite(row[column]) for column in columns)
+    return {name: [blocks[block] for block in range(len(blocks))] for name, blocks in by_name.items()}
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
+    if not file.is_file():
+        return []
+    with file.open(newline="", encoding="utf-8") as source:
+        return list(csv.DictReader(source))
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is not a finite number")
+    return number
