@@ -10,6 +10,7 @@ NEEDED_FOR = {
     "probe": "draw the report, localise objects, and use the protocol logistic",
     "exchange": "export and import HDF5",
     "s3": "read and write s3:// addresses",
+    "ray": "share an extraction in a Ray cluster",
     "dev": "run the pipeline with DVC, and change and test beyondcls",
 }
 
