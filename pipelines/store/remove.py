@@ -59,6 +59,7 @@ def remove(folder: Path, feature_set: Path, key: str) -> None:
             shutil.rmtree(removed, ignore_errors=True)  # of an earlier removal that was killed
             os.rename(folder, removed)  # atomically: from here on, no half set has its name
         shutil.rmtree(removed)
+        shutil.rmtree(place / f"{feature_set.name}-{key}.claims", ignore_errors=True)  # of processes that were killed
 
 
 def remove_objects(address: str, files: Sequence[str]) -> None:

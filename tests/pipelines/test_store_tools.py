@@ -425,6 +425,16 @@ class TestRmStaging:
         assert status == 1
         assert f"nothing is unfinished of {path}; there is: nothing" in err
 
+    def test_what_several_left_that_were_killed(self, command, tmp_path):
+        with staged(tmp_path / "half") as writer:
+            add_record(writer.staging, {"unit": 1, "shards": [], "invalid": []}, "journal.node-7.x-1234-5")
+            (writer.staging / ".unnamed/0.patch.block5.view0.node-7.x-1234-5.partial").touch()
+            claims = writer.staging.with_name(f"{writer.staging.name}.claims")
+            claims.mkdir()
+            (claims / "0.lock").touch()
+        assert command("store", "rm", tmp_path / "half", "--staging", "--yes")[0] == 0
+        assert list(tmp_path.iterdir()) == []
+
     def test_foreign_files(self, command, tmp_path):
         with staged(tmp_path / "half") as writer:
             pass

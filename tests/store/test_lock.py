@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from store import StoreError
-from store.writing import file_lock
+from store.writing import file_lock, lock
 from store.writing.lock import BusyError, Lock, _owner, holder
 from tests.forked import CONTEXT, start
 
@@ -184,6 +184,33 @@ def test_the_file_vanishes_on_the_way(tmp_path: Path, monkeypatch: pytest.Monkey
     held = Lock(path, "one")
     assert os.path.samestat(path.stat(), os.fstat(held._file.fileno()))
     held.release()
+
+
+def test_a_network_that_still_names_a_file_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As NFS and GlusterFS do for a while: the file opens, but can neither be locked nor closed."""
+    left, real = [3], lock.take
+
+    class Stale:
+        def __init__(self, file: Any):
+            self.file = file
+
+        def close(self) -> None:
+            self.file.close()
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    def take(file: Any, shared: bool = False, wait: bool = False) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        real(file, shared, wait)
+
+    opened = Path.open
+    monkeypatch.setattr(Path, "open", lambda *given, **o: Stale(opened(*given, **o)) if left[0] > 0 else opened(*given, **o))
+    monkeypatch.setattr(lock, "take", take)
+    held = Lock(tmp_path / "lock", "one")
+    held.release()
+    assert not (tmp_path / "lock").exists()
+    assert left[0] < 0
 
 
 def _contents(n: int) -> list[bytes]:
