@@ -45,8 +45,8 @@ def submitted(
             say(text.rstrip())
         else:
             script.write_text(text)
+            logs_of(out).mkdir(parents=True, exist_ok=True)  # Slurm makes none
             say(f"{script}: submit it with `sbatch {script}`; logs will be in {logs_of(out)}")
-        logs_of(out).mkdir(parents=True, exist_ok=True)  # Slurm makes none
         return True
     folder, name = _staged_at(out, root)
     engine.run(arguments, out, partial(staged, folder, name), say)

@@ -21,7 +21,8 @@ def test_a_worker_that_is_killed_is_replaced(images: ImageSet, whole: dict[str, 
     seen, load, devices = Seen(), Load(tmp_path, n=2), dict[int, str]()
     extracted_on(TWO, load, images, tmp_path / "f", seen, devices=devices.update)
     assert files(tmp_path / "f") == whole
-    assert seen.n_images == N, "images of a unit that is done again count once"
+    assert sum(seen.steps) == N
+    assert seen.steps.count(-8) == 2, "a batch of the unit was done, and is to be done again"
     assert load.n_loaded == 4
     (warning,) = seen.warnings
     assert warning.startswith("unit 1 (rows 32 to 63) has failed, and is done again: its process was killed (SIGKILL)")

@@ -93,11 +93,8 @@ class Seen:
     """What an engine tells of itself."""
 
     def __init__(self, progress: Callable[[int], None] | None = None):
-        self.n_images, self.warnings = 0, list[str]()
-        self.watch = Watch(progress or self._add, self.warnings.append)
-
-    def _add(self, n: int) -> None:
-        self.n_images += n
+        self.steps, self.warnings = list[int](), list[str]()
+        self.watch = Watch(progress or self.steps.append, self.warnings.append)
 
 
 def extracted(images: ImageSet, out: Path, **options: Any) -> FeatureStore | None:
