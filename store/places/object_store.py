@@ -18,6 +18,8 @@ CONDITION: dict[str, dict[str, Any]] = {
     **{protocol: {"mode": "create"} for protocol in ("s3", "s3a", "gs", "gcs", "memory")},
     **{protocol: {"overwrite": False} for protocol in ("az", "abfs", "abfss")},
 }
+# How s3fs sends what is larger than two parts: several at a time, each of which is copied; its own are 10 of 50 MiB.
+PARTS: dict[str, Any] = {"chunksize": 16 << 20, "max_concurrency": 8}
 CONFLICT, EXISTS = 409, 412  # HTTP: another conditional write of this name is under way; there is a file of this name
 SMALL_NBYTES = 64 << 20  # more than any file has that describes others
 TRIES = 6  # of a write that meets another, after 0.1 s, 0.2 s, 0.4 s, …
@@ -49,6 +51,14 @@ class ObjectStore(Place):
 
     def address(self, name: str = "") -> str:
         return f"{self.url}/{name}" if name else self.url
+
+    @property
+    def _protocol(self) -> str:
+        return self.url.partition("://")[0]
+
+    @property
+    def _in_parts(self) -> dict[str, Any]:
+        return PARTS if self._protocol in ("s3", "s3a") else {}
 
     @property
     def _listed(self) -> dict[str, int]:
@@ -156,14 +166,14 @@ class ObjectStore(Place):
 
     def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
         try:
-            self._fs.pipe_file(f"{self._root}/{name}", _joined(parts, nbytes))
+            self._fs.pipe_file(f"{self._root}/{name}", _joined(parts, nbytes), **self._in_parts)
         except Exception as error:  # each service has its own errors
             raise self._writing_error(name, error) from error
 
     @property
     def can_create(self) -> bool:
         """Whether fsspec has a way to ask this kind of service for what `create` promises; the service may still ignore it."""
-        return self.url.partition("://")[0] in CONDITION
+        return self._protocol in CONDITION
 
     def create(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> bool:
         """Write a file as `put` does, but only where there is none: of several writers one succeeds.
@@ -177,7 +187,7 @@ class ObjectStore(Place):
         content = _joined(parts, nbytes)
         for attempt in range(TRIES):
             try:
-                self._fs.pipe_file(f"{self._root}/{name}", content, **CONDITION[self.url.partition("://")[0]])
+                self._fs.pipe_file(f"{self._root}/{name}", content, **CONDITION[self._protocol], **self._in_parts)
                 return True
             except FileExistsError:
                 return False
@@ -221,16 +231,13 @@ class _StoredShard(ShardFile):
 
 
 def _options(url: str) -> dict[str, Any]:
-    """As many connections as there are requests; s3fs has ten, and the user's configuration has precedence.
-
-    Listings are not kept: in them, what another process has written since is missing.
-    """
+    """As many connections as there are requests; s3fs has ten, and the user's configuration has precedence."""
     import fsspec
 
     if url.partition("://")[0] not in ("s3", "s3a"):
         return {}
     configured = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
-    return {"config_kwargs": {"max_pool_connections": REQUESTS, **configured}, "use_listings_cache": False}
+    return {"config_kwargs": {"max_pool_connections": REQUESTS, **configured}}
 
 
 def _joined(parts: Iterable[memoryview | bytes], nbytes: int) -> bytes | bytearray:

@@ -23,7 +23,7 @@ from store.writing.shard import constant, encoded_shard
 from store.writing.unit_writer import UnitWriter
 
 AT_ONCE = 8  # files on their way; one connection does not fill a network
-MEMORY = 1 << 30  # bytes that copies of shards on their way may take; a shard that is larger goes alone
+MEMORY = 1 << 30  # bytes of shards on their way, each of which is copied, and once more in parts; one that is larger goes alone
 ASKED_NBYTES = 8 << 20  # of files that are looked for before they are sent: sending them in vain would take longer
 IN_VAIN = 8  # tries to claim a unit, after which a task lists what others have done
 FEW = 8  # units that are looked for one by one; listings are slow work for services

@@ -15,7 +15,7 @@ from store import FeatureStore, StoreError
 from store.format.unfinished import HEADER, record_name
 from store.moving.upload import upload
 from store.places import place_at
-from store.places.object_store import ObjectStore
+from store.places.object_store import PARTS, ObjectStore
 from store.writing import leases, object_writer
 from store.writing.leases import Leases
 from store.writing.object_writer import ObjectWriter, honours_condition
@@ -93,9 +93,7 @@ class TestBytes:
 
     def test_in_parts(self, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """A large shard is sent in parts, and appears where there is none, whole."""
-        import s3fs
-
-        monkeypatch.setattr(s3fs.S3FileSystem._pipe_file, "__defaults__", (5 << 20, None, "overwrite"))
+        monkeypatch.setitem(PARTS, "chunksize", 5 << 20)
         place, parts = store_at(f"{server}/{uuid.uuid4().hex}"), [bytes(6 << 20), b"1" * (5 << 20)]
         assert place.create("large", parts, 11 << 20)
         assert not place.create("large", [bytes(11 << 20)], 11 << 20)
@@ -369,6 +367,12 @@ class TestServices:
     def test_one_that_knows_no_condition(self, url: str) -> None:
         with pytest.raises(StoreError, match=f"{url} is of no service that writes a file only where there is none; give --out"):
             begin(url)
+
+    def test_a_folder_in_a_listing_is_no_file(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """s3fs gives it if the first file comes between two of its requests."""
+        entry = {"type": "directory", "size": 0}
+        monkeypatch.setattr(MemoryFileSystem, "find", lambda self, path, **_: {path: entry})
+        assert store_at(address).sizes() == {}
 
     def test_answers(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """A conflict is tried again; a file that is there is no failure, in whatever form a service says so."""

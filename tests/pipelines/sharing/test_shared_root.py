@@ -144,16 +144,16 @@ def test_extraction(project, root, local, beyondcls, monkeypatch):
 @only_s3
 def test_tasks_without_a_common_folder(project, root, local, tmp_path, beyondcls, monkeypatch):
     """The first to come does what the other has not begun; the other finds the set."""
-    status, output = beyondcls(*extraction("train", "--task-id", 1, "--n-tasks", 2))
+    status, output = beyondcls(*extraction("test", "--task-id", 1, "--n-tasks", 2))
     assert status == 0, output
     monkeypatch.setattr("store.writing.object_writer.ObjectWriter", None)
     shutil.copytree(project, elsewhere := tmp_path / "elsewhere", symlinks=True)
     shutil.rmtree(elsewhere / "features")
     shutil.rmtree(elsewhere / "receipts")
     monkeypatch.chdir(elsewhere)
-    status, output = beyondcls(*extraction("train", "--task-id", 0, "--n-tasks", 2))
+    status, output = beyondcls(*extraction("test", "--task-id", 0, "--n-tasks", 2))
     assert status == 0, output
-    assert content(address_of(root, "train", local)) == files(local / "features/tiny-train")
+    assert content(address_of(root, "test", local)) == files(local / "features/tiny-test")
     for folder in ("features", "receipts"):
         assert files(project / folder).keys() == files(elsewhere / folder).keys()
     assert files(project / "features") == files(elsewhere / "features")
