@@ -10,7 +10,6 @@ from pipelines.planning.trainings import LeftOut
 from pipelines.planning.work import EXTRACTIONS, RESOURCES, Total, Work, by_stage, total
 from pipelines.store.table import size, table
 
-KINDS = ("patch", "cls", "registers", "attention", "statistics", "images")
 HOUR = 3600
 
 
@@ -33,14 +32,14 @@ def images_table(project: Project) -> list[str]:
 
 def encoders_table(project: Project) -> list[str]:
     """Images per second through each encoder, and bytes that are kept of an image."""
-    head = ["images/s:", "decoding", "encoder", "extraction", "writing", "reading", "an image:", *KINDS]
-    rows = [head]
+    kept = list(dict.fromkeys(kind for one in project.encoders.by_name.values() for kind in nbytes_by_kind(one)))
+    rows = [["images/s:", "decoding", "encoder", "extraction", "writing", "reading", "an image:", *kept]]
     for name, one in project.encoders.by_name.items():
         kinds, rates = nbytes_by_kind(one), one.rates
         moved = project.machine.written_per_s / sum(kinds.values()), project.machine.read_per_s / _tokens(one)
         speeds = (rates.decoded_per_s, rates.encoded_per_s, rates.computed_per_s, *moved)
-        rows.append([name, *map(_rate, speeds), "", *(size(kinds[k]) if k in kinds else "" for k in KINDS)])
-    return table(rows, right=(1, 2, 3, 4, 5, *range(7, 7 + len(KINDS))))
+        rows.append([name, *map(_rate, speeds), "", *(size(kinds[k]) if k in kinds else "" for k in kept)])
+    return table(rows, right=(1, 2, 3, 4, 5, *range(7, 7 + len(kept))))
 
 
 def _tokens(measured: Measured) -> int:

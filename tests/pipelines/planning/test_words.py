@@ -45,8 +45,9 @@ def test_trained_heads() -> None:
 
 def test_encoders_and_their_data_sets() -> None:
     planned = project()
-    row = spaced(words.encoders_table(planned)[1])
-    assert row == "e 100 20 10 9.73 100 1 kB 10 B 6 B 4 B 8 B"  # 10 kB/s of 1,028 bytes, 100 kB/s of patch tokens
+    head, row = map(spaced, words.encoders_table(planned))
+    assert head.split()[-5:] == ["patch", "cls", "statistics", "attention", "images"]
+    assert row == "e 100 20 10 9.73 100 1 kB 10 B 4 B 6 B 8 B"  # 10 kB/s of 1,028 bytes, 100 kB/s of patch tokens
     assert spaced(words.extraction_table(planned, planned.works()[0])[1]) == "e 1.13 MB 0.0314"
 
 
