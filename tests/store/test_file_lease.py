@@ -135,8 +135,7 @@ def test_the_watcher_was_stopped_itself(path: Path, monkeypatch: pytest.MonkeyPa
         return real() + (look >= 2) * LEASE_S
 
     monkeypatch.setattr(file_lease.time, "monotonic", monotonic)
-    with pytest.raises(BusyError):
-        Lock(path, "one")
+    assert file_lease._still_content(path.with_name("lock.lease")) is None, "it beats"
     held.release()
 
 
