@@ -101,12 +101,13 @@ class Exchange(ABC):
         """
         partial = out.with_name(f".{out.name}{PARTIAL}")
         try:
-            with contextlib.closing(_Locked(out)):
+            with contextlib.closing(_Locked(out)) as lock:
                 if os.path.lexists(out):
                     raise StoreError(f"{out} already exists; give another name, or remove it first")
                 _remove(partial)  # of an export that was killed
                 try:
                     self.write(store, partial, names, progress or (lambda n: None))
+                    lock.check()
                     os.rename(partial, out)
                 finally:
                     _remove(partial)

@@ -56,6 +56,7 @@ def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progres
             progress(sum(shard["nbytes"] for array in arrays if array not in missing for shard in array.shards))
         fetched = [kind for kind in chosen if kind not in present]
         _describe(staging, fetched, source)
+        lock.check()
         if file.is_file():
             _move_in(staging, folder, fetched)
         else:

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from store import StoreError
+from store import FeatureStore, StoreError
+from store.exchange import EXCHANGES
+from store.moving.pull import pull
 from store.writing import file_lease
 from store.writing.lock import BusyError, Lock, holder
 from tests.forked import CONTEXT, start
 from tests.store.leased import BEAT_S, LEASE_S, without_locks
+from tests.store.tiny import Tiny
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +116,26 @@ def test_a_lost_lease_is_reported(path: Path) -> None:
     held.release()
 
 
+def test_nothing_is_published_with_a_lost_lease(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a writer on its own, a fetch, or an export: another is at work there."""
+    path.parent.mkdir()
+    source = Tiny().make(tmp_path / "source")
+
+    def look_on(self: Lock) -> bool:
+        return True
+
+    with Tiny().begin(tmp_path / "written") as writer:
+        monkeypatch.setattr(Lock, "is_lost", look_on)
+        for work in (
+            lambda: Tiny().finish(writer),
+            lambda: pull(str(source), tmp_path / "fetched"),
+            lambda: EXCHANGES["npy"].export(FeatureStore.open(source), tmp_path / "exported", ["images/label"]),
+        ):
+            with pytest.raises(StoreError, match="another has taken over"):
+                work()
+    assert not [name for name in ("written", "fetched", "exported") if (tmp_path / name).exists()]
+
+
 def test_clocks_of_machines_do_not_matter(path: Path) -> None:
     """A lease from the past or the future counts as long as it changes."""
     held = Lock(path, "one")
@@ -135,8 +158,7 @@ def test_the_watcher_was_stopped_itself(path: Path, monkeypatch: pytest.MonkeyPa
         return real() + (look >= 2) * LEASE_S
 
     monkeypatch.setattr(file_lease.time, "monotonic", monotonic)
-    with pytest.raises(BusyError):
-        Lock(path, "one")
+    assert file_lease._still_content(path.with_name("lock.lease")) is None, "it beats"
     held.release()
 
 
