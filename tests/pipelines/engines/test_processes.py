@@ -30,6 +30,15 @@ def test_a_worker_that_is_killed_is_replaced(images: ImageSet, whole: dict[str, 
     assert not (tmp_path / ".staging").exists(), "nothing is left behind"
 
 
+def test_a_stop_lets_workers_finish_what_they_have(images: ImageSet, whole: dict[str, bytes], tmp_path: Path) -> None:
+    steps: list[int] = []
+    seen = Seen(steps.append, lambda: sum(steps) > 0)
+    assert extracted_on(Processes(tasks=1, device="cpu"), Load(tmp_path), images, tmp_path / "f", seen) is None
+    assert sum(steps) == 32
+    extracted(images, tmp_path / "f")
+    assert files(tmp_path / "f") == whole
+
+
 def test_what_another_set_has_is_taken_over(images: ImageSet, tmp_path: Path) -> None:
     """Also where images were added, so that the last unit takes rows from there."""
     first, both = images.part(range(N - 10)), {"blocks": (0, 1), "views": 2}
