@@ -1,4 +1,4 @@
-"""Images, and encoders for workers: sound ones, and ones that die or fail in the middle of unit 1."""
+"""Images, and encoders for workers: sound ones, and ones that die or fail in the middle of unit 4, the last."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ from tests.extract.pictures import picture, write_file
 from tests.extract.tiny import tiny_encoder
 
 N = 150  # 32 * 4 + 22: five units
-GREY = 40  # its image is grey all over, as no other
+GREY = 138  # its image is grey all over, as no other
 
 
 def write_images(folder: Path) -> ImageSet:
