@@ -139,7 +139,7 @@ def main(
     checks: Checks = []
     devices: dict[int, str] = {}
     with progress_bar(encoder, len(images), "images") as progress:
-        watch = Watch(progress, lambda message: typer.echo(message, err=True))
+        watch = Watch(progress, lambda message: typer.echo(message, err=True), stops)
         settings = Settings(
             **running,
             on_error=on_error,  # type: ignore[arg-type]

@@ -33,6 +33,8 @@ def choose_engine(
     Raises:
         BeyondClsError: unknown name; an option that the engine does not read; or a task that is to start others.
     """
+    # Of two that exclude each other, that of the command line wins over that of the parameter file.
+    options = {n: v for n, v in options.items() if n in named or {"tasks": "gpus", "gpus": "tasks"}.get(n) not in named}
     several = options.get("tasks", 1) > 1 or options.get("gpus") is not None
     name = options.get("on") or ("processes" if several else "here")
     if name not in ENGINES:

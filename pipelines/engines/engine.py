@@ -21,10 +21,12 @@ class Watch:
     Attributes:
         progress: called with the number of images done since the last call; negative for those that are to be done again.
         warn: called with what a user should know.
+        stops: whether to hand out no more units, and to end when those that were are written.
     """
 
     progress: Callable[[int], None]
     warn: Callable[[str], None]
+    stops: Callable[[], bool]
 
 
 @dataclass(frozen=True)

@@ -21,24 +21,26 @@ class Ledger:
         self._job, self._missing, self._add, self._tries, self._watch = job, dict(todo), add, tries, watch
         self._todo = list(self._missing)
         self._unwritten = set(self._missing)
+        self._handed: set[int] = set()
         self._failures: Counter[int] = Counter()
         self._shown: Counter[int] = Counter()  # images of units that progress was reported of
         self._said: set[str] = set()
 
     @property
     def is_done(self) -> bool:
-        """Whether all units are written."""
-        return not self._unwritten
+        """Whether all units are written, or after a stop those that workers have."""
+        return not self._unwritten or (self._watch.stops() and not self._handed)
 
     def __len__(self) -> int:
         """How many units nobody has."""
         return len(self._todo)
 
     def take(self) -> Handed | None:
-        """The next unit; None if others have all that are left."""
-        if not self._todo:
+        """The next unit; None if others have all that are left, or it is time to stop."""
+        if not self._todo or self._watch.stops():
             return None
         unit = self._todo.pop(0)
+        self._handed.add(unit)
         return Handed(unit, self._missing[unit])
 
     def progress(self, unit: int, n_images: int) -> None:
@@ -51,6 +53,7 @@ class Ledger:
         unit = record["unit"]
         self._add(record)
         self._unwritten.discard(unit)
+        self._handed.discard(unit)
         if unit in self._todo:
             self._todo.remove(unit)
         self.progress(unit, self._job.n_images(unit) - self._shown[unit])
@@ -59,6 +62,7 @@ class Ledger:
         """A worker has gone with these units; that alone is no failure of theirs."""
         again = [unit for unit in units if unit in self._unwritten and unit not in self._todo]
         self._todo[:0] = again
+        self._handed -= set(units)
         for unit in again:
             self.progress(unit, -self._shown[unit])
 

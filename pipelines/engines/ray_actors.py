@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CORES = 4  # of an actor without a GPU, where nodes have as many
 SECONDS = 5  # after which the cluster is looked at again
-DEATHS = 20  # of actors in a row, without a unit between them, that are taken for more than bad luck
+DEATHS = 20  # of each actor, without a unit that any of them has written, that are taken for more than bad luck
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Crew:
         self._begin = (ray.put(job), load, *place)
         self._calls: dict[Any, Member] = {}
         self._members: list[Member] = []
-        self._deaths = 0
+        self._deaths = self._most = 0
 
     def run(self) -> None:
         """Work until all units are written.
@@ -149,7 +149,9 @@ class Crew:
 
     def _grow(self) -> None:
         """Start as many actors as are missing; Ray places them where there is room, now or later."""
-        for _ in range(min(self._tasks or self._room(), self._limit) - len(self._members)):
+        wanted = min(self._tasks or self._room(), self._limit)
+        self._most = max(self._most, wanted)
+        for _ in range(wanted - len(self._members)):
             member = Member(self._actor.remote())
             self._members.append(member)
             self._calls[member.actor.begin.remote(*self._begin)] = member
@@ -170,9 +172,10 @@ class Crew:
         except self._ray.exceptions.RayError as error:
             self._give_up(member)
             self._deaths += 1
-            if self._deaths >= DEATHS:
+            if self._deaths >= DEATHS * self._most:
                 raise BeyondClsError(
-                    f"actors have died {DEATHS} times in a row, and none of them finished a unit; the last time: {error}"
+                    f"actors have died {self._deaths} times in a row, and none of them finished a unit; the last one had units "
+                    f"{member.held}: {error}"
                 ) from error
             return
         for message in answer.get("warnings", ()):

@@ -33,9 +33,9 @@ def test_failures_are_answers(images: ImageSet, tmp_path: Path) -> None:
         actor = Actor()
         assert actor.begin(job, Load(tmp_path, n=1, how="raise"), "cpu", 1) == {}
         with ThreadPoolExecutor(2) as calls:
-            failed, other = calls.map(actor.compute, [Handed(unit, todo[unit]) for unit in (1, 2)])
+            failed, other = calls.map(actor.compute, [Handed(unit, todo[unit]) for unit in (4, 2)])
         assert failed["problem"].startswith("RuntimeError: the memory of the GPU is broken (")
-        assert (failed["unit"], failed["is_final"]) == (1, False)
+        assert (failed["unit"], failed["is_final"]) == (4, False)
         assert other.keys() <= {"warnings"}, "not written, and no failure"
         nowhere = Job(**{**vars(job), "folder": str(tmp_path / "none")})
         answer = actor.begin(nowhere, Load(tmp_path), "cpu", 1)

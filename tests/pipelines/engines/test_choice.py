@@ -32,6 +32,11 @@ def test_choice(options: dict[str, Any], engine: object) -> None:
     assert choose_engine(options) == engine
 
 
+def test_the_command_line_wins_over_the_parameter_file() -> None:
+    assert choose_engine({"on": "processes", "gpus": "all", "tasks": 2}, ["tasks"]) == Processes(tasks=2)
+    assert choose_engine({"on": "processes", "gpus": "all", "tasks": 2}, ["gpus"]) == Processes(gpus="all")
+
+
 def test_a_task_computes_here_whatever_the_parameter_file_says() -> None:
     assert choose_engine({"on": "slurm", "tasks": 8}, is_task=True) == Here()
     assert choose_engine({"on": "here"}, ["on"], is_task=True) == Here()

@@ -25,19 +25,27 @@ def test_a_worker_that_is_killed_is_replaced(images: ImageSet, whole: dict[str, 
     assert seen.steps.count(-8) == 2, "a batch of the unit was done, and is to be done again"
     assert load.n_loaded == 4
     (warning,) = seen.warnings
-    assert warning.startswith("unit 1 (rows 32 to 63) has failed, and is done again: its process was killed (SIGKILL)")
+    assert warning.startswith("unit 4 (rows 128 to 149) has failed, and is done again: its process was killed (SIGKILL)")
     assert devices == dict.fromkeys(range(5), "cpu")
     assert not (tmp_path / ".staging").exists(), "nothing is left behind"
 
 
-def test_what_another_set_has_is_taken_over(images: ImageSet, tmp_path: Path) -> None:
-    """Also where images were added, so that the last unit takes rows from there."""
-    first, both = images.part(range(N - 10)), {"blocks": (0, 1), "views": 2}
-    for out in ("one", "f"):
-        extracted(first, tmp_path / out, blocks=(0,))
-    extracted(images, tmp_path / "one", existing="update", **both)
-    extracted_on(TWO, Load(tmp_path), images, tmp_path / "f", Seen(), existing="update", **both)
-    assert files(tmp_path / "f") == files(tmp_path / "one")
+def test_a_stop_lets_workers_finish_what_they_have(images: ImageSet, whole: dict[str, bytes], tmp_path: Path) -> None:
+    steps: list[int] = []
+    seen = Seen(steps.append, lambda: sum(steps) > 0)
+    assert extracted_on(Processes(tasks=1, device="cpu"), Load(tmp_path), images, tmp_path / "f", seen) is None
+    assert sum(steps) == 32
+    extracted(images, tmp_path / "f")
+    assert files(tmp_path / "f") == whole
+
+
+def test_what_another_set_has_is_taken_over(images: ImageSet, whole: dict[str, bytes], tmp_path: Path) -> None:
+    """Also the first rows of the last unit: images were added, and workers would fail at one of the old ones."""
+    extracted(images.part(range(N - 10)), tmp_path / "f")
+    load = Load(tmp_path, n=9, how="raise")
+    extracted_on(Processes(tries=1, device="cpu"), load, images, tmp_path / "f", Seen(), existing="update")
+    assert load.n_loaded == 1
+    assert files(tmp_path / "f") == whole
 
 
 @pytest.mark.parametrize(
@@ -48,7 +56,7 @@ def test_a_unit_that_fails_again_and_again(
     how: str, problem: str, images: ImageSet, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     engine, load = Processes(tasks=1, tries=2, device="cpu"), Load(tmp_path, n=3, how=how)
-    with pytest.raises(BeyondClsError, match=rf"unit 1 \(rows 32 to 63\) has failed 2 times, the last time with: {problem}"):
+    with pytest.raises(BeyondClsError, match=rf"unit 4 \(rows 128 to 149\) has failed 2 times, the last time with: {problem}"):
         extracted_on(engine, load, images, tmp_path / "f", Seen())
     assert load.n_loaded == 2
     assert not multiprocessing.active_children()

@@ -1,4 +1,4 @@
-"""Images, and encoders for workers: sound ones, and ones that die or fail in the middle of unit 1."""
+"""Images, and encoders for workers: sound ones, and ones that die or fail in the middle of unit 4, the last."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ from tests.extract.pictures import picture, write_file
 from tests.extract.tiny import tiny_encoder
 
 N = 150  # 32 * 4 + 22: five units
-GREY = 40  # its image is grey all over, as no other
+GREY = 138  # its image is grey all over, as no other
 
 
 def write_images(folder: Path) -> ImageSet:
@@ -92,9 +92,9 @@ class Mortal(Encoder):
 class Seen:
     """What an engine tells of itself."""
 
-    def __init__(self, progress: Callable[[int], None] | None = None):
+    def __init__(self, progress: Callable[[int], None] | None = None, stops: Callable[[], bool] = lambda: False):
         self.steps, self.warnings = list[int](), list[str]()
-        self.watch = Watch(progress or self.steps.append, self.warnings.append)
+        self.watch = Watch(progress or self.steps.append, self.warnings.append, stops)
 
 
 def extracted(images: ImageSet, out: Path, **options: Any) -> FeatureStore | None:
@@ -105,4 +105,6 @@ def extracted(images: ImageSet, out: Path, **options: Any) -> FeatureStore | Non
 
 def extracted_on(engine: Engine, load: Load, images: ImageSet, out: Path, seen: Seen, **options: Any) -> FeatureStore | None:
     """Likewise, by an engine's workers."""
-    return extracted(images, out, engine=engine.workers(load, seen.watch), progress=seen.watch.progress, **options)
+    return extracted(
+        images, out, engine=engine.workers(load, seen.watch), progress=seen.watch.progress, stops=seen.watch.stops, **options
+    )
