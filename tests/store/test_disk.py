@@ -98,3 +98,22 @@ def test_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str) 
     disk.exchange(one, other)
     assert ((one / "name").read_text(), (other / "name").read_text()) == ("other", "one")
     assert sorted(p.name for p in (tmp_path / "sub").iterdir()) == ["other"]
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_name_that_is_taken_stays(linked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where files cannot be linked."""
+    if not linked:
+        monkeypatch.setattr(os, "link", _refuse)
+    for content in (b"first", b"second"):
+        (tmp_path / "unnamed").write_bytes(content)
+        assert disk.place_file(tmp_path / "unnamed", tmp_path / "folder/name") == (content == b"first")
+        assert (tmp_path / "folder/name").read_bytes() == b"first"
+        assert (tmp_path / "unnamed").exists() == (content == b"second")
+    with pytest.raises(FileNotFoundError):
+        disk.place_file(tmp_path / "none", tmp_path / "other/name")
+    assert not (tmp_path / "other").exists()
+
+
+def _refuse(*_: object) -> None:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))

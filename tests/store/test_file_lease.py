@@ -124,9 +124,12 @@ def test_nothing_is_published_with_a_lost_lease(path: Path, tmp_path: Path, monk
     def look_on(self: Lock) -> bool:
         return True
 
-    with Tiny().begin(tmp_path / "written") as writer:
+    with Tiny().begin(tmp_path / "written") as writer, Tiny().begin(tmp_path / "begun") as begun:
+        for unit in writer.missing_units():
+            Tiny().write(writer, unit)
         monkeypatch.setattr(Lock, "is_lost", look_on)
         for work in (
+            lambda: Tiny().write(begun, 0),
             lambda: Tiny().finish(writer),
             lambda: pull(str(source), tmp_path / "fetched"),
             lambda: EXCHANGES["npy"].export(FeatureStore.open(source), tmp_path / "exported", ["images/label"]),
