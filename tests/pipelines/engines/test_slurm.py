@@ -133,7 +133,7 @@ def missing_slurm() -> str:
         asked = subprocess.run(["sinfo", "--noheader", "--format=%t"], capture_output=True, text=True, timeout=5)
     except subprocess.TimeoutExpired:
         return "no controller of Slurm answers"
-    return "" if "idle" in asked.stdout else f"no node of Slurm is idle: {(asked.stdout + asked.stderr).strip()}"
+    return "" if "idle" in asked.stdout else f"no node of Slurm is idle: {(asked.stderr or asked.stdout).partition(chr(10))[0]}"
 
 
 def test_a_real_job_array(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
