@@ -2,6 +2,8 @@
 
 import random
 import time
+import uuid
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -11,7 +13,12 @@ import pytest
 import torch
 
 from extract.datasets import ImageSet, open_images
+from extract.requests import Request
+from extract.run import create_at
+from extract.settings import Settings
 from store import BeyondClsError, FeatureStore, StoreError
+from store.places import place_at
+from store.writing.unit_writer import own_first
 from tests.extract.extracting import extract
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
@@ -90,6 +97,34 @@ def test_a_task_whose_others_never_start_does_it_all(images: ImageSet, whole: di
     store = extract(tiny_encoder(), images, tmp_path / "f", shard_rows=32, batch_size=16, task_id=1, n_tasks=4, views=2)
     assert isinstance(store, FeatureStore)
     assert set(files(tmp_path / "f")) == set(whole)
+
+
+def test_straight_to_an_object_store(images: ImageSet, whole: dict[str, bytes]) -> None:
+    """What another task has written before it was killed is taken, and counts as done."""
+
+    def count(n: int, limit: int) -> None:
+        done.append(n)
+        if sum(done) > limit:
+            raise KeyboardInterrupt
+
+    address, request = f"memory://{uuid.uuid4().hex}/f", Request.resolve(tiny_encoder(), images, shard_rows=32, views=2)
+    for task, limit in ((0, 100), (1, N)):
+        done: list[int] = []
+        settings = Settings(16, 1, task_id=task, n_tasks=2, progress=lambda n, limit=limit: count(n, limit))  # type: ignore[misc]
+        with nullcontext() if task else pytest.raises(KeyboardInterrupt):  # type: ignore[attr-defined]
+            create_at(request, address, settings)
+    assert done[0] > 0
+    assert sum(done) == N
+    place = place_at(address)
+    assert {name for name in place.sizes() if name.endswith("zarr.json")} == {n for n in whole if n.endswith("zarr.json")}
+    assert FeatureStore.open(address).spec == request.spec
+
+
+def test_the_order_of_tries() -> None:
+    first, second = own_first(range(12), 1, 3), own_first(range(12), 2, 3)
+    assert first[:4] == [1, 4, 7, 10]
+    assert sorted(first) == sorted(second) == list(range(12))
+    assert [u for u in first if u % 3 == 0] != [u for u in second if u % 3 == 0], "they do not all try the same one"
 
 
 def test_kills_and_other_numbers_of_tasks(tars: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
