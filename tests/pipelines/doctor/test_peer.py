@@ -180,6 +180,14 @@ def test_a_listener_that_is_none(messages: list[dict[str, object]], error: str, 
         thread.join()
 
 
+def test_a_message_without_an_end() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        other.sendall(b"x" * 2 * peer._LONGEST)
+        with pytest.raises(BeyondClsError, match="or is no beyondcls doctor; start both again"):
+            peer._Line(one).receive(0.5)
+
+
 def test_what_the_other_machine_says_cannot_move_the_cursor() -> None:
     assert peer._text("a\x1b[2Jb\n" + "c" * 5000) == "a[2Jb" + "c" * (1000 - 7)
 
