@@ -166,6 +166,19 @@ def test_a_unit_without_a_line_in_a_journal_may_be_other_bytes(whole: dict[str, 
     assert files(tmp_path / "f") == whole
 
 
+def test_a_damaged_file_may_be_other_bytes(tmp_path: Path) -> None:
+    """For a writer on its own: what a journal says of a file that is not whole is forgotten."""
+    with TINY.begin(tmp_path / "f") as writer:
+        write(writer, 0, change=1)
+        (damaged,) = writer.staging.glob("patch/block3/view0/c/0/0/0")
+        os.truncate(damaged, 8)
+    with TINY.begin(tmp_path / "f") as writer:
+        assert writer.missing_arrays(0) == [PATCH]
+        write(writer, 0)
+    with TINY.begin(tmp_path / "f") as writer:
+        assert writer.missing_units() == [1, 2, 3]
+
+
 def test_a_file_that_vanished_is_not_published(whole: dict[str, bytes], tmp_path: Path) -> None:
     with begin(tmp_path / "f") as writer:
         for unit in writer.missing_units():

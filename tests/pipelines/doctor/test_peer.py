@@ -149,8 +149,8 @@ def test_strangers_are_sent_away(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("messages", "error"),
     [
-        ([{"scratch": "../elsewhere", "nonce": ""}], "is no beyondcls doctor"),
-        ([{"scratch": "/etc", "nonce": ""}], "is no beyondcls doctor"),
+        ([{"scratch": "../elsewhere", "nonce": ""}], "of another version"),
+        ([{"scratch": "/etc", "nonce": ""}], "of another version"),
         ([{"scratch": "SCRATCH", "nonce": ""}, {"do": "__class__"}], "asks for '__class__', expected one of: take, release"),
         ([{"scratch": "SCRATCH", "nonce": ""}, {"do": ["take"]}], r"asks for .*, expected one of"),
         ([{"scratch": "SCRATCH", "nonce": ""}, {"findings": [{"name": "x"}]}], "is no beyondcls doctor"),
@@ -178,6 +178,14 @@ def test_a_listener_that_is_none(messages: list[dict[str, object]], error: str, 
         with pytest.raises(BeyondClsError, match=error):
             list(peer.visit(Machine(tmp_path), f"127.0.0.1:{server.getsockname()[1]}"))
         thread.join()
+
+
+def test_a_message_without_an_end() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        other.sendall(b"x" * 2 * peer._LONGEST)
+        with pytest.raises(BeyondClsError, match="or is no beyondcls doctor; start both again"):
+            peer._Line(one).receive(0.5)
 
 
 def test_what_the_other_machine_says_cannot_move_the_cursor() -> None:
