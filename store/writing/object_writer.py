@@ -109,10 +109,14 @@ class ObjectWriter(UnitWriter):
 
     def _create_header(self, header: bytes) -> None:
         """The first file, by which the service shows that it refuses a second one of a name."""
-        if self.place.create(HEADER, [header], len(header)) and self.place.create(HEADER, [header], len(header)):
+        accepted = self.place.create(HEADER, [header], len(header)) and self.place.create(HEADER, [header], len(header))
+        begun = self.place.content_now(HEADER)
+        if (accepted or begun is None) and self._look_for_set():  # others have finished it, and removed the header
+            return
+        if accepted:
             self.place.remove([HEADER])
             raise StoreError(f"{self.place.url} {IGNORED}")
-        if (begun := self.place.content_now(HEADER)) != header:
+        if begun != header:
             state = "was removed while it was begun" if begun is None else "was begun with other shards, or other options"
             raise StoreError(
                 f"{self.place.url} {state}; give the command that it was begun with again, or remove it: `beyondcls store gc` "

@@ -236,6 +236,26 @@ class TestSeveral:
                 assert not one.claim(3)
                 assert one.missing_units() == [0, 2]
 
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_one_whose_header_is_removed_by_others(
+        self, n: int, address: str, whole: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They finish the set between its first requests; the service has not ignored a condition."""
+        real, left = ObjectStore.create, [n]
+
+        def create(self: ObjectStore, name: str, *given: Any) -> bool:
+            created = real(self, name, *given)
+            if name == HEADER:
+                left[0] -= 1
+                if left[0] == 0:
+                    finish(begin(address, LEAN), LEAN)
+            return created
+
+        monkeypatch.setattr(ObjectStore, "create", create)
+        with begin(address, LEAN) as writer:
+            assert writer.missing_units() == []
+        assert content(address) == whole[LEAN]
+
     def test_one_that_publishes_while_another_has(self, address: str, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """As after a claim that has ended though its owner goes on; or just before it has removed what is beside the set."""
         late: list[ObjectWriter] = []
