@@ -14,6 +14,7 @@ from pipelines.sharing.publish import destination, publish, refuse_changes
 from store.format.stub import is_stub
 
 if TYPE_CHECKING:
+    from extract.encoders import Encoder
     from extract.requests import Request
     from extract.settings import Settings
     from store import FeatureStore
@@ -113,39 +114,28 @@ def main(
     options |= select_options(given, extraction.EXTRACTING)
     if on_error not in ("raise", "record"):
         raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
-    if repair and source:
-        raise BeyondClsError("--repair computes what is damaged again, from the images; leave out --from")
-    verb = _verb(update, extend, repair)
+    verb = _verb(update, extend, repair, source)
     places = _places(params, out, verb)
-    shares = task_id is not None or n_tasks is not None or is_task()
-    engine = choose_engine(options, select_options(given, extraction.ENGINE), device, shares)
+    is_one = task_id is not None or n_tasks is not None or is_task()  # of several that share the set
+    engine = choose_engine(options, select_options(given, extraction.ENGINE), device, is_one)
     if submitted(engine, verb, out, places.root, script, dry_run, typer.echo):
         return
     stops = stops_at_signal()
-    # Under torchrun each process is a task, with its own GPU.
-    rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
     source_of_images, opening = requested_images(encoder, data, dataset, params, given)
     images = open_images(source_of_images, **opening)
     loading |= select_options(given, (*extraction.LOADING, *extraction.FAMILY, *extraction.TRANSFORM))
     frozen = load_encoder(encoder, **loading)
-    place = place_encoder(frozen, options, f"cuda:{local}" if device == "cuda" and world > 1 else device)
+    place = place_encoder(frozen, options, _device_of_this_task(device))
     request, running = request_features(frozen, images, options, "statistics" not in given)
     typer.echo(f"{encoder}: {len(images):,} images of {source_of_images} on {place}")
-    if frozen.cls_caution:
-        typer.echo(f"note: {encoder}: {frozen.cls_caution}", err=True)
-    sources = {"source": open_features(source, params) if source else None}
-    if update and places.root is not None and is_stub(out):
-        sources["older"] = open_features(out, params)
-    checks: Checks = []
-    devices: dict[int, str] = {}
+    _note(frozen)
+    checks, devices = Checks(), dict[int, str]()
     with progress_bar(encoder, len(images), "images") as progress:
         watch = Watch(progress, lambda message: typer.echo(message, err=True), stops)
         settings = Settings(
-            **running,
+            **running | _task(task_id, n_tasks),
             on_error=on_error,  # type: ignore[arg-type]
             recompute=recompute or extraction.recomputes(params, encoder),
-            task_id=rank if task_id is None else task_id,
-            n_tasks=world if n_tasks is None else n_tasks,
             engine=engine.workers(Loading(encoder, loading, select_options(options, extraction.COMPUTING)), watch),
             stops=stops,
             progress=progress,
@@ -153,7 +143,9 @@ def main(
             checked=lambda *compared: checks.append(compared),
             devices=devices.update,
         )
-        store = _extract(request, out, places, verb, settings, sources)
+        store = _extract(
+            request, out, places, verb, settings, _sources(source, out, params, update and places.root is not None)
+        )
     for compared, check in checks:
         typer.echo(f"{compared.where}: not computed again, {check.described}")
     if store is None:
@@ -161,11 +153,35 @@ def main(
         return
     if places.root is not None or receipt is not None:
         store = publish(store, places, out, receipt)
-        if store is None:
-            typer.echo(f"{out}: another task puts it in its place")
-            return
-        write_check(receipt or receipt_of(out), store, checks, place, devices)
-    _report(store, out, "" if places.root is None else f" at {store.where}")
+        if store is not None:
+            write_check(receipt or receipt_of(out), store, checks, place, devices)
+    _report(store, out, places.root is not None)
+
+
+def _task(task_id: int | None, n_tasks: int | None) -> dict[str, int]:
+    """The number of this process among those that share the set, and theirs; under torchrun each process is one of them."""
+    rank, world = (int(os.environ.get(name, default)) for name, default in TORCHRUN[:2])
+    return {"task_id": rank if task_id is None else task_id, "n_tasks": world if n_tasks is None else n_tasks}
+
+
+def _device_of_this_task(device: str) -> str:
+    """The device that was asked for; under torchrun the GPU of this process."""
+    _, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
+    return f"cuda:{local}" if device == "cuda" and world > 1 else device
+
+
+def _note(encoder: "Encoder") -> None:
+    """Print what to beware of when its [cls] is probed."""
+    if encoder.cls_caution:
+        typer.echo(f"note: {encoder.name}: {encoder.cls_caution}", err=True)
+
+
+def _sources(source: str | None, out: Path, params: Path | None, replaces_stub: bool) -> "dict[str, FeatureStore | None]":
+    """Sets from which features are taken over, as the functions of `extract.run` take them."""
+    sources = {"source": open_features(source, params) if source else None}
+    if replaces_stub and is_stub(out):
+        sources["older"] = open_features(out, params)
+    return sources
 
 
 def _leave(out: Path, is_stopped: bool) -> None:
@@ -178,14 +194,16 @@ def _leave(out: Path, is_stopped: bool) -> None:
     typer.echo(f"{out}: this task has nothing left to do; the set appears when the running tasks have finished")
 
 
-def _verb(update: bool, extend: bool, repair: bool) -> str:
+def _verb(update: bool, extend: bool, repair: bool, source: str | None) -> str:
     """What to do with the set that is there: a function of `extract.run`.
 
     Raises:
-        BeyondClsError: two verbs were given.
+        BeyondClsError: two verbs were given, or a repair from another set.
     """
     from store import BeyondClsError
 
+    if repair and source:
+        raise BeyondClsError("--repair computes what is damaged again, from the images; leave out --from")
     requested = {"update": update, "extend": extend, "repair": repair}
     verbs = [verb for verb, given in requested.items() if given]
     if len(verbs) > 1:
@@ -231,10 +249,14 @@ def _extract(
     return write(request, place, settings, **sources, shared=places.root is not None)
 
 
-def _report(store: "FeatureStore", out: Path, location: str) -> None:
-    """Print what was written, and which images could not be read."""
+def _report(store: "FeatureStore | None", out: Path, is_at_root: bool) -> None:
+    """Print what was written, if this process has put it in its place, and which images could not be read."""
+    if store is None:
+        typer.echo(f"{out}: another task puts it in its place")
+        return
     invalid = store.attributes["invalid"]
     for note in invalid[:10]:
         typer.echo(f"invalid row {note['row']}: {note['problem']}")
     invalid_note = f", {len(invalid)} of them invalid (listed in zarr.json)" if invalid else ""
+    location = f" at {store.where}" if is_at_root else ""
     typer.echo(f"{out}: {len(store):,} images{invalid_note}, {', '.join(store.kinds)}, key {store.spec.key}{location}")
