@@ -123,10 +123,9 @@ def probe(
             if unchanged:
                 passes.progress(n_epochs(group[name] for name in unchanged))
             chosen_before = {name: selected for name, (_, selected) in unchanged.items()}
-            began = time.perf_counter()
-            chosen = select(group, passes, recipe, held_out, chosen_before) if recipe else {}
-            outcomes = _train(group, passes, recipe, chosen) if recipe else {}
-            together = Together(time.perf_counter() - began, len(group) - len(unchanged)) if recipe else None
+            chosen, outcomes, together = (
+                _select_and_train(group, passes, recipe, held_out, chosen_before) if recipe else ({}, {}, None)
+            )
             for name, plan in group.items():
                 if name in unchanged:
                     continue
@@ -188,6 +187,20 @@ def _group_by_recipe(plans: Mapping[str, HeadPlan]) -> list[tuple[Recipe | None,
         recipe = replace(plan.recipe, base_lr=1.0, weight_decay=0.0) if plan.closed is None else None
         groups[recipe][name] = plan
     return sorted(groups.items(), key=lambda group: group[0] is not None)
+
+
+def _select_and_train(
+    plans: Mapping[str, HeadPlan],
+    passes: Passes,
+    recipe: Recipe,
+    held_out: float,
+    chosen_before: Mapping[str, Selected],
+) -> tuple[Mapping[str, Selected], dict[str, list[Outcome]], Together]:
+    """The setting of each head, its trained seeds, and how long that took."""
+    began = time.perf_counter()
+    chosen = select(plans, passes, recipe, held_out, chosen_before)
+    outcomes = _train(plans, passes, recipe, chosen)
+    return chosen, outcomes, Together(time.perf_counter() - began, len(outcomes))
 
 
 def _train(
