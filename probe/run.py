@@ -123,9 +123,8 @@ def probe(
             if unchanged:
                 passes.progress(n_epochs(group[name] for name in unchanged))
             chosen_before = {name: selected for name, (_, selected) in unchanged.items()}
-            chosen, outcomes, together = (
-                _select_and_train(group, passes, recipe, held_out, chosen_before) if recipe else ({}, {}, None)
-            )
+            trained = _select_and_train(group, passes, recipe, held_out, chosen_before) if recipe else ({}, {}, None)
+            chosen, outcomes, together = trained
             for name, plan in group.items():
                 if name in unchanged:
                     continue
