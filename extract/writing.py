@@ -75,7 +75,7 @@ class Start:
         unreported, todo = set(range(self.layouts[0].n_shards)), writer.missing_units()
         while True:
             self._report_written(writer, unreported, settings)
-            if not todo or settings.stops():
+            if not todo:
                 return
             with ThreadPoolExecutor(settings.workers) as decoders, _background_writer(writer) as write:
                 units = Units(self.request, self.layouts, settings, decoders)

@@ -137,6 +137,10 @@ EMPTY = {
         **dict.fromkeys(("activation", "self_attention"), ("Linear layers Activation Self-attention",)),  # without any
         "against_one_layer": ("Against one layer: points",),  # of itself
     },
+    "against": {
+        **dict.fromkeys(("study", "preset", "note"), ("What has the same names is compared",)),  # of none
+        "within": ("a dash where neither is known",),
+    },
     "variants-apart": {"activation": ("Linear layers Activation Self-attention",)},
 }
 
