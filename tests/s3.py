@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -16,6 +17,8 @@ def served(bucket: str) -> Iterator[Any]:
         running = moto.ThreadedMotoServer(port=0, verbose=False)
         running.start()
         _, port = running.get_host_and_port()
+        # What an earlier server of this process holds would be here, too.
+        urlopen(Request(f"http://127.0.0.1:{port}/moto-api/reset", method="POST")).close()
         patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "test")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from store import FeatureWriter, StoreError
-from store.writing import unit_writer
+from store.writing import shard_writer
 from store.writing.handed_writer import HandedWriter
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES, CONSTANTS, SPEC, layouts, notes_of, unit_of
@@ -66,7 +66,7 @@ def test_a_full_disk(worker: HandedWriter, contents: Contents, monkeypatch: pyte
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(unit_writer, "write_shard", full)
+    monkeypatch.setattr(shard_writer, "write_shard", full)
     with pytest.raises(
         StoreError, match=r"no space left while writing unit 0 in .*; free some, and give the same command again"
     ):

@@ -11,6 +11,7 @@ import pytest
 from extract.datasets import ImageSet
 from pipelines.engines.ray_actors import RayActors
 from tests.folders import files
+from tests.machines.project import ROOT
 from tests.pipelines.engines.workers import Load, N, Seen, extracted_on
 
 ray = pytest.importorskip("ray", reason="ray is not installed; pip install 'beyondcls[ray]'")
@@ -22,13 +23,15 @@ def cluster() -> Iterator[Any]:
     """A head that computes nothing, and two nodes of one core; the fixture's user may remove and add some."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": NOTICED_SOON})
-    for _ in range(2):
-        cluster.add_node(num_cpus=1)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))  # nodes hand it on to actors, which load the tests' encoder
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": NOTICED_SOON})
+        for _ in range(2):
+            cluster.add_node(num_cpus=1)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()
 
 
 def test_a_node_that_dies_in_the_middle_of_a_unit_and_one_that_joins(
@@ -41,6 +44,7 @@ def test_a_node_that_dies_in_the_middle_of_a_unit_and_one_that_joins(
         reached = tmp_path / "ended-0"
         while not (reached.exists() and reached.read_text()) and not extracting.done():
             time.sleep(0.02)
+        assert not extracting.done(), extracting.exception()
         cluster.remove_node(next(n for n in cluster.list_all_nodes() if n.node_id == reached.read_text()), allow_graceful=False)
         cluster.add_node(num_cpus=1)
         extracting.result()
