@@ -162,10 +162,10 @@ def _files(one: Side, other: Side) -> Finding:
 
 
 def _first(one: Side, other: Side) -> Finding:
-    """Of two that make one file, one is told that it exists (O_EXCL)."""
+    """When both create the same file, the second is told that it exists (O_EXCL)."""
     for first, second in ((one, other), (other, one)):
         outcomes = first.do("make_first"), second.do("make_first")
         if outcomes != ("made", "exists"):
             observed = f"O_EXCL: {first.name}: {outcomes[0]}; {second.name}, afterwards: {outcomes[1]}; expected made, exists"
             return Finding("exclusive files", "problem", observed, ALONE)
-    return Finding("exclusive files", "ok", "of two that make one file, the second is told that it exists")
+    return Finding("exclusive files", "ok", "when both create the same file, the second is told that it exists")

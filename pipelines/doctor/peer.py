@@ -193,7 +193,7 @@ def parsed(where: str) -> tuple[str, int]:
     """Address and port of ADDRESS:PORT, ADDRESS or :PORT.
 
     Raises:
-        BeyondClsError: it is none of these.
+        BeyondClsError: it has another form, or there is no such port.
     """
     matched = re.fullmatch(r"\[([0-9a-fA-F:.%\w]+)\](?::(\d{1,5}))?|([^:\s\[\]]*)(?::(\d{1,5}))?", where)
     port = int((matched and (matched[2] or matched[4])) or PORT)

@@ -25,7 +25,7 @@ def choose_engine(
     """The engine that options ask for. Several workers, without a name, are processes of this machine.
 
     Args:
-        options: of PROCESSES, from the command line and from the parameter file.
+        options: of `parameters.extraction.ENGINE`, from the command line and from the parameter file.
         named: those that were given on the command line; others, and those that engines do not read, are ignored.
         device: what workers compute on.
         is_task: this process is one of several that share a set already, so what the parameter file says is meant for others.

@@ -9,7 +9,7 @@ from pathlib import Path
 from store.errors import BeyondClsError
 
 TO_BE_CONTINUED = 75  # exit status of a task that stopped because its time ends (EX_TEMPFAIL)
-SECONDS = 300  # before the end of its time in which a task is told
+NOTICE_S = 300  # a task gets its signal so long before its time limit
 ENDED = "beyondcls ended with status "
 
 SCRIPT = """\
@@ -55,7 +55,7 @@ def script_of(arguments: Sequence[str], name: str, logs: Path, n_tasks: int, tri
         name=f"beyondcls-{name}",
         last=n_tasks - 1,
         logs=str(logs).replace("%", "%%").replace(" ", r"\ "),
-        seconds=SECONDS,
+        seconds=NOTICE_S,
         given=f"#SBATCH {sbatch}" if sbatch else "# #SBATCH --partition=gpu --gres=gpu:1 --time=8:00:00",
         folder=shlex.quote(os.getcwd()),
         command=shlex.join([sys.executable, "-m", "pipelines.cli", *arguments]),

@@ -8,11 +8,12 @@ from pathlib import Path
 from pipelines.engines.engine import Engine
 from pipelines.engines.journalled import staged
 from pipelines.engines.slurm import Slurm, logs_of
+from pipelines.parameters.extraction import ENGINE
 from pipelines.sharing.publish import SCRATCH
 from store import BeyondClsError, FeatureStore
 from store.places import is_remote
 
-WITH_VALUE = ("--on", "--tasks", "--gpus", "--tries", "--address", "--sbatch", "--script")
+WITH_VALUE = tuple(f"--{name}" for name in (*ENGINE, "script"))
 
 
 def submitted(
