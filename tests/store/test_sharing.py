@@ -1,8 +1,11 @@
 """Writers that share a feature set: claims, a journal for each, one that publishes."""
 
 import os
+import threading
+import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +52,26 @@ def test_units_are_written_by_the_writer_that_claims_them(whole: dict[str, bytes
     assert one.finish(ATTRIBUTES), "published already"
     assert not (tmp_path / ".staging").exists()
     assert files(tmp_path / "f") == whole
+
+
+def test_threads_of_a_writer_read_the_journals_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with begin(tmp_path / "f") as writer:
+        reading, is_alone, new_records = threading.Lock(), [], writer._journals.new_records
+
+        def read_slowly() -> list[dict[str, Any]]:
+            is_alone.append(reading.acquire(timeout=0))
+            time.sleep(0.1)
+            if is_alone[-1]:
+                reading.release()
+            return new_records()
+
+        monkeypatch.setattr(writer._journals, "new_records", read_slowly)
+        threads = [threading.Thread(target=writer.claim, args=(unit,)) for unit in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert is_alone == [True, True], "else a record whose files are late would be lost"
 
 
 def test_claims_of_the_dead_do_not_count(whole: dict[str, bytes], tmp_path: Path) -> None:
