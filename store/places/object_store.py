@@ -60,6 +60,17 @@ class ObjectStore(Place):
     def _in_parts(self) -> dict[str, Any]:
         return PARTS if self._protocol in ("s3", "s3a") else {}
 
+    def _content(self, parts: Iterable[memoryview | bytes], nbytes: int) -> bytes | bytearray:
+        """All of a file, for one request (or one upload in parts): a stream that is cut short could be taken for a file."""
+        content = bytearray(nbytes)
+        filled = 0
+        for part in parts:
+            content[filled : filled + len(part)] = part
+            filled += len(part)
+        assert filled == len(content) == nbytes, (filled, nbytes)
+        # Azure's client takes a bytearray for an iterator over numbers; only that of S3 is known to need no copy.
+        return content if self._in_parts and nbytes >= (1 << 20) else bytes(content)
+
     @property
     def _listed(self) -> dict[str, int]:
         if self._sizes is None:
@@ -166,7 +177,7 @@ class ObjectStore(Place):
 
     def put(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> None:
         try:
-            self._fs.pipe_file(f"{self._root}/{name}", _joined(parts, nbytes), **self._in_parts)
+            self._fs.pipe_file(f"{self._root}/{name}", self._content(parts, nbytes), **self._in_parts)
         except Exception as error:  # each service has its own errors
             raise self._writing_error(name, error) from error
 
@@ -184,7 +195,7 @@ class ObjectStore(Place):
         Raises:
             StoreError: it cannot be written.
         """
-        content = _joined(parts, nbytes)
+        content = self._content(parts, nbytes)
         for attempt in range(TRIES):
             try:
                 self._fs.pipe_file(f"{self._root}/{name}", content, **CONDITION[self._protocol], **self._in_parts)
@@ -238,17 +249,6 @@ def _options(url: str) -> dict[str, Any]:
         return {}
     configured = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
     return {"config_kwargs": {"max_pool_connections": REQUESTS, **configured}}
-
-
-def _joined(parts: Iterable[memoryview | bytes], nbytes: int) -> bytes | bytearray:
-    """All of a file, for one request (or one upload in parts): a stream that is cut short could be taken for a file."""
-    content = bytearray(nbytes)
-    filled = 0
-    for part in parts:
-        content[filled : filled + len(part)] = part
-        filled += len(part)
-    assert filled == len(content) == nbytes, (filled, nbytes)
-    return bytes(content) if nbytes < (1 << 20) else content
 
 
 def _status(error: BaseException) -> int | None:

@@ -389,6 +389,14 @@ class TestServices:
         with pytest.raises(StoreError, match=f"{url} is of no service that writes a file only where there is none; give --out"):
             begin(url)
 
+    def test_what_a_client_is_given(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Azure's fails with a bytearray."""
+        given: list[Any] = []
+        monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda self, path, value, **options: given.append(value))
+        store_at(address).put("large", [bytes(1 << 20), b"1"], (1 << 20) + 1)
+        assert given == [bytes(1 << 20) + b"1"]
+        assert type(given[0]) is bytes
+
     def test_a_folder_in_a_listing_is_no_file(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """s3fs gives it if the first file comes between two of its requests."""
         entry = {"type": "directory", "size": 0}
