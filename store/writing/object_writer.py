@@ -72,7 +72,7 @@ class ObjectWriter(UnitWriter):
         self._written: set[int] = set()  # units that have a record
         self._records: dict[int, dict[str, Any]] = {}  # those that were read, or written by this process
         self._leases = Leases(place) if shared else None
-        self._published, self._in_vain = False, 0
+        self._published, self._in_vain, self._refreshed = False, 0, time.monotonic()
         self._begin()
 
     def close(self) -> None:
@@ -150,6 +150,8 @@ class ObjectWriter(UnitWriter):
         return np.arange(*self._layout.rows(unit))
 
     def claim(self, unit: int) -> bool:
+        if time.monotonic() - self._refreshed > leases.SECONDS:  # it may have been stopped, and others have finished the set
+            self._refresh()
         if self._published or unit in self._written:
             return False
         if self._leases is None:
@@ -174,6 +176,7 @@ class ObjectWriter(UnitWriter):
 
     def _refresh(self) -> None:
         """See what others have claimed and written."""
+        self._refreshed = time.monotonic()
         missing = self.missing_units()
         if self._leases is not None and missing and len(missing) <= FEW:
             for unit in missing:

@@ -204,6 +204,9 @@ class TestSeveral:
             assert finish(begin(address))
             write(stopped, 2)
             assert record_name(2) in content(address), "it cannot know"
+            assert stopped.missing_units() == [0, 1, 3]
+            monkeypatch.setattr(leases, "SECONDS", 0)
+            assert not stopped.claim(3), "it has not looked for longer than that"
             assert stopped.wait_for_others() == []
             assert stopped.finish(ATTRIBUTES)
         assert content(address) == whole[TINY]
