@@ -10,6 +10,7 @@ from store import BeyondClsError
 if TYPE_CHECKING:
     from extract.encoders import Encoder
     from extract.settings import Engine as HandsOut
+    from pipelines.engines.agenda import Agenda
 
 TRIES = 3
 
@@ -19,9 +20,10 @@ class Watch:
     """Where an engine tells how far it is.
 
     Attributes:
-        progress: called with the number of images done since the last call; negative for those that are to be done again.
+        progress: called with the number of images, or of runs, done since the last call; negative for those that are to be
+            done again.
         warn: called with what a user should know.
-        stops: whether to hand out no more units, and to end when those that were are written.
+        stops: whether to hand out no more units or runs, and to end when those that were are done.
     """
 
     progress: Callable[[int], None]
@@ -31,12 +33,12 @@ class Watch:
 
 @dataclass(frozen=True)
 class Engine(ABC):
-    """Where the units of an extraction are computed: by this process, or by workers that are handed their numbers.
+    """Where units of an extraction, and whole runs, are computed: by this process, or by workers that they are handed to.
 
     Attributes:
         tasks: number of workers.
         gpus: "all" GPUs of this machine, or how many.
-        tries: times that a unit may fail before the run does.
+        tries: times that a unit may fail, or a run be killed, before the command fails.
         address: of a Ray cluster.
         sbatch: options of sbatch, as one text.
         device: what workers compute on, as for `choose_device`.
@@ -74,3 +76,23 @@ class Engine(ABC):
         Raises:
             BeyondClsError: they cannot be started here.
         """
+
+    @abstractmethod
+    def run_all(self, agenda: "Agenda") -> None:
+        """Have all runs computed, each in a process of its own that ends with this one at the latest.
+
+        Raises:
+            BeyondClsError: they cannot be started here.
+        """
+
+    def check_device(self) -> None:
+        """Refuse a device that several workers would share.
+
+        Raises:
+            BeyondClsError: `device` is one of several.
+        """
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise BeyondClsError(
+                f"device is {self.device!r}, which is one device for several workers; give auto, cpu or cuda "
+                "(CUDA_VISIBLE_DEVICES says which GPUs are used), or --on here"
+            )

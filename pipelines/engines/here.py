@@ -1,4 +1,4 @@
-"""Units are computed by this process."""
+"""Units are computed by this process, and runs one after the other."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from pipelines.engines.engine import Engine, Watch
 
 if TYPE_CHECKING:
     from extract.encoders import Encoder
+    from pipelines.engines.agenda import Agenda
 
 
 @dataclass(frozen=True)
@@ -16,3 +17,9 @@ class Here(Engine):
 
     def workers(self, load: "Callable[[str], Encoder]", watch: Watch) -> None:
         return None
+
+    def run_all(self, agenda: "Agenda") -> None:
+        from pipelines.engines.forks import CONTEXT, Place, run_in_forks
+
+        CONTEXT.set_forkserver_preload(agenda.imports)
+        run_in_forks(agenda, [Place()])

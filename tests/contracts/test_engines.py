@@ -8,7 +8,7 @@ import pytest
 from extract.datasets import ImageSet
 from pipelines.engines import ENGINES, choose_engine
 from pipelines.engines.engine import Engine
-from pipelines.parameters.extraction import ENGINE
+from pipelines.parameters.engine import ENGINE
 from store import BeyondClsError
 from tests import forked  # noqa: F401
 from tests.folders import files
