@@ -101,9 +101,9 @@ def main(
     from extract.encoders import load_encoder
     from extract.settings import Settings
     from pipelines.engines import choose_engine
-    from pipelines.engines.engine import Watch
     from pipelines.engines.loading import Loading
     from pipelines.engines.submitting import submitted
+    from pipelines.engines.watch import Watch
     from pipelines.parameters.requested import place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar
     from pipelines.process.stopping import stops_at_signal

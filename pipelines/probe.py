@@ -99,7 +99,7 @@ def main(
     check_script(engine, script, dry_run)
     _check_names(params, every, head, dataset=dataset, encoder=encoder, study=study)
     places: dict[str, Any] = {"features": features, "test": test, "out": out}
-    pair = {"joined": joined, "joined_test": joined_test}
+    pair: dict[str, Any] = {"joined": joined, "joined_test": joined_test}
     if every:
         _refuse_beside_every({**places, **pair, "option": option, "skip_absent": skip_absent, **of_training})
         names = {"--dataset": dataset, "--encoder": encoder, "--study": study}
@@ -114,9 +114,10 @@ def main(
         return
     from pipelines.probing.training import Request, train_heads
 
-    of_heads = {"head": head or ["abmilp"], "params": params, "encoder": encoder, "dataset": dataset, "study": study}
-    how = {"option": option or [], "skip_absent": skip_absent, "retrain": retrain, "device": device, "given": of_training}
-    finished = train_heads(Request(**places, **pair, **of_heads, **how), stops)
+    named: dict[str, Any] = {"params": params, "encoder": encoder, "dataset": dataset, "study": study}
+    how: dict[str, Any] = {"skip_absent": skip_absent, "retrain": retrain, "device": device, "given": of_training}
+    asked = Request(**places, **pair, head=head or ["abmilp"], option=option or [], **named, **how)
+    finished = train_heads(asked, stops)
     if not finished:
         typer.echo(f"{out}: stopped after an epoch (SIGUSR1); the same command goes on", err=True)
     _end(finished)

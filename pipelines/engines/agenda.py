@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from signal import Signals
 
-from pipelines.engines.engine import Watch
 from pipelines.engines.log import MESSAGE, last_lines, problem_in, results_in
 from pipelines.engines.run import Run
+from pipelines.engines.watch import Watch
 from pipelines.process.stopping import TO_BE_CONTINUED
 
 LOSSES = 20  # of a run, each with the machine that it was on, that are taken for more than bad luck

@@ -5,30 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from pipelines.engines.agenda import Agenda
+from pipelines.engines.watch import Watch
 from store import BeyondClsError
 
 if TYPE_CHECKING:
     from extract.encoders import Encoder
     from extract.settings import Engine as HandsOut
-    from pipelines.engines.agenda import Agenda
 
 TRIES = 3
-
-
-@dataclass(frozen=True)
-class Watch:
-    """Where an engine tells how far it is.
-
-    Attributes:
-        progress: called with the number of images, or of runs, done since the last call; negative for those that are to be
-            done again.
-        warn: called with what a user should know.
-        stops: whether to hand out no more units or runs, and to end when those that were are done.
-    """
-
-    progress: Callable[[int], None]
-    warn: Callable[[str], None]
-    stops: Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -78,7 +63,7 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def run_all(self, agenda: "Agenda") -> None:
+    def run_all(self, agenda: Agenda) -> None:
         """Have all runs computed, each in a process of its own that ends with this one at the latest.
 
         Raises:

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipelines.engines.engine import Engine, Watch
+from pipelines.engines.agenda import Agenda
+from pipelines.engines.engine import Engine
+from pipelines.engines.watch import Watch
 
 if TYPE_CHECKING:
     from extract.encoders import Encoder
-    from pipelines.engines.agenda import Agenda
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Here(Engine):
     def workers(self, load: "Callable[[str], Encoder]", watch: Watch) -> None:
         return None
 
-    def run_all(self, agenda: "Agenda") -> None:
+    def run_all(self, agenda: Agenda) -> None:
         from pipelines.engines.forks import CONTEXT, Place, run_in_forks
 
         CONTEXT.set_forkserver_preload(agenda.imports)

@@ -11,15 +11,16 @@ from multiprocessing.forkserver import ensure_running
 from signal import Signals
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipelines.engines.engine import Engine, Watch
+from pipelines.engines.agenda import Agenda
+from pipelines.engines.engine import Engine
 from pipelines.engines.forks import CONTEXT, SECONDS, Place, run_in_forks
+from pipelines.engines.watch import Watch
 from store import BeyondClsError
 
 if TYPE_CHECKING:
     from extract.encoders import Encoder
     from extract.handing import Handed, Job, Record
     from extract.settings import Engine as HandsOut
-    from pipelines.engines.agenda import Agenda
     from pipelines.engines.ledger import Ledger
 
 CORES = 4  # of a worker on a CPU, by default
@@ -34,7 +35,7 @@ class Processes(Engine):
     def workers(self, load: "Callable[[str], Encoder]", watch: Watch) -> "HandsOut":
         return partial(self._run, self.devices(), load, watch)
 
-    def run_all(self, agenda: "Agenda") -> None:
+    def run_all(self, agenda: Agenda) -> None:
         CONTEXT.set_forkserver_preload(agenda.imports)
         ensure_running()  # it imports while this process does
         devices = self.devices()[: len(agenda.runs)]

@@ -5,15 +5,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipelines.engines.engine import Engine, Watch
+from pipelines.engines.agenda import Agenda
+from pipelines.engines.engine import Engine
 from pipelines.engines.ray_cluster import Share, connected, resources
+from pipelines.engines.watch import Watch
 from store import BeyondClsError
 
 if TYPE_CHECKING:
     from extract.encoders import Encoder
     from extract.handing import Job, Record
     from extract.settings import Engine as HandsOut
-    from pipelines.engines.agenda import Agenda
     from pipelines.engines.ledger import Ledger
 
 SECONDS = 5  # after which the cluster is looked at again
@@ -50,7 +51,7 @@ class RayActors(Engine):
         with connected(self.address):
             Crew(Ledger(job, todo, add, self.tries, watch), job, load, self.device, self.tasks, len(todo)).run()
 
-    def run_all(self, agenda: "Agenda") -> None:
+    def run_all(self, agenda: Agenda) -> None:
         from pipelines.engines.ray_tasks import run_in_tasks
 
         self.check_device()

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from pipelines.engines.agenda import Agenda
-from pipelines.engines.engine import Engine, Watch
+from pipelines.engines.engine import Engine
 from pipelines.engines.journalled import Journalled
 from pipelines.engines.log import last_lines, problem_in, status_in
 from pipelines.engines.run import Run
 from pipelines.engines.slurm_job import Job, check_sbatch, submitted
 from pipelines.engines.slurm_runs import RunArray
 from pipelines.engines.slurm_script import script_of
+from pipelines.engines.watch import Watch
 from store import BeyondClsError
 
 if TYPE_CHECKING:

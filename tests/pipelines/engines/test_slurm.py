@@ -13,7 +13,7 @@ import pytest
 
 from pipelines.engines.slurm import Slurm, failure
 from pipelines.engines.slurm_script import script_of
-from pipelines.engines.submitting import for_a_task
+from pipelines.parameters.engine import without_engine
 from store import BeyondClsError
 from tests.folders import files
 from tests.pipelines.engines.workers import write_images
@@ -77,7 +77,7 @@ def test_a_task_gets_the_command_without_what_concerns_engines() -> None:
         "x",
         "--update",
     ]
-    assert for_a_task(given) == ["extract", "--out", "f", "--data", "--update"]
+    assert without_engine(given) == ["extract", "--out", "f", "--data", "--update"]
 
 
 def test_what_is_said_of_a_job_that_failed(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_jobs_that_fail(
     said = beyondcls("extract", "--encoder", "any", "--data", "nowhere", "--out", "f", "--on", "slurm", fails=True)
     assert message in said
     if "cat > job" in sbatch:
-        assert "f: job 7, 1 tasks; logs in " in said
+        assert "f: job 7, 1 task (--tasks gives more); logs in " in said
         assert "extract --encoder any --data nowhere --out f --task-id" in Path("job").read_text()
 
 
