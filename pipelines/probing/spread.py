@@ -16,7 +16,8 @@ from pipelines.parameters.heads import folders_of
 from pipelines.process.progress import progress_bar
 from store import BeyondClsError
 
-IMPORTS = ("pipelines.probing.training", "pipelines.probe")
+# The last one is what torch imports when it first counts operations.
+IMPORTS = ("pipelines.probing.training", "pipelines.probe", "torch._dynamo")
 HERE = ("--on", "here")  # a run starts no others, whatever the parameter file says
 
 
