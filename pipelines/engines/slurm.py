@@ -27,7 +27,7 @@ SECONDS = 2.0  # between two looks at the journal
 
 @dataclass(frozen=True)
 class Slurm(Engine):
-    """A job array of `tasks`, or with a task for each run, which is submitted from here; the command waits until it has ended.
+    """A job array of `tasks`, or of a task for each run, which is submitted from here; the command waits until it has ended.
 
     A task that is killed, or whose node fails, is queued again, up to `tries` times; one whose time ends is so as often as it
     takes, and goes on after the last shard that it has written, or epoch.
