@@ -185,6 +185,16 @@ def test_tasks_that_do_not_begin(beyondcls: Callable[..., str], tmp_path: Path, 
     assert "2 of 2 runs failed, 0 succeeded: p/good: it did not begin; see `scontrol show job 7_0`" in said
 
 
+def test_an_array_that_is_too_large(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    executable(tmp_path / "sbatch", "echo 'sbatch: error: Invalid job array specification' >&2", "exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    given = ("probe", "--features", "f", "--test", "t", "--out", "p", "--head", "a", "--head", "b", "--on", "slurm")
+    said = beyondcls(*given, fails=True)
+    assert "sbatch refuses the job: sbatch: error: Invalid job array specification; correct --sbatch; or if it has too" in said
+    assert "MaxArraySize" in said
+
+
 def test_a_script_of_heads(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = ("probe", "--features", "f", "--test", "t", "--out", "p", "--head", "a", "--head", "b", "--on", "slurm")
