@@ -26,7 +26,7 @@ class Run:
     def writing(cls, out: str, arguments: tuple[str, ...]) -> "Run":
         """A run that writes into a folder; its log is OUT's parent/.runs/NAME.log."""
         folder = Path(os.path.abspath(out))
-        return cls(out, arguments, folder.parent / LOGS / f"{folder.name}.log")
+        return cls(str(Path(out)), arguments, folder.parent / LOGS / f"{folder.name}.log")
 
     @property
     def command(self) -> str:

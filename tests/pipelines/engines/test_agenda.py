@@ -26,7 +26,8 @@ def run(name: str, log: str = "") -> Run:
 
 
 def test_logs_are_beside_what_runs_write(tmp_path: Path) -> None:
-    assert Run.writing("probes/a", ()).log == tmp_path / "probes/.runs/a.log"
+    run = Run.writing("probes/a/", ())
+    assert (run.name, run.log) == ("probes/a", tmp_path / "probes/.runs/a.log")
 
 
 def test_a_run_that_is_killed_is_next_until_it_was_too_often() -> None:

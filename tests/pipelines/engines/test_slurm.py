@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.engines.run import Run
 from pipelines.engines.slurm import Slurm, failure
 from pipelines.engines.slurm_script import script_of
 from pipelines.parameters.engine import without_engine
 from store import BeyondClsError
 from tests.features import write_features
 from tests.folders import files
+from tests.pipelines.engines.runs import Watched
 from tests.pipelines.engines.workers import write_images
 
 TOLD = "import signal, time; signal.signal(signal.SIGUSR1, lambda *_: exit(75)); open('begun', 'w'); time.sleep(20)"
@@ -193,6 +195,30 @@ def test_an_array_that_is_too_large(beyondcls: Callable[..., str], tmp_path: Pat
     said = beyondcls(*given, fails=True)
     assert "sbatch refuses the job: sbatch: error: Invalid job array specification; correct --sbatch; or if it has too" in said
     assert "MaxArraySize" in said
+
+
+def test_a_stop_cancels_tasks_that_wait_and_an_interrupt_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pipelines.engines.slurm_runs.SECONDS", 0.05)
+    executable(tmp_path / "sbatch", "cat > job; echo 7; until [ -e cancelled ]; do sleep 0.05; done; exit 1")
+    executable(tmp_path / "scancel", "echo $@ > cancelled")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    runs, begins = [Run.writing("p/a", ()), Run.writing("p/b", ())], iter([False, False, False])
+
+    def interrupt() -> bool:
+        if next(begins, None) is None:
+            raise KeyboardInterrupt
+        return False
+
+    stopped = Watched(runs, stops=lambda: Path("job").exists())
+    Slurm().run_all(stopped.agenda)
+    assert Path("cancelled").read_text() == "--state=PENDING 7\n"
+    assert (stopped.agenda.n_done, stopped.agenda.problems) == (0, {}), "they did not begin, which is no failure"
+    Path("cancelled").unlink()
+    Path("job").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        Slurm().run_all(Watched(runs, stops=interrupt).agenda)
+    assert Path("cancelled").read_text() == "7\n"
 
 
 def test_a_script_of_heads(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
