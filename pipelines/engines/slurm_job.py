@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from store import BeyondClsError
@@ -53,8 +53,9 @@ def submitted(script: str, remedy: str) -> Iterator[Job]:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdin.write(script)
-        process.stdin.close()
+        with suppress(BrokenPipeError):  # it refuses without reading, and says why
+            process.stdin.write(script)
+            process.stdin.close()
         number = process.stdout.readline().strip().partition(";")[0]
         if not number:
             raise BeyondClsError(f"sbatch refuses the job: {process.stderr.read().strip()}; {remedy}")

@@ -189,7 +189,7 @@ def test_tasks_that_do_not_begin(beyondcls: Callable[..., str], tmp_path: Path, 
 
 def test_an_array_that_is_too_large(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    executable(tmp_path / "sbatch", "echo 'sbatch: error: Invalid job array specification' >&2", "exit 1")
+    executable(tmp_path / "sbatch", "exec <&-", "echo 'sbatch: error: Invalid job array specification' >&2", "exit 1")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     given = ("probe", "--features", "f", "--test", "t", "--out", "p", "--head", "a", "--head", "b", "--on", "slurm")
     said = beyondcls(*given, fails=True)

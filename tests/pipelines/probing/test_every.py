@@ -53,7 +53,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     write_features(folder / "features/enc-d-test", 48, seed=1, crops=True)
     (folder / "params.yaml").write_text(PARAMS)
     (folder / "dvc.yaml").write_text(
-        yaml.safe_dump({"stages": {"frozen": {"cmd": "x", "frozen": True}, **stages()}}, sort_keys=False)
+        yaml.safe_dump({"stages": {"old": {"cmd": "beyondcls probe --out old", "frozen": True}, **stages()}}, sort_keys=False)
     )
     git(folder, "init", "-q")
     subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], cwd=folder, check=True)
