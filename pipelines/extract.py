@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.parameters import extraction
+from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.options import select_options, takes_options
 from pipelines.sharing.places import Places, open_features, receipt_of
 from pipelines.sharing.publish import destination, publish, refuse_changes
@@ -30,7 +31,7 @@ TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
     extraction.FEATURES,
     extraction.RUNNING,
     extraction.COMPUTING,
-    extraction.ENGINE,
+    ENGINE,
 )
 def main(
     encoder: extraction.Name,
@@ -100,9 +101,9 @@ def main(
     from extract.encoders import load_encoder
     from extract.settings import Settings
     from pipelines.engines import choose_engine
-    from pipelines.engines.engine import Watch
     from pipelines.engines.loading import Loading
     from pipelines.engines.submitting import submitted
+    from pipelines.engines.watch import Watch
     from pipelines.parameters.requested import place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar
     from pipelines.process.stopping import stops_at_signal
@@ -117,7 +118,7 @@ def main(
     verb = _verb(update, extend, repair, source)
     places = _places(params, out, verb)
     is_one = task_id is not None or n_tasks is not None or is_task()  # of several that share the set
-    engine = choose_engine(options, select_options(given, extraction.ENGINE), device, is_one)
+    engine = choose_engine(options, select_options(given, ENGINE), device, is_one)
     if submitted(engine, verb, out, places.root, script, dry_run, typer.echo):
         return
     stops = stops_at_signal()
@@ -186,7 +187,7 @@ def _sources(source: str | None, out: Path, params: Path | None, replaces_stub: 
 
 def _leave(out: Path, is_stopped: bool) -> None:
     """End before the set is finished."""
-    from pipelines.engines.slurm_script import TO_BE_CONTINUED
+    from pipelines.process.stopping import TO_BE_CONTINUED
 
     if is_stopped:
         typer.echo(f"{out}: stopped after a whole shard (SIGUSR1); the same command goes on", err=True)

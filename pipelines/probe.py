@@ -1,39 +1,33 @@
 """`beyondcls probe`: heads from feature sets, without the encoder."""
 
-import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.parameters.common import common_layers
-from pipelines.parameters.datasets import check_metric
-from pipelines.parameters.groups import check_groups
-from pipelines.parameters.heads import options_of, plans_and_run
-from pipelines.parameters.left_heads import remove_left_heads
-from pipelines.parameters.options import takes_options
-from pipelines.parameters.params import read_params
-from pipelines.parameters.studies import params_of_study, studies_of
+from pipelines.parameters.engine import ENGINE
+from pipelines.parameters.options import flag_of, select_options, takes_options
 from pipelines.parameters.training import OF_A_HEAD, OF_A_RECIPE, OF_A_RUN
-from pipelines.process.tasks import is_first
-from pipelines.sharing.places import open_features
 
 if TYPE_CHECKING:
-    import numpy as np
+    from pipelines.engines.engine import Engine
+    from pipelines.engines.run import Run
 
-    from probe.grid import HeadPlan
-    from store import FeatureStore
+PARAMS = Path("params.yaml")
 
 
-@takes_options(OF_A_RECIPE, OF_A_HEAD, OF_A_RUN)
+@takes_options(OF_A_RECIPE, OF_A_HEAD, OF_A_RUN, ENGINE)
 def main(
-    features: Annotated[str, typer.Option(help="feature set of the training images: its folder, receipt, or address")],
-    test: Annotated[str, typer.Option(help="feature set of the test images, of the same encoder")],
+    features: Annotated[
+        str | None, typer.Option(help="feature set of the training images: its folder, receipt, or address")
+    ] = None,
+    test: Annotated[str | None, typer.Option(help="feature set of the test images, of the same encoder")] = None,
     out: Annotated[
-        Path, typer.Option(help="folder for probes, metrics and curves; one inside it for each of several heads, or of a study")
-    ],
+        Path | None,
+        typer.Option(help="folder for probes, metrics and curves; one inside it for each of several heads, or of a study"),
+    ] = None,
     head: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,6 +46,14 @@ def main(
             "remove those in --out that it no longer has"
         ),
     ] = None,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--every",
+            help="all heads and studies that the stages of dvc.yaml train, each with its own --features, --test and --out; "
+            "--dataset, --encoder, --head and --study choose some of them",
+        ),
+    ] = False,
     option: Annotated[list[str] | None, typer.Option(help="of the aggregator, e.g. --option depth=2; may be repeated")] = None,
     joined: Annotated[
         str | None, typer.Option(help="second feature set of the training images, for heads that read joined/…")
@@ -71,6 +73,8 @@ def main(
         ),
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
+    script: Annotated[Path | None, typer.Option(help="with --on slurm: write the script for sbatch here, and end")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="with --on slurm: print the script for sbatch, and end")] = False,
     **given: Any,
 ) -> None:
     """Stage two: train heads on cached tokens; the encoder is not needed.
@@ -78,147 +82,127 @@ def main(
     All heads, seeds, learning rates and weight decays of one command train side by side, with one reading of the features.
     A run that was killed goes on when the same command is given again. Under torchrun, each process reads its own shards.
 
+    --on has other processes train: each of several heads is then a run of its own, with a GPU of its own. With --every, the
+    runs are those of dvc.yaml; `dvc repro` finds them done then.
+
     A head that is already in --out, for exactly this request, stays as it is if a few of its steps, its schedule, the order of
     the images and its measures are unchanged: the program may have been edited. kept.json beside it says what was compared.
     """
-    from pipelines.process.allocator import keep_freed_memory
-    from pipelines.process.device import choose_device
-    from pipelines.process.progress import progress_bar
-    from probe.run import n_epochs, probe
-    from store import BeyondClsError
+    from pipelines.engines.here import Here
+    from pipelines.engines.processes import Processes
+    from pipelines.engines.scripts import check_script
+    from pipelines.probing.spread import runs_of, spread
+    from pipelines.process.stopping import stops_at_signal
 
-    described = None if params is None else read_params(params)
-    _check_file(described, dataset=dataset, encoder=encoder, study=study)
-    if study is not None and head:
-        raise BeyondClsError(f"--study {study} and --head {head[0]} exclude each other: a study brings its own heads")
-    asked, layer = (described, None) if study is None else params_of_study(described or {}, study)
-    head = head or ["abmilp"] if study is None else list((asked or {})["heads"])
-    layers = common_layers(asked or {}, encoder, dataset, layer)
-    plans, of_run = plans_and_run(head, asked, given, options_of(option or []), layers)
-    if study is None:  # stages of studies fetch all kinds
-        check_groups(asked or {}, plans, runs_files=True)
-    if (joined is None) != (joined_test is None):
-        raise BeyondClsError("--joined and --joined-test go together: feature sets of the training and of the test images")
-    pair = None
-    if joined is not None and joined_test is not None:
-        pair = open_features(joined, params), open_features(joined_test, params)
-    keep_freed_memory()
-    stores, place = (open_features(features, params), open_features(test, params)), choose_device(device)
-    if dataset is not None:
-        check_metric(described or {}, dataset, stores[1].multilabel)
-    subset, about = _subset(stores[0], of_run)
-    is_single, head_names = len(plans) == 1 and study is None, list(plans)
-    if skip_absent:
-        plans = _trainable(plans, stores, pair, lambda name: out if is_single else out / name)
-    single = next(iter(plans.values())) if plans and is_single else None
-    if plans:
-        encoder = stores[0].attributes["encoder"]
-        with progress_bar(f"{encoder} {', '.join(plans)}", n_epochs(plans.values()), "epochs") as progress:
-            written = probe(
-                *stores,
-                out,
-                single or plans,
-                joined=pair,
-                subset=subset,
-                device=place,
-                progress=progress,
-                say=typer.echo if is_first() else None,
-                notes={"command": shlex.join(["beyondcls", *sys.argv[1:]]), **about},
-                timed=True,
-                retrain=retrain,
-                **of_run,
-            )
-        if is_first():
-            _report({out if single else out / name: measures for name, measures in written.items()})
-    if study is not None and is_first():
-        for folder in remove_left_heads(out, study, head_names, studies_of(described or {})):
-            typer.echo(f"{folder}: removed, {study} no longer has this head")
+    of_training = {name: value for name, value in given.items() if name not in ENGINE}
+    engine = _engine(params, every, given, device)
+    check_script(engine, script, dry_run)
+    _check_names(params, every, head, dataset=dataset, encoder=encoder, study=study)
+    places: dict[str, Any] = {"features": features, "test": test, "out": out}
+    pair: dict[str, Any] = {"joined": joined, "joined_test": joined_test}
+    if every:
+        _refuse_beside_every({**places, **pair, "option": option, "skip_absent": skip_absent, **of_training})
+        names = {"--dataset": dataset, "--encoder": encoder, "--study": study}
+        runs = _every_run({**{n: [v] for n, v in names.items() if v}, "--head": head or []}, params, device, retrain, dry_run)
+    else:
+        _check_places(places)
+        runs = runs_of(sys.argv[1:], head or [] if study is None else [], places["out"])
+    stops = stops_at_signal()
+    # Heads that this process trains share one reading of the features; and one run needs no other process than this.
+    if every or not (isinstance(engine, Here) or (isinstance(engine, Processes) and len(runs) == 1)):
+        _end(spread(engine, runs, script, dry_run, stops))
+        return
+    from pipelines.probing.training import Request, train_heads
+
+    named: dict[str, Any] = {"params": params, "encoder": encoder, "dataset": dataset, "study": study}
+    how: dict[str, Any] = {"skip_absent": skip_absent, "retrain": retrain, "device": device, "given": of_training}
+    asked = Request(**places, **pair, head=head or ["abmilp"], option=option or [], **named, **how)
+    finished = train_heads(asked, stops)
+    if not finished:
+        typer.echo(f"{out}: stopped after an epoch (SIGUSR1); the same command goes on", err=True)
+    _end(finished)
 
 
-def _check_file(params: Mapping[str, Any] | None, **names: str | None) -> None:
-    """Refuse names of a parameter file without the file.
+def _engine(params: Path | None, every: bool, given: Mapping[str, Any], device: str) -> "Engine":
+    """Where runs are computed, as the command line says, or else the parameter file.
 
     Raises:
-        BeyondClsError: there is a name, but no file.
+        BeyondClsError: an engine that cannot be, or one in each of several processes.
+    """
+    from pipelines.engines import choose_engine
+    from pipelines.parameters.common import engine_of
+    from pipelines.parameters.params import read_params
+    from pipelines.process.tasks import is_task
+    from store import BeyondClsError
+
+    if every and is_task():
+        raise BeyondClsError(
+            "--every starts a process for each run itself, and this is one of several (torchrun); leave one out"
+        )
+    file = PARAMS if params is None and every and PARAMS.is_file() else params
+    options = {} if file is None else engine_of(read_params(file))
+    named = select_options(given, ENGINE)
+    return choose_engine(options | named, named, device, is_task())
+
+
+def _every_run(
+    names: Mapping[str, Sequence[str]], params: Path | None, device: str, retrain: bool, dry_run: bool
+) -> "list[Run]":
+    """Runs of dvc.yaml. How they compute is not said there, so it is given to each."""
+    from pipelines.probing.every import every_run
+
+    beside = [*(("--device", device) if device != "auto" else ()), *(("--retrain",) if retrain else ())]
+    return every_run(names, params, beside, prepares=not dry_run)
+
+
+def _end(finished: bool) -> None:
+    from pipelines.process.stopping import TO_BE_CONTINUED
+
+    if not finished:
+        raise typer.Exit(TO_BE_CONTINUED)
+
+
+def _check_names(params: Path | None, every: bool, head: Sequence[str] | None, **names: str | None) -> None:
+    """Refuse names of a parameter file without the file, and heads beside those of a study.
+
+    Raises:
+        BeyondClsError: there is a name, but no file; or there are a head and a study.
     """
     from store import BeyondClsError
 
     for option, name in names.items():
-        if name is not None and params is None:
+        if name is not None and params is None and not every:
             raise BeyondClsError(f"--{option} {name} is in a parameter file; name it with --params, e.g. --params params.yaml")
+    if (study := names["study"]) is not None and head:
+        raise BeyondClsError(f"--study {study} and --head {head[0]} exclude each other: a study brings its own heads")
 
 
-def _trainable(
-    plans: "Mapping[str, HeadPlan]",
-    stores: "tuple[FeatureStore, FeatureStore]",
-    joined: "tuple[FeatureStore, FeatureStore] | None",
-    place: Callable[[str], Path],
-) -> "dict[str, HeadPlan]":
-    """Heads whose tokens exist; for each of the others, metrics.json and a message say that they don't."""
-    from probe.absent import absent_kinds, write_absent
-
-    missing = absent_kinds(plans, stores[0], joined and joined[0])
-    for name, kinds in missing.items() if is_first() else ():
-        write_absent(place(name), plans[name], kinds, *stores)
-        typer.echo(f"{place(name)}: not trained, {stores[0].attributes['encoder']} has no {' and no '.join(kinds)} tokens")
-    return {name: plan for name, plan in plans.items() if name not in missing}
-
-
-def _report(written: Mapping[Path, Mapping[str, Any]]) -> None:
-    """Print results and their notes; notes on all heads are printed once."""
-    notes_by_head = [measures["notes"] for measures in written.values()]
-    shared_notes = [note for note in notes_by_head[0] if len(written) > 1 and all(note in notes for notes in notes_by_head)]
-    for place, measures in written.items():
-        typer.echo(f"{place}: {_summary(measures)}")
-        for note in measures["notes"]:
-            if note not in shared_notes:
-                typer.echo(f"  note: {note}")
-    for note in shared_notes:
-        typer.echo(f"note on all: {note}")
-
-
-def _summary(measures: Mapping[str, Any]) -> str:
-    """The result of a head: `top-1 71.23 ± 0.12 % over 3 seeds, 10,000 test images`."""
-    measure, words = ("map", "mAP") if "map" in measures else ("top1", "top-1")
-    reached, n = measures[measure], len(measures["seeds"])
-    spread = f"± {reached['std']:.2f} % over {n} seed{'s' * (n > 1)}" if n else f"% by {measures['protocol']['name']}"
-    n_crops = measures["augmentation"]["n_crops"]
-    crops = f", trained on {n_crops} random crop{'s' * (n_crops > 1)} of each image" if n_crops else ""
-    if crops and measures["augmentation"]["evaluation_view"]:
-        crops += " and its evaluation crop"
-    return f"{words} {reached['mean']:.2f} {spread}, {measures['n_test']:,} test images{crops}"
-
-
-def _subset(store: "FeatureStore", of_run: dict[str, Any]) -> "tuple[np.ndarray | None, dict[str, Any]]":
-    """Rows to train on, if not all, and their record in metrics.json; removes the parameters of subsets from `of_run`."""
-    import numpy as np
-
-    from probe.subsets import k_shot, percentage
-
-    k, percent, seed = of_run.pop("k_shot", None), of_run.pop("percent", None), of_run.pop("subset_seed", 0)
-    if (ids := of_run.pop("ids", None)) is not None:
-        return _listed(store, Path(ids))
-    rows = np.flatnonzero(store.labelled)
-    if k is not None:
-        return k_shot(store.labels, k, seed, rows), {"subset": {"k_shot": k, "seed": seed}}
-    if percent is not None:
-        return percentage(store.labels, percent, seed, rows), {"subset": {"percent": percent, "seed": seed}}
-    return None, {}
-
-
-def _listed(store: "FeatureStore", file: Path) -> "tuple[np.ndarray, dict[str, Any]]":
-    """Rows of the images that a file lists, and its record in metrics.json: a digest of its content, not its path.
+def _check_places(places: Mapping[str, Any]) -> None:
+    """Refuse a run that does not say what it reads and writes.
 
     Raises:
-        StoreError: no such file, or images that are not in the set.
+        BeyondClsError: one of them is missing.
     """
-    import xxhash
+    from store import BeyondClsError
 
-    from store import read_ids, rows_of_ids
+    if missing := [flag_of(name) for name, value in places.items() if value is None]:
+        raise BeyondClsError(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: give feature sets as --features and "
+            "--test, and a folder for results as --out; or --every, for all that dvc.yaml trains"
+        )
 
-    named = read_ids(file)
-    rows = rows_of_ids(store, named)
-    if unusable := int((~store.labelled[rows]).sum()):
-        typer.echo(f"{unusable:,} of {len(rows):,} images of {file} have no label or could not be read, and are left out")
-    digest = xxhash.xxh3_128_hexdigest("\n".join(named).encode())
-    return rows, {"subset": {"ids": file.name, "n_ids": len(named), "n_unusable": unusable, "digest": digest}}
+
+def _refuse_beside_every(options: Mapping[str, Any]) -> None:
+    """Refuse what stages say themselves: with other values `dvc repro` would train again.
+
+    Raises:
+        BeyondClsError: one of these options was given.
+    """
+    from store import BeyondClsError
+
+    for name, value in options.items():
+        if value not in (None, False, []):
+            raise BeyondClsError(
+                f"{flag_of(name)} {value} was given beside --every, whose runs are as dvc.yaml and params.yaml say; leave it "
+                "out, and change it there"
+            )

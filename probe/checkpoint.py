@@ -19,6 +19,10 @@ from store import BeyondClsError
 EVERY_S = 60.0  # between two checkpoints
 
 
+class Stopped(Exception):
+    """Training has stopped after an epoch, as it was asked to; its state is saved, and the same request goes on."""
+
+
 class Checkpoint:
     """State of the families of one pass, in a folder that stays until the results of all passes are written.
 

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from probe.aggregators import is_custom
 from probe.aggregators.custom import check_custom, custom_digest
-from probe.checkpoint import Checkpoint
+from probe.checkpoint import Checkpoint, Stopped
 from probe.evaluate import evaluate
 from probe.grid import HeadSpec, Member
 from probe.head import FinalNorm, Head
 from probe.metrics import weight_entropy
 from probe.needs import check_memory
 from probe.pooled import PooledImages, PooledVectors, ToPool, pool, vectors_fit
+from probe.ranks import broadcast_from_first
 from probe.recipe import Recipe
 from probe.rehearsal import is_worth_it, rehearse
 from probe.sources import Source
@@ -69,6 +70,7 @@ class Passes:
         unfinished: folder for checkpoints, which stay there until the caller removes it; None for no checkpoints.
         say: called with messages for the user: where features are, how fast they were read, which member diverged.
         progress: called with the number of epochs since the last call, summed over members.
+        stops: whether to stop after the present epoch, where its state can be saved; of several processes the first decides.
         rank, world_size: of several processes, each of which trains on its own shards and is judged by all images.
         rehearses: whether members are rehearsed before they train.
 
@@ -93,6 +95,7 @@ class Passes:
     unfinished: Path | None = None
     say: Callable[[str], None] = field(default=lambda message: None)
     progress: Callable[[int], None] = field(default=lambda n: None)
+    stops: Callable[[], bool] = field(default=lambda: False)
     rank: int = 0
     world_size: int = 1
     rehearses: bool = False
@@ -125,6 +128,7 @@ class Passes:
 
         Raises:
             BeyondClsError: memory does not suffice, or there is only one image.
+            Stopped: `stops` says so; the state of the pass is saved.
         """
         outcomes: list[Outcome] = []
         for planned in self._passes(members, recipe, rows, judged_by):
@@ -223,9 +227,13 @@ class Passes:
 
         def after_epoch(epoch: int) -> None:
             self.progress(len(members))
+            is_last = epoch == recipe.epochs
+            ends = checkpoint is not None and not is_last and broadcast_from_first(self.stops())
             if checkpoint and self.rank == 0:
                 # The last epoch is saved too, so that a run that goes on skips this pass on its way to the one that was killed.
-                checkpoint.save(families, epoch, force=epoch == recipe.epochs)
+                checkpoint.save(families, epoch, force=is_last or ends)
+            if ends:
+                raise Stopped
 
         each_epoch = judge if judge_by is self.test else None
         train(families, learn, each_epoch, recipe, order, final_norm=norm, start=start, after_epoch=after_epoch, warn=self.say)

@@ -45,6 +45,7 @@ def probe(
     notes: Mapping[str, Any] | None = None,
     timed: bool = False,
     retrain: bool = False,
+    stops: Callable[[], bool] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Train heads and write all results into `out`; returns the content of metrics.json, by head.
 
@@ -84,8 +85,10 @@ def probe(
         timed: measure the time of each head's forward pass on this machine, and write it into `timing.json`, with that of its
             training.
         retrain: train again without a check of the heads that are in place.
+        stops: whether to stop after the present epoch; called after each.
 
     Raises:
+        Stopped: `stops` says so. Checkpoints stay, and the same request goes on.
         BeyondClsError: unknown aggregator or options, a grid that memory cannot hold, or a seed that diverged.
         StoreError: feature sets that do not belong together, or without what a head reads.
     """
@@ -104,7 +107,9 @@ def probe(
     with ranks(place) as (rank, world_size):
         common: dict[str, Any] = {"device": place, "placement": placement, "unfinished": unfinished}
         common |= {"rank": rank, "world_size": world_size, "rehearses": True}
-        common |= {name: called for name, called in (("say", say), ("progress", progress)) if called is not None}
+        common |= {
+            name: called for name, called in (("say", say), ("progress", progress), ("stops", stops)) if called is not None
+        }
         # All are made first, so that errors are raised before anything trains.
         passes_of = [
             (

@@ -136,7 +136,7 @@ ENTRIES = {
         contract="tests/contracts/test_store_tools.py",
         word="count",
     ),
-    "an engine of extraction": Entry(
+    "an engine": Entry(
         file="pipelines/engines/one_thread.py",
         lines={"pipelines/engines/__init__.py": ('    "one-thread": OneThread,', '    "slurm": Slurm,')},
         imports="from pipelines.engines.one_thread import OneThread",

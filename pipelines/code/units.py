@@ -50,11 +50,11 @@ def _probe(params: Params) -> Iterator[Unit]:
     common = section(params, "probe")
     for name in GROUPS:
         for head, entry in section(params, name).items():
-            yield _of_heads(f"heads/{head}", "pipelines.probe", {head: entry}, [common])
+            yield _of_heads(f"heads/{head}", "pipelines.probing.training", {head: entry}, [common])
     for name in PLACES:
         for study in section(params, name):
             entry = section(params, name, study)
-            yield _of_heads(f"studies/{study}", "pipelines.probe", section(entry, "heads"), [common, entry])
+            yield _of_heads(f"studies/{study}", "pipelines.probing.training", section(entry, "heads"), [common, entry])
 
 
 def _localise(params: Params) -> Unit:

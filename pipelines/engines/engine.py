@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from pipelines.engines.agenda import Agenda
+from pipelines.engines.watch import Watch
 from store import BeyondClsError
 
 if TYPE_CHECKING:
@@ -15,28 +17,13 @@ TRIES = 3
 
 
 @dataclass(frozen=True)
-class Watch:
-    """Where an engine tells how far it is.
-
-    Attributes:
-        progress: called with the number of images done since the last call; negative for those that are to be done again.
-        warn: called with what a user should know.
-        stops: whether to hand out no more units, and to end when those that were are written.
-    """
-
-    progress: Callable[[int], None]
-    warn: Callable[[str], None]
-    stops: Callable[[], bool]
-
-
-@dataclass(frozen=True)
 class Engine(ABC):
-    """Where the units of an extraction are computed: by this process, or by workers that are handed their numbers.
+    """Where units of an extraction, and whole runs, are computed: by this process, or by workers that they are handed to.
 
     Attributes:
         tasks: number of workers.
         gpus: "all" GPUs of this machine, or how many.
-        tries: times that a unit may fail before the run does.
+        tries: times that a unit may fail, or a run be killed, before the command fails.
         address: of a Ray cluster.
         sbatch: options of sbatch, as one text.
         device: what workers compute on, as for `choose_device`.
@@ -74,3 +61,23 @@ class Engine(ABC):
         Raises:
             BeyondClsError: they cannot be started here.
         """
+
+    @abstractmethod
+    def run_all(self, agenda: Agenda) -> None:
+        """Have all runs computed, each in a process of its own that ends with this one at the latest.
+
+        Raises:
+            BeyondClsError: they cannot be started here.
+        """
+
+    def check_device(self) -> None:
+        """Refuse a device that several workers would share.
+
+        Raises:
+            BeyondClsError: `device` is one of several.
+        """
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise BeyondClsError(
+                f"device is {self.device!r}, which is one device for several workers; give auto, cpu or cuda "
+                "(CUDA_VISIBLE_DEVICES says which GPUs are used), or --on here"
+            )

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from extract.handing import Handed, Job, Record
-from pipelines.engines.engine import Watch
+from pipelines.engines.watch import Watch
 from store import BeyondClsError
 
 

@@ -1,17 +1,20 @@
-"""Units are computed by processes of this machine, one for each GPU, or several on the CPU."""
+"""Units and runs are computed by processes of this machine, one for each GPU, or several on the CPU."""
 
 import contextlib
-import multiprocessing
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
+from multiprocessing.forkserver import ensure_running
 from signal import Signals
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipelines.engines.engine import Engine, Watch
+from pipelines.engines.agenda import Agenda
+from pipelines.engines.engine import Engine
+from pipelines.engines.forks import CONTEXT, SECONDS, Place, run_in_forks
+from pipelines.engines.watch import Watch
 from store import BeyondClsError
 
 if TYPE_CHECKING:
@@ -21,9 +24,6 @@ if TYPE_CHECKING:
     from pipelines.engines.ledger import Ledger
 
 CORES = 4  # of a worker on a CPU, by default
-SECONDS = 10  # that a worker has to end
-# A server imports what is slow to import, and workers are forks of it.
-CONTEXT = multiprocessing.get_context("forkserver")
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,12 @@ class Processes(Engine):
     def workers(self, load: "Callable[[str], Encoder]", watch: Watch) -> "HandsOut":
         return partial(self._run, self.devices(), load, watch)
 
+    def run_all(self, agenda: Agenda) -> None:
+        CONTEXT.set_forkserver_preload(agenda.imports)
+        ensure_running()  # it imports while this process does
+        devices = self.devices()[: len(agenda.runs)]
+        run_in_forks(agenda, [Place(alone(device), threads_of_each(len(devices))) for device in devices])
+
     def devices(self) -> list[str]:
         """The device of each worker.
 
@@ -43,11 +49,7 @@ class Processes(Engine):
         """
         import torch
 
-        if self.device not in ("auto", "cpu", "cuda"):
-            raise BeyondClsError(
-                f"device is {self.device!r}, which is one device for several processes; give --gpus 1, and choose it with "
-                "CUDA_VISIBLE_DEVICES, or --on here"
-            )
+        self.check_device()
         n_gpus = 0 if self.device == "cpu" else torch.cuda.device_count()
         wanted = n_gpus if self.gpus == "all" else int(self.gpus or 0)
         if self.gpus is not None and not 0 < wanted <= n_gpus:
@@ -70,13 +72,25 @@ class Processes(Engine):
         ledger = Ledger(job, todo, add, self.tries, watch)
         CONTEXT.set_forkserver_preload(["pipelines.engines.serving"])
         used = list(devices)[: len(todo)]
-        n_threads = max(1, cores() // len(used)) if "OMP_NUM_THREADS" not in os.environ else None
-        Pool(ledger, [(job, load, device, n_threads) for device in used], self.tries).run()
+        Pool(ledger, [(job, load, device, threads_of_each(len(used))) for device in used], self.tries).run()
 
 
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def threads_of_each(n: int) -> int | None:
+    """Threads of each of n processes, which divide the cores; None where the environment says."""
+    return max(1, cores() // n) if "OMP_NUM_THREADS" not in os.environ else None
+
+
+def alone(device: str) -> dict[str, str]:
+    """The environment of a process that sees one device of this process's, `cuda:1`, and no other GPU."""
+    if not device.startswith("cuda:"):
+        return {}
+    number, visible = int(device.partition(":")[2]), os.environ.get("CUDA_VISIBLE_DEVICES")
+    return {"CUDA_VISIBLE_DEVICES": visible.split(",")[number].strip() if visible else str(number)}
 
 
 @dataclass

@@ -1,13 +1,14 @@
-"""Units are computed by actors in a Ray cluster, whose nodes may come and go."""
+"""Units are computed by actors in a Ray cluster, and runs by its tasks; nodes may come and go."""
 
-import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipelines.engines.engine import Engine, Watch
+from pipelines.engines.agenda import Agenda
+from pipelines.engines.engine import Engine
+from pipelines.engines.ray_cluster import Share, connected, resources
+from pipelines.engines.watch import Watch
 from store import BeyondClsError
 
 if TYPE_CHECKING:
@@ -16,14 +17,13 @@ if TYPE_CHECKING:
     from extract.settings import Engine as HandsOut
     from pipelines.engines.ledger import Ledger
 
-CORES = 4  # of an actor without a GPU, where nodes have as many
 SECONDS = 5  # after which the cluster is looked at again
 DEATHS = 20  # of each actor, without a unit that any of them has written, that are taken for more than bad luck
 
 
 @dataclass(frozen=True)
 class RayActors(Engine):
-    """An actor for each GPU of the cluster, or for every four cores, or `tasks` of them.
+    """An actor or a run for each GPU of the cluster, or for every four cores, or `tasks` of them.
 
     Each holds the encoder and writes shards itself, so all nodes must have the project's folder, images and feature sets under
     the same paths. An actor that dies, as its node does, is no failure of its units.
@@ -35,8 +35,7 @@ class RayActors(Engine):
     def workers(self, load: "Callable[[str], Encoder]", watch: Watch) -> "HandsOut":
         import ray  # noqa: F401  # without it the command says so before it computes anything
 
-        if self.device not in ("auto", "cpu", "cuda"):
-            raise BeyondClsError(f"device is {self.device!r}, which is one device for several actors; give auto, cpu or cuda")
+        self.check_device()
         return partial(self._run, load, watch)
 
     def _run(
@@ -47,24 +46,17 @@ class RayActors(Engine):
         todo: "Mapping[int, Sequence[str]]",
         add: "Callable[[Record], None]",
     ) -> None:
-        import ray
-
         from pipelines.engines.ledger import Ledger
 
-        connects = not ray.is_initialized()
-        if connects:
-            try:
-                ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
-            except (ConnectionError, ValueError, RuntimeError) as error:
-                raise BeyondClsError(
-                    f"no Ray cluster can be used at {self.address or 'the address in RAY_ADDRESS'} ({error}); start one with "
-                    "`ray start --head`, correct --address, or leave it out: then one is started on this machine"
-                ) from error
-        try:
+        with connected(self.address):
             Crew(Ledger(job, todo, add, self.tries, watch), job, load, self.device, self.tasks, len(todo)).run()
-        finally:
-            if connects:
-                ray.shutdown()
+
+    def run_all(self, agenda: Agenda) -> None:
+        from pipelines.engines.ray_tasks import run_in_tasks
+
+        self.check_device()
+        with connected(self.address):
+            run_in_tasks(agenda, self.device, self.tasks)
 
 
 @dataclass
@@ -104,14 +96,11 @@ class Crew:
         from pipelines.engines.actor import CALLS, Actor
 
         self._ray, self._ledger, self._tasks, self._limit = ray, ledger, tasks, limit
-        nodes = self._nodes()
-        self._on_gpu = device == "cuda" or (device == "auto" and any(node.get("GPU", 0) >= 1 for node in nodes))
-        self._cores = 1 if self._on_gpu else self._cores_of_each(nodes)
+        self._share = Share.of_each(device, tasks, resources())
         actor = ray.remote(Actor)
-        self._actor = actor.options(max_concurrency=CALLS + 1, num_cpus=self._cores, num_gpus=int(self._on_gpu))
-        # Ray shows an actor its own GPU alone. It sets OMP_NUM_THREADS itself; the last bits of features depend on it.
-        n_threads = int(os.environ.get("OMP_NUM_THREADS") or self._cores)
-        place = ("cuda:0", None) if self._on_gpu else ("cpu", n_threads)
+        self._actor = actor.options(max_concurrency=CALLS + 1, num_cpus=self._share.cores, num_gpus=self._share.gpus)
+        # Ray shows an actor its own GPU alone.
+        place = ("cuda:0" if self._share.gpus else "cpu", self._share.n_threads)
         self._begin = (ray.put(job), load, *place)
         self._calls: dict[Any, Member] = {}
         self._members: list[Member] = []
@@ -134,22 +123,9 @@ class Crew:
             for member in self._members:
                 self._ray.kill(member.actor)
 
-    def _nodes(self) -> list[dict[str, float]]:
-        """Resources of each node that is alive."""
-        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-
-    def _cores_of_each(self, nodes: Sequence[Mapping[str, float]]) -> int:
-        cores = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1] or [1]
-        return max(1, min(CORES, *cores, sum(cores) // (self._tasks or 1)))
-
-    def _room(self) -> int:
-        """For how many actors the cluster has room, whether they are there or not; one that waits lets a cluster grow."""
-        kind, size = ("GPU", 1) if self._on_gpu else ("CPU", self._cores)
-        return max(1, sum(int(node.get(kind, 0)) // size for node in self._nodes()))
-
     def _grow(self) -> None:
         """Start as many actors as are missing; Ray places them where there is room, now or later."""
-        wanted = min(self._tasks or self._room(), self._limit)
+        wanted = min(self._tasks or self._share.room(resources()), self._limit)
         self._most = max(self._most, wanted)
         for _ in range(wanted - len(self._members)):
             member = Member(self._actor.remote())

@@ -1,8 +1,5 @@
 """A worker in a process of its own, which talks with the one that started it."""
 
-import multiprocessing
-import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -11,6 +8,7 @@ from typing import Any
 
 from extract.encoders import Encoder
 from extract.handing import Handed, Job, Record, UnitError
+from pipelines.engines.forks import obey_parent
 from pipelines.engines.worker import begin, problem_of
 
 
@@ -43,8 +41,7 @@ class Talk:
 
 def serve(connection: Connection, job: Job, load: Callable[[str], Encoder], device: str, n_threads: int | None) -> None:
     """Compute units until there are no more, or one fails; arguments are those of `begin`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the process that started this one decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    obey_parent()
     talk, unit = Talk(connection), None
     try:
         try:
@@ -56,10 +53,3 @@ def serve(connection: Connection, job: Job, load: Callable[[str], Encoder], devi
         sys.exit(1)
     except Exception as error:
         talk.send("failed", unit, *problem_of(error))
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -1,4 +1,4 @@
-"""The script of a job array."""
+"""Scripts of job arrays: one that runs a command in several tasks, and one with a command for each task."""
 
 import os
 import shlex
@@ -6,23 +6,23 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipelines.engines.log import BEGUN, ENDED, WIDTH
+from pipelines.engines.run import Run
+from pipelines.process.stopping import TO_BE_CONTINUED
 from store.errors import BeyondClsError
 
-TO_BE_CONTINUED = 75  # exit status of a task that stopped because its time ends (EX_TEMPFAIL)
 NOTICE_S = 300  # a task gets its signal so long before its time limit
-ENDED = "beyondcls ended with status "
 
 SCRIPT = """\
 #!/usr/bin/env bash
 #SBATCH --job-name={name}
-#SBATCH --array=0-{last}
+#SBATCH --array={array}
 #SBATCH --output={logs}/%A_%a.log --open-mode=append
 #SBATCH --requeue --signal=B:USR1@{seconds}
 {given}
-# Tasks that write a feature set together, each with its own GPU; any number of them can. Before the time of a task ends it gets
-# SIGUSR1, finishes its shard, and is queued again.
+{about}
 cd {folder} || exit
-(trap '' USR1 && exec {command} --task-id "$SLURM_ARRAY_TASK_ID" --n-tasks "$SLURM_ARRAY_TASK_COUNT") &
+{choice}(trap '' USR1 && exec {command}) &
 child=$!
 trap 'while kill -USR1 $child 2>/dev/null; do sleep 5; done &' USR1  # again, as it may not listen yet
 wait $child; status=$?
@@ -34,6 +34,11 @@ if [ $status = {again} ] || was_killed; then
 fi
 exit $status
 """
+OF_UNITS = """\
+# Tasks that write a feature set together, each with its own GPU; any number of them can. Before the time of a task ends it gets
+# SIGUSR1, finishes its shard, and is queued again."""
+OF_RUNS = """\
+# A task for each of these commands. Before the time of a task ends it gets SIGUSR1, finishes its epoch, and is queued again."""
 
 
 def script_of(arguments: Sequence[str], name: str, logs: Path, n_tasks: int, tries: int, sbatch: str) -> str:
@@ -49,17 +54,48 @@ def script_of(arguments: Sequence[str], name: str, logs: Path, n_tasks: int, tri
     Raises:
         BeyondClsError: `sbatch` has several lines.
     """
+    command = f'{_beyondcls(arguments)} --task-id "$SLURM_ARRAY_TASK_ID" --n-tasks "$SLURM_ARRAY_TASK_COUNT"'
+    return _script(name, f"0-{n_tasks - 1}", logs, OF_UNITS, "", command, tries, sbatch)
+
+
+def script_of_runs(runs: Sequence[Run], logs: Path, at_a_time: int | None, tries: int, sbatch: str) -> str:
+    """A script for sbatch with a task for each run, whose output goes to the run's log.
+
+    Args:
+        logs: folder of what Slurm itself says of tasks.
+        at_a_time: how many tasks may run at a time.
+        tries, sbatch: as for `script_of`.
+
+    Raises:
+        BeyondClsError: `sbatch` has several lines.
+    """
+    cases = [
+        f"{number}) log={shlex.quote(str(run.log))}; set -- {shlex.join(run.arguments)};;" for number, run in enumerate(runs)
+    ]
+    begun = f'mkdir -p "${{log%/*}}"; exec >>"$log" 2>&1; export COLUMNS={WIDTH}; echo "{BEGUN}beyondcls $*"'
+    choice = "\n".join(["case $SLURM_ARRAY_TASK_ID in", *cases, "esac", begun, ""])
+    array = f"0-{len(runs) - 1}" + (f"%{at_a_time}" if at_a_time is not None else "")
+    return _script("probe", array, logs, OF_RUNS, choice, f'{_beyondcls(())} "$@"', tries, sbatch)
+
+
+def _script(name: str, array: str, logs: Path, about: str, choice: str, command: str, tries: int, sbatch: str) -> str:
     if "\n" in sbatch:
         raise BeyondClsError(f"sbatch is {sbatch!r}, expected options in one line, such as --partition=gpu --gres=gpu:1")
     return SCRIPT.format(
         name=f"beyondcls-{name}",
-        last=n_tasks - 1,
+        array=array,
         logs=str(logs).replace("%", "%%").replace(" ", r"\ "),
         seconds=NOTICE_S,
         given=f"#SBATCH {sbatch}" if sbatch else "# #SBATCH --partition=gpu --gres=gpu:1 --time=8:00:00",
+        about=about,
         folder=shlex.quote(os.getcwd()),
-        command=shlex.join([sys.executable, "-m", "pipelines.cli", *arguments]),
+        choice=choice,
+        command=command,
         ended=ENDED,
         again=TO_BE_CONTINUED,
         restarts=tries - 1,
     )
+
+
+def _beyondcls(arguments: Sequence[str]) -> str:
+    return shlex.join([sys.executable, "-m", "pipelines.cli", *arguments])

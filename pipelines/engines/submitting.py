@@ -1,4 +1,4 @@
-"""Commands that run elsewhere as a whole."""
+"""Extractions that run elsewhere as a whole."""
 
 import sys
 from collections.abc import Callable
@@ -7,13 +7,12 @@ from pathlib import Path
 
 from pipelines.engines.engine import Engine
 from pipelines.engines.journalled import staged
+from pipelines.engines.scripts import check_script, hand_over
 from pipelines.engines.slurm import Slurm, logs_of
-from pipelines.parameters.extraction import ENGINE
+from pipelines.parameters.engine import without_engine
 from pipelines.sharing.publish import SCRATCH
 from store import BeyondClsError, FeatureStore
 from store.places import is_remote
-
-WITH_VALUE = tuple(f"--{name}" for name in (*ENGINE, "script"))
 
 
 def submitted(
@@ -31,23 +30,16 @@ def submitted(
     Raises:
         BeyondClsError: the engine has no script; several tasks are to repair a set; or the run has failed.
     """
+    check_script(engine, script, dry_run)
     if not isinstance(engine, Slurm):
-        if script is not None or dry_run:
-            raise BeyondClsError(
-                f"{'--dry-run' if dry_run else '--script'} is for the script of a job array; give --on slurm, too"
-            )
         return False
     if verb == "repair":
         raise BeyondClsError("one process repairs a feature set; give --on here with --repair")
-    arguments = for_a_task(sys.argv[1:])
+    arguments = without_engine(sys.argv[1:])
     if script is not None or dry_run:
-        text = engine.script(arguments, out)
-        if script is None:
-            say(text.rstrip())
-        else:
-            script.write_text(text)
+        if script is not None:
             logs_of(out).mkdir(parents=True, exist_ok=True)  # Slurm makes none
-            say(f"{script}: submit it with `sbatch {script}`; logs will be in {logs_of(out)}")
+        hand_over(engine.script(arguments, out), script, f"logs will be in {logs_of(out)}", say)
         return True
     folder, name = _staged_at(out, root)
     engine.run(arguments, out, partial(staged, folder, name), say)
@@ -56,18 +48,6 @@ def submitted(
     spec = FeatureStore.describe(out).spec
     say(f"{out}: {spec.n_images:,} images, key {spec.key}")
     return True
-
-
-def for_a_task(arguments: list[str]) -> list[str]:
-    """Arguments of this command for one of several tasks: without those that concern engines."""
-    kept: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
-        if argument in WITH_VALUE:
-            next(rest, None)
-        elif argument != "--dry-run" and not argument.startswith(tuple(f"{name}=" for name in WITH_VALUE)):
-            kept.append(argument)
-    return kept
 
 
 def _staged_at(out: Path, root: str | None) -> tuple[Path, str]:

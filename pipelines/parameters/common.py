@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipelines.parameters.datasets import dataset_of
-from pipelines.parameters.layers import Layer
+from pipelines.parameters.engine import ENGINE, check_engine
+from pipelines.parameters.layers import Given, Layer
 from pipelines.parameters.params import check_names, section
 from pipelines.parameters.training import OF_A_DATASET, OF_AN_ENCODER, shared_parameters
 
@@ -22,8 +23,9 @@ def common_layers(
         BeyondClsError: an unknown name, or a parameter that nothing reads.
     """
     common = section(params, "probe")
-    check_names("probe", common, shared_parameters())
-    layers = [Layer("probe", common)]
+    check_names("probe", common, [*shared_parameters(), *ENGINE])
+    engine_of(params)
+    layers = [Layer("probe", {name: value for name, value in common.items() if name not in ENGINE})]
     if dataset is not None:
         values = dataset_of(params, dataset)
         layers.append(Layer(f"datasets.{dataset}", {name: values[name] for name in OF_A_DATASET if name in values}))
@@ -31,3 +33,15 @@ def common_layers(
         values = section(params, "encoders", encoder)
         layers.append(Layer(f"encoders.{encoder}", {name: values[name] for name in OF_AN_ENCODER if name in values}))
     return layers if study is None else [*layers, study]
+
+
+def engine_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the parameter file has heads trained: options of ENGINE below `probe`, which are no parameters of a head.
+
+    Raises:
+        BeyondClsError: a value of another type.
+    """
+    common = section(params, "probe")
+    given = {name: Given(common[name], "probe") for name in ENGINE if common.get(name) is not None}
+    check_engine(given)
+    return {name: value.value for name, value in given.items()}

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pipelines.parameters.datasets import dataset_of
+from pipelines.parameters.engine import ENGINE, check_engine
 from pipelines.parameters.layers import Given, Layer, resolve
 from pipelines.parameters.options import Option
 from pipelines.parameters.params import check_names, check_type, integers, numbers, read_params, section
@@ -41,17 +42,6 @@ Receipt = Annotated[
 
 def _statistics(option: str, text: str) -> tuple[str, ...] | None:
     return {"all": None, "none": ()}.get(text, tuple(text.split(",")))
-
-
-def _gpus(option: str, text: str) -> int | str:
-    """`all`, or a number.
-
-    Raises:
-        BeyondClsError: names the option.
-    """
-    if text != "all" and not (text.isdecimal() and int(text) > 0):
-        raise BeyondClsError(f"{option} is {text!r}, expected all, or how many GPUs")
-    return text if text == "all" else int(text)
 
 
 # How the encoder is loaded: arguments of `load_encoder`, which may also be under `encoders` in params.yaml.
@@ -107,22 +97,6 @@ COMPUTING = {
     "amp": Option(str, "what a GPU multiplies matrices in: bf16, fp16, or none (float32)", "none"),
     "channels_last": Option(bool, "images and weights with channels last", flags="--channels-last"),
     "compile": Option(bool, "through torch.compile", flags="--compile"),
-}
-# Where it is computed: attributes of `pipelines.engines.Engine`, and its name. They may be there too.
-ENGINE = {
-    "on": Option(
-        str,
-        "where shards are computed: here (by this process), processes (of this machine, one for each GPU), slurm (a job "
-        "array), ray (actors in a cluster)",
-        "here; processes with several --tasks, or --gpus",
-    ),
-    "tasks": Option(
-        int, "workers: processes, tasks of the job array, or actors", "a worker for each GPU, or for four CPU cores", least=1
-    ),
-    "gpus": Option(str, "GPUs of this machine that processes use: all, or how many", read=_gpus),
-    "tries": Option(int, "times that a shard may fail, or its process die, before the run fails", "3", least=1),
-    "address": Option(str, "of a Ray cluster: ray://HOST:10001, or auto", "RAY_ADDRESS, or a local one is started"),
-    "sbatch": Option(str, "options of sbatch for the job array, in quotes: '--partition=gpu --gres=gpu:1 --time=4:00:00'"),
 }
 OF_LOADING = (*LOADING, *FAMILY, *TRANSFORM, "arguments")
 EXTRACTING = {**FEATURES, **RUNNING, **COMPUTING, **ENGINE}
@@ -183,11 +157,10 @@ def _check(given: Mapping[str, Given]) -> None:
     Raises:
         BeyondClsError: names the value, and where it was given.
     """
+    check_engine(given)
     for name, option in EXTRACTING.items():
         if name in given and option.read is None:
             check_type(f"{given[name].where}.{name}", given[name].value, option.type)
-    if "gpus" in given:
-        _gpus(f"{given['gpus'].where}.gpus", str(given["gpus"].value))
     for name in ("blocks", "statistics"):
         if name in given and not isinstance(given[name].value, list | tuple):
             raise BeyondClsError(

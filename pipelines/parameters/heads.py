@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pipelines.parameters.common import common_layers
-from pipelines.parameters.groups import GROUPS
+from pipelines.parameters.groups import GROUPS, file_of
 from pipelines.parameters.layers import Layer, layered
 from pipelines.parameters.options import Table
 from pipelines.parameters.params import check_names, check_type, from_yaml, section
@@ -35,28 +35,41 @@ def plans_and_run(
     Raises:
         BeyondClsError: unknown names, invalid values, or values that exclude each other.
     """
-    from probe.aggregators import is_custom
     from store import BeyondClsError
 
-    if twice := next((name for name in names if list(names).count(name) > 1), None):
-        raise BeyondClsError(f"--head {twice} was given twice; under another name in params.yaml a head may be repeated")
     common = common_layers(params or {}) if layers is None else layers
     plans: dict[str, HeadPlan] = {}
     layers_of_run = [*common]
-    for name in names:
+    for folder, name in folders_of(names).items():
         entry, of_run = entry_of(name, params)
         if of_run and len(names) > 1:
             raise BeyondClsError(
                 f"heads.{name} gives {', '.join(of_run)}, which all heads of a command share; run it alone, or move it to probe"
             )
         layers_of_run.append(Layer(f"heads.{name}", of_run))
-        folder = name.rpartition(":")[2] if is_custom(name) else name
-        if folder in plans:
-            raise BeyondClsError(f"two heads are named {folder!r}; give one of them another name under heads in params.yaml")
         plans[folder] = plan_of(name, entry, common, command_line, options)
     run = layered(*(layer.values for layer in layers_of_run), command_line)
     _check_types("", run, OF_A_RUN)
     return plans, {name: run[name] for name in OF_A_RUN if run.get(name) is not None}
+
+
+def folders_of(names: Sequence[str]) -> dict[str, str]:
+    """Heads by the names of their folders: of FILE.py:CLASS the class.
+
+    Raises:
+        BeyondClsError: two heads have one folder.
+    """
+    from store import BeyondClsError
+
+    folders: dict[str, str] = {}
+    for name in names:
+        folder = name.rpartition(":")[2] if file_of(name) else name
+        if name in folders.values():
+            raise BeyondClsError(f"--head {name} was given twice; under another name in params.yaml a head may be repeated")
+        if folder in folders:
+            raise BeyondClsError(f"two heads are named {folder!r}; give one of them another name under heads in params.yaml")
+        folders[folder] = name
+    return folders
 
 
 def entry_of(name: str, params: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from pipelines.parameters.common import common_layers
 from pipelines.parameters.datasets import dataset_of, datasets_of, images_of
-from pipelines.parameters.extraction import ENGINE, resolve_extraction
+from pipelines.parameters.engine import ENGINE
+from pipelines.parameters.extraction import resolve_extraction
 from pipelines.parameters.heads import heads_of
 from pipelines.parameters.layers import Given, Layer, resolve
 from pipelines.parameters.params import mapping, section

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
+TO_BE_CONTINUED = 75  # exit status of a command that has stopped so (EX_TEMPFAIL)
+
 
 def stops_at_signal() -> Callable[[], bool]:
     """Whether SIGUSR1 has come since now, which does nothing else: Slurm sends it before the time of a job ends."""

@@ -1,5 +1,7 @@
-"""What holds for every engine: the options that it declares, and the bytes of one process."""
+"""What holds for every engine: the options that it declares, the bytes of one process, runs in processes of their own."""
 
+import os
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -8,11 +10,12 @@ import pytest
 from extract.datasets import ImageSet
 from pipelines.engines import ENGINES, choose_engine
 from pipelines.engines.engine import Engine
-from pipelines.parameters.extraction import ENGINE
+from pipelines.parameters.engine import ENGINE
 from store import BeyondClsError
 from tests import forked  # noqa: F401
 from tests.folders import files
 from tests.pipelines.engines.conftest import images, whole  # noqa: F401
+from tests.pipelines.engines.runs import Watched, runs_in
 from tests.pipelines.engines.workers import Load, N, Seen, extracted_on
 
 every = pytest.mark.parametrize("name", ENGINES)
@@ -47,3 +50,18 @@ class TestEveryEngine:
         extracted_on(ENGINES[name](device="cpu"), Load(tmp_path), images, tmp_path / "f", seen)
         assert files(tmp_path / "f") == whole
         assert sum(seen.steps) == N
+
+    def test_computes_all_runs_though_one_of_them_fails(self, name: str, tmp_path: Path) -> None:
+        if ENGINES[name].cluster:
+            pytest.skip(f"tests/pipelines/engines has a test with {ENGINES[name].cluster}")
+        runs = runs_in(tmp_path, "a", "bad", "b")
+        watched, before = Watched(runs), (os.getcwd(), list(sys.argv))
+        ENGINES[name](device="cpu").run_all(watched.agenda)
+        assert (os.getcwd(), sys.argv) == before, "they were processes of their own"
+        assert (watched.agenda.is_done, watched.agenda.n_done, watched.steps) == (True, 2, [1, 1, 1])
+        for run in (runs[0], runs[2]):
+            assert (Path(run.name) / "encoders/mae-b16.json").exists()
+            assert run.log.read_text().splitlines() == [f"$ {run.command}", f"{run.name}: 1 files"]
+            assert f"{run.name}: 1 files" in watched.said
+        (problem,) = watched.agenda.problems.values()
+        assert problem.startswith(f"there is no parameter file '{tmp_path}/none.yaml'; run in the folder of params.yaml")

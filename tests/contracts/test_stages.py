@@ -31,7 +31,8 @@ def leaves(command: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 COMMANDS = dict(leaves(typer.main.get_command(app)))
 MAINS = {command.name: command.callback for command in app.registered_commands}
-PARTS = {"pipelines.params": "pipelines.parameters.recipes"}  # what a command writes, apart from what it shows
+# What a command writes, apart from what it shows, and from where it is computed.
+PARTS = {"pipelines.params": "pipelines.parameters.recipes", "pipelines.probe": "pipelines.probing.training"}
 STAGES = {name: stage.get("do", stage) for name, stage in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].items()}
 
 

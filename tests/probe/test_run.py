@@ -10,6 +10,7 @@ import pytest
 import torch
 import xxhash
 
+from probe.checkpoint import Stopped
 from probe.closed import CLOSED, make_closed
 from probe.cost import Cost
 from probe.grid import HeadPlan, HeadSpec
@@ -19,6 +20,7 @@ from probe.run import n_epochs, probe
 from probe.saved import load_with
 from store import BeyondClsError, StoreError
 from tests.features import write_features
+from tests.folders import files as contents
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = Recipe(epochs=3, batch_size=32, warmup_epochs=1, base_lr=0.5)
@@ -130,6 +132,23 @@ class TestWhatIsWritten:
         done = []
         probe(*sets, tmp_path / "out", plans, progress=done.append)
         assert sum(done) == n_epochs(plans.values()) == 3 * 2 * (3 + 1) + 3 * 2
+
+
+class TestStop:
+    def test_a_run_that_was_asked_to_stop_goes_on_with_the_same_bytes(self, sets, tmp_path):
+        plan, asked, said = HeadPlan(recipe=Recipe(4, 32, warmup_epochs=0), seeds=(0, 1)), iter([False, True]), []
+        with pytest.raises(Stopped):
+            probe(*sets, tmp_path / "stopped/h", plan, stops=lambda: next(asked))
+        assert not (tmp_path / "stopped/h").exists()
+        probe(*sets, tmp_path / "stopped/h", plan, say=said.append)
+        assert "going on after 2 of 4 epochs" in said
+        probe(*sets, tmp_path / "whole/h", plan)
+        assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+
+    def test_what_is_left_to_do_after_the_last_epoch_is_done(self, sets, tmp_path):
+        plan = HeadPlan(recipe=Recipe(1, 32, warmup_epochs=0), seeds=(0,))
+        probe(*sets, tmp_path / "h", plan, stops=lambda: True)
+        assert (tmp_path / "h/metrics.json").exists()
 
 
 def right(folder):

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.parameters.common import engine_of
 from pipelines.parameters.params import from_yaml
 from pipelines.parameters.recipes import all_recipes
 from pipelines.sharing.checks import _by_model
+from store import BeyondClsError
 from tests import forked  # noqa: F401
 from tests.folders import files
 from tests.pipelines.engines.workers import write_images
@@ -43,6 +45,16 @@ def test_where_it_runs_is_nothing_that_is_asked_of_a_set() -> None:
     recipes = dict(all_recipes(params))
     assert recipes["encoders/a"] == {"dtype": "int8"}
     assert recipes["extract/a-d-train"].keys() == {"dtype", "data", "split"}
+
+
+def test_nor_of_a_head() -> None:
+    text = "encoders: {a: {}}\ndatasets: [d]\ndata: x\nheads: {abmilp: {}}\nprobe: {epochs: 3"
+    engine = "on: slurm, tasks: 3, gpus: all, tries: 2, address: auto, sbatch: -p gpu"
+    params = from_yaml(f"{text}, {engine}}}")
+    assert dict(all_recipes(params)) == dict(all_recipes(from_yaml(f"{text}}}")))
+    assert engine_of(params) == from_yaml(f"{{{engine}}}")
+    with pytest.raises(BeyondClsError, match=r"probe\.gpus is 'some', expected all, or how many"):
+        engine_of({"probe": {"gpus": "some"}})
 
 
 @pytest.mark.parametrize(("given", "message"), [("gpus: some", "expected all, or how many"), ("on: 3", "expected a name")])

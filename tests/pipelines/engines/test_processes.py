@@ -114,7 +114,7 @@ def test_devices(given: dict, n_gpus: int, devices: list[str], monkeypatch: pyte
         (
             {"device": "cuda:1"},
             2,
-            "device is 'cuda:1', which is one device for several processes; give --gpus 1, and choose it",
+            "device is 'cuda:1', which is one device for several workers; give auto, cpu or cuda",
         ),
     ],
 )

@@ -10,8 +10,11 @@ import pytest
 
 from extract.datasets import ImageSet
 from pipelines.engines.ray_actors import RayActors
+from pipelines.engines.run import Run
+from tests.features import write_features
 from tests.folders import files
 from tests.machines.project import ROOT
+from tests.pipelines.engines.runs import Watched
 from tests.pipelines.engines.workers import Load, N, Seen, extracted_on
 
 ray = pytest.importorskip("ray", reason="ray is not installed; pip install 'beyondcls[ray]'")
@@ -53,3 +56,62 @@ def test_a_node_that_dies_in_the_middle_of_a_unit_and_one_that_joins(
     assert not seen.warnings, "it is no failure of the unit"
     assert devices == dict.fromkeys(range(5), "cpu")
     assert not (tmp_path / ".staging").exists(), "nothing is left behind"
+
+
+# Stays in its first step, once, and says where.
+STUCK = """\
+import time
+from pathlib import Path
+
+import ray
+from beyondcls import AbMILP
+
+
+class Stuck(AbMILP):
+    def forward(self, features):
+        here = Path(__file__).parent / "reached"
+        if not here.exists():
+            here.write_text(ray.get_runtime_context().get_node_id())
+            time.sleep(600)
+        return super().forward(features)
+"""
+
+
+def test_a_node_that_dies_in_the_middle_of_a_run(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_features(tmp_path / "train", 64)
+    write_features(tmp_path / "test", 48, seed=1)
+    (tmp_path / "own.py").write_text(STUCK)
+    given = (
+        "--features",
+        "train",
+        "--test",
+        "test",
+        "--epochs",
+        "2",
+        "--warmup-epochs",
+        "0",
+        "--device",
+        "cpu",
+        "--on",
+        "here",
+    )
+    heads = {"stuck": "own.py:Stuck", "cls": "cls", "bad": "bad"}
+    runs = [Run.writing(f"p/{name}", ("probe", "--head", head, "--out", f"p/{name}", *given)) for name, head in heads.items()]
+    watched = Watched(runs, tries=1)
+    engine, reached = RayActors(tasks=2, tries=1, device="cpu"), tmp_path / "reached"
+    with ThreadPoolExecutor(1) as driver:
+        computing = driver.submit(engine.run_all, watched.agenda)
+        while not (reached.exists() and reached.read_text()) and not computing.done():
+            time.sleep(0.02)
+        assert not computing.done(), computing.exception()
+        cluster.remove_node(next(n for n in cluster.list_all_nodes() if n.node_id == reached.read_text()), allow_graceful=False)
+        cluster.add_node(num_cpus=1)
+        computing.result()
+    assert watched.agenda.n_done == 2
+    assert [warning for warning in watched.warned if "bad" not in warning] == [
+        "p/stuck: the machine that it was on has gone; it goes on elsewhere"
+    ]
+    assert watched.agenda.problems["p/bad"].startswith("unknown aggregator 'bad'")
+    assert (tmp_path / "p/stuck/metrics.json").exists()
+    assert "p/cls: top-1 " in " ".join(watched.said)

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.engines.run import Run
 from pipelines.engines.slurm import Slurm, failure
 from pipelines.engines.slurm_script import script_of
-from pipelines.engines.submitting import for_a_task
+from pipelines.parameters.engine import without_engine
 from store import BeyondClsError
+from tests.features import write_features
 from tests.folders import files
+from tests.pipelines.engines.runs import Watched
 from tests.pipelines.engines.workers import write_images
 
 TOLD = "import signal, time; signal.signal(signal.SIGUSR1, lambda *_: exit(75)); open('begun', 'w'); time.sleep(20)"
@@ -77,7 +80,7 @@ def test_a_task_gets_the_command_without_what_concerns_engines() -> None:
         "x",
         "--update",
     ]
-    assert for_a_task(given) == ["extract", "--out", "f", "--data", "--update"]
+    assert without_engine(given) == ["extract", "--out", "f", "--data", "--update"]
 
 
 def test_what_is_said_of_a_job_that_failed(tmp_path: Path) -> None:
@@ -111,7 +114,7 @@ def test_jobs_that_fail(
     said = beyondcls("extract", "--encoder", "any", "--data", "nowhere", "--out", "f", "--on", "slurm", fails=True)
     assert message in said
     if "cat > job" in sbatch:
-        assert "f: job 7, 1 tasks; logs in " in said
+        assert "f: job 7, 1 task (--tasks gives more); logs in " in said
         assert "extract --encoder any --data nowhere --out f --task-id" in Path("job").read_text()
 
 
@@ -123,6 +126,112 @@ def test_a_script_for_those_who_submit_by_hand(
     assert "job.sh: submit it with `sbatch job.sh`; logs will be in" in beyondcls(*given, "--script", "job.sh")
     assert "#SBATCH --array=0-3" in beyondcls(*given, "--dry-run")
     assert subprocess.run(["bash", "-n", "job.sh"]).returncode == 0
+
+
+# An sbatch that runs the tasks itself, one after the other, each again if it asks for that.
+SBATCH = """\
+cat > job
+echo 7
+[ -e refuses ] && exit 1
+for task in $(grep -o '^[0-9]*)' job | tr -d ')'); do
+  for restart in 0 1 2; do
+    rm -f again
+    SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=$task SLURM_RESTART_COUNT=$restart bash job && break
+    [ -e again ] || failed=1
+    [ -e again ] || break
+  done
+done
+[ -z "$failed" ]
+"""
+# A program that does as its last head says.
+PROGRAM = """\
+while [ $# -gt 1 ]; do [ "$1" = --head ] && head=$2; [ "$1" = --out ] && out=$2; shift; done
+case $head in
+good) echo "$out: top-1 50";;
+bad) echo "error: a bad head" >&2; exit 1;;
+stops) [ "$SLURM_RESTART_COUNT" = 1 ] && echo "$out: top-1 75" || exit 75;;
+dies) echo begun; kill -KILL $$;;
+esac
+"""
+
+
+def probe_on_slurm(beyondcls: Callable[..., str], folder: Path, monkeypatch: pytest.MonkeyPatch, *heads: str) -> str:
+    """What `beyondcls probe` says of these heads, in a folder with programs that stand in for Slurm and for itself."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "executable", str(executable(folder / "python", PROGRAM)))
+    monkeypatch.setattr("pipelines.engines.slurm_runs.SECONDS", 0.05)
+    executable(folder / "sbatch", SBATCH)
+    executable(folder / "scontrol", "touch again; kill $PPID; exit 0")  # as Slurm ends the script
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    given = [word for head in heads for word in ("--head", head)]
+    places = ("--features", "my features", "--test", "t", "--out", "p")
+    return beyondcls("probe", *places, *given, "--on", "slurm", "--tasks", 2, fails=True)
+
+
+def test_heads_are_tasks_of_an_array(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = probe_on_slurm(beyondcls, tmp_path, monkeypatch, "good", "bad", "stops", "dies")
+    assert "job 7, 4 tasks; what Slurm says of them is in" in said
+    assert "p/good: top-1 50" in said
+    assert "p/stops: top-1 75" in said, "it was queued again"
+    assert "error: 2 of 4 runs failed, 2 succeeded: p/bad: a bad head (log: " in said
+    assert "p/dies: it ended with status 137 too often: begun" in said
+    log = (tmp_path / "p/.runs/stops.log").read_text().splitlines()
+    command = "$ beyondcls probe --features my features --test t --head stops --out p/stops --on here"
+    assert log == [command, "beyondcls ended with status 75", command, "p/stops: top-1 75", "beyondcls ended with status 0"]
+    assert "#SBATCH --array=0-3%2\n" in Path("job").read_text()
+
+
+def test_tasks_that_do_not_begin(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "refuses").touch()
+    said = probe_on_slurm(beyondcls, tmp_path, monkeypatch, "good", "bad")
+    assert "2 of 2 runs failed, 0 succeeded: p/good: it did not begin; see `scontrol show job 7_0`" in said
+
+
+def test_an_array_that_is_too_large(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    executable(tmp_path / "sbatch", "exec <&-", "echo 'sbatch: error: Invalid job array specification' >&2", "exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    given = ("probe", "--features", "f", "--test", "t", "--out", "p", "--head", "a", "--head", "b", "--on", "slurm")
+    said = beyondcls(*given, fails=True)
+    assert "sbatch refuses the job: sbatch: error: Invalid job array specification; correct --sbatch; or if it has too" in said
+    assert "MaxArraySize" in said
+
+
+def test_a_stop_cancels_tasks_that_wait_and_an_interrupt_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pipelines.engines.slurm_runs.SECONDS", 0.05)
+    executable(tmp_path / "sbatch", "cat > job; echo 7; until [ -e cancelled ]; do sleep 0.05; done; exit 1")
+    executable(tmp_path / "scancel", "echo $@ > cancelled")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    runs, begins = [Run.writing("p/a", ()), Run.writing("p/b", ())], iter([False, False, False])
+
+    def interrupt() -> bool:
+        if next(begins, None) is None:
+            raise KeyboardInterrupt
+        return False
+
+    stopped = Watched(runs, stops=lambda: Path("job").exists())
+    Slurm().run_all(stopped.agenda)
+    assert Path("cancelled").read_text() == "--state=PENDING 7\n"
+    assert (stopped.agenda.n_done, stopped.agenda.problems) == (0, {}), "they did not begin, which is no failure"
+    Path("cancelled").unlink()
+    Path("job").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        Slurm().run_all(Watched(runs, stops=interrupt).agenda)
+    assert Path("cancelled").read_text() == "7\n"
+
+
+def test_a_script_of_heads(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ("probe", "--features", "f", "--test", "t", "--out", "p", "--head", "a", "--head", "b", "--on", "slurm")
+    assert "1) log=" in beyondcls(*given, "--dry-run")
+    assert not list(tmp_path.iterdir())
+    assert f"submit it with `sbatch job.sh`; each run has its log, e.g. {tmp_path}/p/.runs/a.log" in beyondcls(
+        *given, "--script", "job.sh"
+    )
+    assert subprocess.run(["bash", "-n", "job.sh"]).returncode == 0
+    assert "#SBATCH --array=0-1\n" in Path("job.sh").read_text()
+    assert Path("p/.slurm").is_dir(), "Slurm makes none"
 
 
 def missing_slurm() -> str:
@@ -149,3 +258,17 @@ def test_a_real_job_array(beyondcls: Callable[..., str], tmp_path: Path, monkeyp
     (tmp_path / "images/a/0100.png").write_bytes(b"none")
     said = beyondcls(*given, "--out", "features/c", "--on", "slurm", fails=True)
     assert "failed. task 0: 'a/0100' in images/a/0100.png cannot be decoded" in said
+
+
+def test_heads_by_a_real_job_array(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if why := missing_slurm():
+        pytest.skip(why)
+    monkeypatch.chdir(tmp_path)
+    write_features(tmp_path / "train", 64)
+    write_features(tmp_path / "test", 48, seed=1)
+    given = ("probe", "--features", "train", "--test", "test", "--epochs", 2, "--warmup-epochs", 0, "--device", "cpu")
+    said = beyondcls(*given, "--out", "p", "--head", "cls", "--head", "bad", "--on", "slurm", fails=True)
+    assert "1 of 2 runs failed, 1 succeeded: p/bad: unknown aggregator 'bad'" in said
+    kept = Path("p/cls/trained/seed0.safetensors").read_bytes()
+    assert beyondcls(*given, "--head", "cls", "--out", "q").partition("top-1 ")[2].partition(",")[0] in said
+    assert Path("q/trained/seed0.safetensors").read_bytes() == kept

@@ -16,7 +16,8 @@ from PIL import Image
 
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder
-from pipelines.engines.engine import Engine, Watch
+from pipelines.engines.engine import Engine
+from pipelines.engines.watch import Watch
 from store import FeatureStore
 from tests.extract.extracting import extract
 from tests.extract.pictures import picture, write_file

@@ -1,0 +1,111 @@
+"""Which runs are to do, and how those that ended did."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from signal import Signals
+
+from pipelines.engines.log import MESSAGE, last_lines, problem_in, results_in
+from pipelines.engines.run import Run
+from pipelines.engines.watch import Watch
+from pipelines.process.stopping import TO_BE_CONTINUED
+
+LOSSES = 20  # of a run, each with the machine that it was on, that are taken for more than bad luck
+
+
+class Agenda:
+    """Hands out runs in order; one that is killed is handed out again, before all others.
+
+    A run that fails is not done again, as it would fail again; others go on.
+
+    Args:
+        tries: times that a run may be killed before it has failed.
+        watch: `progress` is called with the number of runs that have ended.
+        imports: modules that runs import: a server of processes imports them once.
+
+    Attributes:
+        runs: all of them.
+        say: shows a line, e.g. the results of each run.
+        n_done: how many of them have succeeded.
+        problems: of those that have failed, by name.
+    """
+
+    def __init__(self, runs: Sequence[Run], tries: int, watch: Watch, say: Callable[[str], None], imports: Sequence[str] = ()):
+        self.runs, self.imports = list(runs), list(imports)
+        self.n_done, self.problems = 0, dict[str, str]()
+        self.say, self._tries, self._watch = say, tries, watch
+        self._todo, self._handed = list(runs), 0
+        self._kills: Counter[str] = Counter()
+        self._losses: Counter[str] = Counter()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all runs have ended, or after a stop those that were handed out."""
+        return not self._handed and (not self._todo or self.stops())
+
+    def stops(self) -> bool:
+        """Whether it is time to stop: runs that can go on later may end."""
+        return self._watch.stops()
+
+    def take(self) -> Run | None:
+        """The next run; None if there is none at present, or it is time to stop."""
+        if not self._todo or self.stops():
+            return None
+        self._handed += 1
+        return self._todo.pop(0)
+
+    def ended(self, run: Run, status: int) -> None:
+        """A run has ended with this status: of a process, or of a shell, which adds 128 to the number of a signal."""
+        self._handed -= 1
+        if status == 0:
+            self._succeeded(run)
+        elif status == TO_BE_CONTINUED:
+            self._todo.insert(0, run)
+        elif status < 0 or status > 128:
+            self._killed(run, status)
+        else:
+            self._failed(run, problem_in(last_lines(run.log)))
+
+    def failed(self, run: Run, problem: str) -> None:
+        """A run has failed, and is not done again."""
+        self._handed -= 1
+        self._failed(run, problem)
+
+    def left(self, run: Run) -> None:
+        """A run has not begun, and will not."""
+        self._handed -= 1
+        self._todo.insert(0, run)
+
+    def lost(self, run: Run) -> None:
+        """The machine of a run has gone, which is no failure of the run."""
+        self._losses[run.name] += 1
+        if self._losses[run.name] >= LOSSES:
+            self.failed(run, f"the machine that it was on has gone {LOSSES} times")
+        else:
+            self.left(run)
+            self._watch.warn(f"{run.name}: the machine that it was on has gone; it goes on elsewhere")
+
+    def _succeeded(self, run: Run) -> None:
+        self.n_done += 1
+        self._watch.progress(1)
+        for line in results_in(last_lines(run.log), run.name):
+            self.say(line)
+
+    def _failed(self, run: Run, problem: str) -> None:
+        lines = problem.splitlines()
+        shown = "\n".join([*lines[:MESSAGE], *["…"] * (len(lines) > MESSAGE)])
+        self.problems[run.name] = f"{shown} (log: {run.log})"
+        self._watch.progress(1)
+        self._watch.warn(f"{run.name}: failed; see {run.log}")
+
+    def _killed(self, run: Run, status: int) -> None:
+        self._kills[run.name] += 1
+        number = -status if status < 0 else status - 128
+        names = {signal.value: signal.name for signal in Signals}
+        how = f"was killed ({names[number]})" if number in names else f"ended with status {status}"
+        how += ", perhaps for lack of memory" if names.get(number) == "SIGKILL" else ""
+        if self._kills[run.name] >= self._tries:
+            times = "once" if self._tries == 1 else f"{self._tries} times"
+            self._failed(run, f"it was killed {times}; the last time it {how}")
+        else:
+            self._todo.insert(0, run)
+            self._watch.warn(f"{run.name}: {how}; it is started again, and goes on")

@@ -1,0 +1,83 @@
+"""Runs in processes of this machine: what ends them, and what each of them sees."""
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipelines.engines.forks import Place, run_in_forks
+from pipelines.engines.processes import alone, cores, threads_of_each
+from pipelines.engines.run import Run
+from tests import forked
+from tests.features import write_features
+from tests.pipelines.engines.runs import Watched
+
+
+def waits(folder: Path) -> Run:
+    """A run that takes for ever."""
+    (folder / "features").mkdir(exist_ok=True)
+    return Run.writing(str(folder / "waits"), ("doctor", "--listen", "127.0.0.1:0"))
+
+
+def begun(run: Run) -> bool:
+    """Whether its process has begun."""
+    return run.log.exists()
+
+
+def test_an_interrupt_ends_all(tmp_path: Path) -> None:
+    runs = [waits(tmp_path)]
+
+    def interrupt() -> bool:
+        if begun(runs[0]):
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in_forks(Watched(runs, stops=interrupt).agenda, [Place()])
+    assert not multiprocessing.active_children()
+
+
+def test_a_stop_lets_a_run_end_after_its_epoch_and_begins_no_other(tmp_path: Path) -> None:
+    sets = [str(write_features(tmp_path / name, 64, seed=seed).path) for seed, name in enumerate(("train", "test"))]
+    given = ("--features", sets[0], "--test", sets[1], "--epochs", "3000", "--device", "cpu")
+    runs = [Run.writing(str(tmp_path / name), ("probe", *given, "--out", str(tmp_path / name))) for name in "ab"]
+    watched = Watched(runs, stops=lambda: begun(runs[0]) and "features in memory" in runs[0].log.read_text())
+    run_in_forks(watched.agenda, [Place()])
+    assert "stopped after an epoch (SIGUSR1); the same command goes on" in runs[0].log.read_text()
+    assert list((tmp_path / ".unfinished/a").glob("*/checkpoint.safetensors"))
+    assert not begun(runs[1])
+    assert (watched.agenda.n_done, watched.agenda.problems) == (0, {})
+
+
+def compute(folder: Path) -> None:
+    run_in_forks(Watched([waits(folder)]).agenda, [Place()])
+
+
+def test_runs_end_with_the_process_that_began_them(tmp_path: Path) -> None:
+    process = forked.start(compute, tmp_path)
+    while not begun(waits(tmp_path)):
+        assert process.is_alive()
+        time.sleep(0.02)
+    below = psutil.Process(process.pid).children(recursive=True)
+    assert below
+    os.kill(process.pid or 0, signal.SIGKILL)
+    gone, _ = psutil.wait_procs(below, timeout=20)
+    assert len(gone) == len(below)
+
+
+def test_each_sees_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert (alone("cpu"), alone("cuda:2")) == ({}, {"CUDA_VISIBLE_DEVICES": "2"})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, MIG-4, 5")
+    assert alone("cuda:1") == {"CUDA_VISIBLE_DEVICES": "MIG-4"}, "of those that this process sees"
+
+
+def test_they_divide_the_cores_unless_the_environment_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert (threads_of_each(1), threads_of_each(1000)) == (cores(), 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads_of_each(1) is None

@@ -1,0 +1,134 @@
+"""Heads of one command as runs of an engine: same files as by this process, though one of them is killed and one fails."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store import FeatureStore
+from tests import forked  # noqa: F401  # its server has imported what is slow to import
+from tests.features import write_features
+
+# In the second of two passes it dies, once in a folder.
+MORTAL = """\
+import os, signal
+from pathlib import Path
+
+from beyondcls import AbMILP
+
+
+class Mortal(AbMILP):
+    def forward(self, features):
+        if list(Path("probes/.unfinished/mortal").glob("*/checkpoint.safetensors")) and not Path("killed").exists():
+            Path("killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(features)
+"""
+PARAMS = """\
+cls_heads: {cls: {}}
+own_heads: {mortal: {aggregator: "heads/mortal.py:Mortal"}, bad: {aggregator: abmilp, depth: none}}
+probe: {on: processes, tasks: 2, seeds: [0, 1], order: own, epochs: 3, warmup_epochs: 0, batch_size: 32}
+"""
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> list[FeatureStore]:
+    folder = tmp_path_factory.mktemp("sets")
+    return [write_features(folder / name, 64, seed=seed) for seed, name in enumerate(("train", "test"))]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """A new folder to be in, with parameters and a head of one's own."""
+
+    def make(name: str) -> Path:
+        (tmp_path / name / "heads").mkdir(parents=True)
+        (tmp_path / name / "heads/mortal.py").write_text(MORTAL)
+        (tmp_path / name / "params.yaml").write_text(PARAMS)
+        monkeypatch.chdir(tmp_path / name)
+        return tmp_path / name
+
+    return make
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    """Files of probes, but for logs and times."""
+    files = (file for file in folder.rglob("*") if file.is_file() and ".runs" not in file.parts and file.name != "timing.json")
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def test_files_are_those_of_this_process(
+    sets: list[FeatureStore], project: Callable[[str], Path], beyondcls: Callable[..., str]
+) -> None:
+    given = ("probe", "--params", "params.yaml", "--features", sets[0].path, "--test", sets[1].path, "--device", "cpu")
+    spread = project("spread")
+    heads = ("--head", "cls", "--head=mortal", "--head", "bad")
+    shown = beyondcls(*given, "--out", "probes", *heads, fails=True)
+    assert "probes/mortal: was killed (SIGKILL), perhaps for lack of memory; it is started again, and goes on" in shown
+    assert f"probes/bad: failed; see {spread}/probes/.runs/bad.log" in shown
+    assert "error: 1 of 3 runs failed, 2 succeeded: probes/bad: " in shown
+    assert f"expected 1 or more (a whole number) (log: {spread}/probes/.runs/bad.log)" in shown
+    assert "going on after 3 of 3 epochs" in (spread / "probes/.runs/mortal.log").read_text()
+    here = project("here")
+    (here / "killed").touch()
+    for head in ("cls", "mortal"):
+        said = beyondcls(*given, "--head", head, "--out", f"probes/{head}", "--on", "here")
+        assert said.partition("note")[0].partition(f"probes/{head}: ")[2] in shown, "results are shown as here"
+    files = written(here / "probes")
+    assert written(spread / "probes") == files
+    command = json.loads(files["cls/metrics.json"])["command"]
+    assert command.endswith(" --device cpu --head cls --out probes/cls"), "where it was computed is not written"
+
+
+def test_one_head_is_computed_by_this_process_and_several_are_so_together(
+    sets: list[FeatureStore], project: Callable[[str], Path], beyondcls: Callable[..., str]
+) -> None:
+    given = (
+        "probe",
+        "--features",
+        sets[0].path,
+        "--test",
+        sets[1].path,
+        "--device",
+        "cpu",
+        "--epochs",
+        1,
+        "--warmup-epochs",
+        0,
+    )
+    folder = project("one")
+    assert "features read once for cls" in beyondcls(*given, "--head", "cls", "--out", "cls", "--on", "processes")
+    assert "for cls, average" in beyondcls(*given, "--head", "cls", "--head", "average", "--out", "b", "--on", "here")
+    assert not list(folder.rglob(".runs"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--out", "o"), "--features and --test are missing: give feature sets as --features and --test, and a folder"),
+        (("--features", "f", "--test", "t"), "--out is missing: give"),
+        (("--head", "cls", "--head", "cls", "--tasks", 2), "--head cls was given twice; under another name in params.yaml"),
+        (("--head", "a.py:Mine", "--head", "b.py:Mine", "--tasks", 2), "two heads are named 'Mine'; give one of them"),
+        (("--dry-run",), "--dry-run is for the script of a job array; give --on slurm, too"),
+        (("--on", "slrm"), "unknown engine 'slrm'; did you mean 'slurm'?"),
+        (("--study", "s", "--head", "a", "--params", "params.yaml"), "--study s and --head a exclude each other"),
+        (("--on", "slurm"), "--on slurm calls sbatch, which was not found on this machine"),
+    ],
+)
+def test_what_cannot_be(
+    given: tuple[object, ...],
+    message: str,
+    project: Callable[[str], Path],
+    beyondcls: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", str(project("none")))
+    places = () if "missing" in message else ("--features", "f", "--test", "t", "--out", "o")
+    assert message in beyondcls("probe", *places, *given, fails=True)
+
+
+def test_values_in_the_file_that_cannot_be(project: Callable[[str], Path], beyondcls: Callable[..., str]) -> None:
+    (project("wrong") / "params.yaml").write_text("cls_heads: {cls: {}}\nprobe: {tasks: many}\n")
+    for command in (("probe", "--features", "f", "--test", "t", "--out", "o"), ("params", "--head", "cls")):
+        assert "probe.tasks is 'many', expected a whole number" in beyondcls(*command, "--params", "params.yaml", fails=True)
