@@ -155,7 +155,7 @@ def test_a_worker_that_is_sent_the_images_reads_the_maps_that_it_needs(images: I
     assert sent.truths["segmentation"]._read == {}
     elsewhere = replace(request, images=sent)
     layouts = request.truth_layouts(32)
-    expected, given = (patch_labels_of(one, range(4, 9), layouts) for one in (request, elsewhere))
+    expected, given = (patch_labels_of(one.images, one.encoder, range(4, 9), layouts) for one in (request, elsewhere))
     assert len(sent.truths["segmentation"]._read) == 5
     assert list(given) == ["images/patch_label/view0", "images/patch_label/view1"]
     for name, values in given.items():
