@@ -44,6 +44,11 @@ def _statistics(option: str, text: str) -> tuple[str, ...] | None:
     return {"all": None, "none": ()}.get(text, tuple(text.split(",")))
 
 
+def _sides(option: str, text: str) -> int | str:
+    """The side of a square, or the text for height and width, which `load_encoder` checks."""
+    return int(text) if text.isdecimal() else text
+
+
 # How the encoder is loaded: arguments of `load_encoder`, which may also be under `encoders` in params.yaml.
 MODEL = {"model": Option(str, "timm architecture, if --encoder is a name that you chose")}
 LOADING = {
@@ -67,7 +72,7 @@ TRANSFORM = {
     "crop_pct": Option(float, "share of the resized image's side that is kept", f"{OWN}, mostly 0.875"),
     "crop_mode": Option(str, "center, squash (whole image to a square, with --crop-pct 1), border", OWN),
     "interpolation": Option(str, "bicubic, bilinear, …", OWN),
-    "input_size": Option(int, "side of the square input in pixels", OWN),
+    "input_size": Option(str, "side of the square input in pixels, or HEIGHTxWIDTH, e.g. 336x448", OWN, read=_sides),
 }
 # Arguments of `open_images`.
 IMAGES = {
@@ -83,6 +88,11 @@ FEATURES = {
     "statistics": Option(str, "attention statistics: all, none, or names with commas", "all", read=_statistics),
     "maps": Option(bool, "keep attention maps of these blocks", "maps"),
     "vectors": Option(str, "all: keep [cls] and the average patch of every block too; kept: [cls] of --blocks", "kept"),
+    "truths": Option(
+        str,
+        "label maps and instances to keep: segmentation, instances, with commas; all that the data set has; or none",
+        "all for forms of dense tasks, none for others",
+    ),
     "views": Option(int, "of each image: the evaluation crop, and random crops beside it", "1", least=1),
     "dtype": Option(str, "of stored tokens: float32, float16, bfloat16, float8_e4m3, int8, int4", "float16"),
     "shard_rows": Option(int, "images per shard file, a multiple of 32", "as suits the set"),
@@ -136,9 +146,9 @@ def resolve_extraction(
     """
     common, of_encoder = section(params, "extract"), encoder_of(params, encoder)
     check_names("extract", common, list(EXTRACTING))
-    of_dataset = {} if dataset is None else {"views": dataset_of(params, dataset).get("views")}
+    of_dataset = {} if dataset is None else {name: dataset_of(params, dataset).get(name) for name in ("views", "truths")}
     if split == "test":
-        of_dataset, of_encoder = {}, {name: value for name, value in of_encoder.items() if name != "views"}
+        of_dataset, of_encoder = ({n: v for n, v in values.items() if n != "views"} for values in (of_dataset, of_encoder))
     if of_encoder.get("block") is not None and of_encoder.get("blocks") is None:
         of_encoder["blocks"] = [of_encoder["block"]]
     layers = (
