@@ -24,10 +24,12 @@ class Predicted:
     Attributes:
         labels: one a patch, in the order of the images; pixels have the label of the patch that covers them.
         head: in place of labels; pixels have the label of the highest of the logits that are interpolated between patches.
+        interpolated: whether they are; else also a head's pixels have the label of the patch that covers them.
     """
 
     labels: Int16[np.ndarray, "N T"] | None = None
     head: PatchHead | None = None
+    interpolated: bool = True
 
 
 @dataclass
@@ -76,6 +78,8 @@ def evaluate(
             truths = _truths(maps, row, resolutions, labelled) if maps is not None else {}
             for name, model in models.items():
                 on_grid = logits[name][i] if model.labels is None else model.labels[position].reshape(grid)
+                if isinstance(on_grid, Tensor) and not model.interpolated:
+                    on_grid = _labels(on_grid)
                 measured[name].confusions[GRID].add(test.labels[row].reshape(grid), _labels(on_grid))
                 for number, (resolution, truth) in enumerate(truths.items()):
                     assert maps is not None

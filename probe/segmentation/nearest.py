@@ -60,7 +60,7 @@ class _References:
     """
 
     units: Float[Tensor, "M D"]
-    norm: Float[Tensor, "_n"]
+    norm: Float[Tensor, "_"]
     n: int
     first_row: int
 

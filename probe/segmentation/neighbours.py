@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -72,14 +73,17 @@ class Neighbours:
         metrics = list(dict.fromkeys(metric for metric, _ in settings))
         for queries, _ in test.blocks(QUERIES_AT_ONCE, labelled=False):
             references = (scaled(tokens) for tokens, _ in training.blocks(REFERENCES))
-            rows = nearest_rows(
-                scaled(queries), references, most, metrics, lambda n, size=len(queries): progress(n * size)  # type: ignore[misc]
-            )
+            compared = partial(_count, progress, len(queries))
+            rows = nearest_rows(scaled(queries), references, most, metrics, compared)
             for metric, k in settings:
                 neighbours = labels[rows[metric][:, :k]]
                 votes = [_vote(part, training.n_classes) for part in neighbours.split(VOTES_AT_ONCE)]
                 predicted[metric, k].append(torch.cat(votes).to("cpu", torch.int16))
         return {setting: torch.cat(parts).view(len(test), -1).numpy() for setting, parts in predicted.items()}
+
+
+def _count(progress: Callable[[int], None], n_queries: int, n_references: int) -> None:
+    progress(n_queries * n_references)
 
 
 def _vote(labels: Int[Tensor, "n k"], n_classes: int) -> Int[Tensor, "n"]:

@@ -1,7 +1,7 @@
 """Patch tokens of some images, in the order of their rows, with the label of each; never more in memory than a block."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -41,7 +41,7 @@ class Patches:
     view: int = 0
     final_norm: FinalNorm | None = None
     placement: Placement = "stream"
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     buffer_nbytes: int | None = None
 
     def __post_init__(self) -> None:

@@ -164,12 +164,10 @@ def _logistic(sets: Sets, protocol: Logistic, bars: Bars) -> Outcome:
             heads, more = protocol.fit(sets.learnt, [c], progress)
             notes += more
     notes += edge_note("C", c, protocol.cs)
-    return Outcome([Predicted(head=heads[c].to(sets.device))], {"c": c}, selection, notes=notes)
+    return Outcome([Predicted(head=heads[c].to(sets.device), interpolated=False)], {"c": c}, selection, notes=notes)
 
 
-def _linear(
-    sets: Sets, protocols: Protocols, unfinished: Path | None, bars: Bars, say: Callable[[str], None]
-) -> Outcome:
+def _linear(sets: Sets, protocols: Protocols, unfinished: Path | None, bars: Bars, say: Callable[[str], None]) -> Outcome:
     plan, selection, trained = protocols.linear, None, []
     grid = [Member(NAME, *setting, seed) for setting in plan.settings for seed in plan.seeds]
     if len(plan.settings) > 1:
@@ -178,7 +176,9 @@ def _linear(
         mious = _grid_mious(judge, {t.member: Predicted(head=t.head.to(judge.device)) for t in trained})
         means = tuple(_mean_over_seeds(setting, plan.seeds, mious) for setting in plan.settings)
         if all(np.isnan(mean) for mean in means):
-            raise BeyondClsError(f"the linear head diverged with every setting: {', '.join(lost.values())}; give lower base_lrs")
+            raise BeyondClsError(
+                f"the linear head diverged with every setting: {', '.join(lost.values())}; give lower base_lrs"
+            )
         selection = Selection(sets.selected_on, "miou_grid", len(judge), tuple(plan.settings), means)
     base_lr, weight_decay = selection.best if selection else plan.settings[0]
     members = [Member(NAME, base_lr, weight_decay, seed) for seed in plan.seeds]

@@ -1,7 +1,7 @@
 """The feature sets of a run: training, test and perhaps validation images, checked to belong together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -39,7 +39,7 @@ class Sets:
     share: float = 0.1
     seed: int = 0
     placement: Placement = "auto"
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
         classes = self.training.segmentation.classes
@@ -51,7 +51,9 @@ class Sets:
                     f"{differ} differ"
                 )
             if store.grid != self.training.grid:
-                raise StoreError(f"{self.training.where} has a grid of {self.training.grid} patches, {store.where} {store.grid}")
+                raise StoreError(
+                    f"{self.training.where} has a grid of {self.training.grid} patches, {store.where} {store.grid}"
+                )
             theirs = store.segmentation.classes
             if theirs != classes:
                 pairs = [(a, b) for a, b in zip(classes, theirs, strict=False) if a != b]

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from probe.segmentation.cores import cores
 
-Blocks = Callable[[], Iterable[tuple[Float[Tensor, "_n D"], Int[Tensor, "_n"]]]]
-MEMORY = 10  # steps that L-BFGS remembers
+Blocks = Callable[[], Iterable[tuple[Float[Tensor, "_n D"], Int[Tensor, "_"]]]]
+MEMORY = 20  # steps that L-BFGS remembers
 SLOPE, ROUNDING = 1e-4, 1e-9  # a step has to gain this share of what the slope promises; losses are exact to this share
-LEAST = -60.0  # of a logit below the highest: what is less likely changes no sum, but its denormal numbers take 10 times as long
+LEAST = (
+    -60.0
+)  # of a logit below the highest: what is less likely changes no sum, but its denormal numbers take 10 times as long
 ROWS = 1024  # of a block that a core computes at once
 
 
@@ -49,8 +51,8 @@ def fit(
     """Minimise C · Σ cross-entropy + ½ |weight|² for each C: scikit-learn's LogisticRegression, with softmax.
 
     L-BFGS, preconditioned in the basis of the principal components by the curvature that the penalty and patches of average
-    certainty would have. Models of all penalties take their steps in the same passes over the patches, so that each is read once
-    for all of them. Products are float32, sums over blocks and everything else float64.
+    certainty would have. Models of all penalties take their steps in the same passes, so that each patch is read once for all
+    of them. Products are float32, sums over blocks and everything else float64.
 
     Args:
         blocks: called for each pass; tokens (float32, centred) and classes, all of which are present.
@@ -215,6 +217,6 @@ class _Model:
 
 def stored_blocks(
     x: Float[Tensor, "n D"], y: Int[Tensor, "n"], size: int
-) -> Iterator[tuple[Float[Tensor, "_n D"], Int[Tensor, "_n"]]]:
+) -> Iterator[tuple[Float[Tensor, "_n D"], Int[Tensor, "_"]]]:
     """Blocks of patches that are in memory."""
     yield from zip(x.split(size), y.split(size), strict=True)
