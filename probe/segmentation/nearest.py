@@ -72,8 +72,8 @@ class _References:
         return cls(units, norm, len(block), first_row)
 
     def similarities(
-        self, queries: Float[Tensor, "B D"], metrics: Sequence[Metric], buffers: threading.local
-    ) -> Iterator[tuple[Metric, Float[Tensor, "B M"]]]:
+        self, queries: Float[Tensor, "_b D"], metrics: Sequence[Metric], buffers: threading.local
+    ) -> Iterator[tuple[Metric, Float[Tensor, "_b M"]]]:
         """Similarities by each metric, which overwrite one another; -inf to what is padding."""
         product = torch.mm(queries, self.units.T, out=_buffer(buffers, queries, len(self.units)))
         for metric in sorted(metrics):  # cosines, which are the product itself, before it is overwritten

@@ -66,7 +66,8 @@ class Neighbours:
                 f"k is {most}, but the training images have {training.n_labelled} labelled patches; give a smaller k"
             )
         scaling = PatchScaling.from_patches(training, True) if self.standardise else None
-        scaled: Callable[[Tensor], Tensor] = (lambda tokens: tokens) if scaling is None else scaling
+        # Blocks of patches are read into memory of their own, which the next block overwrites.
+        scaled: Callable[[Tensor], Tensor] = (lambda tokens: tokens) if scaling is None else scaling.in_place
         labels = torch.from_numpy(training.labels[training.rows].astype(np.int64)).flatten().to(training.device)
         labels = labels[labels >= 0]
         predicted: dict[tuple[str, int], list[Tensor]] = {setting: [] for setting in settings}

@@ -39,3 +39,7 @@ class PatchScaling:
 
     def __call__(self, tokens: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
         return (tokens - self.mean).mul_(self.scale)
+
+    def in_place(self, tokens: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
+        """The same tokens, overwritten."""
+        return tokens.sub_(self.mean).mul_(self.scale)

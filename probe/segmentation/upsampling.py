@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Integer, Shaped
 from torch import Tensor
 
-Crop = tuple[float, float, float, float] | Float[np.ndarray, "4"]  # x0, y0, x1, y1 in pixels of the original
+from store.truths.view import Crop
 
 
 @dataclass(frozen=True, eq=False)

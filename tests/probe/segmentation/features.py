@@ -14,7 +14,14 @@ SIDE, CELL = 4, 8  # patches along a side; pixels of each
 
 
 def write_segmented(
-    path: Path, n: int = 12, *, seed: int = 0, classes: tuple[str, ...] = CLASSES, noise: float = 0.0, labelled: int = 0, **given: Any
+    path: Path,
+    n: int = 12,
+    *,
+    seed: int = 0,
+    classes: tuple[str, ...] = CLASSES,
+    noise: float = 0.0,
+    labelled: int = 0,
+    **given: Any,
 ) -> FeatureStore:
     """Images of 4 x 4 patches, 32 x 32 pixels, whose first row of pixels is void, and image 0 all of the lower half.
 
