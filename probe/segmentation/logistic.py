@@ -31,7 +31,7 @@ class Logistic:
 
     cs: tuple[float, ...] = tuple(10.0 ** (-6 + 11 * i / 7) for i in range(8))
     standardise: bool = True
-    max_passes: int = 1000
+    max_passes: int = 500
 
     def __post_init__(self) -> None:
         check_grid("cs", self.cs)
