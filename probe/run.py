@@ -96,7 +96,7 @@ def probe(
     check_pair(training, test)
     if joined is not None:
         check_pair(*joined)
-    shown = _shown_views(training, views, mix_evaluation_view)
+    shown = shown_views(training, views, mix_evaluation_view)
     others, rows = joined or (None, None), (subset, None)
     learn_from, judge_by = (Source(s, o, block, r) for s, o, r in zip((training, test), others, rows, strict=True))
     place, unfinished = torch.device(device), out.parent / ".unfinished" / out.name
@@ -173,7 +173,12 @@ def _named(heads: Mapping[str, HeadPlan] | HeadPlan | None, out: Path) -> dict[s
     return dict(heads)
 
 
-def _shown_views(training: FeatureStore, views: int | None, mix_evaluation_view: bool) -> range:
+def shown_views(training: FeatureStore, views: int | None, mix_evaluation_view: bool) -> range:
+    """Views that training shows, of the first `views`: crops alone where there are any, or all if those are to be mixed.
+
+    Raises:
+        StoreError: the set has fewer views.
+    """
     stored = training.spec.n_views
     if views is not None and not 1 <= views <= stored:
         raise StoreError(f"views is {views}, expected 1 to {stored}, as many as {training.where} has; extract it with --views")

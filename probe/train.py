@@ -1,7 +1,7 @@
 """Training many heads in one pass over the features."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -83,6 +83,7 @@ def train(
     after_step: Callable[[float, Sequence[Float[Tensor, "2 M"]]], bool] | None = None,
     after_epoch: Callable[[int], None] | None = None,
     warn: Callable[[str], None] | None = None,
+    losses: Callable[[Tensor, Mapping[str, Any]], Float[Tensor, "M"]] | None = None,
 ) -> None:
     """Train the members of all families on the same batches; each takes the steps that it would take alone, dropout aside.
 
@@ -104,6 +105,7 @@ def train(
             losses and correct predictions of each member in this epoch so far; False ends the training.
         after_epoch: called with the number of epochs that are done.
         warn: called with a note on each member that is dropped.
+        losses: each member's loss, summed over the images, from its logits and the batch; `losses_of` by default.
 
     Raises:
         BeyondClsError: batches that cannot be shared by the processes, fewer than two images, or features that are not finite.
@@ -124,7 +126,7 @@ def train(
                     for family, total in zip(families, sums, strict=True):
                         features: Features = batch if family.stack.template.final_norm is None else normalised
                         logits, _ = family.stack(features, training=True)
-                        loss = losses_of(logits, batch["label"])
+                        loss = losses_of(logits, batch["label"]) if losses is None else losses(logits, batch)
                         (loss.sum() / piece.rows_of_step).backward()
                         total[0] += loss.detach()
                         if batch["label"].ndim == 1:

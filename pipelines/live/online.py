@@ -10,22 +10,21 @@ from typing import Any, Self
 
 import torch
 from jaxtyping import Float
-from PIL import Image
 from torch import Tensor, nn
 
-from extract.datasets import ImageSet
-from extract.datasets.sample import Sample
 from extract.encoders import Encoder, load_encoder
 from extract.layouts import arrays_by_name
 from extract.selection import checked_blocks
 from extract.transform import as_options, differing_values, options_of, values_text
+from pipelines.live.pictures import Picture, opened
+from pipelines.live.segmenter import Segmenter
 from probe.head import TOKENS, Head
 from probe.saved import load_with
+from probe.segmentation.patch_head import is_patch_head, load_patch_head
 from probe.sources import JOINED, OF_BLOCKS
 from store import BeyondClsError
 from store.format.names import ArrayName, kind_of
 
-Picture = str | Path | Image.Image
 SAME = ("architecture", "transform")  # beside the weights, what a probe records of its encoder
 
 
@@ -37,8 +36,10 @@ def online(
     joined: Encoder | str | None = None,
     own: str | None = None,
     **options: Any,
-) -> "Online":
+) -> Any:
     """A probe on its encoder, as a module from images to logits, without a store in between.
+
+    An `Online`; a `Segmenter` for a head that `beyondcls segment` trained, which gives logits of patches or pixels.
 
     Example::
 
@@ -66,6 +67,8 @@ def online(
     else:
         if description is not None:
             raise BeyondClsError(f"{probe} has its own description; leave out description")
+        if own is None and is_patch_head(probe):
+            return _segmenter(encoder, probe, options)
         head, description = load_with(probe, own)
     about = description or {}
     if isinstance(encoder, str):
@@ -75,6 +78,19 @@ def online(
     if isinstance(joined, str):
         joined = load_as_recorded(joined, about.get("joined_encoder") or {}, {})
     return Online(encoder, head, description, joined)
+
+
+def _segmenter(encoder: Encoder | str, probe: str | Path, options: Mapping[str, Any]) -> Segmenter:
+    """A head for patches on its encoder.
+
+    Raises:
+        BeyondClsError: as `online`.
+    """
+    head, about = load_patch_head(probe)
+    if isinstance(encoder, str):
+        encoder = load_as_recorded(encoder, about, options)
+    check_encoder(encoder, about)
+    return Segmenter(encoder, head, about)
 
 
 def load_as_recorded(name: str, recorded: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
@@ -203,10 +219,7 @@ class Online(nn.Module):
         Raises:
             BeyondClsError: there is no picture, or one cannot be read; names it.
         """
-        several = [pictures] if isinstance(pictures, Picture) else list(pictures)
-        if not several:
-            raise BeyondClsError("no pictures were given; expected files or PIL images")
-        images = [p.convert("RGB") if isinstance(p, Image.Image) else open_picture(p) for p in several]
+        images = opened(pictures)
         encoders = [self.encoder] if self.joined is None else [self.encoder, self.joined]
         return tuple(torch.stack([e.views.evaluation(image) for image in images]).to(e.device) for e in encoders)
 
@@ -282,18 +295,6 @@ def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], ordinal: str = 
 def _without_size(architecture: Any) -> str:
     """A described architecture without the size of its images."""
     return re.sub(r'"img_size": (\d+|\[[\d, ]*\]),? ?', "", str(architecture))
-
-
-def open_picture(file: str | Path) -> Image.Image:
-    """An image file, decoded as extraction decodes it, RGB.
-
-    Raises:
-        BeyondClsError: the file is missing or damaged; names it.
-    """
-    path = Path(file)
-    if not path.is_file():
-        raise BeyondClsError(f"there is no image {str(file)!r}; expected a file")
-    return ImageSet(str(path), [Sample(path.name, None, path, 0, path.stat().st_size)]).image(0)
 
 
 def grid_of(encoder: Encoder, n_patches: int) -> tuple[int, int] | None:

@@ -1,0 +1,75 @@
+"""A head for patches on its live encoder: from images to logits of pixels."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from extract.encoders import Encoder
+from extract.layouts import arrays_by_name
+from pipelines.live.pictures import Picture, opened
+from probe.segmentation.patch_head import PatchHead
+from probe.segmentation.upsampling import Upsampling
+from store import BeyondClsError
+
+
+class Segmenter(nn.Module):
+    """Images to logits of each patch, or of each pixel. Frozen, always in evaluation mode; tokens are float32.
+
+    Args:
+        encoder: that the head was trained on; `beyondcls.online` compares them.
+        head: as `load_patch_head` gives it.
+        description: the content of its JSON file.
+
+    Attributes:
+        grid: rows and columns of patches.
+        classes: names by label.
+
+    Raises:
+        BeyondClsError: the encoder gives other patches than the head was trained on.
+    """
+
+    def __init__(self, encoder: Encoder, head: PatchHead, description: Mapping[str, Any]):
+        super().__init__()
+        self.encoder, self.head = encoder, head
+        self.model = encoder.model  # so that `to` moves it
+        self.block, self.grid = int(description["block"]), head.grid
+        self.classes = tuple(description["classes"])
+        self.train()
+        self.to(encoder.device)
+        tokens = self.tokens(torch.zeros(1, *encoder.config["input_size"], device=encoder.device))
+        expected = (head.grid[0] * head.grid[1], head.dim)
+        if tuple(tokens.shape[1:]) != expected:
+            raise BeyondClsError(
+                f"{encoder.name} gives patches {list(tokens.shape[1:])}, the head was trained on {list(expected)}; "
+                "load the encoder with the input size of its features"
+            )
+
+    def train(self, mode: bool = True) -> Self:
+        """Stays in evaluation mode."""
+        return super().train(False)
+
+    @torch.no_grad()
+    def tokens(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B T D"]:
+        """Patch tokens of the head's block, before the final norm and before any rounding that a store applies."""
+        encoded = self.encoder(images, (self.block,))
+        return arrays_by_name(encoded, 0)[f"patch/block{self.block}/view0"].float()
+
+    @torch.no_grad()
+    def forward(
+        self, images: Float[Tensor, "B 3 H W"], size: tuple[int, int] | None = None
+    ) -> Float[Tensor, "B K rows columns"]:
+        """Logits of the patches; with `size` those of the pixels of a frame of that height and width, which the images fill."""
+        logits = self.head({"patch": self.tokens(images)})
+        return logits if size is None else Upsampling.to_frame(self.grid, size).bilinear(logits)
+
+    def prepare(self, pictures: Picture | Sequence[Picture]) -> tuple[Tensor]:
+        """Pictures or their files as `forward` takes them: the evaluation crop, [B, 3, H, W].
+
+        Raises:
+            BeyondClsError: there is no picture, or one cannot be read; names it.
+        """
+        images = [self.encoder.views.evaluation(picture) for picture in opened(pictures)]
+        return (torch.stack(images).to(self.encoder.device),)

@@ -1,0 +1,1 @@
+"""Semantic segmentation from cached patch tokens: k nearest patches, logistic regression, a linear head."""

@@ -1,0 +1,29 @@
+"""Work that is shared by the cores in whole items, each computed by one."""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+
+Item = TypeVar("Item")
+
+
+@contextmanager
+def cores(device: torch.device) -> Iterator[Callable[[Callable[[Item], object], Iterable[Item]], None]]:
+    """A function that calls another for each item, on all cores of a CPU at once; one after the other on other devices.
+
+    Each call computes on one core. Threads inside of operations would wait for one another after each of them, which takes
+    longer than small operations do, many times as long where another process uses a core as well.
+    """
+    n = torch.get_num_threads()
+    if device.type != "cpu" or n == 1:
+        yield lambda call, items: [call(item) for item in items] and None
+        return
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(n, "beyondcls-core", torch.set_num_threads, (1,)) as pool:
+            yield lambda call, items: [None for _ in pool.map(call, items)] and None
+    finally:
+        torch.set_num_threads(n)

@@ -1,0 +1,119 @@
+"""Predicted label maps compared with true ones, at several resolutions, in one pass over the images."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int16
+from torch import Tensor
+
+from probe.segmentation.confusion import VOID, Confusion
+from probe.segmentation.label_maps import LabelMaps, Resolution, Shown, shown_of
+from probe.segmentation.patch_head import PatchHead
+from probe.segmentation.patches import Patches
+
+GRID = "grid"  # patch labels against patch labels
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """Predictions of one model for the patches of all test images.
+
+    Attributes:
+        labels: one a patch, in the order of the images; pixels have the label of the patch that covers them.
+        head: in place of labels; pixels have the label of the highest of the logits that are interpolated between patches.
+        interpolated: whether they are; else also a head's pixels have the label of the patch that covers them.
+    """
+
+    labels: Int16[np.ndarray, "N T"] | None = None
+    head: PatchHead | None = None
+    interpolated: bool = True
+
+
+@dataclass
+class Measured:
+    """Confusions of one model by resolution, "grid" first."""
+
+    confusions: dict[Resolution, Confusion] = field(default_factory=dict)
+
+    def measures(self) -> dict[str, float]:
+        """miou_grid, accuracy_grid, miou_original, …, percent."""
+        return {
+            f"{name}_{resolution}": getattr(confusion, name)
+            for resolution, confusion in self.confusions.items()
+            for name in ("miou", "accuracy")
+        }
+
+
+def evaluate(
+    test: Patches,
+    models: Mapping[Any, Predicted],
+    resolutions: Sequence[Resolution] = (),
+    maps: LabelMaps | None = None,
+    keep: Callable[[Any, int, Int16[np.ndarray, "h w"]], None] | None = None,
+    progress: Callable[[int], None] = lambda n: None,
+) -> tuple[dict[Any, Measured], Shown | None]:
+    """Compare the predictions of models with the truth, on the grid and at other resolutions.
+
+    Args:
+        resolutions: "original", or sides of frames in pixels; beside the grid.
+        maps: of the test images; not needed for the grid alone.
+        keep: called with the name of a model, a row and the predicted label map at the first of `resolutions`, -1 where the
+            view shows nothing of the image.
+        progress: called with the number of images since the last call.
+
+    Returns:
+        Confusions of each model, and what the views show of the images' labelled pixels, if pixels were compared.
+    """
+    measured = {
+        name: Measured({resolution: Confusion(test.n_classes) for resolution in (GRID, *resolutions)}) for name in models
+    }
+    grid, position, labelled = test.source.store.grid, 0, [0, 0]
+    batches = test.images() if any(model.head is not None for model in models.values()) else _without_tokens(test)
+    for rows, tokens in batches:
+        logits = {name: model.head.of_tokens(tokens).cpu() for name, model in models.items() if model.head is not None}
+        for i, row in enumerate(rows.tolist()):
+            truths = _truths(maps, row, resolutions, labelled) if maps is not None else {}
+            for name, model in models.items():
+                on_grid = logits[name][i] if model.labels is None else model.labels[position].reshape(grid)
+                if isinstance(on_grid, Tensor) and not model.interpolated:
+                    on_grid = _labels(on_grid)
+                measured[name].confusions[GRID].add(test.labels[row].reshape(grid), _labels(on_grid))
+                for number, (resolution, truth) in enumerate(truths.items()):
+                    assert maps is not None
+                    upsampling = maps.upsampling(row, resolution)
+                    predicted = _at_pixels(on_grid, upsampling)
+                    measured[name].confusions[resolution].add(truth[upsampling.shown], predicted)
+                    if keep is not None and number == 0:
+                        whole = np.full(truth.shape, VOID, np.int16)
+                        whole[upsampling.shown] = predicted
+                        keep(name, row, whole)
+            position += 1
+        progress(len(rows))
+    shown = shown_of(maps, test.rows, *labelled) if maps is not None else None
+    return measured, shown
+
+
+def _without_tokens(test: Patches) -> Any:
+    return ((test.rows[i : i + 1], None) for i in range(len(test)))
+
+
+def _truths(maps: LabelMaps, row: int, resolutions: Sequence[Resolution], labelled: list[int]) -> dict[Resolution, np.ndarray]:
+    """True label maps of an image; and count its labelled pixels, and those that the view shows."""
+    original = maps.original(row)
+    labelled[0] += int((original != VOID).sum())
+    labelled[1] += int((original[maps.upsampling(row, "original").shown] != VOID).sum())
+    return {r: maps.in_frame(row, maps.frame(r)) if isinstance(r, int) else original for r in resolutions}
+
+
+def _labels(on_grid: Tensor | np.ndarray) -> np.ndarray:
+    return on_grid.argmax(0).numpy().astype(np.int16) if isinstance(on_grid, Tensor) else on_grid
+
+
+def _at_pixels(on_grid: Float[Tensor, "K rows columns"] | Int16[np.ndarray, "rows columns"], upsampling: Any) -> np.ndarray:
+    """Labels of the pixels that a view shows, [h, w] int16."""
+    if isinstance(on_grid, np.ndarray):
+        return upsampling.nearest(on_grid)
+    return torch.argmax(upsampling.bilinear(on_grid), 0).numpy().astype(np.int16)

@@ -1,0 +1,94 @@
+"""Logistic regression of patch labels, with the penalty selected on held-out images."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from probe.closed.protocol import check_grid
+from probe.segmentation.patch_head import PatchHead
+from probe.segmentation.patches import Patches
+from probe.segmentation.scaling import PatchScaling
+from probe.segmentation.softmax_regression import Fitted, fit, stored_blocks
+from store import BeyondClsError
+from store.loading.memory import free_memory
+
+BLOCK = 8192
+MEMORY_SHARE = 0.5  # of what is free, for training patches
+ABSENT = -1e4  # logit of a class without training patches; finite, so that logits can be interpolated
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """Softmax regression with an L2 penalty, to convergence; all penalties in the same passes over the patches.
+
+    Attributes:
+        cs: the grid; C multiplies the summed loss, as in scikit-learn. By default CAPI's 8 values, 1e-6 to 1e5.
+        standardise: each channel by its mean and standard deviation over the training patches.
+        max_passes: over the training patches, at most.
+    """
+
+    cs: tuple[float, ...] = tuple(10.0 ** (-6 + 11 * i / 7) for i in range(8))
+    standardise: bool = True
+    max_passes: int = 500
+
+    def __post_init__(self) -> None:
+        check_grid("cs", self.cs)
+        object.__setattr__(self, "cs", tuple(sorted(self.cs)))
+
+    def fit(
+        self,
+        training: Patches,
+        cs: Sequence[float],
+        progress: Callable[[int], None] = lambda n: None,
+        in_memory: bool | None = None,
+    ) -> tuple[dict[float, PatchHead], list[str]]:
+        """A head for each C, and notes on what did not converge.
+
+        Args:
+            progress: called with the number of passes since the last call.
+            in_memory: keep the patches in memory between passes, or read them again; by default as memory allows. Results
+                are the same.
+
+        Raises:
+            BeyondClsError: fewer than two classes among the training patches.
+        """
+        present = torch.from_numpy((training.counts > 0).nonzero()[0]).to(training.device)
+        if len(present) < 2:
+            raise BeyondClsError(f"training patches have {len(present)} classes, expected 2 or more to tell apart")
+        scaling = PatchScaling.from_patches(training, self.standardise)
+        class_number = torch.zeros(training.n_classes, dtype=torch.int64, device=training.device)
+        class_number[present] = torch.arange(len(present), device=training.device)
+        n = training.n_labelled
+        if in_memory is None:
+            in_memory = 4 * n * training.dim <= MEMORY_SHARE * free_memory(training.device)
+
+        def read() -> Iterator[tuple[Tensor, Tensor]]:
+            return ((scaling(tokens), class_number[labels]) for tokens, labels in training.blocks(BLOCK))
+
+        blocks: Callable[[], Iterator[tuple[Tensor, Tensor]]] = read
+        if in_memory:
+            x, y = torch.empty(n, training.dim, device=training.device), torch.empty(n, dtype=torch.int64)
+            y, filled = y.to(training.device), 0
+            for tokens, labels in read():
+                x[filled : filled + len(tokens)], y[filled : filled + len(tokens)] = tokens, labels
+                filled += len(tokens)
+            blocks = lambda: stored_blocks(x, y, BLOCK)  # noqa: E731
+        fitted = fit(blocks, n, training.dim, len(present), cs, max_passes=self.max_passes, progress=progress)
+        notes = [
+            f"logistic regression with C = {c:g} did not converge in {fitted.n_passes} passes; raise max_passes"
+            for c, converged in zip(cs, fitted.converged, strict=True)
+            if not converged
+        ]
+        return {c: _head(fitted, i, present, scaling, training) for i, c in enumerate(cs)}, notes
+
+
+def _head(fitted: Fitted, number: int, present: Tensor, scaling: PatchScaling, training: Patches) -> PatchHead:
+    """One model with all classes: those without training patches are never predicted."""
+    weight = torch.zeros(training.n_classes, training.dim)
+    bias = torch.full((training.n_classes,), ABSENT)
+    weight[present.cpu()] = fitted.weight[number].T.float().cpu()
+    bias[present.cpu()] = fitted.bias[number].float().cpu()
+    grid = training.source.store.grid
+    return PatchHead(scaling.mean.cpu(), scaling.scale.cpu(), weight, bias, grid, training.final_norm).eval()

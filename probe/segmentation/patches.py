@@ -1,0 +1,131 @@
+"""Patch tokens of some images, in the order of their rows, with the label of each; never more in memory than a block."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int16
+from torch import Tensor
+
+from probe.head import FinalNorm
+from probe.segmentation.confusion import VOID
+from probe.sources import Source
+from store import Loader, StoreError
+from store.loading.placement import Placement
+
+IMAGES_AT_ONCE = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Patches:
+    """The patches of N images.
+
+    Attributes:
+        source: their feature set, and the block that is read.
+        rows: of the images in it.
+        labels: of the patches, -1 where void; of all images of the set.
+        n_classes: K.
+        view: of the images.
+        final_norm: applied to the tokens, if given.
+        placement: where tokens are between two passes over them: "memory", "stream", or "auto".
+        device: where they are wanted.
+        buffer_nbytes: memory for streaming, if not as `Loader` has it.
+    """
+
+    source: Source
+    rows: Int[np.ndarray, "N"]
+    labels: Int16[np.ndarray, "_all T"]
+    n_classes: int
+    view: int = 0
+    final_norm: FinalNorm | None = None
+    placement: Placement = "stream"
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    buffer_nbytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.rows):
+            raise StoreError(f"{self.source.store.where} has no image that could be read")
+
+    def __len__(self) -> int:
+        """Number of images, N."""
+        return len(self.rows)
+
+    def part(self, rows: np.ndarray) -> "Patches":
+        """The patches of some of the images."""
+        return replace(self, rows=np.asarray(rows))
+
+    def placed(self, placement: Placement) -> "Patches":
+        """The same patches, read otherwise."""
+        return replace(self, placement=placement)
+
+    @property
+    def dim(self) -> int:
+        """D of the tokens."""
+        return self.source.dim
+
+    @property
+    def n_patches(self) -> int:
+        """T, patches of an image."""
+        return self.labels.shape[1]
+
+    @cached_property
+    def counts(self) -> Int[np.ndarray, "K"]:
+        """How many patches have each label."""
+        labels = self.labels[self.rows]
+        return np.bincount(labels[labels != VOID].astype(np.int64), minlength=self.n_classes)
+
+    @property
+    def n_labelled(self) -> int:
+        """Patches that have a label."""
+        return int(self.counts.sum())
+
+    @cached_property
+    def loader(self) -> Loader:
+        """Batches of whole images, in the order of their rows."""
+        return Loader(
+            {"patch": self.source.arrays("patch", (self.view,))},
+            self.source.store.labels,
+            self.rows,
+            IMAGES_AT_ONCE,
+            shuffle=False,
+            device=self.device,
+            placement=self.placement,
+            buffer_nbytes=self.buffer_nbytes,
+        )
+
+    def images(self) -> Iterator[tuple[Int[np.ndarray, "B"], Float[Tensor, "B T D"]]]:
+        """Rows and tokens (float32) of a few images at a time."""
+        for batch in self.loader.epoch():
+            tokens = {"patch": batch["patch"]}
+            yield batch["row"].cpu().numpy(), tokens["patch"] if self.final_norm is None else self.final_norm(tokens)["patch"]
+
+    def blocks(self, size: int, labelled: bool = True) -> Iterator[tuple[Float[Tensor, "n D"], Int[Tensor, "n"]]]:
+        """Tokens and labels of `size` patches at a time, the last ones fewer.
+
+        Blocks are the same wherever tokens are kept, and so is all that is computed from them. A block's memory is used
+        again for the next.
+
+        Args:
+            labelled: leave out void patches.
+        """
+        block = torch.empty(size, self.dim, device=self.device)
+        label_block = torch.empty(size, dtype=torch.int64, device=self.device)
+        filled = 0
+        for rows, tokens in self.images():
+            labels = torch.from_numpy(self.labels[rows].astype(np.int64)).to(self.device).flatten()
+            flat = tokens.flatten(0, 1)
+            if labelled and bool((labels == VOID).any()):
+                flat, labels = flat[labels != VOID], labels[labels != VOID]
+            taken = 0
+            while taken < len(flat):
+                n = min(size - filled, len(flat) - taken)
+                block[filled : filled + n] = flat[taken : taken + n]
+                label_block[filled : filled + n] = labels[taken : taken + n]
+                filled, taken = filled + n, taken + n
+                if filled == size:
+                    yield block, label_block
+                    filled = 0
+        if filled:
+            yield block[:filled], label_block[:filled]

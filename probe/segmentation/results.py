@@ -1,0 +1,184 @@
+"""The files of a run: metrics.json, tables, confusion matrices, trained heads and label maps."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int16
+
+from probe.results import over_seeds
+from probe.segmentation.confusion import VOID
+from probe.segmentation.evaluate import Measured
+from probe.segmentation.patch_head import save_patch_head
+from probe.segmentation.run import BASELINES, Outcome, Protocols, Result
+from probe.segmentation.sets import Sets
+from store.format.pretraining import pretraining_fields
+
+UNSEEN = 255  # in saved label maps: what the view does not show
+
+
+def measures_of(sets: Sets, protocols: Protocols, result: Result, about: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of metrics.json. Measures are percent, with mean, standard deviation and values over seeds.
+
+    `miou_grid` compares patch labels with patch labels; `miou_original` pixels of the original images, `miou_512` pixels of the
+    view's frame with a shorter side of 512: values at different resolutions don't compare.
+    """
+    store = sets.training
+    features = {"training": store.spec.key, "test": sets.test.spec.key}
+    if sets.validation is not None:
+        features["validation"] = sets.validation.spec.key
+    return {
+        "task": "segmentation",
+        "encoder": store.attributes["encoder"],
+        **pretraining_fields(store.attributes),
+        "features": features,
+        "block": sets.learnt.source.probed_block,
+        "grid": list(store.grid),
+        "final_norm": sets.final_norm,
+        "n_training": len(sets.learnt),
+        "n_test": len(sets.tested),
+        "n_training_patches": sets.learnt.n_labelled,
+        "n_test_patches": sets.tested.n_labelled,
+        "classes": list(sets.classes),
+        "shown": None if result.shown is None else {**asdict(result.shown), "words": result.shown.words},
+        "protocols": {
+            name: _of_protocol(name, outcome, result.measured[name], sets, protocols)
+            for name, outcome in result.outcomes.items()
+        },
+        "notes": _notes(sets, result),
+        **about,
+    }
+
+
+def _of_protocol(name: str, outcome: Outcome, measured: Sequence[Measured], sets: Sets, protocols: Protocols) -> dict[str, Any]:
+    per_model = [model.measures() for model in measured]
+    content: dict[str, Any] = {measure: over_seeds([m[measure] for m in per_model]) for measure in per_model[0]}
+    content |= {"seeds": list(outcome.seeds), "chosen": outcome.chosen}
+    content["selected"] = None if outcome.selection is None else asdict(outcome.selection)
+    if name == "linear":
+        plan = protocols.linear
+        content |= {"recipe": asdict(plan.recipe), "loss_size": protocols.loss_size, "n_views": len(sets.views)}
+    elif name not in BASELINES:
+        content["protocol"] = asdict(getattr(protocols, name))
+    return {**content, "seconds": round(outcome.seconds, 2), "notes": outcome.notes}
+
+
+def _notes(sets: Sets, result: Result) -> list[str]:
+    notes = []
+    absent = [name for name, n in zip(sets.classes, sets.learnt.counts, strict=True) if not n]
+    if absent:
+        notes.append(f"no training patch is of {', '.join(absent)}: what is predicted from patches alone never has them")
+    absent = [name for name, n in zip(sets.classes, sets.tested.counts, strict=True) if not n]
+    if absent:
+        notes.append(f"no test patch is of {', '.join(absent)}: they count in miou_grid only where they are predicted")
+    if result.shown is not None and result.shown.percent_outside > 0:
+        notes.append(f"views show a {result.shown.words}; published numbers are of whole images")
+    return notes
+
+
+def write(folder: Path, sets: Sets, protocols: Protocols, result: Result, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Write all but label maps into `folder`; returns the content of metrics.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob("*/seed*.*"):  # of an earlier run, perhaps with other seeds
+        left.unlink()
+    measures = measures_of(sets, protocols, result, about)
+    _write_per_class(folder / "per_class.csv", sets, result)
+    _write_confusions(folder / "confusion.csv", sets, result)
+    _write_heads(folder, sets, result, measures)
+    (folder / "metrics.json").write_text(json.dumps(_without_nan(measures), indent=1) + "\n")
+    return measures
+
+
+def _write_per_class(file: Path, sets: Sets, result: Result) -> None:
+    """A row for each class: how many patches it has, and its intersection over union by each protocol (mean over seeds)."""
+    columns = {
+        f"{name} iou_{resolution}": [m.confusions[resolution].iou for m in models]
+        for name, models in result.measured.items()
+        for resolution in models[0].confusions
+    }
+    with file.open("w", newline="") as target:
+        writer = csv.writer(target, lineterminator="\n")
+        writer.writerow(["class", "n_training_patches", "n_test_patches", *columns])
+        for i, name in enumerate(sets.classes):
+            ious = [float(np.mean([iou[i] for iou in of_models])) for of_models in columns.values()]
+            writer.writerow(
+                [name, int(sets.learnt.counts[i]), int(sets.tested.counts[i]), *("" if v != v else v for v in ious)]
+            )
+
+
+def _write_confusions(file: Path, sets: Sets, result: Result) -> None:
+    """Counts of each protocol, seed, resolution and true class by predicted class."""
+    with file.open("w", newline="") as target:
+        writer = csv.writer(target, lineterminator="\n")
+        writer.writerow(["protocol", "seed", "resolution", "truth", *sets.classes])
+        for name, models in result.measured.items():
+            for number, model in enumerate(models):
+                seed = result.outcomes[name].seeds[number] if result.outcomes[name].seeds else ""
+                for resolution, confusion in model.confusions.items():
+                    for i, counts in enumerate(confusion.counts.tolist()):
+                        writer.writerow([name, seed, resolution, sets.classes[i], *counts])
+
+
+def _write_heads(folder: Path, sets: Sets, result: Result, measures: Mapping[str, Any]) -> None:
+    """Write the linear heads, one a seed, with their curves, and the one of logistic regression."""
+    source = sets.learnt.source
+    common = {**source.description, "classes": list(sets.classes)}
+    curves = []
+    for name in ("linear", "logistic"):
+        if name not in result.outcomes:
+            continue
+        outcome = result.outcomes[name]
+        for number, model in enumerate(outcome.models):
+            seed = outcome.seeds[number] if outcome.seeds else 0
+            results = {k: v["values"][number] for k, v in measures["protocols"][name].items() if "_" in k and _is_measure(v)}
+            about = {"protocol": name, "seed": seed, "chosen": outcome.chosen, "result": results, **common}
+            assert model.head is not None
+            save_patch_head(folder / name / f"seed{seed}", model.head.cpu(), about)
+        curves += [{"seed": t.member.seed, **entry} for t in outcome.trained for entry in t.curve]
+    with (folder / "curves.csv").open("w", newline="") as target:
+        writer = csv.DictWriter(target, ["seed", "epoch", "loss"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(curves)
+
+
+def _is_measure(value: Any) -> bool:
+    return isinstance(value, dict) and "values" in value
+
+
+def _without_nan(value: Any) -> Any:
+    """Plain values with null for NaN, which JSON does not have."""
+    if isinstance(value, dict):
+        return {k: _without_nan(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(v) for v in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+def save_label_map(file: Path, label_map: Int16[np.ndarray, "h w"], n_classes: int) -> None:
+    """A PNG of indices with a palette, 255 where the view shows nothing; of 16 bits without one for more than 255 classes."""
+    from PIL import Image
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if n_classes > UNSEEN:
+        Image.fromarray(np.where(label_map == VOID, 65535, label_map).astype(np.uint16)).save(file)
+        return
+    picture = Image.fromarray(np.where(label_map == VOID, UNSEEN, label_map).astype(np.uint8))
+    picture.putpalette(palette().flatten().tolist())
+    picture.save(file)
+
+
+def palette() -> np.ndarray:
+    """[256, 3] uint8 colours, as different as 256 can be: the bits of an index, in turn to red, green and blue from the top.
+
+    Index 255 is black, index 0 grey.
+    """
+    colours = np.zeros((256, 3), np.uint8)
+    index = np.arange(256)
+    for bit in range(8):
+        colours[:, bit % 3] |= (((index >> bit) & 1) << (7 - bit // 3)).astype(np.uint8)
+    colours[0], colours[UNSEEN] = 128, 0
+    return colours

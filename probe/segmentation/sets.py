@@ -1,0 +1,115 @@
+"""The feature sets of a run: training, test and perhaps validation images, checked to belong together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from probe.head import FinalNorm
+from probe.segmentation.label_maps import LabelMaps
+from probe.segmentation.patches import Patches
+from probe.sources import Source
+from probe.subsets import hold_out
+from store import FeatureStore, StoreError
+from store.format.spec import EXTENDABLE_FIELDS
+from store.loading.placement import Placement
+
+
+@dataclass(frozen=True, eq=False)
+class Sets:
+    """Where patches are learnt from and measured.
+
+    Attributes:
+        validation: images to select on; without them a share of the training images is held out.
+        views: of the training images that the linear head trains on; view 0 is what all else reads.
+        share, seed: of the hold-out.
+
+    Raises:
+        StoreError: a set has no label maps or no patch tokens of the block, is of another encoder, or has other classes.
+    """
+
+    training: FeatureStore
+    test: FeatureStore
+    validation: FeatureStore | None = None
+    block: int | None = None
+    views: Sequence[int] = (0,)
+    final_norm: bool = False
+    share: float = 0.1
+    seed: int = 0
+    placement: Placement = "auto"
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def __post_init__(self) -> None:
+        classes = self.training.segmentation.classes
+        for store in filter(None, (self.test, self.validation)):
+            if differ := self.training.spec.explained(store.spec, EXTENDABLE_FIELDS):
+                raise StoreError(
+                    f"{self.training.where} ({self.training.attributes['encoder']}, key {self.training.spec.key}) and "
+                    f"{store.where} ({store.attributes['encoder']}, key {store.spec.key}) are of two encoders or extractions: "
+                    f"{differ} differ"
+                )
+            if store.grid != self.training.grid:
+                raise StoreError(
+                    f"{self.training.where} has a grid of {self.training.grid} patches, {store.where} {store.grid}"
+                )
+            theirs = store.segmentation.classes
+            if theirs != classes:
+                pairs = [(a, b) for a, b in zip(classes, theirs, strict=False) if a != b]
+                which = f"class {pairs[0][0]!r} is {pairs[0][1]!r} there" if pairs else f"{len(classes)} and {len(theirs)}"
+                raise StoreError(
+                    f"{self.training.where} and {store.where} have different classes of label maps: {which}; use splits of "
+                    "one data set, or give both extractions the same list of classes"
+                )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names in order of labels."""
+        return self.training.segmentation.classes
+
+    @cached_property
+    def split(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the training images to learn from while settings are compared, and of those that are held out."""
+        rows = np.flatnonzero(self.training.valid)
+        one_each = np.zeros((len(self.training), 1), np.int64)  # images have no class to stratify by
+        return hold_out(one_each, self.share, self.seed, rows)
+
+    @cached_property
+    def learnt(self) -> Patches:
+        """Patches to learn from at last: of all training images."""
+        return self._patches(self.training)
+
+    @cached_property
+    def tested(self) -> Patches:
+        """Patches of all test images."""
+        return self._patches(self.test)
+
+    @cached_property
+    def compared(self) -> tuple[Patches, Patches]:
+        """Patches to learn from and patches to judge by while settings are compared."""
+        if self.validation is not None:
+            return self.learnt, self._patches(self.validation)
+        learn, judge = self.split
+        return self.learnt.part(learn), self.learnt.part(judge)
+
+    @property
+    def selected_on(self) -> str:
+        """What settings are compared on, in words."""
+        return "validation set" if self.validation is not None else "hold-out"
+
+    @cached_property
+    def training_maps(self) -> list[LabelMaps]:
+        """Label maps of the views that the linear head trains on."""
+        return [LabelMaps(self.training, view) for view in self.views]
+
+    def _patches(self, store: FeatureStore) -> Patches:
+        norm = FinalNorm.from_store(self.training).to(self.device) if self.final_norm else None
+        return Patches(
+            Source(store, block=self.block),
+            np.flatnonzero(store.valid),
+            store.segmentation.patch_labels(),
+            len(self.classes),
+            final_norm=norm,
+            device=self.device,
+        )

@@ -1,0 +1,52 @@
+"""A head for patches on its live encoder gives what it gives from cached tokens."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import beyondcls
+from extract.datasets import open_images
+from extract.run import extract
+from probe.head import FinalNorm
+from probe.segmentation.patch_head import PatchHead, save_patch_head
+from probe.sources import Source
+from store import BeyondClsError
+from tests.extract.pictures import samples, write_tar
+from tests.extract.tiny import tiny_encoder
+
+
+@pytest.mark.parametrize("final_norm", [False, True])
+def test_logits_are_those_of_cached_tokens(tmp_path, final_norm):
+    torch.manual_seed(0)
+    data = open_images(str(write_tar(tmp_path / "000.tar", samples(4))))
+    encoder = tiny_encoder()
+    store = extract(encoder, data, tmp_path / "set", blocks=(0, 1), statistics=())
+    source = Source(store, block=0)
+    norm = FinalNorm.from_store(store) if final_norm else None
+    dim = source.dim
+    made = PatchHead(torch.randn(dim), torch.rand(dim) + 0.5, torch.randn(3, dim), torch.randn(3), store.grid, norm)
+    save_patch_head(tmp_path / "linear/seed0", made, {**source.description, "classes": ["a", "b", "c"]})
+    model = beyondcls.online(encoder, tmp_path / "linear/seed0.safetensors")
+    tokens = torch.from_numpy(store.tokens("patch", 0).rows(range(4))).float()
+    (images,) = model.prepare([data.image(row) for row in range(4)])
+    logits = model(images)
+    assert logits.shape == (4, 3, *store.grid)
+    torch.testing.assert_close(logits, made({"patch": tokens}), rtol=2e-2, atol=2e-2)  # float16 in the store
+    torch.testing.assert_close(model(images, (32, 24)), F.interpolate(logits, size=(32, 24), mode="bilinear"))
+    assert model.classes == ("a", "b", "c")
+    with pytest.raises(BeyondClsError, match="train a probe on features of 'tiny'"):
+        beyondcls.online(tiny_encoder(5), tmp_path / "linear/seed0")
+
+
+def test_damaged_heads_are_refused(tmp_path):
+    head = PatchHead(torch.zeros(2), torch.ones(2), torch.zeros(3, 2), torch.zeros(3), (1, 1))
+    save_patch_head(tmp_path / "seed0", head, {})
+    described = json.loads((tmp_path / "seed0.json").read_text())
+    (tmp_path / "seed0.json").write_text(json.dumps({**described, "format_version": 9}))
+    with pytest.raises(BeyondClsError, match=r"format version 9, expected 'segmentation', 1; train it again"):
+        beyondcls.online("tiny", tmp_path / "seed0")
+    (tmp_path / "seed0.json").write_text(json.dumps({**described, "n_classes": 4}))
+    with pytest.raises(BeyondClsError, match="is not a readable head"):
+        beyondcls.online("tiny", tmp_path / "seed0")

@@ -1,0 +1,87 @@
+"""The linear head: trained like torch's layers would be, resumed where it was interrupted, on the views that are shown."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from probe import checkpoint as checkpoint_module
+from probe.checkpoint import Checkpoint
+from probe.grid import Member
+from probe.recipe import Recipe
+from probe.segmentation.linear import SPEC, train_linear
+from probe.segmentation.sets import Sets
+from tests.probe.segmentation.features import SIDE, write_segmented
+
+RECIPE = Recipe(epochs=3, batch_size=12, optimiser="sgd", warmup_epochs=0)
+MEMBERS = [Member("linear", lr, 0.0, seed) for lr in (2.0, 20.0) for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    store = write_segmented(tmp_path_factory.mktemp("sets") / "train", 12)
+    return Sets(store, store)
+
+
+def weights(trained):
+    return torch.stack([t.head.weight for t in trained])
+
+
+def test_steps_are_those_of_plain_layers(sets):
+    """Batch normalisation, a 1x1 convolution, interpolation, cross-entropy without void: a step takes all images."""
+    trained, lost = train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE)
+    assert not lost
+    tokens = torch.from_numpy(sets.training.tokens("patch").rows(range(12))).float().mT.unflatten(2, (SIDE, SIDE))
+    labels = [torch.from_numpy(sets.training_maps[0].in_frame(row, (16, 16))).long() for row in range(12)]
+    for one in trained:
+        start = SPEC.build(6, 16, 3, seed=one.member.seed).classifier
+        norm, convolution = nn.BatchNorm2d(6, affine=False, eps=1e-6), nn.Conv2d(6, 3, 1)
+        convolution.weight.data, convolution.bias.data = start.weight.data[..., None, None].clone(), start.bias.data.clone()
+        optimiser = torch.optim.SGD(convolution.parameters(), lr=1.0, momentum=0.9)
+        for epoch in range(3):
+            optimiser.param_groups[0]["lr"] = (
+                one.member.base_lr * 12 / 256 * (1 + torch.cos(torch.tensor(epoch / 3) * torch.pi).item()) / 2
+            )
+            pixels = F.interpolate(convolution(norm(tokens)), size=(16, 16), mode="bilinear")
+            loss = sum(F.cross_entropy(p[None], y[None], ignore_index=-1) for p, y in zip(pixels, labels, strict=True)) / 12
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        torch.testing.assert_close(one.head.weight, convolution.weight[..., 0, 0].detach(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            one.head({"patch": tokens.flatten(2).mT}), convolution(norm.eval()(tokens)).detach(), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_an_interrupted_run_ends_with_the_same_weights(sets, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_module, "EVERY_S", 0.0)
+    whole, _ = train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE)
+    done = []
+
+    def interrupt(n):
+        done.append(n)
+        if len(done) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_linear(
+            sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, checkpoint=Checkpoint(tmp_path, "run"), progress=interrupt
+        )
+    said = []
+    again, _ = train_linear(
+        sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, checkpoint=Checkpoint(tmp_path, "run"), say=said.append
+    )
+    assert said == ["going on after 2 of 3 epochs"]
+    assert torch.equal(weights(whole), weights(again))
+    assert [entry["epoch"] for entry in again[0].curve] == [1, 2, 3]
+
+
+def test_streamed_equals_resident(sets):
+    one_shard = replace(sets.learnt, buffer_nbytes=1 << 20)
+    streamed, resident = (
+        train_linear(p, sets.training_maps, 16, MEMBERS, replace(RECIPE, rows_at_once=None))[0]
+        for p in (one_shard.placed("stream"), one_shard.placed("memory"))
+    )
+    torch.testing.assert_close(weights(streamed), weights(resident), rtol=1e-5, atol=1e-6)  # one step: the order only rounds
