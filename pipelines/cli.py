@@ -7,7 +7,21 @@ from typing import Any
 
 import typer
 
-from pipelines import attention, blocks, divergence, encoders, extract, localise, params, plan, predict, probe, store, transfer
+from pipelines import (
+    attention,
+    blocks,
+    detect,
+    divergence,
+    encoders,
+    extract,
+    localise,
+    params,
+    plan,
+    predict,
+    probe,
+    store,
+    transfer,
+)
 from pipelines.doctor import command as doctor
 from pipelines.report import command as report
 
@@ -27,6 +41,7 @@ app.command("attention")(attention.main)
 app.command("blocks")(blocks.main)
 app.command("divergence")(divergence.main)
 app.command("localise")(localise.main)
+app.command("detect")(detect.main)
 app.command("report")(report.main)
 app.command("encoders")(encoders.main)
 app.command("params")(params.main)
