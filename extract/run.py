@@ -162,7 +162,7 @@ def repair(request: Request, out: Path, settings: Settings = DEFAULTS) -> Featur
         raise BeyondClsError("one process repairs a feature set; leave out the number of tasks, or give --on here")
     attributes = attributes_of(request, settings)
     request = request.named_as_at(out)
-    base, layouts, skip = salvage(out, request.spec, partial(request.layouts, None))
+    base, layouts, skip = salvage(out, request.spec, partial(request.layouts, None), request.constants)
     return Start(request, layouts, base, skip=skip, replaces=True).write(out, attributes, settings)
 
 

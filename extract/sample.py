@@ -42,7 +42,7 @@ def check_by_sample(
 
     Args:
         request: what would be extracted.
-        store: a set of the same encoder; arrays that either lacks are not compared, nor `norm`, which is part of the weights.
+        store: a set of the same encoder; arrays that either lacks are not compared, nor those without an image axis.
         base_rows: [n_images] the store's row of each image, -1 where it has none; by default they are the same.
     """
     if base_rows is None:
@@ -90,7 +90,7 @@ def _misfits(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[Di
     """Arrays of another shape or dtype than they would have now, or that would not be there."""
     expected = {layout.name: layout for layout in layouts}
     for name, array in store.arrays.items():
-        if name.startswith("norm/"):
+        if not array.layout.has_image_axis:
             continue
         ours = expected.get(name)
         if ours is None:

@@ -59,11 +59,10 @@ def import_(
     """
     from pipelines.process.progress import progress_bar
     from store.exchange import form_of, get_exchange, import_from
-    from store.exchange.description import is_constant
 
     exchange = form_of(source) if form is None else get_exchange(form)
     with exchange.read(source) as exported:
-        arrays = [array for name, array in exported.store.arrays.items() if not is_constant(name)]
+        arrays = [array for array in exported.store.arrays.values() if array.layout.has_image_axis]
         with progress_bar(f"import {source}", sum(array.layout.n_shards for array in arrays), "shards") as progress:
             store = import_from(exported, out, progress)
     typer.echo(f"{out}: {len(store):,} images, {', '.join(store.kinds)}, key {store.spec.key}")

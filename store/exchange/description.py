@@ -7,8 +7,9 @@ from typing import Any
 
 from store.errors import StoreError
 from store.format.array import ArrayReader
+from store.format.flat import flat_layout
 from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, groups_of, json_bytes
-from store.format.names import SCALE, kind_of
+from store.format.names import SCALE
 from store.format.reader import FeatureStore
 from store.places.place import Place, ShardFile
 
@@ -89,11 +90,6 @@ def described_store(source: str, form: str, description: Any) -> FeatureStore:
     return store
 
 
-def is_constant(name: str) -> bool:
-    """Whether an array has no image axis."""
-    return kind_of(name) == "norm"
-
-
 def _zarr_of(name: str, entry: Mapping[str, Any]) -> bytes:
     dimensions = tuple(entry["dimension_names"])
     layout = ArrayLayout(
@@ -153,12 +149,11 @@ def _check_arrays(store: FeatureStore) -> None:
         StoreError: arrays do not fit each other as those that are written together do.
     """
     layouts = {name: array.layout for name, array in store.arrays.items()}
-    if len({(a.shape[0], a.shard_rows) for name, a in layouts.items() if not is_constant(name)}) != 1:
+    if len({(a.shape[0], a.shard_rows) for a in layouts.values() if a.has_image_axis}) != 1:
         raise StoreError("it has arrays with an image axis whose shards differ in rows, or has none")
     for name, layout in layouts.items():
-        n = layout.shape[0]
-        if is_constant(name) and layout != ArrayLayout(name, layout.shape, layout.dtype, ("channel",), n, n):
-            raise StoreError(f"it has {name} in more than one shard, or with another axis than its channels")
+        if not layout.has_image_axis and layout != flat_layout(name, layout.shape, layout.dtype):
+            raise StoreError(f"it has {name} in other chunks or shards, or with other axes than arrays of its name have")
         scale = layouts.get(name + SCALE)
         if store.arrays[name].scale_shape != (scale and (scale.shape, scale.dtype)):
             raise StoreError(f"it has {name} with scales that are missing or do not fit it")

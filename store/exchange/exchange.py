@@ -46,7 +46,7 @@ class Exported(ABC):
 
     @abstractmethod
     def constant(self, name: str) -> np.ndarray:
-        """An array without an image axis.
+        """The whole of an array without an image axis.
 
         Raises:
             StoreError: it is missing, cut, or of another shape or dtype than described.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from store.errors import StoreError
-from store.exchange.description import described_store, entry_of, header_of, is_constant, load_json
+from store.exchange.description import described_store, entry_of, header_of, load_json
 from store.exchange.exchange import Exchange, Exported, Progress
-from store.format.layout import ATTRIBUTE, CHUNK_ROWS
+from store.format.layout import ATTRIBUTE
 from store.format.reader import FeatureStore
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Hdf5(Exchange):
             file.attrs[ATTRIBUTE] = json.dumps(header_of(self.name, store))
             for name in names:
                 array, layout = store.arrays[name], store.arrays[name].layout
-                chunks = (min(CHUNK_ROWS, layout.shape[0]), *layout.shape[1:])
+                chunks = (min(layout.chunk_rows, layout.shape[0]), *layout.shape[1:])
                 values = file.create_dataset(name, layout.shape, layout.dtype, chunks=chunks)
                 values.attrs[ATTRIBUTE] = json.dumps(entry_of(array))
                 for shard in range(layout.n_shards):
@@ -134,13 +134,13 @@ class _ExportedHdf5(Exported):
         self._file.close()
 
     def constant(self, name: str) -> np.ndarray:
-        return self._rows(name, 0)
+        return self._rows(name, 0, self.store.arrays[name].shape[0])
 
     def unit(self, unit: int) -> dict[str, np.ndarray]:
-        return {name: self._rows(name, unit) for name in self.store.arrays if not is_constant(name)}
+        layouts = {name: array.layout for name, array in self.store.arrays.items() if array.layout.has_image_axis}
+        return {name: self._rows(name, *layout.rows(unit)) for name, layout in layouts.items()}
 
-    def _rows(self, name: str, shard: int) -> np.ndarray:
-        start, stop = self.store.arrays[name].layout.rows(shard)
+    def _rows(self, name: str, start: int, stop: int) -> np.ndarray:
         try:
             return np.asarray(self._datasets[name][start:stop])
         except Exception as error:

@@ -6,7 +6,7 @@ import numpy as np
 import xxhash
 
 from store.errors import StoreError
-from store.exchange.description import WRITTEN, is_constant
+from store.exchange.description import WRITTEN
 from store.exchange.exchange import Exported, Progress
 from store.format.reader import FeatureStore
 from store.writing.writer import FeatureWriter
@@ -26,8 +26,8 @@ def import_from(exported: Exported, out: Path, progress: Progress | None = None)
         StoreError: `out` is occupied, or values are missing or not those that were exported.
     """
     store, report = exported.store, progress or (lambda n: None)
-    constants = {name: _check(exported, name, 0, exported.constant(name)) for name in store.arrays if is_constant(name)}
-    layouts = [array.layout for name, array in store.arrays.items() if not is_constant(name)]
+    constants = {name: _checked_constant(exported, name) for name, a in store.arrays.items() if not a.layout.has_image_axis}
+    layouts = [array.layout for array in store.arrays.values() if array.layout.has_image_axis]
     with FeatureWriter(out, store.spec, layouts, constants) as writer:
         todo = writer.missing_units()
         report((writer.n_units - len(todo)) * len(layouts))
@@ -39,6 +39,14 @@ def import_from(exported: Exported, out: Path, progress: Progress | None = None)
             report(len(layouts))
         writer.finish({name: value for name, value in store.attributes.items() if name not in WRITTEN})
     return FeatureStore.open(out)
+
+
+def _checked_constant(exported: Exported, name: str) -> np.ndarray:
+    """An array without an image axis, if it is the one that was exported."""
+    values, layout = exported.constant(name), exported.store.arrays[name].layout
+    for shard in range(layout.n_shards):
+        _check(exported, name, shard, values[slice(*layout.rows(shard))])
+    return values
 
 
 def _check(exported: Exported, name: str, shard: int, values: np.ndarray) -> np.ndarray:

@@ -14,7 +14,6 @@ from store.exchange.description import (
     DESCRIPTION,
     described_store,
     description_of,
-    is_constant,
     read_description,
     write_description,
 )
@@ -55,10 +54,10 @@ class _ExportedNpy(Exported):
         return str(self._files[name].path)
 
     def constant(self, name: str) -> np.ndarray:
-        return self._files[name].rows(0)
+        return self._files[name].all()
 
     def unit(self, unit: int) -> dict[str, np.ndarray]:
-        return {name: file.rows(unit) for name, file in self._files.items() if not is_constant(name)}
+        return {name: file.rows(unit) for name, file in self._files.items() if file.layout.has_image_axis}
 
 
 def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
@@ -106,7 +105,7 @@ class NpyFile:
     """
 
     def __init__(self, path: Path, layout: ArrayLayout):
-        self.path, self._layout = path, layout
+        self.path, self.layout = path, layout
         try:
             with path.open("rb") as file:
                 shape, dtype = read_npy_header(file)
@@ -121,18 +120,28 @@ class NpyFile:
         if size != (expected := self._offset + layout.row_nbytes * layout.shape[0]):
             raise StoreError(f"{path} has {size} bytes, expected {expected}; export it again")
 
+    def all(self) -> np.ndarray:
+        """The whole array.
+
+        Raises:
+            StoreError: as `rows`.
+        """
+        return self._read(0, self.layout.shape[0])
+
     def rows(self, shard: int) -> np.ndarray:
         """Rows of one shard.
 
         Raises:
             StoreError: the file was cut since it was opened.
         """
-        start, stop = self._layout.rows(shard)
-        shape = (stop - start, *self._layout.shape[1:])
-        values = np.empty(shape, self._layout.dtype)
+        return self._read(*self.layout.rows(shard))
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        shape = (stop - start, *self.layout.shape[1:])
+        values = np.empty(shape, self.layout.dtype)
         try:
             with self.path.open("rb") as file:
-                file.seek(self._offset + start * self._layout.row_nbytes)
+                file.seek(self._offset + start * self.layout.row_nbytes)
                 n = file.readinto(values.reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise StoreError(f"{self.path} cannot be read ({error.strerror}); export it again") from error

@@ -22,7 +22,6 @@ from store.exchange.description import (
     DESCRIPTION,
     described_store,
     description_of,
-    is_constant,
     read_description,
     write_description,
 )
@@ -50,9 +49,10 @@ class WebDataset(Exchange):
 
     def write(self, store: FeatureStore, out: Path, names: Sequence[str], progress: Progress) -> None:
         out.mkdir(parents=True)
-        for name in filter(is_constant, names):
-            write_npy(out / f"{name}.npy", store.arrays[name], progress)
-        arrays = [store.arrays[name] for name in names if not is_constant(name)]
+        chosen = [store.arrays[name] for name in names]
+        for array in (a for a in chosen if not a.layout.has_image_axis):
+            write_npy(out / f"{array.name}.npy", array, progress)
+        arrays = [array for array in chosen if array.layout.has_image_axis]
         tar_rows = 1
         if arrays:
             tar_rows = min(self.tar_rows or store.shard_rows, store.shard_rows)
@@ -118,7 +118,7 @@ def _forget(tar: tarfile.TarFile) -> None:
 class _ExportedTars(Exported):
     def __init__(self, source: Path, store: FeatureStore, tar_rows: Any):
         super().__init__(source, store)
-        arrays = {name: array for name, array in store.arrays.items() if not is_constant(name)}
+        arrays = {name: array for name, array in store.arrays.items() if array.layout.has_image_axis}
         self._layouts = {name: array.layout for name, array in arrays.items()}
         first = next(iter(self._layouts.values()))
         if type(tar_rows) is not int or not 0 < tar_rows <= first.shard_rows:
@@ -126,7 +126,9 @@ class _ExportedTars(Exported):
                 f"{source / DESCRIPTION} has tar_rows {tar_rows!r}, expected 1 to {first.shard_rows}; export it again"
             )
         self._constants = {
-            name: NpyFile(source / f"{name}.npy", array.layout) for name, array in store.arrays.items() if is_constant(name)
+            name: NpyFile(source / f"{name}.npy", array.layout)
+            for name, array in store.arrays.items()
+            if not array.layout.has_image_axis
         }
         self._tar_rows, self._per_unit = tar_rows, math.ceil(first.shard_rows / tar_rows)
         self._headers = {name: npy_header(layout.shape[1:], layout.dtype) for name, layout in self._layouts.items()}
@@ -136,13 +138,13 @@ class _ExportedTars(Exported):
         pass
 
     def where(self, name: str, shard: int) -> str:
-        if is_constant(name):
+        if name in self._constants:
             return str(self._constants[name].path)
         first, last = shard * self._per_unit, (shard + 1) * self._per_unit - 1
         return str(self.source / _tar_name(first)) + (f" to {_tar_name(last)}" if last > first else "")
 
     def constant(self, name: str) -> np.ndarray:
-        return self._constants[name].rows(0)
+        return self._constants[name].all()
 
     def unit(self, unit: int) -> dict[str, np.ndarray]:
         begin, end = next(iter(self._layouts.values())).rows(unit)

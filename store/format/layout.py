@@ -95,6 +95,11 @@ class ArrayLayout:
         return json_bytes(meta)
 
     @property
+    def has_image_axis(self) -> bool:
+        """Whether row i belongs to image i."""
+        return self.dimensions[:1] == ("image",)
+
+    @property
     def n_shards(self) -> int:
         return math.ceil(self.shape[0] / self.shard_rows)
 

@@ -1,6 +1,7 @@
 """Reading a feature set: checked on opening, each shard's digest checked when it is first touched."""
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     import zarr
 
     from store.places.cache import DiskCache
+    from store.truths.instances import Instances
+    from store.truths.segmentation import Segmentation
 
 TITLES = {  # of kinds, in messages
     "cls": "[cls] tokens",
@@ -145,7 +148,7 @@ class FeatureStore:
         except (ValueError, RecursionError) as error:
             raise StoreError(f"{file} is not JSON ({error!r}); pull or extract it again") from error
         array = ArrayReader(self.place, name, meta, self.verify)
-        if kind_of(name) != "norm" and array.shape[0] != self.spec.n_images:
+        if array.layout.has_image_axis and array.shape[0] != self.spec.n_images:
             raise StoreError(f"{file} has {array.shape[0]} rows for {self.spec.n_images} images; extract it again")
         self.arrays[name] = array
         self._add_scale(array)
@@ -184,7 +187,7 @@ class FeatureStore:
     @property
     def shard_rows(self) -> int:
         """Images of a shard."""
-        return next(a.layout.shard_rows for name, a in self.arrays.items() if kind_of(name) != "norm")
+        return next(a.layout.shard_rows for a in self.arrays.values() if a.layout.has_image_axis)
 
     @property
     def kinds(self) -> list[str]:
@@ -269,7 +272,7 @@ class FeatureStore:
 
     def rows(self, indices: Sequence[int] | np.ndarray, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Rows of several arrays in the order of `indices`: name -> [n, ...], of all arrays with an image axis by default."""
-        chosen = names or [n for n in self.arrays if kind_of(n) != "norm" and not n.endswith(SCALE)]
+        chosen = names or [n for n, a in self.arrays.items() if a.layout.has_image_axis and not n.endswith(SCALE)]
         return {name: self.array(name).rows(indices) for name in chosen}
 
     def zarr(self) -> "zarr.Group":
@@ -302,6 +305,65 @@ class FeatureStore:
         corners, labels = (self.array(f"images/{name}").rows([row])[0] for name in ("boxes", "box_label"))
         is_box = corners[:, 2] >= 0  # shorter lists of boxes are padded with -1
         return corners[is_box], labels[is_box]
+
+    @cached_property
+    def segmentation(self) -> "Segmentation":
+        """Label maps of the images, as the data set publishes them.
+
+        Raises:
+            StoreError: the set has none.
+        """
+        from store.truths.segmentation import Segmentation
+
+        self._expect_truths("segmentation")
+        return Segmentation(self)
+
+    @cached_property
+    def instances(self) -> "Instances":
+        """Objects of the images: boxes, and masks where the data set has them.
+
+        Raises:
+            StoreError: the set has none.
+        """
+        from store.truths.instances import Instances
+
+        self._expect_truths("instances")
+        return Instances(self)
+
+    def _expect_truths(self, name: str) -> None:
+        if name not in self.spec.truths:
+            known = f"it has {', '.join(self.spec.truths)}" if self.spec.truths else "it has no truths beside labels and boxes"
+            raise StoreError(
+                f"{self.where} has no {name} ({known}); where the data set has it, add it, without running the encoder: "
+                f"beyondcls extract --extend --truths {name} with the options that the set was made with"
+            )
+        self.array(f"images/{name}/first")  # a copy may lack its kind
+
+    @cached_property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches; as many of both where the set does not say otherwise.
+
+        Raises:
+            StoreError: this copy has nothing of patches, or their number is no square.
+        """
+        if recorded := self.attributes.get("grid"):
+            return int(recorded[0]), int(recorded[1])
+        n_patches = next(
+            (
+                a.shape[1] if kind_of(n) == "patch" else a.shape[2]
+                for n, a in self.arrays.items()
+                if kind_of(n) in ("patch", "attention") and not n.endswith(SCALE)
+            ),
+            None,
+        )
+        if n_patches is None:
+            raise StoreError(f"{self.where} has no patch tokens and no attention maps in this copy; fetch one: dvc pull")
+        side = math.isqrt(n_patches)
+        if side * side != n_patches:
+            raise StoreError(
+                f"{self.where} has {n_patches} patches, which are no square, and does not say of what grid; extract it again"
+            )
+        return side, side
 
     @cached_property
     def valid(self) -> np.ndarray:

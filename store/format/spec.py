@@ -3,17 +3,17 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from store.errors import StoreError
 
 FORMAT_VERSION = 2
-DATA_FIELDS = ("data", "n_images")  # fields that describe the data set, not the encoder
+DATA_FIELDS = ("data", "n_images", "truths")  # fields that describe the data set, not the encoder
 # What may differ between a feature set and one that extends it: more of the same encoder's features of the same images.
 EXTENDABLE_FIELDS = (*DATA_FIELDS, "blocks", "statistics", "maps", "vectors", "n_views")
 MOST_NAMED = 3  # vectors that a message names
-ABSENT_IF_EMPTY = ("vectors",)  # so that sets without them have the keys that they had before there was such a field
+ABSENT_IF_EMPTY = ("vectors", "truths")  # so that sets without them have the keys that they had before there was such a field
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,9 @@ class FeatureSpec:
     compute_dtype: str = "float32"
     format_version: int = FORMAT_VERSION
     vectors: tuple[str, ...] = ()  # kept beside the tokens: kind and block, "average/block0", "cls/block0"; or "pooled"
+    truths: Mapping[str, str] = field(
+        default_factory=dict
+    )  # "segmentation", "instances" -> digest of them and of their classes
 
     @property
     def key(self) -> str:
@@ -66,7 +69,7 @@ class FeatureSpec:
 
     def differences(self, other: "FeatureSpec") -> list[str]:
         """Names of the fields in which the two differ."""
-        return [field.name for field in fields(self) if _plain(getattr(self, field.name)) != _plain(getattr(other, field.name))]
+        return [f.name for f in fields(self) if _plain(getattr(self, f.name)) != _plain(getattr(other, f.name))]
 
     def explained(self, other: "FeatureSpec", ignored: Sequence[str] = ()) -> str:
         """The same as text, with the values where transforms differ: `dtype, transform (crop_pct 0.9 and 0.875)`."""
@@ -101,7 +104,7 @@ class FeatureSpec:
                 f"the description of a feature set has the wrong fields: {wrong}; was it written by another version?"
             )
         tuples = {name: tuple(values.get(name, ())) for name in ("blocks", "statistics", "maps", "vectors")}
-        return cls(**{**values, **tuples})
+        return cls(**{**values, **tuples, "truths": dict(values.get("truths", {}))})
 
 
 def _plain(value: Any) -> Any:

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from store.format.flat import flat_layout_of
 from store.format.layout import ATTRIBUTE, GROUP, ArrayLayout, groups_of
 from store.format.reader import with_digest
 from store.format.spec import FeatureSpec
-from store.writing.shard import constant, record_of
+from store.writing.shard import record_of
 
 
 def metadata_of(
@@ -34,8 +35,9 @@ def metadata_of(
         shards = [{k: v for k, v in written[unit][name].items() if k != "array"} for unit in range(layout.n_shards)]
         arrays[name] = layout.to_zarr({"shards": shards})
     for name, values in constants.items():
-        layout = constant(name, values)
-        arrays[name] = layout.to_zarr({"shards": [record_of(layout, 0, values)]})
+        layout = flat_layout_of(name, values)
+        shards = [record_of(layout, shard, values[slice(*layout.rows(shard))]) for shard in range(layout.n_shards)]
+        arrays[name] = layout.to_zarr({"shards": shards})
     described = {
         "key": spec.key,
         "spec": spec.to_dict(),

@@ -10,6 +10,7 @@ import numpy as np
 import xxhash
 
 from store.errors import StoreError
+from store.format.flat import flat_layout_of
 from store.format.layout import ATTRIBUTE, ArrayLayout, groups_of
 from store.format.spec import FeatureSpec
 from store.format.unfinished import HEADER, WRITING, is_of_writers, record_name
@@ -19,7 +20,7 @@ from store.places.parallel import map_parallel
 from store.writing import leases
 from store.writing.leases import Leases
 from store.writing.metadata import metadata_of
-from store.writing.shard import constant, encoded_shard
+from store.writing.shard import encoded_shard
 from store.writing.unit_writer import UnitWriter
 
 AT_ONCE = 8  # files on their way; one connection does not fill a network
@@ -84,7 +85,7 @@ class ObjectWriter(UnitWriter):
         if self._look_for_set():
             return
         sizes = self.place.sizes()
-        constants = {name: constant(name, values) for name, values in self.constants.items()}
+        constants = {name: flat_layout_of(name, values) for name, values in self.constants.items()}
         layouts = [*self.layouts.values(), *constants.values()]
         files = {layout.file(unit): layout.nbytes(unit) for layout in layouts for unit in range(layout.n_shards)}
         names = [layout.name for layout in layouts]
@@ -100,7 +101,9 @@ class ObjectWriter(UnitWriter):
             discard_records(self.place)
             return
         for name, values in self.constants.items():
-            self._send(constants[name], 0, *encoded_shard(constants[name], 0, values))
+            layout = constants[name]
+            for shard in range(layout.n_shards):
+                self._send(layout, shard, *encoded_shard(layout, shard, values[slice(*layout.rows(shard))]))
         recorded = [unit for unit in self.missing_units() if record_name(unit) in sizes]
         whole = {u for u in recorded if all(sizes.get(a.file(u)) == a.nbytes(u) for a in self.layouts.values())}
         # Somebody has removed shards of the others; a listing has shards after records, so none is still to come.

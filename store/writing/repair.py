@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,10 @@ DAMAGED_DIGITS = 4  # keys that differ in more are of different sets, not one of
 
 
 def salvage(
-    path: Path, spec: FeatureSpec, layouts_of: Callable[[int | None], Sequence[ArrayLayout]]
+    path: Path,
+    spec: FeatureSpec,
+    layouts_of: Callable[[int | None], Sequence[ArrayLayout]],
+    constants: Collection[str],
 ) -> tuple[FeatureStore, list[ArrayLayout], list[tuple[str, int]]]:
     """What a `FeatureWriter` can carry over from the set at `path`; everything is read.
 
@@ -34,6 +37,7 @@ def salvage(
     Args:
         spec: of the set as it must be after the repair.
         layouts_of: its layouts, given the rows of a shard (None if these are not known).
+        constants: names of arrays without an image axis, which are written anew.
 
     Returns:
         The set, as far as it is sound; its layouts; and the (array, shard) that are not sound.
@@ -53,7 +57,7 @@ def salvage(
         )
     layouts = [layout for layout in layouts_of(_shard_rows(place)) if _belongs(store, layout.name, lost)]
     if lost:
-        _check_options(place, spec, layouts)
+        _check_options(place, spec, layouts, constants)
     bad = []
     for layout in layouts:
         if not place.has_folder(kind_of(layout.name)):
@@ -89,7 +93,7 @@ def is_pooled(path: Path) -> bool:
         return any(path.glob("pooled/view*"))
 
 
-def _check_options(place: LocalFolder, spec: FeatureSpec, layouts: Sequence[ArrayLayout]) -> None:
+def _check_options(place: LocalFolder, spec: FeatureSpec, layouts: Sequence[ArrayLayout], constants: Collection[str]) -> None:
     """Refuse a set that is not the one that is damaged.
 
     Raises:
@@ -98,7 +102,9 @@ def _check_options(place: LocalFolder, spec: FeatureSpec, layouts: Sequence[Arra
     expected = {layout.name: layout for layout in layouts}
     for chunks in sorted(place.folder.glob("*/**/c")):
         name = chunks.parent.relative_to(place.folder).as_posix()
-        if name not in expected and not name.startswith("norm/"):
+        if name in constants:
+            continue
+        if name not in expected:
             raise StoreError(f"{chunks.parent} would not be there with these options; repair it with what it was made with")
         try:
             stored = ArrayReader(place, name, json.loads(place.content(f"{name}/zarr.json") or b"")).layout

@@ -14,12 +14,6 @@ from store.places.disk import DIRECT_NBYTES, write_synced
 from store.places.place import Place
 
 
-def constant(name: str, values: np.ndarray) -> ArrayLayout:
-    """Layout of a small array without an image axis: one shard."""
-    n = len(values)
-    return ArrayLayout(name, values.shape, values.dtype.name, ("channel",), shard_rows=n, chunk_rows=n)
-
-
 def same_values(first: ArrayLayout, second: ArrayLayout) -> bool:
     """Whether a row of one array can be a row of the other, byte for byte."""
     fields = ("dtype", "codec", "dimensions")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from store.errors import StoreError
+from store.format.flat import flat_layout_of
 from store.format.layout import ArrayLayout
 from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
@@ -29,7 +30,7 @@ from store.writing.handed_writer import workers_folder
 from store.writing.journal import JOURNAL, Journals, add_record, journals, process_name, read_records, write_records
 from store.writing.lock import BusyError, Lock
 from store.writing.metadata import metadata_of
-from store.writing.shard import constant, is_whole, record_of, same_shard, write_shard
+from store.writing.shard import is_whole, record_of, same_shard, write_shard
 from store.writing.shard_writer import ShardWriter
 from store.writing.unit_writer import UnitWriter
 
@@ -55,7 +56,7 @@ class FeatureWriter(ShardWriter, UnitWriter):
         path: where the finished feature set will be.
         spec: what it holds.
         layouts: arrays with one row per image; all share `shard_rows`.
-        constants: small arrays without an image axis (the final norm), by name.
+        constants: arrays without an image axis (the final norm, truths), by name.
         base: the set to take rows from, with other views, blocks, kinds or images, wherever it is.
         base_rows: [n_images] the base's row of each image, -1 where it has none; by default its images come first here.
         skip: (array, shard) of the base that must not be taken over because they are damaged.
@@ -139,10 +140,12 @@ class FeatureWriter(ShardWriter, UnitWriter):
         shutil.rmtree(self.staging, ignore_errors=True)
         make_folder(self._unnamed)
         for name, values in self.constants.items():
-            file = self.staging / constant(name, values).file(0)
-            make_folder(file.parent)
-            write_shard(file, constant(name, values), 0, values)
-            sync_folder(file.parent)
+            layout = flat_layout_of(name, values)
+            for shard in range(layout.n_shards):
+                file = self.staging / layout.file(shard)
+                make_folder(file.parent)
+                write_shard(file, layout, shard, values[slice(*layout.rows(shard))])
+                sync_folder(file.parent)
         records = [self.header, *self._carry()]
         write_records(self.staging, records)  # from here on, what is staged counts
         for record in records[1:]:

@@ -10,7 +10,6 @@ from store.exchange.description import (
     DESCRIPTION,
     described_store,
     description_of,
-    is_constant,
     read_description,
     write_description,
 )
@@ -49,14 +48,14 @@ class _ExportedRaw(Exported):
         return str(self.source / f"{name}.raw")
 
     def constant(self, name: str) -> np.ndarray:
-        return self._rows(name, 0)
+        return self._rows(name, 0, self.store.arrays[name].shape[0])
 
     def unit(self, unit: int) -> dict[str, np.ndarray]:
-        return {name: self._rows(name, unit) for name in self.store.arrays if not is_constant(name)}
+        layouts = {name: array.layout for name, array in self.store.arrays.items() if array.layout.has_image_axis}
+        return {name: self._rows(name, *layout.rows(unit)) for name, layout in layouts.items()}
 
-    def _rows(self, name: str, shard: int) -> np.ndarray:
-        layout, path = self.store.arrays[name].layout, Path(self.where(name, shard))
-        start, stop = layout.rows(shard)
+    def _rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        layout, path = self.store.arrays[name].layout, Path(self.where(name, 0))
         try:
             whole = path.stat().st_size == layout.row_nbytes * layout.shape[0]
             content = np.fromfile(path, np.uint8, layout.row_nbytes * (stop - start), offset=layout.row_nbytes * start)

@@ -215,7 +215,7 @@ class TestDescription:
             (lambda d: d["group"]["arrays"].update({"/x": "0"}) or d["arrays"].update({"/x": d["arrays"][PATCH]}), "outside"),
             (
                 lambda d: d["arrays"]["norm/bias"].update(dimension_names=["x"]),
-                "norm/bias in more than one shard, or with another",
+                "norm/bias in other chunks or shards, or with other axes",
             ),
             (
                 lambda d: [d["arrays"].pop(n) and d["group"]["arrays"].pop(n) for n in list(d["arrays"]) if "norm" not in n],

@@ -35,7 +35,7 @@ def _layouts(shard_rows: int | None) -> Sequence[ArrayLayout]:
 
 def _repair(path: Path) -> list[tuple[str, int]]:
     """What had to be computed again."""
-    base, layouts, skip = salvage(path, TINY.spec, _layouts)
+    base, layouts, skip = salvage(path, TINY.spec, _layouts, TINY.constants)
     assert layouts == TINY.layouts
     with TINY.begin(path, base, skip) as writer:
         asked = [(name, unit) for unit in writer.missing_units() for name in writer.missing_arrays(unit)]
@@ -123,7 +123,7 @@ def test_no_metadata_at_all(path: Path, sound: Path) -> None:
     """Nothing vouches for anything: all is computed again, with the rows of a shard that are usual."""
     for file in path.rglob("zarr.json"):
         file.unlink()
-    base, layouts, _ = salvage(path, TINY.spec, _layouts)
+    base, layouts, _ = salvage(path, TINY.spec, _layouts, TINY.constants)
     assert [a.shard_rows for a in layouts] == [7 * SHARD] * len(layouts)
     assert base.arrays == {}
 
@@ -135,14 +135,14 @@ def test_rows_of_a_shard_are_those_of_most(path: Path, rows: int) -> None:
         meta["codecs"][0]["configuration"]["chunk_shape"][0] = 16
 
     edit(path, change, "images/label")
-    _, layouts, skip = salvage(path, TINY.spec, _layouts)
+    _, layouts, skip = salvage(path, TINY.spec, _layouts, TINY.constants)
     assert layouts == TINY.layouts
     assert skip == []
 
 
 def test_a_set_with_another_key(path: Path) -> None:
     with pytest.raises(StoreError, match=r"has key .*, but these options give .* \(weights differ\); repair it with"):
-        salvage(path, replace(TINY.spec, weights="2" * 32), _layouts)
+        salvage(path, replace(TINY.spec, weights="2" * 32), _layouts, TINY.constants)
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -151,16 +151,16 @@ def test_a_copy_without_a_kind(path: Path, lost: bool) -> None:
     if lost:
         (path / "zarr.json").unlink()
     with pytest.raises(StoreError, match=f"is a copy without {PATCH}; pull all of it first"):
-        salvage(path, TINY.spec, _layouts)
+        salvage(path, TINY.spec, _layouts, TINY.constants)
 
 
 def test_killed_during_the_repair(path: Path, sound: Path) -> None:
     flip(path / PATCH / "c/1/0/0", 0)
     flip(path / OTHER / "c/2/0/0", 0)
-    base, _, skip = salvage(path, TINY.spec, _layouts)
+    base, _, skip = salvage(path, TINY.spec, _layouts, TINY.constants)
     with TINY.begin(path, base, skip) as writer:
         TINY.write(writer, 1)
-    base, _, skip = salvage(path, TINY.spec, _layouts)
+    base, _, skip = salvage(path, TINY.spec, _layouts, TINY.constants)
     with TINY.begin(path, base, skip) as again:
         assert again.missing_units() == [2]
         TINY.finish(again)

@@ -1,0 +1,27 @@
+"""Truths of dense tasks: label maps and instances with masks, and what a view shows of them.
+
+Truths are kept at the resolution of the original image, without loss: every mask is COCO's compressed run lengths.
+"""
+
+from store.truths.columns import Instance, Segment, TruthColumns, instance_columns, segment_columns
+from store.truths.instances import Instances, InstancesOfImage
+from store.truths.patches import patch_labels
+from store.truths.segmentation import VOID, Segmentation
+from store.truths.view import boxes_in_view, map_from_view, map_in_view, masks_in_view
+
+__all__ = [
+    "VOID",
+    "Instance",
+    "Instances",
+    "InstancesOfImage",
+    "Segment",
+    "Segmentation",
+    "TruthColumns",
+    "boxes_in_view",
+    "instance_columns",
+    "map_from_view",
+    "map_in_view",
+    "masks_in_view",
+    "patch_labels",
+    "segment_columns",
+]

@@ -1,0 +1,199 @@
+"""Label maps and instances in a feature set: as they were given, image by image, and what is wrong is refused."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+
+from store import FeatureStore, StoreError, verify
+from store.format.array import ArrayReader
+from store.format.flat import flat_layout
+from store.truths import Instance, instance_columns, rle
+from tests.features import write_features
+from tests.truths import instances_of, with_truths
+
+N = 5
+CLASSES = ("sky", "road", "car")
+GENERATOR = np.random.default_rng(0)
+MAPS = [GENERATOR.integers(-1, 3, (3 + row, 7)).astype(np.int16) for row in range(N - 1)] + [np.full((4, 2), -1, np.int16)]
+MASKS = [np.ones((0, 3, 7), bool), *(GENERATOR.random((row, *MAPS[row].shape)) < 0.6 for row in range(1, N))]
+MASKS[2][:, 0, 0] = True
+LABELS = [[2 - i % 3 for i in range(len(masks))] for masks in MASKS]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+    folder = tmp_path_factory.mktemp("truths")
+    plain = write_features(folder / "plain", n=N)
+    given = [instances_of(masks, labels, [i == 1 for i in labels]) for masks, labels in zip(MASKS, LABELS, strict=True)]
+    return with_truths(plain, folder / "set", maps=MAPS, map_classes=CLASSES, instances=given, instance_classes=CLASSES[::-1])
+
+
+def test_label_maps(store: FeatureStore) -> None:
+    truths = store.segmentation
+    assert (truths.classes, len(truths)) == (CLASSES, N)
+    for row in (3, 0, 4, 1, 2):
+        np.testing.assert_array_equal(truths.label_map(row), MAPS[row])
+        assert truths.label_map(row).dtype == np.int16
+    assert truths.patch_labels().shape == (N, np.prod(store.grid))
+    assert (truths.patch_labels()[4] == -1).all()
+
+
+def test_instances(store: FeatureStore) -> None:
+    truths = store.instances
+    assert (truths.classes, len(truths), truths.has_masks) == (CLASSES[::-1], N, True)
+    for row in range(N):
+        image = truths.of(row)
+        assert (image.labels.tolist(), image.size, len(image)) == (LABELS[row], MAPS[row].shape, len(LABELS[row]))
+        assert image.crowds.tolist() == [label == 1 for label in LABELS[row]]
+        assert image.areas.tolist() == MASKS[row].sum((1, 2)).tolist()
+        np.testing.assert_array_equal(image.masks(), MASKS[row])
+        assert image.boxes.shape == (len(image), 4)
+    assert truths.of(1).boxes.dtype == np.float32
+
+
+def test_a_reader_can_be_sent_to_another_process(store: FeatureStore) -> None:
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(store.segmentation)).label_map(2), MAPS[2])
+
+
+def test_boxes_alone(tmp_path: Path) -> None:
+    boxes = [[Instance(0, (1, 2, 3, 4.5), 6.0, True)], [], [Instance(1, (0, 0, 1, 1), 1.0)]]
+    plain = write_features(tmp_path / "plain", n=3)
+    stored = with_truths(plain, tmp_path / "set", instances=boxes, instance_classes=("a", "b"), sizes=[(9, 9)] * 3)
+    image = stored.instances.of(0)
+    assert (image.boxes.tolist(), image.counts, image.size) == ([[1, 2, 3, 4.5]], None, (9, 9))
+    assert len(stored.instances.of(1)) == 0
+    with pytest.raises(StoreError, match="have boxes, and no masks"):
+        image.masks()
+
+
+def test_no_instance_at_all(tmp_path: Path) -> None:
+    stored = with_truths(write_features(tmp_path / "plain", n=3), tmp_path / "set", instances=[[], [], []])
+    assert [len(stored.instances.of(row)) for row in range(3)] == [0, 0, 0]
+
+
+def test_a_set_without_truths_says_how_to_add_them(tmp_path: Path, store: FeatureStore) -> None:
+    plain = write_features(tmp_path / "plain", n=3)
+    for name in ("segmentation", "instances"):
+        with pytest.raises(StoreError, match=rf"has no {name} \(it has no truths .* --extend --truths {name} with"):
+            getattr(plain, name)
+    assert "truths" not in plain.spec.to_dict()
+    assert store.spec.encoder_key == plain.spec.encoder_key
+
+
+def test_a_row_that_is_not_there(store: FeatureStore) -> None:
+    for row in (-1, N):
+        with pytest.raises(StoreError, match=f"row {row} asked for, it has rows 0 to {N - 1}"):
+            store.segmentation.label_map(row)
+
+
+def test_grid(store: FeatureStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    side = round(store.tokens("patch").shape[1] ** 0.5)
+    assert store.grid == (side, side)
+    monkeypatch.setitem(store.attributes, "grid", [1, side * side])  # type: ignore[arg-type]
+    monkeypatch.delitem(store.__dict__, "grid")
+    assert store.grid == (1, side * side)
+    monkeypatch.delitem(store.__dict__, "grid")
+    odd = write_features(tmp_path / "odd", n=3, n_tokens=6)
+    with pytest.raises(StoreError, match="has 6 patches, which are no square"):
+        _ = odd.grid
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("segmentation/first", lambda values: values[::-1].copy(), "first does not ascend from 0"),
+        ("segmentation/label", lambda values: values + 9, "labels 9 to 11 for 3 classes"),
+        ("segmentation/label", lambda values: values[:-1], r"label is \[\d+\] int32, expected"),
+        ("segmentation/counts", lambda values: values[:-1], r"start ends at \d+, expected the \d+ bytes of counts"),
+        ("segmentation/start", lambda values: values.astype(np.int32), "start is .* int32, expected .* int64"),
+    ],
+)
+def test_columns_that_do_not_fit(
+    store: FeatureStore, monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any, message: str
+) -> None:
+    array = store.arrays[f"images/{name}"]
+    values = wrong(array.all())
+
+    class Wrong(ArrayReader):
+        shape, dtype = values.shape, values.dtype
+
+        def __init__(self) -> None:
+            pass
+
+        def all(self) -> np.ndarray:
+            return values
+
+    monkeypatch.setitem(store.arrays, array.name, Wrong())
+    monkeypatch.delitem(store.__dict__, "segmentation", raising=False)
+    with pytest.raises(StoreError, match=message):
+        _ = store.segmentation
+
+
+def test_damage_of_one_image_is_seen_when_it_is_read(store: FeatureStore, tmp_path: Path) -> None:
+    """Run lengths of 3 x 64 KiB: those of one image are read and compared alone."""
+    counts = [GENERATOR.integers(48, 60, 50_000, np.uint8).tobytes() for _ in range(N)]
+    given = [[Instance(0, (0, 0, 1, 1), 1, False, one)] for one in counts]
+    stored = with_truths(write_features(tmp_path / "plain", n=N), tmp_path / "set", instances=given, instance_classes=("a",))
+    array = stored.arrays["images/instances/counts"]
+    assert (array.layout.checked_rows, array.layout.n_shards, array.layout.chunk_rows) == (1 << 16, 1, 1 << 16)
+    file = stored.path / array.layout.file(0)
+    with file.open("r+b") as opened:
+        opened.seek(len(counts[0]) * N - 1)
+        opened.write(b"\0")
+    again = FeatureStore.open(stored.path)
+    assert again.instances.of(0).counts == (counts[0],)
+    with pytest.raises(StoreError, match="counts/c/0 is damaged"):
+        again.instances.of(N - 1)
+    assert [problem[0] for problem in verify(stored.path) if problem[2]] == ["images/instances/counts"]
+
+
+def test_layouts_of_flat_arrays() -> None:
+    """A small one is one chunk, as the final norm has always been; a large one has chunks of 64 KiB in shards of 64 MiB."""
+    small, large = flat_layout("norm/weight", (768,), "float32"), flat_layout("images/instances/box", (9_000_000, 4), "float32")
+    assert (small.chunk_rows, small.shard_rows, small.dimensions) == (768, 768, ("channel",))
+    assert (large.chunk_rows, large.shard_rows, large.n_shards) == (4096, 1 << 22, 3)
+    assert large.dimensions == ("instance", "corner")
+
+
+class TestRunLengths:
+    @given(arrays_of.arrays(bool, st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 9))))
+    def test_round_trip(self, masks: np.ndarray) -> None:
+        """As faster-coco-eval writes and pycocotools reads."""
+        from pycocotools import mask as published
+
+        size = masks.shape[1:]
+        for mask, counts in zip(masks, rle.encode(masks), strict=True):
+            np.testing.assert_array_equal(rle.decode(counts, size), mask)
+            np.testing.assert_array_equal(published.decode({"size": list(size), "counts": counts}), mask)
+            drawn = np.full(size[::-1], -1, np.int16)
+            rle.draw(counts, 5, drawn)
+            np.testing.assert_array_equal(drawn.T, np.where(mask, 5, -1))
+            assert rle.area(counts, size) == mask.sum()
+
+    def test_long_runs(self) -> None:
+        mask = np.zeros((1, 3000, 2000), bool)
+        mask[0, 2999, 1999] = mask[0, 5, 1000] = True
+        np.testing.assert_array_equal(rle.decode(rle.encode(mask)[0], (3000, 2000)), mask[0])
+
+    @given(st.binary(max_size=30), st.integers(1, 9), st.integers(1, 9))
+    def test_any_bytes_are_refused_or_a_mask_of_the_size(self, counts: bytes, height: int, width: int) -> None:
+        try:
+            assert rle.decode(counts, (height, width)).shape == (height, width)
+        except StoreError as error:
+            assert f"not run lengths of a mask of {height} x {width}" in str(error)
+
+    def test_of_another_size(self) -> None:
+        (counts,) = rle.encode(np.ones((1, 4, 5), bool))
+        with pytest.raises(StoreError, match="they are of 20 pixels, expected 30"):
+            rle.decode(counts, (6, 5))
+
+
+def test_some_with_masks_and_some_without_is_our_own_mistake() -> None:
+    with pytest.raises(AssertionError, match="some instances have masks"):
+        instance_columns([[Instance(0, (0, 0, 1, 1), 1), Instance(0, (0, 0, 1, 1), 1, False, b"1")]])
