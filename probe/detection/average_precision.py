@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from store.truths.instances import Instances
+from store.truths import Instances
 
 # The first of COCO's twelve numbers, and its recall; in percent here. None where no object has that size.
 MEASURES = {"ap": 0, "ap50": 1, "ap75": 2, "ap_small": 3, "ap_medium": 4, "ap_large": 5, "ar100": 8}

@@ -9,7 +9,7 @@ from probe.detection.average_precision import AREAS, size_of
 from probe.detection.detector import frame_of
 from probe.detection.targets import flips_of, has_area
 from store import FeatureStore
-from store.truths.view import boxes_in_view
+from store.truths import boxes_in_view
 
 TOLERANCE = 0.5  # pixels of the frame
 

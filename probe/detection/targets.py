@@ -10,8 +10,7 @@ from torch.utils.data import Dataset
 
 from probe.detection.detector import frame_of
 from store import BeyondClsError, FeatureStore
-from store.truths.instances import InstancesOfImage
-from store.truths.view import boxes_in_view, masks_in_view
+from store.truths import InstancesOfImage, boxes_in_view, masks_in_view
 
 SMALLEST = 1.0  # pixel of the frame: what is left of a box at least
 Target = dict[str, Tensor]
