@@ -57,12 +57,16 @@ def main(
         typer.Option(help="v1, the protocol of the paper's first version, or small, for hundreds of images; options here win"),
     ] = None,
     seeds: Annotated[str, typer.Option(help="with commas; a detector each")] = "0",
-    views: Annotated[str, typer.Option(help="stored views of the training images, with commas; 0 is the evaluation crop")] = "0",
+    views: Annotated[
+        str, typer.Option(help="stored views of the training images, with commas; 0 is the evaluation crop")
+    ] = "0",
     block: Annotated[int | None, typer.Option(help="block whose tokens are read  [default: the deepest stored]")] = None,
     ids: Annotated[Path | None, typer.Option(help="train on the images that this file lists, one id or name a line")] = None,
     test_ids: Annotated[Path | None, typer.Option(help="likewise: measure on these")] = None,
     workers: Annotated[int, typer.Option(min=0, help="processes that decode masks beside this one")] = 0,
-    placement: Annotated[str, typer.Option(help="of the tokens: device, memory, stream, or auto: the first that fits")] = "auto",
+    placement: Annotated[
+        str, typer.Option(help="of the tokens: device, memory, stream, or auto: the first that fits")
+    ] = "auto",
     params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
     **given: Any,

@@ -60,7 +60,7 @@ def coco_truths(instances: Instances, rows: np.ndarray, image_ids: Sequence[int]
 
 
 def size_of(area: float) -> str:
-    """"small", "medium" or "large", as COCO names areas in pixels."""
+    """ "small", "medium" or "large", as COCO names areas in pixels."""
     return next(name for name, (_, most) in AREAS.items() if area < most)
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float32, Int64
 from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
+from probe.detection.boxes import boxes_from_view, cut_to, has_area
 from probe.detection.detector import Detector
 from probe.detection.targets import flips_of
 from store import FeatureStore, Loader
@@ -81,9 +82,7 @@ def detections(
             yield in_original(entry, crops[row], bool(flips[row]), detector.frame, (height, width))
 
 
-def in_original(
-    found: Mapping[str, Tensor], crop: Crop, flip: bool, frame: tuple[int, int], size: tuple[int, int]
-) -> Detected:
+def in_original(found: Mapping[str, Tensor], crop: Crop, flip: bool, frame: tuple[int, int], size: tuple[int, int]) -> Detected:
     """One image's detections in the frame of a view, in pixels of the original.
 
     Masks are drawn into their boxes at the resolution of the original, as torchvision does; boxes are then cut to the image.
@@ -91,8 +90,8 @@ def in_original(
     """
     found = {name: values.cpu() for name, values in found.items()}
     boxes = boxes_from_view(found["boxes"].numpy(), crop, flip, frame)
-    within = np.clip(boxes, 0, (size[1], size[0]) * 2)
-    kept = (within[:, 2:] > within[:, :2]).all(1)
+    within = cut_to(boxes, size)
+    kept = has_area(within)
     counts = None
     if "masks" in found:
         masks = found["masks"][torch.from_numpy(kept)]
@@ -101,18 +100,6 @@ def in_original(
         counts = tuple(encode(drawn.numpy()))
     labels, scores = (found[name].numpy()[kept] for name in ("labels", "scores"))
     return Detected(labels - 1, scores, within[kept], counts, size)
-
-
-def boxes_from_view(
-    boxes: Float[np.ndarray, "n 4"], crop: Crop, flip: bool, frame: tuple[int, int]
-) -> Float[np.ndarray, "n 4"]:
-    """Boxes in a frame (height, width) that a view fills, in pixels of the original: the inverse of `boxes_in_view`."""
-    x0, y0, x1, y1 = (float(corner) for corner in crop)
-    placed = boxes.astype(np.float64)
-    if flip:
-        placed[:, [0, 2]] = frame[1] - placed[:, [2, 0]]
-    scale = np.array([(x1 - x0) / frame[1], (y1 - y0) / frame[0]] * 2)
-    return (placed * scale + [x0, y0, x0, y0]).astype(boxes.dtype)
 
 
 def to_coco(detected: Sequence[Detected], image_ids: Sequence[int]) -> list[dict[str, Any]]:

@@ -13,15 +13,22 @@ from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.ops import MultiScaleRoIAlign
 
 from probe.detection.anchors import Anchors
+from probe.detection.frame import frame_of
 from probe.detection.options import DetectorOptions
-from probe.detection.pyramid import STRIDE, Pyramid
+from probe.detection.pyramid import Pyramid
 from probe.head import FinalNorm
 from store import BeyondClsError
 
 LOSSES = ("loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg", "loss_mask")
 LEVELS = ["0", "1", "2", "3"]  # that regions are cut from; the coarsest serves proposals alone
 BOX_CELLS, MASK_CELLS = 7, 14  # a region is resampled to so many cells each way
-PROPOSED = {"fg_iou_thresh": 0.7, "bg_iou_thresh": 0.3, "batch_size_per_image": 256, "positive_fraction": 0.5, "nms_thresh": 0.7}
+PROPOSED = {
+    "fg_iou_thresh": 0.7,
+    "bg_iou_thresh": 0.3,
+    "batch_size_per_image": 256,
+    "positive_fraction": 0.5,
+    "nms_thresh": 0.7,
+}
 REGIONS = {"fg_iou_thresh": 0.5, "bg_iou_thresh": 0.5, "positive_fraction": 0.25, "bbox_reg_weights": None}
 KEPT = {"score_thresh": 0.05, "nms_thresh": 0.5, "detections_per_img": 100}
 
@@ -110,8 +117,3 @@ class Detector(nn.Module):
         if self.final_norm is not None:
             tokens = self.final_norm({"patch": tokens})["patch"]
         return self.pyramid(tokens.transpose(1, 2).unflatten(2, self.grid))
-
-
-def frame_of(grid: tuple[int, int]) -> tuple[int, int]:
-    """Height and width in pixels of the frame in which boxes and masks of a grid of patches are."""
-    return grid[0] * STRIDE, grid[1] * STRIDE

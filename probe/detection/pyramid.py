@@ -5,7 +5,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.convnext import LayerNorm2d
 
-STRIDE = 16  # pixels of the frame for each patch, whatever its size in pixels of the image
 EPS = 1e-6
 
 

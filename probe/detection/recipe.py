@@ -67,8 +67,8 @@ class DetectionRecipe:
         return asdict(self)
 
 
-# "v1" is the protocol of the paper's first version, which follows iBOT's code: Mask R-CNN on COCO, AdamW, 36 epochs in batches of
-# 16. There images are flipped and resized at random; stored tokens are of the views of the feature set. "small" is ours, for
+# "v1" is the protocol of the paper's first version, which follows iBOT's code: Mask R-CNN on COCO, AdamW, 36 epochs, 16 images
+# a step. There images are flipped and resized at random; stored tokens are of the views of the feature set. "small" is ours, for
 # hundreds of images and a CPU. Of each: the recipe and the detector.
 PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "v1": ({"epochs": 36}, {}),

@@ -60,7 +60,7 @@ class Detection:
     placement: Any = "auto"
     workers: int = 0
     unfinished: Path | None = None
-    progress: Callable[[int], None] = lambda _: None  # noqa: E731
+    progress: Callable[[int], None] = lambda _: None
 
     def __post_init__(self) -> None:
         """Check what was asked for.
@@ -76,8 +76,8 @@ class Detection:
         n_views = self.training.store.spec.n_views
         if not self.views or not all(0 <= view < n_views for view in self.views):
             raise StoreError(
-                f"views is {tuple(self.views)}, expected numbers from 0 to {n_views - 1}, those that {self.training.store.where} "
-                "has; extract it with --views"
+                f"views is {tuple(self.views)}, expected numbers from 0 to {n_views - 1}, the views that "
+                f"{self.training.store.where} has; extract it with --views"
             )
 
     @property

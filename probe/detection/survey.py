@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from probe.detection.average_precision import AREAS, size_of
-from probe.detection.detector import frame_of
-from probe.detection.targets import flips_of, has_area
+from probe.detection.boxes import cut_to, has_area
+from probe.detection.frame import frame_of
+from probe.detection.targets import flips_of
 from store import FeatureStore
 from store.truths import boxes_in_view
 
@@ -68,8 +69,8 @@ def survey(store: FeatureStore, rows: np.ndarray, view: int = 0) -> Survey:
         whole = has_area(image.boxes)
         counted.n_without_area += int((~whole & ~image.crowds).sum())
         boxes = boxes_in_view(image.boxes, crops[row], bool(flips[row]), frame)
-        inside = np.clip(boxes, 0, (frame[1], frame[0]) * 2)
-        is_outside = (inside[:, 2:] <= inside[:, :2]).any(1)
+        inside = cut_to(boxes, frame)
+        is_outside = ~has_area(inside)
         is_cut = (np.abs(inside - boxes) > TOLERANCE).any(1) & ~is_outside
         for i in np.flatnonzero(~image.crowds & whole):
             size = size_of(float(image.areas[i]))

@@ -8,7 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from probe.detection.detector import frame_of
+from probe.detection.boxes import cut_to, has_area
+from probe.detection.frame import frame_of
 from store import BeyondClsError, FeatureStore
 from store.truths import InstancesOfImage, boxes_in_view, masks_in_view
 
@@ -44,15 +45,13 @@ def flips_of(store: FeatureStore, view: int) -> Bool[np.ndarray, "N"]:
     return store.array(name).all().astype(bool)
 
 
-def target_of(
-    image: InstancesOfImage, crop: Float[np.ndarray, "4"], flip: bool, frame: tuple[int, int], masks: bool
-) -> Target:
+def target_of(image: InstancesOfImage, crop: Float[np.ndarray, "4"], flip: bool, frame: tuple[int, int], masks: bool) -> Target:
     """Boxes [n, 4] float32 within the frame, labels [n] int64 from 1, and masks [n, H, W] uint8 if `masks` is set.
 
     Left out are crowds, boxes without area, and what the view does not show: less than a pixel of the box, or none of the mask.
     """
     boxes = boxes_in_view(image.boxes, crop, flip, frame)
-    inside = np.clip(boxes, 0, (frame[1], frame[0]) * 2)
+    inside = cut_to(boxes, frame)
     sides = inside[:, 2:] - inside[:, :2]
     kept = ~image.crowds & has_area(image.boxes) & (sides >= SMALLEST).all(1)
     target = {}
@@ -62,11 +61,6 @@ def target_of(
         shown = masks_in_view(image.masks(), crop, flip, frame)
         kept &= shown.any((1, 2))
         target["masks"] = torch.from_numpy(shown[kept].astype(np.uint8))
-    target["boxes"] = torch.from_numpy(inside[kept].astype(np.float32))
+    target["boxes"] = torch.from_numpy(inside[kept])
     target["labels"] = torch.from_numpy(image.labels[kept].astype(np.int64) + 1)
     return target
-
-
-def has_area(boxes: Float[np.ndarray, "n 4"]) -> Bool[np.ndarray, "n"]:
-    """Whether boxes are wider and higher than nothing."""
-    return (boxes[:, 2:] > boxes[:, :2]).all(1)

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 
 from probe.detection.detector import Detector
+from probe.detection.frame import STRIDE
 from probe.detection.options import DetectorOptions
-from probe.detection.pyramid import STRIDE
 from probe.detection.targets import Target
 
 DIM, GRID, CLASSES = 12, (8, 8), ("round", "square")
