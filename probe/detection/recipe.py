@@ -68,8 +68,8 @@ class DetectionRecipe:
 
 
 # "v1" is the protocol of the paper's first version, which follows iBOT's code: Mask R-CNN on COCO, AdamW, 36 epochs, 16 images
-# a step. There images are flipped and resized at random; stored tokens are of the views of the feature set. "small" is ours, for
-# hundreds of images and a CPU. Of each: the recipe and the detector.
+# a step. There images are flipped and resized at random; stored tokens are of the set's views. "small" is ours, for
+# a few hundred images and a CPU. Of each: the recipe and the detector.
 PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "v1": ({"epochs": 36}, {}),
     "small": (
