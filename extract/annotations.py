@@ -1,17 +1,28 @@
-"""What a data set says about its images beside their pixels: ids, digests, labels and boxes, as arrays of the store."""
+"""What a data set says about its images beside their pixels: ids, digests, labels, boxes, and labels of patches, as arrays
+of the store.
+"""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import UInt8
 
 from extract.datasets import ImageSet, Sample
+from extract.patch_labels import is_patch_label, patch_labels_of
 from store import ArrayLayout
 from store.format.layout import DIGEST
 
+if TYPE_CHECKING:
+    from extract.requests import Request
+
 NONE = -1  # no label; corners of padding boxes
-# Arrays that are known without decoding an image.
 ANNOTATIONS = ("images/id", DIGEST, "images/label", "images/labels", "images/boxes", "images/box_label")
+
+
+def is_annotation(name: str) -> bool:
+    """Whether an array is known without decoding an image."""
+    return name in ANNOTATIONS or is_patch_label(name)
 
 
 def annotation_layouts(images: ImageSet, shard_rows: int) -> list[ArrayLayout]:
@@ -29,12 +40,13 @@ def annotation_layouts(images: ImageSet, shard_rows: int) -> list[ArrayLayout]:
     return layouts
 
 
-def annotations_of(images: ImageSet, rows: Sequence[int], layouts: Sequence[ArrayLayout]) -> dict[str, np.ndarray]:
-    """The arrays of ANNOTATIONS of some images, as they are stored."""
+def annotations_of(request: "Request", rows: Sequence[int], layouts: Sequence[ArrayLayout]) -> dict[str, np.ndarray]:
+    """The annotations of some images, as they are stored."""
+    images = request.images
     arrays = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in layouts if a.name in ANNOTATIONS}
     for i, row in enumerate(rows):
         _write(arrays, i, images.samples[row], images.image_digests[row])
-    return arrays
+    return arrays | patch_labels_of(request, rows, layouts)
 
 
 def _write(arrays: Mapping[str, np.ndarray], i: int, sample: Sample, digest: UInt8[np.ndarray, "16"]) -> None:

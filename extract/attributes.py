@@ -22,11 +22,14 @@ def attributes_of(request: Request, settings: Settings) -> dict[str, Any]:
     """
     encoder, classes = request.encoder, request.images.classes
     caution = {"cls_caution": encoder.cls_caution} if encoder.cls_caution else {}
+    truth_classes = {name: list(request.images.truths[name].classes) for name in request.truths}
     return {
         "encoder": encoder.name,
         "norm_eps": encoder.norm()[1],
         "classes": None if classes is None else list(classes),
         "problems": _checked_problems(request.images, settings.on_error),
+        **({"truth_classes": truth_classes} if truth_classes else {}),
+        **({"grid": list(encoder.grid)} if encoder.grid[0] != encoder.grid[1] else {}),
         **encoder.pretraining.to_dict(),
         **caution,
     }

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 
-from extract.annotations import ANNOTATIONS, annotations_of
+from extract.annotations import annotations_of, is_annotation
 from extract.datasets import ImageSet
 from extract.decoding import Unit
 from extract.encoders import Encoder
@@ -173,7 +173,7 @@ class Worker:
         handed: Handed | None = first
         while handed is not None:
             self._writer.expect(handed.number, handed.missing)
-            names = [name for name in self._writer.arrays_to_compute(handed.number) if name not in ANNOTATIONS]
+            names = [name for name in self._writer.arrays_to_compute(handed.number) if not is_annotation(name)]
             pending.append(handed.number)
             yield Unit(handed.number, self._writer.rows_to_compute(handed.number, names).tolist(), names)
             handed = handout.take(False)
@@ -181,7 +181,7 @@ class Worker:
     def _write(
         self, unit: Unit, arrays: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]], handout: Handout
     ) -> None:
-        annotations = annotations_of(self._job.images, range(*self._job.rows(unit.number)), self._job.layouts)
+        annotations = annotations_of(self._request, range(*self._job.rows(unit.number)), self._job.layouts)
         try:
             record = self._writer.write_unit(unit.number, {**arrays, **annotations}, notes)
         except Exception as error:

@@ -12,9 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.datasets import ImageSet
+from extract.datasets.truths import chosen_truths
 from extract.encoders import Encoded, Encoder
 from extract.layouts import layouts_of
 from extract.older import unnumbered_spec
+from extract.patch_labels import patch_label_layouts
 from extract.selection import checked_blocks, checked_statistics, vector_blocks
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore
 from store.codecs import get_codec
@@ -37,6 +39,7 @@ class Request:
         vector_blocks: whose [cls] and average patch token are kept beside the tokens.
         pooled: whether the vector is kept that the encoder's own pooling gives.
         numbered: as for `layouts.arrays_by_name`.
+        truths: label maps and instances of the images that are kept, by name.
     """
 
     encoder: Encoder
@@ -50,6 +53,7 @@ class Request:
     vector_blocks: tuple[int, ...] = ()
     pooled: bool = False
     numbered: bool = True
+    truths: tuple[str, ...] = ()
 
     @classmethod
     def resolve(
@@ -64,6 +68,7 @@ class Request:
         dtype: str = "float16",
         shard_rows: int | None = None,
         vectors: str = "kept",
+        truths: str | Sequence[str] | None = None,
     ) -> Self:
         """The request that these options make of an encoder.
 
@@ -78,9 +83,12 @@ class Request:
             shard_rows: images per shard file, a multiple of 32; chosen by default to suit the set (4 to 512 MB).
             vectors: "all" keeps [cls] and the average patch token of every block, beside the tokens of `blocks`; "kept" only
                 [cls] of these. Either keeps what an encoder's own pooling gives, if it has one.
+            truths: label maps and instances of the images to keep: names, "all" or "none"; by default what the form of the
+                data set exists for.
 
         Raises:
-            BeyondClsError: unknown block, statistic, codec or value of `vectors`; or a number that cannot be.
+            BeyondClsError: unknown block, statistic, codec or value of `vectors`; a number that cannot be; or truths that
+                the data set does not have.
         """
         get_codec(dtype)
         if shard_rows is not None and (shard_rows % 32 or shard_rows < 32):
@@ -91,7 +99,8 @@ class Request:
         map_blocks = kept if maps and encoder.attends else ()
         chosen = checked_statistics(encoder, statistics)
         beside = vector_blocks(vectors, encoder.n_blocks)
-        return cls(encoder, images, kept, chosen, map_blocks, views, dtype, shard_rows, beside, encoder.pools)
+        stored = (dtype, shard_rows, beside, encoder.pools)
+        return cls(encoder, images, kept, chosen, map_blocks, views, *stored, truths=chosen_truths(images, truths))
 
     def encode(self, images: Float[Tensor, "B 3 H W"]) -> Encoded:
         """Features of a batch, on any device."""
@@ -119,12 +128,14 @@ class Request:
             dtype=self.dtype,
             compute_dtype=self.encoder.compute_dtype,
             vectors=self._vector_names,
+            truths={name: self.images.truth_columns(name).digest(self.images.truths[name].classes) for name in self.truths},
         )
 
     @property
     def _map_names(self) -> tuple[str, ...]:
         """Attention maps as a description names them, by row and block: "cls/block11"."""
-        by_block = sorted((row, int(block)) for row, block in (name.split("/block") for name in self.example.maps))
+        rows = ("centre", "cls") if self.encoder.layout.has_cls else ("centre",)
+        by_block = [(row, block) for row in rows for block in sorted(self.map_blocks)]
         return tuple(f"{row}/block{block}" if self.numbered else row for row, block in by_block)
 
     @property
@@ -158,7 +169,13 @@ class Request:
         if base is not None:
             width = max(width, base.array("images/id").shape[1])
         shard_rows = self.shard_rows if shard_rows is None else shard_rows
-        return layouts_of(self.example, self.images, self.n_views, self.dtype, shard_rows, width, self.numbered)
+        layouts = layouts_of(self.example, self.images, self.n_views, self.dtype, shard_rows, width, self.numbered)
+        return layouts + self.truth_layouts(layouts[0].shard_rows)
+
+    def truth_layouts(self, shard_rows: int) -> list[ArrayLayout]:
+        """Layouts of the truths that have an image axis."""
+        has_maps = "segmentation" in self.truths
+        return patch_label_layouts(len(self.images), self.n_views, self.encoder.grid, shard_rows) if has_maps else []
 
     def named_as(self, store: FeatureStore) -> Self:
         """The request that a set was made for, which may be an older set with attention maps of the last block only."""
@@ -180,9 +197,12 @@ class Request:
         statistics = tuple(name for name in self.encoder.statistics if name in {*self.statistics, *base.spec.statistics})
         n_views = max(self.n_views, base.spec.n_views)
         vectors = tuple(sorted({*self.vector_blocks, *base.spec.vector_blocks}))
-        return replace(self, blocks=blocks, statistics=statistics, map_blocks=maps, n_views=n_views, vector_blocks=vectors)
+        truths = chosen_truths(self.images, sorted({*self.truths, *base.spec.truths}))
+        features = replace(self, blocks=blocks, statistics=statistics, map_blocks=maps, n_views=n_views)
+        return replace(features, vector_blocks=vectors, truths=truths)
 
     @property
     def constants(self) -> dict[str, np.ndarray]:
-        """Arrays without an image axis: weight and bias of the final norm."""
-        return {f"norm/{name}": value.numpy() for name, value in self.encoder.norm()[0].items()}
+        """Arrays without an image axis: weight and bias of the final norm, and truths."""
+        norm = {f"norm/{name}": value.numpy() for name, value in self.encoder.norm()[0].items()}
+        return {n: values for one in self.truths for n, values in self.images.truth_columns(one).constants.items()} | norm

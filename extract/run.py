@@ -21,6 +21,7 @@ from extract.older import pooling_note
 from extract.requests import Request
 from extract.reuse import rows_in
 from extract.settings import Settings
+from extract.truths import lacks_truths_alone, with_truths
 from extract.writing import Start
 from store import BeyondClsError, FeatureStore, StoreError
 from store.format.layout import DIGEST
@@ -146,6 +147,8 @@ def extend(
         return create(request, out, settings, source=source)
     attributes = attributes_of(request, settings)
     check_extension(stored, request.spec, request.images)
+    if lacks_truths_alone(stored, request):
+        return with_truths(request, stored, replaces=True).write(out, attributes, settings)
     base = stored if Comparison(request, settings).agrees(stored, rows_in(stored, request)) else None
     start = Start(request, request.layouts(stored, stored.shard_rows), base, replaces=True)
     return start.write(out, attributes, settings)
@@ -212,6 +215,8 @@ def _begin(comparison: Comparison, candidates: Sequence[FeatureStore | None], re
             if candidate is comparison.source:
                 raise
             continue
+        if lacks_truths_alone(candidate, request):
+            return with_truths(request, candidate, replaces)
         in_order = bool((rows == np.arange(len(rows)))[rows >= 0].all())
         shard_rows = candidate.shard_rows if request.shard_rows is None and in_order else None
         layouts = request.layouts(candidate, shard_rows)

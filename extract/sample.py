@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from extract.annotations import ANNOTATIONS, annotations_of
+from extract.annotations import annotations_of, is_annotation
 from extract.decoding import Unit
 from extract.difference import Difference, SampleCheck
 from extract.requests import Request
@@ -50,7 +50,7 @@ def check_by_sample(
     rows = np.arange(len(store)) if base_rows is None else np.asarray(base_rows)
     layouts = request.layouts(store)
     names = [a.name for a in layouts if a.name in store.arrays and same_values(a, store.arrays[a.name].layout)]
-    computed_names = [name for name in names if name not in ANNOTATIONS]
+    computed_names = [name for name in names if not is_annotation(name)]
     tolerance = TOLERANCE[request.spec.compute_dtype]
     sampled = _rows_to_sample(request, store, rows)
     worst: dict[str, Difference] = {}
@@ -60,7 +60,7 @@ def check_by_sample(
         units = Units(request, layouts, Settings(batch_size, on_error="record"), decoders)
         parts = [sampled[i : i + AT_ONCE] for i in range(0, len(sampled), AT_ONCE)]
         for unit, arrays, _ in units.compute(Unit(i, part.tolist(), computed_names) for i, part in enumerate(parts)):
-            arrays |= annotations_of(request.images, unit.rows, layouts)
+            arrays |= annotations_of(request, unit.rows, layouts)
             ids = [request.images.samples[row].id for row in unit.rows]
             for name in (name for name in names if not name.endswith(SCALE)):
                 difference = _compare(store, name, rows[list(unit.rows)], arrays, ids, tolerance)

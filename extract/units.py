@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from extract.annotations import ANNOTATIONS
+from extract.annotations import is_annotation
 from extract.batches import Batches
 from extract.copies import Copies
 from extract.datasets import DataError
@@ -59,7 +59,7 @@ class Units:
     def _zeros(self, unit: Unit) -> Arrays:
         """The arrays of a unit, and those on its images that every unit has."""
         n = len(unit.rows)
-        describing = [a for a in self._layouts if a.name.startswith("images/") and a.name not in ANNOTATIONS]
+        describing = [a for a in self._layouts if a.name.startswith("images/") and not is_annotation(a.name)]
         images = {a.name: np.zeros((n, *a.shape[1:]), a.dtype) for a in describing}
         return images | {a.name: aligned_zeros((n, *a.shape[1:]), a.dtype) for a in self._layouts if a.name in unit.names}
 

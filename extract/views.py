@@ -48,13 +48,17 @@ class Views:
 
     def cut(self, image: Image.Image, image_id: str, view: int) -> tuple[Tensor, Crop]:
         """A view [3, height, width], normalised, and what it shows."""
+        crop = self.crop(image.size, image_id, view)
         if view == 0:
-            return self.evaluation(image), Crop(self._evaluation_box(*image.size), False)
-        crop = random_crop(image_id, view, image.size)
+            return self.evaluation(image), crop
         part = image.crop(crop.box).resize(self._size[::-1], self._interpolation)
         if crop.flip:
             part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return F.normalize(F.pil_to_tensor(part).float() / 255, self.config["mean"], self.config["std"]), crop
+
+    def crop(self, size: tuple[int, int], image_id: str, view: int) -> Crop:
+        """What a view shows of an image of this width and height."""
+        return random_crop(image_id, view, size) if view else Crop(self._evaluation_box(*size), False)
 
     @property
     def _interpolation(self) -> Image.Resampling:

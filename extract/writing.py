@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 
-from extract.annotations import ANNOTATIONS, annotations_of
+from extract.annotations import annotations_of, is_annotation
 from extract.attributes import kept_attributes
 from extract.decoding import Unit
 from extract.handing import Job
+from extract.patch_labels import is_patch_label
 from extract.requests import Request
 from extract.settings import Engine, Settings
 from extract.units import Units
@@ -60,6 +61,14 @@ class Start:
             is_finished = writer.finish(attributes)
         return FeatureStore.open(out) if is_finished else None
 
+    @property
+    def _not_taken(self) -> list[tuple[str, int]]:
+        """Names and shards that the base has, but not as they are to be: damaged, or of other label maps."""
+        stale = []
+        if self.base is not None and self.base.spec.truths.get("segmentation") != self.request.spec.truths.get("segmentation"):
+            stale = [(a.name, unit) for a in self.layouts if is_patch_label(a.name) for unit in range(a.n_shards)]
+        return [*self.skip, *stale]
+
     def _writer(self, out: Path | str, shared: bool) -> UnitWriter:
         request = self.request
         if is_remote(os.fspath(out)):
@@ -67,7 +76,7 @@ class Start:
 
             assert self.base is None, out
             return ObjectWriter(os.fspath(out), request.spec, self.layouts, request.constants, shared)
-        taken = (self.base, self.base_rows, self.skip, self.replaces)
+        taken = (self.base, self.base_rows, self._not_taken, self.replaces)
         return FeatureWriter(Path(out), request.spec, self.layouts, request.constants, *taken, shared=shared)
 
     def _compute(self, writer: UnitWriter, settings: Settings) -> None:
@@ -89,7 +98,7 @@ class Start:
         self._report_written(writer, unreported, settings)
         units = self._claim_units(writer, writer.missing_units(), unreported, settings, writer.write_unit)
         todo = {unit.number: writer.missing_arrays(unit.number) for unit in units}
-        taken = (self.base, self.base_rows, self.skip)
+        taken = (self.base, self.base_rows, self._not_taken)
         job = Job.of(self.request, writer.staging, self.layouts, *taken, settings)
         if self.request.encoder.device.type == "cuda":  # a worker needs the memory
             self.request.encoder.model.cpu()
@@ -122,7 +131,7 @@ class Start:
                 continue
             has_begun = True
             unreported.discard(number)  # its images are reported as they are computed
-            names = [name for name in writer.arrays_to_compute(number) if name not in ANNOTATIONS]
+            names = [name for name in writer.arrays_to_compute(number) if not is_annotation(name)]
             rows = writer.rows_to_compute(number, names)
             settings.progress(len(range(*rows_of(number))) - len(rows))
             if len(rows) and names:
@@ -131,7 +140,7 @@ class Start:
                 write(number, self._annotations(number), ())
 
     def _annotations(self, unit: int) -> dict[str, np.ndarray]:
-        return annotations_of(self.request.images, range(*self.layouts[0].rows(unit)), self.layouts)
+        return annotations_of(self.request, range(*self.layouts[0].rows(unit)), self.layouts)
 
 
 @contextmanager

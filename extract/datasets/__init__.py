@@ -2,8 +2,13 @@
 
 from pathlib import Path
 
+from extract.datasets.ade20k import ADE20K
+from extract.datasets.camvid import CAMVID
 from extract.datasets.cifar import CIFAR10, CIFAR100
+from extract.datasets.cityscapes import CITYSCAPES
 from extract.datasets.coco import COCO
+from extract.datasets.coco_panoptic import COCO_PANOPTIC
+from extract.datasets.coco_stuff import COCO_STUFF
 from extract.datasets.csv_table import CSV
 from extract.datasets.cub import CUB
 from extract.datasets.food101 import FOOD101
@@ -11,10 +16,12 @@ from extract.datasets.form import Plain, Published
 from extract.datasets.image_folder import FOLDER
 from extract.datasets.image_set import ImageSet
 from extract.datasets.imagenet import IMAGENET
+from extract.datasets.map_folder import MAP_FOLDER
 from extract.datasets.nus_wide import NUS_WIDE
 from extract.datasets.pets import PETS
 from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.stanford_cars import STANFORD_CARS
+from extract.datasets.voc import VOC
 from extract.datasets.webdataset_tars import PIPE, TARS
 from store.errors import unknown
 
@@ -31,6 +38,14 @@ DATASETS: dict[str, Plain | Published] = {
     "nus-wide": NUS_WIDE,
     "pets": PETS,
     "stanford-cars": STANFORD_CARS,
+    # With label maps.
+    "ade20k": ADE20K,
+    "camvid": CAMVID,
+    "cityscapes": CITYSCAPES,
+    "coco-panoptic": COCO_PANOPTIC,
+    "coco-stuff": COCO_STUFF,
+    "label-maps": MAP_FOLDER,
+    "voc": VOC,
 }
 
 
@@ -87,7 +102,7 @@ def _recognise(source: str) -> str:
     folder = Path(source)
     if not folder.is_dir():
         return "csv" if folder.suffix.lower() == ".csv" else "tars" if ".tar" in source else "folder"
-    published = [name for name, form in DATASETS.items() if isinstance(form, Published) and form.recognises(folder)]
+    published = [name for name, form in DATASETS.items() if isinstance(form, Published) and form.is_seen_in(folder)]
     if len(published) > 1:
         raise DataError(f"{source} looks like {' and like '.join(published)}; say which with --form")
     return published[0] if published else "tars" if any(folder.glob("*.tar")) else "folder"

@@ -1,9 +1,10 @@
-"""COCO: `annotations/instances_SPLIT.json` and a folder of images of the same name, with boxes."""
+"""COCO: `annotations/instances_SPLIT.json` and a folder of images of the same name, with boxes and masks."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+from extract.datasets.coco_masks import CocoInstances
 from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet
 from extract.datasets.listed import listed, parsing, text, unlisted
@@ -15,7 +16,7 @@ SPLITS = ("train2017", "val2017", "train2014", "val2014")
 def coco(root: Path, split: str) -> ImageSet:
     """Images by ascending number; their labels are the categories of their objects, crowds included, by ascending number.
 
-    Some images have no object. Boxes are x, y, width, height in the file.
+    Some images have no object. Boxes are x, y, width, height in the file. Masks are read if they are asked for.
 
     Raises:
         DataError: the annotations are missing or damaged.
@@ -30,6 +31,8 @@ def coco(root: Path, split: str) -> ImageSet:
         objects = {number: [] for number in images}
         for annotation in content["annotations"]:
             x, y, width, height = map(float, annotation["bbox"])
+            if annotation["category_id"] not in label_of:
+                raise ValueError(f"an annotation is of category {annotation['category_id']}, which is not among its categories")
             box = Box(x, y, x + width, y + height, label_of[annotation["category_id"]])
             objects[annotation["image_id"]].append(box)
     samples = [
@@ -37,7 +40,10 @@ def coco(root: Path, split: str) -> ImageSet:
         for number in sorted(images)
     ]
     classes = [names[number] for number in sorted(names)]
-    return ImageSet(str(root), samples, classes, unlisted(root / split, images.values()), multilabel=True)
+    numbers = {sample.id: number for sample, number in zip(samples, sorted(images), strict=True)}
+    truths = {"instances": CocoInstances(classes, file, numbers, label_of)}
+    problems = unlisted(root / split, images.values())
+    return ImageSet(str(root), samples, classes, problems, multilabel=True, truths=truths, usual_truths=())
 
 
 OBJECTS = """{
@@ -63,4 +69,5 @@ EXAMPLE = Example(
     ("person", "stop sign", "toothbrush"),
     {"val2017": LABELLED, "train2017": LABELLED},
 )
-COCO = Published(coco, SPLITS, tuple(f"annotations/instances_{split}.json" for split in SPLITS), EXAMPLE)
+SIGNS = tuple(f"annotations/instances_{split}.json" for split in SPLITS)
+COCO = Published(coco, SPLITS, SIGNS, EXAMPLE)

@@ -21,6 +21,7 @@ class Example:
         images: by split, the names of the classes of each image, by its id and in order. A form without splits has one, "".
         source: path that the user names.
         listed: a list names the images, so that a missing one is noticed.
+        truths: label maps or instances that it has.
     """
 
     files: Mapping[str, str | bytes | Callable[[], bytes] | None]
@@ -28,6 +29,7 @@ class Example:
     images: Mapping[str, Mapping[str, tuple[str, ...]]]
     source: str = "."
     listed: bool = True
+    truths: tuple[str, ...] = ()
 
 
 def pictures(folder: str, *names: str) -> dict[str, None]:
@@ -65,12 +67,14 @@ class Published:
         splits: their names.
         signs: paths in the folder, one of which shows that this is the data set.
         example: of its layout.
+        yields_to: paths that show that it is another form, unless the user names this one.
     """
 
     open: Callable[[Path, str], ImageSet]
     splits: tuple[str, ...]
     signs: tuple[str, ...]
     example: Example
+    yields_to: tuple[str, ...] = ()
 
     def images(self, name: str, source: str, classes: Path | None, split: str | None) -> ImageSet:
         """Open the images.
@@ -92,4 +96,9 @@ class Published:
         return self.open(Path(source), split)
 
     def recognises(self, folder: Path) -> bool:
+        """Whether a folder has one of the signs."""
         return any((folder / sign).exists() for sign in self.signs)
+
+    def is_seen_in(self, folder: Path) -> bool:
+        """Whether a folder is taken for this form, where the user names none."""
+        return self.recognises(folder) and not any((folder / sign).exists() for sign in self.yields_to)

@@ -1,7 +1,7 @@
 """A list of images in fixed order, each a range of bytes in a file."""
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from PIL import Image
 
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import IMAGE_EXTENSIONS, DataError, Sample
+from extract.datasets.truths import Truths, columns_of
+from store.truths.columns import TruthColumns
 
 
 def read_class_names(file: Path | RemoteFile) -> list[str]:
@@ -37,6 +39,8 @@ class ImageSet:
         problems: of the whole set (a cut tar), beside those of single samples.
         multilabel: whether an image may have no label, or several.
         resources: what must live as long as the set, such as a folder of temporary files.
+        truths: label maps and instances that can be read, by name.
+        usual_truths: those that extraction keeps unless it is asked otherwise; all by default.
     """
 
     def __init__(
@@ -47,7 +51,12 @@ class ImageSet:
         problems: Sequence[str] = (),
         multilabel: bool = False,
         resources: object = None,
+        truths: Mapping[str, Truths] | None = None,
+        usual_truths: Sequence[str] | None = None,
     ):
+        self.truths = dict(truths or {})
+        self.usual_truths = tuple(self.truths if usual_truths is None else usual_truths)
+        self._columns: dict[str, TruthColumns] = {}
         self.source, self.samples, self.classes, self.problems = source, list(samples), classes, list(problems)
         self.multilabel, self._resources = multilabel, resources
         if not self.samples and not self.problems:
@@ -70,8 +79,8 @@ class ImageSet:
         return len(self.samples)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without its resources, which stay those of the process that opened it."""
-        return {**self.__dict__, "_resources": None}
+        """Without its resources, which stay those of the process that opened it, and without truths that were read."""
+        return {**self.__dict__, "_resources": None, "_columns": {}}
 
     @cached_property
     def n_boxes(self) -> int:
@@ -109,7 +118,25 @@ class ImageSet:
     def part(self, rows: Sequence[int]) -> "ImageSet":
         """A set of some of the images, in the order of `rows`."""
         samples = [self.samples[row] for row in rows]
-        return ImageSet(self.source, samples, self.classes, multilabel=self.multilabel, resources=self._resources)
+        return ImageSet(
+            self.source,
+            samples,
+            self.classes,
+            multilabel=self.multilabel,
+            resources=self._resources,
+            truths=self.truths,
+            usual_truths=self.usual_truths,
+        )
+
+    def truth_columns(self, name: str) -> TruthColumns:
+        """Truths of all images, as a store keeps them; read once.
+
+        Raises:
+            DataError: some are damaged, or do not fit their images.
+        """
+        if name not in self._columns:
+            self._columns[name] = columns_of(name, self.truths[name], self.samples)
+        return self._columns[name]
 
     def image(self, row: int) -> Image.Image:
         """A decoded image, RGB; the first frame of one that has several.

@@ -2,12 +2,11 @@
 
 import csv
 import io
-import xml.etree.ElementTree as ElementTree
 from functools import cache
 from pathlib import Path
 
 from extract.datasets.listed import parsing, text
-from extract.datasets.sample import DataError
+from extract.datasets.xml_objects import read_objects
 
 ImageBoxes = list[tuple[str, tuple[float, float, float, float]]]  # WordNet id and corners x0, y0, x1, y1 of each box
 ANNOTATIONS = ("Annotations/CLS-LOC", "ILSVRC/Annotations/CLS-LOC")
@@ -28,7 +27,7 @@ class Boxes:
             return self.solution.get(Path(name).stem, [])
         for path in (name, Path(name).name) if self._folder else ():
             if (file := self._folder / Path(path).with_suffix(".xml")).is_file():  # type: ignore[operator]
-                return read_xml(file)
+                return [(one.name, one.corners) for one in read_objects(file)]
         return []
 
 
@@ -45,33 +44,3 @@ def read_solution(file: Path) -> dict[str, ImageBoxes]:
             boxes = [words[i : i + 5] for i in range(0, len(words), 5)]
             solution[row["ImageId"]] = [(wnid, (float(a), float(b), float(c), float(d))) for wnid, a, b, c, d in boxes]
         return solution
-
-
-def read_xml(file: Path) -> ImageBoxes:
-    """Boxes of one annotation: `object` with `name` and `bndbox` of xmin, ymin, xmax, ymax.
-
-    A document type is refused before anything is parsed: without one, XML has no entities that could expand or read files.
-
-    Raises:
-        DataError: it is not such an annotation.
-    """
-    content = text(file)
-    if "<!DOCTYPE" in content.upper() or "<!ENTITY" in content.upper():
-        raise DataError(f"{file} declares a document type or entities, which ImageNet's annotations do not; do not use it")
-    with parsing(file, "object with name and bndbox"):
-        try:
-            objects = ElementTree.fromstring(content).findall("object")
-        except ElementTree.ParseError as error:
-            raise ValueError(error) from error
-        return [(_value(element, "name"), _corners(element)) for element in objects]
-
-
-def _corners(element: ElementTree.Element) -> tuple[float, float, float, float]:
-    x0, y0, x1, y1 = (float(_value(element, f"bndbox/{corner}")) for corner in ("xmin", "ymin", "xmax", "ymax"))
-    return x0, y0, x1, y1
-
-
-def _value(element: ElementTree.Element, path: str) -> str:
-    if not (value := element.findtext(path)):
-        raise ValueError(f"an object without {path}")
-    return value.strip()

@@ -18,10 +18,7 @@ def listed(
     Raises:
         DataError: the name leads out of the folder.
     """
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\0" in name or not path.name:
-        raise DataError(f"a list names the image {name!r}, which is not inside {folder}; do not use this list")
-    file, size, problem = folder / path, 0, None
+    file, size, problem = inside(folder, name), 0, None
     try:
         size = os.stat(file).st_size
         problem = None if size else "is empty (0 bytes)"
@@ -31,7 +28,19 @@ def listed(
         problem = f"cannot be read: {error.strerror}"
     problem = problem or next((box.problem for box in boxes if box.problem), None)
     sound = tuple(box for box in boxes if not box.problem)
-    return Sample(id_ or path.with_suffix("").as_posix(), labels, file, 0, size, problem, sound)
+    return Sample(id_ or PurePosixPath(name).with_suffix("").as_posix(), labels, file, 0, size, problem, sound)
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The file `name` of `folder`.
+
+    Raises:
+        DataError: the name leads out of the folder.
+    """
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name or not path.name:
+        raise DataError(f"a list names the image {name!r}, which is not inside {folder}; do not use this list")
+    return folder / path
 
 
 def unlisted(folder: Path, names: Iterable[str]) -> list[str]:

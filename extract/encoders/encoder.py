@@ -15,7 +15,7 @@ from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, Attention, Token
 from extract.encoders.not_plain import INSTEAD, check_plain
 from extract.encoders.weights import weights_digest
 from extract.linear import FastLinear
-from extract.transform import TRANSFORM
+from extract.transform import STRIDE, TRANSFORM
 from extract.views import Views
 from store import BeyondClsError, onednn
 from store.errors import unknown
@@ -127,6 +127,13 @@ class Encoder:
     @property
     def n_blocks(self) -> int:
         return len(self.model.blocks)  # type: ignore[arg-type]
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches of its input."""
+        pixels = getattr(getattr(self.model, "patch_embed", None), "patch_size", (STRIDE, STRIDE))
+        rows, columns = (side // n for side, n in zip(self.config["input_size"][1:], pixels, strict=True))
+        return rows, columns
 
     @property
     def described_transform(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ OF_IMAGES = {
     "form": "as for `open_images`",
     "classes": "file of class names, one a line",
     "views": "of each training image",
+    "truths": "label maps and instances to keep, with commas; all or none",
     "metric": "top1 or map, which its heads must have",
 }
 METRICS = ("top1", "map")

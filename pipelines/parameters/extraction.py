@@ -93,6 +93,11 @@ FEATURES = {
     "statistics": Option(str, "attention statistics: all, none, or names with commas", "all", read=_statistics),
     "maps": Option(bool, "keep attention maps of these blocks", "maps"),
     "vectors": Option(str, "all: keep [cls] and the average patch of every block too; kept: [cls] of --blocks", "kept"),
+    "truths": Option(
+        str,
+        "label maps and instances to keep: segmentation, instances, with commas; all that the data set has; or none",
+        "all for forms of dense tasks, none for others",
+    ),
     "views": Option(int, "of each image: the evaluation crop, and random crops beside it", "1", least=1),
     "dtype": Option(str, "of stored tokens: float32, float16, bfloat16, float8_e4m3, int8, int4", "float16"),
     "shard_rows": Option(int, "images per shard file, a multiple of 32", "as suits the set"),
@@ -162,9 +167,9 @@ def resolve_extraction(
     """
     common, of_encoder = section(params, "extract"), encoder_of(params, encoder)
     check_names("extract", common, list(EXTRACTING))
-    of_dataset = {} if dataset is None else {"views": dataset_of(params, dataset).get("views")}
+    of_dataset = {} if dataset is None else {name: dataset_of(params, dataset).get(name) for name in ("views", "truths")}
     if split == "test":
-        of_dataset, of_encoder = {}, {name: value for name, value in of_encoder.items() if name != "views"}
+        of_dataset, of_encoder = ({n: v for n, v in values.items() if n != "views"} for values in (of_dataset, of_encoder))
     if of_encoder.get("block") is not None and of_encoder.get("blocks") is None:
         of_encoder["blocks"] = [of_encoder["block"]]
     layers = (

@@ -7,7 +7,7 @@ import pytest
 from scipy.io import savemat
 
 from extract.datasets import DataError, open_images
-from extract.datasets.imagenet_boxes import read_xml
+from extract.datasets.xml_objects import read_objects
 from tests.extract.pictures import picture, write_file, write_pictures, write_text
 
 TENCH, FISH, SHARK = "n01440764", "n01443537", "n01484850"
@@ -125,15 +125,13 @@ class TestBoxes:
     )
     def test_xml_with_a_document_type_is_refused(self, head: str, tmp_path: Path) -> None:
         file = write_text(tmp_path / "a.xml", head + annotation((TENCH, 1, 2, 3, 4)))
-        with pytest.raises(
-            DataError, match=r"a\.xml declares a document type or entities, which ImageNet's annotations do not"
-        ):
-            read_xml(file)
+        with pytest.raises(DataError, match=r"a\.xml declares a document type or entities, which no published annotation does"):
+            read_objects(file)
 
     def test_xml_in_an_encoding_that_would_hide_one(self, tmp_path: Path) -> None:
         content = '<?xml version="1.0" encoding="utf-16"?><!DOCTYPE a>' + annotation()
         with pytest.raises(DataError, match=r"a\.xml is not UTF-8 text"):
-            read_xml(write_file(tmp_path / "a.xml", content.encode("utf-16")))
+            read_objects(write_file(tmp_path / "a.xml", content.encode("utf-16")))
 
     @pytest.mark.parametrize(
         "content",
@@ -141,7 +139,7 @@ class TestBoxes:
     )
     def test_damaged_xml(self, content: str, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"a\.xml is not as expected .*: object with name and bndbox; get it again"):
-            read_xml(write_text(tmp_path / "a.xml", content))
+            read_objects(write_text(tmp_path / "a.xml", content))
 
     @pytest.mark.parametrize("row", [f"ILSVRC2012_val_00000001,{SHARK} 1 2 3", "ILSVRC2012_val_00000001", 'a,"x'])
     def test_damaged_solution(self, row: str, tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Pascal VOC's segmentation: `ImageSets/Segmentation/SPLIT.txt` names images with a label map each, and maps of objects."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from extract.datasets.example_maps import index_png
+from extract.datasets.form import Example, Published, pictures
+from extract.datasets.image_set import ImageSet
+from extract.datasets.label_codes import Indices
+from extract.datasets.label_maps import LabelMaps, read_map, segmented
+from extract.datasets.listed import lines, listed
+from extract.datasets.sample import DataError, Sample
+from extract.datasets.truths import Truths
+from extract.datasets.xml_objects import XmlObject, read_objects
+from store.truths import rle
+from store.truths.columns import Instance
+
+SPLITS = ("train", "val", "trainval")
+FOLDERS = ("", "VOC2012/", "VOCdevkit/VOC2012/", "VOC2007/", "VOCdevkit/VOC2007/")
+BACKGROUND = "background"
+OBJECTS = (
+    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog", "horse",
+    "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+)  # fmt: skip
+BORDER = 255  # around objects: void
+MOST_OBJECTS = 254  # of an image: what an index image can number
+
+
+def voc(root: Path, split: str) -> ImageSet:
+    """Images of a list; 20 classes and the background, which is no label of an image. The border of objects is void.
+
+    Raises:
+        DataError: the list is missing or damaged.
+    """
+    folder = next(root / name for name in FOLDERS if (root / name / "ImageSets/Segmentation").is_dir())
+    names = lines(folder / "ImageSets/Segmentation" / f"{split}.txt")
+    samples = [listed(folder / "JPEGImages", f"{name}.jpg", (), id_=name) for name in names]
+    files = {name: folder / "SegmentationClass" / f"{name}.png" for name in names}
+    maps = LabelMaps((BACKGROUND, *OBJECTS), files, Indices.counted(1 + len(OBJECTS), void=[BORDER]))
+    return segmented(str(root), samples, maps, unlabelled=[0], truths={"instances": VocInstances(folder)})
+
+
+class VocInstances(Truths):
+    """Objects of images: number i in `SegmentationObject` is the i-th object of the image's XML.
+
+    Boxes count pixels from 1 there, both ends included, and from 0 here, the end excluded. What is marked as difficult, which
+    VOC does not score, is kept as a crowd.
+
+    Args:
+        folder: of the data set.
+    """
+
+    classes: Sequence[str] = OBJECTS
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def read(self, samples: Sequence[Sample]) -> tuple[list[Sequence[Instance]], list[str]]:
+        instances: list[Sequence[Instance]] = []
+        problems = []
+        for sample in samples:
+            found: list[Instance] = []
+            if not sample.problem:
+                try:
+                    found = self._of(sample.id)
+                except (ValueError, DataError) as error:
+                    problems.append(f"{sample}: {error}")
+            instances.append(found)
+        return instances, problems
+
+    def _of(self, name: str) -> list[Instance]:
+        objects = read_objects(self._folder / "Annotations" / f"{name}.xml")
+        file = self._folder / "SegmentationObject" / f"{name}.png"
+        try:
+            numbers = read_map(file, Indices.counted(MOST_OBJECTS, first=1, void=[0, BORDER]))
+        except ValueError as error:
+            raise ValueError(f"its map of objects {file.name} {error}") from error
+        if numbers.max() >= len(objects):
+            raise ValueError(f"its map of objects {file.name} has number {numbers.max() + 1}, its XML {len(objects)} objects")
+        masks = numbers == np.arange(len(objects))[:, None, None]
+        coded = rle.encode(masks)
+        return [_instance(one, mask, counts) for one, mask, counts in zip(objects, masks, coded, strict=True)]
+
+
+def _instance(one: XmlObject, mask: np.ndarray, counts: bytes) -> Instance:
+    if one.name not in OBJECTS:
+        raise ValueError(f"an object is of class {one.name!r}; expected {', '.join(OBJECTS)}")
+    x0, y0, x1, y1 = one.corners
+    return Instance(OBJECTS.index(one.name), (x0 - 1, y0 - 1, x1, y1), float(mask.sum()), one.is_difficult, counts)
+
+
+def _xml(*objects: str) -> str:
+    box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>18</xmax><ymax>40</ymax></bndbox>"
+    return f"<annotation>{''.join(f'<object><name>{name}</name>{box}</object>' for name in objects)}</annotation>"
+
+
+ROOT = "VOCdevkit/VOC2012"
+EXAMPLE = Example(
+    {
+        f"{ROOT}/ImageSets/Segmentation/train.txt": "2007_000032\n2007_000039\n",
+        f"{ROOT}/ImageSets/Segmentation/val.txt": "2007_000033\n",
+        f"{ROOT}/SegmentationClass/2007_000032.png": index_png([1, 255, 15, 15, 0]),
+        f"{ROOT}/SegmentationObject/2007_000032.png": index_png([1, 255, 2, 3, 0]),
+        f"{ROOT}/Annotations/2007_000032.xml": _xml("aeroplane", "person", "person"),
+        f"{ROOT}/SegmentationClass/2007_000039.png": index_png([0]),
+        f"{ROOT}/SegmentationObject/2007_000039.png": index_png([0]),
+        f"{ROOT}/Annotations/2007_000039.xml": _xml(),
+        f"{ROOT}/SegmentationClass/2007_000033.png": index_png([0, 20, 8]),
+        f"{ROOT}/SegmentationObject/2007_000033.png": index_png([0, 1, 2]),
+        f"{ROOT}/Annotations/2007_000033.xml": _xml("tvmonitor", "cat"),
+        **pictures(f"{ROOT}/JPEGImages", "2007_000032.jpg", "2007_000033.jpg", "2007_000039.jpg", "2007_000121.jpg"),
+    },
+    OBJECTS,
+    {"train": {"2007_000032": ("aeroplane", "person"), "2007_000039": ()}, "val": {"2007_000033": ("cat", "tvmonitor")}},
+    truths=("segmentation", "instances"),
+)
+VOC = Published(voc, SPLITS, tuple(f"{folder}ImageSets/Segmentation" for folder in FOLDERS), EXAMPLE)

@@ -1,0 +1,19 @@
+"""Adding truths to a feature set that has all else: no image is decoded, and the encoder does not run."""
+
+from extract.patch_labels import is_patch_label
+from extract.requests import Request
+from extract.writing import Start
+from store import FeatureStore
+
+
+def lacks_truths_alone(stored: FeatureStore, request: Request) -> bool:
+    """Whether a set has all features of a request, and differs from it in truths only."""
+    is_whole = len(stored.arrays) >= len(stored.attributes["arrays"])
+    return is_whole and request.named_as(stored).spec.differences(stored.spec) == ["truths"]
+
+
+def with_truths(request: Request, stored: FeatureStore, replaces: bool) -> Start:
+    """What the set with truths begins with: all that it has. Its features are not compared: they are taken as they are."""
+    kept = [stored.arrays[name].layout for name in stored.attributes["arrays"]]
+    layouts = [a for a in kept if a.has_image_axis and not is_patch_label(a.name)] + request.truth_layouts(stored.shard_rows)
+    return Start(request.named_as(stored), layouts, stored, replaces=replaces)
