@@ -94,16 +94,18 @@ def main(
     recipe, options = settings(preset, given)
     keep_freed_memory()
     stores, place = (open_features(features, params), open_features(test, params)), choose_device(device)
+    images = [images_with_objects(store, _rows(store, file)) for store, file in zip(stores, (ids, test_ids), strict=True)]
     detection = Detection(
-        *(images_with_objects(store, _rows(store, file)) for store, file in zip(stores, (ids, test_ids), strict=True)),
-        recipe,
-        options,
-        integers("--seeds", seeds),
-        integers("--views", views),
-        block,
-        place,
-        placement,
-        workers,
+        training=images[0],
+        test=images[1],
+        recipe=recipe,
+        options=options,
+        seeds=integers("--seeds", seeds),
+        views=integers("--views", views),
+        block=block,
+        device=place,
+        placement=placement,
+        workers=workers,
     )
     listed = {name: file.name for name, file in (("ids", ids), ("test_ids", test_ids)) if file is not None}
     about = {"preset": preset, **listed, "command": shlex.join(["beyondcls", *sys.argv[1:]])}

@@ -36,7 +36,8 @@ def average_precision(
 
 def coco_truths(instances: Instances, rows: np.ndarray, image_ids: Sequence[int]) -> dict[str, Any]:
     """Objects of some images in COCO's format; classes count from 1."""
-    images, annotations = [], []
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     for row, image_id in zip(rows.tolist(), image_ids, strict=True):
         image = instances.of(row)
         height, width = image.size
@@ -44,7 +45,7 @@ def coco_truths(instances: Instances, rows: np.ndarray, image_ids: Sequence[int]
         corners = image.boxes.astype(np.float64)
         boxes = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], 1).tolist()
         for i, label in enumerate(image.labels.tolist()):
-            annotation = {
+            annotation: dict[str, Any] = {
                 "id": len(annotations) + 1,  # 0 would count as not matched
                 "image_id": image_id,
                 "category_id": label + 1,

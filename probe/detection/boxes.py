@@ -8,7 +8,7 @@ from store.truths.view import Crop
 
 def has_area(boxes: Float[np.ndarray, "n 4"]) -> Bool[np.ndarray, "n"]:
     """Whether boxes are wider and higher than nothing."""
-    return (boxes[:, 2:] > boxes[:, :2]).all(1)
+    return np.all(boxes[:, 2:] > boxes[:, :2], axis=1)
 
 
 def cut_to(boxes: Float[np.ndarray, "n 4"], size: tuple[int, int]) -> Float[np.ndarray, "n 4"]:
