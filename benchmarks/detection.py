@@ -62,9 +62,8 @@ def main() -> None:
 
 
 def tokens_of(encoder: Encoder, images: Tensor) -> Tensor:
-    """Patch tokens of the block that the encoder is read at."""
-    with torch.no_grad():
-        return arrays_by_name(encoder(images, (encoder.block,)), 0)[f"patch/block{encoder.block}/view0"].float()
+    """Patch tokens of the block that the encoder is read at; cloned, as what comes out of inference mode can't be trained on."""
+    return arrays_by_name(encoder(images, (encoder.block,)), 0)[f"patch/block{encoder.block}/view0"].clone()
 
 
 def step_of(detector: Detector, batch: int) -> Callable[[Tensor], None]:

@@ -60,7 +60,7 @@ EXTRAS = {
     "ray": "ray",
     "s3fs": "s3",
 }
-EXTRAS |= {"sklearn": "probe", "matplotlib": "probe", "jinja2": "probe", "cv2": "probe"}
+EXTRAS |= {"sklearn": "probe", "matplotlib": "probe", "jinja2": "probe", "cv2": "probe", "faster_coco_eval": "probe"}
 
 
 def run() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from faster_coco_eval import COCO, COCOeval_faster  # here, so that it is missed before anything trains
 
 from store.truths import Instances
 
@@ -22,8 +23,6 @@ def average_precision(
     AP is the mean over IoU thresholds 0.50, 0.55, …, 0.95 and classes, of up to 100 detections an image. Crowds count neither
     as found nor as missed. Sizes are by the area that the truths state; that of a detection is its box's or its mask's.
     """
-    from faster_coco_eval import COCO, COCOeval_faster
-
     # With a box, COCO would take its area as that of the mask.
     left_out = "segmentation" if kind == "box" else "bbox"
     entries = [{name: value for name, value in entry.items() if name != left_out} for entry in results]

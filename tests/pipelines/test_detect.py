@@ -1,6 +1,7 @@
 """`beyondcls detect`: what it writes and prints, and what it says of options."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -53,6 +54,21 @@ def test_mistakes(beyondcls, sets, tmp_path):
         (("--device", "tpu9"), "unknown device 'tpu9'"),
     ):
         assert message in beyondcls(*common, *arguments, fails=True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [("torchvision.models.convnext", "torchvision", "extract"), ("faster_coco_eval", "faster_coco_eval", "probe")],
+)
+def test_a_package_that_is_missing_is_missed_before_anything_trains(
+    module, package, extra, beyondcls, sets, tmp_path, monkeypatch
+):
+    for name in [name for name in sys.modules if name.startswith("probe.detection.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    printed = beyondcls("detect", "--features", sets[0], "--test", sets[1], "--out", tmp_path / "out", fails=True)
+    assert f"error: this needs {package}, which is not installed here; pip install 'beyondcls[{extra}]'" in printed
     assert not (tmp_path / "out").exists()
 
 

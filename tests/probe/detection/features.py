@@ -37,7 +37,7 @@ def write_objects(
         objects: of each image, instead.
         crop: what all views show; the whole image by default.
         masks: otherwise there are boxes alone.
-        views: beside the first, tokens are noise.
+        views: beside the first, tokens are noise, and views mirrored.
     """
     generator = np.random.default_rng(seed)
     kinds = np.arange(n) % 2
@@ -61,7 +61,7 @@ def write_objects(
         tokens = patch if view == 0 else generator.normal(size=patch.shape)
         arrays[f"patch/block1/view{view}"] = (tokens.reshape(n, -1, DIM).astype(np.float16), ("image", "patch", "channel"))
         arrays[f"images/crop/view{view}"] = (np.tile(np.array(box, np.float32), (n, 1)), ("image", "side"))
-        arrays[f"images/flip/view{view}"] = (np.full(n, flip, np.uint8), ("image",))
+        arrays[f"images/flip/view{view}"] = (np.full(n, flip or view > 0, np.uint8), ("image",))
     layouts = [ArrayLayout(name, values.shape, values.dtype.name, dims, 64) for name, (values, dims) in arrays.items()]
     seen = {"input_size": [3, *SIZE]}
     spec = FeatureSpec(weights, "{}", seen, f"objects{seed}", n, (1,), (), (), views)

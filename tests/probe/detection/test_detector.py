@@ -54,8 +54,9 @@ def torchvisions(detector: Detector, tokens: torch.Tensor) -> MaskRCNN:
 
 
 def test_is_torchvisions_model():
-    objects, detector = Objects(3), tiny_detector()
-    tokens, targets, images = objects.tokens, objects.targets, list(torch.zeros(3, 3, *detector.frame))
+    objects, detector = Objects(3), tiny_detector(samples=4)
+    tokens, images = objects.tokens, list(torch.zeros(3, 3, *detector.frame))
+    targets = [{name: torch.cat([values] * 2) for name, values in target.items()} for target in objects.targets]
     theirs = torchvisions(detector, tokens)
     torch.manual_seed(1)
     losses = detector(tokens, targets)

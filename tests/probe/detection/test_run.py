@@ -118,20 +118,21 @@ class TestBatches:
                     assert all(torch.equal(values, other[name]) for name, values in target.items())
 
     def test_targets_belong_to_their_tokens(self, sets):
-        batches = DetectionBatches(sets[0], np.array([0, 1, 3, 4]), 3)
-        plain = sets[0].tokens("patch").rows([0, 1, 3, 4])
-        seen = []
-        for tokens, targets in batches.epoch(7):
-            for one, target in zip(tokens, targets, strict=True):
-                row = next(i for i, values in enumerate(plain) if np.array_equal(values.astype(np.float32), one.numpy()))
-                expected = (
-                    sets[0].instances.of((0, 1, 3, 4)[row]).boxes * 2
-                )  # a patch has 8 pixels of the image, 16 of the frame
-                np.testing.assert_allclose(target["boxes"], expected)
-                seen.append(row)
-        assert sorted(seen) == [0, 1, 2, 3]
-        rest = [targets for _, targets in batches.epoch(7, 1)]
-        assert [len(targets) for targets in rest] == [1], "an epoch can go on"
+        """To those of the same image and view; other views than the first are mirrored."""
+        rows, seen = [0, 1, 3, 4], []
+        batches = DetectionBatches(sets[0], np.array(rows), 3, views=(0, 2))
+        plain = {view: sets[0].tokens("patch", view=view).rows(rows).astype(np.float32) for view in (0, 2)}
+        for epoch in range(3):
+            for tokens, targets in batches.epoch(epoch):
+                for one, target in zip(tokens.numpy(), targets, strict=True):
+                    view, i = next((v, i) for v in (0, 2) for i in range(4) if np.array_equal(plain[v][i], one))
+                    box = sets[0].instances.of(rows[i]).boxes * 2  # a patch has 8 pixels of the image, 16 of the frame
+                    expected = np.stack([128 - box[:, 2], box[:, 1], 128 - box[:, 0], box[:, 3]], 1) if view else box
+                    np.testing.assert_allclose(target["boxes"], expected)
+                    seen.append((rows[i], view))
+        assert sorted(row for row, _ in seen) == sorted(rows * 3)
+        assert {view for _, view in seen} == {0, 2}
+        assert [len(targets) for _, targets in batches.epoch(7, 1)] == [1], "an epoch can go on"
 
 
 class TestBadInput:

@@ -115,10 +115,13 @@ def test_a_mirrored_view_gives_the_same_detections():
 def test_detections_in_the_border_are_left_out():
     one = {name: values[:2] for name, values in found().items()}
     one["boxes"] = torch.tensor([[0.0, 0.0, 6.0, 5.0], [0.0, 0.0, 40.0, 40.0]])  # the first is in the border alone
+    one["masks"] = (torch.arange(28) >= 14).float().expand(2, 1, 28, 28)  # the right half
     detected = in_original(one, CROPS["border"], False, FRAME, (H, W))
     assert detected.labels.tolist() == [1]
-    assert detected.boxes[0, :2].tolist() == [0, 0]
-    assert len(detected.counts) == 1
+    np.testing.assert_allclose(detected.boxes, [[0, 0, 24, 26]])
+    (counts,) = detected.counts
+    columns = np.flatnonzero(decode(counts, (H, W)).any(0))
+    assert abs(columns[0] - 9) <= 1, "half of the whole box, from -6 to 24, not of what is in the image"
 
 
 def test_cocos_format():
