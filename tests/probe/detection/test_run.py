@@ -104,6 +104,7 @@ def test_a_killed_run_writes_the_same(written, sets, tmp_path, monkeypatch):
     assert list((tmp_path / ".unfinished/out").iterdir())
     again = detect(replace(detection, progress=lambda _: None), tmp_path / "out", {"command": "beyondcls detect"})
     assert again == measures
+    assert not (tmp_path / ".unfinished").exists()
     for name in ("detections.json", "curves.csv", "trained/seed0.safetensors"):
         assert (tmp_path / "out" / name).read_bytes() == (out / name).read_bytes()
 
