@@ -134,9 +134,10 @@ def _checked_runs(segmentation: Mapping[str, Any], size: tuple[int, int]) -> byt
         compressed = counts.encode()
         rle.runs(compressed, size)
         return compressed
-    if not isinstance(counts, list) or not all(type(n) is int and n >= 0 for n in counts) or sum(counts) != size[0] * size[1]:
-        n_pixels = sum(n for n in counts if type(n) is int) if isinstance(counts, list) else "no"
-        raise ValueError(f"run lengths of {n_pixels} pixels, expected {size[0] * size[1]}")
+    if not isinstance(counts, list) or not all(type(n) is int and n >= 0 for n in counts):
+        raise ValueError(f"run lengths {str(counts)[:60]}, expected counts")
+    if sum(counts) != size[0] * size[1]:
+        raise ValueError(f"run lengths of {sum(counts)} pixels, expected {size[0] * size[1]}")
     return bytes(_library().frPyObjects({"counts": counts, "size": list(size)}, *size)["counts"])
 
 

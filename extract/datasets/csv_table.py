@@ -1,18 +1,22 @@
-"""Any images: a .csv that names them, with columns id, path and label."""
+"""Any images: a .csv that names them, with columns id, path and label, or segmentation."""
 
 import csv
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from extract.datasets.form import Example, Plain
 from extract.datasets.image_set import ImageSet, read_class_names
-from extract.datasets.listed import listed, parsing, text
+from extract.datasets.label_codes import Indices
+from extract.datasets.label_maps import LabelMaps, segmented
+from extract.datasets.listed import inside, listed, parsing, text
 from extract.datasets.sample import Box, DataError
 
 CORNERS = ("x0", "y0", "x1", "y1")
+NONE = -1  # class of a box that is not known
+MAP_NAMES, VOID_INDEX = "segmentation-classes.txt", 255  # of label maps
 
 
 def csv_table(source: str, classes: Path | None = None) -> ImageSet:
@@ -22,6 +26,10 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
     names are numbered alphabetically, unless a file of class names orders them. A set is multi-label if its column is called
     `labels`, or if some `label` holds several, separated by `;`; then no label is an answer too. Boxes are given by columns x0,
     y0, x1, y1 (empty without a box), or by `boxes`, four numbers each, separated by `;`.
+
+    A column `segmentation` is the path of a label map, of indices from 0 with 255 for void. Its classes are those of
+    `segmentation-classes.txt` beside the .csv, a name a line. Without a column of labels, these classes are the labels: an
+    image has those that its map shows.
 
     Args:
         source: the .csv.
@@ -33,8 +41,14 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
     file = Path(source)
     if not file.is_file():
         raise DataError(f"there is no .csv {source!r}; expected a table with columns id, path, label")
-    with parsing(file, "columns id, path, label (or labels), and x0, y0, x1, y1 or boxes"):
+    with parsing(file, "columns id, path, label (or labels, or segmentation), and x0, y0, x1, y1 or boxes"):
         rows = _rows(file)
+        if "segmentation" in rows[0] and not {"label", "labels"} & rows[0].keys():
+            if classes is not None:
+                raise DataError(
+                    f"{file} has no labels but those of its label maps, which {MAP_NAMES} names; leave out --classes"
+                )
+            return _segmented(file, rows)
         column = "labels" if "labels" in rows[0] else "label"
         labels_of_rows = [[part.strip() for part in row[column].split(";") if part.strip()] for row in rows]
         multilabel = column == "labels" or any(len(labels) > 1 for labels in labels_of_rows)
@@ -55,7 +69,25 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
             if numbers is None:
                 sample = replace(sample, problem=sample.problem or "has no label (its column is empty)")
             samples.append(sample)
-    return ImageSet(source, samples, names, multilabel=multilabel)
+    truths = {"segmentation": _label_maps(file, rows)} if "segmentation" in rows[0] else {}
+    return ImageSet(source, samples, names, multilabel=multilabel, truths=truths)
+
+
+def _segmented(file: Path, rows: Sequence[Mapping[str, str]]) -> ImageSet:
+    """Images whose labels are the classes that their label maps show."""
+    samples = [listed(file.parent, row["path"], (), _boxes(row, NONE), id_=row["id"]) for row in rows]
+    return segmented(str(file), samples, _label_maps(file, rows))
+
+
+def _label_maps(file: Path, rows: Sequence[Mapping[str, str]]) -> LabelMaps:
+    """Label maps that a column names."""
+    if not (file.parent / MAP_NAMES).is_file():
+        raise DataError(
+            f"{file} names label maps, but there is no {file.parent / MAP_NAMES}; name their classes there, one a line"
+        )
+    names = read_class_names(file.parent / MAP_NAMES)
+    files = {row["id"]: inside(file.parent, row["segmentation"]) for row in rows}
+    return LabelMaps(names, files, Indices.counted(len(names), void=[VOID_INDEX]))
 
 
 def _rows(file: Path) -> list[dict[str, str]]:
@@ -73,8 +105,8 @@ def _rows(file: Path) -> list[dict[str, str]]:
         raise ValueError(error) from error
     if missing := [name for name in ("id", "path") if name not in header]:
         raise ValueError(f"no column {', '.join(missing)} among {', '.join(header)[:200]}")
-    if ("label" in header) == ("labels" in header):
-        raise ValueError("expected one of the columns label and labels")
+    if ("label" in header) == ("labels" in header) and ("label" in header or "segmentation" not in header):
+        raise ValueError("expected one of the columns label and labels, or segmentation")
     if not rows:
         raise ValueError("no row below the header")
     for line, row in enumerate(rows, 2):
@@ -103,7 +135,7 @@ def _number(label: str, label_of: Mapping[str, int]) -> int:
     raise ValueError(f"label {label[:40]!r} is not a number, and no class of that name is known")
 
 
-def _boxes(row: dict[str, str], label: int) -> list[Box]:
+def _boxes(row: Mapping[str, str], label: int) -> list[Box]:
     if "boxes" in row:
         boxes = [re.split(r"[\s,]+", part.strip()) for part in row["boxes"].split(";") if part.strip()]
     elif all(corner in row for corner in CORNERS):

@@ -82,14 +82,15 @@ class Columns:
         return height, width
 
     def items(self, row: int) -> slice:
-        """Items of an image.
+        """Items of an image; none of one that could not be read, which has no size.
 
         Raises:
             StoreError: there is no such row.
         """
         if not 0 <= row < len(self):
             raise StoreError(f"{self._where}: row {row} asked for, it has rows 0 to {len(self) - 1}")
-        return slice(int(self.first[row]), int(self.first[row + 1]))
+        start = int(self.first[row])
+        return slice(start, int(self.first[row + 1]) if all(self.size(row)) else start)
 
     def counts(self, items: slice) -> tuple[bytes, ...]:
         """Run lengths of neighbouring items; no other bytes are read than those of their chunks."""

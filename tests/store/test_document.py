@@ -1,9 +1,10 @@
 """docs/store-format.md says what the code does."""
 
 import ast
+import hashlib
 import json
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,20 @@ import xxhash
 
 from store import ArrayLayout, FeatureSpec, FeatureStore, FeatureWriter
 from store.codecs import CODECS, SCALE
+from store.format.flat import DIMENSIONS as FLAT
+from store.format.flat import flat_layout
 from store.format.layout import ATTRIBUTE, CHECKED_NBYTES, CHUNK_ROWS, DIGEST, GROUP, KINDS, groups_of, shard_rows_of
 from store.format.pretraining import FAMILIES
 from store.format.spec import FORMAT_VERSION
 from store.format.stub import is_stub, write_stub
 from store.moving.pull import PULLED
 from store.moving.receipt import ArrayReceipt, Receipt
+from store.truths import rle
 from store.writing.journal import JOURNAL
 from tests.features import write_features
 from tests.folders import files
 from tests.store.conftest import CONSTANTS, SPEC, layouts, same, unit_of
+from tests.truths import instances_of, with_truths
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/store-format.md").read_text()
@@ -83,7 +88,7 @@ def test_constants() -> None:
 def test_description() -> None:
     (table,) = _tables("Description")
     assert _fields(table) == [f.name for f in fields(FeatureSpec)]
-    described = SPEC.to_dict()
+    described = replace(SPEC, truths={"segmentation": "0" * 32}).to_dict()
     assert [row["Field"] for row in table if not _fits(described[row["Field"]], row["Type"])] == []
 
 
@@ -154,7 +159,11 @@ def test_names_of_maps_in_older_sets(tmp_path: Path) -> None:
 
 def test_extraction_names_dimensions_and_dtypes_as_the_table() -> None:
     stated = {
-        row["Array"]: row for section in ("Folder", "Views", "Labels and boxes") for table in _tables(section) for row in table
+        row["Array"]: row
+        for section in ("Folder", "Views", "Labels and boxes", "Truths")
+        for table in _tables(section)
+        for row in table
+        if row["Array"] not in FLAT
     }
     source = _extract_source()
     (dimensions,) = (
@@ -173,6 +182,45 @@ def test_extraction_names_dimensions_and_dtypes_as_the_table() -> None:
     assert images == {
         name: (row["dtype"], tuple(row["Dimensions"].split(", "))) for name, row in stated.items() if name.startswith("images/")
     }
+
+
+def test_truths(tmp_path: Path) -> None:
+    """Names, shapes, dtypes and dimensions are those of the table, and masks are what the text says."""
+    (table,) = _tables("Truths")
+    stated = {row["Array"].replace("{V}", "0"): row for row in table}
+    maps = [np.array([[0, 1], [-1, 1], [0, 0]], np.int16), np.full((1, 2), -1, np.int16)]
+    masks = instances_of(np.stack([maps[0] == 1]), [2])
+    plain = write_features(tmp_path / "plain", n=2)
+    given = {"maps": maps, "map_classes": ("a", "b"), "instances": [masks, []], "instance_classes": ("x", "y", "z")}
+    store = with_truths(plain, tmp_path / "set", **given)  # type: ignore[arg-type]
+    of_set = {name for name in store.arrays if name.split("/")[1] in ("segmentation", "instances", "patch_label")}
+    assert of_set == set(stated)
+    assert {name for name in stated if store.arrays[name].layout.dimensions[0] != "image"} == set(FLAT)
+    for name in of_set:
+        array, row = store.arrays[name], stated[name]
+        s = len(store.array(f"images/{name.split('/')[1]}/label").all()) if "patch" not in name else 0
+        n_bytes = array.shape[0] if name.endswith("counts") else 0
+        sizes = {"N": 2, "N + 1": 3, "S": s, "S + 1": s + 1, "4": 4, "B": n_bytes, "T": store.tokens("patch").shape[1]}
+        assert array.shape == tuple(sizes[part] for part in row["Shape"].split(", ")), name
+        assert (array.dtype.name, ", ".join(array.layout.dimensions)) == (row["dtype"], row["Dimensions"])
+    assert rle.encode(np.stack([maps[0] == 1])) == [b"321"], "runs 3, 2, 1, a byte each"
+    (formula,) = re.findall(r"C = (min\(n, max\(1, .*?\))\) rows", TEXT)
+    for n, b in ((10, 4), (70_000, 1), (9_000_000, 16), (3, 1 << 20)):
+        chunk_rows = eval(formula.replace("⌊65536 / b⌋", "65536 // b") + ")", {"min": min, "max": max, "n": n, "b": b})
+        layout = flat_layout("x", (n, b), "uint8")
+        assert (layout.chunk_rows, layout.shard_rows) == (chunk_rows, chunk_rows * min(1024, -(-n // chunk_rows)))
+
+
+def test_digest_of_truths(tmp_path: Path) -> None:
+    """The text, once more in code."""
+    maps = [np.zeros((3, 3), np.int16)] * 2
+    store = with_truths(write_features(tmp_path / "plain", n=2), tmp_path / "set", maps=maps, map_classes=("a", "é"))
+    content = json.dumps(["segmentation", "a", "é"]).encode()
+    for last in ("counts", "first", "label", "start"):
+        values = store.array(f"images/segmentation/{last}").all()
+        content += json.dumps([last, values.dtype.name, *values.shape]).encode() + values.tobytes()
+    assert store.spec.truths == {"segmentation": hashlib.sha256(content).hexdigest()[:32]}
+    assert store.attributes["truth_classes"] == {"segmentation": ["a", "é"]}
 
 
 def test_families_are_those_of_the_code() -> None:

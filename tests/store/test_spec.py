@@ -25,6 +25,7 @@ OTHER: dict[str, Any] = {
     "compute_dtype": "bfloat16",
     "format_version": 3,
     "vectors": ("average/block0",),
+    "truths": {"segmentation": "4" * 32},
 }
 
 
@@ -36,7 +37,7 @@ def test_every_field_is_in_the_table_below() -> None:
 def test_every_field_changes_the_key(name: str) -> None:
     changed = replace(SPEC, **{name: OTHER[name]})
     assert changed.key != SPEC.key
-    assert (changed.encoder_key == SPEC.encoder_key) == (name in ("data", "n_images"))
+    assert (changed.encoder_key == SPEC.encoder_key) == (name in ("data", "n_images", "truths"))
 
 
 def test_key_is_the_digest_of_canonical_json() -> None:
@@ -50,7 +51,7 @@ def test_key_of_a_known_description() -> None:
     assert replace(plain, maps=("centre", "cls")).key == "41290ebd35325960a6ca2db34ed7a26f"  # of an older set
     assert plain.key == "e3c1ce9e486acfb70f46acd54463b468"
     assert FeatureSpec.from_dict(plain.to_dict()) == plain
-    assert "vectors" not in plain.to_dict(), "which programs that know no such field can read"
+    assert {"vectors", "truths"}.isdisjoint(plain.to_dict()), "which programs that know no such field can read"
 
 
 def test_vectors_by_block_and_in_words() -> None:

@@ -1,6 +1,7 @@
 """Label maps and instances in a feature set: as they were given, image by image, and what is wrong is refused."""
 
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from store import FeatureStore, StoreError, verify
+from store import FeatureStore, FeatureWriter, StoreError, verify
+from store.exchange import EXCHANGES
+from store.exchange.description import WRITTEN
+from store.format import flat
 from store.format.array import ArrayReader
 from store.format.flat import flat_layout
+from store.moving.receipt import Receipt
+from store.moving.upload import upload
 from store.truths import Instance, instance_columns, rle
+from store.writing.repair import salvage
 from tests.features import write_features
+from tests.folders import files
+from tests.store.exported import export, import_as
 from tests.truths import instances_of, with_truths
 
 N = 5
 CLASSES = ("sky", "road", "car")
+COUNTS = "images/instances/counts"
 GENERATOR = np.random.default_rng(0)
 MAPS = [GENERATOR.integers(-1, 3, (3 + row, 7)).astype(np.int16) for row in range(N - 1)] + [np.full((4, 2), -1, np.int16)]
 MASKS = [np.ones((0, 3, 7), bool), *(GENERATOR.random((row, *MAPS[row].shape)) < 0.6 for row in range(1, N))]
@@ -140,7 +150,7 @@ def test_damage_of_one_image_is_seen_when_it_is_read(store: FeatureStore, tmp_pa
     counts = [GENERATOR.integers(48, 60, 50_000, np.uint8).tobytes() for _ in range(N)]
     given = [[Instance(0, (0, 0, 1, 1), 1, False, one)] for one in counts]
     stored = with_truths(write_features(tmp_path / "plain", n=N), tmp_path / "set", instances=given, instance_classes=("a",))
-    array = stored.arrays["images/instances/counts"]
+    array = stored.arrays[COUNTS]
     assert (array.layout.checked_rows, array.layout.n_shards, array.layout.chunk_rows) == (1 << 16, 1, 1 << 16)
     file = stored.path / array.layout.file(0)
     with file.open("r+b") as opened:
@@ -150,7 +160,7 @@ def test_damage_of_one_image_is_seen_when_it_is_read(store: FeatureStore, tmp_pa
     assert again.instances.of(0).counts == (counts[0],)
     with pytest.raises(StoreError, match="counts/c/0 is damaged"):
         again.instances.of(N - 1)
-    assert [problem[0] for problem in verify(stored.path) if problem[2]] == ["images/instances/counts"]
+    assert [problem[0] for problem in verify(stored.path) if problem[2]] == [COUNTS]
 
 
 def test_layouts_of_flat_arrays() -> None:
@@ -199,3 +209,50 @@ class TestRunLengths:
 def test_some_with_masks_and_some_without_is_our_own_mistake() -> None:
     with pytest.raises(AssertionError, match="some instances have masks"):
         instance_columns([[Instance(0, (0, 0, 1, 1), 1), Instance(0, (0, 0, 1, 1), 1, False, b"1")]])
+
+
+class TestAsPartOfTheSet:
+    """What is done with whole sets is done with their truths."""
+
+    @pytest.mark.parametrize("form", EXCHANGES)
+    def test_there_and_back(self, form: str, store: FeatureStore, tmp_path: Path) -> None:
+        exported = export(store, form, tmp_path)
+        again = import_as(form, exported, tmp_path / "again")
+        assert files(tmp_path / "again") == files(store.path)
+        np.testing.assert_array_equal(again.instances.of(2).masks(), MASKS[2])
+
+    def test_in_several_shards(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two chunks a shard: 150,000 bytes are two shards; the second can be fetched, checked and exchanged."""
+        monkeypatch.setattr(flat, "SHARD_CHUNKS", 2)
+        counts = GENERATOR.integers(48, 60, (3, 50_000), np.uint8)
+        given = [[Instance(0, (0, 0, 1, 1), 1, False, one.tobytes())] for one in counts]
+        stored = with_truths(
+            write_features(tmp_path / "plain", n=3), tmp_path / "set", instances=given, instance_classes=("a",)
+        )
+        assert stored.arrays[COUNTS].layout.n_shards == 2
+        assert stored.instances.of(2).counts == (counts[2].tobytes(),)
+        assert [problem for *_, problem in verify(stored.path) if problem] == []
+        for form in EXCHANGES:
+            import_as(form, export(stored, form, tmp_path / form), tmp_path / form / "again")
+            assert files(tmp_path / form / "again") == files(stored.path)
+        upload(stored, "memory://truths/set")
+        assert FeatureStore.open("memory://truths/set").instances.of(2).counts == (counts[2].tobytes(),)
+        assert Receipt.from_store(stored).arrays[COUNTS].shape == (150_000,)
+
+    @pytest.mark.parametrize("lost", ["zarr.json", f"{COUNTS}/zarr.json", f"{COUNTS}/c/0"])
+    def test_repair(self, lost: str, store: FeatureStore, tmp_path: Path) -> None:
+        """They are written anew, whatever has become of them; options without them are refused."""
+        shutil.copytree(store.path, tmp_path / "set")
+        (tmp_path / "set" / lost).unlink()
+        constants = {name: array.all() for name, array in store.arrays.items() if not array.layout.has_image_axis}
+        layouts = [array.layout for array in store.arrays.values() if array.layout.has_image_axis]
+        base, _, skip = salvage(tmp_path / "set", store.spec, lambda _: layouts, constants)
+        with FeatureWriter(tmp_path / "set", store.spec, layouts, constants, base, None, skip, replaces=True) as writer:
+            for unit in writer.missing_units():
+                writer.write_unit(unit, {a.name: store.arrays[a.name].stored(np.arange(*a.rows(unit))) for a in layouts})
+            writer.finish({k: v for k, v in store.attributes.items() if k not in WRITTEN})
+        assert files(tmp_path / "set") == files(store.path)
+        if lost == "zarr.json":
+            (tmp_path / "set" / lost).unlink()
+            with pytest.raises(StoreError, match=r"images/.* would not be there with these options"):
+                salvage(tmp_path / "set", store.spec, lambda _: layouts, ())

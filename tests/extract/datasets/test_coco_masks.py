@@ -1,0 +1,118 @@
+"""Masks of COCO's annotations: as pycocotools draws them; what is wrong is named before any C code sees it."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pycocotools import mask as published
+
+from extract.datasets import DataError, ImageSet, open_images
+from extract.datasets.coco_masks import mask_of
+from extract.requests import Request
+from store.truths import rle
+from tests.extract.pictures import picture, write_file
+from tests.extract.tiny import tiny_encoder
+
+SIZE = (40, 36)  # height and width
+SQUARE = [2, 3, 12, 3, 12, 9, 2, 9]
+
+
+def opened(folder: Path, *annotations: dict[str, Any], **image: Any) -> ImageSet:
+    """An image with these objects, and one without."""
+    files = [{"id": n, "file_name": f"{n}.png", "height": SIZE[0], "width": SIZE[1], **image} for n in (1, 2)]
+    objects = [{"id": i, "image_id": 1, "category_id": 7, "bbox": [2, 3, 10, 6], **one} for i, one in enumerate(annotations)]
+    content = {"images": files, "annotations": objects, "categories": [{"id": 7, "name": "cat"}, {"id": 3, "name": "ape"}]}
+    write_file(folder / "annotations/instances_val2017.json", json.dumps(content).encode())
+    for n in (1, 2):
+        write_file(folder / f"val2017/{n}.png", picture(n))
+    return open_images(str(folder), split="val2017")
+
+
+def test_polygons_and_run_lengths(tmp_path: Path) -> None:
+    uncompressed = [100, 5, 40 * 36 - 105]
+    (compressed,) = rle.encode(np.ones((1, *SIZE), bool))
+    images = opened(
+        tmp_path,
+        {"segmentation": [SQUARE, [20.5, 20, 30, 20, 25.2, 31.7]], "area": 60.25},
+        {"segmentation": {"counts": uncompressed, "size": list(SIZE)}, "iscrowd": 1, "category_id": 3},
+        {"segmentation": {"counts": compressed.decode(), "size": list(SIZE)}},
+    )
+    arrays = images.truth_columns("instances").arrays
+    assert images.truths["instances"].classes == ["ape", "cat"]
+    assert (arrays["first"].tolist(), arrays["label"].tolist()) == ([0, 3, 3], [1, 0, 1])
+    assert (arrays["crowd"].tolist(), arrays["area"].tolist()) == ([0, 1, 0], [60.25, 5, 40 * 36])
+    assert arrays["box"][0].tolist() == [2, 3, 12, 9]
+    content, start = arrays["counts"].tobytes(), arrays["start"].tolist()
+    drawn = [rle.decode(content[a:b], SIZE) for a, b in pairwise(start)]
+    coded = published.frPyObjects([SQUARE, [20.5, 20, 30, 20, 25.2, 31.7]], *SIZE)
+    np.testing.assert_array_equal(drawn[0], published.decode(published.merge(coded)))
+    assert np.flatnonzero(drawn[1].T.ravel()).tolist() == list(range(100, 105))
+    assert drawn[2].all()
+
+
+def test_the_form_keeps_them_only_if_asked(tmp_path: Path) -> None:
+    """So that features of COCO have the keys that they had before there were truths."""
+    images = opened(tmp_path, {"segmentation": [SQUARE]})
+    assert Request.resolve(tiny_encoder(), images).truths == ()
+    assert Request.resolve(tiny_encoder(), images, truths="all").truths == ("instances",)
+
+
+def test_boxes_alone(tmp_path: Path) -> None:
+    arrays = opened(tmp_path, {}, {"area": 3}).truth_columns("instances").arrays
+    assert (sorted(arrays), arrays["area"].tolist()) == (["area", "box", "crowd", "first", "label"], [60, 3])
+
+
+def test_an_empty_mask_and_a_polygon_that_is_cut_are_kept(tmp_path: Path) -> None:
+    """As published sets have them: smaller than a pixel; or a little beyond the image."""
+    speck, beyond = [5.1, 5.1, 5.2, 5.1, 5.2, 5.2], [-3.0, 10, 50, 10, 50, 20, -3, 20]
+    arrays = opened(tmp_path, {"segmentation": [speck]}, {"segmentation": [beyond]}).truth_columns("instances").arrays
+    assert arrays["area"].tolist() == [0, 36 * 10]
+
+
+@pytest.mark.parametrize(
+    ("segmentation", "problem"),
+    [
+        ([], r"segmentation '\[\]', expected polygons or run lengths"),
+        ("abc", "segmentation 'abc', expected polygons or run lengths"),
+        ([[1, 2, 3, 4]], "a polygon of 4 numbers, expected x and y of three points or more"),
+        ([[1, 2, 3, 4, 5, 6, 7]], "a polygon of 7 numbers"),
+        ([[40, 1, 50, 1, 50, 9]], "its polygons are outside of the image of 36 x 40 pixels"),
+        ([[1, 1, 9, 1, 9, -9e9]], r"a polygon far outside of its image of 36 x 40 pixels: -9e\+09 to 9"),
+        ([[1, 1, 9, 1, 9, float("nan")]], "a polygon far outside of its image"),
+        ([["a", 1, 9, 1, 9, 1]], "could not convert string to float"),
+        ({"counts": [100, 5], "size": [40, 36]}, "run lengths of 105 pixels, expected 1440"),
+        ({"counts": [-5, 1445], "size": [40, 36]}, r"run lengths \[-5, 1445\], expected counts"),
+        ({"counts": [1440], "size": [36, 40]}, r"run lengths of a mask of \[36, 40\] pixels .*, its image has \[40, 36\]"),
+        ({"counts": "05", "size": [40, 36]}, "2 bytes are not run lengths of a mask of 40 x 36 pixels"),
+        ({"counts": "é" * 500, "size": [40, 36]}, "are not run lengths of a mask"),
+        ({"size": [40, 36]}, "run lengths None, expected counts"),
+    ],
+)
+def test_what_is_wrong_with_a_mask(segmentation: Any, problem: str, tmp_path: Path) -> None:
+    images = opened(tmp_path, {"segmentation": segmentation})
+    with pytest.raises(DataError, match=rf"'1' in .*1\.png: annotation 0 is not as expected: .*{problem}"):
+        images.truth_columns("instances")
+
+
+def test_one_without_a_mask_among_others(tmp_path: Path) -> None:
+    images = opened(tmp_path, {"segmentation": [SQUARE]}, {})
+    with pytest.raises(DataError, match="annotation 1 is not as expected: it has no 'segmentation'"):
+        images.truth_columns("instances")
+
+
+def test_of_another_size(tmp_path: Path) -> None:
+    images = opened(tmp_path, {"segmentation": [SQUARE]}, height=30)
+    with pytest.raises(DataError, match=r"its annotations are of 36 x 30 pixels \(width x height\), it has 36 x 40\n"):
+        images.truth_columns("instances")
+
+
+def test_an_unknown_class(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="an annotation is of category 9, which is not among its categories"):
+        opened(tmp_path, {"category_id": 9})
+
+
+def test_uncompressed_runs_of_zero_pixels() -> None:
+    assert rle.decode(mask_of({"counts": [0, 6], "size": [2, 3]}, (2, 3)), (2, 3)).all()

@@ -1,0 +1,226 @@
+"""Label maps that are missing, damaged or of something else: each is named, and none is dropped."""
+
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from extract.datasets import DataError, ImageSet, open_images
+from extract.datasets.example_maps import colour_png, index_png
+from extract.datasets.label_codes import Colours, Indices, codes_of
+from tests.extract.pictures import picture, write_example, write_file, write_text
+
+
+def opened(folder: Path, content: bytes | None, classes: str = "sky\nroad\n", name: str = "label-classes.txt") -> ImageSet:
+    """One image, and its label map."""
+    write_file(folder / name, classes.encode())
+    write_file(folder / "images/train/a.png", picture(0))
+    if content is not None:
+        write_file(folder / "labels/train/a.png", content)
+    return open_images(str(folder), split="train")
+
+
+def encoded(pixels: np.ndarray, form: str = "png", **options: object) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, form, **options)
+    return file.getvalue()
+
+
+MAP = np.zeros((40, 36), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "is not there"),
+        (encoded(MAP[:30]), r"has 36 x 30 pixels \(width x height\), its image 36 x 40"),
+        (encoded(MAP + 2), "has the value 2 in 1440 pixels, expected 0 to 1, 255"),
+        (encoded(MAP.astype(np.uint16) + 300), "has the value 300 in 1440 pixels, expected 0 to 1, 255"),
+        (encoded(MAP.astype(np.int32) - 1, "tiff"), "has values -1 to -1, expected 0 to 1, 255"),
+        (encoded(np.zeros((40, 36, 3), np.uint8)), r"is no index image \(PIL's mode RGB\)"),
+        (encoded(MAP.astype(np.float32), "tiff"), r"is no index image \(PIL's mode F\)"),
+        (encoded(MAP, "jpeg"), "is a JPEG, whose values are not those that were saved; PNG was expected"),
+        (index_png([0, 1])()[:60], "cannot be decoded: "),
+        (b"no image", "cannot be decoded: cannot identify image file 'a.png'"),
+    ],
+)
+def test_what_is_wrong_with_a_map(content: bytes | None, problem: str, tmp_path: Path) -> None:
+    images = opened(tmp_path, content)
+    (line,) = images.all_problems()
+    assert line.startswith(f"'a' in {tmp_path / 'images/train/a.png'}: its label map a.png ")
+    assert re.search(problem, line), line
+    assert images.samples[0].labels == ()
+    assert images.truth_columns("segmentation").arrays["first"].tolist() == [0, 0], "what has a problem has no truths"
+
+
+def test_a_decompression_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 600)  # refused from twice as many on
+    (line,) = opened(tmp_path, encoded(MAP)).all_problems()
+    assert "cannot be decoded: Image size (1440 pixels) exceeds limit" in line
+
+
+def test_palettes_and_wide_indices(tmp_path: Path) -> None:
+    """A palette is for people: its indices count."""
+    coloured = Image.fromarray(MAP + 1)
+    coloured.putpalette([9, 9, 9, 200, 0, 0])
+    file = io.BytesIO()
+    coloured.save(file, "png")
+    for content in (file.getvalue(), encoded(MAP.astype(np.uint16) + 1)):
+        assert opened(tmp_path, content).samples[0].labels == (1,)
+
+
+class TestColours:
+    def test_a_colour_of_no_class(self, tmp_path: Path) -> None:
+        images = opened(tmp_path, colour_png([(1, 2, 3), (4, 5, 6)])(), "1 2 3 sky\n", "label-colours.txt")
+        (line,) = images.all_problems()
+        assert "its label map a.png has the colour [4, 5, 6] (number 394500) in 720 pixels, which is in no list" in line
+
+    @pytest.mark.parametrize(
+        ("line", "message"),
+        [
+            ("1 2 sky", "line '1 2 sky' is no colour with a name"),
+            ("1 2 300 sky", "has a value above 255"),
+            ("9 9 9 a\n9 9 9 b", r"colour \[9, 9, 9\] appears twice"),
+            ("0 0 0 void", "no class"),
+        ],
+    )
+    def test_a_wrong_table(self, line: str, message: str, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=rf"label-colours\.txt is not as expected .*{message}.*lines R G B NAME"):
+            opened(tmp_path, None, line + "\n", "label-colours.txt")
+
+    def test_all_colours(self) -> None:
+        pixels = np.random.default_rng(0).integers(0, 256, (50, 3), np.uint8)
+        labels = {int(code): row for row, code in enumerate(codes_of(pixels))}
+        image = Image.fromarray(pixels[None])
+        assert Colours(labels).labels(image).tolist() == [list(range(50))]
+
+
+def test_classes_by_number() -> None:
+    values = Image.fromarray(np.array([[0, 1, 2, 9]], np.uint8))
+    assert Indices.counted(2, first=1, void=[0, 9]).labels(values).tolist() == [[-1, 0, 1, -1]]
+
+
+@pytest.mark.parametrize(
+    ("form", "file", "content", "message"),
+    [
+        ("ade20k", "objectInfo150.txt", "Idx\tName\n2\twall\n", r"objectInfo150\.txt is not as expected .*do not count from 1"),
+        ("coco-stuff", "labels.txt", "1: person\n2: sky\n", r"labels\.txt is not as expected .*count from `0: unlabeled`"),
+        ("coco-panoptic", "annotations/panoptic_val2017.json", '{"images": []}', "is not as expected .*segments_info"),
+        ("label-maps", "label-colours.txt", "\n", r"label-colours\.txt is not as expected .*no class"),
+    ],
+)
+def test_wrong_lists_of_classes(form: str, file: str, content: str, message: str, tmp_path: Path) -> None:
+    source = write_example(tmp_path, form)
+    write_text(tmp_path / file, content)
+    with pytest.raises(DataError, match=message):
+        open_images(source, split="val" if "coco" not in form else "val2017", form=form)
+
+
+class TestPanoptic:
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ('"category_id": 184}]', '"category_id": 7}]', "a segment is of category 7, which is not among its categories"),
+            ('"000000000003.png"', '"../../a.png"', r"names the image '\.\./\.\./a\.png', which is not inside"),
+        ],
+    )
+    def test_wrong_annotations(self, old: str, new: str, message: str, tmp_path: Path) -> None:
+        source, file = write_example(tmp_path, "coco-panoptic"), tmp_path / "annotations/panoptic_val2017.json"
+        file.write_text(file.read_text().replace(old, new))
+        with pytest.raises(DataError, match=message):
+            open_images(source, split="val2017")
+
+    def test_a_segment_that_is_in_no_list(self, tmp_path: Path) -> None:
+        source, file = write_example(tmp_path, "coco-panoptic"), tmp_path / "annotations/panoptic_val2017.json"
+        file.write_text(file.read_text().replace('"id": 258', '"id": 259'))
+        (line,) = open_images(source, split="val2017").all_problems()
+        assert "000000000009.png has the colour [2, 1, 0] (number 258) in " in line
+
+    def test_objects_beside_it_make_it_coco_unless_it_is_named(self, tmp_path: Path) -> None:
+        write_example(tmp_path, "coco")
+        source = write_example(tmp_path, "coco-panoptic")
+        assert list(open_images(source, "coco-panoptic", split="val2017").truths) == ["segmentation"]
+        assert list(open_images(source, split="val2017").truths) == ["instances"]
+
+
+class TestVoc:
+    def test_objects(self, tmp_path: Path) -> None:
+        images = open_images(write_example(tmp_path, "voc"), split="train")
+        arrays = images.truth_columns("instances").arrays
+        assert arrays["first"].tolist() == [0, 3, 3]
+        assert arrays["label"].tolist() == [0, 14, 14]
+        assert arrays["box"][0].tolist() == [0, 0, 18, 40], "from 0, the end excluded"
+        assert arrays["area"].tolist() == [8 * 40, 7 * 40, 7 * 40]
+        assert images.truth_columns("segmentation").arrays["label"].tolist() == [0, 1, 15, 0]
+
+    @pytest.mark.parametrize(
+        ("file", "old", "new", "message"),
+        [
+            ("Annotations/2007_000033.xml", "cat", "unicorn", "an object is of class 'unicorn'; expected aeroplane, "),
+            ("Annotations/2007_000033.xml", "</annotation>", "", r"2007_000033\.xml is not as expected"),
+            ("Annotations/2007_000033.xml", None, None, r"2007_000033\.xml cannot be read"),
+            ("SegmentationObject/2007_000033.png", None, None, r"its map of objects 2007_000033\.png is not there"),
+            ("SegmentationObject/2007_000033.png", "", index_png([3])(), r"has number 3, its XML 2 objects"),
+        ],
+    )
+    def test_wrong_objects(self, file: str, old: str | None, new: str | bytes, message: str, tmp_path: Path) -> None:
+        source, path = write_example(tmp_path, "voc"), tmp_path / "VOCdevkit/VOC2012" / file
+        if old is None:
+            path.unlink()
+        elif isinstance(new, bytes):
+            path.write_bytes(new)
+        else:
+            path.write_text(path.read_text().replace(old, new))
+        images = open_images(source, split="val")
+        with pytest.raises(
+            DataError, match=rf"(?s){message}.*mend the annotations, or extract without instances: --truths none"
+        ):
+            images.truth_columns("instances")
+
+
+class TestTable:
+    def test_labels_are_what_the_maps_show(self, tmp_path: Path) -> None:
+        self._write(tmp_path, "id,path,segmentation")
+        images = open_images(str(tmp_path / "t.csv"))
+        assert (images.multilabel, images.classes) == (True, ["sky", "road"])
+        assert [sample.labels for sample in images.samples] == [(1,), (0, 1)]
+        assert images.truth_columns("segmentation").arrays["label"].tolist() == [1, 0, 1]
+
+    def test_labels_of_its_own(self, tmp_path: Path) -> None:
+        self._write(tmp_path, "id,path,segmentation,label", ",ape", ",bee")
+        images = open_images(str(tmp_path / "t.csv"))
+        assert (images.multilabel, images.classes) == (False, ["ape", "bee"])
+        assert images.truths["segmentation"].classes == ["sky", "road"]
+
+    @pytest.mark.parametrize(
+        ("path", "message"),
+        [("../a.png", r"names the image '\.\./a\.png', which is not inside"), ("", "names the image '', which is not inside")],
+    )
+    def test_paths_that_lead_out(self, path: str, message: str, tmp_path: Path) -> None:
+        self._write(tmp_path, "id,path,segmentation")
+        with (tmp_path / "t.csv").open("a") as file:
+            file.write(f"3,a.png,{path}\n")
+        with pytest.raises(DataError, match=message):
+            open_images(str(tmp_path / "t.csv"))
+
+    def test_no_names(self, tmp_path: Path) -> None:
+        self._write(tmp_path, "id,path,segmentation")
+        with pytest.raises(DataError, match=r"has no labels but those of its label maps, .* leave out --classes"):
+            open_images(str(tmp_path / "t.csv"), classes=tmp_path / "segmentation-classes.txt")
+        (tmp_path / "segmentation-classes.txt").unlink()
+        with pytest.raises(DataError, match=r"names label maps, but there is no .*segmentation-classes\.txt"):
+            open_images(str(tmp_path / "t.csv"))
+
+    @staticmethod
+    def _write(folder: Path, header: str, *ends: str) -> None:
+        write_text(folder / "segmentation-classes.txt", "sky", "road")
+        for name, values in (("a", [255, 1]), ("b", [0, 1])):
+            write_file(folder / f"{name}.png", picture(0))
+            write_file(folder / f"{name}-map.png", index_png(values)())
+        lines = [
+            f"{i},{name}.png,{name}-map.png{end}" for i, (name, end) in enumerate(zip("ab", ends or ("", ""), strict=True))
+        ]
+        write_text(folder / "t.csv", header, *lines)

@@ -1,0 +1,213 @@
+"""Truths from the data set into the store: through every view, added without the encoder, by whoever computes them."""
+
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from extract.datasets import DataError, ImageSet, open_images
+from extract.patch_labels import patch_labels_of
+from extract.requests import Request
+from extract.views import Views
+from store import BeyondClsError, FeatureStore, StoreError, verify
+from store.truths import map_in_view
+from tests.extract.extracting import extract
+from tests.extract.pictures import picture, write_file, write_text
+from tests.extract.tiny import Counting, tiny_encoder
+from tests.folders import files
+
+N = 40
+CLASSES = ("sky", "road", "car")
+GIVEN: dict[str, Any] = {"shard_rows": 32, "batch_size": 8, "workers": 2}
+MAPS = [np.random.default_rng(row).integers(0, 4, (40, 36)).astype(np.int16) for row in range(N)]
+
+
+def write_maps(folder: Path, maps: list[np.ndarray]) -> None:
+    """Label maps, 3 being void."""
+    for row, label_map in enumerate(maps):
+        path = folder / f"labels/train/{row:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.where(label_map == 3, 255, label_map).astype(np.uint8)).save(path)
+
+
+def write_images(folder: Path) -> Path:
+    write_text(folder / "label-classes.txt", *CLASSES)
+    for row in range(N):
+        write_file(folder / f"images/train/{row:02d}.png", picture(row))
+    write_maps(folder, MAPS)
+    return folder
+
+
+def opened(folder: Path) -> ImageSet:
+    return open_images(str(folder), split="train")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("maps"))
+
+
+@pytest.fixture(scope="module")
+def images(folder: Path) -> ImageSet:
+    return opened(folder)
+
+
+class Broken(Counting):
+    """An encoder that must not run."""
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("the encoder was run")
+
+
+def tiny(kind: type[Counting] = Counting) -> Counting:
+    return kind("tiny", tiny_encoder().model, {})
+
+
+@pytest.fixture(scope="module")
+def whole(images: ImageSet, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., FeatureStore]:
+    """A set with truths, extracted at once."""
+    made: dict[str, FeatureStore] = {}
+
+    def whole(**options: Any) -> FeatureStore:
+        if (key := repr(options)) not in made:
+            made[key] = extract(tiny(), images, tmp_path_factory.mktemp("whole") / "f", **GIVEN, **options)
+        return made[key]
+
+    return whole
+
+
+def test_maps_and_classes(whole: Callable[..., FeatureStore], images: ImageSet) -> None:
+    store = whole()
+    assert store.segmentation.classes == CLASSES
+    assert [*store.spec.truths] == ["segmentation"]
+    for row in (0, 7, N - 1):
+        np.testing.assert_array_equal(store.segmentation.label_map(row), np.where(MAPS[row] == 3, -1, MAPS[row]))
+    assert store.multilabel
+    assert store.attributes["classes"] == list(CLASSES)
+    assert store.labels[3].tolist() == [int((MAPS[3] == label).any()) for label in range(3)]
+    assert [problem for *_, problem in verify(store.path) if problem] == []
+
+
+@pytest.mark.parametrize("views", [1, 3])
+def test_labels_of_patches_are_what_each_view_shows(whole: Callable[..., FeatureStore], views: int) -> None:
+    store = whole(views=views)
+    for view in range(views):
+        crops, flips = store.array(f"images/crop/view{view}").all(), store.array(f"images/flip/view{view}").all()
+        assert view == 0 or 0 < flips.sum() < N
+        for row in (0, 5, 33):
+            shown = map_in_view(store.segmentation.label_map(row), crops[row], bool(flips[row]), (32, 32))
+            patches = shown.reshape(4, 8, 4, 8).swapaxes(1, 2).reshape(16, 64)
+            expected = [max((0, 1, 2, -1), key=lambda label: (patch == label).sum()) for patch in patches]
+            assert store.segmentation.patch_labels(view)[row].tolist() == expected
+
+
+@pytest.mark.parametrize("verb", ["extend", "update", "source"])
+def test_added_without_the_encoder(verb: str, images: ImageSet, whole: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    plain = extract(tiny(), images, tmp_path / "f", **GIVEN, truths="none")
+    assert plain is not None
+    assert not [name for name in plain.arrays if "segmentation" in name or "patch_label" in name]
+    out = tmp_path / ("other" if verb == "source" else "f")
+    options = {"source": plain} if verb == "source" else {"existing": verb}
+    store = extract(tiny(Broken), images, out, **GIVEN, **options, truths="segmentation")  # type: ignore[arg-type]
+    assert store is not None
+    assert (store.spec.key, files(store.path)) == (whole().spec.key, files(whole().path)), "as if extracted at once"
+
+
+def test_other_features_keep_the_truths(images: ImageSet, whole: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    extract(tiny(), images, tmp_path / "f", **GIVEN, blocks=(0,))
+    store = extract(tiny(), images, tmp_path / "f", **GIVEN, existing="extend", blocks=(1,), views=3, truths="none")
+    assert store is not None
+    assert store.spec.blocks == (0, 1)
+    np.testing.assert_array_equal(store.segmentation.patch_labels(2), whole(views=3).segmentation.patch_labels(2))
+
+
+def test_maps_that_have_changed(whole: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    """Same classes in each image: only the maps are others, and so are the key and the labels of patches."""
+    write_images(tmp_path / "d")
+    store = extract(tiny(), opened(tmp_path / "d"), tmp_path / "f", **GIVEN)
+    assert store is not None
+    assert store.spec.key == whole().spec.key
+    write_maps(tmp_path / "d", [label_map[::-1] for label_map in MAPS])
+    changed = opened(tmp_path / "d")
+    with pytest.raises(StoreError, match=r"\(truths differ\).*--extend"):
+        extract(tiny(), changed, tmp_path / "f", **GIVEN)
+    after = extract(tiny(Broken), changed, tmp_path / "f", **GIVEN, existing="update")
+    assert after is not None
+    assert after.spec.differences(store.spec) == ["truths"]
+    assert after.spec.encoder_key == store.spec.encoder_key
+    np.testing.assert_array_equal(after.segmentation.label_map(3), np.where(MAPS[3] == 3, -1, MAPS[3])[::-1])
+    fresh = extract(tiny(), changed, tmp_path / "fresh", **GIVEN)
+    assert fresh is not None
+    assert files(after.path) == files(fresh.path)
+
+
+def test_a_worker_that_is_sent_the_images_reads_the_maps_that_it_needs(images: ImageSet) -> None:
+    request = Request.resolve(tiny(), images, views=2)
+    sent = pickle.loads(pickle.dumps(images))
+    assert sent.truths["segmentation"]._read == {}
+    elsewhere = replace(request, images=sent)
+    layouts = request.truth_layouts(32)
+    expected, given = (patch_labels_of(one, range(4, 9), layouts) for one in (request, elsewhere))
+    assert len(sent.truths["segmentation"]._read) == 5
+    assert list(given) == ["images/patch_label/view0", "images/patch_label/view1"]
+    for name, values in given.items():
+        np.testing.assert_array_equal(values, expected[name])
+
+
+@pytest.mark.parametrize(
+    ("truths", "message"),
+    [
+        ("instances", r"has no instances \(it has segmentation\); leave out --truths instances"),
+        ("segmentatoin", r"unknown kind of truths 'segmentatoin'; did you mean 'segmentation'\?"),
+    ],
+)
+def test_truths_that_are_not_there(images: ImageSet, truths: str, message: str) -> None:
+    with pytest.raises(BeyondClsError, match=message):
+        Request.resolve(tiny(), images, truths=truths)
+
+
+def test_no_digest_of_truths_that_are_not_kept(images: ImageSet) -> None:
+    assert "truths" not in Request.resolve(tiny(), images, truths="none").spec.to_dict()
+
+
+def test_a_recorded_problem_keeps_its_row(tmp_path: Path) -> None:
+    """A map that is missing, and an image that is cut: both are noted, and have no truths."""
+    write_images(tmp_path / "d")
+    (tmp_path / "d/labels/train/03.png").unlink()
+    cut = tmp_path / "d/images/train/05.png"
+    cut.write_bytes(cut.read_bytes()[:-60])
+    images = opened(tmp_path / "d")
+    with pytest.raises(DataError, match=r"its label map 03\.png is not there"):
+        extract(tiny(), images, tmp_path / "f", **GIVEN)
+    store = extract(tiny(), images, tmp_path / "f", **GIVEN, on_error="record")
+    assert store is not None
+    assert [note["row"] for note in store.attributes["invalid"]] == [3, 5]
+    for row in (3, 5):
+        assert (store.segmentation.label_map(row) == -1).all()
+    assert (store.segmentation.patch_labels()[3] == -1).all()
+    np.testing.assert_array_equal(store.segmentation.label_map(4), np.where(MAPS[4] == 3, -1, MAPS[4]))
+
+
+@pytest.mark.parametrize("mode", ["center", "squash", "border"])
+@pytest.mark.parametrize("size", [(90, 60), (50, 80), (64, 64)])
+def test_a_view_and_its_labels_show_the_same(mode: str, size: tuple[int, int]) -> None:
+    """A picture of flat blocks through the real resize: its colours are those of the label map, but at the edges of blocks."""
+    width, height = size
+    blocks = np.random.default_rng(1).integers(0, 3, (4, 4)).repeat(height // 4 + 1, 0).repeat(width // 4 + 1, 1)
+    label_map = blocks[:height, :width].astype(np.int16)
+    share = 0.875 if mode == "center" else 1.0
+    config = {"input_size": (3, 48, 64), "interpolation": "nearest", "mean": (0, 0, 0), "std": (1, 1, 1)}
+    views = Views({**config, "crop_pct": share, "crop_mode": mode})
+    image = Image.fromarray((np.stack([label_map + 1] * 3, -1) * 60).astype(np.uint8))
+    for view in (0, 1, 2):
+        tensor, crop = views.cut(image, "a", view)
+        seen = np.round(tensor[0].numpy() * 255 / 60).astype(int) - 1
+        shown = map_in_view(label_map, crop.box, crop.flip, (48, 64))
+        assert (seen != shown).mean() < 0.06, view
+        if mode == "border" and view == 0:
+            assert ((seen == -1) == (shown == -1)).mean() > 0.97

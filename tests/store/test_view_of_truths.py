@@ -1,0 +1,113 @@
+"""What views show of truths, against drawing pixel by pixel with fractions."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from math import floor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+
+from store.truths import boxes_in_view, map_from_view, map_in_view, masks_in_view, patch_labels
+
+MAPS = arrays_of.arrays(np.int16, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.integers(-1, 3))
+SIZES = st.tuples(st.integers(1, 12), st.integers(1, 12))
+CORNERS = st.floats(-6, 9, width=32)
+LENGTHS = st.floats(0.25, 15, width=32)
+
+
+@st.composite
+def crops(draw: Callable[..., float]) -> np.ndarray:
+    """Boxes that may reach beyond the image, as a store has them."""
+    x, y = draw(CORNERS), draw(CORNERS)
+    return np.array([x, y, x + draw(LENGTHS), y + draw(LENGTHS)], np.float32)
+
+
+def drawn(label_map: np.ndarray, crop: np.ndarray, flip: bool, size: tuple[int, int]) -> np.ndarray:
+    """Each pixel of the view is the pixel of the image at its centre."""
+    x0, y0, x1, y1 = (Fraction(float(corner)) for corner in crop)
+    out = np.full(size, -1, np.int16)
+    for i in range(size[0]):
+        for j in range(size[1]):
+            across = size[1] - 1 - j if flip else j
+            row = floor(y0 + (i + Fraction(1, 2)) * (y1 - y0) / size[0])
+            column = floor(x0 + (across + Fraction(1, 2)) * (x1 - x0) / size[1])
+            if 0 <= row < label_map.shape[0] and 0 <= column < label_map.shape[1]:
+                out[i, j] = label_map[row, column]
+    return out
+
+
+@settings(max_examples=150)
+@given(MAPS, crops(), st.booleans(), SIZES)
+def test_maps_and_masks(label_map: np.ndarray, crop: np.ndarray, flip: bool, size: tuple[int, int]) -> None:
+    expected = drawn(label_map, crop, flip, size)
+    shown = map_in_view(label_map, crop, flip, size)
+    assert shown.dtype == np.int16
+    np.testing.assert_array_equal(shown, expected)
+    masks = np.stack([label_map == label for label in range(3)])
+    np.testing.assert_array_equal(masks_in_view(masks, crop, flip, size), expected == np.arange(3)[:, None, None])
+
+
+@settings(max_examples=100)
+@given(MAPS, crops(), st.booleans(), st.tuples(st.integers(1, 3), st.integers(1, 3)), st.integers(1, 4))
+def test_labels_of_patches(label_map: np.ndarray, crop: np.ndarray, flip: bool, grid: tuple[int, int], pixels: int) -> None:
+    """The most frequent of a patch's pixels; the lowest of those that tie, and void last."""
+    size = (grid[0] * pixels, grid[1] * pixels)
+    expected, view = [], drawn(label_map, crop, flip, size)
+    for row in range(grid[0]):
+        for column in range(grid[1]):
+            patch = view[row * pixels : (row + 1) * pixels, column * pixels : (column + 1) * pixels]
+            expected.append(max((0, 1, 2, 3, -1), key=lambda label: (patch == label).sum()))
+    assert patch_labels(label_map, crop, flip, size, grid).tolist() == expected
+
+
+@settings(max_examples=100)
+@given(crops(), st.booleans(), SIZES, st.integers(1, 9), st.integers(1, 9), st.randoms())
+def test_back_from_the_view(
+    crop: np.ndarray, flip: bool, view: tuple[int, int], height: int, width: int, random: object
+) -> None:
+    """A pixel of the original is that of the view in which its centre is; where there is none, it is marked."""
+    values = np.arange(view[0] * view[1], dtype=np.int64).reshape(view)
+    x0, y0, x1, y1 = (float(corner) for corner in crop)
+    back = map_from_view(values, crop, flip, (height, width))
+    assert back.shape == (height, width)
+    for y in range(height):
+        for x in range(width):
+            row, column = (y + 0.5 - y0) * (view[0] / (y1 - y0)), (x + 0.5 - x0) * (view[1] / (x1 - x0))
+            inside = 0 <= row < view[0] and 0 <= column < view[1]
+            across = view[1] - 1 - floor(column) if flip else floor(column)
+            assert back[y, x] == (values[floor(row), across] if inside else -1)
+    stacked = np.stack([values, -values]).astype(np.float32)
+    assert (np.isnan(map_from_view(stacked, crop, flip, (height, width))) == (back < 0)).all()
+    assert (map_from_view(values >= 0, crop, flip, (height, width)) == (back >= 0)).all()
+
+
+def test_linear_between_centres() -> None:
+    """A slope stays one; beyond the outermost centres it is constant."""
+    slope = np.broadcast_to(np.array([1.0, 3, 5, 7]), (2, 4))
+    back = map_from_view(slope, (0, 0, 8, 8), False, (8, 8))
+    np.testing.assert_allclose(back[3], [1, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7])
+    mirrored = map_from_view(slope, (0, 0, 8, 8), True, (8, 8))
+    np.testing.assert_allclose(mirrored, back[:, ::-1])
+    down = map_from_view(np.array([[0.0], [4.0]]), (0, 0, 8, 8), False, (8, 8))
+    np.testing.assert_allclose(down[:, 0], [0, 0, 0.5, 1.5, 2.5, 3.5, 4, 4])
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_boxes_go_where_their_masks_go(flip: bool) -> None:
+    mask = np.zeros((1, 10, 20), bool)
+    mask[0, 2:6, 4:8] = True
+    crop, size = (2, 1, 18, 9), (16, 32)  # twice as large
+    (box,) = boxes_in_view(np.array([[4, 2, 8, 6]], np.float32), crop, flip, size)
+    shown = masks_in_view(mask, crop, flip, size)[0]
+    rows, columns = np.flatnonzero(shown.any(1)), np.flatnonzero(shown.any(0))
+    assert box.tolist() == [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
+    beyond = boxes_in_view(np.array([[0, 0, 20, 10]], np.float32), crop, flip, size)
+    assert beyond.tolist() == [[-4, -2, 36, 18]], "not cut"
+
+
+def test_an_image_without_pixels() -> None:
+    empty = np.zeros((0, 0), np.int16)
+    assert (map_in_view(empty, (0, 0, 1, 1), False, (2, 3)) == -1).all()
