@@ -17,6 +17,7 @@ from probe.detection.recipe import DetectionRecipe
 from probe.detection.run import Detection, detect
 from probe.detection.saved import load_detector, load_detector_with
 from probe.detection.sets import images_with_objects
+from probe.saved import load_probe
 from store import BeyondClsError, FeatureStore
 from tests.features import write_features
 from tests.probe.detection.features import write_objects
@@ -178,6 +179,12 @@ class TestBadInput:
             load_detector(tmp_path / "one")
         with pytest.raises(BeyondClsError, match=r"there is no detector .*two.json"):
             load_detector(tmp_path / "two")
+
+    def test_a_detector_is_no_probe(self, written):
+        with pytest.raises(
+            BeyondClsError, match=r"seed0.json is of detection, this reads probes .* load detectors by load_det"
+        ):
+            load_probe(written[0] / "trained/seed0")
 
 
 def test_boxes_alone(tmp_path):
