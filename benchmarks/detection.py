@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def tokens_of(encoder: Encoder, images: Tensor) -> Tensor:
-    """Patch tokens of the block that the encoder is read at; cloned, as what comes out of inference mode can't be trained on."""
+    """Patch tokens of the block that the encoder is read at; a copy, as inference mode's own can't be trained on."""
     return arrays_by_name(encoder(images, (encoder.block,)), 0)[f"patch/block{encoder.block}/view0"].clone()
 
 

@@ -113,8 +113,8 @@ class OnlineDetector(nn.Module):
             raise BeyondClsError("no pictures were given; expected files or PIL images")
         images = [p.convert("RGB") if isinstance(p, Image.Image) else open_picture(p) for p in several]
         views, crops = zip(*(self.encoder.views.cut(image, "", 0) for image in images), strict=True)
-        found = self(torch.stack(views).to(self.encoder.device))
+        detected = self(torch.stack(views).to(self.encoder.device))
         return [
             in_original(one, crop.box, crop.flip, self.detector.frame, (image.height, image.width))
-            for one, crop, image in zip(found, crops, images, strict=True)
+            for one, crop, image in zip(detected, crops, images, strict=True)
         ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from faster_coco_eval import COCO, COCOeval_faster  # here, so that it is missed before anything trains
+from faster_coco_eval import COCO, COCOeval_faster  # on top, so that it is missed before anything trains
 
 from store.truths import Instances
 

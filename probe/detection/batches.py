@@ -45,12 +45,12 @@ class DetectionBatches:
         common: dict[str, Any] = {"device": device, "placement": placement}
         self.loader = Loader(arrays, np.zeros(len(store), np.int64), rows, batch_size, **common)
         self.views, self.device = tuple(views), torch.device(device)
-        self._asked: list[list[tuple[int, int]]] = []
+        self._coming: list[list[tuple[int, int]]] = []
         spawned: dict[str, Any] = {}
         if workers:  # not forked, as torch has threads here that a fork would not have
             spawned = {"num_workers": workers, "multiprocessing_context": "spawn", "persistent_workers": True}
         self.targets = DataLoader(
-            Targets(store, self.views, masks), batch_sampler=_Asked(self._asked), collate_fn=list, **spawned
+            Targets(store, self.views, masks), batch_sampler=_Coming(self._coming), collate_fn=list, **spawned
         )
 
     def __len__(self) -> int:
@@ -62,15 +62,15 @@ class DetectionBatches:
         rows, size = self.loader.order.visited(seed), self.loader.batch_size
         shown = self.loader.views_of(seed)
         view = [self.views[0]] * len(self.loader.labels) if shown is None else [self.views[i] for i in shown.tolist()]
-        self._asked[:] = [
+        self._coming[:] = [
             [(int(row), view[row]) for row in rows[begin : begin + size]] for begin in range(start * size, len(rows), size)
         ]
-        for batch, asked, targets in zip(self.loader.epoch(seed, start), list(self._asked), self.targets, strict=True):
-            assert batch["row"].tolist() == [row for row, _ in asked]
+        for batch, coming, targets in zip(self.loader.epoch(seed, start), list(self._coming), self.targets, strict=True):
+            assert batch["row"].tolist() == [row for row, _ in coming]
             yield batch["patch"], [{name: values.to(self.device) for name, values in target.items()} for target in targets]
 
 
-class _Asked:
+class _Coming:
     """The rows and views of the batches that are to come; a sampler of torch reads them when an epoch begins."""
 
     def __init__(self, batches: list[list[tuple[int, int]]]):

@@ -75,30 +75,32 @@ def detections(
     sizes = store.array("images/size").all()
     for batch in loader.epoch():
         with torch.no_grad():
-            found = detector(batch["patch"])
-        assert isinstance(found, list)
-        for row, entry in zip(batch["row"].tolist(), found, strict=True):
+            batch_of_detections = detector(batch["patch"])
+        assert isinstance(batch_of_detections, list)
+        for row, entry in zip(batch["row"].tolist(), batch_of_detections, strict=True):
             height, width = sizes[row].tolist()
             yield in_original(entry, crops[row], bool(flips[row]), detector.frame, (height, width))
 
 
-def in_original(found: Mapping[str, Tensor], crop: Crop, flip: bool, frame: tuple[int, int], size: tuple[int, int]) -> Detected:
+def in_original(
+    in_frame: Mapping[str, Tensor], crop: Crop, flip: bool, frame: tuple[int, int], size: tuple[int, int]
+) -> Detected:
     """One image's detections in the frame of a view, in pixels of the original.
 
     Masks are drawn into their boxes at the resolution of the original, as torchvision does; boxes are then cut to the image.
     What is outside of it altogether, as in the border of a padded image, is left out.
     """
-    found = {name: values.cpu() for name, values in found.items()}
-    boxes = boxes_from_view(found["boxes"].numpy(), crop, flip, frame)
+    in_frame = {name: values.cpu() for name, values in in_frame.items()}
+    boxes = boxes_from_view(in_frame["boxes"].numpy(), crop, flip, frame)
     within = cut_to(boxes, size)
     kept = has_area(within)
     counts = None
-    if "masks" in found:
-        masks = found["masks"][torch.from_numpy(kept)]
+    if "masks" in in_frame:
+        masks = in_frame["masks"][torch.from_numpy(kept)]
         placed = torch.from_numpy(boxes[kept])
         drawn = paste_masks_in_image(masks.flip(3) if flip else masks, placed, size)[:, 0] > THRESHOLD
         counts = tuple(encode(drawn.numpy()))
-    labels, scores = (found[name].numpy()[kept] for name in ("labels", "scores"))
+    labels, scores = (in_frame[name].numpy()[kept] for name in ("labels", "scores"))
     return Detected(labels - 1, scores, within[kept], counts, size)
 
 

@@ -139,12 +139,12 @@ class Detection:
 
     def measure(self, detector: Detector) -> tuple[dict[str, dict[str, float | None]], list[dict[str, Any]]]:
         """AP of boxes, and of masks if the detector has any; and its detections in COCO's format of results."""
-        found, ids = [], self.test.image_ids
+        detected, ids = [], self.test.image_ids
         where: dict[str, Any] = {"block": self.block, "device": self.device, "placement": self.placement}
         for one in detections(detector, self.test.store, self.test.rows, **where):
-            found.append(one)
+            detected.append(one)
             self.progress(1)
-        truths, results = coco_truths(self.test.store.instances, self.test.rows, ids), to_coco(found, ids)
+        truths, results = coco_truths(self.test.store.instances, self.test.rows, ids), to_coco(detected, ids)
         kinds = ("box", "mask") if detector.options.masks else ("box",)
         return {kind: average_precision(truths, results, kind) for kind in kinds}, results  # type: ignore[arg-type]
 

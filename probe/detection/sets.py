@@ -37,11 +37,11 @@ def images_with_objects(store: FeatureStore, rows: Sequence[int] | np.ndarray | 
     Raises:
         StoreError: the set has no instances, or none of the images can be used.
     """
-    asked = np.arange(len(store)) if rows is None else np.unique(np.asarray(rows, np.int64))
-    usable = asked[store.valid[asked]]
+    requested = np.arange(len(store)) if rows is None else np.unique(np.asarray(rows, np.int64))
+    usable = requested[store.valid[requested]]
     if not any((~store.instances.of(int(row)).crowds).any() for row in usable):
         raise StoreError(
-            f"none of {len(asked):,} images of {store.where} could be read and has an object; "
+            f"none of {len(requested):,} images of {store.where} could be read and has an object; "
             "extract images with annotations, or name others"
         )
     return ImagesWithObjects(store, usable)

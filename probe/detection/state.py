@@ -81,8 +81,8 @@ class TrainingState:
                 plain = json.loads(file.metadata()["state"])
             tensors = load_file(self.file)
             prefix = "detector."
-            own = {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
-            detector.load_state_dict(own, strict=True)
+            parameters = {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
+            detector.load_state_dict(parameters, strict=True)
             _restore(optimiser, tensors)
             self.epoch, self.step, self.sums, self.curve = (plain[name] for name in ("epoch", "step", "sums", "curve"))
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:

@@ -89,9 +89,9 @@ def test_boxes_lie_where_the_objects_are(world):
     overlaps = []
     for one, size, box in zip(model.detect(pictures), SIZES, BOXES, strict=True):
         x0, y0, x1, y1 = np.round(one.boxes[0]).astype(int) if len(one.boxes) else (0, 0, 0, 0)
-        found = np.zeros(size, bool)
-        found[y0:y1, x0:x1] = True
-        overlaps.append(iou(found, drawn(size, box)[1]))
+        covered = np.zeros(size, bool)
+        covered[y0:y1, x0:x1] = True
+        overlaps.append(iou(covered, drawn(size, box)[1]))
     assert np.median(overlaps) > 0.5, overlaps
 
 

@@ -71,9 +71,9 @@ def test_what_is_written_is_what_is_measured(written, sets):
     out, measures, _ = written
     detector, about = load_detector_with(out / "trained/seed0.json")
     rows = np.arange(3)
-    found = list(detections(detector, sets[1], rows))
+    detected = list(detections(detector, sets[1], rows))
     results = json.loads((out / "detections.json").read_text())
-    assert to_coco(found, [40, 41, 42]) == results, "images are numbered by their names"
+    assert to_coco(detected, [40, 41, 42]) == results, "images are numbered by their names"
     truths = coco_truths(sets[1].instances, rows, [40, 41, 42])
     for kind in ("box", "mask"):
         assert average_precision(truths, results, kind)["ap"] == measures[kind]["ap"]["values"][0]

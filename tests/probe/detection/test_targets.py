@@ -85,7 +85,7 @@ def test_boxes_come_back(box, crop, flip):
     np.testing.assert_allclose(back, boxes, atol=1e-6)
 
 
-def found(n: int = 5) -> dict[str, torch.Tensor]:
+def in_frame(n: int = 5) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     corner = torch.rand(n, 2, generator=generator) * torch.tensor([50.0, 30.0])
     boxes = torch.cat([corner, corner + 5 + torch.rand(n, 2, generator=generator) * 28], 1)
@@ -94,9 +94,9 @@ def found(n: int = 5) -> dict[str, torch.Tensor]:
 
 
 def test_detections_of_squashed_images_are_as_torchvision_places_them():
-    detected = in_original(found(), CROPS["whole"], False, FRAME, (H, W))
+    detected = in_original(in_frame(), CROPS["whole"], False, FRAME, (H, W))
     transform = GeneralizedRCNNTransform(1, 1, [0.0], [1.0]).eval()
-    expected = transform.postprocess([found()], [FRAME], [(H, W)])[0]
+    expected = transform.postprocess([in_frame()], [FRAME], [(H, W)])[0]
     np.testing.assert_allclose(detected.boxes, expected["boxes"].numpy(), rtol=1e-5)
     for counts, mask in zip(detected.counts, expected["masks"], strict=True):
         assert (decode(counts, (H, W)) == (mask[0] > 0.5).numpy()).all()
@@ -104,7 +104,7 @@ def test_detections_of_squashed_images_are_as_torchvision_places_them():
 
 
 def test_a_mirrored_view_gives_the_same_detections():
-    plain, mirrored = found(), found()
+    plain, mirrored = in_frame(), in_frame()
     mirrored["boxes"][:, [0, 2]] = FRAME[1] - plain["boxes"][:, [2, 0]]
     mirrored["masks"] = plain["masks"].flip(3)
     ours, theirs = (in_original(f, CROPS["crop"], i > 0, FRAME, (H, W)) for i, f in enumerate((plain, mirrored)))
@@ -113,7 +113,7 @@ def test_a_mirrored_view_gives_the_same_detections():
 
 
 def test_detections_in_the_border_are_left_out():
-    one = {name: values[:2] for name, values in found().items()}
+    one = {name: values[:2] for name, values in in_frame().items()}
     one["boxes"] = torch.tensor([[0.0, 0.0, 6.0, 5.0], [0.0, 0.0, 40.0, 40.0]])  # the first is in the border alone
     one["masks"] = (torch.arange(28) >= 14).float().expand(2, 1, 28, 28)  # the right half
     detected = in_original(one, CROPS["border"], False, FRAME, (H, W))
