@@ -3,18 +3,15 @@ of the store.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import UInt8
 
 from extract.datasets import ImageSet, Sample
+from extract.encoders import Encoder
 from extract.patch_labels import is_patch_label, patch_labels_of
 from store import ArrayLayout
 from store.format.layout import DIGEST
-
-if TYPE_CHECKING:
-    from extract.requests import Request
 
 NONE = -1  # no label; corners of padding boxes
 ANNOTATIONS = ("images/id", DIGEST, "images/label", "images/labels", "images/boxes", "images/box_label")
@@ -40,13 +37,14 @@ def annotation_layouts(images: ImageSet, shard_rows: int) -> list[ArrayLayout]:
     return layouts
 
 
-def annotations_of(request: "Request", rows: Sequence[int], layouts: Sequence[ArrayLayout]) -> dict[str, np.ndarray]:
-    """The annotations of some images, as they are stored."""
-    images = request.images
+def annotations_of(
+    images: ImageSet, encoder: Encoder, rows: Sequence[int], layouts: Sequence[ArrayLayout]
+) -> dict[str, np.ndarray]:
+    """The annotations of some images, as they are stored. `encoder`: whose views show labels of patches; it does not run."""
     arrays = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in layouts if a.name in ANNOTATIONS}
     for i, row in enumerate(rows):
         _write(arrays, i, images.samples[row], images.image_digests[row])
-    return arrays | patch_labels_of(request, rows, layouts)
+    return arrays | patch_labels_of(images, encoder, rows, layouts)
 
 
 def _write(arrays: Mapping[str, np.ndarray], i: int, sample: Sample, digest: UInt8[np.ndarray, "16"]) -> None:

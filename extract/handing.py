@@ -181,7 +181,9 @@ class Worker:
     def _write(
         self, unit: Unit, arrays: Mapping[str, np.ndarray], notes: Sequence[Mapping[str, Any]], handout: Handout
     ) -> None:
-        annotations = annotations_of(self._request, range(*self._job.rows(unit.number)), self._job.layouts)
+        annotations = annotations_of(
+            self._job.images, self._request.encoder, range(*self._job.rows(unit.number)), self._job.layouts
+        )
         try:
             record = self._writer.write_unit(unit.number, {**arrays, **annotations}, notes)
         except Exception as error:

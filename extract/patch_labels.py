@@ -1,18 +1,16 @@
 """Labels of patches: from an image's label map through each of its views."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from extract.datasets import ImageSet
 from extract.datasets.label_maps import LabelMaps
+from extract.encoders import Encoder
 from store import ArrayLayout
 from store.format.names import ArrayName
 from store.truths.patches import patch_labels
 from store.truths.segmentation import VOID
-
-if TYPE_CHECKING:
-    from extract.requests import Request
 
 WHAT = "patch_label"
 
@@ -32,17 +30,19 @@ def patch_label_layouts(n_images: int, n_views: int, grid: tuple[int, int], shar
     ]
 
 
-def patch_labels_of(request: "Request", rows: Sequence[int], layouts: Sequence[ArrayLayout]) -> dict[str, np.ndarray]:
+def patch_labels_of(
+    images: ImageSet, encoder: Encoder, rows: Sequence[int], layouts: Sequence[ArrayLayout]
+) -> dict[str, np.ndarray]:
     """Labels of the patches of some images, by name; void where an image or its map cannot be read."""
     views = {a.name: ArrayName.parse(a.name).view for a in layouts if is_patch_label(a.name)}
     if not views:
         return {}
-    maps, encoder = request.images.truths["segmentation"], request.encoder
+    maps = images.truths["segmentation"]
     assert isinstance(maps, LabelMaps)
     height, width = encoder.config["input_size"][1:]
     arrays = {name: np.full((len(rows), encoder.grid[0] * encoder.grid[1]), VOID, np.int16) for name in views}
     for i, row in enumerate(rows):
-        sample = request.images.samples[row]
+        sample = images.samples[row]
         label_map = maps.label_map(sample)
         if sample.problem or not label_map.size:
             continue

@@ -12,12 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.datasets import ImageSet
-from extract.datasets.truths import chosen_truths
 from extract.encoders import Encoded, Encoder
 from extract.layouts import layouts_of
 from extract.older import unnumbered_spec
 from extract.patch_labels import patch_label_layouts
-from extract.selection import checked_blocks, checked_statistics, vector_blocks
+from extract.selection import checked_blocks, checked_statistics, chosen_truths, vector_blocks
 from store import ArrayLayout, BeyondClsError, FeatureSpec, FeatureStore
 from store.codecs import get_codec
 from store.writing.repair import is_pooled, is_unnumbered

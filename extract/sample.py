@@ -60,7 +60,7 @@ def check_by_sample(
         units = Units(request, layouts, Settings(batch_size, on_error="record"), decoders)
         parts = [sampled[i : i + AT_ONCE] for i in range(0, len(sampled), AT_ONCE)]
         for unit, arrays, _ in units.compute(Unit(i, part.tolist(), computed_names) for i, part in enumerate(parts)):
-            arrays |= annotations_of(request, unit.rows, layouts)
+            arrays |= annotations_of(request.images, request.encoder, unit.rows, layouts)
             ids = [request.images.samples[row].id for row in unit.rows]
             for name in (name for name in names if not name.endswith(SCALE)):
                 difference = _compare(store, name, rows[list(unit.rows)], arrays, ids, tolerance)

@@ -1,12 +1,14 @@
-"""Which blocks and attention statistics of an encoder are kept."""
+"""Which blocks and attention statistics of an encoder are kept, and which truths of its images."""
 
 from collections.abc import Sequence
 
 from extract.attention import PER_BLOCK, STATISTICS
+from extract.datasets import ImageSet
 from extract.encoders import Encoder
 from store import BeyondClsError
 from store.errors import unknown
 
+TRUTHS = ("segmentation", "instances")
 VECTORS = ("kept", "all")  # blocks whose vectors are kept: those whose tokens are, or all
 
 
@@ -65,3 +67,29 @@ def checked_blocks(blocks: Sequence[int], n_blocks: int) -> tuple[int, ...]:
     if not blocks:
         raise BeyondClsError("no block was asked for; give at least one, e.g. --blocks -1 for the last")
     return tuple(sorted({block % n_blocks for block in blocks}))
+
+
+def chosen_truths(images: ImageSet, truths: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names of the truths to keep, in a fixed order.
+
+    Args:
+        truths: names; "all" that the data set has, "none"; by default what is usual for its form.
+
+    Raises:
+        BeyondClsError: an unknown name, or the data set has no such truths.
+    """
+    if truths is None:
+        return tuple(name for name in TRUTHS if name in images.usual_truths)
+    if truths in ("all", "none"):
+        return tuple(name for name in TRUTHS if truths == "all" and name in images.truths)
+    chosen = truths.split(",") if isinstance(truths, str) else truths
+    for name in chosen:
+        if name not in TRUTHS:
+            raise BeyondClsError(unknown("kind of truths", name, (*TRUTHS, "all", "none")))
+        if name not in images.truths:
+            has = f"it has {', '.join(images.truths)}" if images.truths else "it has none"
+            raise BeyondClsError(
+                f"{images.source} has no {name} ({has}); leave out --truths {name}, or name a form of data set that has it "
+                "with --form"
+            )
+    return tuple(name for name in TRUTHS if name in chosen)

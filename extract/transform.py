@@ -1,6 +1,7 @@
 """What an encoder sees of an image: the values that say how it is resized, cropped and normalised."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -64,39 +65,66 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
-def resize_input(name: str, model: nn.Module, side: Any) -> bool:
-    """Make a model take images of `side` x `side` pixels; positions that it has learnt are interpolated.
+def input_sides(value: Any) -> tuple[int, int]:
+    """Height and width of the input: from the side of a square, `336x448`, or two numbers.
+
+    Raises:
+        BeyondClsError: it is none of these.
+    """
+    sides: Any = (value, value)
+    if isinstance(value, str):
+        matched = re.fullmatch(r"([0-9]{1,5})x([0-9]{1,5})", value)
+        sides = tuple(map(int, matched.groups())) if matched else ()
+    elif isinstance(value, Sequence):
+        sides = tuple(value)
+    if len(sides) != 2 or any(isinstance(side, bool) or not isinstance(side, int) or side <= 0 for side in sides):
+        raise BeyondClsError(
+            f"input_size is {value!r}, expected the side of the square input in pixels, e.g. 224, or its height and width, "
+            "e.g. 336x448"
+        )
+    return sides
+
+
+def resize_input(name: str, model: nn.Module, sides: tuple[int, int]) -> bool:
+    """Make a model take images of this height and width; positions that it has learnt are interpolated.
 
     Returns:
         Whether that changed the model.
 
     Raises:
-        BeyondClsError: `side` is not a whole number of patches, or the model takes images of one size only.
+        BeyondClsError: a side is not a whole number of patches, or the model takes images of one size only.
     """
-    if isinstance(side, bool) or not isinstance(side, int) or side <= 0:
-        raise BeyondClsError(f"input_size is {side!r}, expected the side of the square input in pixels, e.g. 224")
     embedding = getattr(model, "patch_embed", None)
     patch = getattr(embedding, "patch_size", (STRIDE, STRIDE))
-    if any(side % pixels for pixels in patch):
-        lower = side // patch[0] * patch[0]
-        nearest = " or ".join(str(n) for n in (lower, lower + patch[0]) if n)
+    given = sides_text(sides)
+    if any(side % pixels for side, pixels in zip(sides, patch, strict=True)):
+        lower = [side // pixels * pixels for side, pixels in zip(sides, patch, strict=True)]
+        upper = [low + pixels * (low != side) for low, pixels, side in zip(lower, patch, sides, strict=True)]
+        nearest = " or ".join(sides_text(near) for near in (lower, upper) if all(near))
         raise BeyondClsError(
-            f"input_size is {side}, expected a multiple of the {patch[0]} pixels of a patch of {name}; give {nearest}"
+            f"input_size is {given}, expected a multiple of the {patch[0]} pixels of a patch of {name}; give {nearest}"
         )
-    if embedding is None or tuple(embedding.img_size) == (side, side):  # convolutions take any size
+    if embedding is None or tuple(embedding.img_size) == sides:  # convolutions take any size
         return False
     if not hasattr(model, "set_input_size"):
-        sides = " x ".join(map(str, embedding.img_size))
-        raise BeyondClsError(f"input_size is {side}, but {name} takes images of {sides} pixels only; leave it out")
-    model.set_input_size((side, side))  # type: ignore[operator]
+        known = " x ".join(map(str, embedding.img_size))
+        raise BeyondClsError(f"input_size is {given}, but {name} takes images of {known} pixels only; leave it out")
+    model.set_input_size(sides)  # type: ignore[operator]
     return True
+
+
+def sides_text(sides: Sequence[int]) -> str:
+    """`224`, or `336x448`: height and width."""
+    return str(sides[0]) if sides[0] == sides[1] else f"{sides[0]}x{sides[1]}"
 
 
 def options_of(transform: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `load_encoder` that give a transform as a feature set or a probe records it."""
     options = {name: transform[name] for name in TRANSFORM if name in transform}
     size = options.pop("input_size", None)
-    return options | ({"input_size": size[-1]} if size is not None and size[-1] == size[-2] else {})
+    if size is None:
+        return options
+    return options | {"input_size": size[-1] if size[-1] == size[-2] else sides_text(size[-2:])}
 
 
 def as_options(transform: Mapping[str, Any], names: Sequence[str] = TRANSFORM) -> str:

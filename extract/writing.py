@@ -140,7 +140,7 @@ class Start:
                 write(number, self._annotations(number), ())
 
     def _annotations(self, unit: int) -> dict[str, np.ndarray]:
-        return annotations_of(self.request, range(*self.layouts[0].rows(unit)), self.layouts)
+        return annotations_of(self.request.images, self.request.encoder, range(*self.layouts[0].rows(unit)), self.layouts)
 
 
 @contextmanager

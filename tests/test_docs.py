@@ -87,6 +87,7 @@ def project(tmp_path_factory) -> Iterator[Path]:
         patch.setitem(ENCODERS, "mae-b16", replace(ENCODERS["quickstart-mae"], model="quickstart-vit"))
         torch.save(timm_model("vit_small_patch16_224").state_dict(), "mine.pth")
         write_example(folder, "cub")
+        write_example(folder / "CamVid", "camvid")
         for shard in range(2):
             write_tar(Path(f"train-{shard:03d}.tar"), samples(8, first=8 * shard))
         Path("heads").mkdir()

@@ -58,7 +58,7 @@ class Attention:
         first = layout.n_prefix
         to_patches = e[..., first:].sum(-1)
         rows = {"cls": 0} if layout.has_cls else {}
-        rows["centre"] = first + centre(e.shape[-1] - first)
+        rows["centre"] = first + centre(e.shape[-1] - first, layout.grid)
         return cls(
             layout,
             z=to_patches + e[..., :first].sum(-1),
@@ -97,11 +97,16 @@ class Attention:
 
     def maps(self) -> dict[str, Float[Tensor, "B H T"]]:
         """Rows of attention over the patches, as they are (not renormalised): of [cls] and of the central patch."""
-        tokens = {"cls": 0, "centre": self.layout.n_prefix + centre(self.z.shape[-1] - self.layout.n_prefix)}
+        tokens = {"cls": 0, "centre": self.layout.n_prefix + centre(self.z.shape[-1] - self.layout.n_prefix, self.layout.grid)}
         return {name: row / self.z[:, :, tokens[name], None] for name, row in self.rows.items()}
 
 
-def centre(n_patches: int) -> int:
-    """Index of the central patch of a square grid, row by row; of a grid of even side, the one right below the middle."""
+def centre(n_patches: int, grid: tuple[int, int] | None = None) -> int:
+    """Index of the central patch of a grid, row by row; of a grid of even sides, the one right below the middle.
+
+    `grid`: rows and columns; a square by default, and where so many patches are not in it.
+    """
+    if grid is not None and grid[0] * grid[1] == n_patches:
+        return (grid[0] // 2) * grid[1] + grid[1] // 2
     side = int(n_patches**0.5)
     return (side // 2) * side + side // 2 if side * side == n_patches else n_patches // 2

@@ -68,6 +68,7 @@ EXAMPLE = Example(
     },
     ("person", "stop sign", "toothbrush"),
     {"val2017": LABELLED, "train2017": LABELLED},
+    truths=("instances",),
 )
 SIGNS = tuple(f"annotations/instances_{split}.json" for split in SPLITS)
 COCO = Published(coco, SPLITS, SIGNS, EXAMPLE)

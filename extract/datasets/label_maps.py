@@ -145,7 +145,7 @@ def segmented(
         DataError: as `ImageSet`.
     """
     if not samples:
-        raise DataError(f"{source} has no images with label maps")
+        raise DataError(f"{source} has neither images nor label maps of this split; expected the folders that its form names")
     maps.open(samples)
     n = len(unlabelled)
     assert list(unlabelled) == list(range(n)), unlabelled

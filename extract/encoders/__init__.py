@@ -29,7 +29,7 @@ from extract.encoders import (
 )
 from extract.encoders.encoder import Encoded, Encoder
 from extract.encoders.pretrained import IMAGENET, Pretrained
-from extract.transform import as_options, checked_transform, differing_values, resize_input, values_text
+from extract.transform import as_options, checked_transform, differing_values, input_sides, resize_input, values_text
 from store import BeyondClsError
 from store.errors import BeyondClsWarning, unknown
 from store.format.pretraining import FAMILIES, UNKNOWN, UNTRAINED, Pretraining
@@ -67,7 +67,7 @@ def load_encoder(
     crop_pct: float | None = None,
     crop_mode: str | None = None,
     interpolation: str | None = None,
-    input_size: int | None = None,
+    input_size: int | str | Sequence[int] | None = None,
     family: str | None = None,
 ) -> Encoder:
     """A frozen encoder.
@@ -87,7 +87,8 @@ def load_encoder(
         crop_mode: "center" resizes the shorter side and cuts the longer one, "squash" resizes both alike to a square (with a
             `crop_pct` of 1 the whole image), "border" resizes the longer side and pads the shorter one with the mean.
         interpolation: "bicubic", "bilinear", …
-        input_size: side of the square input, in pixels; positions that the model has learnt are interpolated.
+        input_size: side of the square input, in pixels, or height and width ("336x448", or two numbers); positions that the
+            model has learnt are interpolated.
         family: how it was trained, one of `store.pretraining.FAMILIES`; by default as the registry says, which knows nothing
             of a custom name.
 
@@ -110,9 +111,10 @@ def load_encoder(
     loaded = entry.load(checkpoint, random_seed, arguments)
     vit, described = loaded.model, loaded.architecture
     if input_size is not None:
-        if resize_input(name, vit, input_size):
-            described["img_size"] = input_size
-        transform["input_size"] = (3, input_size, input_size)
+        sides = input_sides(input_size)
+        if resize_input(name, vit, sides):
+            described["img_size"] = sides[0] if sides[0] == sides[1] else list(sides)
+        transform["input_size"] = (3, *sides)
     input_values = {**entry.transform, **transform}
     encoder = Encoder(name, vit, described, input_values, entry.block, loaded.cls_caution, pretraining)
     if weights is not None and weights != encoder.weights:

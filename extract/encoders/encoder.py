@@ -86,10 +86,10 @@ class Encoder:
         self.architecture = json.dumps(architecture, sort_keys=True)
         self.attends = bool(getattr(model, "attends", True))
         has_cls = getattr(model, "cls_token", None) is not None
-        self.layout = TokenLayout(has_cls=has_cls, n_prefix=int(model.num_prefix_tokens))  # type: ignore[arg-type]
         self.weights = weights_digest(model)
         self.block = block % self.n_blocks
         self.config = input_of(model, transform or {})
+        self.layout = TokenLayout(has_cls, int(model.num_prefix_tokens), self.grid)  # type: ignore[arg-type]
         self.views = Views(self.config)
         self.transform = self.views.evaluation
         self.cls_caution, self.pretraining = cls_caution, pretraining

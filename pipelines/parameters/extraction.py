@@ -43,6 +43,11 @@ def _statistics(option: str, text: str) -> tuple[str, ...] | None:
     return {"all": None, "none": ()}.get(text, tuple(text.split(",")))
 
 
+def _sides(option: str, text: str) -> int | str:
+    """The side of a square, or the text for height and width, which `load_encoder` checks."""
+    return int(text) if text.isdecimal() else text
+
+
 def _gpus(option: str, text: str) -> int | str:
     """`all`, or a number.
 
@@ -77,7 +82,7 @@ TRANSFORM = {
     "crop_pct": Option(float, "share of the resized image's side that is kept", f"{OWN}, mostly 0.875"),
     "crop_mode": Option(str, "center, squash (whole image to a square, with --crop-pct 1), border", OWN),
     "interpolation": Option(str, "bicubic, bilinear, …", OWN),
-    "input_size": Option(int, "side of the square input in pixels", OWN),
+    "input_size": Option(str, "side of the square input in pixels, or HEIGHTxWIDTH, e.g. 336x448", OWN, read=_sides),
 }
 # Arguments of `open_images`.
 IMAGES = {

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from store.places.cache import DiskCache
     from store.truths.instances import Instances
+    from store.truths.reading import Columns
     from store.truths.segmentation import Segmentation
 
 TITLES = {  # of kinds, in messages
@@ -311,26 +312,26 @@ class FeatureStore:
         """Label maps of the images, as the data set publishes them.
 
         Raises:
-            StoreError: the set has none.
+            StoreError: the set has none, or their arrays do not fit one another.
         """
         from store.truths.segmentation import Segmentation
 
-        self._expect_truths("segmentation")
-        return Segmentation(self)
+        return Segmentation(self._truth_columns("segmentation"), self.array)
 
     @cached_property
     def instances(self) -> "Instances":
         """Objects of the images: boxes, and masks where the data set has them.
 
         Raises:
-            StoreError: the set has none.
+            StoreError: the set has none, or their arrays do not fit one another.
         """
         from store.truths.instances import Instances
 
-        self._expect_truths("instances")
-        return Instances(self)
+        return Instances(self._truth_columns("instances"))
 
-    def _expect_truths(self, name: str) -> None:
+    def _truth_columns(self, name: str) -> "Columns":
+        from store.truths.reading import Columns
+
         if name not in self.spec.truths:
             known = f"it has {', '.join(self.spec.truths)}" if self.spec.truths else "it has no truths beside labels and boxes"
             raise StoreError(
@@ -338,6 +339,8 @@ class FeatureStore:
                 f"beyondcls extract --extend --truths {name} with the options that the set was made with"
             )
         self.array(f"images/{name}/first")  # a copy may lack its kind
+        classes = self.attributes.get("truth_classes", {}).get(name, ())
+        return Columns(name, self.place.address(f"images/{name}"), self.arrays, classes)
 
     @cached_property
     def grid(self) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
@@ -10,9 +9,6 @@ from jaxtyping import Bool, Float32, Int64
 from store.errors import StoreError
 from store.truths.reading import Columns
 from store.truths.rle import decode
-
-if TYPE_CHECKING:
-    from store.format.reader import FeatureStore
 
 
 @dataclass(frozen=True)
@@ -57,18 +53,14 @@ class Instances:
     """Objects of the images of a feature set.
 
     Args:
-        store: that has them.
+        columns: of the set.
 
     Attributes:
         classes: names in order of labels.
-
-    Raises:
-        StoreError: their arrays do not fit one another, or the set.
     """
 
-    def __init__(self, store: "FeatureStore"):
-        self._columns = Columns(store, "instances")
-        self.classes = self._columns.classes
+    def __init__(self, columns: Columns):
+        self._columns, self.classes = columns, columns.classes
 
     def __len__(self) -> int:
         """Number of images."""

@@ -1,25 +1,25 @@
 """Truths of all images, read image by image."""
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from store.errors import StoreError
-
-if TYPE_CHECKING:
-    from store.format.reader import FeatureStore
+from store.format.array import ArrayReader
 
 
 class Columns:
     """Columns of a feature set; those that have a few bytes an item are read whole, once, and run lengths as they are needed.
 
     Args:
-        store: that has them.
         name: `segmentation` or `instances`.
+        where: their folder or address, for messages.
+        arrays: all of the set, `images/size` among them.
+        classes: names in order of labels.
 
     Attributes:
-        classes: names in order of labels.
+        classes: likewise.
         first: [images + 1], the first item of each image, and the number of items.
         label: [items], their classes.
         has_masks: whether there are run lengths.
@@ -28,13 +28,12 @@ class Columns:
         StoreError: the columns do not fit one another, or the set.
     """
 
-    def __init__(self, store: "FeatureStore", name: str):
+    def __init__(self, name: str, where: str, arrays: Mapping[str, ArrayReader], classes: Sequence[str]):
         prefix = f"images/{name}/"
-        self._where = store.place.address(prefix.rstrip("/"))
-        self._arrays = {n.removeprefix(prefix): array for n, array in store.arrays.items() if n.startswith(prefix)}
-        self.classes = tuple(store.attributes.get("truth_classes", {}).get(name, ()))
-        self._sizes = store.array("images/size").all()
-        self.first = self._bounds("first", len(store) + 1)
+        self._where, self.classes = where, tuple(classes)
+        self._arrays = {n.removeprefix(prefix): array for n, array in arrays.items() if n.startswith(prefix)}
+        self._sizes = arrays["images/size"].all()
+        self.first = self._bounds("first", len(self) + 1)
         n_items = int(self.first[-1])
         self.label = self._whole("label", n_items, (), "int32")
         self.has_masks = "start" in self._arrays

@@ -1,15 +1,13 @@
 """Label maps of a feature set."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Int16
 
+from store.format.array import ArrayReader
 from store.truths.reading import Columns
 from store.truths.rle import draw
-
-if TYPE_CHECKING:
-    from store.format.reader import FeatureStore
 
 VOID = -1  # in label maps: pixels that no class was given to
 
@@ -18,18 +16,15 @@ class Segmentation:
     """Label maps of the images of a feature set, at the resolution of the originals.
 
     Args:
-        store: that has them.
+        columns: of the set.
+        array: gives an array of the set by its name.
 
     Attributes:
         classes: names in order of labels.
-
-    Raises:
-        StoreError: their arrays do not fit one another, or the set.
     """
 
-    def __init__(self, store: "FeatureStore"):
-        self._store, self._columns = store, Columns(store, "segmentation")
-        self.classes = self._columns.classes
+    def __init__(self, columns: Columns, array: Callable[[str], ArrayReader]):
+        self._columns, self._array, self.classes = columns, array, columns.classes
 
     def __len__(self) -> int:
         """Number of images."""
@@ -61,4 +56,4 @@ class Segmentation:
         Raises:
             StoreError: the set has no such view.
         """
-        return self._store.array(f"images/patch_label/view{view}").all()
+        return self._array(f"images/patch_label/view{view}").all()

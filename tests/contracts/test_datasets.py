@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from extract.datasets import DATASETS, DataError, ImageSet, form_of, open_images
@@ -54,6 +55,25 @@ class TestEverySplit:
         if len(one) > 1:
             assert one.digest != one.part(range(len(one))[::-1]).digest
             assert one.digest != one.part([0]).digest
+
+    def test_truths_are_those_of_the_example(self, form: str, split: str | None, tmp_path: Path) -> None:
+        """Their classes have names, all images have an entry, and labels of images are among the classes of a label map."""
+        source = write_example(tmp_path, form)
+        images = open_images(source, split=split)
+        assert tuple(images.truths) == DATASETS[form].example.truths
+        assert set(images.usual_truths) <= set(images.truths)
+        for name, truths in images.truths.items():
+            columns, again = images.truth_columns(name), open_images(source, split=split).truth_columns(name)
+            assert columns.digest(truths.classes) == again.digest(truths.classes)
+            assert len(columns.arrays["first"]) == len(images) + 1
+            labels = columns.arrays.get("label", np.zeros(0, int))  # absent where no image has any
+            assert labels.max(initial=0) < len(truths.classes)
+            for row, sample in enumerate(images.samples if name == "segmentation" else ()):
+                present = labels[slice(*columns.arrays["first"][row : row + 2])]
+                assert {(images.classes or [])[label] for label in sample.labels or ()} <= {truths.classes[i] for i in present}
+            alone = images.part([0]).truth_columns(name)
+            n = columns.arrays["first"][1]
+            assert alone.arrays["first"].tolist() == [0, n]
 
     def test_an_image_that_is_listed_but_missing_keeps_its_row(self, form: str, split: str | None, tmp_path: Path) -> None:
         source = write_example(tmp_path, form)

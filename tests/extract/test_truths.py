@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from extract.attention import centre
 from extract.datasets import DataError, ImageSet, open_images
+from extract.encoders import load_encoder
 from extract.patch_labels import patch_labels_of
 from extract.requests import Request
+from extract.transform import as_options
 from extract.views import Views
 from store import BeyondClsError, FeatureStore, StoreError, verify
 from store.truths import map_in_view
 from tests.extract.extracting import extract
 from tests.extract.pictures import picture, write_file, write_text
-from tests.extract.tiny import Counting, tiny_encoder
+from tests.extract.tiny import TINY, Counting, tiny_encoder
 from tests.folders import files
 
 N = 40
@@ -152,7 +155,7 @@ def test_a_worker_that_is_sent_the_images_reads_the_maps_that_it_needs(images: I
     assert sent.truths["segmentation"]._read == {}
     elsewhere = replace(request, images=sent)
     layouts = request.truth_layouts(32)
-    expected, given = (patch_labels_of(one, range(4, 9), layouts) for one in (request, elsewhere))
+    expected, given = (patch_labels_of(one.images, one.encoder, range(4, 9), layouts) for one in (request, elsewhere))
     assert len(sent.truths["segmentation"]._read) == 5
     assert list(given) == ["images/patch_label/view0", "images/patch_label/view1"]
     for name, values in given.items():
@@ -191,6 +194,48 @@ def test_a_recorded_problem_keeps_its_row(tmp_path: Path) -> None:
         assert (store.segmentation.label_map(row) == -1).all()
     assert (store.segmentation.patch_labels()[3] == -1).all()
     np.testing.assert_array_equal(store.segmentation.label_map(4), np.where(MAPS[4] == 3, -1, MAPS[4]))
+
+
+class TestInputsThatAreNotSquare:
+    """32 x 48 pixels are 4 x 6 patches."""
+
+    def test_grid_labels_and_centre(self, images: ImageSet, tmp_path: Path) -> None:
+        encoder = load_encoder("tiny", model="vit_tiny_patch16_224", arguments=TINY, random_seed=0, input_size="32x48")
+        store = extract(encoder, images, tmp_path / "f", **GIVEN)
+        assert store is not None
+        assert (store.grid, store.attributes["grid"], store.tokens("patch").shape[1]) == ((4, 6), [4, 6], 24)
+        assert store.spec.transform["input_size"] == [3, 32, 48]
+        crop = store.array("images/crop/view0").all()[3]
+        shown = map_in_view(store.segmentation.label_map(3), crop, False, (32, 48))
+        patch = shown[24:32, 8:16]  # row 3, column 1
+        expected = max((0, 1, 2, -1), key=lambda label: (patch == label).sum())
+        assert store.segmentation.patch_labels()[3, 3 * 6 + 1] == expected
+        assert store.attention("centre").shape == (N, 2, 24)
+        assert encoder.layout.grid == (4, 6)
+
+    def test_positions_of_the_centre(self) -> None:
+        assert [centre(24, (4, 6)), centre(15, (3, 5)), centre(16), centre(24, (5, 5))] == [15, 7, 10, 12]
+
+    def test_square_ones_record_no_grid(self, whole: Callable[..., FeatureStore]) -> None:
+        """So that sets have the bytes that they had."""
+        assert "grid" not in whole().attributes
+        assert whole().grid == (4, 4)
+
+    @pytest.mark.parametrize("size", ["32x", "axb", "32x48x3", (32,), (32, 0), True, 1.5])
+    def test_what_is_no_size(self, size: Any) -> None:
+        with pytest.raises(
+            BeyondClsError, match=r"input_size is .*, expected the side .*, or its height and width, e\.g\. 336x448"
+        ):
+            load_encoder("tiny", model="vit_tiny_patch16_224", arguments=TINY, random_seed=0, input_size=size)
+
+    def test_no_whole_number_of_patches(self) -> None:
+        message = "input_size is 36x48, expected a multiple of the 8 pixels of a patch of tiny; give 32x48 or 40x48"
+        with pytest.raises(BeyondClsError, match=message):
+            load_encoder("tiny", model="vit_tiny_patch16_224", arguments=TINY, random_seed=0, input_size="36x48")
+
+    def test_as_options(self) -> None:
+        assert as_options({"input_size": [3, 32, 48], "crop_pct": 1.0}) == "--crop-pct 1.0 --input-size 32x48"
+        assert as_options({"input_size": [3, 32, 32]}) == "--input-size 32"
 
 
 @pytest.mark.parametrize("mode", ["center", "squash", "border"])
