@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from extract.requests import Request
     from extract.run import create, extend, extract, repair, update
     from extract.settings import Settings
+    from pipelines.live.detections import online_detector
     from pipelines.live.online import online
     from pipelines.sharing.places import open_features
     from probe.aggregators import AGGREGATORS, AbMILP, Aggregator, Average, Cls, Pooled
     from probe.closed import CLOSED, make_closed
+    from probe.detection.saved import load_detector
     from probe.grid import HeadPlan, HeadSpec
     from probe.pooling import softmax_pool
     from probe.recipe import PRESETS, Recipe, make_recipe
@@ -60,11 +62,13 @@ _HOME = {
     "extract": "extract.run",
     "hold_out": "probe.subsets",
     "k_shot": "probe.subsets",
+    "load_detector": "probe.detection.saved",
     "load_encoder": "extract.encoders",
     "load_probe": "probe.saved",
     "make_closed": "probe.closed",
     "make_recipe": "probe.recipe",
     "online": "pipelines.live.online",
+    "online_detector": "pipelines.live.detections",
     "open_features": "pipelines.sharing.places",
     "open_images": "extract.datasets",
     "open_store": "store",
@@ -103,11 +107,13 @@ __all__ = [
     "extract",
     "hold_out",
     "k_shot",
+    "load_detector",
     "load_encoder",
     "load_probe",
     "make_closed",
     "make_recipe",
     "online",
+    "online_detector",
     "open_features",
     "open_images",
     "open_store",

@@ -10,6 +10,7 @@ import typer
 from pipelines import (
     attention,
     blocks,
+    detect,
     divergence,
     encoders,
     extract,
@@ -42,6 +43,7 @@ app.command("blocks")(blocks.main)
 app.command("divergence")(divergence.main)
 app.command("localise")(localise.main)
 app.command("segment")(segment.main)
+app.command("detect")(detect.main)
 app.command("report")(report.main)
 app.command("encoders")(encoders.main)
 app.command("params")(params.main)
@@ -60,7 +62,7 @@ EXTRAS = {
     "ray": "ray",
     "s3fs": "s3",
 }
-EXTRAS |= {"sklearn": "probe", "matplotlib": "probe", "jinja2": "probe", "cv2": "probe"}
+EXTRAS |= {"sklearn": "probe", "matplotlib": "probe", "jinja2": "probe", "cv2": "probe", "faster_coco_eval": "probe"}
 
 
 def run() -> None:

@@ -77,6 +77,10 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
             raise BeyondClsError(f"there is no probe {str(file)!r}; `beyondcls probe --out` writes one per seed")
     try:
         described = json.loads(description.read_text())
+        if isinstance(described, dict) and (task := described.get("task")):
+            raise BeyondClsError(
+                f"{description} is of {task}, this reads probes of whole images; load detectors by load_detector"
+            )
         version = described["format_version"]
         if version != FORMAT_VERSION:
             raise BeyondClsError(

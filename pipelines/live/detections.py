@@ -1,0 +1,120 @@
+"""A detector on its live encoder: from pictures to boxes and masks, without a store in between."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
+
+from extract.encoders import Encoder, load_encoder
+from extract.layouts import arrays_by_name
+from extract.transform import options_of
+from pipelines.live.online import Picture, check_encoder, grid_of, open_picture
+from probe.detection.detected import Detected, in_original
+from probe.detection.detector import Detector
+from probe.detection.saved import load_detector_with
+from store import BeyondClsError
+
+
+def online_detector(
+    encoder: Encoder | str,
+    detector: str | Path | Detector,
+    *,
+    description: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> "OnlineDetector":
+    """A detector on its encoder, as a module from images to detections.
+
+    Example::
+
+        model = online_detector("mae-b16", "detection/mae/trained/seed0")
+        for detected in model.detect(["cat.jpg", "dog.jpg"]):
+            print(detected.labels, detected.boxes)
+
+    Args:
+        encoder: the one that the detector was trained on, or its name for `load_encoder`.
+        detector: path of a trained detector (`load_detector`), or the detector itself.
+        description: of a detector that is given as such: what its JSON file would hold. Without one, tokens are those of the
+            block at which the encoder is read, and nothing is compared.
+        options: of `load_encoder`, for an encoder that is given by its name. By default it sees of an image what the detector's
+            features show.
+
+    Raises:
+        BeyondClsError: no readable detector, or another encoder than the one that it was trained on (weights, architecture,
+            transform, grid of patches).
+    """
+    if not isinstance(detector, Detector):
+        if description is not None:
+            raise BeyondClsError(f"{detector} has its own description; leave out description")
+        detector, description = load_detector_with(detector)
+    if isinstance(encoder, str):
+        recorded = options_of((description or {}).get("transform") or {})
+        encoder = load_encoder(encoder, **{**recorded, **options})
+    elif options:
+        raise BeyondClsError(f"options {', '.join(options)} are of load_encoder; give them where {encoder.name!r} is loaded")
+    return OnlineDetector(encoder, detector, description)
+
+
+class OnlineDetector(nn.Module):
+    """A detector with its encoder in front, in evaluation mode and on the encoder's device.
+
+    Attributes:
+        classes: names in order of labels; None if they are not known.
+
+    Raises:
+        BeyondClsError: as `online_detector`.
+    """
+
+    def __init__(self, encoder: Encoder, detector: Detector, description: Mapping[str, Any] | None = None):
+        super().__init__()
+        self.encoder, self.detector = encoder, detector.eval().to(encoder.device)
+        about = description or {}
+        if description is not None:
+            check_encoder(encoder, about)
+        self.block = int(about.get("block", encoder.block))
+        self.classes: tuple[str, ...] | None = tuple(about["classes"]) if "classes" in about else None
+        black = self.tokens(torch.zeros(1, *encoder.config["input_size"], device=encoder.device))
+        grid = grid_of(encoder, black.shape[1])
+        if grid != detector.grid or black.shape[2] != detector.dim:
+            ours, theirs = (" x ".join(map(str, one or ("?",))) for one in (grid, detector.grid))
+            raise BeyondClsError(
+                f"{encoder.name} gives {ours} patches, {black.shape[2]} wide; the detector was trained on {theirs}, "
+                f"{detector.dim} wide: load the encoder and the input size of its features"
+            )
+
+    def train(self, mode: bool = True) -> Self:
+        """Stays in evaluation mode."""
+        return super().train(False)
+
+    @torch.no_grad()
+    def forward(self, images: Float[Tensor, "B 3 H W"]) -> list[dict[str, Tensor]]:
+        """Detections in the frame of the patches, as `Detector` gives them, of images that are transformed already."""
+        detected = self.detector(self.tokens(images))
+        assert isinstance(detected, list)
+        return detected
+
+    @torch.no_grad()
+    def tokens(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B T D"]:
+        """Patch tokens of the block that the detector reads, before any rounding that a store applies."""
+        arrays = arrays_by_name(self.encoder(images, (self.block,)), 0)
+        return arrays[f"patch/block{self.block}/view0"].float()
+
+    def detect(self, pictures: Picture | Sequence[Picture]) -> list[Detected]:
+        """What is found in pictures or their files, in pixels of each.
+
+        Raises:
+            BeyondClsError: there is no picture, or one cannot be read; names it.
+        """
+        several = [pictures] if isinstance(pictures, Picture) else list(pictures)
+        if not several:
+            raise BeyondClsError("no pictures were given; expected files or PIL images")
+        images = [p.convert("RGB") if isinstance(p, Image.Image) else open_picture(p) for p in several]
+        views, crops = zip(*(self.encoder.views.cut(image, "", 0) for image in images), strict=True)
+        detected = self(torch.stack(views).to(self.encoder.device))
+        return [
+            in_original(one, crop.box, crop.flip, self.detector.frame, (image.height, image.width))
+            for one, crop, image in zip(detected, crops, images, strict=True)
+        ]

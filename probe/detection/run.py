@@ -1,0 +1,243 @@
+"""Detectors from feature sets, without the encoder: training, COCO's average precision, and the files of both."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from probe.detection.average_precision import average_precision, coco_truths
+from probe.detection.batches import DetectionBatches
+from probe.detection.detected import detections, to_coco
+from probe.detection.detector import LOSSES, Detector
+from probe.detection.options import DetectorOptions
+from probe.detection.recipe import DetectionRecipe
+from probe.detection.saved import save_detector
+from probe.detection.sets import ImagesWithObjects, check_sets
+from probe.detection.state import TrainingState
+from probe.detection.survey import survey
+from probe.detection.training import new_detector, train_detector
+from probe.head import FinalNorm
+from probe.results import over_seeds
+from probe.sources import Source
+from store import BeyondClsError, StoreError
+from store.format.pretraining import pretraining_fields
+
+Curve = list[dict[str, float]]
+
+
+@dataclass
+class Detection:
+    """Detectors of all seeds for one pair of sets, and how they are trained and measured.
+
+    Attributes:
+        training, test: images of one encoder.
+        recipe, options: how detectors are trained, and what they are built from.
+        seeds: each trains a detector of its own: initial parameters, order of the images, regions that are drawn.
+        views: of the training images; each epoch shows one of them of each image, at random.
+        block: whose tokens are read; the deepest stored one by default.
+        device: where detectors train.
+        placement: of the tokens, as for `store.Loader`.
+        workers: processes beside this one that decode masks; results do not depend on it.
+        unfinished: folder for checkpoints; None for none.
+        progress: called with the number of steps and test images since the last call (`n_units` in all).
+    """
+
+    training: ImagesWithObjects
+    test: ImagesWithObjects
+    recipe: DetectionRecipe = field(default_factory=DetectionRecipe)
+    options: DetectorOptions = field(default_factory=DetectorOptions)
+    seeds: Sequence[int] = (0,)
+    views: Sequence[int] = (0,)
+    block: int | None = None
+    device: str | torch.device = "cpu"
+    placement: Any = "auto"
+    workers: int = 0
+    unfinished: Path | None = None
+    progress: Callable[[int], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        """Check what was asked for.
+
+        Raises:
+            BeyondClsError: masks where the set has none, no seed or one twice, or a view or block that is not stored.
+        """
+        check_sets(self.training.store, self.test.store)
+        if self.options.masks and not all(images.store.instances.has_masks for images in (self.training, self.test)):
+            self.options = replace(self.options, masks=False)
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise BeyondClsError(f"seeds is {tuple(self.seeds)}, expected whole numbers, each once, e.g. 0,1,2")
+        n_views = self.training.store.spec.n_views
+        if not self.views or not all(0 <= view < n_views for view in self.views):
+            raise StoreError(
+                f"views is {tuple(self.views)}, expected numbers from 0 to {n_views - 1}, the views that "
+                f"{self.training.store.where} has; extract it with --views"
+            )
+
+    @property
+    def n_units(self) -> int:
+        """Steps and test images of all seeds."""
+        steps = -(-len(self.training.rows) // self.recipe.batch_size) * self.recipe.epochs
+        return (steps + len(self.test.rows)) * len(self.seeds)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The encoder that a detector needs, and its classes; plain values."""
+        described = Source(self.training.store, block=self.block).description
+        return {**described, "classes": list(self.training.store.instances.classes)}
+
+    def request(self) -> dict[str, Any]:
+        """Everything that the results depend on, as plain values."""
+        images = {
+            name: {"key": one.store.spec.key, "truths": dict(one.store.spec.truths), "rows": _digest(one.rows)}
+            for name, one in (("training", self.training), ("test", self.test))
+        }
+        request = {
+            **images,
+            "recipe": self.recipe.to_dict(),
+            "detector": self.options.to_dict(),
+            "views": list(self.views),
+            "encoder": self.description,
+        }
+        return dict(json.loads(json.dumps(request)))
+
+    def new(self, seed: int) -> Detector:
+        """An untrained detector."""
+        store, norm = self.training.store, None
+        if self.options.final_norm and "norm/weight" in store.arrays:
+            norm = FinalNorm.from_store(store)
+        dim = store.tokens("patch", self.block).shape[-1]
+        make = lambda: Detector(dim, store.grid, len(store.instances.classes), self.options, norm)  # noqa: E731
+        return new_detector(make, seed).to(self.device)
+
+    def train(self, seed: int) -> tuple[Detector, Curve]:
+        """A trained detector and its curve; goes on from the last checkpoint of this request.
+
+        Raises:
+            BeyondClsError: as `train_detector`.
+        """
+        detector = self.new(seed)
+        batches = DetectionBatches(
+            self.training.store,
+            self.training.rows,
+            self.recipe.batch_size,
+            views=self.views,
+            block=self.block,
+            masks=self.options.masks,
+            workers=self.workers,
+            device=self.device,
+            placement=self.placement,
+        )
+        state = TrainingState(self.unfinished, {"seed": seed, **self.request()})
+        return detector, train_detector(detector, batches, self.recipe, seed, state=state, after_step=self.progress)
+
+    def measure(self, detector: Detector) -> tuple[dict[str, dict[str, float | None]], list[dict[str, Any]]]:
+        """AP of boxes, and of masks if the detector has any; and its detections in COCO's format of results."""
+        detected, ids = [], self.test.image_ids
+        where: dict[str, Any] = {"block": self.block, "device": self.device, "placement": self.placement}
+        for one in detections(detector, self.test.store, self.test.rows, **where):
+            detected.append(one)
+            self.progress(1)
+        truths, results = coco_truths(self.test.store.instances, self.test.rows, ids), to_coco(detected, ids)
+        kinds = ("box", "mask") if detector.options.masks else ("box",)
+        return {kind: average_precision(truths, results, kind) for kind in kinds}, results  # type: ignore[arg-type]
+
+
+def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Train a detector for each seed, measure it, and write all results into `out`; returns the content of metrics.json.
+
+    Writes `trained/seed<S>.safetensors` and `.json` (`load_detector`), `curves.csv` (seed, epoch, lr, loss and its parts),
+    `detections.json` (those of the first seed in the test images, in COCO's format of results) and `metrics.json`. What an
+    earlier run wrote there is replaced. A run that was killed goes on from its last checkpoint (in `.unfinished` beside `out`)
+    when it is started again.
+
+    Args:
+        notes: written into metrics.json too, e.g. the command.
+
+    Raises:
+        BeyondClsError: sets that do not belong together, or a seed that diverged.
+    """
+    detection = replace(detection, unfinished=out.parent / ".unfinished" / out.name)
+    shutil.rmtree(out / "trained", ignore_errors=True)
+    curves: dict[int, Curve] = {}
+    measured: list[dict[str, dict[str, float | None]]] = []
+    for seed in detection.seeds:
+        detector, curves[seed] = detection.train(seed)
+        measures, results = detection.measure(detector)
+        measured.append(measures)
+        about = {**detection.description, "recipe": detection.recipe.to_dict(), "seed": seed, "result": measures}
+        save_detector(out / f"trained/seed{seed}", detector, about)
+        if seed == detection.seeds[0]:
+            (out / "detections.json").write_text(json.dumps(results) + "\n")
+    content = measures_of(detection, detector, measured) | dict(notes or {})
+    _write_curves(out / "curves.csv", curves)
+    (out / "metrics.json").write_text(json.dumps(content, indent=1) + "\n")
+    _remove(out.parent / ".unfinished" / out.name)
+    return content
+
+
+def measures_of(
+    detection: Detection, detector: Detector, measured: Sequence[Mapping[str, Mapping[str, float | None]]]
+) -> dict[str, Any]:
+    """The content of metrics.json."""
+    training, test = detection.training, detection.test
+    surveys = {"training": survey(training.store, training.rows), "test": survey(test.store, test.rows)}
+    notes = [note for name, counted in surveys.items() for note in counted.notes(name)]
+    if not detector.options.masks:
+        notes.append("boxes alone: no masks are learnt or measured")
+    if set(detection.views) == {0}:
+        notes.append("every epoch shows the same view of each image: nothing is augmented")
+    return {
+        "task": "detection",
+        "encoder": test.store.attributes["encoder"],
+        **pretraining_fields(test.store.attributes),
+        "features": {"training": training.store.spec.key, "test": test.store.spec.key},
+        "data": test.store.spec.data,
+        **{kind: _over_seeds([one[kind] for one in measured]) for kind in measured[0]},
+        "seeds": list(detection.seeds),
+        "recipe": detection.recipe.to_dict(),
+        "detector": detector.options.to_dict() | {"final_norm": detector.final_norm is not None},
+        "n_parameters": sum(p.numel() for p in detector.parameters()),
+        "grid": list(detector.grid),
+        "frame": list(detector.frame),
+        "views": list(detection.views),
+        "block": detection.description["block"],
+        "n_training": len(training.rows),
+        "n_test": len(test.rows),
+        "classes": detection.description["classes"],
+        "objects": {name: counted.to_dict() for name, counted in surveys.items()},
+        "notes": notes,
+    }
+
+
+def _over_seeds(results: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
+    """Mean, standard deviation and values of each measure; null where no object has that size."""
+    by_name = {name: [value for one in results if (value := one[name]) is not None] for name in results[0]}
+    return {name: over_seeds(values) if values else None for name, values in by_name.items()}
+
+
+def _write_curves(file: Path, curves: Mapping[int, Curve]) -> None:
+    names = [name for name in ("epoch", "lr", "loss", *LOSSES) if name in next(iter(curves.values()))[0]]
+    with file.open("w", newline="") as target:
+        writer = csv.DictWriter(target, ["seed", *names], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({"seed": seed, **entry} for seed, curve in curves.items() for entry in curve)
+
+
+def _digest(rows: np.ndarray) -> str:
+    return xxhash.xxh3_128_hexdigest(np.asarray(rows, np.int64).tobytes())
+
+
+def _remove(unfinished: Path) -> None:
+    """Remove the checkpoints, those of other settings included: the results are written."""
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        unfinished.parent.rmdir()
+    except OSError:  # other runs go on, or the folder never existed
+        return

@@ -1,0 +1,123 @@
+"""Training a detector."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from probe.detection.detector import Detector
+from probe.detection.recipe import DetectionRecipe
+from probe.detection.state import TrainingState
+from probe.detection.targets import Target
+from probe.draws import draws_of
+from probe.train import isolated_randomness
+from store import BeyondClsError
+
+MOMENTUM = 0.9  # of SGD
+
+
+class Batches(Protocol):
+    """What a detector is trained on: `DetectionBatches`, or tensors in memory."""
+
+    def __len__(self) -> int: ...
+
+    def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Float[Tensor, "B T D"], Sequence[Target]]]: ...
+
+
+def new_detector(make: Callable[[], Detector], seed: int) -> Detector:
+    """A detector whose initial parameters depend on the seed alone."""
+    with isolated_randomness(_drawn(0, seed, "start")):
+        return make()
+
+
+def optimiser_of(detector: Detector, recipe: DetectionRecipe) -> torch.optim.Optimizer:
+    """The optimiser of a recipe; norms and biases have no weight decay."""
+    parameters = [p for p in detector.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": recipe.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    if recipe.optimiser == "sgd":
+        return torch.optim.SGD(groups, recipe.lr, MOMENTUM)
+    return torch.optim.AdamW(groups, recipe.lr)
+
+
+def train_detector(
+    detector: Detector,
+    batches: Batches,
+    recipe: DetectionRecipe,
+    seed: int,
+    *,
+    state: TrainingState | None = None,
+    after_step: Callable[[int], None] | None = None,
+) -> list[dict[str, float]]:
+    """Train in place; a run that is killed and goes on from its `state` ends with the same weights.
+
+    The order of the images, and which anchors and regions torchvision draws for the loss of a step, depend on the seed and on
+    the step alone.
+
+    Args:
+        after_step: called with the number of steps since its last call, those of the state included.
+
+    Returns:
+        The curve, an entry an epoch: epoch, lr (of its last step), loss and its parts, means over the images' steps.
+
+    Raises:
+        BeyondClsError: the loss is no longer finite, or the state is damaged.
+    """
+    optimiser, n_steps = optimiser_of(detector, recipe), len(batches)
+    state = state or TrainingState()
+    state.load(detector, optimiser)
+    if after_step and (done := state.epoch * n_steps + state.step):
+        after_step(done)
+    detector.train()
+    for epoch in range(state.epoch, recipe.epochs):
+        for tokens, targets in batches.epoch(_drawn(epoch, seed, "order"), state.step):
+            number = epoch * n_steps + state.step
+            lr = recipe.lr_at(number, n_steps)
+            losses = _step(detector, optimiser, tokens, targets, lr, recipe.clip, _drawn(number, seed, "samples"))
+            total = sum(losses.values())
+            if not math.isfinite(total):
+                raise BeyondClsError(
+                    f"the loss of seed {seed} is {total} in epoch {epoch + 1}, step {state.step + 1}, with lr {recipe.lr}; "
+                    "give a lower --lr, more --warmup-steps, or --clip 1"
+                )
+            state.add(losses)
+            if state.step == n_steps:
+                state.end_epoch(lr)
+            state.save(detector, optimiser)
+            if after_step:
+                after_step(1)
+    detector.eval()
+    return state.curve
+
+
+def _step(
+    detector: Detector,
+    optimiser: torch.optim.Optimizer,
+    tokens: Float[Tensor, "B T D"],
+    targets: Sequence[Target],
+    lr: float,
+    clip: float | None,
+    seed: int,
+) -> dict[str, float]:
+    """Take a step; returns the losses by name."""
+    with isolated_randomness(seed):
+        losses = detector(tokens, targets)
+    optimiser.zero_grad(set_to_none=True)
+    torch.stack(list(losses.values())).sum().backward()
+    if clip is not None:
+        torch.nn.utils.clip_grad_norm_(detector.parameters(), clip)
+    for group in optimiser.param_groups:
+        group["lr"] = lr
+    optimiser.step()
+    return dict(zip(losses, torch.stack([loss.detach() for loss in losses.values()]).tolist(), strict=True))
+
+
+def _drawn(number: int, seed: int, purpose: str) -> int:
+    """A seed for one purpose, of 63 bits."""
+    return int(draws_of(np.array([number]), seed, purpose)[0] >> np.uint64(1))

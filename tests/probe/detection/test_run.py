@@ -1,0 +1,202 @@
+"""Detectors from feature sets: what is written, that it can be loaded, and what is said of sets that don't do."""
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from probe.detection import state as states
+from probe.detection.average_precision import average_precision, coco_truths
+from probe.detection.batches import DetectionBatches
+from probe.detection.detected import detections, to_coco
+from probe.detection.options import DetectorOptions
+from probe.detection.recipe import DetectionRecipe
+from probe.detection.run import Detection, detect
+from probe.detection.saved import load_detector, load_detector_with
+from probe.detection.sets import images_with_objects
+from probe.saved import load_probe
+from store import BeyondClsError, FeatureStore
+from tests.features import write_features
+from tests.probe.detection.features import write_objects
+from tests.probe.detection.tiny import OPTIONS, tiny_detector
+
+RECIPE = DetectionRecipe(epochs=2, batch_size=4, lr=5e-3, warmup_steps=1, clip=1.0)
+OF_DETECTOR = DetectorOptions(**OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory) -> tuple[FeatureStore, FeatureStore]:
+    folder = tmp_path_factory.mktemp("sets")
+    return write_objects(folder / "train", n=6, norm=True, views=3, invalid=[2]), write_objects(
+        folder / "test", n=3, seed=1, norm=True, views=3
+    )
+
+
+@pytest.fixture(scope="module")
+def written(sets, tmp_path_factory):
+    out = tmp_path_factory.mktemp("written") / "out"
+    done: list[int] = []
+    training, test = map(images_with_objects, sets)
+    detection = Detection(training, test, RECIPE, OF_DETECTOR, seeds=(0, 5), progress=done.append)
+    measures = detect(detection, out, {"command": "beyondcls detect"})
+    assert sum(done) == detection.n_units == 2 * (2 * 2 + 3)
+    return out, measures, detection
+
+
+def test_files(written):
+    out, measures, _ = written
+    assert json.loads((out / "metrics.json").read_text()) == json.loads(json.dumps(measures))
+    with (out / "curves.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["seed"], row["epoch"]) for row in rows] == [("0", "1"), ("0", "2"), ("5", "1"), ("5", "2")]
+    assert list(rows[0])[2:5] == ["lr", "loss", "loss_objectness"]
+    assert {path.name for path in (out / "trained").iterdir()} == {
+        f"seed{s}.{kind}" for s in (0, 5) for kind in ("json", "safetensors")
+    }
+    assert not (out.parent / ".unfinished").exists()
+    assert (measures["n_training"], measures["n_test"], measures["seeds"]) == (5, 3, [0, 5]), "a damaged image is left out"
+    assert (measures["grid"], measures["frame"], measures["detector"]["final_norm"]) == ([8, 8], [128, 128], True)
+    assert measures["objects"]["training"]["objects"] == {"small": 5, "medium": 0, "large": 0}
+    assert "nothing is augmented" in measures["notes"][-1]
+    values = measures["box"]["ap"]["values"]
+    assert measures["box"]["ap"]["mean"] == pytest.approx(np.mean(values))
+    assert measures["mask"]["ap_large"] is None
+
+
+def test_what_is_written_is_what_is_measured(written, sets):
+    """The saved detector, loaded again, finds what detections.json holds, whose AP is the first seed's."""
+    out, measures, _ = written
+    detector, about = load_detector_with(out / "trained/seed0.json")
+    rows = np.arange(3)
+    detected = list(detections(detector, sets[1], rows))
+    results = json.loads((out / "detections.json").read_text())
+    assert to_coco(detected, [40, 41, 42]) == results, "images are numbered by their names"
+    truths = coco_truths(sets[1].instances, rows, [40, 41, 42])
+    for kind in ("box", "mask"):
+        assert average_precision(truths, results, kind)["ap"] == measures[kind]["ap"]["values"][0]
+    assert about["classes"] == ["round", "square"]
+    assert (about["encoder"], about["encoder_weights"], about["block"]) == ("encoder-w", "w", 1)
+    assert about["result"]["box"]["ap"] == measures["box"]["ap"]["values"][0]
+
+
+def test_seeds_and_requests_differ(written):
+    out, _, detection = written
+    first, second = (load_detector(out / f"trained/seed{seed}").state_dict() for seed in (0, 5))
+    assert not torch.equal(first["rpn.head.cls_logits.weight"], second["rpn.head.cls_logits.weight"])
+    longer = replace(detection, recipe=replace(RECIPE, epochs=3))
+    assert longer.request() != detection.request() == replace(detection, workers=2, seeds=(1,)).request()
+
+
+def test_a_killed_run_writes_the_same(written, sets, tmp_path, monkeypatch):
+    monkeypatch.setattr(states, "EVERY_S", 0)
+    out, measures, detection = written
+    counted: list[int] = []
+
+    def kill(n: int) -> None:
+        counted.append(n)
+        if len(counted) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        detect(replace(detection, progress=kill), tmp_path / "out")
+    assert list((tmp_path / ".unfinished/out").iterdir())
+    again = detect(replace(detection, progress=lambda _: None), tmp_path / "out", {"command": "beyondcls detect"})
+    assert again == measures
+    assert not (tmp_path / ".unfinished").exists()
+    for name in ("detections.json", "curves.csv", "trained/seed0.safetensors"):
+        assert (tmp_path / "out" / name).read_bytes() == (out / name).read_bytes()
+
+
+class TestBatches:
+    def test_other_processes_make_the_same(self, sets):
+        ours, theirs = (DetectionBatches(sets[0], np.array([0, 1, 3]), 2, views=(0, 2), workers=n) for n in (0, 1))
+        for seed in (0, 1):
+            for (tokens, targets), (same, others) in zip(ours.epoch(seed), theirs.epoch(seed), strict=True):
+                assert torch.equal(tokens, same)
+                for target, other in zip(targets, others, strict=True):
+                    assert all(torch.equal(values, other[name]) for name, values in target.items())
+
+    def test_targets_belong_to_their_tokens(self, sets):
+        """To those of the same image and view; other views than the first are mirrored."""
+        rows, seen = [0, 1, 3, 4], []
+        batches = DetectionBatches(sets[0], np.array(rows), 3, views=(0, 2))
+        plain = {view: sets[0].tokens("patch", view=view).rows(rows).astype(np.float32) for view in (0, 2)}
+        for epoch in range(3):
+            for tokens, targets in batches.epoch(epoch):
+                for one, target in zip(tokens.numpy(), targets, strict=True):
+                    view, i = next((v, i) for v in (0, 2) for i in range(4) if np.array_equal(plain[v][i], one))
+                    box = sets[0].instances.of(rows[i]).boxes * 2  # a patch has 8 pixels of the image, 16 of the frame
+                    expected = np.stack([128 - box[:, 2], box[:, 1], 128 - box[:, 0], box[:, 3]], 1) if view else box
+                    np.testing.assert_allclose(target["boxes"], expected)
+                    seen.append((rows[i], view))
+        assert sorted(row for row, _ in seen) == sorted(rows * 3)
+        assert {view for _, view in seen} == {0, 2}
+        assert [len(targets) for _, targets in batches.epoch(7, 1)] == [1], "an epoch can go on"
+
+
+class TestBadInput:
+    def test_sets(self, sets, tmp_path):
+        training = images_with_objects(sets[0])
+        other = images_with_objects(write_objects(tmp_path / "other", n=2, weights="v", norm=True, views=3))
+        with pytest.raises(BeyondClsError, match=r"encoder-w.* are of two encoders or extractions: weights differ"):
+            Detection(training, other)
+        named = write_objects(tmp_path / "named", n=2, classes=("round", "cube"), norm=True, views=3)
+        with pytest.raises(
+            BeyondClsError, match=r"have 2 classes, those of .* 2: only one of them has 'square', 'cube'; extract"
+        ):
+            Detection(training, images_with_objects(named))
+        with pytest.raises(BeyondClsError, match=r"has no instances .*extract --extend --truths instances"):
+            images_with_objects(write_features(tmp_path / "plain", n=4, n_tokens=64))
+        empty = write_objects(tmp_path / "empty", n=2, objects=[[], []])
+        with pytest.raises(BeyondClsError, match=r"none of 2 images of .* could be read and has an object"):
+            images_with_objects(empty)
+
+    def test_choices(self, sets):
+        both = [images_with_objects(store) for store in sets]
+        with pytest.raises(BeyondClsError, match=r"views is \(3,\), expected numbers from 0 to 2"):
+            Detection(*both, views=(3,))
+        with pytest.raises(BeyondClsError, match=r"seeds is \(1, 1\), expected whole numbers, each once"):
+            Detection(*both, seeds=(1, 1))
+
+    @pytest.mark.parametrize(
+        ("damage", "message"),
+        [
+            (lambda about: about | {"task": None}, "describes no detector"),
+            (lambda about: about | {"format_version": 9}, "has format version 9, expected 1; train it again"),
+            (lambda about: about | {"n_classes": 7}, "is not a readable detector .RuntimeError"),
+            (lambda about: [], "is not a readable detector .AttributeError"),
+        ],
+    )
+    def test_saved(self, written, tmp_path, damage, message):
+        stem = written[0] / "trained/seed0"
+        about = json.loads(stem.with_suffix(".json").read_text())
+        (tmp_path / "one.json").write_text(json.dumps(damage(about)))
+        (tmp_path / "one.safetensors").write_bytes(stem.with_suffix(".safetensors").read_bytes())
+        with pytest.raises(BeyondClsError, match=message):
+            load_detector(tmp_path / "one")
+        with pytest.raises(BeyondClsError, match=r"there is no detector .*two.json"):
+            load_detector(tmp_path / "two")
+
+    def test_a_detector_is_no_probe(self, written):
+        with pytest.raises(
+            BeyondClsError, match=r"seed0.json is of detection, this reads probes .* load detectors by load_det"
+        ):
+            load_probe(written[0] / "trained/seed0")
+
+
+def test_boxes_alone(tmp_path):
+    store = write_objects(tmp_path / "set", n=3, masks=False)
+    images = images_with_objects(store)
+    measures = detect(Detection(images, images, replace(RECIPE, epochs=1), OF_DETECTOR), tmp_path / "out")
+    assert "mask" not in measures
+    assert "boxes alone: no masks are learnt or measured" in measures["notes"]
+    assert "segmentation" not in next(iter(json.loads((tmp_path / "out/detections.json").read_text())), {})
+    assert "loss_mask" not in (tmp_path / "out/curves.csv").read_text()
+
+
+def test_a_detector_without_masks_is_smaller():
+    names = {name.split(".")[1] for name in tiny_detector(masks=False).state_dict() if name.startswith("roi_heads")}
+    assert names == {"box_head", "box_predictor"}

@@ -1,0 +1,138 @@
+"""Training a detector: it learns, a killed run ends as if it had not been, and every draw follows from seed and step."""
+
+import math
+
+import pytest
+import torch
+
+from probe.detection import state as states
+from probe.detection.recipe import DetectionRecipe, make_detection_recipe
+from probe.detection.state import TrainingState
+from probe.detection.training import new_detector, optimiser_of, train_detector
+from store import BeyondClsError
+from tests.probe.detection.tiny import Objects, tiny_detector
+
+RECIPE = DetectionRecipe(epochs=2, batch_size=2, lr=3e-3, warmup_steps=2, clip=1.0)
+
+
+def same(ours, theirs) -> bool:
+    return all(torch.equal(p, theirs.state_dict()[name]) for name, p in ours.state_dict().items())
+
+
+def test_learns():
+    detector, objects = tiny_detector(), Objects(4)
+    recipe = DetectionRecipe(epochs=15, batch_size=2, lr=1e-2, warmup_steps=5, schedule="cosine", clip=1.0)
+    curve = train_detector(detector, objects, recipe, 0)
+    assert [entry["epoch"] for entry in curve] == list(range(1, 16))
+    assert curve[-1]["loss"] < curve[0]["loss"] * 0.8
+    assert curve[-1]["loss_objectness"] < 0.1
+    parts = [value for name, value in curve[-1].items() if name.startswith("loss_")]
+    assert curve[-1]["loss"] == pytest.approx(sum(parts))
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
+def test_a_killed_run_ends_with_the_same_weights(tmp_path, monkeypatch, optimiser):
+    monkeypatch.setattr(states, "EVERY_S", 0)
+    recipe = DetectionRecipe(**{**RECIPE.to_dict(), "optimiser": optimiser})
+    whole, objects = tiny_detector(), Objects(5)
+    curve = train_detector(whole, objects, recipe, 3)
+
+    def kill(_: int) -> None:
+        torch.rand(3)  # others draw meanwhile
+        counted.append(1)
+        if len(counted) == 4:  # in the second epoch of three steps
+            raise KeyboardInterrupt
+
+    counted: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        train_detector(tiny_detector(), objects, recipe, 3, state=TrainingState(tmp_path, "same"), after_step=kill)
+    again, steps = tiny_detector(seed=9), []
+    resumed = train_detector(again, objects, recipe, 3, state=TrainingState(tmp_path, "same"), after_step=steps.append)
+    assert steps == [4, 1, 1], "steps that were done are not done again, and count"
+    assert same(again, whole)
+    assert resumed == curve
+    other = tiny_detector()
+    train_detector(other, objects, recipe, 3, state=TrainingState(tmp_path, "other"), after_step=steps.append)
+    assert len(steps) == 3 + 6, "another request begins anew"
+
+
+def test_everything_follows_from_the_seed():
+    runs = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(len(runs))
+        detector = new_detector(tiny_detector_drawn, seed)
+        train_detector(detector, Objects(4), RECIPE, seed)
+        runs.append(detector)
+    assert same(runs[0], runs[1])
+    assert not same(runs[0], runs[2])
+
+
+def tiny_detector_drawn():
+    return tiny_detector(seed=int(torch.randint(2**31, ())))
+
+
+def test_images_without_objects_are_negatives():
+    objects, empty = Objects(2), Objects(2)
+    empty.targets[0] = {name: values[:0] for name, values in empty.targets[0].items()}
+    losses = []
+    for one in (objects, empty):
+        detector = tiny_detector()
+        losses.append(train_detector(detector, one, DetectionRecipe(epochs=1, batch_size=2, warmup_steps=0), 0)[0])
+    assert math.isfinite(losses[1]["loss"])
+    assert losses[0]["loss"] != losses[1]["loss"]
+
+
+def test_norms_and_biases_have_no_decay():
+    detector = tiny_detector()
+    decayed, free = optimiser_of(detector, RECIPE).param_groups
+    assert (decayed["weight_decay"], free["weight_decay"]) == (RECIPE.weight_decay, 0)
+    assert {p.ndim for p in free["params"]} == {1}
+    assert len(decayed["params"]) + len(free["params"]) == len(list(detector.parameters()))
+
+
+class TestRecipe:
+    def test_steps_of_the_paper(self):
+        """36 epochs: a tenth after 27, a hundredth after 33; 12: after 9 and 11. Warm-up from a thousandth."""
+        recipe = make_detection_recipe("v1")
+        assert (recipe.epochs, recipe.batch_size, recipe.optimiser, recipe.weight_decay) == (36, 16, "adamw", 0.05)
+        rates = [recipe.lr_at(step, 1000) for step in (0, 250, 500, 26_999, 27_000, 32_999, 33_000)]
+        assert rates == pytest.approx([1e-7, 1e-4 * (0.001 + 0.999 / 2), 1e-4, 1e-4, 1e-5, 1e-5, 1e-6])
+        shorter = make_detection_recipe("v1", epochs=12)
+        assert [shorter.lr_at(1000 * e, 1000) for e in (8, 9, 10, 11)] == pytest.approx([1e-4, 1e-5, 1e-5, 1e-6])
+
+    def test_cosine(self):
+        recipe = DetectionRecipe(epochs=2, lr=1.0, warmup_steps=0, schedule="cosine")
+        assert [recipe.lr_at(step, 10) for step in (0, 10, 20)] == pytest.approx([1, 0.5, 0])
+
+    @pytest.mark.parametrize(
+        ("changed", "message"),
+        [
+            ({"epochs": 0}, "epochs is 0, expected 1 or more"),
+            ({"lr": 0.0}, "lr is 0.0, expected a positive number"),
+            ({"weight_decay": -1.0}, "weight_decay is -1.0, expected 0 or more"),
+            ({"clip": 0.0}, "clip is 0.0, expected the largest norm of a gradient"),
+            ({"optimiser": "adam"}, "unknown optimiser of detectors 'adam'; did you mean 'adamw'"),
+            ({"schedule": "steps"}, "unknown schedule 'steps'; did you mean 'step'"),
+            ({"rate": 1}, "unknown parameter of detection 'rate'"),
+            ({"preset": "v2"}, "unknown preset of detection 'v2'; did you mean 'v1'"),
+        ],
+    )
+    def test_mistakes(self, changed, message):
+        with pytest.raises(BeyondClsError, match=message):
+            make_detection_recipe(**changed)
+
+
+def test_a_loss_that_is_not_finite():
+    objects = Objects(2)
+    objects.tokens[:] = torch.nan
+    with pytest.raises(BeyondClsError, match=r"the loss of seed 4 is nan in epoch 1, step 1, .*give a lower --lr"):
+        train_detector(tiny_detector(), objects, RECIPE, 4)
+
+
+def test_a_damaged_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(states, "EVERY_S", 0)
+    train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(tmp_path))
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(BeyondClsError, match=r"the checkpoint .* is damaged .*remove it to begin this seed anew"):
+        train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(tmp_path))
