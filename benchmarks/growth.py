@@ -135,7 +135,7 @@ def write(out: Path, images: Any, measure: Measure) -> None:
             assert writer.claim(unit)
             rows = range(*layouts[0].rows(unit))
             empty = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in layouts if a.name not in ANNOTATIONS}
-            writer.write_unit(unit, empty | annotations_of(images, rows, layouts), ())
+            writer.write_unit(unit, empty | annotations_of(images, encoder, rows, layouts), ())
         assert writer.finish(attributes)
 
 

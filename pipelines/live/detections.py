@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from extract.encoders import Encoder, load_encoder
 from extract.layouts import arrays_by_name
 from extract.transform import options_of
-from pipelines.live.online import Picture, check_encoder, grid_of, open_picture
+from pipelines.live.online import check_encoder, grid_of
+from pipelines.live.pictures import Picture, open_picture
 from probe.detection.detected import Detected, in_original
 from probe.detection.detector import Detector
 from probe.detection.saved import load_detector_with
