@@ -24,7 +24,7 @@ SCRIPT = """\
 cd {folder} || exit
 {choice}(trap '' USR1 && exec {command}) &
 child=$!
-trap 'while kill -USR1 $child 2>/dev/null; do sleep 5; done &' USR1  # again, as it may not listen yet
+trap 'while kill -USR1 $child 2>/dev/null; do sleep 1; done &' USR1  # again, as it may not listen yet
 wait $child; status=$?
 while kill -0 $child 2>/dev/null; do wait $child; status=$?; done
 echo "{ended}$status"

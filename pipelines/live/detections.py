@@ -6,14 +6,13 @@ from typing import Any, Self
 
 import torch
 from jaxtyping import Float
-from PIL import Image
 from torch import Tensor, nn
 
 from extract.encoders import Encoder, load_encoder
 from extract.layouts import arrays_by_name
 from extract.transform import options_of
 from pipelines.live.online import check_encoder, grid_of
-from pipelines.live.pictures import Picture, open_picture
+from pipelines.live.pictures import Picture, opened
 from probe.detection.detected import Detected, in_original
 from probe.detection.detector import Detector
 from probe.detection.saved import load_detector_with
@@ -109,10 +108,7 @@ class OnlineDetector(nn.Module):
         Raises:
             BeyondClsError: there is no picture, or one cannot be read; names it.
         """
-        several = [pictures] if isinstance(pictures, Picture) else list(pictures)
-        if not several:
-            raise BeyondClsError("no pictures were given; expected files or PIL images")
-        images = [p.convert("RGB") if isinstance(p, Image.Image) else open_picture(p) for p in several]
+        images = opened(pictures)
         views, crops = zip(*(self.encoder.views.cut(image, "", 0) for image in images), strict=True)
         detected = self(torch.stack(views).to(self.encoder.device))
         return [

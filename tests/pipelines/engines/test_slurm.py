@@ -21,7 +21,8 @@ from tests.folders import files
 from tests.pipelines.engines.runs import Watched
 from tests.pipelines.engines.workers import write_images
 
-TOLD = "import signal, time; signal.signal(signal.SIGUSR1, lambda *_: exit(75)); open('begun', 'w'); time.sleep(20)"
+LISTEN = "signal.signal(signal.SIGUSR1, lambda *_: exit(75))"
+TOLD = f"import signal, time; open('begun', 'w'); time.sleep(0.3); {LISTEN}; time.sleep(20)"  # it is told before it listens
 ENDS = {"0": "exit 0", "1": "exit 1", "75": "exit 75", "137": "kill -KILL $$", "told": f'exec {sys.executable} -c "{TOLD}"'}
 REQUEUED = "requeue 12_3\n"
 
