@@ -188,7 +188,7 @@ def predictions(shown: "Online", files: Sequence[Path], batch_size: int = 32, dr
 
 def _opened(file: Path) -> "Image.Image | str":
     """The picture, or the problem with it."""
-    from pipelines.live.online import open_picture
+    from pipelines.live.pictures import open_picture
     from store import BeyondClsError
 
     try:

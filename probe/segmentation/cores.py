@@ -19,11 +19,21 @@ def cores(device: torch.device) -> Iterator[Callable[[Callable[[Item], object], 
     """
     n = torch.get_num_threads()
     if device.type != "cpu" or n == 1:
-        yield lambda call, items: [call(item) for item in items] and None
+        yield _one_by_one
         return
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(n, "beyondcls-core", torch.set_num_threads, (1,)) as pool:
-            yield lambda call, items: [None for _ in pool.map(call, items)] and None
+
+            def on_all(call: Callable[[Item], object], items: Iterable[Item]) -> None:
+                for _ in pool.map(call, items):  # errors are raised here
+                    pass
+
+            yield on_all
     finally:
         torch.set_num_threads(n)
+
+
+def _one_by_one(call: Callable[[Item], object], items: Iterable[Item]) -> None:
+    for item in items:
+        call(item)

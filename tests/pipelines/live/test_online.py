@@ -13,7 +13,8 @@ import beyondcls
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder
 from extract.run import extract
-from pipelines.live.online import grid_of, online, open_picture
+from pipelines.live.online import grid_of, online
+from pipelines.live.pictures import open_picture
 from probe.grid import HeadPlan, HeadSpec
 from probe.head import FinalNorm
 from probe.recipe import Recipe
