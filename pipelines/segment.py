@@ -42,7 +42,7 @@ def main(
     standardise: Annotated[
         bool, typer.Option("--standardise/--as-stored", help="scale channels for k-NN and logistic regression")
     ] = True,
-    epochs: Annotated[int, typer.Option(min=1, help="of the linear head")] = 40,
+    epochs: Annotated[int, typer.Option(min=1, help="of the linear head")] = 20,
     batch_size: Annotated[int, typer.Option(min=2, help="images of a step of the linear head")] = 16,
     base_lrs: Annotated[
         str, typer.Option(help="of AdamW for a batch of 256, with commas: the best is taken")

@@ -30,7 +30,7 @@ Bars = Callable[[str, int, str], AbstractContextManager[Callable[[int], None]]]
 # Peak learning rates of 0.5e-3 to 8e-3 at 16 images a step.
 LINEAR = HeadPlan(
     SPEC,
-    Recipe(epochs=40, batch_size=16, optimiser="adamw", base_lr=0.032, weight_decay=0.01, warmup_epochs=2),
+    Recipe(epochs=20, batch_size=16, optimiser="adamw", base_lr=0.032, weight_decay=0.01, warmup_epochs=2),
     base_lrs=(0.008, 0.032, 0.128),
 )
 
