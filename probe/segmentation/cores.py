@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -23,15 +24,21 @@ def cores(device: torch.device) -> Iterator[Callable[[Callable[[Item], object], 
         return
     torch.set_num_threads(1)
     try:
-        with ThreadPoolExecutor(n, "beyondcls-core", torch.set_num_threads, (1,)) as pool:
+        pool = _pool(n)
 
-            def on_all(call: Callable[[Item], object], items: Iterable[Item]) -> None:
-                for _ in pool.map(call, items):  # errors are raised here
-                    pass
+        def on_all(call: Callable[[Item], object], items: Iterable[Item]) -> None:
+            for _ in pool.map(call, items):  # errors are raised here
+                pass
 
-            yield on_all
+        yield on_all
     finally:
         torch.set_num_threads(n)
+
+
+@cache
+def _pool(n: int) -> ThreadPoolExecutor:
+    """Threads that stay: the allocator keeps what each thread has freed for that thread, so new ones would add to it."""
+    return ThreadPoolExecutor(n, "beyondcls-core", torch.set_num_threads, (1,))
 
 
 def _one_by_one(call: Callable[[Item], object], items: Iterable[Item]) -> None:
