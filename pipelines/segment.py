@@ -42,7 +42,7 @@ def main(
     standardise: Annotated[
         bool, typer.Option("--standardise/--as-stored", help="scale channels for k-NN and logistic regression")
     ] = True,
-    epochs: Annotated[int, typer.Option(min=1, help="of the linear head")] = 40,
+    epochs: Annotated[int, typer.Option(min=1, help="of the linear head")] = 20,
     batch_size: Annotated[int, typer.Option(min=2, help="images of a step of the linear head")] = 16,
     base_lrs: Annotated[
         str, typer.Option(help="of AdamW for a batch of 256, with commas: the best is taken")
@@ -93,9 +93,10 @@ def main(
     from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device
     from pipelines.process.progress import progress_bar
+    from probe.closed.nearest import METRICS
     from probe.grid import HeadPlan
     from probe.recipe import Recipe
-    from probe.segmentation.logistic import Logistic
+    from probe.segmentation.logistic import CS, Logistic
     from probe.segmentation.neighbours import Neighbours
     from probe.segmentation.run import LINEAR, PROTOCOLS, Protocols
     from probe.segmentation.sets import Sets
@@ -115,8 +116,8 @@ def main(
     )
     protocols = Protocols(
         tuple(protocol or PROTOCOLS),
-        Neighbours(tuple(integers("--ks", ks)), **({"metrics": tuple(metric)} if metric else {}), standardise=standardise),
-        Logistic(**({} if cs is None else {"cs": tuple(numbers("--cs", cs))}), standardise=standardise),
+        Neighbours(tuple(integers("--ks", ks)), tuple(metric or METRICS), standardise),
+        Logistic(CS if cs is None else tuple(numbers("--cs", cs)), standardise),
         HeadPlan(LINEAR.head, recipe, tuple(integers("--seeds", seeds)), lrs, decays),
         loss_size or min(learn.spec.transform["input_size"][1:]),
     )
@@ -130,8 +131,8 @@ def main(
         shown_views,
         final_norm,
         held_out,
-        placement=placement,
-        device=choose_device(device),  # type: ignore[arg-type]
+        placement=placement,  # type: ignore[arg-type]
+        device=choose_device(device),
     )
     measures = run(sets, protocols, resolutions, out, probes, head, foreground, save_maps, progress_bar)
     report(out, measures)

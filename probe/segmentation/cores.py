@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -19,11 +20,27 @@ def cores(device: torch.device) -> Iterator[Callable[[Callable[[Item], object], 
     """
     n = torch.get_num_threads()
     if device.type != "cpu" or n == 1:
-        yield lambda call, items: [call(item) for item in items] and None
+        yield _one_by_one
         return
     torch.set_num_threads(1)
     try:
-        with ThreadPoolExecutor(n, "beyondcls-core", torch.set_num_threads, (1,)) as pool:
-            yield lambda call, items: [None for _ in pool.map(call, items)] and None
+        pool = _pool(n)
+
+        def on_all(call: Callable[[Item], object], items: Iterable[Item]) -> None:
+            for _ in pool.map(call, items):  # errors are raised here
+                pass
+
+        yield on_all
     finally:
         torch.set_num_threads(n)
+
+
+@cache
+def _pool(n: int) -> ThreadPoolExecutor:
+    """Threads that stay: the allocator keeps what each thread has freed for that thread, so new ones would add to it."""
+    return ThreadPoolExecutor(n, "beyondcls-core", torch.set_num_threads, (1,))
+
+
+def _one_by_one(call: Callable[[Item], object], items: Iterable[Item]) -> None:
+    for item in items:
+        call(item)

@@ -65,7 +65,7 @@ def _mask(store: FeatureStore, row: int, labels: np.ndarray, by_map: bool) -> Bo
     if by_map:
         return np.isin(store.segmentation.label_map(row), labels)
     instances = store.instances.of(row)
-    return instances.masks()[np.isin(instances.labels, labels)].any(0)
+    return np.asarray(instances.masks()[np.isin(instances.labels, labels)].any(0))
 
 
 def on_foreground(weights: Float[np.ndarray, "N h w"], share: Float[np.ndarray, "N h w"]) -> Float[np.ndarray, "N"]:

@@ -14,6 +14,7 @@ from probe.segmentation.softmax_regression import Fitted, fit, stored_blocks
 from store import BeyondClsError
 from store.loading.memory import free_memory
 
+CS = tuple(10.0 ** (-6 + 11 * i / 7) for i in range(8))  # CAPI's grid
 BLOCK = 8192
 MEMORY_SHARE = 0.5  # of what is free, for training patches
 ABSENT = -1e4  # logit of a class without training patches; finite, so that logits can be interpolated
@@ -29,7 +30,7 @@ class Logistic:
         max_passes: over the training patches, at most.
     """
 
-    cs: tuple[float, ...] = tuple(10.0 ** (-6 + 11 * i / 7) for i in range(8))
+    cs: tuple[float, ...] = CS
     standardise: bool = True
     max_passes: int = 500
 

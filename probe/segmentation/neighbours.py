@@ -17,7 +17,7 @@ from probe.segmentation.scaling import PatchScaling
 from store import BeyondClsError
 from store.errors import unknown
 
-QUERIES_AT_ONCE = 1 << 16  # patches whose neighbours are searched in one reading of the training patches
+QUERIES_AT_ONCE = 1 << 14  # patches whose neighbours are searched in one reading of the training patches
 VOTES_AT_ONCE = 1 << 13
 
 

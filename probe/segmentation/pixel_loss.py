@@ -8,6 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from probe.segmentation.cores import cores
+from probe.segmentation.softmax_regression import LEAST
 from probe.segmentation.upsampling import Upsampling
 
 
@@ -32,26 +34,31 @@ class _PixelLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Sequence[Tensor], upsamplings: Sequence[Upsampling]) -> Tensor:
-        losses = logits.new_zeros(len(logits), dtype=torch.float64)
+        losses = logits.new_zeros(len(labels), len(logits), dtype=torch.float64)
         gradient = torch.zeros_like(logits)
-        for image, (label, upsampling) in enumerate(zip(labels, upsamplings, strict=True)):
+
+        def compute(image: int) -> None:
+            label, upsampling = labels[image], upsamplings[image]
             void = label < 0
             n = int(label.numel() - void.sum())
             if not n:
-                continue
+                return
             target = label.clamp(min=0)[None].long()
             weight = (~void).to(logits.dtype) / n
             for member in range(len(logits)):
                 pixels = upsampling.bilinear(logits[member, image].movedim(-1, 0).contiguous())  # [K, h, w]
-                pixels -= pixels.amax(0)
+                pixels.sub_(pixels.amax(0)).clamp_(min=LEAST)
                 at_label = pixels.gather(0, target)[0]
                 total = pixels.exp_().sum(0)
-                losses[member] += ((total.log() - at_label) * weight).sum(dtype=torch.float64)
+                losses[image, member] = ((total.log() - at_label) * weight).sum(dtype=torch.float64)
                 pixels *= weight / total
                 pixels.scatter_add_(0, target, -weight[None])
                 gradient[member, image] = upsampling.gradient(pixels).movedim(0, -1)
+
+        with cores(logits.device) as on_all, torch.no_grad():
+            on_all(compute, range(len(labels)))
         ctx.save_for_backward(gradient)
-        return losses.to(logits.dtype)
+        return losses.sum(0).to(logits.dtype)
 
     @staticmethod
     @once_differentiable

@@ -18,6 +18,7 @@ from probe.segmentation.label_maps import LabelMaps, Resolution, Shown
 from probe.segmentation.linear import NAME, SPEC, Trained, train_linear
 from probe.segmentation.logistic import Logistic
 from probe.segmentation.neighbours import Neighbours
+from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.patches import Patches
 from probe.segmentation.prior import drawn, most_frequent
 from probe.segmentation.sets import Sets
@@ -29,7 +30,7 @@ Bars = Callable[[str, int, str], AbstractContextManager[Callable[[int], None]]]
 # Peak learning rates of 0.5e-3 to 8e-3 at 16 images a step.
 LINEAR = HeadPlan(
     SPEC,
-    Recipe(epochs=40, batch_size=16, optimiser="adamw", base_lr=0.032, weight_decay=0.01, warmup_epochs=2),
+    Recipe(epochs=20, batch_size=16, optimiser="adamw", base_lr=0.032, weight_decay=0.01, warmup_epochs=2),
     base_lrs=(0.008, 0.032, 0.128),
 )
 
@@ -151,7 +152,9 @@ def _neighbours(sets: Sets, protocol: Neighbours, bars: Bars) -> Outcome:
 
 
 def _logistic(sets: Sets, protocol: Logistic, bars: Bars) -> Outcome:
-    selection, notes, heads = None, [], {}
+    selection: Selection[Any] | None = None
+    notes: list[str] = []
+    heads: dict[float, PatchHead] = {}
     if len(protocol.cs) > 1:
         learn, judge = sets.compared
         with bars("logistic, selection", protocol.max_passes, "passes, at most") as progress:
@@ -168,7 +171,8 @@ def _logistic(sets: Sets, protocol: Logistic, bars: Bars) -> Outcome:
 
 
 def _linear(sets: Sets, protocols: Protocols, unfinished: Path | None, bars: Bars, say: Callable[[str], None]) -> Outcome:
-    plan, selection, trained = protocols.linear, None, []
+    plan, selection = protocols.linear, None
+    trained: list[Trained] = []
     grid = [Member(NAME, *setting, seed) for setting in plan.settings for seed in plan.seeds]
     if len(plan.settings) > 1:
         learn, judge = sets.compared

@@ -109,7 +109,8 @@ def _evaluated(
             sums: list[tuple[Tensor, Tensor, Tensor] | None] = [None] * len(parts)
 
             def evaluate(number: int, parts: list = parts, sums: list = sums) -> None:
-                sums[number] = _of_part(*parts[number], side_by_side, biases)
+                x, y = parts[number]
+                sums[number] = _of_part(x, y, side_by_side, biases)
 
             on_all(evaluate, range(len(parts)))
             for loss, product, total in filter(None, sums):  # in their order, whichever came first
