@@ -60,7 +60,8 @@ def main(
         ),
     ] = False,
     extend: Annotated[
-        bool, typer.Option("--extend", help="add these blocks, statistics, maps, truths or images to the feature set that is there")
+        bool,
+        typer.Option("--extend", help="add these blocks, statistics, maps, truths or images to the feature set that is there"),
     ] = False,
     repair: Annotated[
         bool, typer.Option("--repair", help="compute the damaged parts of the feature set again, and only those")
