@@ -118,6 +118,7 @@ def test_grid(store: FeatureStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     ("name", "wrong", "message"),
     [
         ("segmentation/first", lambda values: values[::-1].copy(), "first does not ascend from 0"),
+        ("segmentation/first", lambda values: values[[0, 2, 1, 3, 4, 5]], "first does not ascend from 0"),
         ("segmentation/label", lambda values: values + 9, "labels 9 to 11 for 3 classes"),
         ("segmentation/label", lambda values: values[:-1], r"label is \[\d+\] int32, expected"),
         ("segmentation/counts", lambda values: values[:-1], r"start ends at \d+, expected the \d+ bytes of counts"),
@@ -235,6 +236,10 @@ class TestAsPartOfTheSet:
         for form in EXCHANGES:
             import_as(form, export(stored, form, tmp_path / form), tmp_path / form / "again")
             assert files(tmp_path / form / "again") == files(stored.path)
+        changed = tmp_path / "npy/exported" / f"{COUNTS}.npy"
+        changed.write_bytes(changed.read_bytes()[:-1] + b"\0")
+        with pytest.raises(StoreError, match=rf"rows 131072 to 149999 of {COUNTS} are not those that were exported"):
+            import_as("npy", tmp_path / "npy/exported", tmp_path / "changed")
         upload(stored, "memory://truths/set")
         assert FeatureStore.open("memory://truths/set").instances.of(2).counts == (counts[2].tobytes(),)
         assert Receipt.from_store(stored).arrays[COUNTS].shape == (150_000,)

@@ -92,7 +92,7 @@ def test_an_empty_mask_and_a_polygon_that_is_cut_are_kept(tmp_path: Path) -> Non
     ],
 )
 def test_what_is_wrong_with_a_mask(segmentation: Any, problem: str, tmp_path: Path) -> None:
-    images = opened(tmp_path, {"segmentation": segmentation})
+    images = opened(tmp_path, {"segmentation": segmentation, "area": 5})
     with pytest.raises(DataError, match=rf"'1' in .*1\.png: annotation 0 is not as expected: .*{problem}"):
         images.truth_columns("instances")
 
