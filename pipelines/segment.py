@@ -46,7 +46,7 @@ def main(
     batch_size: Annotated[int, typer.Option(min=2, help="images of a step of the linear head")] = 16,
     base_lrs: Annotated[
         str, typer.Option(help="of AdamW for a batch of 256, with commas: the best is taken")
-    ] = "0.008,0.032,0.128",
+    ] = "0.032,0.128,0.512",
     weight_decays: Annotated[str, typer.Option(help="likewise")] = "0.01",
     seeds: Annotated[str, typer.Option(help="of the linear head, with commas")] = "0,1,2",
     loss_size: Annotated[

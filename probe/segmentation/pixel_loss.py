@@ -37,6 +37,7 @@ class _PixelLoss(torch.autograd.Function):
         losses = logits.new_zeros(len(labels), len(logits), dtype=torch.float64)
         gradient = torch.zeros_like(logits)
 
+        @torch.no_grad()  # threads don't inherit it, and would record a graph
         def compute(image: int) -> None:
             label, upsampling = labels[image], upsamplings[image]
             void = label < 0
@@ -55,7 +56,7 @@ class _PixelLoss(torch.autograd.Function):
                 pixels.scatter_add_(0, target, -weight[None])
                 gradient[member, image] = upsampling.gradient(pixels).movedim(0, -1)
 
-        with cores(logits.device) as on_all, torch.no_grad():
+        with cores(logits.device) as on_all:
             on_all(compute, range(len(labels)))
         ctx.save_for_backward(gradient)
         return losses.sum(0).to(logits.dtype)
