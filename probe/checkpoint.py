@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -104,3 +105,12 @@ class Checkpoint:
 
 def _plain(member: Member) -> list[Any]:
     return [member.head, member.base_lr, member.weight_decay, member.seed]
+
+
+def remove_checkpoints(unfinished: Path) -> None:
+    """Remove the checkpoints, those of other settings included: the results are written."""
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        unfinished.parent.rmdir()
+    except OSError:  # other runs go on, or the folder never existed
+        return

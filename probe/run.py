@@ -1,7 +1,6 @@
 """Stage two: heads trained from feature sets, without the encoder."""
 
 import json
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from probe.checkpoint import remove_checkpoints
 from probe.grid import HeadPlan, Member
 from probe.passes import Outcome, Passes
 from probe.ranks import ranks
@@ -152,7 +152,7 @@ def probe(
                     if timed:
                         write_timing(folder, time_head(passes.template(name), passes.test, place), together)
         if rank == 0:
-            _remove(unfinished)
+            remove_checkpoints(unfinished)
     return {name: written[name] for name in plans}
 
 
@@ -225,12 +225,3 @@ def _train(
     if missing := [member for member in members if member not in by_member and member.head not in passes.kept_heads]:
         raise BeyondClsError(f"{missing[0]} {passes.lost[missing[0]]}")
     return {name: [by_member[m] for m in members if m.head == name] for name in plans if name not in passes.kept_heads}
-
-
-def _remove(unfinished: Path) -> None:
-    """Remove the checkpoints, those of other settings included: the results are written."""
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        unfinished.parent.rmdir()
-    except OSError:  # other runs go on, or the folder never existed
-        return

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import xxhash
 
+from probe.checkpoint import remove_checkpoints
 from probe.detection.average_precision import average_precision, coco_truths
 from probe.detection.batches import DetectionBatches
 from probe.detection.detected import detections, to_coco
@@ -178,7 +179,7 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
     content = measures_of(detection, detector, measured) | dict(notes or {})
     _write_curves(out / "curves.csv", curves)
     (out / "metrics.json").write_text(json.dumps(content, indent=1) + "\n")
-    _remove(out.parent / ".unfinished" / out.name)
+    remove_checkpoints(out.parent / ".unfinished" / out.name)
     return content
 
 
@@ -232,12 +233,3 @@ def _write_curves(file: Path, curves: Mapping[int, Curve]) -> None:
 
 def _digest(rows: np.ndarray) -> str:
     return xxhash.xxh3_128_hexdigest(np.asarray(rows, np.int64).tobytes())
-
-
-def _remove(unfinished: Path) -> None:
-    """Remove the checkpoints, those of other settings included: the results are written."""
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        unfinished.parent.rmdir()
-    except OSError:  # other runs go on, or the folder never existed
-        return
