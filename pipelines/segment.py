@@ -171,6 +171,7 @@ def run(
 
     import numpy as np
 
+    from probe.checkpoint import remove_checkpoints
     from probe.segmentation.results import save_label_map, write
     from probe.segmentation.run import segment
 
@@ -191,7 +192,7 @@ def run(
         sets, protocols, resolutions, unfinished=unfinished, bars=bars, say=typer.echo, keep=keep if saved else None
     )
     measures = write(out, sets, protocols, result, about)
-    shutil.rmtree(unfinished, ignore_errors=True)
+    remove_checkpoints(unfinished)
     return measures
 
 
