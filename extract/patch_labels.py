@@ -48,6 +48,6 @@ def patch_labels_of(
             continue
         for name, view in views.items():
             crop = encoder.views.crop(label_map.shape[::-1], sample.id, view or 0)
-            box = np.float32(crop.box)  # as the store has it
+            box = np.array(crop.box, np.float32)  # as the store has it
             arrays[name][i] = patch_labels(label_map, box, crop.flip, (height, width), encoder.grid)
     return arrays

@@ -82,7 +82,7 @@ class LabelMaps(Truths):
         try:
             labels = read_map(file, codes)
             if not sample.problem and (size := image_size(sample)) not in (None, labels.shape):
-                raise ValueError(f"has {sides(labels.shape)} pixels (width x height), its image {sides(size)}")  # type: ignore[arg-type]
+                raise ValueError(f"has {sides(labels.shape)} pixels (width x height), its image {sides(size)}")
         except ValueError as error:
             return _Read(problem=f"its label map {file.name} {error}")
         present = np.flatnonzero(np.bincount(labels.ravel() + 1, minlength=1)[1:])
