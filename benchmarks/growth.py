@@ -119,7 +119,7 @@ def write_tars(folder: Path, n: int) -> None:
 
 def write(out: Path, images: Any, measure: Measure) -> None:
     """A set of zeros and of what is known of the images, by the steps that a task of several takes; no image is decoded."""
-    from extract.annotations import ANNOTATIONS, annotations_of
+    from extract.annotations import annotations_of, is_annotation
     from extract.attributes import attributes_of
     from extract.encoders import load_encoder
     from extract.requests import Request
@@ -134,7 +134,7 @@ def write(out: Path, images: Any, measure: Measure) -> None:
         for unit in writer.missing_units():
             assert writer.claim(unit)
             rows = range(*layouts[0].rows(unit))
-            empty = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in layouts if a.name not in ANNOTATIONS}
+            empty = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in layouts if not is_annotation(a.name)}
             writer.write_unit(unit, empty | annotations_of(images, encoder, rows, layouts), ())
         assert writer.finish(attributes)
 

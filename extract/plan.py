@@ -182,11 +182,11 @@ def _sampled(request: Request, n: int, batch_size: int, workers: int) -> tuple[I
 
 def _sample(images: ImageSet, n: int) -> ImageSet:
     """Sound images, evenly from the whole set."""
-    sound = [sample for sample in images.samples if not sample.problem]
+    sound = [row for row, sample in enumerate(images.samples) if not sample.problem]
     if not sound:
         raise DataError(f"{images.source} has no readable image to measure with:\n" + "\n".join(images.all_problems()[:10]))
     chosen = [sound[i] for i in np.unique(np.linspace(0, len(sound) - 1, min(n, len(sound))).round().astype(int))]
-    return ImageSet(images.source, chosen, images.classes, multilabel=images.multilabel)
+    return images.part(chosen)
 
 
 def _decode(encoder: Encoder, sample: ImageSet, settings: Settings) -> tuple[float, torch.Tensor]:

@@ -14,6 +14,7 @@ from extract.attention import centre
 from extract.datasets import DataError, ImageSet, open_images
 from extract.encoders import load_encoder
 from extract.patch_labels import patch_labels_of
+from extract.plan import plan
 from extract.requests import Request
 from extract.transform import as_options
 from extract.views import Views
@@ -172,6 +173,11 @@ def test_a_worker_that_is_sent_the_images_reads_the_maps_that_it_needs(images: I
 def test_truths_that_are_not_there(images: ImageSet, truths: str, message: str) -> None:
     with pytest.raises(BeyondClsError, match=message):
         Request.resolve(tiny(), images, truths=truths)
+
+
+def test_a_plan_measures_with_them(images: ImageSet, tmp_path: Path) -> None:
+    kinds = [plan(Request.resolve(tiny(), images, truths=t), tmp_path, n_sampled=4).nbytes for t in ("all", "none")]
+    assert kinds[0]["images"] - kinds[1]["images"] > N * 16 * 2, "labels of patches"
 
 
 def test_no_digest_of_truths_that_are_not_kept(images: ImageSet) -> None:
