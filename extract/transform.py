@@ -69,7 +69,7 @@ def input_sides(value: Any) -> tuple[int, int]:
     """Height and width of the input: from the side of a square, `336x448`, or two numbers.
 
     Raises:
-        BeyondClsError: it is none of these.
+        BeyondClsError: the value has another form, or a side that is not positive.
     """
     sides: Any = (value, value)
     if isinstance(value, str):

@@ -80,7 +80,7 @@ def main(
     """Classify patches by k-NN, logistic regression and a linear head, and compare with label maps: mIoU.
 
     Settings are selected on held-out training images or on --val, by mIoU on the grid of patches; test images select nothing.
-    Baselines that see no image stand beside: the most frequent class, and classes drawn by their share.
+    Baselines that see no image are reported, too: the most frequent class, and classes drawn by their share.
 
     miou_grid compares patch labels with patch labels, miou_original pixels of the original images, miou_512 those of the view's
     frame at 512 pixels; values at different resolutions don't compare. Void is ignored; classes that neither truth nor

@@ -68,7 +68,7 @@ class ObjectStore(Place):
             content[filled : filled + len(part)] = part
             filled += len(part)
         assert filled == len(content) == nbytes, (filled, nbytes)
-        # Azure's client takes a bytearray for an iterator over numbers; only that of S3 is known to need no copy.
+        # Azure's client takes a bytearray for an iterator over numbers; S3's alone is known to take one, which saves a copy.
         return content if self._in_parts and nbytes >= (1 << 20) else bytes(content)
 
     @property
