@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from pipelines.code.registries import EVERYTHING, Used, keys_in, without_unused
-from pipelines.code.syntax import DIGITS, digest, parsed
+from pipelines.code.syntax import DIGITS, digest, nodes_of, parsed
 
 PACKAGES = ("extract", "heads", "pipelines", "probe", "store")  # heads: custom aggregators
 FACADE, HOMES = "beyondcls", "_HOME"  # a module that imports requested names lazily, from a dictionary of names and modules
@@ -158,7 +158,7 @@ class Project:
         return digest(self.tree(name))
 
     def _imports_of(self, name: str) -> list[Import]:
-        return self._of_nodes(list(ast.walk(self.tree(name))), name)
+        return self._of_nodes(list(nodes_of(self.tree(name))), name)
 
     def _keys_of(self, module: str, name: str) -> set[str] | None:
         return None if self.file(module) is None else keys_in(self.tree(module), name)
@@ -176,7 +176,7 @@ def _nodes(tree: ast.Module, requested: Collection[str]) -> Iterator[ast.AST]:
     """All nodes of a module, except imports in its `__getattr__` whose names are not requested."""
     for statement in tree.body:
         skips = _is_lazy(statement) and EVERYTHING not in requested
-        for node in ast.walk(statement):
+        for node in nodes_of(statement):
             if not (skips and isinstance(node, ast.ImportFrom) and all(alias.name not in requested for alias in node.names)):
                 yield node
 

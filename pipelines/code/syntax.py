@@ -2,13 +2,15 @@
 
 import ast
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 DIGITS = 32  # hexadecimal: 128 bits
 
 # Fields of nodes that say how something is written, or follow from where it stands.
 UNREAD = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields with statements, or with what has a body of statements
 
 
 def parsed(source: str) -> ast.Module:
@@ -17,26 +19,39 @@ def parsed(source: str) -> ast.Module:
     Raises:
         SyntaxError: it is not valid Python.
     """
-    return _WithoutWords().visit(ast.parse(source))
+    tree = ast.parse(source)
+    tree.body = _without_words(tree.body)
+    return tree
 
 
-class _WithoutWords(ast.NodeTransformer):
-    """Removes string statements, such as docstrings, and the branch of `if TYPE_CHECKING: … else: …` that is not run."""
+def nodes_of(tree: ast.AST) -> Iterator[ast.AST]:
+    """A node and all below it, as `ast.walk`, but in another order and in a third of the time."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for value in node.__dict__.values():
+            if isinstance(value, ast.AST):
+                waiting.append(value)
+            elif isinstance(value, list):
+                waiting += [item for item in value if isinstance(item, ast.AST)]
 
-    def visit_Expr(self, node: ast.Expr) -> Any:
-        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        return None if is_text else self.generic_visit(node)
 
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> Any:
-        self.generic_visit(node)
-        # Python 3.12 puts an empty text behind the last value in a format.
-        node.values = [value for value in node.values if not (isinstance(value, ast.Constant) and value.value == "")]
-        return node
+def _without_words(block: list[Any]) -> list[Any]:
+    """Statements without those that are texts, such as docstrings, and the branch of `if TYPE_CHECKING` that is not run."""
+    kept: list[Any] = []
+    for statement in block:
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str):
+            continue
+        for name in BLOCKS:
+            if inner := getattr(statement, name, None):
+                setattr(statement, name, _without_words(inner))
+        kept += statement.orelse if isinstance(statement, ast.If) and _name(statement.test) == "TYPE_CHECKING" else [statement]
+    return kept
 
-    def visit_If(self, node: ast.If) -> Any:
-        self.generic_visit(node)
-        name = node.test.attr if isinstance(node.test, ast.Attribute) else getattr(node.test, "id", None)
-        return node.orelse if name == "TYPE_CHECKING" else node
+
+def _name(test: ast.expr) -> str | None:
+    return test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", None)
 
 
 def digest(tree: ast.AST) -> str:
@@ -53,9 +68,9 @@ def digest(tree: ast.AST) -> str:
 def _write(value: Any, write: Callable[[str], None]) -> None:
     if isinstance(value, ast.AST):
         write(f"{type(value).__name__}(")
-        for name in sorted(value._fields):
-            field = getattr(value, name, None)
-            if name not in UNREAD and field is not None and field != []:
+        for name in _read_fields(type(value)):
+            field = _without_empty_texts(value.values) if isinstance(value, ast.JoinedStr) else getattr(value, name, None)
+            if field is not None and field != []:
                 write(f"{name}=")
                 _write(field, write)
         write(")")
@@ -67,3 +82,13 @@ def _write(value: Any, write: Callable[[str], None]) -> None:
         write("]")
     else:
         write(f"{type(value).__name__} {value!a} ")
+
+
+@cache
+def _read_fields(kind: type[ast.AST]) -> tuple[str, ...]:
+    return tuple(sorted(set(kind._fields) - UNREAD))
+
+
+def _without_empty_texts(values: list[ast.expr]) -> list[ast.expr]:
+    """Parts of an f-string: Python 3.12 puts an empty text behind the last value in a format."""
+    return [value for value in values if not (isinstance(value, ast.Constant) and value.value == "")]
