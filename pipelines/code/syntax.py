@@ -41,13 +41,17 @@ def _without_words(block: list[Any]) -> list[Any]:
     """Statements without those that are texts, such as docstrings, and the branch of `if TYPE_CHECKING` that is not run."""
     kept: list[Any] = []
     for statement in block:
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str):
+        if isinstance(statement, ast.Expr) and _is_text(statement.value):
             continue
         for name in BLOCKS:
             if inner := getattr(statement, name, None):
                 setattr(statement, name, _without_words(inner))
         kept += statement.orelse if isinstance(statement, ast.If) and _name(statement.test) == "TYPE_CHECKING" else [statement]
     return kept
+
+
+def _is_text(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def _name(test: ast.expr) -> str | None:
