@@ -69,3 +69,20 @@ def test_else_of_what_is_for_types_is_run():
 def test_versions_of_python_agree():
     """Written under 3.11, and the same under 3.12 and 3.13, whose trees have other empty fields."""
     assert of(FILE) == "f804d80939f8f6d4c1376a364648f26c"
+
+
+def test_words_do_not_count_in_any_block():
+    heads = (
+        "if a:",
+        "else:",
+        "for b in a:",
+        "while a:",
+        "with a:",
+        "try:",
+        "except A:",
+        "finally:",
+        "class A:",
+        "async def a():",
+    )
+    body = "".join(f"{head}\n    {{text}}a\n" for head in heads) + "match a:\n    case 1:\n        {text}a\n"
+    assert of(body.format(text="'why';")) == of(body.format(text=""))
