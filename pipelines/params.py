@@ -27,8 +27,8 @@ def main(
 ) -> None:
     """Show what becomes of params.yaml: every value that one stage gets, and which part of the file it comes from.
 
-    Without --encoder, --head, --study or --task, what there is. A head's own parameters win over its study's, those over its encoder's,
-    those over its data set's, those over `probe`; of an extraction the encoder's over the data set's over `extract`.
+    Without --encoder, --head, --study or --task, what there is. A head's own parameters win over its study's, those over its
+    encoder's, those over its data set's, those over `probe`; of an extraction the encoder's over the data set's over `extract`.
     """
     from pipelines.parameters.params import read_params
     from pipelines.parameters.recipes import make_folders, of_extraction, write_recipes
