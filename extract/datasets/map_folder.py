@@ -22,8 +22,8 @@ def map_folder(root: Path, split: str) -> ImageSet:
     """Images by path; a label map has the path of its image, with .png.
 
     With `label-classes.txt`, a name a line, values of label maps are indices from 0, and 255 is void. With
-    `label-colours.txt`, they are colours: a line is `R G B NAME`, and the name `void` is none. Objects have classes of their own:
-    the categories of `instances/SPLIT.json`, whose `file_name` is below `images/SPLIT`.
+    `label-colours.txt`, they are colours: a line is `R G B NAME`, and the name `void` is none. Objects have classes of their
+    own: the categories of `instances/SPLIT.json`, whose `file_name` is below `images/SPLIT`.
 
     Raises:
         DataError: neither list is there, or a file is damaged; or there are no images.
