@@ -37,4 +37,4 @@ check: $(READY) ## Formatter, linter, type checker, tests
 	PATH="$(BIN):$$PATH" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 clean: ## Remove what the pipeline made
-	rm -rf code recipes blocks features receipts probes attention studies divergence localisation composed tables report
+	rm -rf code recipes blocks features receipts probes attention studies divergence localisation segmentation detection composed tables report

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.parameters.options import Option, select_options, takes_options
-from pipelines.parameters.params import integers
+from pipelines.parameters.dense import options_of_task
+from pipelines.parameters.detection import OF_A_DETECTOR, OF_A_RECIPE, OF_DETECTION
+from pipelines.parameters.options import select_options, takes_options
 from pipelines.sharing.places import open_features
 
 if TYPE_CHECKING:
@@ -19,55 +20,18 @@ if TYPE_CHECKING:
     from probe.detection.recipe import DetectionRecipe
     from store import FeatureStore
 
-# Fields of `probe.detection.recipe.DetectionRecipe`, …
-OF_A_RECIPE = {
-    "epochs": Option(int, "passes over the training images", "12", least=1),
-    "batch_size": Option(int, "images of a step", "16", least=1),
-    "optimiser": Option(str, "adamw or sgd", "adamw"),
-    "lr": Option(float, "peak learning rate", "0.0001"),
-    "weight_decay": Option(float, "λ of the optimiser; norms and biases have none", "0.05"),
-    "warmup_steps": Option(int, "in which the learning rate rises", "500", least=0),
-    "schedule": Option(str, "step: a tenth from 3/4 of the epochs on, a hundredth from 11/12 on; or cosine, to zero", "step"),
-    "clip": Option(float, "largest norm of the gradient", "no limit"),
-}
-# … and of `probe.detection.options.DetectorOptions`.
-OF_A_DETECTOR = {
-    "width": Option(int, "channels of the pyramid and of the masks' head", "256", least=1),
-    "anchors": Option(
-        str, "side of the anchors of 4 or 5 levels, in pixels of a frame with 16 a patch", "32,64,128,256,512", read=integers
-    ),
-    "box_features": Option(int, "width of the layers that classify a region", "1024", least=1),
-    "mask_layers": Option(int, "convolutions before masks are predicted", "4", least=1),
-    "proposals": Option(int, "regions an image that training keeps; evaluation keeps half", "2000", least=2),
-    "samples": Option(int, "regions an image that the loss is computed from", "512", least=1),
-    "masks": Option(bool, "learn masks beside boxes", "masks where the set has them", flags="--masks/--no-masks"),
-    "final_norm": Option(
-        bool, "apply the encoder's last LayerNorm to the tokens first", "yes", flags="--final-norm/--no-final-norm"
-    ),
-}
 
-
-@takes_options(OF_A_RECIPE, OF_A_DETECTOR)
+@takes_options(OF_DETECTION)
 def main(
     features: Annotated[str, typer.Option(help="feature set of the training images: its folder, receipt, or address")],
     test: Annotated[str, typer.Option(help="feature set of the test images, of the same encoder")],
     out: Annotated[Path, typer.Option(help="folder for trained/, curves.csv, detections.json and metrics.json")],
-    preset: Annotated[
-        str | None,
-        typer.Option(help="v1, the protocol of the paper's first version, or small, for hundreds of images; options here win"),
+    params: Annotated[
+        Path | None, typer.Option(help="take dense.detect.DATASET and store from this file; options given here win")
     ] = None,
-    seeds: Annotated[str, typer.Option(help="with commas; a detector each")] = "0",
-    views: Annotated[
-        str, typer.Option(help="stored views of the training images, with commas; 0 is the evaluation crop")
-    ] = "0",
-    block: Annotated[int | None, typer.Option(help="block whose tokens are read  [default: the deepest stored]")] = None,
-    ids: Annotated[Path | None, typer.Option(help="train on the images that this file lists, one id or name a line")] = None,
-    test_ids: Annotated[Path | None, typer.Option(help="likewise: measure on these")] = None,
+    dataset: Annotated[str | None, typer.Option(help="of dense.detect in --params: take its options")] = None,
+    encoder: Annotated[str | None, typer.Option(help="take `block` of encoders.NAME in --params, too")] = None,
     workers: Annotated[int, typer.Option(min=0, help="processes that decode masks beside this one")] = 0,
-    placement: Annotated[
-        str, typer.Option(help="of the tokens: device, memory, stream, or auto: the first that fits")
-    ] = "auto",
-    params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
     **given: Any,
 ) -> None:
@@ -91,23 +55,26 @@ def main(
     from probe.detection.run import Detection, detect
     from probe.detection.sets import images_with_objects
 
-    recipe, options = settings(preset, given)
+    asked = options_of_task(params, "detect", OF_DETECTION, dataset, encoder, given, {**OF_A_RECIPE, **OF_A_DETECTOR})
+    preset = asked.get("preset")
+    recipe, options = settings(preset, asked)
     keep_freed_memory()
     stores, place = (open_features(features, params), open_features(test, params)), choose_device(device)
-    images = [images_with_objects(store, _rows(store, file)) for store, file in zip(stores, (ids, test_ids), strict=True)]
+    lists = {name: Path(asked[name]) for name in ("ids", "test_ids") if asked.get(name) is not None}
+    images = [
+        images_with_objects(store, _rows(store, lists.get(name)))
+        for store, name in zip(stores, ("ids", "test_ids"), strict=True)
+    ]
     detection = Detection(
         training=images[0],
         test=images[1],
         recipe=recipe,
         options=options,
-        seeds=integers("--seeds", seeds),
-        views=integers("--views", views),
-        block=block,
         device=place,
-        placement=placement,
         workers=workers,
+        **select_options(asked, ("seeds", "views", "block", "placement")),
     )
-    listed = {name: file.name for name, file in (("ids", ids), ("test_ids", test_ids)) if file is not None}
+    listed = {name: file.name for name, file in lists.items()}
     about = {"preset": preset, **listed, "command": shlex.join(["beyondcls", *sys.argv[1:]])}
     with progress_bar(f"detect {stores[0].attributes['encoder']}", detection.n_units, "steps") as detection.progress:
         measures = detect(detection, out, about)

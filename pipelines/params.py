@@ -13,9 +13,12 @@ if TYPE_CHECKING:
 def main(
     params: Annotated[Path, typer.Option(help="the parameter file")] = Path("params.yaml"),
     encoder: Annotated[str | None, typer.Option(help="of encoders: show its extraction, or the training of --head")] = None,
-    dataset: Annotated[str | None, typer.Option(help="of datasets")] = None,
+    dataset: Annotated[str | None, typer.Option(help="of datasets, or of dense.datasets")] = None,
     split: Annotated[str | None, typer.Option(help="of an extraction: train or test")] = None,
     head: Annotated[str | None, typer.Option(help="of heads, or of --study: show its training")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="segment or detect: show what is asked of it for --dataset, one of dense.datasets")
+    ] = None,
     study: Annotated[str | None, typer.Option(help="of studies, block_studies: show the training of --head, or of all")] = None,
     out: Annotated[Path | None, typer.Option(help="write what is asked of every stage into this folder")] = None,
     results: Annotated[
@@ -24,8 +27,8 @@ def main(
 ) -> None:
     """Show what becomes of params.yaml: every value that one stage gets, and which part of the file it comes from.
 
-    Without --encoder, --head or --study, what there is. A head's own parameters win over its study's, those over its encoder's,
-    those over its data set's, those over `probe`; of an extraction the encoder's over the data set's over `extract`.
+    Without --encoder, --head, --study or --task, what there is. A head's own parameters win over its study's, those over its
+    encoder's, those over its data set's, those over `probe`; of an extraction the encoder's over the data set's over `extract`.
     """
     from pipelines.parameters.params import read_params
     from pipelines.parameters.recipes import make_folders, of_extraction, write_recipes
@@ -40,7 +43,9 @@ def main(
         return
     if split not in (None, "train", "test"):
         raise BeyondClsError(f"--split is {split!r}, expected train or test")
-    if head is not None or study is not None:
+    if task is not None:
+        lines = iter(_table(_of_task(content, task, encoder, dataset)))
+    elif head is not None or study is not None:
         lines = _training(content, head, encoder, dataset, study)
     elif encoder is not None:
         lines = iter(_table(of_extraction(content, encoder, dataset, split)))
@@ -66,6 +71,23 @@ def _training(
         if len(heads) > 1:
             yield f"{name}:"
         yield from _table(_completed(of_head(params, name, encoder, dataset, study)))
+
+
+def _of_task(params: Mapping[str, Any], task: str, encoder: str | None, dataset: str | None) -> "dict[str, Given]":
+    """Options of a dense task: what the file gives, and in words what the command does by default."""
+    from pipelines.parameters.dense import of_task
+    from pipelines.parameters.layers import Given
+    from pipelines.parameters.recipes import OPTIONS
+    from store import BeyondClsError
+    from store.errors import unknown
+
+    if task not in OPTIONS:
+        raise BeyondClsError(unknown("task", task, OPTIONS))
+    if dataset is None:
+        raise BeyondClsError(f"--task {task} is asked of a data set; give --dataset, one of dense.{task}")
+    given = of_task(params, task, OPTIONS[task], dataset, encoder)
+    defaults = {name: option.default for name, option in OPTIONS[task].items() if option.default and name not in given}
+    return given | {name: Given(default, "default") for name, default in defaults.items()}
 
 
 def _completed(given: "dict[str, Given]") -> "dict[str, Given]":
@@ -95,10 +117,12 @@ def _shown(value: Any) -> str:
 def _overview(params: Mapping[str, Any]) -> Iterator[str]:
     """Names in the sections, as they may be given to the options."""
     from pipelines.parameters.datasets import datasets_of
+    from pipelines.parameters.dense import TASKS, datasets_of_task, dense_datasets
     from pipelines.parameters.heads import heads_of
     from pipelines.parameters.params import section
     from pipelines.parameters.studies import studies_of
 
     named = {"datasets": datasets_of(params), "encoders": section(params, "encoders"), "heads": heads_of(params)}
-    for section_name, entries in {**named, "studies": studies_of(params)}.items():
+    dense = {"dense": dense_datasets(params), **{task: datasets_of_task(params, task) for task in TASKS}}
+    for section_name, entries in {**named, "studies": studies_of(params), **dense}.items():
         yield f"{section_name:9} {', '.join(entries) or 'none'}"

@@ -2,13 +2,15 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.parameters.params import integers, numbers
+from pipelines.parameters.dense import options_of_task
+from pipelines.parameters.options import select_options, takes_options
+from pipelines.parameters.segmentation import OF_SEGMENTATION
 from pipelines.sharing.places import open_features
 
 if TYPE_CHECKING:
@@ -16,51 +18,25 @@ if TYPE_CHECKING:
     from probe.segmentation.sets import Sets
     from store import FeatureStore
 
+HELD_OUT = 0.1  # share of the training images
+FOLDERS = ("linear", "logistic", "maps")
 
+
+@takes_options(OF_SEGMENTATION)
 def main(
     features: Annotated[
         str, typer.Option(help="feature set of the training images, with label maps: folder, receipt, address")
     ],
     test: Annotated[str, typer.Option(help="feature set of the test images, of the same encoder")],
     out: Annotated[Path, typer.Option(help="folder for metrics.json, tables, trained heads and label maps")],
+    params: Annotated[
+        Path | None, typer.Option(help="take dense.segment.DATASET and store from this file; options given here win")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="of dense.segment in --params: take its options")] = None,
+    encoder: Annotated[str | None, typer.Option(help="take `block` of encoders.NAME in --params, too")] = None,
     val: Annotated[
         str | None, typer.Option(help="feature set to select settings on  [default: a share of the training images]")
     ] = None,
-    protocol: Annotated[
-        list[str] | None, typer.Option(help="knn, logistic or linear; several times for several  [default: all]")
-    ] = None,
-    at: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="resolution of the compared label maps beside the grid of patches: original, or the shorter side of the "
-            "view's frame in pixels; may be repeated  [default: original]"
-        ),
-    ] = None,
-    ks: Annotated[str, typer.Option(help="numbers of neighbours, with commas")] = "1,3,10,30",
-    metric: Annotated[list[str] | None, typer.Option(help="of k-NN: cosine or euclidean  [default: both]")] = None,
-    cs: Annotated[str | None, typer.Option(help="C of logistic regression, with commas  [default: 8 from 1e-6 to 1e5]")] = None,
-    standardise: Annotated[
-        bool, typer.Option("--standardise/--as-stored", help="scale channels for k-NN and logistic regression")
-    ] = True,
-    epochs: Annotated[int, typer.Option(min=1, help="of the linear head")] = 20,
-    batch_size: Annotated[int, typer.Option(min=2, help="images of a step of the linear head")] = 16,
-    base_lrs: Annotated[
-        str, typer.Option(help="of AdamW for a batch of 256, with commas: the best is taken")
-    ] = "0.032,0.128,0.512",
-    weight_decays: Annotated[str, typer.Option(help="likewise")] = "0.01",
-    seeds: Annotated[str, typer.Option(help="of the linear head, with commas")] = "0,1,2",
-    loss_size: Annotated[
-        int | None,
-        typer.Option(min=8, help="shorter side of the frame of the linear head's loss, pixels  [default: the view's]"),
-    ] = None,
-    views: Annotated[
-        int | None, typer.Option(min=1, help="stored views of the training images for the linear head  [default: all]")
-    ] = None,
-    block: Annotated[int | None, typer.Option(help="block whose tokens are read  [default: the deepest stored]")] = None,
-    final_norm: Annotated[
-        bool, typer.Option("--final-norm/--no-final-norm", help="apply the encoder's last LayerNorm to the tokens first")
-    ] = False,
-    held_out: Annotated[float, typer.Option(help="share of the training images to select on")] = 0.1,
     probes: Annotated[
         Path | None,
         typer.Option(help="PROBES/ENCODER: heads whose weights are compared with the foreground of the test images"),
@@ -70,12 +46,8 @@ def main(
         str | None,
         typer.Option(help="classes that are foreground, with commas; compares attention maps and --probes with them"),
     ] = None,
-    save_maps: Annotated[int, typer.Option(min=0, help="images of which predicted label maps are saved as PNG")] = 0,
-    params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
-    placement: Annotated[
-        str, typer.Option(help="of the tokens: device, memory, stream, or auto: the first that fits")
-    ] = "auto",
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
+    **given: Any,
 ) -> None:
     """Classify patches by k-NN, logistic regression and a linear head, and compare with label maps: mIoU.
 
@@ -93,49 +65,72 @@ def main(
     from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device
     from pipelines.process.progress import progress_bar
-    from probe.closed.nearest import METRICS
-    from probe.grid import HeadPlan
-    from probe.recipe import Recipe
-    from probe.segmentation.logistic import CS, Logistic
-    from probe.segmentation.neighbours import Neighbours
-    from probe.segmentation.run import LINEAR, PROTOCOLS, Protocols
     from probe.segmentation.sets import Sets
-    from store import BeyondClsError
-    from store.errors import unknown
 
-    for name in protocol or ():
-        if name not in PROTOCOLS:
-            raise BeyondClsError(unknown("protocol", name, PROTOCOLS))
-    resolutions = [_resolution(text) for text in at or ["original"]]
+    options = options_of_task(params, "segment", OF_SEGMENTATION, dataset, encoder, given)
+    resolutions = [_resolution(text) for text in options.get("at") or ["original"]]
+    check_protocols(options)
     learn, judge, validation = (None if name is None else open_features(name, params) for name in (features, test, val))
     assert learn is not None
     assert judge is not None
-    lrs, decays = tuple(numbers("--base-lrs", base_lrs)), tuple(numbers("--weight-decays", weight_decays))
-    recipe = Recipe(
-        epochs, batch_size, optimiser="adamw", base_lr=lrs[0], weight_decay=decays[0], warmup_epochs=min(2, epochs - 1)
-    )
-    protocols = Protocols(
-        tuple(protocol or PROTOCOLS),
-        Neighbours(tuple(integers("--ks", ks)), tuple(metric or METRICS), standardise),
-        Logistic(CS if cs is None else tuple(numbers("--cs", cs)), standardise),
-        HeadPlan(LINEAR.head, recipe, tuple(integers("--seeds", seeds)), lrs, decays),
-        loss_size or min(learn.spec.transform["input_size"][1:]),
-    )
+    protocols = settings(options, learn)
     keep_freed_memory()
-    shown_views = _views(learn, views)
     sets = Sets(
         learn,
         judge,
         validation,
-        block,
-        shown_views,
-        final_norm,
-        held_out,
-        placement=placement,  # type: ignore[arg-type]
+        views=_views(learn, options.get("views")),
+        share=options.get("held_out", HELD_OUT),
         device=choose_device(device),
+        **select_options(options, ("block", "final_norm", "placement")),
     )
-    measures = run(sets, protocols, resolutions, out, probes, head, foreground, save_maps, progress_bar)
+    measures = run(sets, protocols, resolutions, out, probes, head, foreground, options.get("save_maps", 0), progress_bar)
     report(out, measures)
+
+
+def check_protocols(options: Mapping[str, Any]) -> None:
+    """Refuse protocols that there are not.
+
+    Raises:
+        BeyondClsError: suggests the nearest.
+    """
+    from probe.segmentation.run import PROTOCOLS
+    from store import BeyondClsError
+    from store.errors import unknown
+
+    for name in options.get("protocol") or ():
+        if name not in PROTOCOLS:
+            raise BeyondClsError(unknown("protocol", name, PROTOCOLS))
+
+
+def settings(options: Mapping[str, Any], learn: "FeatureStore") -> "Protocols":
+    """What is run, and the grid of each protocol: the defaults, with the options that were given.
+
+    Raises:
+        BeyondClsError: a value out of its range.
+    """
+    from dataclasses import replace
+
+    from probe.segmentation.logistic import Logistic
+    from probe.segmentation.neighbours import Neighbours
+    from probe.segmentation.run import LINEAR, PROTOCOLS, Protocols
+
+    def several(**names: str) -> dict[str, Any]:
+        return {field: tuple(options[name]) for field, name in names.items() if options.get(name)}
+
+    scaled = select_options(options, ("standardise",))
+    recipe = replace(LINEAR.recipe, **select_options(options, ("epochs", "batch_size")))
+    plan = replace(LINEAR, weight_decays=(recipe.weight_decay,))
+    plan = replace(plan, **several(seeds="seeds", base_lrs="base_lrs", weight_decays="weight_decays"))
+    base_lr, weight_decay = plan.settings[0]
+    recipe = replace(recipe, base_lr=base_lr, weight_decay=weight_decay, warmup_epochs=min(2, recipe.epochs - 1))
+    return Protocols(
+        tuple(options.get("protocol") or PROTOCOLS),
+        Neighbours(**several(ks="ks", metrics="metric"), **scaled),
+        Logistic(**several(cs="cs"), **scaled),
+        replace(plan, recipe=recipe),
+        options.get("loss_size") or min(learn.spec.transform["input_size"][1:]),
+    )
 
 
 def report(out: Path, measures: dict[str, Any]) -> None:
@@ -192,6 +187,8 @@ def run(
         sets, protocols, resolutions, unfinished=unfinished, bars=bars, say=typer.echo, keep=keep if saved else None
     )
     measures = write(out, sets, protocols, result, about)
+    for name in FOLDERS:  # also those with nothing in them, as the stage of dvc.yaml has them among its outs
+        (out / name).mkdir(exist_ok=True)
     remove_checkpoints(unfinished)
     return measures
 

@@ -3,14 +3,14 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from extract.datasets.label_maps import image_size, sides
 from extract.datasets.listed import parsing, text
-from extract.datasets.sample import Sample
+from extract.datasets.sample import DataError, Sample
 from extract.datasets.truths import Truths
 from store import BeyondClsError, StoreError
 from store.truths import rle
@@ -69,6 +69,26 @@ class CocoInstances(Truths):
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, StoreError) as error:
             problem = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(f"annotation {annotation.get('id', '')} is not as expected: {problem}") from error
+
+
+def instances_in(file: Path, samples: Sequence[Sample]) -> CocoInstances:
+    """Objects in a file of COCO's format whose images are called as samples are, by `file_name` without its suffix.
+
+    Raises:
+        DataError: the file is damaged, or has no entry for a sample.
+    """
+    with parsing(file, "images, annotations and categories of COCO"):
+        content: dict[str, Any] = json.loads(text(file))
+        names = {int(category["id"]): str(category["name"]) for category in content["categories"]}
+        numbers = {
+            PurePosixPath(image["file_name"]).with_suffix("").as_posix(): int(image["id"]) for image in content["images"]
+        }
+    if lacking := [sample.id for sample in samples if sample.id not in numbers]:
+        raise DataError(
+            f"{file} has no image for {lacking[0]!r} ({len(lacking)} in all); expected an entry for each, also without objects"
+        )
+    label_of = {number: label for label, number in enumerate(sorted(names))}
+    return CocoInstances([names[number] for number in sorted(names)], file, numbers, label_of)
 
 
 def _size(image: Mapping[str, Any], sample: Sample) -> tuple[int, int]:

@@ -1,7 +1,11 @@
-"""Any images with label maps: `images/SPLIT`, `labels/SPLIT` of PNGs of the same names, and a list of classes."""
+"""Any images with label maps: `images/SPLIT`, `labels/SPLIT` of PNGs of the same names, and a list of classes.
+
+And with objects, if `instances/SPLIT.json` has any, as COCO writes them.
+"""
 
 from pathlib import Path
 
+from extract.datasets.coco_masks import instances_in
 from extract.datasets.example_maps import colour_png, index_png
 from extract.datasets.form import Example, Published, pictures
 from extract.datasets.image_set import ImageSet, read_class_names
@@ -18,10 +22,11 @@ def map_folder(root: Path, split: str) -> ImageSet:
     """Images by path; a label map has the path of its image, with .png.
 
     With `label-classes.txt`, a name a line, values of label maps are indices from 0, and 255 is void. With
-    `label-colours.txt`, they are colours: a line is `R G B NAME`, and the name `void` is none.
+    `label-colours.txt`, they are colours: a line is `R G B NAME`, and the name `void` is none. Objects have classes of their
+    own: the categories of `instances/SPLIT.json`, whose `file_name` is below `images/SPLIT`.
 
     Raises:
-        DataError: neither list is there, or it is damaged; or there are no images.
+        DataError: neither list is there, or a file is damaged; or there are no images.
     """
     codes: Codes
     if (root / COLOURS).is_file():
@@ -33,15 +38,24 @@ def map_folder(root: Path, split: str) -> ImageSet:
     by_stem = {Path(name).with_suffix("").as_posix(): name for name in images_in(images)}
     stems = sorted(by_stem.keys() | {Path(name).with_suffix("").as_posix() for name in images_in(maps)})
     samples = [listed(images, by_stem.get(stem, f"{stem}.png"), (), id_=stem) for stem in stems]
-    return segmented(str(root), samples, LabelMaps(classes, {stem: maps / f"{stem}.png" for stem in stems}, codes))
+    objects = root / "instances" / f"{split}.json"
+    truths = {"instances": instances_in(objects, samples)} if objects.is_file() else {}
+    files = {stem: maps / f"{stem}.png" for stem in stems}
+    return segmented(str(root), samples, LabelMaps(classes, files, codes), truths=truths)
 
 
+OBJECTS = """{
+"images": [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "deep/b.png"}],
+"annotations": [{"image_id": 2, "category_id": 7, "bbox": [1, 2, 3, 4]}],
+"categories": [{"id": 7, "name": "cart"}]
+}"""
 EXAMPLE = Example(
     {
         COLOURS: "# of a game\n128 64 128 road\n0 0 0 Void\n70 70 70\tbrick wall\n244, 35, 232, road\n",
         "labels/train/a.png": colour_png([(128, 64, 128), (0, 0, 0), (70, 70, 70), (244, 35, 232)]),
         "labels/train/deep/b.png": colour_png([(70, 70, 70)]),
         "labels/test/c.png": index_png([0]),
+        "instances/train.json": OBJECTS,
         **pictures("images/train", "a.jpg", "deep/b.png"),
         **pictures("images/test", "c.png"),
     },

@@ -30,7 +30,7 @@ def main(
         BeyondClsError: there are no such images, or they look like two data sets.
     """
     from extract.datasets import form_of
-    from pipelines.parameters.datasets import images_of
+    from pipelines.parameters.images import images_of
     from pipelines.parameters.params import read_params
 
     splits = [images_of(read_params(params), dataset, split) for split in ("train", "test")]

@@ -8,12 +8,16 @@ from pipelines.parameters.training import OF_A_DATASET
 from store import BeyondClsError
 from store.errors import unknown
 
-# What the entry of a data set may say beside parameters of training.
-OF_IMAGES = {
+# How the images of a data set are opened, …
+OF_OPENING = {
     "train": "split of the training images (train)",
     "test": "split of the test images (test)",
     "form": "as for `open_images`",
     "classes": "file of class names, one a line",
+}
+# … and what else its entry may say beside parameters of training.
+OF_IMAGES = {
+    **OF_OPENING,
     "views": "of each training image",
     "truths": "label maps and instances to keep, with commas; all or none",
     "metric": "top1 or map, which its heads must have",
@@ -53,24 +57,6 @@ def dataset_of(params: Mapping[str, Any], dataset: str) -> dict[str, Any]:
     if dataset not in datasets:
         raise BeyondClsError(unknown("data set", dataset, datasets, "Add it to datasets in the parameter file"))
     return datasets[dataset]
-
-
-def images_of(params: Mapping[str, Any], dataset: str, split: str | None) -> dict[str, Any]:
-    """The images of a data set: `data`, its folder or address, and arguments of `open_images`.
-
-    Args:
-        split: "train" or "test", which the entry may call otherwise.
-
-    Raises:
-        BeyondClsError: the file does not name the folder of all data sets.
-    """
-    values, folder = dataset_of(params, dataset), params.get("data")
-    if not folder:
-        raise BeyondClsError(f"data in the parameter file is {folder!r}, expected the folder that holds {dataset!r}, e.g. data")
-    options = {name: values[name] for name in ("form", "classes") if values.get(name) is not None}
-    if split is not None:
-        options["split"] = str(values.get(split) or split)
-    return {"data": f"{str(folder).rstrip('/')}/{dataset}", **options}
 
 
 def check_metric(params: Mapping[str, Any], dataset: str, is_multilabel: bool) -> None:

@@ -8,15 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from pipelines.parameters.datasets import dataset_of
+from pipelines.parameters.dense import dense_datasets, features_of, geometry_of
 from pipelines.parameters.engine import ENGINE, check_engine
+from pipelines.parameters.features import FEATURES, TRANSFORM
 from pipelines.parameters.layers import Given, Layer, resolve
 from pipelines.parameters.options import Option
-from pipelines.parameters.params import check_names, check_type, integers, numbers, read_params, section
+from pipelines.parameters.params import check_names, check_type, read_params, section
 from pipelines.parameters.training import OF_AN_ENCODER
 from store import BeyondClsError
 
 RECOMPUTE = "recompute"
-OWN = "the encoder's own"
 
 Name = Annotated[str, typer.Option(help="name in the registry, in params.yaml, or of any ViT of timm")]
 Data = Annotated[
@@ -40,15 +41,6 @@ Receipt = Annotated[
 ]
 
 
-def _statistics(option: str, text: str) -> tuple[str, ...] | None:
-    return {"all": None, "none": ()}.get(text, tuple(text.split(",")))
-
-
-def _sides(option: str, text: str) -> int | str:
-    """The side of a square, or the text for height and width, which `load_encoder` checks."""
-    return int(text) if text.isdecimal() else text
-
-
 # How the encoder is loaded: arguments of `load_encoder`, which may also be under `encoders` in params.yaml.
 MODEL = {"model": Option(str, "timm architecture, if --encoder is a name that you chose")}
 LOADING = {
@@ -65,37 +57,11 @@ FAMILY = {
         "as the name says, if it is one of the registry",
     )
 }
-# What the encoder sees of an image: also arguments of `load_encoder`.
-TRANSFORM = {
-    "mean": Option(str, "of red, green and blue, pixels being 0 to 1, e.g. 0.5,0.5,0.5", OWN, read=numbers),
-    "std": Option(str, "what they are divided by, e.g. 0.5,0.5,0.5", OWN, read=numbers),
-    "crop_pct": Option(float, "share of the resized image's side that is kept", f"{OWN}, mostly 0.875"),
-    "crop_mode": Option(str, "center, squash (whole image to a square, with --crop-pct 1), border", OWN),
-    "interpolation": Option(str, "bicubic, bilinear, …", OWN),
-    "input_size": Option(str, "side of the square input in pixels, or HEIGHTxWIDTH, e.g. 336x448", OWN, read=_sides),
-}
 # Arguments of `open_images`.
 IMAGES = {
     "form": Option(str, "tars, folder, csv, imagenet, …; seen from the data by default"),
     "split": Option(str, "split of a published data set, e.g. train"),
     "classes": Option(Path, "file of class names, one a line; classes.txt beside tars by default"),
-}
-# Arguments of `Request.resolve`, which may also be under `extract` in params.yaml.
-FEATURES = {
-    "blocks": Option(
-        str, "blocks whose tokens are kept, e.g. 3,-1; negative from the end", "as the encoder is read", read=integers
-    ),
-    "statistics": Option(str, "attention statistics: all, none, or names with commas", "all", read=_statistics),
-    "maps": Option(bool, "keep attention maps of these blocks", "maps"),
-    "vectors": Option(str, "all: keep [cls] and the average patch of every block too; kept: [cls] of --blocks", "kept"),
-    "truths": Option(
-        str,
-        "label maps and instances to keep: segmentation, instances, with commas; all that the data set has; or none",
-        "all for forms of dense tasks, none for others",
-    ),
-    "views": Option(int, "of each image: the evaluation crop, and random crops beside it", "1", least=1),
-    "dtype": Option(str, "of stored tokens: float32, float16, bfloat16, float8_e4m3, int8, int4", "float16"),
-    "shard_rows": Option(int, "images per shard file, a multiple of 32", "as suits the set"),
 }
 # Arguments of `Settings` and of `plan`, which may be there too.
 RUNNING = {
@@ -134,11 +100,12 @@ def resolve_extraction(
     """What a parameter file says of an extraction, and where: `extract`, then datasets.NAME, then encoders.NAME, which wins.
 
     `block` of an encoder is what is stored of it if it has no `blocks`. Random crops, `views` of a data set or an encoder, are
-    of training images; those of `extract` are of all.
+    of training images; those of `extract` are of all. Of the data sets of dense tasks all truths are kept, and whole images are
+    seen, unless dense.datasets.NAME says otherwise; what that says of crops and sizes wins over the encoder.
 
     Args:
         params: the parameter file.
-        encoder, dataset: names there.
+        encoder, dataset: names there; the data set in `datasets` or in dense.datasets.
         split: "train" or "test".
 
     Raises:
@@ -146,15 +113,22 @@ def resolve_extraction(
     """
     common, of_encoder = section(params, "extract"), encoder_of(params, encoder)
     check_names("extract", common, list(EXTRACTING))
-    of_dataset = {} if dataset is None else {name: dataset_of(params, dataset).get(name) for name in ("views", "truths")}
+    dense = dense_datasets(params)
+    if dataset in dense:
+        of_dataset, geometry = features_of(dense[dataset]), geometry_of(dense[dataset])
+    else:
+        of_dataset = {} if dataset is None else {name: dataset_of(params, dataset).get(name) for name in ("views", "truths")}
+        geometry = {}
     if split == "test":
         of_dataset, of_encoder = ({n: v for n, v in values.items() if n != "views"} for values in (of_dataset, of_encoder))
     if of_encoder.get("block") is not None and of_encoder.get("blocks") is None:
         of_encoder["blocks"] = [of_encoder["block"]]
+    where = f"{'dense.' if dataset in dense else ''}datasets.{dataset}"
     layers = (
         Layer("extract", common),
-        Layer(f"datasets.{dataset}", of_dataset),
+        Layer(where, of_dataset),
         Layer(f"encoders.{encoder}", {n: v for n, v in of_encoder.items() if n in OF_LOADING or n in EXTRACTING}),
+        Layer(where, geometry),
     )
     given = resolve([replace(layer, values={n: v for n, v in layer.values.items() if v is not None}) for layer in layers])
     _check(given)

@@ -6,18 +6,24 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.parameters.common import common_layers
-from pipelines.parameters.datasets import dataset_of, datasets_of, images_of
+from pipelines.parameters.datasets import dataset_of, datasets_of
+from pipelines.parameters.dense import TASKS, datasets_of_task, dense_datasets, of_task
+from pipelines.parameters.detection import OF_DETECTION
 from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.extraction import resolve_extraction
 from pipelines.parameters.heads import heads_of
+from pipelines.parameters.images import images_of
 from pipelines.parameters.layers import Given, Layer, resolve
+from pipelines.parameters.options import Table
 from pipelines.parameters.params import mapping, section
+from pipelines.parameters.segmentation import OF_SEGMENTATION
 from pipelines.parameters.studies import params_of_study, studies_of
 from store import BeyondClsError
 from store.errors import unknown
 from store.places.disk import write_file
 
-FOLDERS = ("datasets", "encoders", "extract", "probes", "studies", "training")
+OPTIONS: dict[str, Table] = {"segment": OF_SEGMENTATION, "detect": OF_DETECTION}  # by task
+FOLDERS = ("datasets", "encoders", "extract", "probes", "studies", "training", *TASKS)
 NOTE = "README.md"
 Recipe = dict[str, Given]
 
@@ -32,7 +38,8 @@ def of_extraction(params: Mapping[str, Any], encoder: str, dataset: str | None, 
     if dataset is None:
         return given
     images = images_of(params, dataset, split)
-    return {name: Given(value, f"datasets.{dataset}") for name, value in images.items()} | given
+    where = f"{'dense.' if dataset in dense_datasets(params) else ''}datasets.{dataset}"
+    return {name: Given(value, where) for name, value in images.items()} | given
 
 
 def of_head(
@@ -61,14 +68,18 @@ def all_recipes(params: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]
     Raises:
         BeyondClsError: as `of_extraction` and `of_head`.
     """
-    datasets, heads = datasets_of(params), heads_of(params)
-    for dataset in datasets:
+    datasets, dense, heads = datasets_of(params), dense_datasets(params), heads_of(params)
+    for dataset in (*datasets, *dense):
         yield f"datasets/{dataset}", {split: images_of(params, dataset, split) for split in ("train", "test")}
     for encoder in section(params, "encoders"):
         yield f"encoders/{encoder}", _of_set(of_extraction(params, encoder, None, None))
-        for dataset in datasets:
+        for dataset in (*datasets, *dense):
             for split in ("train", "test"):
                 yield f"extract/{encoder}-{dataset}-{split}", _of_set(of_extraction(params, encoder, dataset, split))
+        for task, options in OPTIONS.items():
+            for dataset in datasets_of_task(params, task):
+                yield f"{task}/{dataset}/{encoder}", values_of(of_task(params, task, options, dataset, encoder))
+        for dataset in datasets:
             training = resolve(common_layers(params, encoder, dataset))
             yield f"training/{dataset}/{encoder}", values_of(training)
             for head in heads:

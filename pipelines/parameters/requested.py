@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.parameters.datasets import images_of
 from pipelines.parameters.extraction import COMPUTING, FEATURES, IMAGES, RUNNING
+from pipelines.parameters.images import images_of
 from pipelines.parameters.options import select_options
 from pipelines.parameters.params import read_params
 from store import BeyondClsError

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.parameters.datasets import dataset_of, datasets_of, images_of
+from pipelines.parameters.datasets import dataset_of, datasets_of
+from pipelines.parameters.images import images_of
 from store import BeyondClsError
 
 if TYPE_CHECKING:

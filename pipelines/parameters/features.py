@@ -1,0 +1,43 @@
+"""What is kept of images, and what an encoder sees of them, as tables of options."""
+
+from pipelines.parameters.options import Option
+from pipelines.parameters.params import integers, numbers
+
+OWN = "the encoder's own"
+
+
+def _statistics(option: str, text: str) -> tuple[str, ...] | None:
+    return {"all": None, "none": ()}.get(text, tuple(text.split(",")))
+
+
+def _sides(option: str, text: str) -> int | str:
+    """The side of a square, or the text for height and width, which `load_encoder` checks."""
+    return int(text) if text.isdecimal() else text
+
+
+# What the encoder sees of an image: also arguments of `load_encoder`.
+TRANSFORM = {
+    "mean": Option(str, "of red, green and blue, pixels being 0 to 1, e.g. 0.5,0.5,0.5", OWN, read=numbers),
+    "std": Option(str, "what they are divided by, e.g. 0.5,0.5,0.5", OWN, read=numbers),
+    "crop_pct": Option(float, "share of the resized image's side that is kept", f"{OWN}, mostly 0.875"),
+    "crop_mode": Option(str, "center, squash (whole image to a square, with --crop-pct 1), border", OWN),
+    "interpolation": Option(str, "bicubic, bilinear, …", OWN),
+    "input_size": Option(str, "side of the square input in pixels, or HEIGHTxWIDTH, e.g. 336x448", OWN, read=_sides),
+}
+# Arguments of `Request.resolve`, which may also be under `extract` in params.yaml.
+FEATURES = {
+    "blocks": Option(
+        str, "blocks whose tokens are kept, e.g. 3,-1; negative from the end", "as the encoder is read", read=integers
+    ),
+    "statistics": Option(str, "attention statistics: all, none, or names with commas", "all", read=_statistics),
+    "maps": Option(bool, "keep attention maps of these blocks", "maps"),
+    "vectors": Option(str, "all: keep [cls] and the average patch of every block too; kept: [cls] of --blocks", "kept"),
+    "truths": Option(
+        str,
+        "label maps and instances to keep: segmentation, instances, with commas; all that the data set has; or none",
+        "all for forms of dense tasks, none for others",
+    ),
+    "views": Option(int, "of each image: the evaluation crop, and random crops beside it", "1", least=1),
+    "dtype": Option(str, "of stored tokens: float32, float16, bfloat16, float8_e4m3, int8, int4", "float16"),
+    "shard_rows": Option(int, "images per shard file, a multiple of 32", "as suits the set"),
+}

@@ -1,0 +1,36 @@
+"""Images of the data sets of params.yaml, those of dense tasks among them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipelines.parameters.datasets import datasets_of
+from pipelines.parameters.dense import SECTION, dense_datasets, dense_section
+from store import BeyondClsError
+from store.errors import unknown
+
+
+def images_of(params: Mapping[str, Any], dataset: str, split: str | None) -> dict[str, Any]:
+    """The images of a data set: `data`, its folder or address, and arguments of `open_images`.
+
+    Args:
+        dataset: in `datasets`, or in dense.datasets.
+        split: "train" or "test", which the entry may call otherwise.
+
+    Raises:
+        BeyondClsError: there is no such data set, or the file does not name the folder of all of them.
+    """
+    datasets, dense = datasets_of(params), dense_datasets(params)
+    if dataset not in datasets | dense:
+        raise BeyondClsError(
+            unknown("data set", dataset, [*datasets, *dense], f"Add it to datasets or {SECTION}.datasets in the parameter file")
+        )
+    values = datasets[dataset] if dataset in datasets else dense[dataset]
+    where, folder = ("data", params.get("data")) if dataset in datasets else ("dense.data", dense_section(params).get("data"))
+    if not folder:
+        raise BeyondClsError(
+            f"{where} in the parameter file is {folder!r}, expected the folder that holds {dataset!r}, e.g. data"
+        )
+    options = {name: values[name] for name in ("form", "classes") if values.get(name) is not None}
+    if split is not None:
+        options["split"] = str(values.get(split) or split)
+    return {"data": f"{str(folder).rstrip('/')}/{dataset}", **options}
