@@ -130,9 +130,10 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
     counted = results[0].n_objects
     sizes = ", ".join(f"{counted[size]:,} {size}" for size in SIZES)
     note = (
-        f"Average precision of {KINDS[kind]}, percent; {n} test images with {sizes} objects (small: below 32 x 32 "
-        "pixels, large: from 96 x 96 on). AP is the mean over IoU from 0.5 to 0.95 and over classes. A dash: no object has that "
-        "size. Mean ± standard deviation over seeds where there are several. Against the twin: in points. Bold: the highest of a column."
+        f"Average precision of {KINDS[kind]}, percent; {n} test images with {sizes} objects (small: below 32 x 32 pixels, "
+        "large: from 96 x 96 on). AP is the mean over IoU from 0.5 to 0.95 and over classes. A dash: no object has that size. "
+        "Mean ± standard deviation over seeds where there are several. Against the twin: in points. Bold: the highest of a "
+        "column."
     )
     return Table(f"{name}-{kind}", f"{dataset}: {KINDS[kind]}", note, tuple(columns), tuple(rows))
 
