@@ -47,7 +47,8 @@ def main(
     is recorded by size.
 
     A run that was killed goes on when the same command is given again. Writes metrics.json (AP in percent), trained/,
-    detections.json (of the first seed, in COCO's format of results) and curves.csv.
+    detections.json (of the first seed, in COCO's format of results), examples.json (those in a few images, for the report) and
+    curves.csv.
     """
     from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device

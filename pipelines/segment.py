@@ -59,8 +59,8 @@ def main(
     predictions have do not count.
 
     Writes metrics.json; per_class.csv; confusion.csv; linear/seed0.safetensors, … and logistic/seed0.safetensors, which
-    `beyondcls.online` loads; curves.csv; and with --save-maps maps/PROTOCOL/ID.png, in which a value is a class and 255 is what
-    the view does not show. A run that was killed goes on when the same command is given again.
+    `beyondcls.online` loads; curves.csv; and with --save-maps maps/PROTOCOL/ID.png and maps/truth/ID.png, in which a value is a
+    class and 255 is void or what the view does not show. A run that was killed goes on when the same command is given again.
     """
     from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device
@@ -162,29 +162,18 @@ def run(
     bars: Any,
 ) -> dict[str, Any]:
     """Run the protocols and write their results; returns the content of metrics.json."""
-    import shutil
-
-    import numpy as np
-
     from probe.checkpoint import remove_checkpoints
-    from probe.segmentation.results import save_label_map, write
+    from probe.segmentation.results import write
     from probe.segmentation.run import segment
+    from probe.segmentation.saved_maps import SavedMaps
 
     about: dict[str, Any] = {"command": shlex.join(["beyondcls", *sys.argv[1:]])}
     if foreground is not None or probes is not None:  # first, so that errors are raised before anything trains
         about["foreground"] = compare_foreground(sets.test, probes, heads, foreground)
-    rows = sets.tested.rows
-    saved = set(rows[np.unique(np.linspace(0, len(rows) - 1, min(save_maps, len(rows))).round().astype(int))].tolist())
-    shutil.rmtree(out / "maps", ignore_errors=True)
-
-    def keep(name: str, row: int, label_map: "np.ndarray") -> None:
-        if row in saved:
-            file = out / "maps" / name / f"{sets.test.ids[row].replace('/', '_')}.png"
-            save_label_map(file, label_map, len(sets.classes))
-
+    maps = SavedMaps(out / "maps", sets.tested, sets.classes, resolutions[0], save_maps)
     unfinished = out.parent / ".unfinished" / out.name
     result = segment(
-        sets, protocols, resolutions, unfinished=unfinished, bars=bars, say=typer.echo, keep=keep if saved else None
+        sets, protocols, resolutions, unfinished=unfinished, bars=bars, say=typer.echo, keep=maps.keep if maps.rows else None
     )
     measures = write(out, sets, protocols, result, about)
     for name in FOLDERS:  # also those with nothing in them, as the stage of dvc.yaml has them among its outs

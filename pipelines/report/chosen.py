@@ -1,6 +1,7 @@
 """Which test images are shown."""
 
 import difflib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +31,16 @@ def chosen_rows(images: "ImageSet", examples: Examples) -> list[int]:
         drawn = np.random.default_rng(examples.seed).choice(len(images), min(examples.n, len(images)), replace=False)
         return sorted(map(int, drawn))
     return first_of_classes([sample.label for sample in images.samples], examples.n)
+
+
+def chosen_ids(ids: Sequence[str], examples: Examples) -> list[int]:
+    """Rows of the images to show of these: those asked for, if any is among them; else drawn by the seed, or spread evenly."""
+    if wanted := [ids.index(wanted) for wanted in dict.fromkeys(examples.ids) if wanted in ids]:
+        return wanted
+    n = min(examples.n, len(ids))
+    if examples.seed is not None:
+        return sorted(np.random.default_rng(examples.seed).choice(len(ids), n, replace=False).tolist())
+    return [row * len(ids) // n for row in range(n)]
 
 
 def how_chosen(examples: Examples) -> str:

@@ -4,9 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipelines.report.dense import by_dataset
+from pipelines.report.dense_images import DenseImages
+from pipelines.report.detected import Detected, detected_in
 from pipelines.report.measured import Attention, Probe, in_order, untrained
 from pipelines.report.published.row import PublishedRow
 from pipelines.report.reading import attention_in, files_in, probe_in, read
+from pipelines.report.segmented import Segmented, segmented_in
 from store import BeyondClsError
 
 
@@ -28,6 +32,9 @@ class Folders:
         blocks: BLOCKS/ENCODER.
         dataset: the name of the data set that `probes`, `attention` and `studies` are of; empty if unknown.
         receipts: of feature sets.
+        segmentation: SEGMENTATION/DATASET/ENCODER.
+        detection: DETECTION/DATASET/ENCODER.
+        dense_images: the test images of the data sets of these two.
     """
 
     probes: Path | None = None
@@ -45,15 +52,28 @@ class Folders:
     receipts: Path | None = None
     form: str | None = None
     classes: Path | None = None
+    segmentation: Path | None = None
+    detection: Path | None = None
+    dense_images: DenseImages = field(default_factory=DenseImages)
+
+    @property
+    def need_no_probes(self) -> bool:
+        """Whether there is anything to show without them."""
+        return any(folder is not None for folder in (self.attention, self.segmentation, self.detection))
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Test images to show with maps: those of `ids`; else `n` drawn by `seed`; else `n` in turn over classes."""
+    """Test images to show with maps: those of `ids`; else `n` drawn by `seed`; else `n` in turn over classes.
+
+    Attributes:
+        score: of detections that are drawn, at least; 0…1.
+    """
 
     n: int = 6
     ids: tuple[str, ...] = ()
     seed: int | None = None
+    score: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -67,6 +87,8 @@ class Inputs:
     folders: Folders = field(default_factory=Folders)
     examples: Examples = field(default_factory=Examples)
     against: Mapping[str, Sequence[PublishedRow]] = field(default_factory=dict)  # by the name of their file
+    segmentation: Mapping[str, Mapping[str, Segmented]] = field(default_factory=dict)  # by data set and encoder
+    detection: Mapping[str, Mapping[str, Detected]] = field(default_factory=dict)  # likewise
 
     @property
     def encoders(self) -> list[str]:
@@ -98,13 +120,13 @@ class Inputs:
 
 
 def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
-    """Read what the stages wrote. Only probes are required, or attention statistics.
+    """Read what the stages wrote. Only probes are required, or attention statistics, or results on dense tasks.
 
     Raises:
         BeyondClsError: no metrics under `folders.probes`, or a file that is damaged.
     """
     probes = _probes(folders.probes)
-    if not probes and (folders.probes is not None or folders.attention is None):
+    if not probes and (folders.probes is not None or not folders.need_no_probes):
         raise BeyondClsError(
             f"there are no metrics under {str(folders.probes)!r}, expected {folders.probes}/ENCODER/HEAD/metrics.json; "
             "run `beyondcls probe` (or `dvc repro probe`) first, or name the folder with --probes"
@@ -119,7 +141,14 @@ def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
         )
     summaries = [read(file, "beyondcls attention", attention_in) for file in files_in(folders.attention, "*/summary.json")]
     return Inputs(
-        probes, {a.encoder: a for a in summaries}, _each_once(folders.studies, "study"), _datasets(folders), folders, examples
+        probes,
+        {a.encoder: a for a in summaries},
+        _each_once(folders.studies, "study"),
+        _datasets(folders),
+        folders,
+        examples,
+        segmentation=by_dataset(folders.segmentation, "segment", segmented_in),
+        detection=by_dataset(folders.detection, "detect", detected_in),
     )
 
 

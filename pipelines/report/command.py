@@ -37,6 +37,16 @@ def main(
     divergence: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as divergence writes it")] = None,
     blocks: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as blocks writes it")] = None,
     localisation: Annotated[Path | None, typer.Option(help="folder that holds ENCODER, as localisation writes it")] = None,
+    segmentation: Annotated[
+        Path | None, typer.Option(help="folder that holds DATASET/ENCODER, as segment writes it  [default: segmentation]")
+    ] = None,
+    detection: Annotated[
+        Path | None, typer.Option(help="folder that holds DATASET/ENCODER, as detect writes it  [default: detection]")
+    ] = None,
+    dense_data: Annotated[
+        str | None, typer.Option(help="folder that holds the images of the data sets of these two, by their names")
+    ] = None,
+    dense_split: Annotated[str | None, typer.Option(help="of these")] = None,
     data: Annotated[str | None, typer.Option(help="the test images, for the overlays")] = None,
     split: Annotated[str | None, typer.Option(help="of these, as `beyondcls extract --split` takes it")] = None,
     form: Annotated[
@@ -65,12 +75,13 @@ def main(
     encoder: Annotated[list[str] | None, typer.Option(help="show this encoder; repeat it for more; all if not given")] = None,
     image: Annotated[list[str] | None, typer.Option(help="id of an image with overlays; repeat it for more")] = None,
     draw: Annotated[int | None, typer.Option(help="seed: draw the images with overlays at random")] = None,
+    score: Annotated[float, typer.Option(min=0, max=1, help="least score of detections that are drawn")] = 0.5,
 ) -> None:
     """Write a self-contained page: accuracies, attention statistics, and where the aggregators look.
 
-    Of the project in this folder: probes/DATASET, attention/DATASET, blocks/DATASET, studies, divergence, localisation, and the
-    images that params.yaml names. With --probes, of the folders and images that are named and of nothing else; so with
-    --only and --attention, which needs no probes.
+    Of the project in this folder: probes/DATASET, attention/DATASET, blocks/DATASET, studies, divergence, localisation,
+    segmentation, detection, and the images that params.yaml names. With --probes, of the folders and images that are named and
+    of nothing else; so with --only and --attention, --segmentation or --detection, which need no probes.
 
     Writes index.html, metrics.json, tables (.csv, .tex, .md; results.csv with a row for every head) and figures (.svg, .png),
     and prints the accuracies.
@@ -94,11 +105,12 @@ def main(
             f"--image {image[0]} and --draw {draw} both choose the images, expected one of them; drop the other"
         )
     published = published_rows(against or ())
-    if probes is None and only and attention is not None:
-        folders = Folders(attention=attention)  # which sections of attention need
+    if probes is None and only and (attention or segmentation or detection):
+        folders = Folders()  # and what is named below, which these sections need
     else:
         folders = project(Path(), dataset) if probes is None else Folders(probes, dataset=dataset or named_by(probes))
     of_folders = {"attention": attention, "divergence": divergence, "localisation": localisation, "blocks": blocks}
+    of_folders |= {"segmentation": segmentation, "detection": detection}
     named = without_none(**of_folders, receipts=receipts)
     named |= {name: tuple(folders) for name, folders in without_none(studies=studies, datasets=datasets).items()}
     if data is not None:
@@ -107,7 +119,12 @@ def main(
         named |= without_none(split=split, form=form, classes=classes)
     if localised is not None:
         named |= {"localised": localised, "localised_split": localised_split}
-    inputs = replace(collect(replace(folders, **named), Examples(n_examples, tuple(image or ()), draw)), against=published)
+    if dense_data is not None:
+        named["dense_images"] = replace(folders.dense_images, data=dense_data)
+    if dense_split is not None:
+        named["dense_images"] = replace(named.get("dense_images", folders.dense_images), split=dense_split)
+    examples = Examples(n_examples, tuple(image or ()), draw, score)
+    inputs = replace(collect(replace(folders, **named), examples), against=published)
     if encoder:
         inputs = subset(inputs, encoder)
     write(out, inputs, sections(inputs, only or ()))

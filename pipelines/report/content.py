@@ -139,13 +139,29 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Swatch:
+    """What a colour stands for in pictures: `colour` is #rrggbb."""
+
+    name: str
+    colour: str
+
+
+@dataclass(frozen=True)
 class Gallery:
-    """Pictures in rows and columns. `groups` are names over neighbouring columns and how many each spans."""
+    """Pictures in rows and columns.
+
+    Attributes:
+        groups: names over neighbouring columns and how many each spans.
+        legend: colours that the pictures have in common.
+        large: pictures are shown larger than usual.
+    """
 
     title: str
     groups: tuple[tuple[str, int], ...]
     columns: tuple[str, ...]
     rows: tuple[tuple[Picture, ...], ...]
+    legend: tuple[Swatch, ...] = ()
+    large: bool = False
 
 
 @dataclass(frozen=True)

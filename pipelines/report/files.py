@@ -2,13 +2,14 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Figure, Figures, Section, Table
 from pipelines.report.formats import FORMATS
+from pipelines.report.measured import Measure
 from pipelines.report.page import render
 from pipelines.report.results import FILE, to_csv
 
@@ -47,12 +48,33 @@ def figures(sections: Sequence[Section]) -> list[Figure]:
 
 
 def metrics(inputs: Inputs) -> dict[str, dict[str, dict[str, float]]]:
-    """Top-1 accuracy, or mAP, mean and standard deviation over seeds, percent: {encoder: {head: {top1 or map, std}}}."""
+    """Mean and standard deviation over seeds, percent, by encoder: top-1 accuracy or mAP of each head; of dense tasks below.
+
+    mIoU by `segmentation/DATASET/PROTOCOL`, AP of boxes and masks by `detection/DATASET/box` and `/mask`.
+    """
     by_encoder: dict[str, dict[str, dict[str, float]]] = {}
     for encoder in inputs.encoders:
         for probe in inputs.probes_of(encoder):
             by_encoder.setdefault(encoder, {})[probe.head] = {probe.measure: probe.score.mean, "std": probe.score.std}
+    for encoder, name, measures in _dense(inputs):
+        known = {measure: value for measure, value in measures.items() if value is not None}
+        if known:
+            means = {measure: value.mean for measure, value in known.items()}
+            by_encoder.setdefault(encoder, {})[name] = means | {"std": next(iter(known.values())).std}
     return by_encoder
+
+
+def _dense(inputs: Inputs) -> Iterator[tuple[str, str, Mapping[str, Measure | None]]]:
+    """Encoder, task and measures of segmentation and detection; the first measure is the one whose spread is given."""
+    for dataset, segmented in inputs.segmentation.items():
+        for name, one in segmented.items():
+            for protocol in one.learnt:
+                mious = {f"miou_{at}": one.protocols[protocol].miou(at) for at in one.resolutions}
+                yield name, f"segmentation/{dataset}/{protocol}", mious
+    for dataset, detected in inputs.detection.items():
+        for name, of_encoder in detected.items():
+            for kind, measures in of_encoder.measures.items():
+                yield name, f"detection/{dataset}/{kind}", {"ap": measures["ap"], "ap50": measures["ap50"]}
 
 
 def _blocks(sections: Sequence[Section]) -> Iterator[Any]:

@@ -10,10 +10,12 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
+from store import BeyondClsError
+
 if TYPE_CHECKING:
     from extract.datasets import ImageSet
 
-SIDE = 128  # pixels of the longer side
+SIDE, LARGE_SIDE = 128, 256  # pixels of the longer side, of a picture and of one in which more is to be seen
 QUALITY = 85  # of WebP: a quarter of a PNG's bytes, and no visible difference
 DASH = 5  # pixels, of a line and of the gap after it
 BoxOf = tuple[float, float, float, float]  # x0, y0, x1, y1
@@ -39,23 +41,23 @@ def opened(data: str | None, option: str = "--data", **described: Any) -> "Image
     if data is None:
         return f"No images were named, or those of params.yaml are not here; name those that were extracted with {option}."
     try:
-        from extract.datasets import DataError, open_images
+        from extract.datasets import open_images
     except ModuleNotFoundError as error:
         return f"Images cannot be read: {error}; install beyondcls[extract]."
     try:
         images = open_images(data, **described)
         problems = images.all_problems()
-    except DataError as error:
+    except BeyondClsError as error:
         return f"The images of {data} cannot be read: {error}"
     if problems:
         return f"{data} has {len(problems)} problem(s), so it is not certain which map is of which image: {problems[0]}"
     return images
 
 
-def fitted(box: Sequence[float]) -> tuple[int, int]:
+def fitted(box: Sequence[float], side: int = SIDE) -> tuple[int, int]:
     """Width and height at which a part of an image is drawn."""
     across, down = box[2] - box[0], box[3] - box[1]
-    scale = SIDE / max(across, down)
+    scale = side / max(across, down)
     return max(1, round(across * scale)), max(1, round(down * scale))
 
 
@@ -68,8 +70,8 @@ def within(boxes: Iterable[Sequence[float]], part: Sequence[float], size: tuple[
     return [(x0, y0, x1, y1) for x0, y0, x1, y1 in moved if x0 < width and y0 < height and x1 > 0 and y1 > 0]
 
 
-def uri(picture: UInt8[np.ndarray, "H W 3"], outlines: Iterable[Outline] = ()) -> str:
-    """The picture with outlines, as a data URI."""
+def uri(picture: UInt8[np.ndarray, "H W 3"], outlines: Iterable[Outline] = (), lossless: bool = False) -> str:
+    """The picture with outlines, as a data URI; `lossless` is for flat colours, which it makes smaller."""
     image = Image.fromarray(picture)
     draw = ImageDraw.Draw(image)
     limits = (image.width - 2, image.height - 2) * 2
@@ -80,7 +82,7 @@ def uri(picture: UInt8[np.ndarray, "H W 3"], outlines: Iterable[Outline] = ()) -
             corners = (x0 - around, y0 - around, x1 + around, y1 + around)
             _rectangle(draw, corners, colour, outline.width + 2 * around, outline.dashed)
     target = io.BytesIO()
-    image.save(target, format="WEBP", quality=QUALITY, method=6, use_sharp_yuv=True)
+    image.save(target, format="WEBP", quality=QUALITY, method=6, use_sharp_yuv=True, lossless=lossless)
     return "data:image/webp;base64," + base64.b64encode(target.getvalue()).decode("ascii")
 
 

@@ -10,7 +10,8 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from pipelines.live.overlay import cut_out
-from pipelines.report.collect import Examples, Inputs
+from pipelines.report.chosen import chosen_ids
+from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Gallery, Picture, Text
 from pipelines.report.pictures import BoxOf, Outline, fitted, opened, uri
 
@@ -105,7 +106,7 @@ def examples_of_boxes(inputs: Inputs, measured: Sequence[Boxes]) -> list[Block]:
         return []
     first = drawn[0]
     same = [boxes for boxes in drawn if boxes.data == first.data and boxes.ids == first.ids]
-    rows = _chosen(first.ids, inputs.examples)
+    rows = chosen_ids(first.ids, inputs.examples)
     if not rows:
         return []
     pictures, missing = _pictures(inputs, first, rows)
@@ -137,16 +138,6 @@ def _pictures(inputs: Inputs, boxes: Boxes, rows: Sequence[int]) -> tuple[dict[i
         return {row: images.image(at[boxes.ids[row]]) for row in rows}, ""
     except DataError as error:
         return {}, f"The images of {images.source} cannot be read: {error}"
-
-
-def _chosen(ids: Sequence[str], examples: Examples) -> list[int]:
-    """Rows of the images to show: those that were asked for, if any is among them; else drawn by the seed, or spread evenly."""
-    if wanted := [ids.index(wanted) for wanted in dict.fromkeys(examples.ids) if wanted in ids]:
-        return wanted
-    n = min(examples.n, len(ids))
-    if examples.seed is not None:
-        return sorted(np.random.default_rng(examples.seed).choice(len(ids), n, replace=False).tolist())
-    return [row * len(ids) // n for row in range(n)]
 
 
 def _row(row: int, encoders: Sequence[Boxes], image: Image.Image | None) -> tuple[Picture, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 from pipelines.parameters.datasets import datasets_of
 from pipelines.parameters.params import read_params
 from pipelines.report.collect import Folders
+from pipelines.report.dense_images import of_params
 from store import BeyondClsError
 
 PARAMS = "params.yaml"
@@ -42,6 +43,9 @@ def project(folder: Path, dataset: str | None = None) -> Folders:
         blocks=blocks if main is None else blocks / main,
         dataset=main or "",
         receipts=folder / "receipts",
+        segmentation=folder / "segmentation",
+        detection=folder / "detection",
+        dense_images=of_params(folder, params),
     )
 
 

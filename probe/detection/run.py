@@ -17,6 +17,8 @@ from probe.detection.average_precision import average_precision, coco_truths
 from probe.detection.batches import DetectionBatches
 from probe.detection.detected import detections, to_coco
 from probe.detection.detector import LOSSES, Detector
+from probe.detection.examples import FILE as EXAMPLES
+from probe.detection.examples import examples
 from probe.detection.options import DetectorOptions
 from probe.detection.recipe import DetectionRecipe
 from probe.detection.saved import save_detector
@@ -46,6 +48,7 @@ class Detection:
         device: where detectors train.
         placement: of the tokens, as for `store.Loader`.
         workers: processes beside this one that decode masks; results do not depend on it.
+        n_examples: test images whose objects are kept beside what is found in them.
         unfinished: folder for checkpoints; None for none.
         progress: called with the number of steps and test images since the last call (`n_units` in all).
     """
@@ -60,6 +63,7 @@ class Detection:
     device: str | torch.device = "cpu"
     placement: Any = "auto"
     workers: int = 0
+    n_examples: int = 6
     unfinished: Path | None = None
     progress: Callable[[int], None] = lambda _: None
 
@@ -154,9 +158,9 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
     """Train a detector for each seed, measure it, and write all results into `out`; returns the content of metrics.json.
 
     Writes `trained/seed<S>.safetensors` and `.json` (`load_detector`), `curves.csv` (seed, epoch, lr, loss and its parts),
-    `detections.json` (those of the first seed in the test images, in COCO's format of results) and `metrics.json`. What an
-    earlier run wrote there is replaced. A run that was killed goes on from its last checkpoint (in `.unfinished` beside `out`)
-    when it is started again.
+    `detections.json` (those of the first seed in the test images, in COCO's format of results), `examples.json` (those in a few
+    test images, beside their objects) and `metrics.json`. What an earlier run wrote there is replaced. A run that was
+    killed goes on from its last checkpoint (in `.unfinished` beside `out`) when it is started again.
 
     Args:
         notes: written into metrics.json too, e.g. the command.
@@ -176,6 +180,7 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
         save_detector(out / f"trained/seed{seed}", detector, about)
         if seed == detection.seeds[0]:
             (out / "detections.json").write_text(json.dumps(results) + "\n")
+            (out / EXAMPLES).write_text(json.dumps(examples(detection.test, results, detection.n_examples)) + "\n")
     content = measures_of(detection, detector, measured) | dict(notes or {})
     _write_curves(out / "curves.csv", curves)
     (out / "metrics.json").write_text(json.dumps(content, indent=1) + "\n")

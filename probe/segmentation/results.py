@@ -1,4 +1,4 @@
-"""The files of a run: metrics.json, tables, confusion matrices, trained heads and label maps."""
+"""The files of a run: metrics.json, tables, confusion matrices and trained heads."""
 
 import csv
 import json
@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int16
 
 from probe.results import over_seeds
-from probe.segmentation.confusion import VOID
 from probe.segmentation.evaluate import Measured
 from probe.segmentation.patch_head import save_patch_head
 from probe.segmentation.run import BASELINES, Outcome, Protocols, Result
 from probe.segmentation.sets import Sets
 from store.format.pretraining import pretraining_fields
-
-UNSEEN = 255  # in saved label maps: what the view does not show
 
 
 def measures_of(sets: Sets, protocols: Protocols, result: Result, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,6 +32,7 @@ def measures_of(sets: Sets, protocols: Protocols, result: Result, about: Mapping
         "encoder": store.attributes["encoder"],
         **pretraining_fields(store.attributes),
         "features": features,
+        "data": sets.test.spec.data,
         "block": sets.learnt.source.probed_block,
         "grid": list(store.grid),
         "final_norm": sets.final_norm,
@@ -156,29 +153,3 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_without_nan(v) for v in value]
     return None if isinstance(value, float) and value != value else value
-
-
-def save_label_map(file: Path, label_map: Int16[np.ndarray, "h w"], n_classes: int) -> None:
-    """A PNG of indices with a palette, 255 where the view shows nothing; of 16 bits without one for more than 255 classes."""
-    from PIL import Image
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if n_classes > UNSEEN:
-        Image.fromarray(np.where(label_map == VOID, 65535, label_map).astype(np.uint16)).save(file)
-        return
-    picture = Image.fromarray(np.where(label_map == VOID, UNSEEN, label_map).astype(np.uint8))
-    picture.putpalette(palette().flatten().tolist())
-    picture.save(file)
-
-
-def palette() -> np.ndarray:
-    """[256, 3] uint8 colours, as different as 256 can be: the bits of an index, in turn to red, green and blue from the top.
-
-    Index 255 is black, index 0 grey.
-    """
-    colours = np.zeros((256, 3), np.uint8)
-    index = np.arange(256)
-    for bit in range(8):
-        colours[:, bit % 3] |= (((index >> bit) & 1) << (7 - bit // 3)).astype(np.uint8)
-    colours[0], colours[UNSEEN] = 128, 0
-    return colours

@@ -1,0 +1,102 @@
+"""What results on dense tasks have in common: SEGMENTATION/DATASET/ENCODER and DETECTION/DATASET/ENCODER."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from pipelines.report.measured import Measure
+from pipelines.report.reading import files_in, measure_of, read
+from store import BeyondClsError
+from store.format.pretraining import Pretraining
+
+
+class Dense(Protocol):
+    """Results of one encoder on one data set."""
+
+    @property
+    def encoder(self) -> str: ...
+    @property
+    def pretraining(self) -> Pretraining: ...
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The grid of patches and the block whose tokens are read."""
+        ...
+
+    @property
+    def data(self) -> str:
+        """Digest of the test images; empty in results of earlier versions."""
+        ...
+
+    @property
+    def images(self) -> tuple[Any, ...]:
+        """What else tells test images apart, and what is measured on them."""
+        ...
+
+
+T = TypeVar("T")
+D = TypeVar("D", bound=Dense)
+
+
+def by_dataset(folder: Path | None, command: str, build: Callable[[Path], T]) -> dict[str, dict[str, T]]:
+    """FOLDER/DATASET/ENCODER/metrics.json, by data set and encoder.
+
+    Raises:
+        BeyondClsError: a file is damaged, or results are not in the folder of an encoder in that of a data set.
+    """
+    by_name: dict[str, dict[str, T]] = {}
+    for file in files_in(folder, "*/*/metrics.json"):
+        by_name.setdefault(file.parents[1].name, {})[file.parent.name] = read(file, f"beyondcls {command}", build)
+    if misplaced := [file for pattern in ("metrics.json", "*/metrics.json") for file in files_in(folder, pattern)]:
+        raise BeyondClsError(
+            f"{misplaced[0]} is not where the report expects results, {folder}/DATASET/ENCODER/metrics.json; "
+            f"move its folder, or name the one that holds DATASET/ENCODER (--{folder.name if folder else ''})"
+        )
+    return by_name
+
+
+def measure_or_none(content: Mapping[str, Any] | None) -> Measure | None:
+    """A number over seeds, as stages write it; None where nothing could be measured.
+
+    Raises:
+        KeyError: the content is not as the stages write it.
+        ValueError: the content is not as the stages write it.
+    """
+    return None if content is None or content["mean"] is None else measure_of(content)
+
+
+def trained_first(results: Mapping[str, D]) -> list[D]:
+    """Results of one data set in the order of the page: trained encoders, then random ones."""
+    return sorted(results.values(), key=lambda one: (one.pretraining.is_untrained, one.encoder))
+
+
+def twin_of(one: D, results: Sequence[D]) -> D | None:
+    """The random encoder to compare with: one whose patches are of the same grid and block if there is any, else the first."""
+    randoms = [other for other in results if other.pretraining.is_untrained]
+    if one.pretraining.is_untrained or not randoms:
+        return None
+    return next((other for other in randoms if other.shape == one.shape), randoms[0])
+
+
+def apart(one: Measure | None, other: Measure | None) -> Measure | None:
+    """`one` − `other`; the spread is the root of the summed variances over seeds, none where either has one seed."""
+    if one is None or other is None:
+        return None
+    n = min(len(one.values), len(other.values))
+    return Measure(one.mean - other.mean, math.hypot(one.std, other.std) if n > 1 else 0.0, (math.nan,) * n)
+
+
+def not_comparable(results: Sequence[Dense]) -> list[str]:
+    """A sentence if encoders were measured on different images."""
+    if len({one.images for one in results}) < 2 and len({one.data for one in results} - {""}) < 2:
+        return []
+    return ["Not all encoders were measured on the same images with the same classes; rows are not comparable."]
+
+
+def notes_of(noted: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
+    """Each note once, behind the names that it concerns: `mae, dino: …`; without names if it concerns all."""
+    by_note: dict[str, list[str]] = {}
+    for name, notes in noted:
+        for note in dict.fromkeys(notes):
+            by_note.setdefault(note, []).append(name)
+    return tuple(note if len(names) == len(noted) > 1 else f"{', '.join(names)}: {note}" for note, names in by_note.items())

@@ -1,0 +1,242 @@
+"""Semantic segmentation from patch tokens: mIoU by protocol, by class, and how much weight falls on objects."""
+
+from collections.abc import Sequence
+
+from pipelines.report.collect import Inputs
+from pipelines.report.content import Block, Cell, Column, Heading, Row, Section, Table, Text
+from pipelines.report.dense import apart, not_comparable, notes_of, trained_first, twin_of
+from pipelines.report.foreground import foreground_blocks
+from pipelines.report.measured import Measure
+from pipelines.report.reading import read
+from pipelines.report.segmented import BASELINES, GRID, ORIGINAL, PROTOCOLS, TRAINED, Segmented, class_scores
+from pipelines.report.segmented_pictures import examples_of_maps
+from pipelines.report.tables import change, file_names, listed, named, number, plus_minus, spread, unbroken
+
+ENCODER = Column("encoder", "Encoder", "text")
+ABOUT = (
+    "Without training the encoder: each patch is classified by its token, and the predicted label map is compared with the "
+    "true one. Settings are chosen on held-out images, never on those that are measured. Void pixels are ignored."
+)
+
+
+def section(inputs: Inputs) -> Section | None:
+    """Tables, pictures and what they say, for each data set; None where nothing was segmented.
+
+    Raises:
+        BeyondClsError: a file is damaged.
+    """
+    if not inputs.segmentation:
+        return None
+    names = file_names("segmentation", list(inputs.segmentation))
+    blocks: list[Block] = [Text(ABOUT)]
+    for dataset, results in inputs.segmentation.items():
+        if len(inputs.segmentation) > 1:
+            blocks.append(Heading(dataset))
+        blocks += _of_dataset(inputs, dataset, names[dataset], trained_first(results))
+    return Section("segmentation", "What patches say about pixels", tuple(blocks))
+
+
+def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Segmented]) -> list[Block]:
+    resolutions = sorted(
+        {resolution for one in results for resolution in one.resolutions},
+        key=lambda resolution: (resolution == GRID, resolution != ORIGINAL, resolution.zfill(6)),
+    )
+    noted = [(f"{one.encoder}{_of_protocol(p)}", notes) for one in results for p, notes in _notes(one)]
+    blocks: list[Block] = [Text(sentence, kind="notice") for sentence in not_comparable(results)]
+    blocks += [Text(sentence, kind="finding") for sentence in _findings(dataset, results, resolutions[0])]
+    if notes := notes_of(noted):
+        blocks.append(Text("Noted when these were measured:", notes, "notice"))
+    blocks += [_by_protocol(dataset, name, results, resolution) for resolution in resolutions]
+    blocks += [_by_class(dataset, name, results, resolutions[0]), _settings(dataset, name, results)]
+    blocks += foreground_blocks(dataset, name, results)
+    return blocks + examples_of_maps(inputs, dataset, results)
+
+
+def at(resolution: str) -> str:
+    """A resolution in words, behind "mIoU"."""
+    return {GRID: "of patches", ORIGINAL: "at the pixels of the originals"}.get(
+        resolution, f"in a frame of {resolution} pixels"
+    )
+
+
+def _short(resolution: str) -> str:
+    return {GRID: "grid", ORIGINAL: "original"}.get(resolution, f"{resolution} px")
+
+
+def _of_protocol(name: str) -> str:
+    return f" ({PROTOCOLS.get(name, name)})" if name else ""
+
+
+def _notes(one: Segmented) -> list[tuple[str, tuple[str, ...]]]:
+    """Notes of the whole run, and of each protocol."""
+    return [("", one.notes), *((name, one.protocols[name].notes) for name in one.learnt if one.protocols[name].notes)]
+
+
+def _learnt(results: Sequence[Segmented]) -> list[str]:
+    """Protocols of any of the encoders, in the order of the page."""
+    names = dict.fromkeys(name for one in results for name in one.learnt)
+    return sorted(names, key=lambda name: (*TRAINED, name).index(name))
+
+
+def _findings(dataset: str, results: Sequence[Segmented], resolution: str) -> list[str]:
+    """What encoders reach at one resolution, beside the baselines and the random twin."""
+    sentences = []
+    for one in results:
+        values = [(p, miou) for p in one.learnt if (miou := one.protocols[p].miou(resolution)) is not None]
+        if one.pretraining.is_untrained or not values:
+            continue
+        reached = listed([f"{_unbroken(miou)} ({PROTOCOLS.get(p, p)})" for p, miou in values])
+        floors = [
+            f"{PROTOCOLS[p]} {_unbroken(miou)}"
+            for p in BASELINES
+            if p in one.protocols and (miou := one.protocols[p].miou(resolution)) is not None
+        ]
+        seen = f"; without an image: {listed(floors)}" if floors else ""
+        sentences.append(f"{one.encoder} reaches {reached}{seen}.{_against_twin(one, results, resolution)}")
+    if not sentences:
+        return []
+    basis = (
+        "± is over seeds of the linear head alone: k-NN and logistic regression draw nothing. What other test images would "
+        "change is in none of these numbers."
+    )
+    return [f"mIoU on {dataset} {at(resolution)}, percent: {' '.join(sentences)} {basis}"]
+
+
+def _against_twin(one: Segmented, results: Sequence[Segmented], resolution: str) -> str:
+    twin = twin_of(one, results)
+    if twin is None:
+        return ""
+    parts = []
+    for name in one.learnt:
+        if name in twin.protocols:
+            difference = apart(one.protocols[name].miou(resolution), twin.protocols[name].miou(resolution))
+            if difference is not None:
+                parts.append(f"{unbroken(difference)} ({PROTOCOLS.get(name, name)}{_within(difference)})")
+    return f" Against its random twin {twin.encoder}, in points: {listed(parts)}." if parts else ""
+
+
+def _within(difference: Measure) -> str:
+    """Whether a difference is within twice its spread over seeds; nothing where there is no spread."""
+    return ", within twice the spread" if len(difference.values) > 1 and abs(difference.mean) <= 2 * difference.std else ""
+
+
+def _unbroken(measure: Measure) -> str:
+    return plus_minus(measure).replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _by_protocol(dataset: str, name: str, results: Sequence[Segmented], resolution: str) -> Table:
+    """mIoU at one resolution, and differences to the random twin."""
+    learnt = [p for p in _learnt(results) if any(_miou(one, p, resolution) for one in results)]
+    floors = [p for p in BASELINES if any(_miou(one, p, resolution) for one in results)]
+    shown = f"mIoU ({_short(resolution)})"
+    columns = [ENCODER]
+    columns += [Column(f"{p}_miou_{resolution}", f"{PROTOCOLS.get(p, p)}, {shown}", "spread") for p in learnt]
+    plain = [p.replace("-", "_") for p in floors]
+    columns += [
+        Column(f"{column}_miou_{resolution}", f"{PROTOCOLS[p]}, {shown}", "number", apart=i == 0)
+        for i, (p, column) in enumerate(zip(floors, plain, strict=True))
+    ]
+    twins = [twin_of(one, results) for one in results]
+    against = learnt if any(twins) else []
+    columns += [
+        Column(f"{p}_miou_{resolution}_against_twin", f"{PROTOCOLS.get(p, p)} against the twin", "spread", apart=i == 0)
+        for i, p in enumerate(against)
+    ]
+    highest = {p: max((round(m.mean, 1) for one in results if (m := _miou(one, p, resolution))), default=None) for p in learnt}
+    rows = []
+    for one, twin in zip(results, twins, strict=True):
+        mious = [_miou(one, p, resolution) for p in learnt]
+        best = [m is not None and round(m.mean, 1) == highest[p] for p, m in zip(learnt, mious, strict=True)]
+        cells = [named(one.encoder, one.pretraining.is_untrained)]
+        cells += [spread(m, best=is_best) for m, is_best in zip(mious, best, strict=True)]
+        cells += [number(None if (m := _miou(one, p, resolution)) is None else m.mean, 1) for p in floors]
+        cells += [
+            change(apart(m, _miou(twin, p, resolution)) if twin else None)
+            for p, m in zip(learnt, mious, strict=True)
+            if against
+        ]
+        rows.append(Row(tuple(cells), muted=one.pretraining.is_untrained))
+    title = f"{dataset}: mIoU {at(resolution)}"
+    return Table(
+        name=f"{name}-{resolution}",
+        title=title,
+        note=_note(results, resolution),
+        columns=tuple(columns),
+        rows=tuple(rows),
+        folded=resolution == GRID,
+    )
+
+
+def _note(results: Sequence[Segmented], resolution: str) -> str:
+    n = " or ".join(f"{n:,}" for n in sorted({one.n_test for one in results}))
+    compared = "labels of patches with labels of patches" if resolution == GRID else "predicted and true label maps"
+    views = {one.shown for one in results if one.shown and resolution != GRID}
+    return (
+        f"Intersection over union of {compared}, percent, mean over classes; {n} test images. Mean ± standard deviation over "
+        "seeds where there are several. Baselines see no image: one class everywhere, or classes drawn by their share of the "
+        "training patches. Against the twin: in points. Bold: the highest of a column. "
+        + (f"Views show: {'; '.join(sorted(views))}. " if views else "")
+        + "Values at another resolution don't compare with these."
+    )
+
+
+def _miou(one: Segmented, protocol: str, resolution: str) -> Measure | None:
+    return one.protocols[protocol].miou(resolution) if protocol in one.protocols else None
+
+
+def _by_class(dataset: str, name: str, results: Sequence[Segmented], resolution: str) -> Table:
+    """Intersection over union by class: a column for each encoder, rows grouped by protocol."""
+    scores = {one.encoder: read(one.folder / "per_class.csv", "beyondcls segment", class_scores) for one in results}
+    columns = [Column("class", "Class", "text")]
+    columns += [
+        Column(column, f"{one.encoder}, IoU ({_short(resolution)})", apart=i == 0)
+        for i, (one, column) in enumerate(zip(results, file_names("iou", list(scores)).values(), strict=True))
+    ]
+    columns.append(Column("n_training_patches", "Training patches", apart=True))
+    columns.append(Column("n_test_patches", "Test patches"))
+    rows = []
+    for protocol in _learnt(results):
+        for label in dict.fromkeys(row.name for of_encoder in scores.values() for row in of_encoder):
+            of_class = [next((row for row in of_encoder if row.name == label), None) for of_encoder in scores.values()]
+            ious = [None if row is None else row.ious.get((protocol, resolution)) for row in of_class]
+            highest = max((round(iou, 1) for iou in ious if iou is not None), default=None)
+            cells = [Cell(label, label)]
+            cells += [
+                Cell(shown.text, shown.value, best=iou is not None and round(iou, 1) == highest)
+                for iou in ious
+                if (shown := number(iou, 1))
+            ]
+            first = next(row for row in of_class if row is not None)
+            cells += [Cell(f"{n:,}", float(n)) for n in (first.n_training, first.n_test)]
+            rows.append(Row(tuple(cells), group=PROTOCOLS.get(protocol, protocol)))
+    note = (
+        f"Intersection over union of each class {at(resolution)}, percent, mean over seeds; a dash where neither truth nor "
+        "prediction has the class. Bold: the highest of a row. Patches are counted on the grid of the first encoder."
+    )
+    return Table(f"{name}-classes", f"{dataset}: by class", note, tuple(columns), tuple(rows), folded=True)
+
+
+def _settings(dataset: str, name: str, results: Sequence[Segmented]) -> Table:
+    """What was chosen, on what."""
+    titles = {"protocol": "Protocol", "chosen": "Chosen", "of": "Of", "on": "Chosen on", "seeds": "Seeds"}
+    columns = [ENCODER, *(Column(key, shown, "text") for key, shown in titles.items())]
+    columns += [Column("held_out", "mIoU (grid) there"), Column("seconds", "Seconds")]
+    rows = []
+    for one in results:
+        for protocol in one.learnt:
+            p = one.protocols[protocol]
+            on = "" if p.selected is None else f"{p.selected['on']}, {int(p.selected['n_images']):,} images"
+            texts = [
+                PROTOCOLS.get(protocol, protocol),
+                ", ".join(f"{key} {value}" for key, value in p.chosen.items()),
+                "" if p.selected is None else f"{len(p.selected['candidates'])} settings",
+                on,
+                ", ".join(map(str, p.seeds)),
+            ]
+            cells = [named(one.encoder, one.pretraining.is_untrained), *(Cell(text or "–", text or None) for text in texts)]
+            rows.append(Row((*cells, number(p.held_out, 1), number(p.seconds, 1)), muted=one.pretraining.is_untrained))
+    note = (
+        "The settings that have the highest mIoU of patches on images that are neither learnt from nor measured. Seconds of "
+        "selection and training, on the machine that ran it. A dash: a single setting was given, or nothing is random."
+    )
+    return Table(f"{name}-settings", f"{dataset}: settings", note, tuple(columns), tuple(rows), folded=True)
