@@ -8,7 +8,7 @@ from pipelines.report.dense import apart, not_comparable, notes_of, trained_firs
 from pipelines.report.foreground import foreground_blocks
 from pipelines.report.measured import Measure
 from pipelines.report.reading import read
-from pipelines.report.segmented import BASELINES, GRID, ORIGINAL, PROTOCOLS, TRAINED, Segmented, class_scores
+from pipelines.report.segmented import BASELINES, GRID, ORIGINAL, PROTOCOLS, TRAINED, Segmented, class_scores, in_order
 from pipelines.report.segmented_pictures import examples_of_maps
 from pipelines.report.tables import change, file_names, listed, named, number, plus_minus, spread, unbroken
 
@@ -37,10 +37,7 @@ def section(inputs: Inputs) -> Section | None:
 
 
 def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Segmented]) -> list[Block]:
-    resolutions = sorted(
-        {resolution for one in results for resolution in one.resolutions},
-        key=lambda resolution: (resolution == GRID, resolution != ORIGINAL, resolution.zfill(6)),
-    )
+    resolutions = in_order(resolution for one in results for resolution in one.resolutions)
     noted = [(f"{one.encoder}{_of_protocol(p)}", notes) for one in results for p, notes in _notes(one)]
     blocks: list[Block] = [Text(sentence, kind="notice") for sentence in not_comparable(results)]
     blocks += [Text(sentence, kind="finding") for sentence in _findings(dataset, results, resolutions[0])]
