@@ -20,9 +20,9 @@ ABOUT = (
     "show count as missed."
 )
 COMPARABLE = (
-    "What can be compared with it is which encoder is ahead, and for which sizes of objects. The paper follows iBOT's code and "
-    "settings on COCO, where images are resized and flipped at random; a cache of tokens has no new ones, and the detector here "
-    "is another. Values compare only between rows of one table."
+    "What can be compared with it is which encoder is ahead, and for which sizes of objects. The paper follows iBOT's code "
+    "and settings on COCO, where images are resized and flipped at random; a cache of tokens has no new ones, and the detector "
+    "here is another. Values compare only between rows of one table."
 )
 
 
