@@ -116,7 +116,7 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
     ]
     twins = [twin_of(one, results) for one in results]
     if any(twins):
-        columns.append(Column(f"{kind}_ap_against_twin", "AP against the twin", "spread", apart=True))
+        columns.append(Column(f"{kind}_ap_against_twin", "AP minus twin", "spread", apart=True))
     values = {m: [one.measures.get(kind, {}).get(m) for one in results] for m in MEASURES}
     highest = {m: max((round(v.mean, 1) for v in of_all if v), default=None) for m, of_all in values.items()}
     rows = []
@@ -132,8 +132,8 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
     note = (
         f"Average precision of {KINDS[kind]}, percent; {n} test images with {sizes} objects (small: below 32 x 32 pixels, "
         "large: from 96 x 96 on). AP is the mean over IoU from 0.5 to 0.95 and over classes. A dash: no object has that size. "
-        "Mean ± standard deviation over seeds where there are several. Against the twin: in points. Bold: the highest of a "
-        "column."
+        "Mean ± standard deviation over seeds where there are several. Minus twin: the difference to the random twin, in "
+        "points. Bold: the highest of a column."
     )
     return Table(f"{name}-{kind}", f"{dataset}: {KINDS[kind]}", note, tuple(columns), tuple(rows))
 

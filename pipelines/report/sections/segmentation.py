@@ -136,7 +136,7 @@ def _by_protocol(dataset: str, name: str, results: Sequence[Segmented], resoluti
     twins = [twin_of(one, results) for one in results]
     against = learnt if any(twins) else []
     columns += [
-        Column(f"{p}_miou_{resolution}_against_twin", f"{PROTOCOLS.get(p, p)} against the twin", "spread", apart=i == 0)
+        Column(f"{p}_miou_{resolution}_against_twin", f"{PROTOCOLS.get(p, p)} minus twin", "spread", apart=i == 0)
         for i, p in enumerate(against)
     ]
     highest = {p: max((round(m.mean, 1) for one in results if (m := _miou(one, p, resolution))), default=None) for p in learnt}
@@ -171,7 +171,7 @@ def _note(results: Sequence[Segmented], resolution: str) -> str:
     return (
         f"Intersection over union of {compared}, percent, mean over classes; {n} test images. Mean ± standard deviation over "
         "seeds where there are several. Baselines see no image: one class everywhere, or classes drawn by their share of the "
-        "training patches. Against the twin: in points. Bold: the highest of a column. "
+        "training patches. Minus twin: the difference to the random twin, in points. Bold: the highest of a column. "
         + (f"Views show: {'; '.join(sorted(views))}. " if views else "")
         + "Values at another resolution don't compare with these."
     )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.report.class_colours import COLOURS, VOID, colour, coloured, rgb
+from pipelines.report.class_colours import COLOURS, VOID, coloured, colours_of, rgb
 
 # What remains of linear sRGB without long, middle and short cones (Machado et al. 2009, severity 1).
 EYES = {
@@ -28,14 +28,21 @@ def lab(colours: np.ndarray, eyes: str) -> np.ndarray:
 @pytest.mark.parametrize(("n", "least"), [(8, 17), (len(COLOURS), 6)])
 def test_any_two_differ(eyes: str, n: int, least: float) -> None:
     """2.3 is just noticeable; the first are further apart."""
-    seen = lab(np.array([*map(rgb, range(n)), VOID], float), eyes)
+    seen = lab(np.array([*map(rgb, COLOURS[:n]), VOID], float), eyes)
     apart = np.sqrt(((seen[:, None] - seen) ** 2).sum(-1)) + 1000 * np.eye(n + 1)
     assert apart.min() > least
 
 
-def test_a_class_has_one_colour_in_every_map() -> None:
-    picture = coloured(np.array([[0, 1], [-1, len(COLOURS)]]))
-    assert picture.tolist() == [[list(rgb(0)), list(rgb(1))], [list(VOID), list(rgb(0))]]
-    assert coloured(np.array([[-1]])).tolist() == [[list(VOID)]]
-    assert colour(1) == "#e69f00"
-    assert rgb(1) == (0xE6, 0x9F, 0x00)
+def test_a_class_has_one_colour_and_no_other_class_has_it() -> None:
+    n = len(COLOURS)
+    assert colours_of(range(n)) == dict(enumerate(COLOURS))
+    assert colours_of([n + 1, 1, 2, n - 1]) == {1: COLOURS[1], 2: COLOURS[2], n - 1: COLOURS[-1], n + 1: COLOURS[3]}
+    many = colours_of(range(2 * n))
+    assert sorted(many.values()) == sorted(2 * COLOURS), "colours repeat where there are more classes"
+    assert len({many[label] for label in range(n)}) == n
+
+
+def test_label_maps_are_coloured() -> None:
+    picture = coloured(np.array([[0, 1], [-1, 0]]), {0: "#0072b2", 1: "#e69f00"})
+    assert picture.tolist() == [[[0, 0x72, 0xB2], [0xE6, 0x9F, 0]], [list(VOID), [0, 0x72, 0xB2]]]
+    assert coloured(np.array([[-1]]), {}).tolist() == [[list(VOID)]]

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from extract.datasets import open_images
-from pipelines.report.class_colours import rgb
+from pipelines.report.class_colours import COLOURS, rgb
 from pipelines.report.collect import Examples, Folders, Inputs, collect
 from pipelines.report.content import Gallery, Picture, Section
 from pipelines.report.dense_images import DenseImages
@@ -114,13 +114,13 @@ def test_objects_are_beside_what_was_detected(tmp_path):
     drawn = gallery(inputs)
     assert drawn.columns == ("image", "objects", "mae", "random")
     image, objects, detected, _ = map(pixels, drawn.rows[0])
-    tinted = {label: (np.array(GREY) + rgb(label)) / 2 for label in (1, 2)}
+    tinted = {label: (np.array(GREY) + rgb(COLOURS[label])) / 2 for label in (1, 2)}
     assert np.abs(image - GREY).max() < 8
     assert np.abs(objects[160, 128] - tinted[2]).max() < 20, "the mask of the car"
     assert np.abs(objects[40, 128] - tinted[1]).max() < 20, "that of a crowd"
     assert np.abs(detected[160, 128] - tinted[2]).max() < 20
     assert np.abs(detected[40, 128] - GREY).max() < 20, "a score of 0.1 is below 0.5"
-    assert (np.abs(detected - rgb(2)).max(-1) < 40).any(), "outlined in the colour of its class"
+    assert (np.abs(detected - rgb(COLOURS[2])).max(-1) < 40).any(), "outlined in the colour of its class"
     assert [swatch.name for swatch in drawn.legend] == ["sky", "car"]
     assert [picture.lines for picture in drawn.rows[0]] == [("000",), ("2 objects",), ("1 detected",), ("1 detected",)]
     assert drawn.rows[0][2].alt == "image 000, detected from mae: car 80 %"

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from extract.datasets import open_images
-from pipelines.report.class_colours import VOID, rgb
+from pipelines.report.class_colours import COLOURS, VOID, rgb
 from pipelines.report.collect import Examples, Folders, Inputs, collect
 from pipelines.report.content import Gallery, Picture, Section
 from pipelines.report.dense_images import DenseImages
@@ -162,8 +162,8 @@ def test_the_protocol_that_is_best_on_held_out_images_is_drawn_over_the_images(t
     image, truth, predicted, _ = map(pixels, drawn.rows[0])
     assert np.abs(image.astype(int) - (200, 30, 60)).max() < 12
     assert truth.shape == (256, 256, 3)
-    assert [tuple(truth[y, 255]) for y in (5, 100, 200)] == [VOID, rgb(1), rgb(0)]
-    assert [tuple(predicted[100, x]) for x in (5, 200)] == [rgb(2), rgb(0)], "linear, not k-NN"
+    assert [tuple(truth[y, 255]) for y in (5, 100, 200)] == [VOID, rgb(COLOURS[1]), rgb(COLOURS[0])]
+    assert [tuple(predicted[100, x]) for x in (5, 200)] == [rgb(COLOURS[2]), rgb(COLOURS[0])], "linear, not k-NN"
     assert drawn.rows[0][2].lines == ("50.0 % right",), "of 56 labelled pixels, 28 are 0, of which 4 are predicted as 2"
     assert [swatch.name for swatch in drawn.legend] == ["road", "sky", "car", "void, or not shown by the view"]
     note = words(built(tmp_path / "seg", dense_images=of_images), "note")[-1]
