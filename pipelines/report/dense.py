@@ -86,6 +86,11 @@ def apart(one: Measure | None, other: Measure | None) -> Measure | None:
     return Measure(one.mean - other.mean, math.hypot(one.std, other.std) if n > 1 else 0.0, (math.nan,) * n)
 
 
+def within_spread(difference: Measure) -> str:
+    """In words, that a difference is within twice its spread over seeds; empty where it is not, or where there is none."""
+    return ", within twice the spread" if len(difference.values) > 1 and abs(difference.mean) <= 2 * difference.std else ""
+
+
 def not_comparable(results: Sequence[Dense]) -> list[str]:
     """A sentence if encoders were measured on different images."""
     if len({one.images for one in results}) < 2 and len({one.data for one in results} - {""}) < 2:
@@ -93,10 +98,10 @@ def not_comparable(results: Sequence[Dense]) -> list[str]:
     return ["Not all encoders were measured on the same images with the same classes; rows are not comparable."]
 
 
-def notes_of(noted: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
-    """Each note once, behind the names that it concerns: `mae, dino: …`; without names if it concerns all."""
+def notes_of(noted: Sequence[tuple[str, Sequence[str]]], n_all: int = 0) -> tuple[str, ...]:
+    """Each note once, behind the names that it concerns: `mae, dino: …`; without names if it concerns as many as `n_all`."""
     by_note: dict[str, list[str]] = {}
     for name, notes in noted:
         for note in dict.fromkeys(notes):
             by_note.setdefault(note, []).append(name)
-    return tuple(note if len(names) == len(noted) > 1 else f"{', '.join(names)}: {note}" for note, names in by_note.items())
+    return tuple(note if len(names) == n_all > 1 else f"{', '.join(names)}: {note}" for note, names in by_note.items())

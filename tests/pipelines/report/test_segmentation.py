@@ -13,7 +13,9 @@ from extract.datasets import open_images
 from pipelines.report.class_colours import COLOURS, VOID, rgb
 from pipelines.report.collect import Examples, Folders, Inputs, collect
 from pipelines.report.content import Gallery, Picture, Section
+from pipelines.report.dense import apart
 from pipelines.report.dense_images import DenseImages
+from pipelines.report.measured import Measure
 from pipelines.report.sections.segmentation import section
 from store import BeyondClsError
 from tests.pipelines.report.dense import on_foreground, protocol, write_maps, write_segmentation
@@ -98,6 +100,12 @@ def test_the_twin_has_patches_of_the_same_grid_and_block(tmp_path):
     assert "random twin b-twin, in points: +14.0 (k-NN)" in words(built(tmp_path), "finding")[0]
 
 
+def test_a_difference_has_a_spread_where_both_have_several_seeds():
+    several, one = Measure(40.0, 3.0, (37.0, 43.0)), Measure(30.0, 0.0, (30.0,))
+    assert apart(several, replace(several, mean=38.0, std=4.0)).std == 5.0
+    assert (apart(several, one).mean, apart(several, one).std, len(apart(several, one).values)) == (10.0, 0.0, 1)
+
+
 def test_data_sets_are_apart(tmp_path):
     write_segmentation(tmp_path / "streets", "mae")
     write_segmentation(tmp_path / "rooms", "random")
@@ -145,7 +153,7 @@ def test_warns_of_what_makes_numbers_odd(tmp_path):
     assert words(built(tmp_path), "notice")[:4] == [
         "Not all encoders were measured on the same images with the same classes; rows are not comparable.",
         "Noted when these were measured:",
-        "dino, mae: of both",
+        "of both",
         "dino (k-NN): the largest k",
     ]
 
