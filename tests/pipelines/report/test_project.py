@@ -241,6 +241,7 @@ def test_results_on_dense_tasks_are_found_with_the_images_that_params_yaml_names
     assert (without.segmentation, without.detection) == ({}, {})
     assert [*found.segmentation] == ["streets"]
     assert [*found.detection] == ["coco"]
+    assert of_params(Path("there"), {"dense": dense}).entries["streets"]["classes"] == Path("there/names.txt")
     images = found.folders.dense_images.opened("streets")
     assert (len(images), images.classes) == (3, ["a", "b", "c"])
     assert "No images were named, or those of params.yaml are not here" in found.folders.dense_images.opened("coco")

@@ -211,13 +211,13 @@ def test_images_are_those_that_were_asked_for(tmp_path):
     write_maps(write_segmentation(tmp_path / "streets", "mae"), IDS)
     inputs = collected(tmp_path)
 
-    def drawn(examples: Examples) -> list[str]:
+    def drawn(examples: Examples) -> list[list[str]]:
         result = section(replace(inputs, examples=examples))
         galleries = [block for block in result.blocks if isinstance(block, Gallery)]
-        return [row[0].lines[0] for one in galleries for row in one.rows]
+        return [[row[0].lines[0] for row in one.rows] for one in galleries]
 
-    assert drawn(Examples(6, ("002",))) == ["002"]
-    assert drawn(Examples(1)) == ["000"]
+    assert drawn(Examples(6, ("002",))) == [["002"]]
+    assert drawn(Examples(1)) == [["000"]]
     assert drawn(Examples(0)) == []
 
 
