@@ -29,6 +29,11 @@ class Dense(Protocol):
         ...
 
     @property
+    def features(self) -> Mapping[str, str]:
+        """Keys of the feature sets: training, test."""
+        ...
+
+    @property
     def images(self) -> tuple[Any, ...]:
         """What else tells test images apart, and what is measured on them."""
         ...
@@ -91,11 +96,17 @@ def within_spread(difference: Measure) -> str:
     return ", within twice the spread" if len(difference.values) > 1 and abs(difference.mean) <= 2 * difference.std else ""
 
 
-def not_comparable(results: Sequence[Dense]) -> list[str]:
-    """A sentence if encoders were measured on different images."""
-    if len({one.images for one in results}) < 2 and len({one.data for one in results} - {""}) < 2:
-        return []
-    return ["Not all encoders were measured on the same images with the same classes; rows are not comparable."]
+def warnings(results: Sequence[Dense]) -> list[str]:
+    """Sentences where encoders were measured on different images, or perhaps on those that they were trained on."""
+    sentences = []
+    if len({one.images for one in results}) > 1 or len({one.data for one in results} - {""}) > 1:
+        sentences.append("Not all encoders were measured on the same images with the same classes; rows are not comparable.")
+    if remembered := [one.encoder for one in results if one.features["training"] == one.features["test"]]:
+        sentences.append(
+            f"What was trained on {', '.join(remembered)} was measured on the feature set that it learnt from: unless "
+            "different images of it were chosen for either, these numbers say how well images are remembered."
+        )
+    return sentences
 
 
 def notes_of(noted: Sequence[tuple[str, Sequence[str]]], n_all: int = 0) -> tuple[str, ...]:

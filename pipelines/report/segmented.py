@@ -88,6 +88,7 @@ class Segmented:
     Attributes:
         data: digest of the test images; empty in results of earlier versions.
         shown: what views show of the images, in words; empty if only patches were compared.
+        features: keys of the feature sets: training, test.
         foreground: maps by (source, name), and of which classes; empty where nothing was compared.
     """
 
@@ -100,6 +101,7 @@ class Segmented:
     shown: str
     protocols: Mapping[str, PatchProtocol]
     notes: tuple[str, ...]
+    features: Mapping[str, str]
     foreground: Mapping[tuple[str, str], OnForeground]
     foreground_classes: tuple[str, ...]
     n_foreground: int
@@ -152,6 +154,7 @@ def segmented_in(file: Path) -> Segmented:
         shown="" if content["shown"] is None else str(content["shown"]["words"]),
         protocols=protocols,
         notes=tuple(map(str, content["notes"])),
+        features={name: str(content["features"][name]) for name in ("training", "test")},
         foreground={(str(entry["source"]), str(entry["name"])): _on_foreground(entry) for entry in maps},
         foreground_classes=tuple(map(str, content.get("foreground", {}).get("classes", ()))),
         n_foreground=max((int(entry["n_images"]) for entry in maps), default=0),

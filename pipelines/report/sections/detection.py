@@ -5,7 +5,7 @@ from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Heading, Row, Section, Table, Text
-from pipelines.report.dense import apart, not_comparable, notes_of, trained_first, twin_of, within_spread
+from pipelines.report.dense import apart, notes_of, trained_first, twin_of, warnings, within_spread
 from pipelines.report.detected import KINDS, MEASURES, SIZES, Detected
 from pipelines.report.detected_pictures import examples_of_objects
 from pipelines.report.measured import Measure
@@ -44,7 +44,7 @@ def section(inputs: Inputs) -> Section | None:
 
 
 def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Detected]) -> list[Block]:
-    blocks: list[Block] = [Text(sentence, kind="notice") for sentence in not_comparable(results)]
+    blocks: list[Block] = [Text(sentence, kind="notice") for sentence in warnings(results)]
     blocks += [Text(sentence, kind="finding") for sentence in (*_findings(dataset, results), *_by_family(dataset, results))]
     if notes := notes_of([(one.encoder, one.notes) for one in results], len(results)):
         blocks.append(Text("Noted when these were measured:", notes, "notice"))

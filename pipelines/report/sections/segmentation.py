@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Heading, Row, Section, Table, Text
-from pipelines.report.dense import apart, not_comparable, notes_of, trained_first, twin_of, within_spread
+from pipelines.report.dense import apart, notes_of, trained_first, twin_of, warnings, within_spread
 from pipelines.report.foreground import foreground_blocks
 from pipelines.report.measured import Measure
 from pipelines.report.reading import read
@@ -38,7 +38,7 @@ def section(inputs: Inputs) -> Section | None:
 
 def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Segmented]) -> list[Block]:
     resolutions = in_order(resolution for one in results for resolution in one.resolutions)
-    blocks: list[Block] = [Text(sentence, kind="notice") for sentence in not_comparable(results)]
+    blocks: list[Block] = [Text(sentence, kind="notice") for sentence in warnings(results)]
     blocks += [Text(sentence, kind="finding") for sentence in _findings(dataset, results, resolutions[0])]
     if notes := _notes(results):
         blocks.append(Text("Noted when these were measured:", notes, "notice"))

@@ -53,7 +53,14 @@ def write_segmentation(
         protocols = {"knn": protocol(34.0, at=at, held_out=33.0), "linear": protocol(43.0, 45.0, at=at, held_out=40.0)}
     baselines = {"most-frequent-class": protocol(6.5, at=at), "drawn-by-prior": protocol(9.0, at=at)}
     content: dict[str, Any] = {"task": "segmentation", "encoder": encoder, **pretraining_of(encoder).to_dict(), "data": "d"}
-    content |= {"features": {}, "block": 11, "grid": [4, 4], "n_training": 12, "n_test": 7, "classes": list(classes)}
+    content |= {
+        "features": {"training": "a", "test": "b"},
+        "block": 11,
+        "grid": [4, 4],
+        "n_training": 12,
+        "n_test": 7,
+        "classes": list(classes),
+    }
     content |= {"shown": {"shows": "whole", "percent_outside": 0.0, "words": "whole image"}, "protocols": protocols | baselines}
     folder = root / encoder
     folder.mkdir(parents=True)
@@ -100,7 +107,12 @@ def write_detection(root: Path, encoder: str, box: dict[str, Any], mask: dict[st
     """One DATASET/ENCODER below `root`."""
     counted = {"n_images": 7, "objects": {"small": 3, "medium": 1234, "large": 5}}
     content: dict[str, Any] = {"task": "detection", "encoder": encoder, **pretraining_of(encoder).to_dict(), "data": "d"}
-    content |= {"features": {}, "box": box, **({"mask": mask} if mask else {}), "seeds": list(range(len(box["ap"]["values"])))}
+    content |= {
+        "features": {"training": "a", "test": "b"},
+        "box": box,
+        **({"mask": mask} if mask else {}),
+        "seeds": list(range(len(box["ap"]["values"]))),
+    }
     content |= {"recipe": {"epochs": 2, "lr": 0.001}, "detector": {"width": 8, "masks": bool(mask)}, "n_parameters": 1234}
     content |= {"grid": [4, 4], "frame": [64, 64], "views": [0], "block": 11, "n_training": 12, "n_test": 7}
     content |= {"classes": list(CLASSES), "objects": {"training": counted, "test": counted}, "notes": [], "preset": "small"}

@@ -143,6 +143,14 @@ def test_without_images_boxes_and_masks_alone_are_drawn(tmp_path):
     assert words(built(inputs), "notice")[0].startswith("Boxes and masks alone are drawn. No images were named")
 
 
+def test_says_where_training_images_may_have_been_measured(tmp_path):
+    write_detection(tmp_path / "coco", "mae", ap(12.0), features={"training": "a", "test": "a"})
+    write_detection(tmp_path / "coco", "dino", ap(12.0))
+    assert words(built(collected(tmp_path)), "notice")[0].startswith(
+        "What was trained on mae was measured on the feature set that it learnt from: unless different"
+    )
+
+
 def test_results_without_examples_say_what_to_do(tmp_path):
     write_detection(tmp_path / "coco", "dino", ap(12.0))
     write_examples(write_detection(tmp_path / "coco", "mae", ap(12.0)), IDS)
