@@ -1,9 +1,11 @@
-"""Colours of classes in label maps and around objects: by label, so that a class has one colour in every picture.
+"""Colours of classes in label maps and around objects, the same in every picture that is shown together.
 
 Each colour is the one that is furthest, in OKLab, from those before it, from white and from VOID, to the eyes that tell it from
 them least: normal ones, and those that lack one kind of cone (Machado et al. 2009). So few classes are as different as can be,
 and the more there are, the nearer they get.
 """
+
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from jaxtyping import Int, UInt8
@@ -16,18 +18,28 @@ COLOURS = (
 )
 
 
-def colour(label: int) -> str:
-    """Of a class, as #rrggbb; after the last colour they begin again."""
-    return COLOURS[label % len(COLOURS)]
+def colours_of(labels: Iterable[int]) -> dict[int, str]:
+    """A colour for each of these classes, as #rrggbb: that at its label's place, or the next that none of them has.
+
+    So the colour of a class is always the same in a data set of no more classes than there are colours; where more are shown
+    together, colours repeat.
+    """
+    by_label: dict[int, str] = {}
+    for n, label in enumerate(sorted(set(labels))):
+        taken = set(list(by_label.values())[n - n % len(COLOURS) :])  # in this round through the colours
+        places = (COLOURS[(label + i) % len(COLOURS)] for i in range(len(COLOURS)))
+        by_label[label] = next(colour for colour in places if colour not in taken)
+    return by_label
 
 
-def rgb(label: int) -> tuple[int, int, int]:
-    """Of a class, 0…255."""
-    red, green, blue = bytes.fromhex(colour(label)[1:])
+def rgb(colour: str) -> tuple[int, int, int]:
+    """#rrggbb as numbers, 0…255."""
+    red, green, blue = bytes.fromhex(colour[1:])
     return red, green, blue
 
 
-def coloured(label_map: Int[np.ndarray, "H W"]) -> UInt8[np.ndarray, "H W 3"]:
+def coloured(label_map: Int[np.ndarray, "H W"], colours: Mapping[int, str]) -> UInt8[np.ndarray, "H W 3"]:
     """A label map as a picture; negative labels are VOID."""
-    table = np.array([rgb(label) for label in range(max(0, int(label_map.max(initial=-1))) + 1)] + [VOID], np.uint8)
-    return table[np.where(label_map < 0, len(table) - 1, label_map)]
+    labels, places = np.unique(label_map, return_inverse=True)
+    table = np.array([VOID if label < 0 else rgb(colours[label]) for label in labels.tolist()], np.uint8)
+    return table[places.reshape(label_map.shape)]

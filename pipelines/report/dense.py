@@ -29,6 +29,11 @@ class Dense(Protocol):
         ...
 
     @property
+    def features(self) -> Mapping[str, str]:
+        """Keys of the feature sets: training, test."""
+        ...
+
+    @property
     def images(self) -> tuple[Any, ...]:
         """What else tells test images apart, and what is measured on them."""
         ...
@@ -86,17 +91,28 @@ def apart(one: Measure | None, other: Measure | None) -> Measure | None:
     return Measure(one.mean - other.mean, math.hypot(one.std, other.std) if n > 1 else 0.0, (math.nan,) * n)
 
 
-def not_comparable(results: Sequence[Dense]) -> list[str]:
-    """A sentence if encoders were measured on different images."""
-    if len({one.images for one in results}) < 2 and len({one.data for one in results} - {""}) < 2:
-        return []
-    return ["Not all encoders were measured on the same images with the same classes; rows are not comparable."]
+def within_spread(difference: Measure) -> str:
+    """In words, that a difference is within twice its spread over seeds; empty where it is not, or where there is none."""
+    return ", within twice the spread" if len(difference.values) > 1 and abs(difference.mean) <= 2 * difference.std else ""
 
 
-def notes_of(noted: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
-    """Each note once, behind the names that it concerns: `mae, dino: …`; without names if it concerns all."""
+def warnings(results: Sequence[Dense]) -> list[str]:
+    """Sentences where encoders were measured on different images, or perhaps on those that they were trained on."""
+    sentences = []
+    if len({one.images for one in results}) > 1 or len({one.data for one in results} - {""}) > 1:
+        sentences.append("Not all encoders were measured on the same images with the same classes; rows are not comparable.")
+    if remembered := [one.encoder for one in results if one.features["training"] == one.features["test"]]:
+        sentences.append(
+            f"What was trained on {', '.join(remembered)} was measured on the feature set that it learnt from: unless "
+            "different images of it were chosen for either, these numbers say how well images are remembered."
+        )
+    return sentences
+
+
+def notes_of(noted: Sequence[tuple[str, Sequence[str]]], n_all: int = 0) -> tuple[str, ...]:
+    """Each note once, behind the names that it concerns: `mae, dino: …`; without names if it concerns as many as `n_all`."""
     by_note: dict[str, list[str]] = {}
     for name, notes in noted:
         for note in dict.fromkeys(notes):
             by_note.setdefault(note, []).append(name)
-    return tuple(note if len(names) == len(noted) > 1 else f"{', '.join(names)}: {note}" for note, names in by_note.items())
+    return tuple(note if len(names) == n_all > 1 else f"{', '.join(names)}: {note}" for note, names in by_note.items())

@@ -22,17 +22,17 @@ class DenseImages:
     Attributes:
         data: folder or address that holds a folder for each data set; None if there is none.
         entries: by data set: split (`test`), form and classes, as `open_images` takes them.
-        split: of data sets whose entry has none.
+        split: of data sets whose entry has none; None for those that have no splits.
     """
 
     data: str | None = None
     entries: Mapping[str, Mapping[str, Any]] | None = None
-    split: str = "test"
+    split: str | None = "test"
 
     def opened(self, dataset: str) -> "ImageSet | str":
         """The images of a data set; or a sentence on why they are missing."""
         entry = (self.entries or {}).get(dataset, {})
-        described = {"split": str(entry.get("test") or self.split), "form": entry.get("form")}
+        described = {"split": entry.get("test") or self.split, "form": entry.get("form")}
         if entry.get("classes"):
             described["classes"] = Path(str(entry["classes"]))
         return opened(self._place(dataset), OPTION, **described)

@@ -32,6 +32,7 @@ class Detected:
         measures: of boxes, and of masks if they were measured: MEASURES by name, percent; None where no object has that size.
         preset: empty if there was none.
         n_objects: of the test images, by size.
+        features: keys of the feature sets: training, test.
     """
 
     encoder: str
@@ -48,6 +49,7 @@ class Detected:
     classes: tuple[str, ...]
     shape: tuple[Any, ...]
     notes: tuple[str, ...]
+    features: Mapping[str, str]
     pretraining: Pretraining
     folder: Path
 
@@ -81,6 +83,7 @@ def detected_in(file: Path) -> Detected:
         classes=tuple(map(str, content["classes"])),
         shape=(tuple(content["grid"]), content["block"]),
         notes=tuple(map(str, content["notes"])),
+        features={name: str(content["features"][name]) for name in ("training", "test")},
         pretraining=pretraining_in(content),
         folder=file.parent,
     )

@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from pipelines.report.chosen import chosen_ids
-from pipelines.report.class_colours import colour, rgb
+from pipelines.report.class_colours import colours_of, rgb
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Gallery, Picture, Swatch, Text
 from pipelines.report.dense_images import pictures_of
@@ -146,21 +146,28 @@ def examples_of_objects(inputs: Inputs, dataset: str, results: Sequence[Detected
 def _gallery(
     dataset: str, kept: Mapping[str, Examples], rows: Sequence[int], images: Mapping[str, Image.Image], score: float
 ) -> Gallery:
-    first, present, pictures = next(iter(kept.values())), set[int](), []
-    for row in rows:
-        example = first.images[row]
-        shown = {name: [t for t in one.images[row].detections if t.score >= score] for name, one in kept.items()}
-        present |= {thing.label for things in (example.objects, *shown.values()) for thing in things}
-        pictures.append(_row(example, shown, first.classes, images.get(example.id)))
+    first = next(iter(kept.values()))
+    examples = [first.images[row] for row in rows]
+    shown = [{name: [t for t in one.images[row].detections if t.score >= score] for name, one in kept.items()} for row in rows]
+    every = [*(example.objects for example in examples), *(things for of_image in shown for things in of_image.values())]
+    colours = colours_of(thing.label for things in every for thing in things)
+    pictures = [
+        _row(example, of_image, first.classes, images.get(example.id), colours)
+        for example, of_image in zip(examples, shown, strict=True)
+    ]
     if not images:
         pictures = [one[1:] for one in pictures]
     columns = (*(("image",) if images else ()), "objects", *kept)
-    legend = tuple(Swatch(first.classes[label], colour(label)) for label in sorted(present))
+    legend = tuple(Swatch(first.classes[label], colour) for label, colour in colours.items())
     return Gallery(f"{dataset}: objects and detections", (), columns, tuple(pictures), legend, large=True)
 
 
 def _row(
-    example: Example, detected: Mapping[str, Sequence[Thing]], classes: Sequence[str], image: Image.Image | None
+    example: Example,
+    detected: Mapping[str, Sequence[Thing]],
+    classes: Sequence[str],
+    image: Image.Image | None,
+    colours: Mapping[int, str],
 ) -> tuple[Picture, ...]:
     height, width = example.size
     size = fitted((0, 0, width, height), LARGE_SIDE)
@@ -173,18 +180,20 @@ def _row(
     pictures = [
         Picture(uri(ground), f"test image {example.id}", (example.id,)),
         Picture(
-            _drawn(ground, example.objects, example.size),
+            _drawn(ground, example.objects, example.size, colours),
             f"image {example.id} with {named}: {_named(example.objects, classes)}",
             (*lines, named),
         ),
     ]
     for name, things in detected.items():
         alt = f"image {example.id}, detected from {name}: {_named(things, classes, scores=True)}"
-        pictures.append(Picture(_drawn(ground, things, example.size), alt, (f"{len(things)} detected",)))
+        pictures.append(Picture(_drawn(ground, things, example.size, colours), alt, (f"{len(things)} detected",)))
     return tuple(pictures)
 
 
-def _drawn(ground: UInt8[np.ndarray, "H W 3"], things: Sequence[Thing], size: tuple[int, int]) -> str:
+def _drawn(
+    ground: UInt8[np.ndarray, "H W 3"], things: Sequence[Thing], size: tuple[int, int], colours: Mapping[int, str]
+) -> str:
     """Masks tinted and boxes outlined in the colours of their classes; the surest on top."""
     rows, columns = (((np.arange(n) + 0.5) * side / n).astype(int) for n, side in zip(ground.shape[:2], size, strict=True))
     picture = ground.astype(np.float32)
@@ -193,9 +202,9 @@ def _drawn(ground: UInt8[np.ndarray, "H W 3"], things: Sequence[Thing], size: tu
     for thing in sorted(things, key=lambda thing: thing.score):
         if thing.counts is not None:
             mask = decode(thing.counts, size)[rows[:, None], columns]
-            picture[mask] = (1 - OPACITY) * picture[mask] + OPACITY * np.array(rgb(thing.label))
+            picture[mask] = (1 - OPACITY) * picture[mask] + OPACITY * np.array(rgb(colours[thing.label]))
         x0, y0, x1, y1 = (at * by for at, by in zip(thing.box, scale, strict=True))
-        outlines.append(Outline((x0, y0, x1, y1), colour(thing.label), 2, thing.crowd))
+        outlines.append(Outline((x0, y0, x1, y1), colours[thing.label], 2, thing.crowd))
     return uri(np.round(picture).astype(np.uint8), outlines)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pipelines.report.content import Block, Cell, Column, Row, Table, Text
 from pipelines.report.measured import Measure
 from pipelines.report.segmented import OnForeground, Segmented
-from pipelines.report.tables import listed, named, number, plus_minus, spread, title, unbroken
+from pipelines.report.tables import listed, named, number, spread, title, unbroken, unbroken_mean
 
 CLAIM = (
     "The paper says that [cls] of masked models gathers from all patches nearly alike, and that selective aggregation "
@@ -37,10 +37,10 @@ def _findings(dataset: str, compared: Sequence[Segmented]) -> list[str]:
         against = f"{unbroken(_apart(abmilp.share, _exact(abmilp.area)))} against equal weights"
         if cls is not None:
             against = f"{unbroken(_apart(abmilp.share, cls.share))} against mean [cls] attention, {against}"
-        beside = f", mean [cls] attention {_unbroken(cls.share)} %" if cls else ""
+        beside = f", mean [cls] attention {unbroken_mean(cls.share)} %" if cls else ""
         sentences.append(
-            f"on {one.encoder}, AbMILP puts {_unbroken(abmilp.share)} % of its weight there{beside}, and equal weights would "
-            f"put {abmilp.area:.1f} %; in points, AbMILP is at {against}"
+            f"on {one.encoder}, AbMILP puts {unbroken_mean(abmilp.share)} % of its weight there{beside}, and equal weights "
+            f"would put {abmilp.area:.1f} %; in points, AbMILP is at {against}"
         )
     if not sentences:
         return []
@@ -116,7 +116,3 @@ def _apart(one: Measure, other: Measure) -> Measure:
     """`one` − `other`; the spread is that over the seeds of those that have several."""
     n = max(len(one.values), len(other.values))
     return Measure(one.mean - other.mean, math.hypot(one.std, other.std), (math.nan,) * n)
-
-
-def _unbroken(measure: Measure) -> str:
-    return plus_minus(measure).replace(" ", "\N{NO-BREAK SPACE}")

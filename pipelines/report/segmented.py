@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ PROTOCOLS = {
     "most-frequent-class": "most frequent class",
     "drawn-by-prior": "drawn by prior",
 }
+RESOLUTION = re.compile(rf"{GRID}|{ORIGINAL}|[1-9][0-9]{{0,4}}")
 IOU = re.compile(r"(?P<protocol>\S+) iou_(?P<resolution>\S+)")  # columns of per_class.csv
 
 
@@ -87,6 +88,7 @@ class Segmented:
     Attributes:
         data: digest of the test images; empty in results of earlier versions.
         shown: what views show of the images, in words; empty if only patches were compared.
+        features: keys of the feature sets: training, test.
         foreground: maps by (source, name), and of which classes; empty where nothing was compared.
     """
 
@@ -99,6 +101,7 @@ class Segmented:
     shown: str
     protocols: Mapping[str, PatchProtocol]
     notes: tuple[str, ...]
+    features: Mapping[str, str]
     foreground: Mapping[tuple[str, str], OnForeground]
     foreground_classes: tuple[str, ...]
     n_foreground: int
@@ -112,15 +115,20 @@ class Segmented:
 
     @cached_property
     def resolutions(self) -> list[str]:
-        """At which label maps are compared: pixels first, those of the originals before others; then the grid."""
-        names = {name.removeprefix("miou_") for p in self.protocols.values() for name in p.measures if name.startswith("miou_")}
-        return sorted(names, key=lambda name: (name == GRID, name != ORIGINAL, name.zfill(6)))
+        """At which label maps are compared, as `in_order`."""
+        names = (name for p in self.protocols.values() for name in p.measures)
+        return in_order(name.removeprefix("miou_") for name in names if name.startswith("miou_"))
 
     @cached_property
     def learnt(self) -> list[str]:
         """Names of its protocols, in the order of the page, without baselines."""
         others = [name for name in self.protocols if name not in (*TRAINED, *BASELINES)]
         return [name for name in TRAINED if name in self.protocols] + others
+
+
+def in_order(resolutions: Iterable[str]) -> list[str]:
+    """Each once: pixels of the originals first, then frames from small to large, then the grid of patches."""
+    return sorted(set(resolutions), key=lambda name: (name == GRID, name != ORIGINAL, len(name), name))
 
 
 def segmented_in(file: Path) -> Segmented:
@@ -132,6 +140,9 @@ def segmented_in(file: Path) -> Segmented:
         TypeError: the file is not as the command writes it.
     """
     content = json.loads(file.read_text(encoding="utf-8"))
+    protocols = {str(name): _protocol(str(name), entry) for name, entry in content["protocols"].items()}
+    if not any(protocol.measures for protocol in protocols.values()):
+        raise ValueError("no protocol has a measure")
     maps = content.get("foreground", {}).get("maps", ())
     return Segmented(
         encoder=file.parent.name,
@@ -141,8 +152,9 @@ def segmented_in(file: Path) -> Segmented:
         classes=tuple(map(str, content["classes"])),
         shape=(tuple(content["grid"]), content["block"]),
         shown="" if content["shown"] is None else str(content["shown"]["words"]),
-        protocols={str(name): _protocol(str(name), entry) for name, entry in content["protocols"].items()},
+        protocols=protocols,
         notes=tuple(map(str, content["notes"])),
+        features={name: str(content["features"][name]) for name in ("training", "test")},
         foreground={(str(entry["source"]), str(entry["name"])): _on_foreground(entry) for entry in maps},
         foreground_classes=tuple(map(str, content.get("foreground", {}).get("classes", ()))),
         n_foreground=max((int(entry["n_images"]) for entry in maps), default=0),
@@ -152,9 +164,13 @@ def segmented_in(file: Path) -> Segmented:
 
 
 def _protocol(name: str, content: Mapping[str, Any]) -> PatchProtocol:
+    measures = {key: measure_or_none(value) for key, value in content.items() if key.startswith(("miou_", "accuracy_"))}
+    for measure in measures:
+        if not RESOLUTION.fullmatch(measure.partition("_")[2]):
+            raise ValueError(f"{measure} is at no resolution, expected {GRID}, {ORIGINAL} or a number of pixels")
     return PatchProtocol(
         name=name,
-        measures={k: measure_or_none(v) for k, v in content.items() if k.startswith(("miou_", "accuracy_"))},
+        measures=measures,
         chosen=dict(content["chosen"]),
         selected=None if content["selected"] is None else dict(content["selected"]),
         seeds=tuple(int(seed) for seed in content["seeds"]),

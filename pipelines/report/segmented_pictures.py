@@ -1,7 +1,7 @@
 """Predicted label maps beside true ones, and beside the images if they are available."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from PIL import Image
 
 from pipelines.live.overlay import cut_out
 from pipelines.report.chosen import chosen_ids
-from pipelines.report.class_colours import VOID, colour, coloured
+from pipelines.report.class_colours import VOID, coloured, colours_of
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Gallery, Picture, Swatch, Text
 from pipelines.report.dense_images import pictures_of
@@ -193,17 +193,23 @@ def _gallery(
     protocol: str,
     images: dict[str, Image.Image],
 ) -> Gallery:
-    first, present = next(iter(saved.values())), set[int]()
-    pictures = []
-    for image in rows:
-        truth = first.label_map(TRUTH, image)
-        predicted = {name: maps.prediction(protocol, image, truth.shape) for name, maps in saved.items()}
-        present |= {label for one in (truth, *predicted.values()) for label in np.unique(one).tolist()}
-        pictures.append(_row(first, image, truth, predicted, images.get(image.id)))
+    first = next(iter(saved.values()))
+    truths = [first.label_map(TRUTH, image) for image in rows]
+    predicted = [
+        {name: maps.prediction(protocol, image, truth.shape) for name, maps in saved.items()}
+        for image, truth in zip(rows, truths, strict=True)
+    ]
+    every = [*truths, *(label_map for of_image in predicted for label_map in of_image.values())]
+    present = {label for label_map in every for label in np.unique(label_map).tolist()}
+    colours = colours_of(present - {-1})
+    pictures = [
+        _row(first, image, truth, of_image, images.get(image.id), colours)
+        for image, truth, of_image in zip(rows, truths, predicted, strict=True)
+    ]
     if not images:
         pictures = [row[1:] for row in pictures]
     columns = (*(("image",) if images else ()), "true label map", *saved)
-    legend = [Swatch(first.classes[label], colour(label)) for label in sorted(present - {-1})]
+    legend = [Swatch(first.classes[label], colour) for label, colour in colours.items()]
     if -1 in present:
         legend.append(Swatch("void, or not shown by the view", "#{:02x}{:02x}{:02x}".format(*VOID)))
     return Gallery(f"{dataset}: label maps", (), columns, tuple(pictures), tuple(legend), large=True)
@@ -215,6 +221,7 @@ def _row(
     truth: Int32[np.ndarray, "h w"],
     predicted: dict[str, np.ndarray],
     shown: Image.Image | None,
+    colours: Mapping[int, str],
 ) -> tuple[Picture, ...]:
     """The image (a placeholder of the truth's size without one), the true map, and the predicted ones."""
     whole = saved.resolution == ORIGINAL
@@ -226,21 +233,28 @@ def _row(
         pixels = np.ascontiguousarray(pixels[:, ::-1]) if image.flip and not whole else pixels
     pictures = [Picture(uri(pixels), f"test image {image.id}", (image.id,))]
     named = () if shown is not None else (image.id,)
-    pictures.append(_picture(truth, size, f"true label map of image {image.id}", saved.classes, named))
+    pictures.append(_picture(truth, size, f"true label map of image {image.id}", saved.classes, colours, named))
     labelled = truth >= 0
     for name, label_map in predicted.items():
         right = 100 * float((label_map == truth)[labelled].mean()) if labelled.any() else 0.0
         alt = f"label map of image {image.id} predicted from {name}, {right:.1f} % of its labelled pixels right"
-        pictures.append(_picture(label_map, size, alt, saved.classes, (f"{right:.1f} % right",)))
+        pictures.append(_picture(label_map, size, alt, saved.classes, colours, (f"{right:.1f} % right",)))
     return tuple(pictures)
 
 
 def _picture(
-    label_map: Int32[np.ndarray, "h w"], size: tuple[int, int], alt: str, classes: Sequence[str], lines: tuple[str, ...]
+    label_map: Int32[np.ndarray, "h w"],
+    size: tuple[int, int],
+    alt: str,
+    classes: Sequence[str],
+    colours: Mapping[int, str],
+    lines: tuple[str, ...],
 ) -> Picture:
     """A map in colours; its text alternative names the largest classes."""
     labels, counts = np.unique(label_map[label_map >= 0], return_counts=True)
     order: list[Any] = np.argsort(-counts, kind="stable")[:N_NAMED].tolist()
     shares = [f"{classes[labels[i]]} {100 * counts[i] / label_map.size:.0f} %" for i in order]
     rows, columns = (((np.arange(n) + 0.5) * side / n).astype(int) for n, side in zip(size[::-1], label_map.shape, strict=True))
-    return Picture(uri(coloured(label_map[rows[:, None], columns]), lossless=True), f"{alt}: {', '.join(shares)}", lines)
+    return Picture(
+        uri(coloured(label_map[rows[:, None], columns], colours), lossless=True), f"{alt}: {', '.join(shares)}", lines
+    )

@@ -80,7 +80,7 @@ def texts(section: Section) -> Iterator[str]:
             case Figures():
                 yield from (text for figure in block.figures for text in (figure.title, figure.caption, figure.alt))
             case Gallery():
-                yield from (block.title, *block.columns)
+                yield from (block.title, *block.columns, *(swatch.name for swatch in block.legend))
                 yield from (line for row in block.rows for picture in row for line in (picture.alt, *picture.lines))
             case Definitions():
                 yield from (text for entry in block.entries for text in entry)

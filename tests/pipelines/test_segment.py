@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from probe.segmentation.patch_head import load_patch_head
+from store import open_store
 from tests.features import write_features
 from tests.pipelines.test_localise import write_probes
 from tests.probe.segmentation.features import CLASSES, SIDE, write_segmented
@@ -68,6 +69,15 @@ def test_writes_measures_tables_heads_and_maps(segment, sets):
     assert [file.name for file in maps] == ["000000.png", "000007.png"]
     assert set(np.unique(np.asarray(Image.open(maps[0])))) <= {0, 1, 2}
     assert Image.open(maps[0]).mode == "P"
+    described = json.loads((sets / "out/maps/images.json").read_text())
+    assert (described["resolution"], described["unseen"], described["classes"]) == ("original", 255, list(CLASSES))
+    assert [(image["id"], image["file"]) for image in described["images"]] == [(f.stem, f.name) for f in maps]
+    assert (described["images"][0]["crop"], described["images"][0]["flip"]) == ([0, 0, 32, 32], False)
+    assert described["data"] == content["data"] == open_store(sets / "test").spec.data
+    truths = [np.asarray(Image.open(sets / "out/maps/truth" / file.name)).astype(np.int16) for file in maps]
+    kept = open_store(sets / "test").segmentation
+    for row, truth in zip((0, 7), truths, strict=True):
+        np.testing.assert_array_equal(np.where(truth == 255, -1, truth), kept.label_map(row))
     assert "of its weight on the foreground" in said
     assert not (sets / ".unfinished").exists() or not list((sets / ".unfinished").iterdir())
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Heading, Row, Section, Table, Text
-from pipelines.report.dense import apart, not_comparable, notes_of, trained_first, twin_of
+from pipelines.report.dense import apart, notes_of, trained_first, twin_of, warnings, within_spread
 from pipelines.report.detected import KINDS, MEASURES, SIZES, Detected
 from pipelines.report.detected_pictures import examples_of_objects
 from pipelines.report.measured import Measure
 from pipelines.report.published import table_5_v1
-from pipelines.report.tables import NOTHING, change, file_names, listed, named, number, plus_minus, spread, unbroken
+from pipelines.report.tables import NOTHING, change, file_names, listed, named, number, spread, unbroken, unbroken_mean
 from store.format.pretraining import JOINT, LABELS, MASKED
 
 ENCODER = Column("encoder", "Encoder", "text")
@@ -20,9 +20,9 @@ ABOUT = (
     "show count as missed."
 )
 COMPARABLE = (
-    "What can be compared with it is which encoder is ahead, and for which sizes of objects: the paper's detector has another "
-    "code base, and is trained on all of COCO with images that are resized and flipped at random, which a cache of tokens "
-    "cannot have. Values compare only between rows of one table."
+    "What can be compared with it is which encoder is ahead, and for which sizes of objects. The paper follows iBOT's code "
+    "and settings on COCO, where images are resized and flipped at random; a cache of tokens has no new ones, and the detector "
+    "here is another. Values compare only between rows of one table."
 )
 
 
@@ -44,9 +44,9 @@ def section(inputs: Inputs) -> Section | None:
 
 
 def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Detected]) -> list[Block]:
-    blocks: list[Block] = [Text(sentence, kind="notice") for sentence in not_comparable(results)]
+    blocks: list[Block] = [Text(sentence, kind="notice") for sentence in warnings(results)]
     blocks += [Text(sentence, kind="finding") for sentence in (*_findings(dataset, results), *_by_family(dataset, results))]
-    if notes := notes_of([(one.encoder, one.notes) for one in results]):
+    if notes := notes_of([(one.encoder, one.notes) for one in results], len(results)):
         blocks.append(Text("Noted when these were measured:", notes, "notice"))
     blocks += [_by_encoder(dataset, name, results, kind) for kind in KINDS if any(kind in one.measures for one in results)]
     blocks.append(_settings(dataset, name, results))
@@ -63,8 +63,8 @@ def _findings(dataset: str, results: Sequence[Detected]) -> list[str]:
             if (ap := one.measures[kind]["ap"]) is None:
                 continue
             against = apart(ap, twin.measures.get(kind, {}).get("ap")) if twin else None
-            beside = "" if against is None else f", {unbroken(against)} against the twin{_within(against)}"
-            parts.append(f"{_unbroken(ap)} ({KINDS[kind]}{beside})")
+            beside = "" if against is None else f", {unbroken(against)} against the twin{within_spread(against)}"
+            parts.append(f"{unbroken_mean(ap)} ({KINDS[kind]}{beside})")
         if parts and not one.pretraining.is_untrained:
             whose = "" if twin is None else f"; its twin is {twin.encoder}"
             sentences.append(f"{one.encoder} reaches {listed(parts)}{whose}.")
@@ -99,14 +99,6 @@ def _box(one: Detected, other: Detected, size: str) -> Measure | None:
     return apart(one.measures["box"][f"ap_{size}"], other.measures["box"][f"ap_{size}"])
 
 
-def _within(difference: Measure) -> str:
-    return ", within twice the spread" if len(difference.values) > 1 and abs(difference.mean) <= 2 * difference.std else ""
-
-
-def _unbroken(measure: Measure) -> str:
-    return plus_minus(measure).replace(" ", "\N{NO-BREAK SPACE}")
-
-
 def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str) -> Table:
     """AP of boxes, or of masks."""
     columns = [ENCODER]
@@ -116,7 +108,7 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
     ]
     twins = [twin_of(one, results) for one in results]
     if any(twins):
-        columns.append(Column(f"{kind}_ap_against_twin", "AP against the twin", "spread", apart=True))
+        columns.append(Column(f"{kind}_ap_against_twin", "AP minus twin", "spread", apart=True))
     values = {m: [one.measures.get(kind, {}).get(m) for one in results] for m in MEASURES}
     highest = {m: max((round(v.mean, 1) for v in of_all if v), default=None) for m, of_all in values.items()}
     rows = []
@@ -132,8 +124,8 @@ def _by_encoder(dataset: str, name: str, results: Sequence[Detected], kind: str)
     note = (
         f"Average precision of {KINDS[kind]}, percent; {n} test images with {sizes} objects (small: below 32 x 32 pixels, "
         "large: from 96 x 96 on). AP is the mean over IoU from 0.5 to 0.95 and over classes. A dash: no object has that size. "
-        "Mean ± standard deviation over seeds where there are several. Against the twin: in points. Bold: the highest of a "
-        "column."
+        "Mean ± standard deviation over seeds where there are several. Minus twin: the difference to the random twin, in "
+        "points. Bold: the highest of a column."
     )
     return Table(f"{name}-{kind}", f"{dataset}: {KINDS[kind]}", note, tuple(columns), tuple(rows))
 

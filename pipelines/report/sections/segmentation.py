@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Heading, Row, Section, Table, Text
-from pipelines.report.dense import apart, not_comparable, notes_of, trained_first, twin_of
+from pipelines.report.dense import apart, notes_of, trained_first, twin_of, warnings, within_spread
 from pipelines.report.foreground import foreground_blocks
 from pipelines.report.measured import Measure
 from pipelines.report.reading import read
-from pipelines.report.segmented import BASELINES, GRID, ORIGINAL, PROTOCOLS, TRAINED, Segmented, class_scores
+from pipelines.report.segmented import BASELINES, GRID, ORIGINAL, PROTOCOLS, TRAINED, Segmented, class_scores, in_order
 from pipelines.report.segmented_pictures import examples_of_maps
-from pipelines.report.tables import change, file_names, listed, named, number, plus_minus, spread, unbroken
+from pipelines.report.tables import change, file_names, listed, named, number, spread, unbroken, unbroken_mean
 
 ENCODER = Column("encoder", "Encoder", "text")
 ABOUT = (
@@ -37,14 +37,10 @@ def section(inputs: Inputs) -> Section | None:
 
 
 def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Segmented]) -> list[Block]:
-    resolutions = sorted(
-        {resolution for one in results for resolution in one.resolutions},
-        key=lambda resolution: (resolution == GRID, resolution != ORIGINAL, resolution.zfill(6)),
-    )
-    noted = [(f"{one.encoder}{_of_protocol(p)}", notes) for one in results for p, notes in _notes(one)]
-    blocks: list[Block] = [Text(sentence, kind="notice") for sentence in not_comparable(results)]
+    resolutions = in_order(resolution for one in results for resolution in one.resolutions)
+    blocks: list[Block] = [Text(sentence, kind="notice") for sentence in warnings(results)]
     blocks += [Text(sentence, kind="finding") for sentence in _findings(dataset, results, resolutions[0])]
-    if notes := notes_of(noted):
+    if notes := _notes(results):
         blocks.append(Text("Noted when these were measured:", notes, "notice"))
     blocks += [_by_protocol(dataset, name, results, resolution) for resolution in resolutions]
     blocks += [_by_class(dataset, name, results, resolutions[0]), _settings(dataset, name, results)]
@@ -63,13 +59,12 @@ def _short(resolution: str) -> str:
     return {GRID: "grid", ORIGINAL: "original"}.get(resolution, f"{resolution} px")
 
 
-def _of_protocol(name: str) -> str:
-    return f" ({PROTOCOLS.get(name, name)})" if name else ""
-
-
-def _notes(one: Segmented) -> list[tuple[str, tuple[str, ...]]]:
-    """Notes of the whole run, and of each protocol."""
-    return [("", one.notes), *((name, one.protocols[name].notes) for name in one.learnt if one.protocols[name].notes)]
+def _notes(results: Sequence[Segmented]) -> tuple[str, ...]:
+    """Notes of whole runs, and of protocols."""
+    of_protocols = [
+        (f"{one.encoder} ({PROTOCOLS.get(name, name)})", one.protocols[name].notes) for one in results for name in one.learnt
+    ]
+    return notes_of([(one.encoder, one.notes) for one in results], len(results)) + notes_of(of_protocols)
 
 
 def _learnt(results: Sequence[Segmented]) -> list[str]:
@@ -85,9 +80,9 @@ def _findings(dataset: str, results: Sequence[Segmented], resolution: str) -> li
         values = [(p, miou) for p in one.learnt if (miou := one.protocols[p].miou(resolution)) is not None]
         if one.pretraining.is_untrained or not values:
             continue
-        reached = listed([f"{_unbroken(miou)} ({PROTOCOLS.get(p, p)})" for p, miou in values])
+        reached = listed([f"{unbroken_mean(miou)} ({PROTOCOLS.get(p, p)})" for p, miou in values])
         floors = [
-            f"{PROTOCOLS[p]} {_unbroken(miou)}"
+            f"{PROTOCOLS[p]} {unbroken_mean(miou)}"
             for p in BASELINES
             if p in one.protocols and (miou := one.protocols[p].miou(resolution)) is not None
         ]
@@ -111,17 +106,8 @@ def _against_twin(one: Segmented, results: Sequence[Segmented], resolution: str)
         if name in twin.protocols:
             difference = apart(one.protocols[name].miou(resolution), twin.protocols[name].miou(resolution))
             if difference is not None:
-                parts.append(f"{unbroken(difference)} ({PROTOCOLS.get(name, name)}{_within(difference)})")
+                parts.append(f"{unbroken(difference)} ({PROTOCOLS.get(name, name)}{within_spread(difference)})")
     return f" Against its random twin {twin.encoder}, in points: {listed(parts)}." if parts else ""
-
-
-def _within(difference: Measure) -> str:
-    """Whether a difference is within twice its spread over seeds; nothing where there is no spread."""
-    return ", within twice the spread" if len(difference.values) > 1 and abs(difference.mean) <= 2 * difference.std else ""
-
-
-def _unbroken(measure: Measure) -> str:
-    return plus_minus(measure).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _by_protocol(dataset: str, name: str, results: Sequence[Segmented], resolution: str) -> Table:
@@ -139,7 +125,7 @@ def _by_protocol(dataset: str, name: str, results: Sequence[Segmented], resoluti
     twins = [twin_of(one, results) for one in results]
     against = learnt if any(twins) else []
     columns += [
-        Column(f"{p}_miou_{resolution}_against_twin", f"{PROTOCOLS.get(p, p)} against the twin", "spread", apart=i == 0)
+        Column(f"{p}_miou_{resolution}_against_twin", f"{PROTOCOLS.get(p, p)} minus twin", "spread", apart=i == 0)
         for i, p in enumerate(against)
     ]
     highest = {p: max((round(m.mean, 1) for one in results if (m := _miou(one, p, resolution))), default=None) for p in learnt}
@@ -174,7 +160,7 @@ def _note(results: Sequence[Segmented], resolution: str) -> str:
     return (
         f"Intersection over union of {compared}, percent, mean over classes; {n} test images. Mean ± standard deviation over "
         "seeds where there are several. Baselines see no image: one class everywhere, or classes drawn by their share of the "
-        "training patches. Against the twin: in points. Bold: the highest of a column. "
+        "training patches. Minus twin: the difference to the random twin, in points. Bold: the highest of a column. "
         + (f"Views show: {'; '.join(sorted(views))}. " if views else "")
         + "Values at another resolution don't compare with these."
     )

@@ -10,7 +10,19 @@ import numpy as np
 
 from extract.datasets import open_images
 from pipelines.report.collect import Examples, Folders, Inputs, collect
+from pipelines.report.dense_images import DenseImages
 from pipelines.report.published.row import PublishedRow
+from tests.pipelines.report.dense import (
+    CLASSES,
+    average_precisions,
+    on_foreground,
+    over_seeds,
+    write_detection,
+    write_examples,
+    write_maps,
+    write_segmentation,
+)
+from tests.pipelines.report.dense import protocol as learnt
 from tests.pipelines.report.written import pretraining_of, write_attention, write_correct, write_images, write_probe
 
 EVIL = '<script>alert(1)<x" onload="x'
@@ -65,13 +77,34 @@ def everything(root: Path, more: float = 0.0) -> Inputs:
         for head, top1 in (("cls", 40.0), ("abmilp", 45.0), ("ep", 46.0)):
             for encoder in ENCODERS if head != "ep" or name == "one" else ():
                 write_probe(root / "sets" / name, encoder, head, top1, more=more)
+    for dataset in ("one", EVIL):
+        write_dense(root, dataset, more)
     return replace(collect(folders(root), Examples(2)), against={EVIL: PUBLISHED})
+
+
+def write_dense(root: Path, dataset: str, more: float) -> None:
+    """Segmentation and detection of one data set, with pictures over its images."""
+    digest = open_images(write_images(root / "dense" / dataset)).digest
+    ids, classes = [f"{n:03d}" for n in range(7)], (*CLASSES[:2], EVIL)
+    for i, encoder in enumerate(ENCODERS):
+        by_seed = (43.0 + i + more, 45.0 + i)
+        protocols = {"knn": learnt(34.0, held_out=33.0), "linear": learnt(*by_seed, held_out=40.0, notes=[EVIL])}
+        maps = [on_foreground("attention", "cls", 30.0 + i), on_foreground("probe", "abmilp", 40.0 + more, 42.0)]
+        about = {"data": digest, "foreground": {"classes": [EVIL], "maps": [*maps, on_foreground("probe", EVIL, 20.0)]}}
+        folder = write_segmentation(root / "segmentation" / dataset, encoder, protocols, classes, **about, notes=[EVIL])
+        write_maps(folder, ids, digest, classes)
+        box, mask = average_precisions(12.0 + i + more), average_precisions(9.0 + i, small=None)
+        about = {"data": digest, "classes": list(classes), "notes": [EVIL], "preset": EVIL, "recipe": {EVIL: EVIL}}
+        folder = write_detection(root / "detection" / dataset, encoder, box, mask, **about)
+        write_examples(folder, ids, digest, classes)
 
 
 def folders(root: Path) -> Folders:
     """Of what `everything` writes."""
     attention, studies, divergence = root / "attention", (root / "studies",), root / "divergence"
     others = {"images": str(root / "data"), "datasets": (root / "sets",), "blocks": root / "blocks"}
+    others |= {"segmentation": root / "segmentation", "detection": root / "detection"}
+    others |= {"dense_images": DenseImages(str(root / "dense"), split=None)}
     return Folders(root / "probes", attention, studies, divergence, root / "localisation", **others)
 
 
@@ -92,11 +125,6 @@ def write_by_block(root: Path, encoder: str, reached: dict[tuple[str, str], tupl
     content = {"encoder": encoder, **pretraining_of(encoder).to_dict(), "measure": "top1", "n_test": n_test, "rows": rows}
     (root / encoder).mkdir(parents=True)
     (root / encoder / "metrics.json").write_text(json.dumps(content))
-
-
-def over_seeds(*values: float) -> dict[str, Any]:
-    std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return {"mean": sum(values) / len(values), "std": std, "values": list(values)}
 
 
 def write_divergence(root: Path, encoder: str, *rows: tuple, key: str | None = None, more: float = 0.0) -> Path:

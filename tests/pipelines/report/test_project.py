@@ -10,10 +10,12 @@ import yaml
 
 from pipelines.report.collect import Examples, Folders, Inputs
 from pipelines.report.content import Gallery, Text
+from pipelines.report.dense_images import of_params
 from pipelines.report.project import project
 from pipelines.report.sections import overlays
 from store import BeyondClsError
-from tests.pipelines.report.written import write_all, write_probe
+from tests.pipelines.report.dense import average_precisions, write_detection, write_segmentation
+from tests.pipelines.report.written import write_all, write_images, write_probe
 
 PARAMS = {"data": "images", "datasets": ["one", "two"], "other_probes": "kept"}
 
@@ -132,6 +134,8 @@ def test_the_layout(tmp_path: Path):
         blocks=folder / "blocks/two",
         dataset="two",
         receipts=folder / "receipts",
+        segmentation=folder / "segmentation",
+        detection=folder / "detection",
     )
 
 
@@ -220,3 +224,31 @@ class TestOnly:
         status, _, err = written("--only", "acuracy")
         assert status == 1
         assert "unknown section of the report 'acuracy'; did you mean 'accuracy'?" in err
+
+
+def test_results_on_dense_tasks_are_found_with_the_images_that_params_yaml_names(finished: Path, tmp_path: Path, report):
+    folder = copied(finished, tmp_path)
+    assert report(folder)[0] == 0
+    write_segmentation(folder / "segmentation/streets", "mae")
+    write_detection(folder / "detection/coco", "mae", average_precisions(12.0))
+    write_images(folder / "pictures/streets/val", 3)
+    dense = {"data": "pictures", "datasets": {"streets": {"test": "val", "classes": "names.txt"}, "coco": None}}
+    (folder / "names.txt").write_text("a\nb\nc\n")
+    (folder / "params.yaml").write_text(yaml.safe_dump(PARAMS | {"dense": dense}))
+    assert report(folder)[0] == 0
+    assert report(folder, "--detection", folder / "detection", "--dense-data", folder / "elsewhere")[0] == 0
+    without, found, elsewhere = report.taken
+    assert (without.segmentation, without.detection) == ({}, {})
+    assert [*found.segmentation] == ["streets"]
+    assert [*found.detection] == ["coco"]
+    assert of_params(Path("there"), {"dense": dense}).entries["streets"]["classes"] == Path("there/names.txt")
+    images = found.folders.dense_images.opened("streets")
+    assert (len(images), images.classes) == (3, ["a", "b", "c"])
+    assert "No images were named, or those of params.yaml are not here" in found.folders.dense_images.opened("coco")
+    assert "--dense-data" in elsewhere.folders.dense_images.opened("streets")
+
+
+@pytest.mark.parametrize("dense", [None, [], {}, {"datasets": ["coco"]}, {"data": "pictures", "datasets": ["coco"]}])
+def test_a_section_on_dense_tasks_that_names_no_images_is_no_error(dense: object, tmp_path: Path):
+    (tmp_path / "pictures/coco").mkdir(parents=True)
+    assert isinstance(of_params(tmp_path, {"dense": dense}).opened("coco"), str)

@@ -11,7 +11,7 @@ from pipelines.report.published.table_5 import TABLE_5
 from pipelines.report.published.table_6 import TABLE_6
 from pipelines.report.published.table_7 import TABLE_7
 from pipelines.report.published.table_8 import TABLE_8
-from pipelines.report.sections import accuracy, cost, localisation, selection, variants
+from pipelines.report.sections import accuracy, cost, detection, localisation, selection, variants
 from probe.aggregators import AGGREGATORS
 
 
@@ -31,6 +31,14 @@ from probe.aggregators import AGGREGATORS
         ),
         (localisation.published, "2412.03215v2, Table 8", 2, ["MAE", "ViT-B", "53.3", "59.4"]),
         (localisation.published, "2412.03215v2, Table 8", 2, ["BEiT-v2", "ViT-B", "44.3", "65.1"]),
+        (
+            detection.published,
+            "2412.03215v1, Table 5",
+            3,
+            ["MAE (fine-tuned)", "43.3", "30.8", "17.2", "42.5", "27.2", "12.2"],
+        ),
+        (detection.published, "2412.03215v1, Table 5", 3, ["DINO", "47.2", "35.3", "20.5", "46.7", "31.2", "14.9"]),
+        (detection.published, "2412.03215v1, Table 5", 3, ["MAE", "41.3", "32.0", "18.6", "41.7", "29.2", "14.0"]),
         (aggregation_entropy.published, "2412.03215v2, Table 3", 6, ["I-JEPA", "5.28", "196.4", "5.55", "256"]),
         (aggregation_entropy.published, "2412.03215v2, Table 3", 6, ["DINO", "4.70", "109.9", "5.28", "196"]),
     ],

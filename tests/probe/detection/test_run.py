@@ -12,6 +12,7 @@ from probe.detection import state as states
 from probe.detection.average_precision import average_precision, coco_truths
 from probe.detection.batches import DetectionBatches
 from probe.detection.detected import detections, to_coco
+from probe.detection.examples import examples
 from probe.detection.options import DetectorOptions
 from probe.detection.recipe import DetectionRecipe
 from probe.detection.run import Detection, detect
@@ -68,7 +69,7 @@ def test_files(written):
 
 def test_what_is_written_is_what_is_measured(written, sets):
     """The saved detector, loaded again, finds what detections.json holds, whose AP is the first seed's."""
-    out, measures, _ = written
+    out, measures, measured_on = written[0], written[1], written[2].test
     detector, about = load_detector_with(out / "trained/seed0.json")
     rows = np.arange(3)
     detected = list(detections(detector, sets[1], rows))
@@ -78,6 +79,17 @@ def test_what_is_written_is_what_is_measured(written, sets):
     for kind in ("box", "mask"):
         assert average_precision(truths, results, kind)["ap"] == measures[kind]["ap"]["values"][0]
     assert about["classes"] == ["round", "square"]
+    shown = json.loads((out / "examples.json").read_text())
+    assert (shown["data"], shown["classes"]) == (measures["data"], ["round", "square"])
+    assert [image["id"] for image in shown["images"]] == list(sets[1].ids), "all three have objects"
+    assert [image["id"] for image in examples(measured_on, results, 2)["images"]] == [sets[1].ids[0], sets[1].ids[2]]
+    for row, image in enumerate(shown["images"]):
+        objects = sets[1].instances.of(row)
+        assert (image["size"], [o["box"] for o in image["objects"]]) == (list(objects.size), objects.boxes.tolist())
+        assert [o["counts"].encode() for o in image["objects"]] == list(objects.counts or ())
+        assert [o["label"] for o in image["objects"]] == objects.labels.tolist()
+        np.testing.assert_allclose([one["box"] for one in image["detections"]], detected[row].boxes, atol=1e-3)
+        assert [one["label"] for one in image["detections"]] == detected[row].labels.tolist()
     assert (about["encoder"], about["encoder_weights"], about["block"]) == ("encoder-w", "w", 1)
     assert about["result"]["box"]["ap"] == measures["box"]["ap"]["values"][0]
 
