@@ -205,12 +205,12 @@ def compare_foreground(
         BeyondClsError: nothing to compare, or as `foreground_of`.
     """
     from pipelines.localise import score_maps
-    from probe.segmentation.foreground import foreground_of, measure
+    from probe.localisation.foreground import class_names, foreground_of, measure_foreground
 
-    names = [name.strip() for name in (classes or "").split(",") if name.strip()]
+    names = class_names(classes)
     truth = foreground_of(store, names)
     kinds = score_maps(store, truth.rows, probes, heads, 0)
-    return {"classes": names, "maps": [measure(kind, truth) for kind in kinds]}
+    return {"classes": names, "maps": [measure_foreground(kind, truth) for kind in kinds]}
 
 
 def _views(store: "FeatureStore", views: int | None) -> Sequence[int]:
