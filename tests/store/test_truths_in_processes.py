@@ -27,8 +27,8 @@ class Truths(Dataset[Any]):
         return self.segmentation.label_map(row), objects.boxes, objects.labels, objects.masks()
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
-def test_workers_of_a_data_loader(tmp_path, start_method):
+@pytest.mark.parametrize(("start_method", "workers"), [("fork", 2), ("spawn", 1)])
+def test_workers_of_a_data_loader(tmp_path, start_method, workers):
     generator = np.random.default_rng(0)
     maps = generator.integers(-1, 3, (N, *SIZE)).astype(np.int16)
     masks = generator.random((N, 2, *SIZE)) < 0.3
@@ -37,7 +37,7 @@ def test_workers_of_a_data_loader(tmp_path, start_method):
     store = with_truths(plain, tmp_path / "set", maps=list(maps), map_classes="abc", instances=objects, instance_classes="xy")
     truths = Truths(FeatureStore.open(store.path))
     truths[0]  # files are open in this process when the others begin
-    loader = DataLoader(truths, None, num_workers=2, multiprocessing_context=start_method)
+    loader = DataLoader(truths, None, num_workers=workers, multiprocessing_context=start_method)
     for row, (label_map, boxes, labels, drawn) in enumerate(loader):
         np.testing.assert_array_equal(label_map, maps[row])
         np.testing.assert_array_equal(boxes, [one.box for one in objects[row]])
