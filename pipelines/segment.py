@@ -70,6 +70,9 @@ def main(
         str | None,
         typer.Option(help="classes that are foreground, with commas; compares attention maps and --probes with them"),
     ] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="processes that decode label maps of the linear head beside this one")
+    ] = 0,
     save_maps: Annotated[int, typer.Option(min=0, help="images of which predicted label maps are saved as PNG")] = 0,
     params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
     placement: Annotated[
@@ -132,6 +135,7 @@ def main(
         final_norm,
         held_out,
         placement=placement,  # type: ignore[arg-type]
+        workers=workers,
         device=choose_device(device),
     )
     measures = run(sets, protocols, resolutions, out, probes, head, foreground, save_maps, progress_bar)

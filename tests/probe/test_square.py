@@ -31,5 +31,8 @@ def test_is_refused(store, tmp_path, aggregator, options):
 
 
 def test_others_are_trained(store, tmp_path):
+    """And this one on a grid that is square."""
     probe(store, store, tmp_path / "out", {"head": HeadPlan(HeadSpec(), RECIPE, (0,))})
+    store.attributes["grid"] = [6, 6]
+    probe(store, store, tmp_path / "out", {"square": HeadPlan(HeadSpec("central"), RECIPE, (0,))})
     assert (tmp_path / "out/head/metrics.json").exists()
