@@ -87,11 +87,10 @@ def main(
     (out / "boxes.json").write_text(json.dumps(with_truths(store, truths, size, view, boxes)) + "\n")
     for entry in measured:
         v2, v1 = (f"{entry[name]['mean']:5.1f}" for name in ("max_box_acc_v2", "max_box_acc"))
-        share, chance = (f"{value:5.1f}" for value in (entry["on_objects"]["share"]["mean"], entry["on_objects"]["chance"]))
-        typer.echo(
-            f"{entry['source']:9} {entry['name']:16} MaxBoxAccV2 {v2} %   MaxBoxAcc {v1} %   "
-            f"weight on objects {share} % of {chance} % of the area"
-        )
+        weight = ""
+        if on_objects := entry.get("on_objects"):
+            weight = f"   weight on objects {on_objects['share']['mean']:5.1f} % of {on_objects['chance']:5.1f} % of the area"
+        typer.echo(f"{entry['source']:9} {entry['name']:16} MaxBoxAccV2 {v2} %   MaxBoxAcc {v1} %{weight}")
     if lost := truths.counts["n_images_outside"]:
         typer.echo(f"note: the crop shows nothing of the boxes of {lost:,} images; they count as not found", err=True)
     typer.echo(f"frame: {truths.frame.words}{'' if truths.frame.official else ' (not that of published numbers)'}")
@@ -106,14 +105,15 @@ def measure_maps(
     view: int,
     classes: Sequence[str],
     workers: int,
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str]:
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str | None]:
     """Measure score maps, and the baseline.
 
     Args:
         classes: whose weight is measured; of all objects, if none are given.
 
     Returns:
-        Entries of `maps` in localisation.json, those in boxes.json, and what says where objects are.
+        Entries of `maps` in localisation.json, those in boxes.json, and what says where objects are; None
+        where no view shows any, so that there is no weight on them.
 
     Raises:
         BeyondClsError: as `foreground_of`.
@@ -122,25 +122,34 @@ def measure_maps(
 
     from pipelines.process.progress import progress_bar
     from probe.localisation import centre_map, measure, measure_one
-    from probe.localisation.foreground import foreground_of, weight_on
+    from probe.localisation.foreground import NothingShown, foreground_of, weight_on
 
+    objects = None
     with progress_bar("objects", len(truths.rows), "images") as progress:
-        objects = foreground_of(store, classes, view, truths.rows, progress)
-    shows_objects = np.isin(truths.rows, objects.rows)
+        try:
+            objects = foreground_of(store, classes, view, truths.rows, progress)
+        except NothingShown as error:
+            if classes:
+                raise
+            typer.echo(f"note: the weight on objects is not measured, as {error}", err=True)
+
+    def weighed(maps: Sequence["np.ndarray"]) -> dict[str, Any]:
+        shown = () if objects is None else np.isin(truths.rows, objects.rows)
+        return {} if objects is None else {"on_objects": weight_on([of_seed[shown] for of_seed in maps], objects)}
+
     n = len(truths.rows) * sum(len(kind.maps) for kind in kinds)
     measured, boxes = [], []
     with process_map(workers) as map_function, progress_bar("localise", n, "maps") as progress:
         for kind in kinds:
             results = [measure(maps, truths.boxes, size, map_function, progress) for maps in kind.maps]
             flat = [int((maps.min((1, 2)) == maps.max((1, 2))).sum()) for maps in kind.maps]
-            weight = weight_on([maps[shows_objects] for maps in kind.maps], objects)
-            measured.append({**described(kind.source, kind.name, results, kind.seeds, flat), "on_objects": weight})
+            measured.append({**described(kind.source, kind.name, results, kind.seeds, flat), **weighed(kind.maps)})
             if kind.source == "probe" or kind.name == "cls":
                 boxes.append(predictions(kind, results[0].threshold, truths, size))
     of_centre = described("baseline", "centre", [measure_one(centre_map(size, size), truths.boxes, size)], (), [0])
-    at_patches = np.broadcast_to(centre_map(*store.grid), objects.share.shape)
-    measured.append({**of_centre, "on_objects": weight_on([at_patches], objects)})
-    return measured, boxes, objects.truth
+    at_patches = np.broadcast_to(centre_map(*store.grid), (len(truths.rows), *store.grid))
+    measured.append({**of_centre, **weighed([at_patches])})
+    return measured, boxes, None if objects is None else objects.truth
 
 
 def score_maps(
@@ -264,10 +273,12 @@ def write_csv(file: Path, entries: Sequence[dict[str, Any]]) -> None:
             row |= {"max_box_acc_v2": value}
             for iou, measured in entry["by_iou"].items():
                 row |= {f"at_iou_{iou}": measured["values"][i], f"threshold_{iou}": measured["thresholds"][i]}
-            measured, weight = entry["max_box_acc"], entry["on_objects"]
+            measured, weight = entry["max_box_acc"], entry.get("on_objects")
             row |= {"max_box_acc": measured["values"][i], "max_box_acc_threshold": measured["thresholds"][i]}
-            row |= {"weight_on_objects": weight["share"]["values"][i], "area_of_objects": weight["chance"]}
-            rows.append(row | {"gain_on_objects": weight["gain"]["values"][i]})
+            if weight is not None:
+                row |= {"weight_on_objects": weight["share"]["values"][i], "area_of_objects": weight["chance"]}
+                row |= {"gain_on_objects": weight["gain"]["values"][i]}
+            rows.append(row)
     with file.open("w", newline="") as target:
         writer = csv.DictWriter(target, list(rows[0]), lineterminator="\n")
         writer.writeheader()

@@ -17,6 +17,10 @@ PIXELS = 8  # of a patch along each side, at whose centres truths are read
 Truth = Literal["label maps", "masks", "boxes"]
 
 
+class NothingShown(BeyondClsError):
+    """No view shows any foreground."""
+
+
 @dataclass(frozen=True, eq=False)
 class Foreground:
     """Which part of each patch is foreground, of the images that show any.
@@ -54,8 +58,9 @@ def foreground_of(
         progress: called with the number of images since the last call.
 
     Raises:
-        BeyondClsError: a class that the set does not have, label maps alone without a choice of classes, or no foreground in
-            any image; or the set has neither label maps nor objects.
+        NothingShown: there is no foreground in any image.
+        BeyondClsError: a class that the set does not have, label maps alone without a choice of classes, or neither label maps
+            nor objects.
     """
     truth, labels = _truth(store, classes), _labels(store, classes)
     crops = store.array(f"images/crop/view{view}").all()
@@ -70,7 +75,7 @@ def foreground_of(
     shows_any = share.any((1, 2))
     if not shows_any.any():
         remedy = "choose other classes" if classes else "extract whole images: --crop-mode squash --crop-pct 1"
-        raise BeyondClsError(f"no view of {store.where} shows {', '.join(classes) or 'an object'}; {remedy}")
+        raise NothingShown(f"no view of {store.where} shows {', '.join(classes) or 'an object'}; {remedy}")
     return Foreground(truth, rows[shows_any], share[shows_any], int((~shows_any).sum()))
 
 
@@ -125,12 +130,14 @@ def _in_view(
 ) -> Bool[np.ndarray, "rows columns"]:
     """Which pixels of a view of this size are foreground, by what is at their centres."""
     if truth == "label maps":
-        return masks_in_view(np.isin(store.segmentation.label_map(row), labels)[None], crop, flip, size)[0]
+        return masks_in_view(
+            np.isin(store.segmentation.label_map(row), () if labels is None else labels)[None], crop, flip, size
+        )[0]
     image = store.instances.of(row) if "instances" in store.spec.truths else None
     boxes, box_labels = store.boxes(row) if image is None else (image.boxes, image.labels)
     chosen = np.ones(len(boxes), bool) if labels is None else np.isin(box_labels, labels)
     if image is not None and truth == "masks":
-        return masks_in_view(image.masks()[chosen].any(0)[None], crop, flip, size)[0]
+        return masks_in_view(np.any(image.masks()[chosen], 0, keepdims=True), crop, flip, size)[0]
     down, across = (np.arange(side) + 0.5 for side in size)
     shown = np.zeros(size, bool)
     for x0, y0, x1, y1 in boxes_in_view(boxes[chosen], crop, flip, size):

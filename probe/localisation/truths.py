@@ -76,7 +76,7 @@ def _boxes(store: FeatureStore) -> Sequence[Float[np.ndarray, "_m 4"]]:
     """
     if has_boxes(store):
         corners = store.array("images/boxes").all()  # [N, M, 4], padded with -1
-        return [of_image[of_image[:, 2] >= 0] for of_image in corners]
+        return [corners[row][corners[row, :, 2] >= 0] for row in range(len(store))]
     if "instances" in store.spec.truths:
         images = [store.instances.of(row) for row in range(len(store))]
         return [image.boxes[~image.crowds] for image in images]

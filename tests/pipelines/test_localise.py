@@ -252,6 +252,15 @@ def test_flat_maps_and_lost_objects_are_told(localise, tmp_path):
     assert [entry["n_flat"] for entry in written(tmp_path)["maps"]] == [[2], [2], [2], [0]]
 
 
+def test_objects_outside_of_every_crop_are_not_found_and_have_no_weight(localise, tmp_path):
+    write_boxed(tmp_path / "set", 2, boxes={row: [[0, 0, 4, 4]] for row in (0, 1)}, crop=(8, 8, 32, 32))
+    out = localise(tmp_path / "set")
+    assert "note: the weight on objects is not measured, as no view of" in out
+    assert [entry["max_box_acc"]["mean"] for entry in written(tmp_path)["maps"]] == [0] * 4
+    assert not any("on_objects" in entry for entry in written(tmp_path)["maps"])
+    assert "weight_on_objects" not in (tmp_path / "out/localisation.csv").read_text()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
