@@ -48,7 +48,9 @@ def truths_of(store: FeatureStore, size: int, view: int = 0) -> Truths:
         )
     crops = store.array(f"images/crop/view{view}").rows(rows)
     flips = store.array(f"images/flip/view{view}").rows(rows).astype(bool)
-    in_view = [into_view(boxes[row], crop, bool(flip), size) for row, crop, flip in zip(rows, crops, flips, strict=True)]
+    in_view = [
+        into_view(boxes[row], crop, bool(flip), size) for row, crop, flip in zip(rows.tolist(), crops, flips, strict=True)
+    ]
     sizes = store.array("images/size").rows(rows)
     frame = frame_of(crops, sizes, size, view, sum(s.area for s in in_view), sum(s.area_shown for s in in_view))
     counts = {
