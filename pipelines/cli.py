@@ -54,7 +54,6 @@ app.add_typer(store.app, name="store")
 # What a command may need beyond the plain installation, and the extra that brings it.
 EXTRAS = {
     "timm": "extract",
-    "torchvision": "extract",
     "webdataset": "extract",
     "scipy": "extract",
     "PIL": "extract",
@@ -63,6 +62,7 @@ EXTRAS = {
     "s3fs": "s3",
 }
 EXTRAS |= {"sklearn": "probe", "matplotlib": "probe", "jinja2": "probe", "cv2": "probe", "faster_coco_eval": "probe"}
+EXTRAS |= {"torchvision": "probe"}  # detection needs it; where features are extracted, timm brings it
 
 
 def run() -> None:

@@ -123,7 +123,7 @@ def main(
         return
     stops = stops_at_signal()
     source_of_images, opening = requested_images(encoder, data, dataset, params, given)
-    images = open_images(source_of_images, **opening)
+    images = open_images(source_of_images, **opening, bars=progress_bar)
     loading |= select_options(given, (*extraction.LOADING, *extraction.FAMILY, *extraction.TRANSFORM))
     frozen = load_encoder(encoder, **loading)
     place = place_encoder(frozen, options, _device_of_this_task(device))

@@ -34,6 +34,9 @@ def main(
     size: Annotated[int, typer.Option(min=8, help="side of the frame in which boxes are compared, pixels")] = 224,
     block: Annotated[int | None, typer.Option(help="block whose attention maps are scored  [default: deepest stored]")] = None,
     view: Annotated[int, typer.Option(min=0, help="which view of the images; 0 is the evaluation crop")] = 0,
+    foreground: Annotated[
+        str | None, typer.Option(help="classes whose weight is measured, with commas  [default: all objects]")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="processes  [default: one a core]")] = None,
     params: Annotated[Path | None, typer.Option(help="parameter file that says where shared feature sets are (store)")] = None,
 ) -> None:
@@ -50,27 +53,20 @@ def main(
 
     A central crop loses what is outside of it; what was compared is recorded and printed.
 
+    Beside that, how much of each map's weight is on objects, compared with their share of the area: what equal weights would
+    put there. Objects are masks where the set has them, else boxes, or, with --foreground, the pixels of classes in label maps.
+
     Writes localisation.json; localisation.csv with a row for each map and seed; and boxes.json: of each image, its true boxes,
     and the one that the mean [cls] map and the first seed of each head predict, at the threshold of MaxBoxAcc. Accuracies in
     percent, boxes in pixels of the frame.
     """
-    from pipelines.process.progress import progress_bar
-    from probe.localisation import centre_map, measure, measure_one
+    from probe.localisation.foreground import class_names
     from probe.localisation.truths import truths_of
 
-    store = open_features(features, params)
+    store, classes = open_features(features, params), class_names(foreground)
     truths = truths_of(store, size, view)
     kinds = score_maps(store, truths.rows, probes, head, view, block)
-    n = len(truths.rows) * sum(len(kind.maps) for kind in kinds)
-    measured, boxes = [], []
-    with process_map(workers or len(os.sched_getaffinity(0))) as map_function, progress_bar("localise", n, "maps") as progress:
-        for kind in kinds:
-            results = [measure(maps, truths.boxes, size, map_function, progress) for maps in kind.maps]
-            flat = [int((maps.min((1, 2)) == maps.max((1, 2))).sum()) for maps in kind.maps]
-            measured.append(described(kind.source, kind.name, results, kind.seeds, flat))
-            if kind.source == "probe" or kind.name == "cls":
-                boxes.append(predictions(kind, results[0].threshold, truths, size))
-    measured.append(described("baseline", "centre", [measure_one(centre_map(size), truths.boxes, size)], (), [0]))
+    measured, boxes, truth = measure_maps(store, truths, kinds, size, view, classes, workers or len(os.sched_getaffinity(0)))
     about = {
         "encoder": store.attributes["encoder"],
         **pretraining_fields(store.attributes),
@@ -81,6 +77,7 @@ def main(
         "block": store.map_block("cls") if block is None else block,  # of the attention maps
         **truths.counts,
         "frame": truths.frame.to_dict(),
+        "objects": {"truth": truth, "classes": classes},
         "command": shlex.join(["beyondcls", *sys.argv[1:]]),
         "maps": measured,
     }
@@ -90,11 +87,69 @@ def main(
     (out / "boxes.json").write_text(json.dumps(with_truths(store, truths, size, view, boxes)) + "\n")
     for entry in measured:
         v2, v1 = (f"{entry[name]['mean']:5.1f}" for name in ("max_box_acc_v2", "max_box_acc"))
-        typer.echo(f"{entry['source']:9} {entry['name']:16} MaxBoxAccV2 {v2} %   MaxBoxAcc {v1} %")
+        weight = ""
+        if on_objects := entry.get("on_objects"):
+            weight = f"   weight on objects {on_objects['share']['mean']:5.1f} % of {on_objects['chance']:5.1f} % of the area"
+        typer.echo(f"{entry['source']:9} {entry['name']:16} MaxBoxAccV2 {v2} %   MaxBoxAcc {v1} %{weight}")
     if lost := truths.counts["n_images_outside"]:
         typer.echo(f"note: the crop shows nothing of the boxes of {lost:,} images; they count as not found", err=True)
     typer.echo(f"frame: {truths.frame.words}{'' if truths.frame.official else ' (not that of published numbers)'}")
     typer.echo(f"{out / 'localisation.json'}: {len(measured)} kinds of maps, {truths.counts['n_images']:,} images")
+
+
+def measure_maps(
+    store: "FeatureStore",
+    truths: "Truths",
+    kinds: "Sequence[ScoreMaps]",
+    size: int,
+    view: int,
+    classes: Sequence[str],
+    workers: int,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str | None]:
+    """Measure score maps, and the baseline.
+
+    Args:
+        classes: whose weight is measured; of all objects, if none are given.
+
+    Returns:
+        Entries of `maps` in localisation.json, those in boxes.json, and what says where objects are; None
+        where no view shows any, so that there is no weight on them.
+
+    Raises:
+        BeyondClsError: as `foreground_of`.
+    """
+    import numpy as np
+
+    from pipelines.process.progress import progress_bar
+    from probe.localisation import centre_map, measure, measure_one
+    from probe.localisation.foreground import NothingShown, foreground_of, weight_on
+
+    objects = None
+    with progress_bar("objects", len(truths.rows), "images") as progress:
+        try:
+            objects = foreground_of(store, classes, view, truths.rows, progress)
+        except NothingShown as error:
+            if classes:
+                raise
+            typer.echo(f"note: the weight on objects is not measured, as {error}", err=True)
+
+    def weighed(maps: Sequence["np.ndarray"]) -> dict[str, Any]:
+        shown = () if objects is None else np.isin(truths.rows, objects.rows)
+        return {} if objects is None else {"on_objects": weight_on([of_seed[shown] for of_seed in maps], objects)}
+
+    n = len(truths.rows) * sum(len(kind.maps) for kind in kinds)
+    measured, boxes = [], []
+    with process_map(workers) as map_function, progress_bar("localise", n, "maps") as progress:
+        for kind in kinds:
+            results = [measure(maps, truths.boxes, size, map_function, progress) for maps in kind.maps]
+            flat = [int((maps.min((1, 2)) == maps.max((1, 2))).sum()) for maps in kind.maps]
+            measured.append({**described(kind.source, kind.name, results, kind.seeds, flat), **weighed(kind.maps)})
+            if kind.source == "probe" or kind.name == "cls":
+                boxes.append(predictions(kind, results[0].threshold, truths, size))
+    of_centre = described("baseline", "centre", [measure_one(centre_map(size, size), truths.boxes, size)], (), [0])
+    at_patches = np.broadcast_to(centre_map(*store.grid), (len(truths.rows), *store.grid))
+    measured.append({**of_centre, **weighed([at_patches])})
+    return measured, boxes, None if objects is None else objects.truth
 
 
 def score_maps(
@@ -218,8 +273,12 @@ def write_csv(file: Path, entries: Sequence[dict[str, Any]]) -> None:
             row |= {"max_box_acc_v2": value}
             for iou, measured in entry["by_iou"].items():
                 row |= {f"at_iou_{iou}": measured["values"][i], f"threshold_{iou}": measured["thresholds"][i]}
-            measured = entry["max_box_acc"]
-            rows.append(row | {"max_box_acc": measured["values"][i], "max_box_acc_threshold": measured["thresholds"][i]})
+            measured, weight = entry["max_box_acc"], entry.get("on_objects")
+            row |= {"max_box_acc": measured["values"][i], "max_box_acc_threshold": measured["thresholds"][i]}
+            if weight is not None:
+                row |= {"weight_on_objects": weight["share"]["values"][i], "area_of_objects": weight["chance"]}
+                row |= {"gain_on_objects": weight["gain"]["values"][i]}
+            rows.append(row)
     with file.open("w", newline="") as target:
         writer = csv.DictWriter(target, list(rows[0]), lineterminator="\n")
         writer.writeheader()

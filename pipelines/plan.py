@@ -112,13 +112,14 @@ def _measure(
     from extract.plan import plan
     from pipelines.parameters.requested import place_encoder, request_features, requested_images
     from pipelines.planning.encoders import OF_WEIGHTS
+    from pipelines.process.progress import progress_bar
 
     loading, options = extraction.from_params(params, encoder, dataset, given.get("split"))
     options |= select_options(given, extraction.EXTRACTING)
     loading |= select_options(given, (*extraction.MODEL, *extraction.TRANSFORM))
     unweighted = {name: value for name, value in loading.items() if name not in OF_WEIGHTS}
     source_of_images, opening = requested_images(encoder, data, dataset, params, given)
-    images = open_images(source_of_images, **opening)
+    images = open_images(source_of_images, **opening, bars=progress_bar)
     frozen = load_encoder(encoder, random_seed=0, **unweighted)
     place = place_encoder(frozen, options, device)
     request, running = request_features(frozen, images, options, "statistics" not in given)

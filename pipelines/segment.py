@@ -46,6 +46,9 @@ def main(
         str | None,
         typer.Option(help="classes that are foreground, with commas; compares attention maps and --probes with them"),
     ] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="processes that decode label maps of the linear head beside this one")
+    ] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
     **given: Any,
 ) -> None:
@@ -81,6 +84,7 @@ def main(
         validation,
         views=_views(learn, options.get("views")),
         share=options.get("held_out", HELD_OUT),
+        workers=workers,
         device=choose_device(device),
         **select_options(options, ("block", "final_norm", "placement")),
     )
@@ -191,12 +195,12 @@ def compare_foreground(
         BeyondClsError: nothing to compare, or as `foreground_of`.
     """
     from pipelines.localise import score_maps
-    from probe.segmentation.foreground import foreground_of, measure
+    from probe.localisation.foreground import class_names, foreground_of, measure_foreground
 
-    names = [name.strip() for name in (classes or "").split(",") if name.strip()]
+    names = class_names(classes)
     truth = foreground_of(store, names)
     kinds = score_maps(store, truth.rows, probes, heads, 0)
-    return {"classes": names, "maps": [measure(kind, truth) for kind in kinds]}
+    return {"classes": names, "maps": [measure_foreground(kind, truth) for kind in kinds]}
 
 
 def _views(store: "FeatureStore", views: int | None) -> Sequence[int]:

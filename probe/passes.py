@@ -307,6 +307,8 @@ class Passes:
         head = self.heads[name].build(dim, self.n_patches, n_classes, self._final_norm, seed)
         self._use_vectors(head)
         self.training.check_width(head.aggregator.reads, dim)
+        if head.aggregator.needs_square:
+            self.training.check_square(self.heads[name].aggregator)
         return head
 
     def _use_vectors(self, head: Head) -> None:

@@ -16,6 +16,7 @@ from probe.head import FinalNorm, Head
 from store import BeyondClsError
 
 FORMAT_VERSION = 2
+TRAINED_IN = ("", "trained", "linear", "logistic")  # folders of what is trained, within that of a run
 
 
 def save_probe(path: Path, head: Head, spec: HeadSpec, n_patches: int | None, about: dict[str, Any]) -> None:
@@ -68,9 +69,7 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
     Raises:
         BeyondClsError: as `load_probe`.
     """
-    stem = Path(path)
-    if stem.suffix in (".json", ".safetensors"):
-        stem = stem.with_suffix("")
+    stem = _stem(path)
     description, parameters = _files(stem)
     for file in (description, parameters):
         if not file.is_file():
@@ -102,6 +101,45 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
         reason = str(error).splitlines()[0] if str(error) else ""
         raise BeyondClsError(f"{stem} is not a readable probe ({type(error).__name__}: {reason}); train it again") from error
     return head.eval(), described
+
+
+def first_seed(path: Path) -> Path:
+    """A trained probe's file or stem as it is; for a folder, the lowest seed of the heads or detectors in it.
+
+    Of a folder of `beyondcls segment`, which has several heads, the linear one.
+
+    Raises:
+        BeyondClsError: the folder has none.
+    """
+    if not path.is_dir():
+        return path
+    for name in TRAINED_IN:
+        if files := sorted((path / name).glob("seed*.json"), key=lambda file: (len(file.stem), file.stem)):
+            return files[0].with_suffix("")
+    raise BeyondClsError(
+        f"{str(path)!r} has neither heads nor detectors; expected trained/seed0.json, of `beyondcls probe` or "
+        "`beyondcls detect`, or linear/seed0.json or logistic/seed0.json, of `beyondcls segment`"
+    )
+
+
+def task_of(path: str | Path) -> str | None:
+    """What the description at a path says that its parameters do: segmentation, detection; None for a probe of images.
+
+    None, too, where there is no readable description; loading it says why.
+
+    Args:
+        path: of either file, or their common stem.
+    """
+    try:
+        task = json.loads(_files(_stem(path))[0].read_text()).get("task")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return task if isinstance(task, str) else None
+
+
+def _stem(path: str | Path) -> Path:
+    stem = Path(path)
+    return stem.with_suffix("") if stem.suffix in (".json", ".safetensors") else stem
 
 
 def _files(stem: Path) -> tuple[Path, Path]:

@@ -143,6 +143,19 @@ class Source:
             if kind_of(kind) in (*TOKENS, *VECTORS) and (width := self.arrays(kind)[0].shape[-1]) != dim:
                 raise StoreError(f"{kind} of {self.store.where} is {width} wide, expected {dim} as the other tokens")
 
+    def check_square(self, aggregator: str) -> None:
+        """Refuse a grid that is not square for an aggregator that takes it for one: 4 x 9 patches are as many as 6 x 6.
+
+        Raises:
+            StoreError: the grid is not square.
+        """
+        rows, columns = self.store.grid
+        if rows != columns:
+            raise StoreError(
+                f"{aggregator} takes patches for a square grid, but {self.store.where} has {rows} x {columns}; use a head "
+                "without positions, such as 'average', or extract images with a square --input-size"
+            )
+
     @property
     def n_patches(self) -> int | None:
         """T; None for a set without patch tokens."""

@@ -18,6 +18,7 @@ from extract.datasets.image_set import ImageSet
 from extract.datasets.imagenet import IMAGENET
 from extract.datasets.map_folder import MAP_FOLDER
 from extract.datasets.nus_wide import NUS_WIDE
+from extract.datasets.opening import Bars, opening_with
 from extract.datasets.pets import PETS
 from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.stanford_cars import STANFORD_CARS
@@ -49,7 +50,9 @@ DATASETS: dict[str, Plain | Published] = {
 }
 
 
-def open_images(source: str, form: str | None = None, classes: Path | None = None, split: str | None = None) -> ImageSet:
+def open_images(
+    source: str, form: str | None = None, classes: Path | None = None, split: str | None = None, bars: Bars | None = None
+) -> ImageSet:
     """Images of a source; its form is recognised by its files unless given.
 
     Args:
@@ -58,6 +61,7 @@ def open_images(source: str, form: str | None = None, classes: Path | None = Non
         form: a name in DATASETS.
         classes: file of class names, one a line; published data sets have their own.
         split: of a published data set; of other folders, the folder of that name in it, such as train.
+        bars: (what, total, unit) to a context that gives a function to report progress by, of what takes long.
 
     Raises:
         DataError: unknown form or split, no such source, or no images.
@@ -67,7 +71,8 @@ def open_images(source: str, form: str | None = None, classes: Path | None = Non
         raise DataError(unknown("form of data set", form, DATASETS))
     if classes is not None and not classes.is_file():
         raise DataError(f"there is no file of class names {str(classes)!r}")
-    return DATASETS[form].images(form, source, classes, split)
+    with opening_with(bars):
+        return DATASETS[form].images(form, source, classes, split)
 
 
 def form_of(source: str, split: str | None = None) -> str:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from extract.datasets.image_set import ImageSet
 from extract.datasets.label_codes import LOSSY, Codes
+from extract.datasets.opening import opening_bar
 from extract.datasets.sample import DataError, Sample
 from extract.datasets.truths import Truths
 from store.truths import rle
@@ -55,9 +56,10 @@ class LabelMaps(Truths):
     def open(self, samples: Sequence[Sample]) -> None:
         """Read the maps of images, on threads; what was read is kept."""
         todo = [sample for sample in samples if sample.id not in self._read]
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
+        with ThreadPoolExecutor(os.cpu_count()) as threads, opening_bar("label maps", len(todo), "maps") as progress:
             for sample, one in zip(todo, threads.map(self._open, todo), strict=True):
                 self._read[sample.id] = one
+                progress(1)
 
     def present(self, sample: Sample) -> tuple[int, ...]:
         """Classes that an image shows, ascending; its map was read."""
@@ -85,9 +87,7 @@ class LabelMaps(Truths):
                 raise ValueError(f"has {sides(labels.shape)} pixels (width x height), its image {sides(size)}")
         except ValueError as error:
             return _Read(problem=f"its label map {file.name} {error}")
-        present = np.flatnonzero(np.bincount(labels.ravel() + 1, minlength=1)[1:])
-        counts = rle.encode(labels == present[:, None, None])
-        return _Read(labels.shape, tuple(Segment(int(label), one) for label, one in zip(present, counts, strict=True)))
+        return _Read(labels.shape, tuple(Segment(label, counts) for label, counts in rle.encode_labels(labels)))
 
 
 def read_map(file: Path, codes: Codes) -> Int16[np.ndarray, "h w"]:

@@ -7,7 +7,7 @@ from pipelines.doctor.needed import OURS, extras, is_met, requirements, version
 # What cannot be done without an extra.
 NEEDED_FOR = {
     "extract": "extract features, and predict from images",
-    "probe": "draw the report, localise objects, and use the protocol logistic",
+    "probe": "draw the report, localise and detect objects, and use the protocol logistic",
     "exchange": "export and import HDF5",
     "s3": "read and write s3:// addresses",
     "ray": "share an extraction in a Ray cluster",

@@ -7,6 +7,8 @@ import numpy as np
 from jaxtyping import Bool, Float, UInt8
 from PIL import Image, ImageDraw
 
+from pipelines.live.lettering import font_for
+
 OPACITY = 0.45  # of masks
 COLOURS = matplotlib.colormaps["tab10"].colors  # type: ignore[attr-defined]
 MARGIN = 2  # pixels around a name
@@ -33,16 +35,16 @@ def draw_objects(
         drawn[masks[i]] = (1 - OPACITY) * drawn[masks[i]] + OPACITY * np.array(_colour(labels[i]))  # type: ignore[index]
     image = Image.fromarray(np.round(drawn).astype(np.uint8))
     draw = ImageDraw.Draw(image)
-    width = max(1, round(min(image.size) / 150))
+    width, font = max(1, round(min(image.size) / 150)), font_for((image.height, image.width))
     for i in order:
         x0, y0, x1, y1 = np.round(boxes[i]).astype(int).tolist()
         colour = _colour(labels[i])
         draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=width)
         name = str(labels[i]) if classes is None else classes[labels[i]]
         text = name if scores is None else f"{name} {100 * scores[i]:.0f} %"
-        left, top, right, bottom = draw.textbbox((x0 + MARGIN, y0 + MARGIN), text)
+        left, top, right, bottom = draw.textbbox((x0 + MARGIN, y0 + MARGIN), text, font=font)
         draw.rectangle((left - MARGIN, top - MARGIN, right + MARGIN, bottom + MARGIN), fill=colour)
-        draw.text((x0 + MARGIN, y0 + MARGIN), text, fill="white")
+        draw.text((x0 + MARGIN, y0 + MARGIN), text, fill="white", font=font)
     return np.asarray(image)
 
 

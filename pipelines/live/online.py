@@ -19,8 +19,9 @@ from extract.transform import as_options, differing_values, options_of, values_t
 from pipelines.live.pictures import Picture, opened
 from pipelines.live.segmenter import Segmenter
 from probe.head import TOKENS, Head
-from probe.saved import load_with
-from probe.segmentation.patch_head import is_patch_head, load_patch_head
+from probe.saved import load_with, task_of
+from probe.segmentation.patch_head import TASK as SEGMENTATION
+from probe.segmentation.patch_head import load_patch_head
 from probe.sources import JOINED, OF_BLOCKS
 from store import BeyondClsError
 from store.format.names import ArrayName, kind_of
@@ -67,7 +68,7 @@ def online(
     else:
         if description is not None:
             raise BeyondClsError(f"{probe} has its own description; leave out description")
-        if own is None and is_patch_head(probe):
+        if own is None and task_of(probe) == SEGMENTATION:
             return _segmenter(encoder, probe, options)
         head, description = load_with(probe, own)
     about = description or {}

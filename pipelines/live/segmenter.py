@@ -3,16 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int16
 from torch import Tensor, nn
 
 from extract.encoders import Encoder
 from extract.layouts import arrays_by_name
+from extract.views import Crop
 from pipelines.live.pictures import Picture, opened
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.upsampling import Upsampling
 from store import BeyondClsError
+from store.truths import VOID
 
 
 class Segmenter(nn.Module):
@@ -26,6 +29,8 @@ class Segmenter(nn.Module):
     Attributes:
         grid: rows and columns of patches.
         classes: names by label.
+        interpolated: whether pixels get the highest of the logits that are interpolated between patches, as those of the linear
+            head are measured; else the class of the patch that covers them.
 
     Raises:
         BeyondClsError: the encoder gives other patches than the head was trained on.
@@ -37,6 +42,7 @@ class Segmenter(nn.Module):
         self.model = encoder.model  # so that `to` moves it
         self.block, self.grid = int(description["block"]), head.grid
         self.classes = tuple(description["classes"])
+        self.interpolated = description.get("protocol") != "logistic"
         self.train()
         self.to(encoder.device)
         tokens = self.tokens(torch.zeros(1, *encoder.config["input_size"], device=encoder.device))
@@ -64,6 +70,34 @@ class Segmenter(nn.Module):
         """Logits of the patches; with `size` those of the pixels of a frame of that height and width, which the images fill."""
         logits = self.head({"patch": self.tokens(images)})
         return logits if size is None else Upsampling.to_frame(self.grid, size).bilinear(logits)
+
+    @torch.no_grad()
+    def label_maps(self, pictures: Picture | Sequence[Picture]) -> list[Int16[np.ndarray, "_h _w"]]:
+        """The class of each pixel of pictures or their files, in pixels of each; -1 where the encoder does not see it.
+
+        As `beyondcls segment` measures and saves them.
+
+        Raises:
+            BeyondClsError: there is no picture, or one cannot be read; names it.
+        """
+        images = opened(pictures)
+        views, crops = zip(*(self.encoder.views.cut(image, "", 0) for image in images), strict=True)
+        logits = self(torch.stack(views).to(self.encoder.device)).cpu()
+        return [
+            self._at_pixels(one, crop, (image.height, image.width))
+            for one, crop, image in zip(logits, crops, images, strict=True)
+        ]
+
+    def _at_pixels(
+        self, logits: Float[Tensor, "K rows columns"], crop: Crop, size: tuple[int, int]
+    ) -> Int16[np.ndarray, "_h _w"]:
+        upsampling = Upsampling.to_original(self.grid, crop.box, crop.flip, size)
+        label_map = np.full(size, VOID, np.int16)
+        if self.interpolated:
+            label_map[upsampling.shown] = upsampling.bilinear(logits).argmax(0).numpy()
+        else:
+            label_map[upsampling.shown] = upsampling.nearest(logits.argmax(0).numpy())
+        return label_map
 
     def prepare(self, pictures: Picture | Sequence[Picture]) -> tuple[Tensor]:
         """Pictures or their files as `forward` takes them: the evaluation crop, [B, 3, H, W].

@@ -76,7 +76,7 @@ class AbMILP(Attentive):
         self.activation = ACTIVATIONS[choice("activation", activation, ACTIVATIONS)]()
         hidden = [layer for _ in range(depth - 1) for layer in (nn.Linear(dim, dim), self.activation)]
         self.score = nn.Sequential(*hidden, nn.Linear(dim, whole_number("branches", branches)))
-        self.uses_position = choice("position", position, ("none", "sin-cos", "learned")) != "none"
+        self.uses_position = self.needs_square = choice("position", position, ("none", "sin-cos", "learned")) != "none"
         if not self.uses_position:
             self.position = None
             return

@@ -39,6 +39,7 @@ class Aggregator(nn.Module, ABC):
         weighted: it gives a weight to each token of its bag (patches, or [cls] and patches).
         random_start: its initial parameters are random, so that seeds differ.
         uses_position: the vector depends on the order of the patches.
+        needs_square: it takes them for a square grid, row by row.
         variants: options with which the contract of all aggregators tests it.
     """
 
@@ -46,6 +47,7 @@ class Aggregator(nn.Module, ABC):
     weighted: bool = False
     random_start: bool = False
     uses_position: bool = False
+    needs_square: bool = False
     variants: Sequence[Mapping[str, Any]] = ({},)
 
     def __init__(self, dim: int, width: int | None = None):

@@ -23,7 +23,7 @@ class Central(Aggregator):
 
     reads = ("patch",)
     weighted = True
-    uses_position = True
+    uses_position = needs_square = True
     variants = ({}, {"k": 2})
 
     def __init__(self, dim: int, k: int = 1):

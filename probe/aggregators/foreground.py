@@ -20,7 +20,7 @@ class Foreground(Aggregator):
 
     reads = ("patch",)
     weighted = True
-    uses_position = True
+    uses_position = needs_square = True
 
     def forward(self, features: Features) -> Pooled:
         patch = features["patch"]

@@ -1,6 +1,5 @@
 """Batches of tokens with the targets of their images."""
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from probe.beside import ComingBatches, processes
 from probe.detection.targets import Target, Targets
 from store import FeatureStore, Loader
 
@@ -45,12 +45,9 @@ class DetectionBatches:
         common: dict[str, Any] = {"device": device, "placement": placement}
         self.loader = Loader(arrays, np.zeros(len(store), np.int64), rows, batch_size, **common)
         self.views, self.device = tuple(views), torch.device(device)
-        self._coming: list[list[tuple[int, int]]] = []
-        spawned: dict[str, Any] = {}
-        if workers:  # not forked, as torch has threads here that a fork would not have
-            spawned = {"num_workers": workers, "multiprocessing_context": "spawn", "persistent_workers": True}
+        self._coming = ComingBatches()
         self.targets = DataLoader(
-            Targets(store, self.views, masks), batch_sampler=_Coming(self._coming), collate_fn=list, **spawned
+            Targets(store, self.views, masks), batch_sampler=self._coming, collate_fn=list, **processes(workers)
         )
 
     def __len__(self) -> int:
@@ -62,22 +59,9 @@ class DetectionBatches:
         rows, size = self.loader.order.visited(seed), self.loader.batch_size
         shown = self.loader.views_of(seed)
         view = [self.views[0]] * len(self.loader.labels) if shown is None else [self.views[i] for i in shown.tolist()]
-        self._coming[:] = [
+        self._coming.batches = [
             [(int(row), view[row]) for row in rows[begin : begin + size]] for begin in range(start * size, len(rows), size)
         ]
-        for batch, coming, targets in zip(self.loader.epoch(seed, start), list(self._coming), self.targets, strict=True):
+        for batch, coming, targets in zip(self.loader.epoch(seed, start), self._coming.batches, self.targets, strict=True):
             assert batch["row"].tolist() == [row for row, _ in coming]
             yield batch["patch"], [{name: values.to(self.device) for name, values in target.items()} for target in targets]
-
-
-class _Coming:
-    """The rows and views of the batches that are to come; a sampler of torch reads them when an epoch begins."""
-
-    def __init__(self, batches: list[list[tuple[int, int]]]):
-        self.batches = batches
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        return itertools.chain(self.batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)

@@ -26,9 +26,14 @@ class ImagesWithObjects:
     def image_ids(self) -> list[int]:
         """Whole numbers for COCO's format: those that the images are named after, as COCO's are, else their rows from 1."""
         ids = self.store.ids
-        names = [PurePosixPath(ids[row]).stem for row in self.rows]
-        numbers = [int(name) for name in names if name.isascii() and name.isdigit()]
-        return numbers if len(set(numbers)) == len(names) else [row + 1 for row in self.rows.tolist()]
+        return image_numbers([ids[row] for row in self.rows], [row + 1 for row in self.rows.tolist()])
+
+
+def image_numbers(names: Sequence[str], otherwise: Sequence[int]) -> list[int]:
+    """Whole numbers for COCO's format: those that the images are named after, as COCO's are, if each has its own."""
+    stems = [PurePosixPath(name).stem for name in names]
+    numbers = [int(stem) for stem in stems if stem.isascii() and stem.isdigit()]
+    return numbers if len(set(numbers)) == len(names) else list(otherwise)
 
 
 def images_with_objects(store: FeatureStore, rows: Sequence[int] | np.ndarray | None = None) -> ImagesWithObjects:

@@ -15,7 +15,7 @@ from probe.localisation.max_box_acc import (
     measure_one,
     predicted_box,
 )
-from probe.localisation.score_map import centre_map, evaluation_map, side_of
+from probe.localisation.score_map import centre_map, evaluation_map
 
 __all__ = [
     "IOUS",
@@ -34,5 +34,4 @@ __all__ = [
     "measure",
     "measure_one",
     "predicted_box",
-    "side_of",
 ]

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from probe.localisation.score_map import side_of
 from probe.saved import load_with
 from probe.sources import JOINED, Source
 from store import BeyondClsError, FeatureStore, Loader
@@ -42,13 +41,12 @@ def attention_maps(store: FeatureStore, rows: np.ndarray, view: int = 0, block: 
     Only maps that the set stores. `block`: the deepest by default.
 
     Raises:
-        BeyondClsError: the patches do not form a square grid; StoreError: there is no such view, or no map of that block.
+        StoreError: there is no such view, or no map of that block; or no grid is known.
     """
     score_maps = []
     for kind in (kind for kind in STORED if store.map_blocks(kind)):
         stored = store.attention(kind, block, view).rows(rows)  # [N, H, T]
-        side = side_of(stored.shape[-1])
-        grids = stored.reshape(*stored.shape[:2], side, side)
+        grids = stored.reshape(*stored.shape[:2], *store.grid)
         score_maps.append(ScoreMaps("attention", STORED[kind], (grids.mean(1, dtype=np.float32),)))
         if kind == "cls":
             score_maps += [ScoreMaps("attention", f"cls-head-{head}", (grids[:, head],)) for head in range(grids.shape[1])]
@@ -62,8 +60,8 @@ def probe_maps(store: FeatureStore, rows: np.ndarray, folder: Path, view: int = 
         folder: PROBES/ENCODER/HEAD, as `beyondcls probe` writes it.
 
     Raises:
-        BeyondClsError: no probes there, or of another encoder, or one that needs a second feature set; or the patches do not
-            form a square grid.
+        BeyondClsError: no probes there, or of another encoder, or one that needs a second feature set; StoreError: no grid
+            is known.
     """
     files = sorted((folder / "trained").glob("seed*.json"), key=lambda file: int(file.stem.removeprefix("seed")))
     if not files:
@@ -89,8 +87,7 @@ def probe_maps(store: FeatureStore, rows: np.ndarray, folder: Path, view: int = 
                 if weight is None or not 0 < n_patches <= weight.shape[1]:
                     return None
                 parts.append(weight[:, -n_patches:])  # [cls] comes first where it is weighted too
-    side = side_of(n_patches)
-    maps = tuple(torch.cat(parts).reshape(-1, side, side).numpy() for parts in weights)
+    maps = tuple(torch.cat(parts).reshape(-1, *store.grid).numpy() for parts in weights)
     if all((m.min((1, 2)) == m.max((1, 2))).all() for m in maps):
         return None
     return ScoreMaps("probe", folder.name, maps, tuple(int(about["seed"]) for about in described))

@@ -1,28 +1,9 @@
 """Scores of patches as an image to threshold."""
 
-import math
-
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from store import BeyondClsError
-
 BRIGHTEST = 255
-
-
-def side_of(n_patches: int) -> int:
-    """Patches along each side of a square grid.
-
-    Raises:
-        BeyondClsError: the number of patches is not a square.
-    """
-    side = math.isqrt(n_patches)
-    if side * side != n_patches:
-        raise BeyondClsError(
-            f"{n_patches} patches do not form a square grid, so their positions are unknown; expected a square number: "
-            "extract with a square input size, from an encoder that keeps all patches"
-        )
-    return side
 
 
 def evaluation_map(scores: Float[np.ndarray, "h w"], size: int) -> UInt8[np.ndarray, "size size"]:
@@ -39,11 +20,11 @@ def evaluation_map(scores: Float[np.ndarray, "h w"], size: int) -> UInt8[np.ndar
     return (above / above.max() * BRIGHTEST).astype(np.uint8)
 
 
-def centre_map(size: int) -> Float[np.ndarray, "size size"]:
+def centre_map(rows: int, columns: int) -> Float[np.ndarray, "rows columns"]:
     """The baseline that does not depend on the image: an isotropic Gaussian at the centre, as in Choe et al. 2020.
 
     Its level sets are discs; the best threshold chooses the side of a central square. The width of the Gaussian, a quarter of
     the frame here, only decides how finely.
     """
-    along = (np.arange(size) - (size - 1) / 2) / (size / 4)
-    return np.exp(-(along[:, None] ** 2 + along[None] ** 2) / 2)
+    down, across = ((np.arange(n) - (n - 1) / 2) / (n / 4) for n in (rows, columns))
+    return np.exp(-(down[:, None] ** 2 + across[None] ** 2) / 2)

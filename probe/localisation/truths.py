@@ -1,5 +1,6 @@
 """The true boxes of a feature set, as a view of its images shows them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,14 +39,9 @@ def truths_of(store: FeatureStore, size: int, view: int = 0) -> Truths:
     Raises:
         BeyondClsError: the set has no boxes; StoreError: it has no such view.
     """
-    if "images/boxes" not in store.attributes["arrays"]:
-        raise BeyondClsError(
-            f"{store.where} has no boxes, so there is nothing to compare its maps with; extract images with boxes: a .csv with "
-            "columns x0, y0, x1, y1, or a published data set that has them (CUB-200-2011, ImageNet-1k, COCO)"
-        )
-    corners = store.array("images/boxes").all()  # [N, M, 4]
-    has_box = (corners[..., 2] >= 0) & store.valid[:, None]
-    rows = np.flatnonzero(has_box.any(1))
+    boxes = _boxes(store)
+    n_boxes = np.array([len(of_image) for of_image in boxes])
+    rows = np.flatnonzero((n_boxes > 0) & store.valid)
     if not len(rows):
         raise BeyondClsError(
             f"{store.where} has boxes, but none of a valid image; extract it again from images that can be read"
@@ -53,8 +49,7 @@ def truths_of(store: FeatureStore, size: int, view: int = 0) -> Truths:
     crops = store.array(f"images/crop/view{view}").rows(rows)
     flips = store.array(f"images/flip/view{view}").rows(rows).astype(bool)
     in_view = [
-        into_view(corners[row][has_box[row]], crop, bool(flip), size)
-        for row, crop, flip in zip(rows, crops, flips, strict=True)
+        into_view(boxes[row], crop, bool(flip), size) for row, crop, flip in zip(rows.tolist(), crops, flips, strict=True)
     ]
     sizes = store.array("images/size").rows(rows)
     frame = frame_of(crops, sizes, size, view, sum(s.area for s in in_view), sum(s.area_shown for s in in_view))
@@ -63,8 +58,32 @@ def truths_of(store: FeatureStore, size: int, view: int = 0) -> Truths:
         "n_images_invalid": int((~store.valid).sum()),
         "n_images_without_box": int(store.valid.sum()) - len(rows),
         "n_images_outside": sum(not len(s.boxes) for s in in_view),
-        "n_boxes": int(has_box.sum()),
+        "n_boxes": int(n_boxes[rows].sum()),
         "n_boxes_outside": sum(s.n_outside for s in in_view),
         "n_boxes_cut": sum(s.n_cut for s in in_view),
     }
     return Truths(rows, tuple(s.boxes for s in in_view), counts, frame, crops, flips)
+
+
+def has_boxes(store: FeatureStore) -> bool:
+    """Whether the set has boxes beside the labels of images; instances have boxes of their own."""
+    return "images/boxes" in store.attributes["arrays"]
+
+
+def _boxes(store: FeatureStore) -> Sequence[Float[np.ndarray, "_m 4"]]:
+    """The boxes of each image, in pixels of the original: those of the set, or of its instances, but for crowds.
+
+    Raises:
+        BeyondClsError: it has neither.
+    """
+    if has_boxes(store):
+        corners = store.array("images/boxes").all()  # [N, M, 4], padded with -1
+        return [corners[row][corners[row, :, 2] >= 0] for row in range(len(store))]
+    if "instances" in store.spec.truths:
+        images = [store.instances.of(row) for row in range(len(store))]
+        return [image.boxes[~image.crowds] for image in images]
+    maps = "; `beyondcls segment --foreground` compares with label maps" if "segmentation" in store.spec.truths else ""
+    raise BeyondClsError(
+        f"{store.where} has no boxes, so there is nothing to compare its maps with; extract images with boxes: a .csv with "
+        f"columns x0, y0, x1, y1, or a published data set that has them (CUB-200-2011, ImageNet-1k, COCO){maps}"
+    )

@@ -12,13 +12,14 @@ from torch import Tensor
 from probe.checkpoint import Checkpoint
 from probe.grid import HeadSpec, Member
 from probe.recipe import Recipe
+from probe.segmentation.batches import ShownViews
 from probe.segmentation.label_maps import LabelMaps
 from probe.segmentation.patch_head import PatchHead
 from probe.segmentation.patches import Patches
 from probe.segmentation.pixel_loss import pixel_loss
+from probe.segmentation.upsampling import Upsampling
 from probe.stack import Stack
 from probe.train import Family, train
-from store import Loader
 
 NAME = "linear"
 SPEC = HeadSpec("average")  # its normalisation and classifier, with each patch in the place of an image's average
@@ -51,6 +52,7 @@ def train_linear(
     members: Sequence[Member],
     recipe: Recipe,
     *,
+    workers: int = 0,
     checkpoint: Checkpoint | None = None,
     progress: Callable[[int], None] = lambda n: None,
     say: Callable[[str], None] = lambda message: None,
@@ -60,6 +62,7 @@ def train_linear(
     Args:
         maps: of the views of the training images; one of them at random is shown in each epoch.
         loss_size: shorter side of the frame, in pixels, at whose pixels the loss is computed.
+        workers: processes that decode label maps beside this one.
         progress: called with the number of epochs since the last call, summed over members.
         say: called with messages for the user.
 
@@ -72,7 +75,9 @@ def train_linear(
     family = Family(PatchStack(heads, patches.device), values[:, 0], values[:, 1], list(members))
     family.stack.template.final_norm = norm
     family.begin(recipe)
-    loader = _ShownViews(patches, [maps_of_view.view for maps_of_view in maps], recipe.at_once)
+    size = maps[0].frame(loss_size)
+    loader = ShownViews(patches, maps, size, recipe.at_once, workers)
+    upsampling = Upsampling.to_frame(grid, size)
     start = checkpoint.load([family]) if checkpoint else 0
     if start:
         say(f"going on after {start} of {recipe.epochs} epochs")
@@ -84,12 +89,9 @@ def train_linear(
             checkpoint.save([family], epoch, force=epoch == recipe.epochs)
 
     def losses(logits: Float[Tensor, "M n K"], batch: Mapping[str, Any]) -> Float[Tensor, "M"]:
-        rows, shown = batch["row"].tolist(), loader.shown
-        at = [maps[0 if shown is None else int(shown[row])] for row in rows]
-        size = maps[0].frame(loss_size)
-        labels = [torch.from_numpy(m.in_frame(row, size)).to(logits.device) for m, row in zip(at, rows, strict=True)]
-        on_grid = logits.unflatten(1, (len(rows), *grid))
-        return pixel_loss(on_grid, labels, [maps[0].upsampling(rows[0], loss_size)] * len(rows))
+        labels = [torch.from_numpy(label_map).to(logits.device) for label_map in loader.label_maps(batch["row"].tolist())]
+        on_grid = logits.unflatten(1, (len(labels), *grid))
+        return pixel_loss(on_grid, labels, [upsampling] * len(labels))
 
     train([family], loader, None, recipe, 0, final_norm=norm, start=start, after_epoch=after_epoch, warn=say, losses=losses)
     trained = [
@@ -97,36 +99,6 @@ def train_linear(
         for m, member in enumerate(family.names)
     ]
     return trained, dict(family.lost)
-
-
-@dataclass
-class _ShownViews:
-    """Batches of patches with their labels, that remember which view of each image the running epoch shows."""
-
-    patches: Patches
-    views: Sequence[int]
-    batch_size: int
-    shown: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        patches = self.patches
-        self._loader = Loader(
-            {"patch": patches.source.arrays("patch", self.views)},
-            patches.labels,
-            patches.rows,
-            self.batch_size,
-            device=patches.device,
-            placement=patches.placement,
-            buffer_nbytes=patches.buffer_nbytes,
-        )
-
-    @property
-    def n_rows(self) -> int:
-        return self._loader.n_rows
-
-    def epoch(self, seed: int = 0, start: int = 0) -> Any:
-        self.shown = self._loader.views_of(seed)
-        return self._loader.epoch(seed, start)
 
 
 def _as_patch_head(stack: Stack, member: int, grid: tuple[int, int], patches: Patches) -> PatchHead:

@@ -85,14 +85,6 @@ def save_patch_head(path: Path, head: PatchHead, about: Mapping[str, Any]) -> No
     Path(f"{path}.json").write_text(json.dumps(described, indent=1) + "\n")
 
 
-def is_patch_head(path: str | Path) -> bool:
-    """Whether the files at a path are those of a head for patches, not of a head for images."""
-    try:
-        return bool(json.loads(_stem(path).with_name(_stem(path).name + ".json").read_text()).get("task") == TASK)
-    except (OSError, ValueError, AttributeError):
-        return False
-
-
 def load_patch_head(path: str | Path) -> tuple[PatchHead, dict[str, Any]]:
     """A trained head in evaluation mode, and the content of its JSON file.
 

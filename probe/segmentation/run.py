@@ -223,6 +223,7 @@ def _trained(
             protocols.loss_size,
             members,
             recipe,
+            workers=sets.workers,
             checkpoint=checkpoint,
             progress=progress,
             say=say,

@@ -25,6 +25,7 @@ class Sets:
         validation: images to select on; without them a share of the training images is held out.
         views: of the training images that the linear head trains on; view 0 is what all else reads.
         share, seed: of the hold-out.
+        workers: processes that decode label maps in training, beside this one.
 
     Raises:
         StoreError: a set has no label maps or no patch tokens of the block, is of another encoder, or has other classes.
@@ -39,6 +40,7 @@ class Sets:
     share: float = 0.1
     seed: int = 0
     placement: Placement = "auto"
+    workers: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:

@@ -8,6 +8,8 @@ import warnings
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from setuptools.config.setupcfg import read_configuration
 
 from extract.datasets import open_images
 from pipelines import cli
@@ -48,6 +50,19 @@ def test_split_of_a_published_data_set(beyondcls, tmp_path):
     arguments = ("extract", "--encoder", "quickstart-random", "--data", tmp_path, "--out", tmp_path / "out")
     assert "2 images" in beyondcls(*arguments, "--split", "test")
     assert "there is no split of cifar100; give --split train or test" in beyondcls(*arguments, fails=True)
+
+
+def test_the_extra_that_is_named_has_the_package():
+    extras = read_configuration(ROOT / "setup.cfg")["options"]["extras_require"]
+    listed = {extra: {Requirement(line).name for line in lines} for extra, lines in extras.items()}
+    named = {
+        "PIL": "pillow",
+        "cv2": "opencv-python-headless",
+        "sklearn": "scikit-learn",
+        "faster_coco_eval": "faster-coco-eval",
+    }
+    for package, extra in cli.EXTRAS.items():
+        assert named.get(package, package) in listed[extra], (package, extra)
 
 
 class TestBadInput:

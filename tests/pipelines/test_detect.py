@@ -59,7 +59,7 @@ def test_mistakes(beyondcls, sets, tmp_path):
 
 @pytest.mark.parametrize(
     ("module", "package", "extra"),
-    [("torchvision.models.convnext", "torchvision", "extract"), ("faster_coco_eval", "faster_coco_eval", "probe")],
+    [("torchvision.models.convnext", "torchvision", "probe"), ("faster_coco_eval", "faster_coco_eval", "probe")],
 )
 def test_a_package_that_is_missing_is_missed_before_anything_trains(
     module, package, extra, beyondcls, sets, tmp_path, monkeypatch

@@ -17,6 +17,7 @@ from store import FeatureStore
 from store.format.pretraining import Pretraining
 from tests.features import as_older, write_features
 from tests.probe.localisation.features import write_boxed
+from tests.truths import instances_of, with_truths
 
 
 @pytest.fixture
@@ -98,6 +99,14 @@ def test_finds_what_a_map_sees(localise, tmp_path):
     assert len(abmilp["by_iou"]["0.5"]["thresholds"]) == 3
     assert entries["probe", "away"]["max_box_acc"]["mean"] < 100
     assert "MaxBoxAccV2 100.0 %" in out
+    assert content["objects"] == {"truth": "boxes", "classes": []}
+    weight = sees["on_objects"]
+    assert (weight["chance"], weight["n_images"], weight["n_without"]) == (25, 9, 0)
+    assert weight["share"]["values"] == pytest.approx([100 * 0.8 / 0.92], rel=1e-3)
+    assert weight["gain"]["mean"] == pytest.approx(4 * 0.8 / 0.92, rel=1e-3)
+    assert len(abmilp["on_objects"]["share"]["values"]) == 3
+    assert entries["baseline", "centre"]["on_objects"]["share"]["mean"] > 25
+    assert "weight on objects 87.0 % of 25.0 % of the area" in out
     assert content["frame"] == {
         "shows": "whole",
         "size": 64,
@@ -124,6 +133,35 @@ def test_maps_are_of_the_block_that_is_probed(tmp_path):
         np.testing.assert_allclose(given, expected / expected.sum(1, keepdims=True), rtol=1e-4)
 
 
+def test_maps_of_a_grid_that_is_not_square(tmp_path):
+    """4 x 9 patches are as many as 6 x 6, and 3 x 4 are no square."""
+    for n_patches, grid in ((12, (3, 4)), (36, (4, 9))):
+        store = write_features(tmp_path / f"{n_patches}", 5, n_patches, 4)
+        store.attributes["grid"] = list(grid)
+        stored = store.array("attention/cls/block1/view0").rows(range(5))
+        given = attention_maps(store, np.arange(5))[2].maps[0]
+        np.testing.assert_array_equal(given, stored[:, 1].reshape(5, *grid))
+        folder = write_probes(tmp_path / f"probes{n_patches}/abmilp", seeds=(0,), sizes=(4, n_patches))
+        (weights,) = probe_maps(store, np.arange(5), folder).maps
+        expected = store.tokens("patch").rows(range(5))[..., 0].astype(np.float32)
+        np.testing.assert_array_equal(weights.reshape(5, -1).argmax(1), expected.argmax(1))
+        assert weights.shape == (5, *grid)
+
+
+def test_boxes_of_instances_are_found_where_the_set_has_no_others(localise, tmp_path):
+    mask = np.zeros((1, 32, 32), bool)
+    mask[0, 8:16, 8:24] = True
+    crowd = np.ones((1, 32, 32), bool)
+    objects = [[*instances_of(mask, [0]), *instances_of(crowd, [0], [True])], instances_of(mask, [0])]
+    plain = write_features(tmp_path / "plain", 2, 16, 4)
+    store = with_truths(plain, tmp_path / "set", instances=objects, instance_classes=("cat",))
+    truths = truths_of(store, 64)
+    assert [boxes.tolist() for boxes in truths.boxes] == [[[16, 16, 48, 32]]] * 2
+    localise(tmp_path / "set", "--foreground", "cat")
+    assert written(tmp_path)["objects"] == {"truth": "masks", "classes": ["cat"]}
+    assert written(tmp_path)["n_boxes"] == 2
+
+
 def test_a_row_of_the_table_for_each_map_and_seed(localise, tmp_path):
     write_boxed(tmp_path / "set")
     write_probes(tmp_path / "probes/mine/abmilp", seeds=(0,))
@@ -140,6 +178,9 @@ def test_a_row_of_the_table_for_each_map_and_seed(localise, tmp_path):
         ("baseline", "centre", ""),
     ]
     abmilp = maps(written(tmp_path))["probe", "abmilp"]
+    assert [float(row["weight_on_objects"]) for row in rows[3:5]] == abmilp["on_objects"]["share"]["values"]
+    assert [float(row["gain_on_objects"]) for row in rows[3:5]] == abmilp["on_objects"]["gain"]["values"]
+    assert float(rows[3]["area_of_objects"]) == abmilp["on_objects"]["chance"]
     for name, column in (("values", "at_iou_0.7"), ("thresholds", "threshold_0.7")):
         assert [float(row[column]) for row in rows[3:5]] == abmilp["by_iou"]["0.7"][name]
         assert rows[3][column] != rows[4][column]
@@ -211,11 +252,20 @@ def test_flat_maps_and_lost_objects_are_told(localise, tmp_path):
     assert [entry["n_flat"] for entry in written(tmp_path)["maps"]] == [[2], [2], [2], [0]]
 
 
+def test_objects_outside_of_every_crop_are_not_found_and_have_no_weight(localise, tmp_path):
+    write_boxed(tmp_path / "set", 2, boxes={row: [[0, 0, 4, 4]] for row in (0, 1)}, crop=(8, 8, 32, 32))
+    out = localise(tmp_path / "set")
+    assert "note: the weight on objects is not measured, as no view of" in out
+    assert [entry["max_box_acc"]["mean"] for entry in written(tmp_path)["maps"]] == [0] * 4
+    assert not any("on_objects" in entry for entry in written(tmp_path)["maps"])
+    assert "weight_on_objects" not in (tmp_path / "out/localisation.csv").read_text()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"with_boxes": False}, "has no boxes, so there is nothing to compare its maps with; extract images with boxes"),
-        ({"n_patches": 12}, "12 patches do not form a square grid, so their positions are unknown; expected a square number"),
+        ({"n_patches": 12}, "has 12 patches, which are no square, and does not say of what grid; extract it again"),
         ({"maps": ()}, "there is nothing to score"),
     ],
 )

@@ -13,7 +13,8 @@ from extract.datasets import open_images
 from extract.encoders import load_encoder
 from extract.run import extract
 from pipelines.live.online import online
-from pipelines.predict import Prediction, find_images, legible, predictions
+from pipelines.predictions.classes import Classes, Classified
+from pipelines.predictions.images import Prediction, find_images, legible, predictions
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe
@@ -181,7 +182,7 @@ class TestDamage:
     def test_logits_that_are_no_numbers(self, world):
         model = online(load_encoder("quickstart-random"), world.probe("abmilp"))
         torch.nn.init.constant_(model.head.classifier.bias, torch.nan)
-        (result,) = predictions(model, [world.folder / "photos/a.png"])
+        (result,) = predictions(Classes(model), [world.folder / "photos/a.png"])
         assert "a.png: the head gives NaN" in result.problem
 
 
@@ -234,7 +235,7 @@ def test_images_are_found_in_order_and_once(tmp_path, monkeypatch):
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"")
-    monkeypatch.setattr("extract.datasets.listed.images_in", lambda place: ["y/c.webp", "d.png", "a.jpg", "b.png"])
+    monkeypatch.setattr("pipelines.predictions.images.images_in", lambda place: ["y/c.webp", "d.png", "a.jpg", "b.png"])
     inside = ["x/a.jpg", "x/b.png", "x/d.png", "x/y/c.webp"]
     assert [str(f) for f in find_images(["z.png", "x", "x/*.png"])] == ["z.png", *inside]
     assert [str(f) for f in find_images(["odd[1].png"])] == ["odd[1].png"]  # a file that is there is no pattern
@@ -244,9 +245,9 @@ def test_images_are_found_in_order_and_once(tmp_path, monkeypatch):
 
 
 def test_equal_probabilities_are_told_by_label():
-    assert Prediction(Path("a"), (0.25, 0.5, 0.25), "abc").ranked(3) == [(0.5, 1), (0.25, 0), (0.25, 2)]
+    assert Classified((0.25, 0.5, 0.25), "abc", top=3).ranked() == [(0.5, 1), (0.25, 0), (0.25, 2)]
 
 
 def test_terminals_obey_no_name():
     assert legible("a\x1b[31mb\n") == "a?[31mb\n"
-    assert "\x1b" not in Prediction(Path("\x1b"), (1.0,), ("\x1b",)).to_text(1, 0.5)
+    assert "\x1b" not in Prediction(Path("\x1b"), Classified((1.0,), ("\x1b",))).to_text()

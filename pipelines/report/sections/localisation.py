@@ -2,9 +2,10 @@
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
@@ -15,18 +16,29 @@ from pipelines.report.reading import files_in, pretraining_in, read
 from pipelines.report.tables import named, points, spread, title
 
 ENCODER = Column("encoder", "Encoder", "text")
+WEIGHT = (
+    "Weight on the object: % of a map's weight that is on objects, mean over the images that show one; equal weights would "
+    "have the object's share of the area there."
+)
 MEASURES = (("max_box_acc_v2", "MaxBoxAccV2"), ("max_box_acc", "MaxBoxAcc"))
 
 
 @dataclass(frozen=True)
 class ScoreMap:
-    """What one kind of map finds, in percent of the images: each measure, and `by_iou`."""
+    """What one kind of map finds, in percent of the images: each measure, and `by_iou`.
+
+    Attributes:
+        on_objects: percent of its weight on objects; None where it was not measured, as by earlier versions.
+        area: of objects, percent: what equal weights would have on them.
+    """
 
     source: str
     name: str
     measures: dict[str, Measure]
     by_iou: dict[str, Measure]
     n_flat: int
+    on_objects: Measure | None = None
+    area: Measure | None = None
 
     @property
     def title(self) -> str:
@@ -112,6 +124,7 @@ def _localisation(file: Path) -> Localisation:
                 measures={name: _measure(entry[name]) for name, _ in MEASURES},
                 by_iou={str(iou): _measure(measured) for iou, measured in entry["by_iou"].items()},
                 n_flat=max(int(n) for n in entry["n_flat"]),
+                **_weight(entry),
             )
             for entry in content["maps"]
         ),
@@ -119,6 +132,14 @@ def _localisation(file: Path) -> Localisation:
         official="frame" in content and bool(content["frame"]["official"]),
         is_untrained=pretraining_in(content).is_untrained,
     )
+
+
+def _weight(entry: Mapping[str, Any]) -> dict[str, Measure]:
+    """What was measured of a map's weight on objects."""
+    if "on_objects" not in entry:
+        return {}
+    area = float(entry["on_objects"]["chance"])
+    return {"on_objects": _measure(entry["on_objects"]["share"]), "area": Measure(area, 0.0, (area,))}
 
 
 def _boxes(files: Sequence[Path]) -> list[Boxes]:
@@ -243,20 +264,44 @@ def _summary(localised: Sequence[Localisation]) -> Table:
             words_of_map = "best [cls] head" if source == "best" else first.title
             kind = "spread" if source == "probe" else "number"
             columns.append(Column(f"{column}_{measure}", f"{words_of_map}, {words}", kind, apart=i == 0))  # type: ignore[arg-type]
+    columns += _columns_of_weight(columns[1 : 1 + len(shown)]) if (weighed := _weighed(localised)) else []
     rows = []
     for one in localised:
         maps = [shown_map(one, *entry[:2]) for entry in shown]
         cells = [named(one.encoder, one.is_untrained)]
         for measure, _ in MEASURES:
             cells += _cells([m.measures[measure] if m else None for m in maps])
+        if weighed:
+            area = next((m.area for m in one.maps), None)
+            cells += [*_cells([m.on_objects if m else None for m in maps]), spread(area)]
         rows.append(Row(tuple(cells), muted=one.is_untrained))
     n = " or ".join(f"{n:,}" for n in sorted({one.n_images for one in localised}))
     note = (
         f"Images whose object is found, % of {n}. MaxBoxAccV2 is the mean over IoU 0.3, 0.5 and 0.7, where any contour counts; "
         "MaxBoxAcc is at IoU 0.5 with the largest contour. Heads: mean ± standard deviation over seeds. The best [cls] head "
-        "was chosen on these images by MaxBoxAccV2, so it is biased upwards. Bold: the highest of a row, in either measure."
+        "was chosen on these images by MaxBoxAccV2, so it is biased upwards. Bold: the highest of a row, in each measure."
     )
+    if weighed:
+        note += f" {WEIGHT}"
     return Table("localisation", "Localisation by encoder and map", note, tuple(columns), tuple(rows))
+
+
+def _weighed(localised: Sequence[Localisation]) -> bool:
+    """Whether the weight on objects was measured of any map."""
+    return any(m.on_objects for one in localised for m in one.maps)
+
+
+def _columns_of_weight(of_measure: Sequence[Column]) -> list[Column]:
+    """Columns of the weight on objects, for the maps that columns of a measure are of, and the area of objects."""
+    columns = [
+        replace(
+            column,
+            name=f"{column.name.removesuffix('_' + MEASURES[0][0])}_on_objects",
+            title=f"{column.title.removesuffix(', ' + MEASURES[0][1])}, weight on the object",
+        )
+        for column in of_measure
+    ]
+    return [*columns, Column("area_of_objects", "area of the object")]
 
 
 def _every_map(localised: Sequence[Localisation]) -> Table:
@@ -264,11 +309,18 @@ def _every_map(localised: Sequence[Localisation]) -> Table:
     columns = [ENCODER, Column("map", "Map", "text"), Column("v2", "MaxBoxAccV2", "spread")]
     columns += [Column(f"iou_{iou.replace('.', '_')}", f"IoU {iou}", "spread", apart=i == 0) for i, iou in enumerate(ious)]
     columns.append(Column("max_box_acc", "MaxBoxAcc", "spread", apart=True))
+    weighed = _weighed(localised)
+    if weighed:
+        columns.append(Column("on_objects", "weight on the object", "spread", apart=True))
+        columns.append(Column("area_of_objects", "area of the object"))
     rows = []
     for one in localised:
         values = [[m.v2, *(m.by_iou.get(iou) for iou in ious), m.measures["max_box_acc"]] for m in one.maps]
+        if weighed:
+            values = [[*of_map, m.on_objects] for of_map, m in zip(values, one.maps, strict=True)]
         by_column = zip(*(_cells(column) for column in zip(*values, strict=True)), strict=True)
         for m, cells in zip(one.maps, by_column, strict=True):
+            cells = (*cells, *([spread(m.area)] if weighed else ()))
             rows.append(
                 Row((named(one.encoder, one.is_untrained), Cell(m.title, m.title), *cells), muted=m.source == "baseline")
             )
@@ -276,6 +328,8 @@ def _every_map(localised: Sequence[Localisation]) -> Table:
         "Images whose object is found, %; each IoU at its own best threshold. Heads: mean ± standard deviation over seeds. "
         "Bold: the highest of an encoder's maps in a column."
     )
+    if weighed:
+        note += f" {WEIGHT}"
     return Table("localisation-maps", "Every map, and every IoU", note, tuple(columns), tuple(rows), folded=True)
 
 

@@ -2,6 +2,8 @@
 
 import io
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -224,3 +226,24 @@ class TestTable:
             f"{i},{name}.png,{name}-map.png{end}" for i, (name, end) in enumerate(zip("ab", ends or ("", ""), strict=True))
         ]
         write_text(folder / "t.csv", header, *lines)
+
+
+def test_progress_of_opening_counts_label_maps(tmp_path: Path) -> None:
+    for name in "abc":
+        write_file(tmp_path / f"labels/train/{name}.png", encoded(MAP))
+        write_file(tmp_path / f"images/train/{name}.png", picture(0))
+    write_text(tmp_path / "label-classes.txt", "sky\n")
+    shown: list[object] = []
+
+    @contextmanager
+    def bars(*described: object) -> Iterator[Callable[[int], None]]:
+        shown.append(described)
+        yield shown.append
+
+    images = open_images(str(tmp_path), split="train", bars=bars)
+    assert shown == [("label maps", 3, "maps"), 1, 1, 1]
+    images.truth_columns("segmentation")
+    images.truths["segmentation"]._read.clear()
+    images.truths["segmentation"].open(images.samples)
+    open_images(str(tmp_path), split="train")
+    assert len(shown) == 4, "a set that is open shows none, nor do others"

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,11 +11,15 @@ import beyondcls
 from extract.datasets import open_images
 from extract.run import extract
 from probe.head import FinalNorm
+from probe.segmentation.evaluate import Predicted, evaluate
+from probe.segmentation.label_maps import LabelMaps
 from probe.segmentation.patch_head import PatchHead, save_patch_head
+from probe.segmentation.patches import Patches
 from probe.sources import Source
 from store import BeyondClsError
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
+from tests.truths import with_truths
 
 
 @pytest.mark.parametrize("final_norm", [False, True])
@@ -40,6 +45,30 @@ def test_logits_are_those_of_cached_tokens(tmp_path, final_norm):
     assert model.classes == ("a", "b", "c")
     with pytest.raises(BeyondClsError, match="train a probe on features of 'tiny'"):
         beyondcls.online(tiny_encoder(5), tmp_path / "linear/seed0")
+
+
+@pytest.mark.parametrize("protocol", ["linear", "logistic"])
+def test_label_maps_are_those_that_are_measured(tmp_path, protocol):
+    """In pixels of each picture, of which the crop shows a part; pixels of `logistic` have the class of their patch."""
+    torch.manual_seed(0)
+    data = open_images(str(write_tar(tmp_path / "000.tar", samples(4))))
+    encoder = tiny_encoder()
+    plain = extract(encoder, data, tmp_path / "plain", statistics=())
+    pictures = [data.image(row) for row in range(4)]
+    sizes = [(picture.height, picture.width) for picture in pictures]
+    store = with_truths(plain, tmp_path / "set", maps=[np.zeros(size, np.int16) for size in sizes], map_classes="abc")
+    source = Source(store)
+    made = PatchHead(torch.zeros(source.dim), torch.ones(source.dim), torch.randn(3, source.dim), torch.zeros(3), store.grid)
+    save_patch_head(tmp_path / "seed0", made, {**source.description, "classes": ["a", "b", "c"], "protocol": protocol})
+    live = beyondcls.online(encoder, tmp_path / "seed0").label_maps(pictures)
+    measured = {}
+    patches = Patches(source, np.arange(4), store.segmentation.patch_labels(), 3)
+    models = {protocol: Predicted(head=made, interpolated=protocol == "linear")}
+    evaluate(patches, models, ["original"], LabelMaps(store), lambda _, row, label_map: measured.update({row: label_map}))
+    for row, label_map in enumerate(live):
+        assert label_map.shape == sizes[row]
+        np.testing.assert_array_equal(label_map < 0, measured[row] < 0)
+        assert (label_map == measured[row]).mean() > 0.98, "but for float16 in the store"
 
 
 def test_damaged_heads_are_refused(tmp_path):

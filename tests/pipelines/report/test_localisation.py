@@ -12,7 +12,7 @@ from extract.datasets import open_images
 from pipelines.report.collect import Examples, Folders, Inputs
 from pipelines.report.content import Gallery, Picture, Section, Text
 from pipelines.report.sections.localisation import section
-from tests.pipelines.report.everything import WIDE, write_boxes
+from tests.pipelines.report.everything import WIDE, over_seeds, write_boxes
 from tests.pipelines.report.everything import score_map as entry
 from tests.pipelines.report.everything import score_maps as maps
 from tests.pipelines.report.everything import write_localisation as write
@@ -57,6 +57,33 @@ def test_every_map_at_every_iou(tmp_path):
     assert shown[2][1] == "[cls], attention head 1"
     assert shown[3] == ["mae", "AbMILP", "46.0 ± 2.0", "56.0 ± 2.0", "46.0 ± 2.0", "36.0 ± 2.0", "23.0 ± 1.0"]
     assert [row.cells[2].best for row in every.rows] == [False, False, False, True, False]
+
+
+def test_the_weight_on_objects_is_beside_their_area(tmp_path):
+    """Results of earlier versions, which lack it, have dashes, and no columns where all of them lack it."""
+    weighed = [
+        {**one, "on_objects": {"share": over_seeds(*shares), "chance": 21.5, "gain": over_seeds(1.0)}}
+        for one, shares in zip(maps(), ([30], [40], [35], [50, 52, 54], [25]), strict=True)
+    ]
+    write(tmp_path, "mae", weighed)
+    write(tmp_path, "older", maps())
+    by_name = tables(built(tmp_path))
+    summary, every = by_name["localisation"], by_name["localisation-maps"]
+    assert [(column.name, column.title) for column in summary.columns][-5:] == [
+        ("cls_on_objects", "[cls], mean, weight on the object"),
+        ("best_cls_head_on_objects", "best [cls] head, weight on the object"),
+        ("head_abmilp_on_objects", "AbMILP, weight on the object"),
+        ("centre_on_objects", "centre baseline, weight on the object"),
+        ("area_of_objects", "area of the object"),
+    ]
+    assert [row[-5:] for row in cells(summary)] == [["30.0", "40.0", "52.0 ± 2.0", "25.0", "21.5"], ["–"] * 5]
+    assert [cell.best for cell in summary.rows[0].cells[-5:]] == [False, False, True, False, False]
+    assert [column.title for column in every.columns][-2:] == ["weight on the object", "area of the object"]
+    assert [row[-2:] for row in cells(every)][2:6] == [["35.0", "21.5"], ["52.0 ± 2.0", "21.5"], ["25.0", "21.5"], ["–", "–"]]
+    for table in (summary, every):
+        assert "equal weights would have the object's share of the area" in table.note
+    (tmp_path / "mae/localisation.json").unlink()
+    assert "area_of_objects" not in [column.name for column in tables(built(tmp_path))["localisation"].columns]
 
 
 def test_says_what_the_numbers_show(tmp_path):

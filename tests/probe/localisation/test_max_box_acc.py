@@ -144,8 +144,8 @@ def test_one_threshold_for_all_images():
 
 def test_the_centre_baseline_finds_what_is_central():
     middle, corner = np.array([[12, 12, 36, 36]]), np.array([[0, 0, 12, 12]])
-    assert measure_one(centre_map(SIZE), [middle], SIZE).max_box_acc_v2 == 100
-    assert measure_one(centre_map(SIZE), [corner], SIZE).max_box_acc_v2 == 0
+    assert measure_one(centre_map(SIZE, SIZE), [middle], SIZE).max_box_acc_v2 == 100
+    assert measure_one(centre_map(SIZE, SIZE), [corner], SIZE).max_box_acc_v2 == 0
 
 
 def test_one_map_for_all_is_that_map_again_and_again(scored):

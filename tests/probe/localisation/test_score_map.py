@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from probe.localisation import centre_map, evaluation_map, side_of
-from store import BeyondClsError
+from probe.localisation import centre_map, evaluation_map
 
 
 def test_extremes_are_black_and_white():
@@ -41,13 +40,16 @@ def test_the_given_map_is_left_as_it_is():
 
 
 def test_centre_map_is_symmetric_about_the_centre():
-    scores = centre_map(10)
+    scores = centre_map(10, 10)
     assert np.allclose(scores, scores.T)
     assert np.allclose(scores, scores[::-1])
     assert scores.argmax() in (44, 45, 54, 55)
+    assert np.allclose(centre_map(5, 15)[:, 1::3], centre_map(5, 5)), "as wide as the grid"
 
 
-def test_patches_in_a_square():
-    assert side_of(196) == 14
-    with pytest.raises(BeyondClsError, match=r"200 patches do not form a square grid.*expected a square number"):
-        side_of(200)
+def test_a_grid_that_is_not_square_fills_the_frame():
+    scores = np.zeros((2, 8))
+    scores[1, 2] = 1
+    row, column = divmod(int(evaluation_map(scores, 64).argmax()), 64)
+    assert 32 <= row < 64
+    assert 16 <= column < 24

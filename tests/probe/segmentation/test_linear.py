@@ -11,6 +11,8 @@ from probe import checkpoint as checkpoint_module
 from probe.checkpoint import Checkpoint
 from probe.grid import Member
 from probe.recipe import Recipe
+from probe.segmentation import label_maps
+from probe.segmentation.label_maps import LabelMaps
 from probe.segmentation.linear import SPEC, train_linear
 from probe.segmentation.sets import Sets
 from tests.probe.segmentation.features import SIDE, write_segmented
@@ -85,3 +87,19 @@ def test_streamed_equals_resident(sets):
         for p in (one_shard.placed("stream"), one_shard.placed("memory"))
     )
     torch.testing.assert_close(weights(streamed), weights(resident), rtol=1e-5, atol=1e-6)  # one step: the order only rounds
+
+
+def test_other_processes_decode_the_same_label_maps(tmp_path, monkeypatch):
+    """Of the view that an epoch shows of each image, also where some are kept."""
+    store = write_segmented(tmp_path / "train", 12, views=2)
+    recipe, n_kept = replace(RECIPE, rows_at_once=4), 5
+    monkeypatch.setattr(label_maps, "KEPT_NBYTES", n_kept * 16 * 16 * 2)
+
+    def trained(workers):
+        sets = Sets(store, store, views=(0, 1))
+        sets.training_maps[1].flips[:] = True
+        return weights(train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, recipe, workers=workers)[0])
+
+    expected = trained(0)
+    monkeypatch.setattr(LabelMaps, "decoded", None)  # of this process; others import it anew
+    assert torch.equal(trained(1), expected)

@@ -1,0 +1,112 @@
+"""Predictions of a probe of whole images: the probability of each class, and where the head looks."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from pipelines.live.online import Online, online
+from pipelines.live.overlay import blend, cut_out
+from pipelines.predictions.result import DRAWN, LoadEncoder, Predictor, Result
+from probe.saved import load_with
+
+
+def load_classes(
+    trained: Path, load: LoadEncoder, load_joined: LoadEncoder | None = None, own: str | None = None, **shown: Any
+) -> "Classes":
+    """A probe behind its encoder. `shown`: `top` and `threshold`.
+
+    Raises:
+        BeyondClsError: as `load_probe` and `online`.
+    """
+    head, about = load_with(trained, own)
+    joined = None if load_joined is None else load_joined(about.get("joined_encoder") or {})
+    return Classes(online(load(about), head, description=about, joined=joined), **shown)
+
+
+@dataclass(frozen=True)
+class Classified(Result):
+    """The probability of each class, by label.
+
+    Attributes:
+        top: number of classes that are shown.
+        threshold: for several labels an image: the probability from which on a class is a yes.
+        draw: the image as the encoder sees it, and the same overlaid with the head's weights if there are any.
+    """
+
+    probabilities: Sequence[float]
+    classes: Sequence[str]
+    multilabel: bool = False
+    top: int = 5
+    threshold: float = 0.5
+    draw: Callable[[], dict[str, Image.Image]] = dict
+
+    def ranked(self) -> list[tuple[float, int]]:
+        """The highest probabilities with their labels; among equal ones the lower label first."""
+        pairs = ((p, label) for label, p in enumerate(self.probabilities))
+        return sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[: self.top]
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = [
+            {"class": self.classes[label], "label": label, "probability": round(p, 6)} for p, label in self.ranked()
+        ]
+        if self.multilabel:
+            rows = [{**row, "yes": self.probabilities[row["label"]] >= self.threshold} for row in rows]
+        return rows
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"classes": self.to_rows()}
+
+    def to_lines(self) -> list[str]:
+        mark = lambda p: "" if not self.multilabel else "yes  " if p >= self.threshold else "no   "  # noqa: E731
+        return [f"  {100 * p:5.1f} %  {mark(p)}{self.classes[label]}" for p, label in self.ranked()]
+
+    def pictures(self) -> dict[str, Image.Image]:
+        return self.draw()
+
+
+@dataclass(frozen=True)
+class Classes(Predictor):
+    """A probe on its encoder. `top` and `threshold`: as of `Classified`."""
+
+    columns = ("class", "label", "probability", "yes")
+
+    model: Online
+    top: int = 5
+    threshold: float = 0.5
+
+    @property
+    def notes(self) -> list[str]:
+        return [] if self.model.grid else ["this head has no weights over the patches; overlays are left out"]
+
+    def predict(self, images: Sequence[Image.Image]) -> Iterator[Result | str]:
+        logits, maps = self.model(*self.model.prepare(images))
+        probabilities = (logits.sigmoid() if self.model.multilabel else logits.softmax(-1)).cpu()
+        names = self.model.classes or [f"class {label}" for label in range(self.model.n_classes)]
+        for i, image in enumerate(images):
+            if not probabilities[i].isfinite().all():
+                yield "the head gives NaN, as its attention gives no mass to patches"
+                continue
+            weights = None if maps is None else maps[i].cpu()
+            yield Classified(
+                probabilities[i].tolist(),
+                names,
+                self.model.multilabel,
+                self.top,
+                self.threshold,
+                lambda image=image, weights=weights: self._pictures(image, weights),  # type: ignore[misc]
+            )
+
+    def _pictures(self, image: Image.Image, weights: torch.Tensor | None) -> dict[str, Image.Image]:
+        """What the encoder sees, and the weights over it."""
+        height, width = self.model.encoder.config["input_size"][1:]
+        scale = max(1, DRAWN / min(height, width))
+        crop = self.model.encoder.views.cut(image, "", 0)[1]
+        picture = cut_out(image, crop.box, (round(width * scale), round(height * scale)))
+        drawn = {"crop": Image.fromarray(picture)}
+        if weights is not None:
+            drawn["overlay"] = Image.fromarray(blend(picture, weights.double().numpy()))
+        return drawn

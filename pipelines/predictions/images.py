@@ -1,0 +1,83 @@
+"""The images that are shown, and what is predicted for each or wrong with it."""
+
+import glob
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from extract.datasets.listed import images_in
+from extract.datasets.sample import IMAGE_EXTENSIONS
+from pipelines.live.pictures import open_picture
+from pipelines.predictions.result import Predictor, Result
+from store import BeyondClsError
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is predicted for an image, or the problem with it."""
+
+    file: Path
+    result: Result | None = None
+    problem: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"image": str(self.file), **({"error": self.problem} if self.result is None else self.result.to_dict())}
+
+    def to_text(self) -> str:
+        """Text for a terminal."""
+        lines = [f"  not shown: {self.problem}"] if self.result is None else self.result.to_lines()
+        return "\n".join(legible(line) for line in (str(self.file), *lines))
+
+
+def find_images(arguments: Sequence[str]) -> list[Path]:
+    """Files in the order of the arguments, sorted within a folder or pattern; each once.
+
+    Raises:
+        BeyondClsError: nothing matches, or no image does.
+    """
+    files: dict[Path, None] = {}
+    for argument in arguments:
+        places = [argument] if Path(argument).exists() else sorted(glob.glob(argument, recursive=True))
+        if not places:
+            raise BeyondClsError(f"there is no image {argument!r}, nor any that it matches as a pattern")
+        for place in map(Path, places):
+            inside = [place / name for name in sorted(images_in(place))] if place.is_dir() else [place]
+            if not inside and str(place) == str(Path(argument)):
+                kinds = ", ".join(f".{kind}" for kind in IMAGE_EXTENSIONS)
+                raise BeyondClsError(f"the folder {argument!r} has no images; expected {kinds}")
+            files |= dict.fromkeys(inside)
+    if not files:
+        raise BeyondClsError(f"there are no images in what {' '.join(map(repr, arguments))} matches")
+    return list(files)
+
+
+def predictions(predictor: Predictor, files: Sequence[Path], batch_size: int = 32) -> Iterator[Prediction]:
+    """A prediction for each file, in order."""
+    for begin in range(0, len(files), batch_size):
+        batch = files[begin : begin + batch_size]
+        opened = [_opened(file) for file in batch]
+        good = [image for image in opened if not isinstance(image, str)]
+        results = iter(predictor.predict(good) if good else ())
+        for file, image in zip(batch, opened, strict=True):
+            if isinstance(image, str):
+                yield Prediction(file, problem=image)
+                continue
+            result = next(results)
+            yield Prediction(file, problem=f"{file}: {result}") if isinstance(result, str) else Prediction(file, result)
+
+
+def _opened(file: Path) -> Image.Image | str:
+    """The picture, or the problem with it."""
+    try:
+        return open_picture(file)
+    except BeyondClsError as error:
+        return str(error)
+
+
+def legible(text: str) -> str:
+    """Text without control characters: file names may come from anybody."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)

@@ -1,0 +1,125 @@
+"""Predictions of a detector: boxes of objects with their classes and scores, and their masks."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from pipelines.live.detections import OnlineDetector, online_detector
+from pipelines.live.objects import draw_objects
+from pipelines.predictions.result import LoadEncoder, Predictor, Result, enlarged
+from probe.detection.detected import Detected
+from probe.detection.saved import load_detector_with
+from probe.detection.sets import image_numbers
+from store.truths.rle import decode
+
+FILE = "detections.json"
+CORNERS = ("x0", "y0", "x1", "y1")
+
+
+def load_objects(trained: Path, load: LoadEncoder, score_threshold: float = 0.5) -> "Objects":
+    """A detector behind its encoder.
+
+    Raises:
+        BeyondClsError: as `online_detector`.
+    """
+    detector, about = load_detector_with(trained)
+    return Objects(online_detector(load(about), detector, description=about), score_threshold)
+
+
+@dataclass(frozen=True, eq=False)
+class Found(Result):
+    """What was found in an image. Those of a score of `threshold` or more are printed and drawn; rows have all."""
+
+    image: Image.Image
+    detected: Detected
+    classes: Sequence[str]
+    threshold: float
+
+    @property
+    def n_shown(self) -> int:
+        """Objects that are printed and drawn: the first ones, as the best come first."""
+        return int((self.detected.scores >= self.threshold).sum())
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        rows = self._objects(len(self.detected.labels))
+        for row in rows:
+            row |= zip(CORNERS, row.pop("box"), strict=True)
+        return rows
+
+    def _objects(self, n: int) -> list[dict[str, Any]]:
+        found = self.detected
+        return [
+            {
+                "class": self.classes[label],
+                "label": label,
+                "score": round(score, 6),
+                "box": [round(corner, 2) for corner in box],
+            }
+            for label, score, box in zip(
+                found.labels[:n].tolist(), found.scores[:n].tolist(), found.boxes[:n].tolist(), strict=True
+            )
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"objects": self._objects(self.n_shown)}
+
+    def to_lines(self) -> list[str]:
+        lines = [
+            f"  {100 * one['score']:5.1f} %  {one['class']}  {', '.join(f'{corner:.0f}' for corner in one['box'])}"
+            for one in self._objects(self.n_shown)
+        ]
+        n_left = len(self.detected.labels) - len(lines)
+        return lines or [f"  nothing with a score of {100 * self.threshold:g} % or more; {n_left:,} below"]
+
+    def pictures(self) -> dict[str, Image.Image]:
+        picture, n, found = enlarged(self.image), self.n_shown, self.detected
+        masks = None
+        if found.counts is not None:
+            decoded = [Image.fromarray(decode(counts, found.size)).resize(picture.size) for counts in found.counts[:n]]
+            masks = np.array([np.asarray(mask) for mask in decoded], bool).reshape(n, picture.height, picture.width)
+        drawn = draw_objects(
+            np.asarray(picture),
+            found.boxes[:n] * (picture.width / self.image.width),
+            found.labels[:n].tolist(),
+            self.classes,
+            found.scores[:n].tolist(),
+            masks,
+        )
+        return {"overlay": Image.fromarray(drawn)}
+
+
+@dataclass
+class Objects(Predictor):
+    """A detector on its encoder; keeps all that it finds in COCO's format of results. `threshold`: as of `Found`."""
+
+    columns = ("class", "label", "score", *CORNERS)
+
+    model: OnlineDetector
+    threshold: float = 0.5
+    _kept: list[tuple[Path, Detected]] = field(default_factory=list)
+
+    def predict(self, images: Sequence[Image.Image]) -> Iterator[Result | str]:
+        names = self.model.classes or [str(label) for label in range(self.model.detector.n_classes)]
+        for image, detected in zip(images, self.model.detect(images), strict=True):
+            yield Found(image, detected, names, self.threshold)
+
+    def keep(self, folder: Path, number: str, file: Path, result: Result) -> dict[str, str]:
+        assert isinstance(result, Found)
+        self._kept.append((file, result.detected))
+        return {}
+
+    def finish(self, folder: Path) -> tuple[Path, ...]:
+        """Write results in COCO's format; an image's number is its name, as of COCO's images, or else counts from 1."""
+        numbers = image_numbers([file.name for file, _ in self._kept], range(1, len(self._kept) + 1))
+        entries = [
+            {**entry, "file_name": str(file)}
+            for (file, detected), number in zip(self._kept, numbers, strict=True)
+            for entry in detected.to_coco(number)
+        ]
+        (folder / FILE).write_text(json.dumps(entries) + "\n")
+        return (folder / FILE,)

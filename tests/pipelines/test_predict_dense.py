@@ -1,0 +1,171 @@
+"""`beyondcls predict` with heads for patches and detectors: what it prints, keeps, draws and refuses."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from extract.encoders import load_encoder
+from pipelines.live.detections import online_detector
+from pipelines.live.online import online
+from pipelines.predictions.label_maps import Segmented
+from pipelines.predictions.objects import Found
+from probe.detection.detected import Detected
+from probe.detection.detector import Detector
+from probe.detection.options import DetectorOptions
+from probe.detection.saved import save_detector
+from probe.saved import first_seed
+from probe.segmentation.patch_head import PatchHead, save_patch_head
+from store.truths.rle import encode
+from tests.extract.pictures import picture
+from tests.probe.detection.tiny import OPTIONS
+
+CLASSES = ("sky", "road", "car")
+NAME = "quickstart-random"
+SIZE = (40, 60)  # height and width of the pictures, of which the encoder sees the square in the middle
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Path:
+    """A folder with photos, and with a head of each kind of `beyondcls segment` and a detector, none of which was trained."""
+    folder = tmp_path_factory.mktemp("world")
+    encoder = load_encoder(NAME)
+    recorded = {"architecture": encoder.architecture, "transform": encoder.described_transform, "block": encoder.block}
+    about = {"encoder": NAME, "encoder_weights": encoder.weights, "classes": CLASSES, **recorded}
+    torch.manual_seed(0)
+    dim, grid = 192, encoder.grid
+    for name in ("linear", "logistic"):
+        head = PatchHead(torch.zeros(dim), torch.ones(dim), torch.randn(3, dim), torch.zeros(3), grid)
+        save_patch_head(folder / f"segmentation/{name}/seed0", head, {**about, "protocol": name})
+    detector = Detector(dim, grid, 3, DetectorOptions(**OPTIONS))
+    save_detector(folder / "detection/trained/seed10", detector, about)
+    torch.nn.init.normal_(detector.roi_heads.box_predictor.cls_score.weight)
+    save_detector(folder / "detection/trained/seed2", detector, about)
+    (folder / "photos").mkdir()
+    for name, seed in (("000007.png", 0), ("000003.png", 1)):
+        (folder / "photos" / name).write_bytes(picture(seed, height=SIZE[0], width=SIZE[1]))
+    return folder
+
+
+@pytest.fixture
+def predict(command, world):
+    """Standard output of `beyondcls predict` with what is in a folder of the world, and what it says beside that."""
+
+    def predict(trained, *options, fails=False) -> tuple[str, str]:
+        where = ("--probe", world / trained, "--encoder", NAME)
+        status, out, err = command("predict", world / "photos", *where, *options)
+        assert status == int(fails), err
+        return out, " ".join(err.split())
+
+    return predict
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "predictions.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("name", ["linear", "logistic"])
+def test_label_maps_in_pixels_of_the_pictures(predict, world, tmp_path, name):
+    out, _ = predict(
+        f"segmentation/{name}/seed0", "--out", tmp_path, "--overlays", tmp_path / "look", "--json", "--batch-size", 1
+    )
+    model = online(load_encoder(NAME), world / f"segmentation/{name}/seed0")
+    entries, table = [json.loads(line) for line in out.splitlines()], rows(tmp_path)
+    assert [Path(entry["image"]).name for entry in entries] == ["000003.png", "000007.png"]
+    for i, entry in enumerate(entries):
+        label_map = np.asarray(Image.open(entry["label_map"]))
+        assert entry["label_map"] == str(tmp_path / f"label-maps/{i}-{Path(entry['image']).stem}.png")
+        (expected,) = model.label_maps(entry["image"])
+        np.testing.assert_array_equal(label_map, np.where(expected < 0, 255, expected))
+        assert (label_map[:, :10] == 255).all()
+        assert (label_map[:, 10:50] != 255).all()
+        counts = np.bincount(label_map[:, 10:50].ravel(), minlength=3)
+        order = np.argsort(-counts)[: (counts > 0).sum()].tolist()
+        assert [(one["class"], one["label"]) for one in entry["classes"]] == [(CLASSES[k], k) for k in order]
+        np.testing.assert_allclose([one["share"] for one in entry["classes"]], counts[order] / 1600, atol=1e-6)
+        in_table = [row for row in table if row["image"] == entry["image"]]
+        assert [(r["class"], float(r["share"])) for r in in_table] == [(one["class"], one["share"]) for one in entry["classes"]]
+        over = np.asarray(Image.open(entry["overlay"])).astype(int)
+        plain = np.asarray(Image.open(entry["image"]).convert("RGB").resize((336, 224), Image.Resampling.LANCZOS))
+        assert over.shape[0] == 224
+        assert over.shape[1] > 336 + 20, "the names are beside it"
+        np.testing.assert_array_equal(over[:, :50], plain[:, :50])
+        assert np.abs(over[:, 60:270] - plain[:, 60:270]).mean() > 10
+
+
+def test_a_folder_stands_for_its_first_seed(predict, world):
+    shown, err = predict("segmentation")
+    assert f"of {world / 'segmentation'}, linear/seed0 is used" in err
+    assert shown == predict("segmentation/linear/seed0.json")[0]
+    assert first_seed(world / "detection") == world / "detection/trained/seed2"
+    assert first_seed(world / "detection/trained") == world / "detection/trained/seed2"
+    assert first_seed(world / "segmentation/logistic") == world / "segmentation/logistic/seed0"
+    assert first_seed(world / "detection/trained/seed10") == world / "detection/trained/seed10"
+
+
+def test_objects_with_their_scores(predict, world, tmp_path):
+    model = online_detector(load_encoder(NAME), world / "detection/trained/seed2")
+    files = [world / f"photos/{name}.png" for name in ("000003", "000007")]
+    detected = model.detect(files)
+    threshold = round(float(np.median(detected[0].scores)), 4)
+    options = ("--score-threshold", threshold, "--json", "--out", tmp_path)
+    entries = [json.loads(line) for line in predict("detection", *options)[0].splitlines()]
+    for entry, one in zip(entries, detected, strict=True):
+        n = int((one.scores >= threshold).sum())
+        assert [found["label"] for found in entry["objects"]] == one.labels[:n].tolist()
+        assert [found["class"] for found in entry["objects"]] == [CLASSES[label] for label in one.labels[:n]]
+        np.testing.assert_allclose([found["score"] for found in entry["objects"]], one.scores[:n], atol=1e-5)
+        np.testing.assert_allclose([found["box"] for found in entry["objects"]], one.boxes[:n], atol=0.01)
+    n_all, n_shown = sum(len(one.labels) for one in detected), sum(len(entry["objects"]) for entry in entries)
+    assert 0 < n_shown < n_all
+    table, results = rows(tmp_path), json.loads((tmp_path / "detections.json").read_text())
+    assert len(table) == len(results) == n_all, "files have every object, whatever its score"
+    assert {(one["image_id"], one["file_name"]) for one in results} == {(3, str(files[0])), (7, str(files[1]))}
+    for row, one in zip(table, results, strict=True):
+        assert (row["image"], int(row["label"]) + 1) == (one["file_name"], one["category_id"])
+        box = [float(row[name]) for name in ("x0", "y0", "x1", "y1")]
+        np.testing.assert_allclose([box[0], box[1], box[2] - box[0], box[3] - box[1]], one["bbox"], atol=0.02)
+    assert results[0]["segmentation"]["size"] == list(SIZE)
+    assert "nothing with a score of 100 % or more; " in predict("detection", "--score-threshold", 1)[0]
+
+
+def test_objects_are_drawn_at_the_size_of_the_overlay():
+    """A mask and its box lie at the same place of an overlay that is enlarged."""
+    mask = np.zeros((1, 20, 30), bool)
+    mask[0, 10:20, 15:30] = True
+    found = Detected(
+        np.array([1, 0]), np.array([0.9, 0.3], np.float32), np.array([[15, 10, 30, 20], [0, 0, 9, 9]], np.float32),
+        tuple(encode(np.concatenate([mask, ~mask]))), (20, 30),
+    )  # fmt: skip
+    over = np.asarray(Found(Image.new("RGB", (30, 20)), found, ("a", "b"), 0.5).pictures()["overlay"])
+    assert over.shape == (224, 336, 3)
+    assert (over[:110, :].max(), over[:, :160].max()) == (0, 0), "what has a low score is not drawn"
+    assert (over[180:220, 172:330] > 0).any(2).all()
+
+
+def test_classes_by_share():
+    label_map = np.array([[2, 2, -1], [0, 2, 0]], np.int16)
+    shown = Segmented(Image.new("RGB", (3, 2)), label_map, CLASSES)
+    assert shown.to_lines() == ["   60.0 %  car", "   40.0 %  sky"]
+
+
+def test_what_does_not_fit_is_refused(predict, world):
+    photo = world / "photos/000003.png"
+    assert photo.is_file()
+    err = predict("photos", fails=True)[1]
+    assert "photos' has neither heads nor detectors; expected trained/seed0.json, of `beyondcls probe`" in err
+    err = predict("segmentation/linear", "--top", 3, fails=True)[1]
+    assert "--top was given, which does not concern" in err
+    assert "segmentation/linear/seed0, a head for patches; leave it out" in err
+    for trained, option in (("segmentation", "--score-threshold"), ("detection", "--threshold")):
+        assert f"{option} was given, which does not concern" in predict(trained, option, 0.5, fails=True)[1]
+    assert (
+        "--score-threshold is 50, expected a number from 0 to 1" in predict("detection", "--score-threshold", 50, fails=True)[1]
+    )
+    err = predict("detection", "--crop-mode", "squash", fails=True)[1]
+    assert "crop_mode center (not squash)" in err
