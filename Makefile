@@ -16,7 +16,7 @@ $(READY): setup.cfg pyproject.toml
 	touch $(READY)
 
 quick: $(READY) ## The table, attention statistics and overlays on the quickstart data, without studies
-	PATH="$(BIN):$$PATH" dvc repro extract probe-cls probe attention
+	PATH="$(BIN):$$PATH" dvc repro extract probe-cls probe attention segment
 	$(BIN)/beyondcls report
 	@echo "open report/index.html"
 

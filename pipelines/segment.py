@@ -72,11 +72,10 @@ def main(
 
     options = options_of_task(params, "segment", OF_SEGMENTATION, dataset, encoder, given)
     resolutions = [_resolution(text) for text in options.get("at") or ["original"]]
-    check_protocols(options)
     learn, judge, validation = (None if name is None else open_features(name, params) for name in (features, test, val))
     assert learn is not None
     assert judge is not None
-    protocols = settings(options, learn)
+    protocols = settings(options, min(learn.spec.transform["input_size"][1:]))
     keep_freed_memory()
     sets = Sets(
         learn,
@@ -92,32 +91,26 @@ def main(
     report(out, measures)
 
 
-def check_protocols(options: Mapping[str, Any]) -> None:
-    """Refuse protocols that there are not.
-
-    Raises:
-        BeyondClsError: suggests the nearest.
-    """
-    from probe.segmentation.run import PROTOCOLS
-    from store import BeyondClsError
-    from store.errors import unknown
-
-    for name in options.get("protocol") or ():
-        if name not in PROTOCOLS:
-            raise BeyondClsError(unknown("protocol", name, PROTOCOLS))
-
-
-def settings(options: Mapping[str, Any], learn: "FeatureStore") -> "Protocols":
+def settings(options: Mapping[str, Any], frame: int) -> "Protocols":
     """What is run, and the grid of each protocol: the defaults, with the options that were given.
 
+    Args:
+        frame: shorter side of the view's frame, pixels.
+
     Raises:
-        BeyondClsError: a value out of its range.
+        BeyondClsError: an unknown protocol, or a value out of its range.
     """
     from dataclasses import replace
 
     from probe.segmentation.logistic import Logistic
     from probe.segmentation.neighbours import Neighbours
     from probe.segmentation.run import LINEAR, PROTOCOLS, Protocols
+    from store import BeyondClsError
+    from store.errors import unknown
+
+    for name in options.get("protocol") or ():
+        if name not in PROTOCOLS:
+            raise BeyondClsError(unknown("protocol", name, PROTOCOLS))
 
     def several(**names: str) -> dict[str, Any]:
         return {field: tuple(options[name]) for field, name in names.items() if options.get(name)}
@@ -133,7 +126,7 @@ def settings(options: Mapping[str, Any], learn: "FeatureStore") -> "Protocols":
         Neighbours(**several(ks="ks", metrics="metric"), **scaled),
         Logistic(**several(cs="cs"), **scaled),
         replace(plan, recipe=recipe),
-        options.get("loss_size") or min(learn.spec.transform["input_size"][1:]),
+        options.get("loss_size") or frame,
     )
 
 

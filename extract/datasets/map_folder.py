@@ -44,11 +44,12 @@ def map_folder(root: Path, split: str) -> ImageSet:
     return segmented(str(root), samples, LabelMaps(classes, files, codes), truths=truths)
 
 
-OBJECTS = """{
-"images": [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "deep/b.png"}],
-"annotations": [{"image_id": 2, "category_id": 7, "bbox": [1, 2, 3, 4]}],
-"categories": [{"id": 7, "name": "cart"}]
-}"""
+CART = '{"id": 7, "name": "cart"}'
+OBJECTS = f"""{{
+"images": [{{"id": 1, "file_name": "a.jpg"}}, {{"id": 2, "file_name": "deep/b.png"}}],
+"annotations": [{{"image_id": 2, "category_id": 7, "bbox": [1, 2, 3, 4]}}],
+"categories": [{CART}]
+}}"""
 EXAMPLE = Example(
     {
         COLOURS: "# of a game\n128 64 128 road\n0 0 0 Void\n70 70 70\tbrick wall\n244, 35, 232, road\n",
@@ -56,11 +57,12 @@ EXAMPLE = Example(
         "labels/train/deep/b.png": colour_png([(70, 70, 70)]),
         "labels/test/c.png": index_png([0]),
         "instances/train.json": OBJECTS,
+        "instances/test.json": f'{{"images": [{{"id": 1, "file_name": "c.png"}}], "annotations": [], "categories": [{CART}]}}',
         **pictures("images/train", "a.jpg", "deep/b.png"),
         **pictures("images/test", "c.png"),
     },
     ("road", "brick wall"),
     {"train": {"a": ("road", "brick wall"), "deep/b": ("brick wall",)}, "test": {"c": ()}},
-    truths=("segmentation",),
+    truths=("segmentation", "instances"),
 )
 MAP_FOLDER = Published(map_folder, SPLITS, (NAMES, COLOURS), EXAMPLE)

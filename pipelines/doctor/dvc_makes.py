@@ -15,8 +15,9 @@ SECTIONS = {
     "probes": "encoders, datasets or heads",
     "studies": "studies",
     "attention": "encoders or datasets",
-    "features": "encoders, datasets or composed",
-    "receipts": "encoders, datasets or composed",
+    "features": "encoders, datasets, dense.datasets or composed",
+    "receipts": "encoders, datasets, dense.datasets or composed",
+    "composed": "composed or composed_dense",
     "divergence": "divergence",
     "localisation": "localised",
     "blocks": "by_block",
@@ -32,6 +33,7 @@ def unmade(folder: Path, params: Values) -> Iterator[str]:
     if not (folder / DVC_YAML).is_file():
         return
     stages = section(read_params(folder / DVC_YAML), "stages")
+    params = {**params, **_flat(params.get("dense"), "dense")}
     runs = [(entry, body, values) for name, stage in stages.items() for entry, body, values in _runs(name, stage, params)]
     made = {PurePosixPath(path) for _, body, values in runs for path in _paths(body, ("outs", "metrics", "plots"), values)}
     known = made | {above for path in made for above in path.parents}
@@ -69,8 +71,8 @@ def _resolved(text: str, values: Values) -> Any:
     return values.get(text.removeprefix("${").removesuffix("}"))
 
 
-def _flat(item: Any) -> dict[str, Any]:
-    return {f"item.{name}": value for name, value in item.items()} if isinstance(item, Mapping) else {}
+def _flat(item: Any, above: str = "item") -> dict[str, Any]:
+    return {f"{above}.{name}": value for name, value in item.items()} if isinstance(item, Mapping) else {}
 
 
 def _paths(body: Values, parts: tuple[str, ...], values: Values) -> Iterator[str]:

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pipelines.doctor import dense
 from pipelines.doctor.dvc_makes import unmade
 from pipelines.doctor.dvc_reads import missing
 from pipelines.doctor.finding import Finding
@@ -30,6 +31,8 @@ OTHERS = (
     "divergence",
     "by_block",
     "composed",
+    "composed_dense",
+    "dense",
     "localised",
     "tables",
     "other_probes",
@@ -57,6 +60,7 @@ def check(machine: Machine) -> Finding:
         notes.append("encoders were not looked at: timm is not installed")
     checks += [lambda name=name: _head(machine.folder, name, params) for name in heads]  # type: ignore[misc]
     checks += [lambda name=name: _study(machine.folder, name, params) for name in studies]  # type: ignore[misc]
+    checks += dense.checks(params)
     for refuse_mistakes in checks:
         try:
             refuse_mistakes()
@@ -79,6 +83,7 @@ def _outdated(folder: Path, params: Mapping[str, Any]) -> Iterator[str]:
     if "compose" in params:
         yield f"compose is of one data set, which `dvc repro` does not read any more; write composed: {{{dataset}: …}}"
         params = {"composed": {}, **params}
+    yield from dense.absent(folder, params)
     yield from missing(folder, params)
     yield from unmade(folder, params)
 

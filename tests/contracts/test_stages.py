@@ -98,8 +98,8 @@ class TestEveryStage:
         ours = {name for name, run_by in of_the_code().items() if run_by in (module, PARTS.get(module))}
         assert ours, f"{module} has no unit in pipelines/code/units.py"
         (program,) = (dep for dep in deps if dep.split("/")[1] in ours)
-        others = [dep for dep in body["deps"] if dep.startswith("${data}/")]
-        expected = ["code/data"] * (stage == "report") + [f"code/data/{dep.removeprefix('${data}/')}.json" for dep in others]
+        others = [dep.partition("}/")[2] for dep in body["deps"] if dep.startswith(("${data}/", "${dense.data}/"))]
+        expected = ["code/data"] * (stage == "report") + [f"code/data/{name}.json" for name in others]
         reads_composed = stage == "report" or any(dep.startswith("composed/") for dep in body["deps"])
         assert deps == [program, *expected, *["code/readers/csv.json"] * reads_composed]
         assert all(name in body["cmd"] for dep in deps for name in re.findall(r"\$\{[^}]*\}", dep))

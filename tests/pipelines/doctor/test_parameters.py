@@ -125,7 +125,7 @@ class TestWhatTheStagesRead:
     def test_each_name_is_missed_and_the_line_to_add_suffices(self):
         finding = re.compile(r"there is no (\w+), which dvc\.yaml reads; add a line: (.*)")
         matches = [finding.fullmatch(line) for line in missing(ROOT, {})]
-        assumed = {"by_block", "divergence", "composed", "localised", "tables"}
+        assumed = {"by_block", "divergence", "composed", "composed_dense", "dense", "localised", "tables"}
         assert {match[1] for match in matches} == {*PARAMS} - assumed - {"store"}, "which no stage reads"
         assert "own_heads: {}" in [match[2] for match in matches]
         assert not [*missing(ROOT, {name: value for match in matches for name, value in from_yaml(match[2]).items()})]
@@ -176,7 +176,7 @@ class TestWhatTheStagesMake:
             (
                 {"localised": {"a": {"dataset": "cifar10", "encoder": "quickstart-mae", "features": "mea", "head": "abmilp"}}},
                 [("localised.a", "receipts/mea.json"), ("localised.a", "features/mea/zarr.json")],
-                "encoders, datasets or composed",
+                "encoders, datasets, dense.datasets or composed",
             ),
             ({"localised": {}, "divergence": {}, "tables": {"a": {"reads": "probes", "beside": "code/readers"}}}, [], ""),
         ],
