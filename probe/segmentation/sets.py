@@ -23,6 +23,7 @@ class Sets:
 
     Attributes:
         validation: images to select on; without them a share of the training images is held out.
+        block: whose tokens are read, of all sets; by default the deepest one of the training set.
         views: of the training images that the linear head trains on; view 0 is what all else reads.
         share, seed: of the hold-out.
 
@@ -42,6 +43,8 @@ class Sets:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
+        if self.block is None:  # the deepest one of another set may be another
+            object.__setattr__(self, "block", self.training.spec.blocks[-1])
         classes = self.training.segmentation.classes
         for store in filter(None, (self.test, self.validation)):
             if differ := self.training.spec.explained(store.spec, EXTENDABLE_FIELDS):
@@ -62,6 +65,8 @@ class Sets:
                     f"{self.training.where} and {store.where} have different classes of label maps: {which}; use splits of "
                     "one data set, or give both extractions the same list of classes"
                 )
+        for store in filter(None, (self.training, self.test, self.validation)):
+            store.tokens("patch", self.block)  # before anything is computed
 
     @property
     def classes(self) -> tuple[str, ...]:

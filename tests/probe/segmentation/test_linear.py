@@ -10,6 +10,7 @@ from torch import nn
 from probe import checkpoint as checkpoint_module
 from probe.checkpoint import Checkpoint
 from probe.grid import Member
+from probe.head import FinalNorm
 from probe.recipe import Recipe
 from probe.segmentation.linear import SPEC, train_linear
 from probe.segmentation.sets import Sets
@@ -85,3 +86,26 @@ def test_streamed_equals_resident(sets):
         for p in (one_shard.placed("stream"), one_shard.placed("memory"))
     )
     torch.testing.assert_close(weights(streamed), weights(resident), rtol=1e-5, atol=1e-6)  # one step: the order only rounds
+
+
+def test_each_view_has_its_own_labels(tmp_path):
+    """A mirrored view teaches the same as the first one, alone and where each epoch shows either."""
+    store = write_segmented(tmp_path / "train", 12, views=2, mirrored=[1])
+    trained = []
+    for views in ((0,), (1,), (0, 1)):
+        sets = Sets(store, store, views=views)
+        trained.append(weights(train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE)[0]))
+    for other in trained[1:]:
+        torch.testing.assert_close(other, trained[0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_final_norm_is_part_of_the_head(tmp_path):
+    store = write_segmented(tmp_path / "train", 12, norm=True)
+    sets = Sets(store, store, final_norm=True)
+    (one, *_), _ = train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE)
+    tokens = torch.from_numpy(store.tokens("patch").rows(range(12))).float()
+    _, normed = next(iter(sets.learnt.part(range(12)).images()))
+    torch.testing.assert_close(normed, FinalNorm.from_store(store)({"patch": tokens})["patch"])
+    assert torch.equal(one.head({"patch": tokens}), one.head.of_tokens(normed))
+    running = (1 - 0.9**3) * normed.mean((0, 1))  # of batch normalisation, after three steps from 0
+    torch.testing.assert_close(one.head.mean, running, rtol=1e-4, atol=1e-4)
