@@ -52,7 +52,8 @@ def test_measures(written, sets):
     assert (linear["accuracy_grid"]["values"][0], linear["seeds"]) == (100, [3, 5])
     assert linear["accuracy_grid"]["values"][1] == pytest.approx(100 * sets.tested.counts[0] / sets.tested.n_labelled)
     assert content["features"] == {
-        name: store.spec.key for name, store in zip(("training", "test", "validation"), (sets.training, sets.test, sets.validation), strict=True)
+        name: store.spec.key
+        for name, store in zip(("training", "test", "validation"), (sets.training, sets.test, sets.validation), strict=True)
     }
     assert content["command"] == "beyondcls segment"
     assert [note.partition(" is of car")[0] for note in content["notes"]] == ["no training patch", "no test patch"]

@@ -88,7 +88,9 @@ def test_logistic_regression_is_covered_by_patches_and_the_linear_head_is_not(st
     """Kept are maps of the first seed; logistic regression knows patches, not what is between them."""
     kept, plan = {}, replace(PLAN, base_lrs=(4.0,))
     protocols = replace(PROTOCOLS, names=("logistic", "linear"), logistic=Logistic((1.0,)), linear=plan)
-    result = segment(Sets(*stores[:2]), protocols, keep=lambda name, row, values: kept.setdefault((name, row), []).append(values))
+    result = segment(
+        Sets(*stores[:2]), protocols, keep=lambda name, row, values: kept.setdefault((name, row), []).append(values)
+    )
     assert {len(maps) for maps in kept.values()} == {1}
     for name, is_covered in (("logistic", True), ("linear", False)):
         (values,) = kept[name, 3]
