@@ -11,6 +11,7 @@ from PIL import Image
 from extract.datasets import DataError, ImageSet, open_images
 from extract.datasets.example_maps import colour_png, index_png
 from extract.datasets.label_codes import Colours, Indices, codes_of
+from extract.datasets.label_maps import LabelMaps
 from tests.extract.pictures import picture, write_example, write_file, write_text
 
 
@@ -40,9 +41,11 @@ MAP = np.zeros((40, 36), np.uint8)
         (encoded(MAP + 2), "has the value 2 in 1440 pixels, expected 0 to 1, 255"),
         (encoded(MAP.astype(np.uint16) + 300), "has the value 300 in 1440 pixels, expected 0 to 1, 255"),
         (encoded(MAP.astype(np.int32) - 1, "tiff"), "has values -1 to -1, expected 0 to 1, 255"),
+        (encoded(MAP.astype(np.int32) + (1 << 16), "tiff"), "has values 65536 to 65536, expected 0 to 1, 255"),
         (encoded(np.zeros((40, 36, 3), np.uint8)), r"is no index image \(PIL's mode RGB\)"),
         (encoded(MAP.astype(np.float32), "tiff"), r"is no index image \(PIL's mode F\)"),
         (encoded(MAP, "jpeg"), "is a JPEG, whose values are not those that were saved; PNG was expected"),
+        (encoded(MAP, "webp"), "is a WEBP, whose values are not those that were saved; PNG was expected"),
         (index_png([0, 1])()[:60], "cannot be decoded: "),
         (b"no image", "cannot be decoded: cannot identify image file 'a.png'"),
     ],
@@ -54,6 +57,20 @@ def test_what_is_wrong_with_a_map(content: bytes | None, problem: str, tmp_path:
     assert re.search(problem, line), line
     assert images.samples[0].labels == ()
     assert images.truth_columns("segmentation").arrays["first"].tolist() == [0, 0], "what has a problem has no truths"
+
+
+def test_a_map_is_read_once(tmp_path: Path) -> None:
+    images = opened(tmp_path, encoded(MAP + 1))
+    (tmp_path / "labels/train/a.png").unlink()
+    maps = images.truths["segmentation"]
+    assert isinstance(maps, LabelMaps)
+    np.testing.assert_array_equal(maps.label_map(images.samples[0]), MAP + 1)
+
+
+def test_a_split_without_anything(tmp_path: Path) -> None:
+    write_text(tmp_path / "label-classes.txt", "sky")
+    with pytest.raises(DataError, match="has neither images nor label maps of this split; expected the folders"):
+        open_images(str(tmp_path), split="train")
 
 
 def test_a_decompression_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +94,10 @@ class TestColours:
         images = opened(tmp_path, colour_png([(1, 2, 3), (4, 5, 6)])(), "1 2 3 sky\n", "label-colours.txt")
         (line,) = images.all_problems()
         assert "its label map a.png has the colour [4, 5, 6] (number 394500) in 720 pixels, which is in no list" in line
+
+    def test_a_map_without_colours(self, tmp_path: Path) -> None:
+        (line,) = opened(tmp_path, encoded(MAP.astype(np.uint16)), "0 0 0 sky\n", "label-colours.txt").all_problems()
+        assert line.endswith("is no colour image (PIL's mode I;16)")
 
     @pytest.mark.parametrize(
         ("line", "message"),

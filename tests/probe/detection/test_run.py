@@ -111,10 +111,15 @@ def test_views_and_block_are_those_that_were_asked_for(sets, tmp_path, monkeypat
 
     monkeypatch.setattr(FeatureStore, "tokens", recorded)
     options = replace(OF_DETECTOR, final_norm=False)
-    detection = Detection(*map(images_with_objects, sets), replace(RECIPE, epochs=1), options, views=(2,))
+    detection = Detection(*map(images_with_objects, sets), replace(RECIPE, epochs=1), options, views=(0, 2))
+    (tmp_path / "out/trained").mkdir(parents=True)
+    (tmp_path / "out/trained/seed9.json").touch()  # of an earlier run
     measures = detect(detection, tmp_path / "out")
+    assert not (tmp_path / "out/trained/seed9.json").exists()
     assert asked == {("train", 1, 0), ("train", 1, 2), ("test", 1, 0)}
-    assert (measures["views"], measures["block"], measures["detector"]["final_norm"]) == ([2], 1, False)
+    assert (measures["views"], measures["block"], measures["detector"]["final_norm"]) == ([0, 2], 1, False)
+    assert measures["features"] == {"training": sets[0].spec.key, "test": sets[1].spec.key}
+    assert [measures["objects"][name]["n_images"] for name in ("training", "test")] == [5, 3]
     assert not [note for note in measures["notes"] if "augmented" in note]
 
 

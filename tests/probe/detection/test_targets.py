@@ -64,6 +64,8 @@ def test_what_is_left_out():
     crop = np.array(CROPS["crop"], np.float32)
     assert target_of(image, crop, False, FRAME, True)["labels"].tolist() == [1]
     assert target_of(image, crop, False, FRAME, False)["labels"].tolist() == [1, 5], "without masks the box counts"
+    sliver = objects(rectangles((0, 6, 11, 20)), [(0.0, 6.0, 10.4, 20.0)])  # 0.4 of 40 pixels in 96
+    assert target_of(sliver, crop, False, FRAME, True)["labels"].tolist() == [], "less than a pixel of the box"
     empty = target_of(objects(masks[:0], []), crop, False, FRAME, True)
     assert (empty["boxes"].shape, empty["labels"].shape, empty["masks"].shape) == ((0, 4), (0,), (0, *FRAME))
     bare = InstancesOfImage(image.labels, image.boxes, image.areas, image.crowds, None, image.size)

@@ -100,6 +100,10 @@ class TestRecipe:
         shorter = make_detection_recipe("v1", epochs=12)
         assert [shorter.lr_at(1000 * e, 1000) for e in (8, 9, 10, 11)] == pytest.approx([1e-4, 1e-5, 1e-5, 1e-6])
 
+    def test_steps_come_between_epochs(self):
+        recipe = DetectionRecipe(epochs=10, lr=1.0, warmup_steps=0)
+        assert [recipe.lr_at(step, 10) for step in (75, 79, 80, 89, 90)] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
+
     def test_cosine(self):
         recipe = DetectionRecipe(epochs=2, lr=1.0, warmup_steps=0, schedule="cosine")
         assert [recipe.lr_at(step, 10) for step in (0, 10, 20)] == pytest.approx([1, 0.5, 0])
