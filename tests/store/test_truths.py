@@ -172,6 +172,18 @@ def test_layouts_of_flat_arrays() -> None:
     assert large.dimensions == ("instance", "corner")
 
 
+def coded(numbers: list[int]) -> bytes:
+    """Run lengths as their bytes, whatever they are."""
+    content = b""
+    for i, number in enumerate(numbers):
+        rest, is_last = number - numbers[i - 2] if i > 2 else number, False
+        while not is_last:
+            bits, rest = rest & 31, rest >> 5
+            is_last = rest == (-1 if bits & 16 else 0)
+            content += bytes([48 + bits + 32 * (not is_last)])
+    return content
+
+
 class TestRunLengths:
     @given(arrays_of.arrays(bool, st.tuples(st.integers(1, 2), st.integers(1, 8), st.integers(1, 6))))
     def test_round_trip(self, masks: np.ndarray) -> None:
@@ -200,6 +212,23 @@ class TestRunLengths:
         except StoreError as error:
             message = str(error)
         assert message == "of the size" or f"not run lengths of a mask of {height} x {width}" in message
+
+    @pytest.mark.parametrize("numbers", [[12, -4, 12], [-1, 21], [20, *[2**58] * 64]])
+    def test_runs_that_only_add_up(self, numbers: list[int]) -> None:
+        """Negative ones, and ones so long that 64 bits hold another sum."""
+        with pytest.raises(
+            StoreError, match=rf"of 20 pixels, expected 20, in runs of {min(numbers)} to {max(numbers)}; extract"
+        ):
+            rle.runs(coded(numbers), (4, 5))
+
+    def test_bytes_that_none_writes(self) -> None:
+        """Numbers that are longer than they have to be, up to 60 bits; and characters beyond those of six bits."""
+        (counts,) = rle.encode(np.ones((1, 4, 5), bool))
+        assert rle.runs(b"P" * 11 + counts, (4, 5)).tolist() == [0, 20]
+        with pytest.raises(StoreError, match="a number of 13 bytes"):
+            rle.runs(b"P" * 12 + counts, (4, 5))
+        with pytest.raises(StoreError, match="characters that none has"):
+            rle.runs(bytes([counts[0] + 64]) + counts[1:], (4, 5))
 
     def test_of_another_size(self) -> None:
         (counts,) = rle.encode(np.ones((1, 4, 5), bool))

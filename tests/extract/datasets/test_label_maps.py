@@ -67,6 +67,16 @@ def test_a_map_is_read_once(tmp_path: Path) -> None:
     np.testing.assert_array_equal(maps.label_map(images.samples[0]), MAP + 1)
 
 
+def test_cityscapes_has_maps_of_other_kinds(tmp_path: Path) -> None:
+    """Of instances, and in colours, beside those of labels."""
+    source = write_example(tmp_path, "cityscapes")
+    stem = tmp_path / "gtFine/train/aachen/aachen_000000_000019_gtFine"
+    for kind in ("color", "instanceIds"):
+        write_file(stem.with_name(f"{stem.name}_{kind}.png"), index_png([1])())
+    write_file(tmp_path / "leftImg8bit/train/aachen/preview.png", picture(0))
+    assert [sample.id for sample in open_images(source, split="train").samples] == ["aachen/aachen_000000_000019"]
+
+
 def test_a_split_without_anything(tmp_path: Path) -> None:
     write_text(tmp_path / "label-classes.txt", "sky")
     with pytest.raises(DataError, match="has neither images nor label maps of this split; expected the folders"):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from probe.segmentation import label_maps
 from probe.segmentation.evaluate import GRID, Predicted, evaluate
 from probe.segmentation.label_maps import LabelMaps
 from probe.segmentation.patch_head import PatchHead
@@ -68,7 +69,7 @@ def tokens(store: FeatureStore) -> torch.Tensor:
     return torch.from_numpy(store.tokens("patch").rows(np.arange(N))).float()
 
 
-def test_frames_are_as_grids_are(tmp_path):
+def test_frames_are_as_grids_are(tmp_path, monkeypatch):
     """Their shorter side has so many pixels; maps of two sizes are two maps, and those that have no room are made anew."""
     plain = write_features(tmp_path / "plain", 2, 6, 6, n_classes=2)
     plain.attributes["grid"] = [2, 3]
@@ -79,3 +80,8 @@ def test_frames_are_as_grids_are(tmp_path):
     for _ in range(2):
         assert [maps.in_frame(1, maps.frame(side)).shape for side in (4, 8)] == [(4, 6), (8, 12)]
     np.testing.assert_array_equal(maps.in_frame(1, (4, 6)), drawn[1])
+    monkeypatch.setattr(label_maps, "KEPT_NBYTES", 60)
+    small = LabelMaps(maps.store)
+    again = [[small.in_frame(row, (4, 6)) for row in (0, 1)] for _ in range(2)]
+    assert [one is other for one, other in zip(*again, strict=True)] == [True, False], "there is room for one of 48 bytes"
+    np.testing.assert_array_equal(again[1][1], drawn[1])

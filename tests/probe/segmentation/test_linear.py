@@ -12,7 +12,7 @@ from probe.checkpoint import Checkpoint
 from probe.grid import Member
 from probe.head import FinalNorm
 from probe.recipe import Recipe
-from probe.segmentation.linear import SPEC, train_linear
+from probe.segmentation.linear import SPEC, _ShownViews, train_linear
 from probe.segmentation.sets import Sets
 from tests.probe.segmentation.features import SIDE, write_segmented
 
@@ -70,17 +70,18 @@ def test_an_interrupted_run_ends_with_the_same_weights(sets, tmp_path, monkeypat
         train_linear(
             sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, checkpoint=Checkpoint(tmp_path, "run"), progress=interrupt
         )
-    said = []
-    again, _ = train_linear(
-        sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, checkpoint=Checkpoint(tmp_path, "run"), say=said.append
-    )
+    said, counted = [], []
+    common = {"checkpoint": Checkpoint(tmp_path, "run"), "say": said.append, "progress": counted.append}
+    again, _ = train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, **common)
     assert said == ["going on after 2 of 3 epochs"]
+    assert counted == [8, 4], "what was done already counts"
     assert torch.equal(weights(whole), weights(again))
     assert [entry["epoch"] for entry in again[0].curve] == [1, 2, 3]
 
 
 def test_streamed_equals_resident(sets):
     one_shard = replace(sets.learnt, buffer_nbytes=1 << 20)
+    assert _ShownViews(one_shard.placed("stream"), [0], 12)._loader.placement == "stream"
     streamed, resident = (
         train_linear(p, sets.training_maps, 16, MEMBERS, replace(RECIPE, rows_at_once=None))[0]
         for p in (one_shard.placed("stream"), one_shard.placed("memory"))
@@ -109,3 +110,12 @@ def test_the_final_norm_is_part_of_the_head(tmp_path):
     assert torch.equal(one.head({"patch": tokens}), one.head.of_tokens(normed))
     running = (1 - 0.9**3) * normed.mean((0, 1))  # of batch normalisation, after three steps from 0
     torch.testing.assert_close(one.head.mean, running, rtol=1e-4, atol=1e-4)
+
+
+def test_a_member_that_diverges_is_left_out(sets):
+    """The others are as they would be without it."""
+    wild, tame = Member("linear", 1e60, 0.0, 0), MEMBERS[0]
+    (one,), lost = train_linear(sets.learnt, sets.training_maps, 16, [wild, tame], RECIPE)
+    ((alone, *_), _) = train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE)
+    assert (one.member, list(lost)) == (tame, [wild])
+    torch.testing.assert_close(one.head.weight, alone.head.weight, rtol=1e-4, atol=1e-5)
