@@ -1,6 +1,7 @@
 """Label maps that are missing, damaged or of something else: each is named, and none is dropped."""
 
 import io
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 from extract.datasets import DataError, ImageSet, open_images
+from extract.datasets.cityscapes import CLASSES
 from extract.datasets.example_maps import colour_png, index_png
 from extract.datasets.label_codes import Colours, Indices, codes_of
 from extract.datasets.label_maps import LabelMaps
@@ -75,6 +77,19 @@ def test_cityscapes_has_maps_of_other_kinds(tmp_path: Path) -> None:
         write_file(stem.with_name(f"{stem.name}_{kind}.png"), index_png([1])())
     write_file(tmp_path / "leftImg8bit/train/aachen/preview.png", picture(0))
     assert [sample.id for sample in open_images(source, split="train").samples] == ["aachen/aachen_000000_000019"]
+    assert [*CLASSES] == [7, 8, 11, 12, 13, 17, 19, *range(20, 29), 31, 32, 33], "those that its authors score"
+
+
+def test_folders_of_coco_stuff_as_its_authors_have_them(tmp_path: Path) -> None:
+    """`images/SPLIT` and `annotations/SPLIT`."""
+    source = write_example(tmp_path, "coco-stuff")
+    expected = open_images(source, split="val2017").digest
+    (tmp_path / "images").mkdir()
+    (tmp_path / "val2017").rename(tmp_path / "images/val2017")
+    (tmp_path / "stuffthingmaps").rename(tmp_path / "annotations")
+    images = open_images(source, split="val2017")
+    assert [sample.labels for sample in images.samples] == [(1, 2)]
+    assert images.digest == expected
 
 
 def test_a_split_without_anything(tmp_path: Path) -> None:
@@ -138,6 +153,7 @@ def test_classes_by_number() -> None:
     ("form", "file", "content", "message"),
     [
         ("ade20k", "objectInfo150.txt", "Idx\tName\n2\twall\n", r"objectInfo150\.txt is not as expected .*do not count from 1"),
+        ("coco-stuff", "labels.txt", "0: person\n1: sky\n", r"labels\.txt is not as expected .*count from `0: unlabeled`"),
         ("coco-stuff", "labels.txt", "1: person\n2: sky\n", r"labels\.txt is not as expected .*count from `0: unlabeled`"),
         ("coco-panoptic", "annotations/panoptic_val2017.json", '{"images": []}', "is not as expected .*segments_info"),
         ("label-maps", "label-colours.txt", "\n", r"label-colours\.txt is not as expected .*no class"),
@@ -169,6 +185,21 @@ class TestPanoptic:
         file.write_text(file.read_text().replace('"id": 258', '"id": 259'))
         (line,) = open_images(source, split="val2017").all_problems()
         assert "000000000009.png has the colour [2, 1, 0] (number 258) in " in line
+
+    def test_an_image_without_annotation(self, tmp_path: Path) -> None:
+        """Nothing of its map is known but what is void."""
+        source, file = write_example(tmp_path, "coco-panoptic"), tmp_path / "annotations/panoptic_val2017.json"
+        content = json.loads(file.read_text())
+        content["annotations"] = content["annotations"][:1]
+        file.write_text(json.dumps(content))
+        (line,) = open_images(source, split="val2017").all_problems()
+        assert "000000000003.png has the colour [1, 0, 0] (number 1) in " in line
+
+    def test_maps_beside_the_annotations(self, tmp_path: Path) -> None:
+        """As their archive is unpacked into the folder of the data set."""
+        source = write_example(tmp_path, "coco-panoptic")
+        (tmp_path / "annotations/panoptic_val2017").rename(tmp_path / "panoptic_val2017")
+        assert open_images(source, split="val2017").all_problems() == []
 
     def test_objects_beside_it_make_it_coco_unless_it_is_named(self, tmp_path: Path) -> None:
         write_example(tmp_path, "coco")
