@@ -29,7 +29,7 @@ def drawn() -> np.ndarray:
 
 
 def test_of_label_maps(plain, tmp_path):
-    store = with_truths(plain, tmp_path / "set", maps=list(drawn()), map_classes=CLASSES, changed=MIRRORED)
+    store = with_truths(plain, tmp_path / "set", maps=list(drawn()), map_classes=CLASSES, changed=MIRRORED, instances=[[]] * 3)
     foreground = foreground_of(store, ["car"])
     assert (foreground.rows.tolist(), foreground.n_without) == ([0, 2], 1), "an image that shows none is left out"
     np.testing.assert_allclose(foreground.share, SHARE)
