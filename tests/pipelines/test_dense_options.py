@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from pipelines.detect import summary
 from store import BeyondClsError
 from tests.probe.detection.features import write_objects
 from tests.probe.segmentation.features import write_segmented
@@ -115,4 +116,11 @@ def test_options_of_detect(beyondcls, asked, tmp_path):
         "ids": "some.txt",
         "test_ids": "others.txt",
     }
-    assert "error: " in beyondcls(*common, "--block", "7", fails=True)
+    assert "has no array 'patch/block7/view0'" in beyondcls(*common, "--block", "7", fails=True)
+
+
+def test_a_result_of_zero_is_one():
+    """Where no object has a size, there is no number."""
+    box = {name: {"mean": 0.0} for name in ("ap", "ap50", "ap_large", "ap_medium")} | {"ap_small": None}
+    said = summary({"box": box, "seeds": [0], "n_test": 1234})
+    assert said == "box AP 0.0 (at IoU 0.5 0.0, large 0.0, medium 0.0, small –), 1 seed, 1,234 test images"

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 import beyondcls
 from extract.datasets import open_images
 from extract.run import extract
+from pipelines.live.segmenter import Segmenter
 from probe.head import FinalNorm
 from probe.segmentation.patch_head import PatchHead, save_patch_head
 from probe.sources import Source
@@ -38,8 +39,23 @@ def test_logits_are_those_of_cached_tokens(tmp_path, final_norm):
     torch.testing.assert_close(logits.flatten(2).mT, cached, rtol=2e-2, atol=2e-2)  # float16 in the store
     torch.testing.assert_close(model(images, (32, 24)), F.interpolate(logits, size=(32, 24), mode="bilinear"))
     assert model.classes == ("a", "b", "c")
+    assert not model.train().training, "stays in evaluation mode"
     with pytest.raises(BeyondClsError, match="train a probe on features of 'tiny'"):
         beyondcls.online(tiny_encoder(5), tmp_path / "linear/seed0")
+    other = PatchHead(torch.zeros(dim), torch.ones(dim), torch.zeros(3, dim), torch.zeros(3), (2, 3))
+    with pytest.raises(BeyondClsError, match=r"tiny gives patches \[16, 32\], the head was trained on \[6, 32\]; load the enc"):
+        Segmenter(encoder, other, {"block": 0, "classes": ["a", "b", "c"]})
+    file = tmp_path / "linear/seed0.json"
+    about = json.loads(file.read_text())
+    for changed, message in (
+        ({"block": 9}, "there is no block 9: the encoder has blocks 0 to 1"),
+        ({"block": "last"}, "the probe's block is 'last', expected a number from 0 on; train it again"),
+        ({"classes": ["a"]}, "the probe has 1 names of classes, expected 3, one for each logit"),
+        ({"classes": None}, "seed0 has no names of classes; train it again: beyondcls segment"),
+    ):
+        file.write_text(json.dumps(about | changed))
+        with pytest.raises(BeyondClsError, match=message):
+            beyondcls.online(encoder, tmp_path / "linear/seed0")
 
 
 def test_damaged_heads_are_refused(tmp_path):
