@@ -82,8 +82,12 @@ class Sets:
 
     @cached_property
     def learnt(self) -> Patches:
-        """Patches to learn from at last: of all training images."""
-        return self._patches(self.training)
+        """Patches to learn from at last: of all training images.
+
+        Raises:
+            StoreError: none of them has a label.
+        """
+        return _labelled(self._patches(self.training), "to learn from; give images with label maps that are not void")
 
     @cached_property
     def tested(self) -> Patches:
@@ -92,11 +96,18 @@ class Sets:
 
     @cached_property
     def compared(self) -> tuple[Patches, Patches]:
-        """Patches to learn from and patches to judge by while settings are compared."""
+        """Patches to learn from and patches to judge by while settings are compared.
+
+        Raises:
+            StoreError: either have no labels.
+        """
         if self.validation is not None:
-            return self.learnt, self._patches(self.validation)
-        learn, judge = self.split
-        return self.learnt.part(learn), self.learnt.part(judge)
+            return self.learnt, _labelled(self._patches(self.validation), "to select on; give another --val")
+        learn, judge = (self.learnt.part(rows) for rows in self.split)
+        remedy = "give a larger share, --held-out, or other images, --val"
+        return _labelled(learn, f"to learn from beside those to select on; {remedy}"), _labelled(
+            judge, f"to select on; {remedy}"
+        )
 
     @property
     def selected_on(self) -> str:
@@ -118,3 +129,15 @@ class Sets:
             final_norm=norm,
             device=self.device,
         )
+
+
+def _labelled(patches: Patches, purpose: str) -> Patches:
+    """The same patches, of which some have a label.
+
+    Raises:
+        StoreError: none has.
+    """
+    if not patches.n_labelled:
+        where, n = patches.source.store.where, len(patches)
+        raise StoreError(f"{where}: no patch of the {n:,} image{'s' * (n > 1)} has a label {purpose}")
+    return patches

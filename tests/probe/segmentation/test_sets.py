@@ -31,3 +31,28 @@ def test_grids_that_differ(tmp_path):
     other.__dict__["grid"] = (2, 8)
     with pytest.raises(StoreError, match=r"a has a grid of \(4, 4\) patches, .*b \(2, 8\)"):
         Sets(one, one, other)
+
+
+def test_images_that_are_void_everywhere(tmp_path):
+    """Nothing is learnt from them, and no setting is said to have diverged on them."""
+    store, void = write_segmented(tmp_path / "a", 4), write_segmented(tmp_path / "b", 4, labelled=1)
+    void.segmentation.patch_labels = lambda view=0: np.full((4, 16), -1, np.int16)
+    with pytest.raises(StoreError, match=r"b: no patch of the 4 images has a label to learn from; give images with label maps"):
+        _ = Sets(void, store).learnt
+    with pytest.raises(StoreError, match=r"b: no patch of the 4 images has a label to select on; give another --val"):
+        _ = Sets(store, store, void).compared
+    sets = Sets(store, store, share=0.25)
+    (held_out,) = sets.split[1]
+    labels = store.segmentation.patch_labels()
+    for rows, message in (
+        (
+            [held_out],
+            r"no patch of the 1 image has a label to select on; give a larger share, --held-out, or other images, --val",
+        ),
+        (sets.split[0], r"no patch of the 3 images has a label to learn from beside those to select on; give a larger"),
+    ):
+        changed = labels.copy()
+        changed[rows] = -1
+        store.segmentation.patch_labels = lambda view=0, changed=changed: changed
+        with pytest.raises(StoreError, match=message):
+            _ = Sets(store, store, share=0.25).compared
