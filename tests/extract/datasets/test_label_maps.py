@@ -218,6 +218,14 @@ class TestVoc:
         assert arrays["area"].tolist() == [8 * 40, 7 * 40, 7 * 40]
         assert images.truth_columns("segmentation").arrays["label"].tolist() == [0, 1, 15, 0]
 
+    def test_difficult_objects_are_not_measured(self, tmp_path: Path) -> None:
+        """As crowds, which count neither as found nor as missed."""
+        source, file = write_example(tmp_path, "voc"), tmp_path / "VOCdevkit/VOC2012/Annotations/2007_000032.xml"
+        first = "<name>aeroplane</name>"
+        file.write_text(file.read_text().replace(first, f"{first}<difficult>1</difficult>"))
+        arrays = open_images(source, split="train").truth_columns("instances").arrays
+        assert arrays["crowd"].tolist() == [1, 0, 0]
+
     @pytest.mark.parametrize(
         ("file", "old", "new", "message"),
         [
