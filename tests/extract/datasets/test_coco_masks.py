@@ -177,6 +177,11 @@ def test_a_part_of_the_images_keeps_as_little(tmp_path: Path) -> None:
     assert images.truth_columns("instances") is images.truth_columns("instances"), "read once"
 
 
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"names the image 'a\\x00\.png', which is not inside"):
+        opened(tmp_path, {}, file_name="a\0.png")
+
+
 def test_an_unknown_class(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="an annotation is of category 9, which is not among its categories"):
         opened(tmp_path, {"category_id": 9})

@@ -265,6 +265,11 @@ class TestTable:
         assert (images.multilabel, images.classes) == (False, ["ape", "bee"])
         assert images.truths["segmentation"].classes == ["sky", "road"]
 
+    def test_boxes_have_no_class(self, tmp_path: Path) -> None:
+        self._write(tmp_path, "id,path,segmentation,boxes", ",1 2 3 4; 5 6 7 8", ",")
+        images = open_images(str(tmp_path / "t.csv"))
+        assert [sample.boxes for sample in images.samples] == [((1, 2, 3, 4, -1), (5, 6, 7, 8, -1)), ()]
+
     @pytest.mark.parametrize(
         ("path", "message"),
         [("../a.png", r"names the image '\.\./a\.png', which is not inside"), ("", "names the image '', which is not inside")],
