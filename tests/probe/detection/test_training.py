@@ -82,6 +82,15 @@ def test_images_without_objects_are_negatives():
     assert losses[0]["loss"] != losses[1]["loss"]
 
 
+def test_the_curve_has_means_over_steps():
+    state = TrainingState()
+    for losses in ({"loss_a": 1.0, "loss_b": 2.0}, {"loss_a": 3.0, "loss_b": 5.0}):
+        state.add(losses)
+    state.end_epoch(0.1)
+    assert state.curve == [{"epoch": 1, "lr": 0.1, "loss": 5.5, "loss_a": 2.0, "loss_b": 3.5}]
+    assert (state.step, state.sums) == (0, {})
+
+
 def test_norms_and_biases_have_no_decay():
     detector = tiny_detector()
     decayed, free = optimiser_of(detector, RECIPE).param_groups
