@@ -1,6 +1,7 @@
 """Training a detector: it learns, a killed run ends as if it had not been, and every draw follows from seed and step."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -67,6 +68,12 @@ def test_everything_follows_from_the_seed():
     assert not same(runs[0], runs[2])
 
 
+def test_where_training_starts_follows_from_the_seed():
+    starts = [new_detector(tiny_detector_drawn, seed) for seed in (0, 0, 1)]
+    assert same(starts[0], starts[1])
+    assert not same(starts[0], starts[2])
+
+
 def tiny_detector_drawn():
     return tiny_detector(seed=int(torch.randint(2**31, ())))
 
@@ -97,6 +104,8 @@ def test_norms_and_biases_have_no_decay():
     assert (decayed["weight_decay"], free["weight_decay"]) == (RECIPE.weight_decay, 0)
     assert {p.ndim for p in free["params"]} == {1}
     assert len(decayed["params"]) + len(free["params"]) == len(list(detector.parameters()))
+    sgd = optimiser_of(detector, DetectionRecipe(optimiser="sgd", lr=0.5))
+    assert {(group["lr"], group["momentum"]) for group in sgd.param_groups} == {(0.5, 0.9)}
 
 
 class TestRecipe:
@@ -149,3 +158,24 @@ def test_a_damaged_checkpoint(tmp_path, monkeypatch):
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(BeyondClsError, match=r"the checkpoint .* is damaged .*remove it to begin this seed anew"):
         train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(tmp_path))
+
+
+def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(states, "EVERY_S", 0)
+    (tmp_path / "file").touch()
+    with pytest.raises(BeyondClsError, match=r"cannot write the checkpoint .*/file/.*; make room there, or let us write there"):
+        train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(tmp_path / "file"))
+
+
+def test_checkpoints_are_a_minute_apart(tmp_path, monkeypatch):
+    now, steps = [0.0], []
+    monkeypatch.setattr(states, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    state, detector = TrainingState(tmp_path), tiny_detector()
+    optimiser = optimiser_of(detector, RECIPE)
+    for now[0] in (59, 60, 119, 121):
+        state.add({"loss": 1.0})
+        state.save(detector, optimiser)
+        again = TrainingState(tmp_path)
+        again.load(tiny_detector(), optimiser_of(detector, RECIPE))
+        steps.append(again.step)
+    assert steps == [0, 2, 2, 4]

@@ -9,7 +9,7 @@ import torch
 
 from probe.grid import Member
 from probe.segmentation.evaluate import Predicted, evaluate
-from probe.segmentation.label_maps import LabelMaps
+from probe.segmentation.label_maps import LabelMaps, Shown
 from probe.segmentation.linear import NAME, Trained
 from probe.segmentation.patch_head import PatchHead, load_patch_head
 from probe.segmentation.results import write
@@ -31,13 +31,14 @@ def written(sets, tmp_path):
     wrong = PatchHead(torch.zeros(6), torch.ones(6), torch.zeros(3, 6), torch.tensor([1.0, 0.0, 0.0]), (SIDE, SIDE))
     heads = {3: right, 5: wrong}
     models = {("linear", i): Predicted(head=head, interpolated=False) for i, head in enumerate(heads.values())}
-    measured, shown = evaluate(sets.tested, models, ("original",), LabelMaps(sets.test))
+    measured, _ = evaluate(sets.tested, models, ("original",), LabelMaps(sets.test))
     trained = [Trained(Member(NAME, 1.0, 0.0, seed), head, [{"epoch": 1, "loss": float(seed)}]) for seed, head in heads.items()]
     outcome = Outcome(list(models.values()), {"base_lr": 1.0}, seeds=(3, 5), trained=trained)
     (tmp_path / "linear").mkdir()
     (tmp_path / "linear/seed7.json").write_text("{}")  # of an earlier run
-    result = Result({"linear": outcome}, {"linear": list(measured.values())}, shown, 0.0)
-    write(tmp_path, sets, Protocols(), result, {"command": "beyondcls segment"})
+    result = Result({"linear": outcome}, {"linear": list(measured.values())}, Shown("crop", 12.5), 0.0)
+    about = {"command": "beyondcls segment", "foreground": [{"share": float("nan"), "gain": (1.0, float("nan"))}]}
+    write(tmp_path, sets, Protocols(), result, about)
     return tmp_path
 
 
@@ -56,7 +57,13 @@ def test_measures(written, sets):
         for name, store in zip(("training", "test", "validation"), (sets.training, sets.test, sets.validation), strict=True)
     }
     assert content["command"] == "beyondcls segment"
-    assert [note.partition(" is of car")[0] for note in content["notes"]] == ["no training patch", "no test patch"]
+    assert content["foreground"] == [{"share": None, "gain": [1, None]}]
+    outside = "12.5 % of the labelled pixels lie outside of it and are not measured"
+    assert [note.partition(" is of car")[0] for note in content["notes"]] == [
+        "no training patch",
+        "no test patch",
+        f"views show a central crop; {outside}; published numbers are of whole images",
+    ]
 
 
 def test_tables(written, sets):

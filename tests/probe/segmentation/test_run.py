@@ -99,6 +99,13 @@ def test_logistic_regression_is_covered_by_patches_and_the_linear_head_is_not(st
     assert result.outcomes["linear"].selection is None
 
 
+def test_each_fit_that_did_not_converge_is_noted(stores):
+    """Those that are compared, and the last one."""
+    protocols = replace(PROTOCOLS, names=("logistic",), logistic=Logistic((1e3, 1e5), max_passes=2))
+    notes = segment(Sets(*stores[:2]), protocols).outcomes["logistic"].notes
+    assert sum("did not converge in 2 passes" in note for note in notes) == 3
+
+
 def a_head(label: int) -> PatchHead:
     """Says one class."""
     return PatchHead(torch.zeros(6), torch.ones(6), torch.zeros(3, 6), torch.eye(3)[label], (SIDE, SIDE))
@@ -110,6 +117,7 @@ def test_a_setting_whose_seed_diverged_is_not_selected(stores, monkeypatch):
     best = int(Sets(*stores[:2]).learnt.counts.argmax())
 
     def train_linear(patches, maps, loss_size, members, *_, **__):
+        assert patches.placement == "stream"
         trained = [
             Trained(m, a_head(best if m.base_lr == 4 else (best + 1) % 3), [])
             for m in members
@@ -119,14 +127,15 @@ def test_a_setting_whose_seed_diverged_is_not_selected(stores, monkeypatch):
 
     monkeypatch.setattr(runs, "train_linear", train_linear)
     protocols = replace(PROTOCOLS, names=("linear",))
-    result = segment(Sets(*stores[:2]), protocols)
+    sets = Sets(*stores[:2], placement="stream")
+    result = segment(sets, protocols)
     assert result.outcomes["linear"].chosen["base_lr"] == 1.0
     assert np.isnan(result.outcomes["linear"].selection.percent[1])
     lost_at[1.0] = (0,)
     with pytest.raises(BeyondClsError, match=r"the linear head diverged with every setting: diverged .*; give lower base_lrs"):
-        segment(Sets(*stores[:2]), protocols)
+        segment(sets, protocols)
     with pytest.raises(BeyondClsError, match=r"linear.* diverged in epoch 2"):
-        segment(Sets(*stores[:2]), replace(protocols, linear=replace(PLAN, base_lrs=(4.0,))))
+        segment(sets, replace(protocols, linear=replace(PLAN, base_lrs=(4.0,))))
 
 
 def test_an_interrupted_run_goes_on_and_another_does_not(stores, tmp_path):
