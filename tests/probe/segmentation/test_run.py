@@ -117,7 +117,7 @@ def test_a_setting_whose_seed_diverged_is_not_selected(stores, monkeypatch):
     best = int(Sets(*stores[:2]).learnt.counts.argmax())
 
     def train_linear(patches, maps, loss_size, members, *_, **__):
-        assert patches.placement == "stream"
+        assert patches.placement == "memory"
         trained = [
             Trained(m, a_head(best if m.base_lr == 4 else (best + 1) % 3), [])
             for m in members
@@ -127,7 +127,7 @@ def test_a_setting_whose_seed_diverged_is_not_selected(stores, monkeypatch):
 
     monkeypatch.setattr(runs, "train_linear", train_linear)
     protocols = replace(PROTOCOLS, names=("linear",))
-    sets = Sets(*stores[:2], placement="stream")
+    sets = Sets(*stores[:2], placement="memory")
     result = segment(sets, protocols)
     assert result.outcomes["linear"].chosen["base_lr"] == 1.0
     assert np.isnan(result.outcomes["linear"].selection.percent[1])
