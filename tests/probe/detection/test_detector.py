@@ -166,10 +166,16 @@ class TestBadInput:
         with pytest.raises(BeyondClsError, match=r"tokens are \[1, 60, 12\], this detector expects \[B, 64, 12\], 8 x 8"):
             tiny_detector()(torch.zeros(1, 60, DIM))
 
+    def test_options_there_and_back(self):
+        options = DetectorOptions(**OPTIONS)
+        assert options.to_dict()["anchors"] == [16, 32, 64, 128], "as JSON has it"
+        assert DetectorOptions.from_dict(options.to_dict()) == options
+
     @pytest.mark.parametrize(
         ("changed", "message"),
         [
             ({"anchors": (8, 16)}, r"anchors is \(8, 16\), expected the side in pixels for each of 4 or 5 levels"),
+            ({"anchors": (0, 8, 16, 32)}, r"anchors is \(0, 8, 16, 32\), expected the side in pixels"),
             ({"width": 0}, "width is 0, expected 1 or more"),
             ({"proposals": 1}, "proposals is 1, expected 2 or more"),
             ({"widht": 8}, "unknown option of a detector 'widht'; did you mean 'width'"),

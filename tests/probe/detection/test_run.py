@@ -12,7 +12,7 @@ import torch
 from probe.detection import state as states
 from probe.detection.average_precision import average_precision, coco_truths
 from probe.detection.batches import DetectionBatches
-from probe.detection.detected import detections, to_coco
+from probe.detection.detected import detections, in_original, to_coco
 from probe.detection.options import DetectorOptions
 from probe.detection.recipe import DetectionRecipe
 from probe.detection.run import Detection, detect
@@ -146,6 +146,23 @@ def test_a_killed_run_writes_the_same(written, sets, tmp_path, monkeypatch):
     assert not (tmp_path / ".unfinished").exists()
     for name in ("detections.json", "curves.csv", "trained/seed0.safetensors"):
         assert (tmp_path / "out" / name).read_bytes() == (out / name).read_bytes()
+
+
+def test_detections_of_mirrored_views(tmp_path):
+    """In pixels of the original, where the same tokens are on the other side; of the view that is asked for."""
+    plain, mirrored = (write_objects(tmp_path / str(flip), n=2, flip=flip, views=2) for flip in (False, True))
+    detector, rows = tiny_detector().eval(), np.arange(2)
+    detector.roi_heads.score_thresh = 0.2  # an untrained one is sure of nothing
+    for ours, theirs in zip(detections(detector, plain, rows), detections(detector, mirrored, rows), strict=True):
+        assert len(ours.boxes)
+        width = ours.size[1]
+        expected = np.stack([width - ours.boxes[:, 2], ours.boxes[:, 1], width - ours.boxes[:, 0], ours.boxes[:, 3]], 1)
+        np.testing.assert_allclose(theirs.boxes, expected, atol=1e-4)
+    (second,) = detections(detector, plain, np.array([1]), view=1)
+    with torch.no_grad():
+        (in_frame,) = detector(torch.from_numpy(plain.tokens("patch", view=1).rows([1])).float())
+    expected = in_original(in_frame, plain.array("images/crop/view1").all()[1], True, detector.frame, second.size)
+    np.testing.assert_allclose(second.boxes, expected.boxes, atol=1e-4)
 
 
 class TestBatches:
