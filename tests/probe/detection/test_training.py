@@ -68,6 +68,24 @@ def test_everything_follows_from_the_seed():
     assert not same(runs[0], runs[2])
 
 
+@pytest.mark.parametrize("clip", [None, 1e-3])
+def test_each_step_has_its_learning_rate_and_no_longer_gradient(clip, monkeypatch):
+    rates, norms = [], []
+    step = torch.optim.AdamW.step
+
+    def recorded(optimiser):
+        gradients = [p.grad.norm() for group in optimiser.param_groups for p in group["params"]]
+        norms.append(float(torch.stack(gradients).norm()))
+        rates.append([group["lr"] for group in optimiser.param_groups])
+        step(optimiser)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", recorded)
+    recipe = DetectionRecipe(epochs=2, batch_size=2, lr=3e-3, warmup_steps=2, clip=clip)
+    train_detector(tiny_detector(), Objects(4), recipe, 0)
+    assert rates == [[recipe.lr_at(number, 2)] * 2 for number in range(4)]
+    assert norms == pytest.approx([1e-3] * 4, rel=1e-2) if clip else min(norms) > 0.1
+
+
 def test_where_training_starts_follows_from_the_seed():
     starts = [new_detector(tiny_detector_drawn, seed) for seed in (0, 0, 1)]
     assert same(starts[0], starts[1])
