@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from probe.detection import state as states
+from probe.detection import training
 from probe.detection.recipe import DetectionRecipe, make_detection_recipe
 from probe.detection.state import TrainingState
 from probe.detection.training import new_detector, optimiser_of, train_detector
@@ -84,6 +85,21 @@ def test_each_step_has_its_learning_rate_and_no_longer_gradient(clip, monkeypatc
     train_detector(tiny_detector(), Objects(4), recipe, 0)
     assert rates == [[recipe.lr_at(number, 2)] * 2 for number in range(4)]
     assert norms == pytest.approx([1e-3] * 4, rel=1e-2) if clip else min(norms) > 0.1
+
+
+def test_no_two_draws_are_the_same(monkeypatch):
+    """Of orders and of what losses are computed from: each epoch, step and seed has its own."""
+    drawn, isolated = [], training.isolated_randomness
+    monkeypatch.setattr(training, "isolated_randomness", lambda seed: drawn.append(seed) or isolated(seed))
+
+    class Recorded(Objects):
+        def epoch(self, seed, start=0):
+            drawn.append(seed)
+            return super().epoch(seed, start)
+
+    for seed in (0, 1):
+        train_detector(tiny_detector(), Recorded(4), RECIPE, seed)
+    assert len(set(drawn)) == len(drawn) == 2 * (2 + 2 * 2)
 
 
 def test_where_training_starts_follows_from_the_seed():
@@ -167,6 +183,12 @@ def test_a_loss_that_is_not_finite():
     objects.tokens[:] = torch.nan
     with pytest.raises(BeyondClsError, match=r"the loss of seed 4 is nan in epoch 1, step 1, .*give a lower --lr"):
         train_detector(tiny_detector(), objects, RECIPE, 4)
+
+
+def test_an_infinite_loss(monkeypatch):
+    monkeypatch.setattr(training, "_step", lambda *_: {"loss_a": 1.0, "loss_b": math.inf})
+    with pytest.raises(BeyondClsError, match=r"the loss of seed 0 is inf in epoch 1, step 1"):
+        train_detector(tiny_detector(), Objects(2), RECIPE, 0)
 
 
 def test_a_damaged_checkpoint(tmp_path, monkeypatch):
