@@ -9,13 +9,18 @@ import torch.nn.functional as F
 import beyondcls
 from extract.datasets import open_images
 from extract.run import extract
+from pipelines.live.detections import online_detector
 from pipelines.live.segmenter import Segmenter
+from probe.detection.detector import Detector
+from probe.detection.options import DetectorOptions
+from probe.detection.saved import save_detector
 from probe.head import FinalNorm
 from probe.segmentation.patch_head import PatchHead, save_patch_head
 from probe.sources import Source
 from store import BeyondClsError
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
+from tests.probe.detection.tiny import OPTIONS
 
 
 @pytest.mark.parametrize("final_norm", [False, True])
@@ -68,3 +73,22 @@ def test_damaged_heads_are_refused(tmp_path):
     (tmp_path / "seed0.json").write_text(json.dumps({**described, "n_classes": 4}))
     with pytest.raises(BeyondClsError, match="is not a readable head"):
         beyondcls.online("tiny", tmp_path / "seed0")
+
+
+def test_an_encoder_by_its_name_sees_what_was_recorded(tmp_path):
+    """Heads and detectors; options that are given win, and other widths are refused."""
+    encoder = beyondcls.load_encoder("quickstart-random", random_seed=0, crop_mode="squash", input_size=40)
+    about = {"encoder": encoder.name, "encoder_weights": encoder.weights, "architecture": encoder.architecture}
+    about |= {"transform": encoder.described_transform, "block": 0, "classes": ["a", "b"]}
+    dim = encoder.model.embed_dim
+    head = PatchHead(torch.zeros(dim), torch.ones(dim), torch.zeros(2, dim), torch.zeros(2), encoder.grid)
+    save_patch_head(tmp_path / "head", head, about)
+    options = DetectorOptions(**OPTIONS)
+    save_detector(tmp_path / "detector", Detector(dim, encoder.grid, 2, options), about)
+    for load, name in ((beyondcls.online, "head"), (online_detector, "detector")):
+        model = load("quickstart-random", tmp_path / name)
+        assert model.encoder.described_transform == encoder.described_transform
+        with pytest.raises(BeyondClsError, match=r"sees crop_mode squash \(not center\)"):
+            load("quickstart-random", tmp_path / name, crop_mode="center")
+    with pytest.raises(BeyondClsError, match=rf"patches, {dim} wide; the detector was trained on .*, 7 wide"):
+        online_detector(encoder, Detector(7, encoder.grid, 2, options))

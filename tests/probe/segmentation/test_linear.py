@@ -95,6 +95,7 @@ def test_each_view_has_its_own_labels(tmp_path):
     trained = []
     for views in ((0,), (1,), (0, 1)):
         sets = Sets(store, store, views=views)
+        assert tuple(maps.view for maps in sets.training_maps) == views
         trained.append(weights(train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE)[0]))
     for other in trained[1:]:
         torch.testing.assert_close(other, trained[0], rtol=1e-4, atol=1e-5)
