@@ -140,7 +140,7 @@ def test_objects_of_an_image_that_is_missing_are_left_out(tmp_path: Path) -> Non
     ("annotation", "problem"),
     [
         ({"area": float("inf")}, r"box \[2, 3, 10, 6\] \(x, y, width, height\) with area inf"),
-        ({"bbox": [2, 3, float("nan"), 6]}, r"box \[2, 3, nan, 6\]"),
+        ({"bbox": [2, 3, float("nan"), 6], "area": 5}, r"box \[2, 3, nan, 6\]"),
         ({"bbox": [2, 3, -1, 6]}, r"box \[2, 3, -1, 6\]"),
         ({"category_id": 9}, "category 9, which is not among its categories"),
     ],
