@@ -19,7 +19,7 @@ from store.format.array import ArrayReader
 from store.format.flat import flat_layout
 from store.moving.receipt import Receipt
 from store.moving.upload import upload
-from store.truths import Instance, instance_columns, rle
+from store.truths import Instance, TruthColumns, instance_columns, rle
 from store.writing.repair import salvage
 from tests.features import write_features
 from tests.folders import files
@@ -50,6 +50,7 @@ def test_label_maps(store: FeatureStore) -> None:
     for row in (3, 0, 4, 1, 2):
         np.testing.assert_array_equal(truths.label_map(row), MAPS[row])
         assert truths.label_map(row).dtype == np.int16
+        assert truths.present(row) == [label for label in range(3) if (MAPS[row] == label).any()]
     assert truths.patch_labels().shape == (N, np.prod(store.grid))
     assert (truths.patch_labels()[4] == -1).all()
 
@@ -119,7 +120,10 @@ def test_grid(store: FeatureStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     [
         ("segmentation/first", lambda values: values[::-1].copy(), "first does not ascend from 0"),
         ("segmentation/first", lambda values: values[[0, 2, 1, 3, 4, 5]], "first does not ascend from 0"),
+        ("segmentation/first", lambda values: np.concatenate([[1], values[1:]]), "first does not ascend from 0"),
         ("segmentation/label", lambda values: values + 9, "labels 9 to 11 for 3 classes"),
+        ("segmentation/label", lambda values: values + 1, "labels 1 to 3 for 3 classes"),
+        ("segmentation/label", lambda values: values - 1, "labels -1 to 1 for 3 classes"),
         ("segmentation/label", lambda values: values[:-1], r"label is \[\d+\] int32, expected"),
         ("segmentation/counts", lambda values: values[:-1], r"start ends at \d+, expected the \d+ bytes of counts"),
         ("segmentation/start", lambda values: values.astype(np.int32), "start is .* int32, expected .* int64"),
@@ -144,6 +148,30 @@ def test_columns_that_do_not_fit(
     monkeypatch.delitem(store.__dict__, "segmentation", raising=False)
     with pytest.raises(StoreError, match=message):
         _ = store.segmentation
+
+
+def test_a_column_that_is_missing(store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {name: array for name, array in store.arrays.items() if name != "images/segmentation/label"}
+    monkeypatch.setattr(store, "arrays", others)
+    monkeypatch.delitem(store.__dict__, "segmentation", raising=False)
+    with pytest.raises(StoreError, match=r"label is missing, expected \[\d+\] int32; extract the truths again"):
+        _ = store.segmentation
+
+
+def test_the_digest_is_of_all_that_they_are() -> None:
+    """Classes, names, dtypes, shapes and values; not of the order in which arrays are given."""
+    label, box = np.array([1, 2], np.int32), np.zeros((2, 4), np.float32)
+    columns = TruthColumns("instances", {"label": label, "box": box})
+    others = [
+        {"label": label + 1, "box": box},
+        {"label": label.view(np.float32), "box": box},
+        {"label": label, "box": box.reshape(4, 2)},
+        {"labels": label, "box": box},
+    ]
+    digests = [TruthColumns("instances", arrays).digest(["a"]) for arrays in others]
+    digests += [columns.digest(["a"]), columns.digest(["b"]), TruthColumns("segmentation", columns.arrays).digest(["a"])]
+    assert len(set(digests)) == len(digests) == 7
+    assert TruthColumns("instances", {"box": box, "label": label}).digest(["a"]) == columns.digest(["a"])
 
 
 def test_damage_of_one_image_is_seen_when_it_is_read(store: FeatureStore, tmp_path: Path) -> None:
