@@ -33,7 +33,10 @@ def patch_label_layouts(n_images: int, n_views: int, grid: tuple[int, int], shar
 def patch_labels_of(
     images: ImageSet, encoder: Encoder, rows: Sequence[int], layouts: Sequence[ArrayLayout]
 ) -> dict[str, np.ndarray]:
-    """Labels of the patches of some images, by name; void where an image or its map cannot be read."""
+    """Labels of the patches of some images, by name; void where a map cannot be read, or an image is missing.
+
+    Of an image that turns out to be cut when it is decoded they are those of its map; it is not valid, so nobody reads them.
+    """
     views = {a.name: ArrayName.parse(a.name).view for a in layouts if is_patch_label(a.name)}
     if not views:
         return {}

@@ -1,6 +1,6 @@
 """Feature sets with truths: a set that is there, copied with label maps and instances."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +41,7 @@ def with_truths(
     instances: Sequence[Sequence[Instance]] | None = None,
     instance_classes: Sequence[str] = (),
     sizes: Sequence[tuple[int, int]] | None = None,
+    changed: Mapping[str, np.ndarray] | None = None,
 ) -> FeatureStore:
     """A copy of a set with truths; its views show whole images, squashed, unless it says otherwise.
 
@@ -48,6 +49,7 @@ def with_truths(
         maps: label map of each image, -1 void.
         instances: of each image.
         sizes: height and width of each image; by default those of its map, or of the input.
+        changed: arrays in place of those of the set, of its crops and flips.
     """
     shown = [m.shape for m in maps] if maps is not None else [SIZE] * len(store)
     sizes = shown if sizes is None else sizes
@@ -64,6 +66,7 @@ def with_truths(
             values[crop] = np.array([(0, 0, width, height) for height, width in sizes], np.float32)
             layouts[flip] = ArrayLayout(flip, (len(store),), "uint8", ("image",), rows)
             values[flip] = np.zeros(len(store), np.uint8)
+    values |= changed or {}
     constants = {name: array.all() for name, array in store.arrays.items() if not array.layout.has_image_axis}
     columns: dict[str, tuple[TruthColumns, Sequence[str]]] = {}
     if maps is not None:

@@ -61,11 +61,12 @@ class CocoInstances(Truths):
             area = annotation.get("area")
             if area is None:
                 area = width * height if counts is None else rle.area(counts, size)
-            if not math.isfinite(float(area)):
-                raise ValueError(f"area {area}")
-            box = (x, y, x + width, y + height)
-            label = self._label_of[int(annotation["category_id"])]
-            return Instance(label, box, float(area), bool(annotation.get("iscrowd", 0)), counts)
+            if not all(map(math.isfinite, (x, y, width, height, float(area)))) or min(width, height) < 0:
+                raise ValueError(f"box {annotation['bbox']} (x, y, width, height) with area {area}")
+            if (number := int(annotation["category_id"])) not in self._label_of:
+                raise ValueError(f"category {number}, which is not among its categories")
+            box, is_crowd = (x, y, x + width, y + height), bool(annotation.get("iscrowd", 0))
+            return Instance(self._label_of[number], box, float(area), is_crowd, counts)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, StoreError) as error:
             problem = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(f"annotation {annotation.get('id', '')} is not as expected: {problem}") from error

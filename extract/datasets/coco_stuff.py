@@ -56,5 +56,5 @@ EXAMPLE = Example(
     {"train2017": {"000000000009": ("person", "sky-other")}, "val2017": {"000000000139": ("bicycle", "sky-other")}},
     truths=("segmentation",),
 )
-SIGNS = tuple(f"{folder}/{split}" for folder in FOLDERS[:1] for split in SPLITS)
+SIGNS = tuple(f"{folder}/{split}" for folder in FOLDERS for split in SPLITS)
 COCO_STUFF = Published(coco_stuff, SPLITS, SIGNS, EXAMPLE, yields_to=(*OBJECTS_SIGNS, *PANOPTIC_SIGNS))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from extract.encoders import Encoder, load_encoder
 from extract.layouts import arrays_by_name
 from extract.transform import options_of
-from pipelines.live.online import check_encoder, grid_of
+from pipelines.live.online import check_encoder, described_block, described_classes, grid_of
 from pipelines.live.pictures import Picture, opened
 from probe.detection.detected import Detected, in_original
 from probe.detection.detector import Detector
@@ -74,8 +74,8 @@ class OnlineDetector(nn.Module):
         about = description or {}
         if description is not None:
             check_encoder(encoder, about)
-        self.block = int(about.get("block", encoder.block))
-        self.classes: tuple[str, ...] | None = tuple(about["classes"]) if "classes" in about else None
+        self.block = encoder.block if description is None else described_block(encoder, about)
+        self.classes = described_classes(about, detector.n_classes)
         black = self.tokens(torch.zeros(1, *encoder.config["input_size"], device=encoder.device))
         grid = grid_of(encoder, black.shape[1])
         if grid != detector.grid or black.shape[2] != detector.dim:

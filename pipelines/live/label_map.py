@@ -7,7 +7,7 @@ from jaxtyping import Int16, UInt8
 from PIL import Image, ImageDraw
 
 from pipelines.live.lettering import font_for
-from probe.segmentation.results import UNSEEN, palette
+from probe.segmentation.saved_maps import UNSEEN, palette
 from store.truths import VOID
 
 OPACITY = 0.5

@@ -91,7 +91,10 @@ def _segmenter(encoder: Encoder | str, probe: str | Path, options: Mapping[str, 
     if isinstance(encoder, str):
         encoder = load_as_recorded(encoder, about, options)
     check_encoder(encoder, about)
-    return Segmenter(encoder, head, about)
+    block, names = described_block(encoder, about), described_classes(about, head.n_classes)
+    if names is None:
+        raise BeyondClsError(f"the head {probe} has no names of classes; train it again: beyondcls segment")
+    return Segmenter(encoder, head, {**about, "block": block, "classes": names})
 
 
 def load_as_recorded(name: str, recorded: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
@@ -151,7 +154,7 @@ class Online(nn.Module):
                 check_encoder(joined, about.get("joined_encoder") or {}, "second ")
                 blocks = _blocks(joined, about["joined_encoder"])
             self._names |= {kind: _array(kind, *blocks) for kind in second}
-        self.classes, self.multilabel = _classes(about, self.n_classes), bool(about.get("multilabel", False))
+        self.classes, self.multilabel = described_classes(about, self.n_classes), bool(about.get("multilabel", False))
         self.to(encoder.device)
         features = self._features_of_black_image()
         n_patches, expected = _n_patches(features), about.get("n_patches")
@@ -346,7 +349,17 @@ def _whole_number(about: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _classes(about: Mapping[str, Any], n_classes: int) -> tuple[str, ...] | None:
+def described_block(encoder: Encoder, about: Mapping[str, Any]) -> int:
+    """The block whose tokens a head for patches, or a detector, reads.
+
+    Raises:
+        BeyondClsError: it is not recorded, or the encoder has no such block.
+    """
+    (block,) = checked_blocks([_whole_number(about, "block")], encoder.n_blocks)
+    return block
+
+
+def described_classes(about: Mapping[str, Any], n_classes: int) -> tuple[str, ...] | None:
     """Names of the classes.
 
     Raises:

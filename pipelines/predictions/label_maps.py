@@ -14,7 +14,7 @@ from pipelines.live.online import online
 from pipelines.live.segmenter import Segmenter
 from pipelines.predictions.result import LoadEncoder, Predictor, Result, enlarged
 from probe.segmentation.patch_head import load_patch_head
-from probe.segmentation.results import save_label_map
+from probe.segmentation.saved_maps import save_label_map
 
 FOLDER = "label-maps"
 

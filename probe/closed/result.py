@@ -95,7 +95,9 @@ def notes_on(training: Vectors, test: Vectors) -> tuple[str, ...]:
 
 def edge_note(name: str, chosen: float, grid: Sequence[float]) -> tuple[str, ...]:
     """A note that a better value may be outside of the grid, if the chosen one is at its edge."""
+    if len(grid) < 2:  # one value, or none: the recipe's
+        return ()
     edges = {min(grid): "smallest", max(grid): "largest"}
-    if len(grid) < 2 or chosen not in edges:
+    if chosen not in edges:
         return ()
     return (f"the chosen {name} = {chosen:g} is the {edges[chosen]} of the grid; a wider grid may give more",)

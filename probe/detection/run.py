@@ -44,7 +44,7 @@ class Detection:
         recipe, options: how detectors are trained, and what they are built from.
         seeds: each trains a detector of its own: initial parameters, order of the images, regions that are drawn.
         views: of the training images; each epoch shows one of them of each image, at random.
-        block: whose tokens are read; the deepest stored one by default.
+        block: whose tokens are read, of both sets; by default the deepest one of the training set.
         device: where detectors train.
         placement: of the tokens, as for `store.Loader`.
         workers: processes beside this one that decode masks; results do not depend on it.
@@ -84,6 +84,10 @@ class Detection:
                 f"views is {tuple(self.views)}, expected numbers from 0 to {n_views - 1}, the views that "
                 f"{self.training.store.where} has; extract it with --views"
             )
+        if self.block is None:  # the deepest one of the test set may be another
+            self.block = self.training.store.spec.blocks[-1]
+        for images in (self.training, self.test):
+            images.store.tokens("patch", self.block)
 
     @property
     def n_units(self) -> int:

@@ -99,7 +99,6 @@ def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
         f"optimiser.{number}.{name}": torch.as_tensor(values)
         for number, moments in state.items()
         for name, values in moments.items()
-        if values is not None  # SGD's momentum before its first step
     }
 
 

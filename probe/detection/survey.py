@@ -8,7 +8,6 @@ import numpy as np
 from probe.detection.average_precision import AREAS, size_of
 from probe.detection.boxes import cut_to, has_area
 from probe.detection.frame import frame_of
-from probe.detection.targets import flips_of
 from store import FeatureStore
 from store.truths import boxes_in_view
 
@@ -61,14 +60,14 @@ class Survey:
 def survey(store: FeatureStore, rows: np.ndarray, view: int = 0) -> Survey:
     """Count the objects of some images of a feature set, as a view shows them."""
     counted, frame = Survey(n_images=len(rows)), frame_of(store.grid)
-    crops, flips = store.array(f"images/crop/view{view}").all(), flips_of(store, view)
+    crops = store.array(f"images/crop/view{view}").all()
     for row in rows.tolist():
         image = store.instances.of(row)
         counted.n_without += not (~image.crowds).any()
         counted.n_crowds += int(image.crowds.sum())
         whole = has_area(image.boxes)
         counted.n_without_area += int((~whole & ~image.crowds).sum())
-        boxes = boxes_in_view(image.boxes, crops[row], bool(flips[row]), frame)
+        boxes = boxes_in_view(image.boxes, crops[row], False, frame)  # mirrored ones are as much outside
         inside = cut_to(boxes, frame)
         is_outside = ~has_area(inside)
         is_cut = (np.abs(inside - boxes) > TOLERANCE).any(1) & ~is_outside

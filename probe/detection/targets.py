@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from probe.detection.boxes import cut_to, has_area
+from probe.detection.boxes import cut_to
 from probe.detection.frame import frame_of
 from store import BeyondClsError, FeatureStore
 from store.truths import InstancesOfImage, boxes_in_view, masks_in_view
@@ -53,7 +53,7 @@ def target_of(image: InstancesOfImage, crop: Float[np.ndarray, "4"], flip: bool,
     boxes = boxes_in_view(image.boxes, crop, flip, frame)
     inside = cut_to(boxes, frame)
     sides = inside[:, 2:] - inside[:, :2]
-    kept = ~image.crowds & has_area(image.boxes) & (sides >= SMALLEST).all(1)
+    kept = ~image.crowds & (sides >= SMALLEST).all(1)
     target = {}
     if masks:
         if image.counts is None:

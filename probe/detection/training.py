@@ -36,7 +36,7 @@ def new_detector(make: Callable[[], Detector], seed: int) -> Detector:
 
 def optimiser_of(detector: Detector, recipe: DetectionRecipe) -> torch.optim.Optimizer:
     """The optimiser of a recipe; norms and biases have no weight decay."""
-    parameters = [p for p in detector.parameters() if p.requires_grad]
+    parameters = list(detector.parameters())
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": recipe.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},

@@ -48,9 +48,9 @@ class _PixelLoss(torch.autograd.Function):
             weight = (~void).to(logits.dtype) / n
             for member in range(len(logits)):
                 pixels = upsampling.bilinear(logits[member, image].movedim(-1, 0).contiguous())  # [K, h, w]
-                pixels.sub_(pixels.amax(0)).clamp_(min=LEAST)
+                pixels.sub_(pixels.amax(0))
                 at_label = pixels.gather(0, target)[0]
-                total = pixels.exp_().sum(0)
+                total = pixels.clamp_(min=LEAST).exp_().sum(0)
                 losses[image, member] = ((total.log() - at_label) * weight).sum(dtype=torch.float64)
                 pixels *= weight / total
                 pixels.scatter_add_(0, target, -weight[None])

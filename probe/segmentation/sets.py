@@ -23,6 +23,7 @@ class Sets:
 
     Attributes:
         validation: images to select on; without them a share of the training images is held out.
+        block: whose tokens are read, of all sets; by default the deepest one of the training set.
         views: of the training images that the linear head trains on; view 0 is what all else reads.
         share, seed: of the hold-out.
         workers: processes that decode label maps in training, beside this one.
@@ -44,6 +45,8 @@ class Sets:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
+        if self.block is None:  # the deepest one of another set may be another
+            object.__setattr__(self, "block", self.training.spec.blocks[-1])
         classes = self.training.segmentation.classes
         for store in filter(None, (self.test, self.validation)):
             if differ := self.training.spec.explained(store.spec, EXTENDABLE_FIELDS):
@@ -64,6 +67,8 @@ class Sets:
                     f"{self.training.where} and {store.where} have different classes of label maps: {which}; use splits of "
                     "one data set, or give both extractions the same list of classes"
                 )
+        for store in filter(None, (self.training, self.test, self.validation)):
+            store.tokens("patch", self.block)  # before anything is computed
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -79,8 +84,12 @@ class Sets:
 
     @cached_property
     def learnt(self) -> Patches:
-        """Patches to learn from at last: of all training images."""
-        return self._patches(self.training)
+        """Patches to learn from at last: of all training images.
+
+        Raises:
+            StoreError: none of them has a label.
+        """
+        return _labelled(self._patches(self.training), "to learn from; give images with label maps that are not void")
 
     @cached_property
     def tested(self) -> Patches:
@@ -89,11 +98,18 @@ class Sets:
 
     @cached_property
     def compared(self) -> tuple[Patches, Patches]:
-        """Patches to learn from and patches to judge by while settings are compared."""
+        """Patches to learn from and patches to judge by while settings are compared.
+
+        Raises:
+            StoreError: either have no labels.
+        """
         if self.validation is not None:
-            return self.learnt, self._patches(self.validation)
-        learn, judge = self.split
-        return self.learnt.part(learn), self.learnt.part(judge)
+            return self.learnt, _labelled(self._patches(self.validation), "to select on; give another --val")
+        learn, judge = (self.learnt.part(rows) for rows in self.split)
+        remedy = "give a larger share, --held-out, or other images, --val"
+        return _labelled(learn, f"to learn from beside those to select on; {remedy}"), _labelled(
+            judge, f"to select on; {remedy}"
+        )
 
     @property
     def selected_on(self) -> str:
@@ -115,3 +131,15 @@ class Sets:
             final_norm=norm,
             device=self.device,
         )
+
+
+def _labelled(patches: Patches, purpose: str) -> Patches:
+    """The same patches, of which some have a label.
+
+    Raises:
+        StoreError: none has.
+    """
+    if not patches.n_labelled:
+        where, n = patches.source.store.where, len(patches)
+        raise StoreError(f"{where}: no patch of the {n:,} image{'s' * (n > 1)} has a label {purpose}")
+    return patches

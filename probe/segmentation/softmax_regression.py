@@ -43,7 +43,6 @@ def fit(
     n_classes: int,
     cs: Sequence[float],
     *,
-    start: tuple[Tensor, Tensor] | None = None,
     tolerance: float = 1e-8,
     max_passes: int = 1000,
     progress: Callable[[int], None] = lambda n: None,
@@ -57,15 +56,11 @@ def fit(
     Args:
         blocks: called for each pass; tokens (float32, centred) and classes, all of which are present.
         n: number of patches.
-        start: weight and bias to start from, for all of `cs`; 0 by default.
         tolerance: of a model, at convergence: half its gradient times its step, as a share of its loss.
         progress: called with 1 after each pass.
     """
     values, vectors = _principal_components(blocks, dim, n)
     models = [_Model(dim, n_classes, c * n, values) for c in cs]
-    if start is not None:
-        for model in models:
-            model.trial = torch.cat([vectors.T @ start[0].double(), start[1].double()[None]])
     n_passes = 1
     while active := [model for model in models if not model.done]:
         if n_passes >= max_passes:

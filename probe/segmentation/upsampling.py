@@ -38,7 +38,7 @@ class Axis:
         place = place[shown]
         nearest = np.minimum(place.astype(np.int64), n_patches - 1)
         between = np.clip(place - 0.5, 0, n_patches - 1)
-        before = np.minimum(between.astype(np.int64), max(0, n_patches - 2))
+        before = between.astype(np.int64)
         weights = np.zeros((len(place), n_patches))
         weights[np.arange(len(place)), before] = 1 - (between - before)
         weights[np.arange(len(place)), np.minimum(before + 1, n_patches - 1)] += between - before

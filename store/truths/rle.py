@@ -88,7 +88,8 @@ def runs(counts: bytes, size: tuple[int, int]) -> Int64[np.ndarray, "r"]:
     numbers[2::2] = np.cumsum(numbers[2::2])
     n_pixels = size[0] * size[1]
     if numbers.min() < 0 or numbers.max() > n_pixels or numbers.sum() != n_pixels:
-        raise StoreError(f"{problem}: they are of {numbers.sum()} pixels, expected {n_pixels}; extract the truths again")
+        found = f"{numbers.sum()} pixels, expected {n_pixels}, in runs of {numbers.min()} to {numbers.max()}"
+        raise StoreError(f"{problem}: they are of {found}; extract the truths again")
     return numbers
 
 

@@ -122,6 +122,15 @@ def test_added_without_the_encoder(verb: str, images: ImageSet, whole: Callable[
     assert (store.spec.key, files(store.path)) == (whole().spec.key, files(whole().path)), "as if extracted at once"
 
 
+def test_taken_out_without_the_encoder(images: ImageSet, whole: Callable[..., FeatureStore], tmp_path: Path) -> None:
+    """Labels of patches go with the label maps."""
+    plain = extract(tiny(), images, tmp_path / "plain", **GIVEN, truths="none")
+    store = extract(tiny(Broken), images, tmp_path / "out", **GIVEN, source=whole(), truths="none")
+    assert store is not None
+    assert plain is not None
+    assert files(store.path) == files(plain.path)
+
+
 def test_other_features_keep_the_truths(images: ImageSet, whole: Callable[..., FeatureStore], tmp_path: Path) -> None:
     extract(tiny(), images, tmp_path / "f", **GIVEN, blocks=(0,))
     store = extract(tiny(), images, tmp_path / "f", **GIVEN, existing="extend", blocks=(1,), views=3, truths="none")
@@ -153,7 +162,7 @@ def test_maps_that_have_changed(whole: Callable[..., FeatureStore], tmp_path: Pa
 def test_a_worker_that_is_sent_the_images_reads_the_maps_that_it_needs(images: ImageSet) -> None:
     request = Request.resolve(tiny(), images, views=2)
     sent = pickle.loads(pickle.dumps(images))
-    assert sent.truths["segmentation"]._read == {}
+    assert sent.truths["segmentation"]._read == sent._columns == {}
     elsewhere = replace(request, images=sent)
     layouts = request.truth_layouts(32)
     expected, given = (patch_labels_of(one.images, one.encoder, range(4, 9), layouts) for one in (request, elsewhere))
@@ -185,20 +194,21 @@ def test_no_digest_of_truths_that_are_not_kept(images: ImageSet) -> None:
 
 
 def test_a_recorded_problem_keeps_its_row(tmp_path: Path) -> None:
-    """A map that is missing, and an image that is cut: both are noted, and have no truths."""
+    """A map that is missing, an image that is cut, and one that is missing: all are noted, and have no truths."""
     write_images(tmp_path / "d")
     (tmp_path / "d/labels/train/03.png").unlink()
     cut = tmp_path / "d/images/train/05.png"
     cut.write_bytes(cut.read_bytes()[:-60])
+    (tmp_path / "d/images/train/07.png").unlink()
     images = opened(tmp_path / "d")
     with pytest.raises(DataError, match=r"its label map 03\.png is not there"):
         extract(tiny(), images, tmp_path / "f", **GIVEN)
     store = extract(tiny(), images, tmp_path / "f", **GIVEN, on_error="record")
     assert store is not None
-    assert [note["row"] for note in store.attributes["invalid"]] == [3, 5]
-    for row in (3, 5):
+    assert [note["row"] for note in store.attributes["invalid"]] == [3, 5, 7]
+    for row in (3, 5, 7):
         assert (store.segmentation.label_map(row) == -1).all()
-    assert (store.segmentation.patch_labels()[3] == -1).all()
+    assert (store.segmentation.patch_labels()[[3, 7]] == -1).all(), "that one is cut is seen when it is decoded"
     np.testing.assert_array_equal(store.segmentation.label_map(4), np.where(MAPS[4] == 3, -1, MAPS[4]))
 
 
@@ -213,9 +223,9 @@ class TestInputsThatAreNotSquare:
         assert store.spec.transform["input_size"] == [3, 32, 48]
         crop = store.array("images/crop/view0").all()[3]
         shown = map_in_view(store.segmentation.label_map(3), crop, False, (32, 48))
-        patch = shown[24:32, 8:16]  # row 3, column 1
-        expected = max((0, 1, 2, -1), key=lambda label: (patch == label).sum())
-        assert store.segmentation.patch_labels()[3, 3 * 6 + 1] == expected
+        patches = shown.reshape(4, 8, 6, 8).swapaxes(1, 2).reshape(24, 64)
+        expected = [max((0, 1, 2, -1), key=lambda label: (patch == label).sum()) for patch in patches]
+        assert store.segmentation.patch_labels()[3].tolist() == expected
         assert store.attention("centre").shape == (N, 2, 24)
         assert encoder.layout.grid == (4, 6)
 

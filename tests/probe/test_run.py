@@ -437,3 +437,11 @@ class TestBadInput:
         with pytest.raises(BeyondClsError, match=r"\(base_lr 1e\+60, weight_decay 0, seed 0\) diverged in epoch 1 .*lower it"):
             probe(*sets, tmp_path / "out", plan)
         assert not (tmp_path / "out").exists()
+
+
+def test_the_test_set_is_read_at_the_block_of_the_training_set(tmp_path):
+    """Not at its own deepest one, which may be another."""
+    deep, shallow = write_features(tmp_path / "deep", 32, blocks=(0, 1)), write_features(tmp_path / "shallow", 32, blocks=(0,))
+    with pytest.raises(StoreError, match=r"shallow has no array '(patch|cls|average)/block1/view0'"):
+        probe(deep, shallow, tmp_path / "out", PLAN)
+    assert not (tmp_path / "out").exists()

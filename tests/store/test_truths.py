@@ -19,7 +19,7 @@ from store.format.array import ArrayReader
 from store.format.flat import flat_layout
 from store.moving.receipt import Receipt
 from store.moving.upload import upload
-from store.truths import Instance, instance_columns, rle
+from store.truths import Instance, TruthColumns, instance_columns, rle
 from store.writing.repair import salvage
 from tests.features import write_features
 from tests.folders import files
@@ -50,6 +50,7 @@ def test_label_maps(store: FeatureStore) -> None:
     for row in (3, 0, 4, 1, 2):
         np.testing.assert_array_equal(truths.label_map(row), MAPS[row])
         assert truths.label_map(row).dtype == np.int16
+        assert truths.present(row) == [label for label in range(3) if (MAPS[row] == label).any()]
     assert truths.patch_labels().shape == (N, np.prod(store.grid))
     assert (truths.patch_labels()[4] == -1).all()
 
@@ -119,7 +120,10 @@ def test_grid(store: FeatureStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     [
         ("segmentation/first", lambda values: values[::-1].copy(), "first does not ascend from 0"),
         ("segmentation/first", lambda values: values[[0, 2, 1, 3, 4, 5]], "first does not ascend from 0"),
+        ("segmentation/first", lambda values: np.concatenate([[1], values[1:]]), "first does not ascend from 0"),
         ("segmentation/label", lambda values: values + 9, "labels 9 to 11 for 3 classes"),
+        ("segmentation/label", lambda values: values + 1, "labels 1 to 3 for 3 classes"),
+        ("segmentation/label", lambda values: values - 1, "labels -1 to 1 for 3 classes"),
         ("segmentation/label", lambda values: values[:-1], r"label is \[\d+\] int32, expected"),
         ("segmentation/counts", lambda values: values[:-1], r"start ends at \d+, expected the \d+ bytes of counts"),
         ("segmentation/start", lambda values: values.astype(np.int32), "start is .* int32, expected .* int64"),
@@ -146,6 +150,30 @@ def test_columns_that_do_not_fit(
         _ = store.segmentation
 
 
+def test_a_column_that_is_missing(store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {name: array for name, array in store.arrays.items() if name != "images/segmentation/label"}
+    monkeypatch.setattr(store, "arrays", others)
+    monkeypatch.delitem(store.__dict__, "segmentation", raising=False)
+    with pytest.raises(StoreError, match=r"label is missing, expected \[\d+\] int32; extract the truths again"):
+        _ = store.segmentation
+
+
+def test_the_digest_is_of_all_that_they_are() -> None:
+    """Classes, names, dtypes, shapes and values; not of the order in which arrays are given."""
+    label, box = np.array([1, 2], np.int32), np.zeros((2, 4), np.float32)
+    columns = TruthColumns("instances", {"label": label, "box": box})
+    others = [
+        {"label": label + 1, "box": box},
+        {"label": label.view(np.float32), "box": box},
+        {"label": label, "box": box.reshape(4, 2)},
+        {"labels": label, "box": box},
+    ]
+    digests = [TruthColumns("instances", arrays).digest(["a"]) for arrays in others]
+    digests += [columns.digest(["a"]), columns.digest(["b"]), TruthColumns("segmentation", columns.arrays).digest(["a"])]
+    assert len(set(digests)) == len(digests) == 7
+    assert TruthColumns("instances", {"box": box, "label": label}).digest(["a"]) == columns.digest(["a"])
+
+
 def test_damage_of_one_image_is_seen_when_it_is_read(store: FeatureStore, tmp_path: Path) -> None:
     """Run lengths of 3 x 64 KiB: those of one image are read and compared alone."""
     counts = [GENERATOR.integers(48, 60, 50_000, np.uint8).tobytes() for _ in range(N)]
@@ -170,6 +198,18 @@ def test_layouts_of_flat_arrays() -> None:
     assert (small.chunk_rows, small.shard_rows, small.dimensions) == (768, 768, ("channel",))
     assert (large.chunk_rows, large.shard_rows, large.n_shards) == (4096, 1 << 22, 3)
     assert large.dimensions == ("instance", "corner")
+
+
+def coded(numbers: list[int]) -> bytes:
+    """Run lengths as their bytes, whatever they are."""
+    content = b""
+    for i, number in enumerate(numbers):
+        rest, is_last = number - numbers[i - 2] if i > 2 else number, False
+        while not is_last:
+            bits, rest = rest & 31, rest >> 5
+            is_last = rest == (-1 if bits & 16 else 0)
+            content += bytes([48 + bits + 32 * (not is_last)])
+    return content
 
 
 class TestRunLengths:
@@ -200,6 +240,23 @@ class TestRunLengths:
         except StoreError as error:
             message = str(error)
         assert message == "of the size" or f"not run lengths of a mask of {height} x {width}" in message
+
+    @pytest.mark.parametrize("numbers", [[12, -4, 12], [-1, 21], [20, *[2**58] * 64]])
+    def test_runs_that_only_add_up(self, numbers: list[int]) -> None:
+        """Negative ones, and ones so long that 64 bits hold another sum."""
+        with pytest.raises(
+            StoreError, match=rf"of 20 pixels, expected 20, in runs of {min(numbers)} to {max(numbers)}; extract"
+        ):
+            rle.runs(coded(numbers), (4, 5))
+
+    def test_bytes_that_none_writes(self) -> None:
+        """Numbers that are longer than they have to be, up to 60 bits; and characters beyond those of six bits."""
+        (counts,) = rle.encode(np.ones((1, 4, 5), bool))
+        assert rle.runs(b"P" * 11 + counts, (4, 5)).tolist() == [0, 20]
+        with pytest.raises(StoreError, match="a number of 13 bytes"):
+            rle.runs(b"P" * 12 + counts, (4, 5))
+        with pytest.raises(StoreError, match="characters that none has"):
+            rle.runs(bytes([counts[0] + 64]) + counts[1:], (4, 5))
 
     def test_of_another_size(self) -> None:
         (counts,) = rle.encode(np.ones((1, 4, 5), bool))

@@ -63,6 +63,24 @@ def test_labels_of_patches(label_map: np.ndarray, crop: np.ndarray, flip: bool, 
     assert patch_labels(label_map, crop, flip, size, grid).tolist() == expected
 
 
+def test_void_is_the_last_to_win() -> None:
+    for shown, expected in (([-1, 0], 0), ([2, 1], 1), ([-1, -1, 3], -1), ([-1, -1], -1)):
+        label_map = np.array([shown], np.int16)
+        assert patch_labels(label_map, (0, 0, len(shown), 1), False, label_map.shape, (1, 1)).tolist() == [expected]
+
+
+def test_a_centre_between_two_pixels_is_of_the_latter() -> None:
+    """Exactly, where the seventh tenth of 90 would be rounded to less than 63."""
+    label_map = np.arange(90, dtype=np.int16)[None]
+    assert map_in_view(label_map, (0, 0, 90, 1), False, (1, 5)).tolist() == [[9, 27, 45, 63, 81]]
+
+
+def test_an_image_wider_than_16_bits() -> None:
+    label_map = np.zeros((1, 40_000), np.int16)
+    label_map[0, -1] = 1
+    assert map_in_view(label_map, (39_998, 0, 40_000, 1), False, (1, 2)).tolist() == [[0, 1]]
+
+
 @settings(max_examples=100)
 @given(crops(), st.booleans(), SIZES, st.integers(1, 9), st.integers(1, 9), st.randoms())
 def test_back_from_the_view(

@@ -1,6 +1,8 @@
 """Masks of COCO's annotations: as pycocotools draws them; what is wrong is named before any C code sees it."""
 
 import json
+import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ import pytest
 from pycocotools import mask as published
 
 from extract.datasets import DataError, ImageSet, open_images
-from extract.datasets.coco_masks import mask_of
+from extract.datasets.coco_masks import CocoInstances, mask_of
+from extract.datasets.truths import columns_of
 from extract.requests import Request
 from store.truths import rle
 from tests.extract.pictures import picture, write_file
@@ -89,6 +92,9 @@ def test_an_empty_mask_and_a_polygon_that_is_cut_are_kept(tmp_path: Path) -> Non
         ({"counts": "05", "size": [40, 36]}, "2 bytes are not run lengths of a mask of 40 x 36 pixels"),
         ({"counts": "é" * 500, "size": [40, 36]}, "are not run lengths of a mask"),
         ({"size": [40, 36]}, "run lengths None, expected counts"),
+        ({"counts": [100.5, 1339.5], "size": [40, 36]}, r"run lengths \[100\.5, 1339\.5\], expected counts"),
+        ([[1, 1, 75, 1, 9, 9]], "a polygon far outside of its image of 36 x 40 pixels: 1 to 75"),
+        ([[1, 1, 9, 85, 9, 9]], "a polygon far outside of its image of 36 x 40 pixels: 1 to 85"),
     ],
 )
 def test_what_is_wrong_with_a_mask(segmentation: Any, problem: str, tmp_path: Path) -> None:
@@ -107,6 +113,73 @@ def test_of_another_size(tmp_path: Path) -> None:
     images = opened(tmp_path, {"segmentation": [SQUARE]}, height=30)
     with pytest.raises(DataError, match=r"its annotations are of 36 x 30 pixels \(width x height\), it has 36 x 40\n"):
         images.truth_columns("instances")
+
+
+def test_sizes_that_are_not_stated(tmp_path: Path) -> None:
+    """The image knows its own; of one that is cut nothing is known."""
+    unstated: dict[str, Any] = {"height": None, "width": None}
+    arrays = opened(tmp_path, {"segmentation": [SQUARE]}, **unstated).truth_columns("instances").arrays
+    assert rle.decode(arrays["counts"].tobytes(), SIZE)[3:9, 2:12].all()
+    for wrong in (unstated, {"height": "40"}, {"height": 0}):
+        images = opened(tmp_path, {"segmentation": [SQUARE]}, **wrong)
+        if wrong is unstated:
+            (tmp_path / "val2017/1.png").write_bytes(b"cut")
+        with pytest.raises(DataError, match=r"its annotations have height .* and width (None|36)"):
+            images.truth_columns("instances")
+
+
+def test_objects_of_an_image_that_is_missing_are_left_out(tmp_path: Path) -> None:
+    opened(tmp_path, {"segmentation": [SQUARE]})
+    (tmp_path / "val2017/1.png").unlink()
+    images = open_images(str(tmp_path), split="val2017")
+    assert [bool(sample.problem) for sample in images.samples] == [True, False]
+    assert images.truth_columns("instances").arrays["first"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "problem"),
+    [
+        ({"area": float("inf")}, r"box \[2, 3, 10, 6\] \(x, y, width, height\) with area inf"),
+        ({"bbox": [2, 3, float("nan"), 6], "area": 5}, r"box \[2, 3, nan, 6\]"),
+        ({"bbox": [2, 3, -1, 6]}, r"box \[2, 3, -1, 6\]"),
+        ({"category_id": 9}, "category 9, which is not among its categories"),
+    ],
+)
+def test_what_is_wrong_with_an_object(annotation: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    """Also where the form of the data set has not looked at boxes and classes before."""
+    samples = opened(tmp_path, {"segmentation": [SQUARE]}).samples
+    content = {"bbox": [2, 3, 10, 6], "image_id": 1, "category_id": 7, "id": 0, **annotation}
+    file = tmp_path / "annotations/instances_val2017.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"annotations": [content]}))
+    truths = CocoInstances(["cat"], file, {"1": 1, "2": 2}, {7: 0})
+    instances, (line,) = truths.read(samples)
+    assert re.search(f"annotation 0 is not as expected: {problem}", line), line
+    assert [len(one) for one in instances] == [0, 0]
+
+
+def test_of_many_problems_the_first_are_named(tmp_path: Path) -> None:
+    images = opened(tmp_path, {"segmentation": []})
+    samples = [replace(images.samples[0], id=f"{i}") for i in range(12)]
+    truths = images.truths["instances"]
+    assert isinstance(truths, CocoInstances)
+    with pytest.raises(DataError, match=r"\(12 problems in all\)\nmend the annotations") as raised:
+        columns_of(
+            "instances",
+            CocoInstances(["cat"], truths._file, dict.fromkeys((one.id for one in samples), 1), {}),
+            samples,
+        )
+    assert str(raised.value).count("expected polygons or run lengths") == 10
+
+
+def test_a_part_of_the_images_keeps_as_little(tmp_path: Path) -> None:
+    images = opened(tmp_path, {"segmentation": [SQUARE]})
+    assert Request.resolve(tiny_encoder(), images.part([0])).truths == ()
+    assert images.truth_columns("instances") is images.truth_columns("instances"), "read once"
+
+
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"names the image 'a\\x00\.png', which is not inside"):
+        opened(tmp_path, {}, file_name="a\0.png")
 
 
 def test_an_unknown_class(tmp_path: Path) -> None:

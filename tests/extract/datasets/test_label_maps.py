@@ -1,6 +1,7 @@
 """Label maps that are missing, damaged or of something else: each is named, and none is dropped."""
 
 import io
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +12,10 @@ import pytest
 from PIL import Image
 
 from extract.datasets import DataError, ImageSet, open_images
+from extract.datasets.cityscapes import CLASSES
 from extract.datasets.example_maps import colour_png, index_png
 from extract.datasets.label_codes import Colours, Indices, codes_of
+from extract.datasets.label_maps import LabelMaps
 from tests.extract.pictures import picture, write_example, write_file, write_text
 
 
@@ -42,9 +45,11 @@ MAP = np.zeros((40, 36), np.uint8)
         (encoded(MAP + 2), "has the value 2 in 1440 pixels, expected 0 to 1, 255"),
         (encoded(MAP.astype(np.uint16) + 300), "has the value 300 in 1440 pixels, expected 0 to 1, 255"),
         (encoded(MAP.astype(np.int32) - 1, "tiff"), "has values -1 to -1, expected 0 to 1, 255"),
+        (encoded(MAP.astype(np.int32) + (1 << 16), "tiff"), "has values 65536 to 65536, expected 0 to 1, 255"),
         (encoded(np.zeros((40, 36, 3), np.uint8)), r"is no index image \(PIL's mode RGB\)"),
         (encoded(MAP.astype(np.float32), "tiff"), r"is no index image \(PIL's mode F\)"),
         (encoded(MAP, "jpeg"), "is a JPEG, whose values are not those that were saved; PNG was expected"),
+        (encoded(MAP, "webp"), "is a WEBP, whose values are not those that were saved; PNG was expected"),
         (index_png([0, 1])()[:60], "cannot be decoded: "),
         (b"no image", "cannot be decoded: cannot identify image file 'a.png'"),
     ],
@@ -56,6 +61,43 @@ def test_what_is_wrong_with_a_map(content: bytes | None, problem: str, tmp_path:
     assert re.search(problem, line), line
     assert images.samples[0].labels == ()
     assert images.truth_columns("segmentation").arrays["first"].tolist() == [0, 0], "what has a problem has no truths"
+
+
+def test_a_map_is_read_once(tmp_path: Path) -> None:
+    images = opened(tmp_path, encoded(MAP + 1))
+    (tmp_path / "labels/train/a.png").unlink()
+    maps = images.truths["segmentation"]
+    assert isinstance(maps, LabelMaps)
+    np.testing.assert_array_equal(maps.label_map(images.samples[0]), MAP + 1)
+
+
+def test_cityscapes_has_maps_of_other_kinds(tmp_path: Path) -> None:
+    """Of instances, and in colours, beside those of labels."""
+    source = write_example(tmp_path, "cityscapes")
+    stem = tmp_path / "gtFine/train/aachen/aachen_000000_000019_gtFine"
+    for kind in ("color", "instanceIds"):
+        write_file(stem.with_name(f"{stem.name}_{kind}.png"), index_png([1])())
+    write_file(tmp_path / "leftImg8bit/train/aachen/preview.png", picture(0))
+    assert [sample.id for sample in open_images(source, split="train").samples] == ["aachen/aachen_000000_000019"]
+    assert [*CLASSES] == [7, 8, 11, 12, 13, 17, 19, *range(20, 29), 31, 32, 33], "those that its authors score"
+
+
+def test_folders_of_coco_stuff_as_its_authors_have_them(tmp_path: Path) -> None:
+    """`images/SPLIT` and `annotations/SPLIT`."""
+    source = write_example(tmp_path, "coco-stuff")
+    expected = open_images(source, split="val2017").digest
+    (tmp_path / "images").mkdir()
+    (tmp_path / "val2017").rename(tmp_path / "images/val2017")
+    (tmp_path / "stuffthingmaps").rename(tmp_path / "annotations")
+    images = open_images(source, split="val2017")
+    assert [sample.labels for sample in images.samples] == [(1, 2)]
+    assert images.digest == expected
+
+
+def test_a_split_without_anything(tmp_path: Path) -> None:
+    write_text(tmp_path / "label-classes.txt", "sky")
+    with pytest.raises(DataError, match="has neither images nor label maps of this split; expected the folders"):
+        open_images(str(tmp_path), split="train")
 
 
 def test_a_decompression_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +121,10 @@ class TestColours:
         images = opened(tmp_path, colour_png([(1, 2, 3), (4, 5, 6)])(), "1 2 3 sky\n", "label-colours.txt")
         (line,) = images.all_problems()
         assert "its label map a.png has the colour [4, 5, 6] (number 394500) in 720 pixels, which is in no list" in line
+
+    def test_a_map_without_colours(self, tmp_path: Path) -> None:
+        (line,) = opened(tmp_path, encoded(MAP.astype(np.uint16)), "0 0 0 sky\n", "label-colours.txt").all_problems()
+        assert line.endswith("is no colour image (PIL's mode I;16)")
 
     @pytest.mark.parametrize(
         ("line", "message"),
@@ -109,6 +155,7 @@ def test_classes_by_number() -> None:
     ("form", "file", "content", "message"),
     [
         ("ade20k", "objectInfo150.txt", "Idx\tName\n2\twall\n", r"objectInfo150\.txt is not as expected .*do not count from 1"),
+        ("coco-stuff", "labels.txt", "0: person\n1: sky\n", r"labels\.txt is not as expected .*count from `0: unlabeled`"),
         ("coco-stuff", "labels.txt", "1: person\n2: sky\n", r"labels\.txt is not as expected .*count from `0: unlabeled`"),
         ("coco-panoptic", "annotations/panoptic_val2017.json", '{"images": []}', "is not as expected .*segments_info"),
         ("label-maps", "label-colours.txt", "\n", r"label-colours\.txt is not as expected .*no class"),
@@ -141,6 +188,21 @@ class TestPanoptic:
         (line,) = open_images(source, split="val2017").all_problems()
         assert "000000000009.png has the colour [2, 1, 0] (number 258) in " in line
 
+    def test_an_image_without_annotation(self, tmp_path: Path) -> None:
+        """Nothing of its map is known but what is void."""
+        source, file = write_example(tmp_path, "coco-panoptic"), tmp_path / "annotations/panoptic_val2017.json"
+        content = json.loads(file.read_text())
+        content["annotations"] = content["annotations"][:1]
+        file.write_text(json.dumps(content))
+        (line,) = open_images(source, split="val2017").all_problems()
+        assert "000000000003.png has the colour [1, 0, 0] (number 1) in " in line
+
+    def test_maps_beside_the_annotations(self, tmp_path: Path) -> None:
+        """As their archive is unpacked into the folder of the data set."""
+        source = write_example(tmp_path, "coco-panoptic")
+        (tmp_path / "annotations/panoptic_val2017").rename(tmp_path / "panoptic_val2017")
+        assert open_images(source, split="val2017").all_problems() == []
+
     def test_objects_beside_it_make_it_coco_unless_it_is_named(self, tmp_path: Path) -> None:
         write_example(tmp_path, "coco")
         source = write_example(tmp_path, "coco-panoptic")
@@ -157,6 +219,14 @@ class TestVoc:
         assert arrays["box"][0].tolist() == [0, 0, 18, 40], "from 0, the end excluded"
         assert arrays["area"].tolist() == [8 * 40, 7 * 40, 7 * 40]
         assert images.truth_columns("segmentation").arrays["label"].tolist() == [0, 1, 15, 0]
+
+    def test_difficult_objects_are_not_measured(self, tmp_path: Path) -> None:
+        """As crowds, which count neither as found nor as missed."""
+        source, file = write_example(tmp_path, "voc"), tmp_path / "VOCdevkit/VOC2012/Annotations/2007_000032.xml"
+        first = "<name>aeroplane</name>"
+        file.write_text(file.read_text().replace(first, f"{first}<difficult>1</difficult>"))
+        arrays = open_images(source, split="train").truth_columns("instances").arrays
+        assert arrays["crowd"].tolist() == [1, 0, 0]
 
     @pytest.mark.parametrize(
         ("file", "old", "new", "message"),
@@ -196,6 +266,11 @@ class TestTable:
         images = open_images(str(tmp_path / "t.csv"))
         assert (images.multilabel, images.classes) == (False, ["ape", "bee"])
         assert images.truths["segmentation"].classes == ["sky", "road"]
+
+    def test_boxes_have_no_class(self, tmp_path: Path) -> None:
+        self._write(tmp_path, "id,path,segmentation,boxes", ",1 2 3 4; 5 6 7 8", ",")
+        images = open_images(str(tmp_path / "t.csv"))
+        assert [sample.boxes for sample in images.samples] == [((1, 2, 3, 4, -1), (5, 6, 7, 8, -1)), ()]
 
     @pytest.mark.parametrize(
         ("path", "message"),

@@ -15,7 +15,7 @@ from probe.detection.detected import detections
 from probe.detection.options import DetectorOptions
 from probe.detection.recipe import DetectionRecipe
 from probe.detection.run import Detection, detect
-from probe.detection.saved import load_detector
+from probe.detection.saved import load_detector, load_detector_with
 from probe.detection.sets import images_with_objects
 from store import BeyondClsError, FeatureStore
 from store.truths.rle import decode
@@ -99,7 +99,18 @@ def test_another_encoder_is_refused(world):
     encoder, _, _, path = world
     with pytest.raises(BeyondClsError, match=r"has weights .*; load 'tiny' as it was extracted"):
         online_detector(tiny_encoder(1, img_size=encoder.config["input_size"][1:]), path)
-    detector = load_detector(path)
+    detector, about = load_detector_with(path)
+    for changed, message in (
+        ({"block": 9}, "there is no block 9: the encoder has blocks 0 to 1"),
+        ({"block": None}, "the probe's block is None, expected a number from 0 on"),
+        ({"classes": ["a"]}, "the probe has 1 names of classes, expected 2"),
+        ({"encoder_weights": "other"}, "has weights other; 'tiny' has "),
+    ):
+        with pytest.raises(BeyondClsError, match=message):
+            online_detector(encoder, detector, description=about | changed)
+    assert online_detector(encoder, detector, description=about | {"block": 0}).block == 0
+    model = online_detector(encoder, path)
+    assert (model.classes, model.train().training) == (CLASSES, False)
     with pytest.raises(BeyondClsError, match=r"gives 4 x 4 patches, 32 wide; the detector was trained on .* load the encoder"):
         online_detector(tiny_encoder(), detector)
     with pytest.raises(BeyondClsError, match="no pictures were given"):

@@ -1,7 +1,7 @@
 import numpy as np
 
 from pipelines.live.label_map import OPACITY, draw_label_map
-from probe.segmentation.results import palette
+from probe.segmentation.saved_maps import palette
 
 CLASSES = [f"class {label}" for label in range(300)]
 

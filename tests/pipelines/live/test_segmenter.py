@@ -10,6 +10,11 @@ import torch.nn.functional as F
 import beyondcls
 from extract.datasets import open_images
 from extract.run import extract
+from pipelines.live.detections import online_detector
+from pipelines.live.segmenter import Segmenter
+from probe.detection.detector import Detector
+from probe.detection.options import DetectorOptions
+from probe.detection.saved import save_detector
 from probe.head import FinalNorm
 from probe.segmentation.evaluate import Predicted, evaluate
 from probe.segmentation.label_maps import LabelMaps
@@ -19,6 +24,7 @@ from probe.sources import Source
 from store import BeyondClsError
 from tests.extract.pictures import samples, write_tar
 from tests.extract.tiny import tiny_encoder
+from tests.probe.detection.tiny import OPTIONS
 from tests.truths import with_truths
 
 
@@ -43,8 +49,23 @@ def test_logits_are_those_of_cached_tokens(tmp_path, final_norm):
     torch.testing.assert_close(logits.flatten(2).mT, cached, rtol=2e-2, atol=2e-2)  # float16 in the store
     torch.testing.assert_close(model(images, (32, 24)), F.interpolate(logits, size=(32, 24), mode="bilinear"))
     assert model.classes == ("a", "b", "c")
+    assert not model.train().training, "stays in evaluation mode"
     with pytest.raises(BeyondClsError, match="train a probe on features of 'tiny'"):
         beyondcls.online(tiny_encoder(5), tmp_path / "linear/seed0")
+    other = PatchHead(torch.zeros(dim), torch.ones(dim), torch.zeros(3, dim), torch.zeros(3), (2, 3))
+    with pytest.raises(BeyondClsError, match=r"tiny gives patches \[16, 32\], the head was trained on \[6, 32\]; load the enc"):
+        Segmenter(encoder, other, {"block": 0, "classes": ["a", "b", "c"]})
+    file = tmp_path / "linear/seed0.json"
+    about = json.loads(file.read_text())
+    for changed, message in (
+        ({"block": 9}, "there is no block 9: the encoder has blocks 0 to 1"),
+        ({"block": "last"}, "the probe's block is 'last', expected a number from 0 on; train it again"),
+        ({"classes": ["a"]}, "the probe has 1 names of classes, expected 3, one for each logit"),
+        ({"classes": None}, "seed0 has no names of classes; train it again: beyondcls segment"),
+    ):
+        file.write_text(json.dumps(about | changed))
+        with pytest.raises(BeyondClsError, match=message):
+            beyondcls.online(encoder, tmp_path / "linear/seed0")
 
 
 @pytest.mark.parametrize("protocol", ["linear", "logistic"])
@@ -81,3 +102,22 @@ def test_damaged_heads_are_refused(tmp_path):
     (tmp_path / "seed0.json").write_text(json.dumps({**described, "n_classes": 4}))
     with pytest.raises(BeyondClsError, match="is not a readable head"):
         beyondcls.online("tiny", tmp_path / "seed0")
+
+
+def test_an_encoder_by_its_name_sees_what_was_recorded(tmp_path):
+    """Heads and detectors; options that are given win, and other widths are refused."""
+    encoder = beyondcls.load_encoder("quickstart-random", random_seed=0, crop_mode="squash", input_size=40)
+    about = {"encoder": encoder.name, "encoder_weights": encoder.weights, "architecture": encoder.architecture}
+    about |= {"transform": encoder.described_transform, "block": 0, "classes": ["a", "b"]}
+    dim = encoder.model.embed_dim
+    head = PatchHead(torch.zeros(dim), torch.ones(dim), torch.zeros(2, dim), torch.zeros(2), encoder.grid)
+    save_patch_head(tmp_path / "head", head, about)
+    options = DetectorOptions(**OPTIONS)
+    save_detector(tmp_path / "detector", Detector(dim, encoder.grid, 2, options), about)
+    for load, name in ((beyondcls.online, "head"), (online_detector, "detector")):
+        model = load("quickstart-random", tmp_path / name)
+        assert model.encoder.described_transform == encoder.described_transform
+        with pytest.raises(BeyondClsError, match=r"sees crop_mode squash \(not center\)"):
+            load("quickstart-random", tmp_path / name, crop_mode="center")
+    with pytest.raises(BeyondClsError, match=rf"patches, {dim} wide; the detector was trained on .*, 7 wide"):
+        online_detector(encoder, Detector(7, encoder.grid, 2, options))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from probe.detection.average_precision import average_precision, coco_truths, size_of
+from store.truths import Instance
 from store.truths.rle import encode
 from tests.probe.detection.features import write_objects
 
@@ -79,7 +80,9 @@ def by_pycocotools(truths: dict, results: list[dict], kind: str) -> list[float]:
 def test_is_that_of_pycocotools(kind, seed):
     truths, results = random_case(seed)
     expected = by_pycocotools(truths, results, kind)
+    before = copy.deepcopy((truths, results))
     ours = average_precision(truths, results, kind)
+    assert (truths, results) == before
     assert any(annotation["iscrowd"] for annotation in truths["annotations"])
     assert 0 < ours["ap"] < 100
     assert ours.keys() == {*MEASURES} - {""}
@@ -101,6 +104,27 @@ def test_perfect_and_none(tmp_path):
         assert average_precision(truths, [], kind)["ap"] == 0
     assert [image["id"] for image in truths["images"]] == [7, 8, 9, 10]
     assert truths["categories"] == [{"id": 1, "name": "round"}, {"id": 2, "name": "square"}]
+
+
+def test_objects_in_cocos_format(tmp_path):
+    """The area is the published one, and boxes have a width and a height."""
+    crowd = Instance(1, (2, 3, 12, 9), 7.5, True)
+    store = write_objects(tmp_path / "set", n=2, objects=[[], [crowd]], masks=False)
+    assert coco_truths(store.instances, np.array([1]), [42])["annotations"] == [
+        {"id": 1, "image_id": 42, "category_id": 2, "bbox": [2, 3, 10, 6], "area": 7.5, "iscrowd": 1}
+    ]
+
+
+def test_a_hundred_detections_an_image_count():
+    boxes = [[float(3 * i), 0.0, 2.0, 2.0] for i in range(101)]
+    common = [{"image_id": 1, "category_id": 1, "bbox": box} for box in boxes]
+    truths = {
+        "images": [{"id": 1, "height": 9, "width": 400}],
+        "annotations": [{**one, "id": i + 1, "area": 4.0, "iscrowd": 0} for i, one in enumerate(common)],
+        "categories": [{"id": 1, "name": "a"}],
+    }
+    found = average_precision(truths, [{**one, "score": 0.5} for one in common], "box")
+    assert found["ar100"] == pytest.approx(100 * 100 / 101)
 
 
 def test_sizes():

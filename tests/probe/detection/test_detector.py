@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torchvision.models.detection import MaskRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
@@ -12,6 +13,7 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredic
 from probe.detection.anchors import RATIOS, Anchors
 from probe.detection.detector import LOSSES, Detector
 from probe.detection.options import DetectorOptions
+from probe.detection.pyramid import Pyramid
 from probe.head import FinalNorm
 from store import BeyondClsError
 from tests.probe.detection.tiny import CLASSES, DIM, OPTIONS, Objects, tiny_detector
@@ -72,6 +74,57 @@ def test_is_torchvisions_model():
             torch.testing.assert_close(ours[name], one[name], rtol=1e-5, atol=1e-5)
 
 
+def test_thresholds_and_numbers_are_torchvisions():
+    """Those of losses and of what is kept, which small images hardly show."""
+    ours = tiny_detector(samples=4, proposals=41)
+    theirs = torchvisions(ours, torch.zeros(1, 64, DIM))
+    for part in ("rpn", "roi_heads"):
+        one, other = getattr(ours, part), getattr(theirs, part)
+        for matcher in ("proposal_matcher", "fg_bg_sampler", "box_coder"):
+            assert vars(getattr(one, matcher)) == vars(getattr(other, matcher)), (part, matcher)
+        for name in ("nms_thresh", "score_thresh", "detections_per_img", "_pre_nms_top_n", "_post_nms_top_n", "min_size"):
+            assert getattr(one, name, None) == getattr(other, name, None), (part, name)
+
+
+def test_shapes_of_anchors():
+    """A square, and boxes of the same area that are twice as high or as wide."""
+    maps = [torch.zeros(1, 1, 2, 2)]
+    anchors = Anchors((32,))(ImageList(torch.zeros(1, 1, 8, 8), [(8, 8)]), maps)[0]
+    sides = anchors[:3, 2:] - anchors[:3, :2]
+    assert sides.tolist() == [[46, 22], [32, 32], [22, 46]]
+    assert (anchors[3:6] - anchors[:3]).tolist() == [[4, 0, 4, 0]] * 3, "the finest are 4 pixels apart"
+
+
+def test_pyramid_by_hand():
+    torch.manual_seed(0)
+    pyramid, tokens = Pyramid(8, 4, 5), torch.randn(2, 8, 3, 5)
+    for parameter in pyramid.parameters():
+        torch.nn.init.normal_(parameter)
+
+    def norm(values, layer):
+        return F.layer_norm(values.movedim(1, -1), values.shape[1:2], layer.weight, layer.bias, 1e-6).movedim(-1, 1)
+
+    def up(values, layer):
+        return F.conv_transpose2d(values, layer.weight, layer.bias, 2)
+
+    first = pyramid.levels[0][0]
+    scaled = [
+        up(F.gelu(norm(up(tokens, first[0]), first[1])), first[3]),
+        up(tokens, pyramid.levels[1][0]),
+        tokens,
+        F.max_pool2d(F.pad(tokens, (0, 1, 0, 1), value=-torch.inf), 2),
+    ]
+    expected = [
+        norm(F.conv2d(norm(F.conv2d(values, level[1].weight), level[2]), level[3].weight, padding=1), level[4])
+        for values, level in zip(scaled, pyramid.levels, strict=True)
+    ]
+    expected.append(expected[3][..., ::2, ::2])
+    maps = pyramid(tokens)
+    assert list(maps) == ["0", "1", "2", "3", "4"]
+    for ours, theirs in zip(maps.values(), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("grid", [(8, 8), (4, 12)])
 def test_anchors_of_even_grids_are_torchvisions(grid):
     detector = tiny_detector(grid=grid, anchors=(8, 16, 32, 64, 128))
@@ -113,10 +166,16 @@ class TestBadInput:
         with pytest.raises(BeyondClsError, match=r"tokens are \[1, 60, 12\], this detector expects \[B, 64, 12\], 8 x 8"):
             tiny_detector()(torch.zeros(1, 60, DIM))
 
+    def test_options_there_and_back(self):
+        options = DetectorOptions(**OPTIONS)
+        assert options.to_dict()["anchors"] == [16, 32, 64, 128], "as JSON has it"
+        assert DetectorOptions.from_dict(options.to_dict()) == options
+
     @pytest.mark.parametrize(
         ("changed", "message"),
         [
             ({"anchors": (8, 16)}, r"anchors is \(8, 16\), expected the side in pixels for each of 4 or 5 levels"),
+            ({"anchors": (0, 8, 16, 32)}, r"anchors is \(0, 8, 16, 32\), expected the side in pixels"),
             ({"width": 0}, "width is 0, expected 1 or more"),
             ({"proposals": 1}, "proposals is 1, expected 2 or more"),
             ({"widht": 8}, "unknown option of a detector 'widht'; did you mean 'width'"),

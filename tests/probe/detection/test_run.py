@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +12,13 @@ import torch
 from probe.detection import state as states
 from probe.detection.average_precision import average_precision, coco_truths
 from probe.detection.batches import DetectionBatches
-from probe.detection.detected import detections, to_coco
+from probe.detection.detected import detections, in_original, to_coco
 from probe.detection.examples import examples
 from probe.detection.options import DetectorOptions
 from probe.detection.recipe import DetectionRecipe
 from probe.detection.run import Detection, detect
 from probe.detection.saved import load_detector, load_detector_with
-from probe.detection.sets import images_with_objects
+from probe.detection.sets import ImagesWithObjects, images_with_objects
 from probe.saved import load_probe
 from store import BeyondClsError, FeatureStore
 from tests.features import write_features
@@ -100,6 +101,43 @@ def test_seeds_and_requests_differ(written):
     assert not torch.equal(first["rpn.head.cls_logits.weight"], second["rpn.head.cls_logits.weight"])
     longer = replace(detection, recipe=replace(RECIPE, epochs=3))
     assert longer.request() != detection.request() == replace(detection, workers=2, seeds=(1,)).request()
+    fewer = ImagesWithObjects(detection.training.store, detection.training.rows[1:])
+    for changed in ({"views": (1,)}, {"training": fewer}, {"options": replace(OF_DETECTOR, final_norm=False)}):
+        assert replace(detection, **changed).request() != detection.request(), changed
+
+
+def test_the_request_holds_truths_and_encoder(sets):
+    """The same features with other objects, or of another block, are another request."""
+    request = Detection(*map(images_with_objects, sets)).request()
+    assert [request[name]["truths"] for name in ("training", "test")] == [one.spec.truths for one in sets]
+    assert (request["encoder"]["block"], request["encoder"]["encoder_weights"]) == (1, "w")
+
+
+def test_views_and_block_are_those_that_were_asked_for(sets, tmp_path, monkeypatch):
+    """Of the training images; test images are measured in view 0."""
+    asked, tokens = set(), FeatureStore.tokens
+
+    def recorded(store, kind, block=None, view=0):
+        asked.add((store.path.name, block, view))
+        return tokens(store, kind, block, view)
+
+    monkeypatch.setattr(FeatureStore, "tokens", recorded)
+    options = replace(OF_DETECTOR, final_norm=False)
+    detection = Detection(*map(images_with_objects, sets), replace(RECIPE, epochs=1), options, views=(0, 2))
+    (tmp_path / "out/trained").mkdir(parents=True)
+    (tmp_path / "out/trained/seed9.json").touch()  # of an earlier run
+    measures = detect(detection, tmp_path / "out")
+    assert not (tmp_path / "out/trained/seed9.json").exists()
+    assert asked == {("train", 1, 0), ("train", 1, 2), ("test", 1, 0)}
+    assert (measures["views"], measures["block"], measures["detector"]["final_norm"]) == ([0, 2], 1, False)
+    assert measures["features"] == {"training": sets[0].spec.key, "test": sets[1].spec.key}
+    assert [measures["objects"][name]["n_images"] for name in ("training", "test")] == [5, 3]
+    assert not [note for note in measures["notes"] if "augmented" in note]
+
+
+def test_masks_where_both_sets_have_them(sets, tmp_path):
+    bare = write_objects(tmp_path / "bare", n=2, masks=False, norm=True, views=3)
+    assert not Detection(images_with_objects(sets[0]), images_with_objects(bare)).options.masks
 
 
 def test_a_killed_run_writes_the_same(written, sets, tmp_path, monkeypatch):
@@ -120,6 +158,23 @@ def test_a_killed_run_writes_the_same(written, sets, tmp_path, monkeypatch):
     assert not (tmp_path / ".unfinished").exists()
     for name in ("detections.json", "curves.csv", "trained/seed0.safetensors"):
         assert (tmp_path / "out" / name).read_bytes() == (out / name).read_bytes()
+
+
+def test_detections_of_mirrored_views(tmp_path):
+    """In pixels of the original, where the same tokens are on the other side; of the view that is asked for."""
+    plain, mirrored = (write_objects(tmp_path / str(flip), n=2, flip=flip, views=2) for flip in (False, True))
+    detector, rows = tiny_detector().eval(), np.arange(2)
+    detector.roi_heads.score_thresh = 0.2  # an untrained one is sure of nothing
+    for ours, theirs in zip(detections(detector, plain, rows), detections(detector, mirrored, rows), strict=True):
+        assert len(ours.boxes)
+        width = ours.size[1]
+        expected = np.stack([width - ours.boxes[:, 2], ours.boxes[:, 1], width - ours.boxes[:, 0], ours.boxes[:, 3]], 1)
+        np.testing.assert_allclose(theirs.boxes, expected, atol=1e-4)
+    (second,) = detections(detector, plain, np.array([1]), view=1)
+    with torch.no_grad():
+        (in_frame,) = detector(torch.from_numpy(plain.tokens("patch", view=1).rows([1])).float())
+    expected = in_original(in_frame, plain.array("images/crop/view1").all()[1], True, detector.frame, second.size)
+    np.testing.assert_allclose(second.boxes, expected.boxes, atol=1e-4)
 
 
 class TestBatches:
@@ -168,10 +223,14 @@ class TestBadInput:
 
     def test_choices(self, sets):
         both = [images_with_objects(store) for store in sets]
-        with pytest.raises(BeyondClsError, match=r"views is \(3,\), expected numbers from 0 to 2"):
-            Detection(*both, views=(3,))
-        with pytest.raises(BeyondClsError, match=r"seeds is \(1, 1\), expected whole numbers, each once"):
-            Detection(*both, seeds=(1, 1))
+        for views in ((3,), (-1,), ()):
+            with pytest.raises(BeyondClsError, match=rf"views is {re.escape(str(views))}, expected numbers from 0 to 2"):
+                Detection(*both, views=views)
+        for seeds in ((1, 1), ()):
+            with pytest.raises(BeyondClsError, match=rf"seeds is {re.escape(str(seeds))}, expected whole numbers, each once"):
+                Detection(*both, seeds=seeds)
+        with pytest.raises(BeyondClsError, match=r"has no array 'patch/block7/view0'; it has: "):
+            Detection(*both, block=7)
 
     @pytest.mark.parametrize(
         ("damage", "message"),

@@ -64,6 +64,8 @@ def test_what_is_left_out():
     crop = np.array(CROPS["crop"], np.float32)
     assert target_of(image, crop, False, FRAME, True)["labels"].tolist() == [1]
     assert target_of(image, crop, False, FRAME, False)["labels"].tolist() == [1, 5], "without masks the box counts"
+    sliver = objects(rectangles((0, 6, 11, 20)), [(0.0, 6.0, 10.4, 20.0)])  # 0.4 of 40 pixels in 96
+    assert target_of(sliver, crop, False, FRAME, True)["labels"].tolist() == [], "less than a pixel of the box"
     empty = target_of(objects(masks[:0], []), crop, False, FRAME, True)
     assert (empty["boxes"].shape, empty["labels"].shape, empty["masks"].shape) == ((0, 4), (0,), (0, *FRAME))
     bare = InstancesOfImage(image.labels, image.boxes, image.areas, image.crowds, None, image.size)
@@ -145,17 +147,17 @@ def test_sizes_of_objects_outside_of_a_crop(tmp_path):
 
     objects = [
         [one((0, 0, 8, 8), 100), one((0, 0, 9, 9), 5000), one((0, 0, 40, 40), 10_000), one((20, 20, 30, 30), 2000)],
-        [one((1, 1, 5, 5), 16, crowd=True)],
-        [one((20, 20, 20, 30), 16)],
+        [one((1, 1, 1, 5), 16, crowd=True)],
+        [one((20, 20, 20, 30), 16), one((20, 20, 52.1, 30), 20_000)],  # a third of a pixel of the frame is nothing
     ]
     store = write_objects(tmp_path / "set", n=3, objects=objects, crop=(12, 12, 52, 52))
     counted = survey(store, np.arange(3))
-    assert counted.objects == {"small": 1, "medium": 2, "large": 1}
+    assert counted.objects == {"small": 1, "medium": 2, "large": 2}
     assert counted.outside == {"small": 1, "medium": 1, "large": 0}
     assert counted.cut == {"small": 0, "medium": 0, "large": 1}
     assert (counted.n_images, counted.n_without, counted.n_crowds, counted.n_without_area) == (3, 1, 1, 1)
     assert counted.notes("test") == [
         "1 of 3 test images have no objects, and stay as negatives",
         "1 boxes of test images have no area, and are not learnt",
-        "2 of 4 objects of test images are outside of the crop (1 small, 1 medium)",
+        "2 of 5 objects of test images are outside of the crop (1 small, 1 medium)",
     ]

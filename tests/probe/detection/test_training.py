@@ -1,11 +1,13 @@
 """Training a detector: it learns, a killed run ends as if it had not been, and every draw follows from seed and step."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from probe.detection import state as states
+from probe.detection import training
 from probe.detection.recipe import DetectionRecipe, make_detection_recipe
 from probe.detection.state import TrainingState
 from probe.detection.training import new_detector, optimiser_of, train_detector
@@ -67,6 +69,45 @@ def test_everything_follows_from_the_seed():
     assert not same(runs[0], runs[2])
 
 
+@pytest.mark.parametrize("clip", [None, 1e-3])
+def test_each_step_has_its_learning_rate_and_no_longer_gradient(clip, monkeypatch):
+    rates, norms = [], []
+    step = torch.optim.AdamW.step
+
+    def recorded(optimiser):
+        gradients = [p.grad.norm() for group in optimiser.param_groups for p in group["params"]]
+        norms.append(float(torch.stack(gradients).norm()))
+        rates.append([group["lr"] for group in optimiser.param_groups])
+        step(optimiser)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", recorded)
+    recipe = DetectionRecipe(epochs=2, batch_size=2, lr=3e-3, warmup_steps=2, clip=clip)
+    train_detector(tiny_detector(), Objects(4), recipe, 0)
+    assert rates == [[recipe.lr_at(number, 2)] * 2 for number in range(4)]
+    assert norms == pytest.approx([1e-3] * 4, rel=1e-2) if clip else min(norms) > 0.1
+
+
+def test_no_two_draws_are_the_same(monkeypatch):
+    """Of orders and of what losses are computed from: each epoch, step and seed has its own."""
+    drawn, isolated = [], training.isolated_randomness
+    monkeypatch.setattr(training, "isolated_randomness", lambda seed: drawn.append(seed) or isolated(seed))
+
+    class Recorded(Objects):
+        def epoch(self, seed, start=0):
+            drawn.append(seed)
+            return super().epoch(seed, start)
+
+    for seed in (0, 1):
+        train_detector(tiny_detector(), Recorded(4), RECIPE, seed)
+    assert len(set(drawn)) == len(drawn) == 2 * (2 + 2 * 2)
+
+
+def test_where_training_starts_follows_from_the_seed():
+    starts = [new_detector(tiny_detector_drawn, seed) for seed in (0, 0, 1)]
+    assert same(starts[0], starts[1])
+    assert not same(starts[0], starts[2])
+
+
 def tiny_detector_drawn():
     return tiny_detector(seed=int(torch.randint(2**31, ())))
 
@@ -82,12 +123,23 @@ def test_images_without_objects_are_negatives():
     assert losses[0]["loss"] != losses[1]["loss"]
 
 
+def test_the_curve_has_means_over_steps():
+    state = TrainingState()
+    for losses in ({"loss_a": 1.0, "loss_b": 2.0}, {"loss_a": 3.0, "loss_b": 5.0}):
+        state.add(losses)
+    state.end_epoch(0.1)
+    assert state.curve == [{"epoch": 1, "lr": 0.1, "loss": 5.5, "loss_a": 2.0, "loss_b": 3.5}]
+    assert (state.step, state.sums) == (0, {})
+
+
 def test_norms_and_biases_have_no_decay():
     detector = tiny_detector()
     decayed, free = optimiser_of(detector, RECIPE).param_groups
     assert (decayed["weight_decay"], free["weight_decay"]) == (RECIPE.weight_decay, 0)
     assert {p.ndim for p in free["params"]} == {1}
     assert len(decayed["params"]) + len(free["params"]) == len(list(detector.parameters()))
+    sgd = optimiser_of(detector, DetectionRecipe(optimiser="sgd", lr=0.5))
+    assert {(group["lr"], group["momentum"]) for group in sgd.param_groups} == {(0.5, 0.9)}
 
 
 class TestRecipe:
@@ -99,6 +151,10 @@ class TestRecipe:
         assert rates == pytest.approx([1e-7, 1e-4 * (0.001 + 0.999 / 2), 1e-4, 1e-4, 1e-5, 1e-5, 1e-6])
         shorter = make_detection_recipe("v1", epochs=12)
         assert [shorter.lr_at(1000 * e, 1000) for e in (8, 9, 10, 11)] == pytest.approx([1e-4, 1e-5, 1e-5, 1e-6])
+
+    def test_steps_come_between_epochs(self):
+        recipe = DetectionRecipe(epochs=10, lr=1.0, warmup_steps=0)
+        assert [recipe.lr_at(step, 10) for step in (75, 79, 80, 89, 90)] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
 
     def test_cosine(self):
         recipe = DetectionRecipe(epochs=2, lr=1.0, warmup_steps=0, schedule="cosine")
@@ -129,6 +185,12 @@ def test_a_loss_that_is_not_finite():
         train_detector(tiny_detector(), objects, RECIPE, 4)
 
 
+def test_an_infinite_loss(monkeypatch):
+    monkeypatch.setattr(training, "_step", lambda *_: {"loss_a": 1.0, "loss_b": math.inf})
+    with pytest.raises(BeyondClsError, match=r"the loss of seed 0 is inf in epoch 1, step 1"):
+        train_detector(tiny_detector(), Objects(2), RECIPE, 0)
+
+
 def test_a_damaged_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(states, "EVERY_S", 0)
     train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(tmp_path))
@@ -136,3 +198,24 @@ def test_a_damaged_checkpoint(tmp_path, monkeypatch):
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(BeyondClsError, match=r"the checkpoint .* is damaged .*remove it to begin this seed anew"):
         train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(tmp_path))
+
+
+def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(states, "EVERY_S", 0)
+    (tmp_path / "file").touch()
+    with pytest.raises(BeyondClsError, match=r"cannot write the checkpoint .*/file/.*; make room there, or let us write there"):
+        train_detector(tiny_detector(), Objects(2), RECIPE, 0, state=TrainingState(tmp_path / "file"))
+
+
+def test_checkpoints_are_a_minute_apart(tmp_path, monkeypatch):
+    now, steps = [0.0], []
+    monkeypatch.setattr(states, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    state, detector = TrainingState(tmp_path), tiny_detector()
+    optimiser = optimiser_of(detector, RECIPE)
+    for now[0] in (59, 60, 119, 121):
+        state.add({"loss": 1.0})
+        state.save(detector, optimiser)
+        again = TrainingState(tmp_path)
+        again.load(tiny_detector(), optimiser_of(detector, RECIPE))
+        steps.append(again.step)
+    assert steps == [0, 2, 2, 4]

@@ -10,8 +10,10 @@ from torch import nn
 from probe import checkpoint as checkpoint_module
 from probe.checkpoint import Checkpoint
 from probe.grid import Member
+from probe.head import FinalNorm
 from probe.recipe import Recipe
 from probe.segmentation import label_maps
+from probe.segmentation.batches import ShownViews
 from probe.segmentation.label_maps import LabelMaps
 from probe.segmentation.linear import SPEC, train_linear
 from probe.segmentation.sets import Sets
@@ -71,17 +73,18 @@ def test_an_interrupted_run_ends_with_the_same_weights(sets, tmp_path, monkeypat
         train_linear(
             sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, checkpoint=Checkpoint(tmp_path, "run"), progress=interrupt
         )
-    said = []
-    again, _ = train_linear(
-        sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, checkpoint=Checkpoint(tmp_path, "run"), say=said.append
-    )
+    said, counted = [], []
+    common = {"checkpoint": Checkpoint(tmp_path, "run"), "say": said.append, "progress": counted.append}
+    again, _ = train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, **common)
     assert said == ["going on after 2 of 3 epochs"]
+    assert counted == [8, 4], "what was done already counts"
     assert torch.equal(weights(whole), weights(again))
     assert [entry["epoch"] for entry in again[0].curve] == [1, 2, 3]
 
 
 def test_streamed_equals_resident(sets):
     one_shard = replace(sets.learnt, buffer_nbytes=1 << 20)
+    assert ShownViews(one_shard.placed("stream"), sets.training_maps, (16, 16), 12)._loader.placement == "stream"
     streamed, resident = (
         train_linear(p, sets.training_maps, 16, MEMBERS, replace(RECIPE, rows_at_once=None))[0]
         for p in (one_shard.placed("stream"), one_shard.placed("memory"))
@@ -103,3 +106,36 @@ def test_other_processes_decode_the_same_label_maps(tmp_path, monkeypatch):
     expected = trained(0)
     monkeypatch.setattr(LabelMaps, "decoded", None)  # of this process; others import it anew
     assert torch.equal(trained(1), expected)
+
+
+def test_each_view_has_its_own_labels(tmp_path):
+    """A mirrored view teaches the same as the first one, alone and where each epoch shows either."""
+    store = write_segmented(tmp_path / "train", 12, views=2, mirrored=[1])
+    trained = []
+    for views in ((0,), (1,), (0, 1)):
+        sets = Sets(store, store, views=views)
+        assert tuple(maps.view for maps in sets.training_maps) == views
+        trained.append(weights(train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE)[0]))
+    for other in trained[1:]:
+        torch.testing.assert_close(other, trained[0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_final_norm_is_part_of_the_head(tmp_path):
+    store = write_segmented(tmp_path / "train", 12, norm=True)
+    sets = Sets(store, store, final_norm=True)
+    (one, *_), _ = train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE)
+    tokens = torch.from_numpy(store.tokens("patch").rows(range(12))).float()
+    _, normed = next(iter(sets.learnt.part(range(12)).images()))
+    torch.testing.assert_close(normed, FinalNorm.from_store(store)({"patch": tokens})["patch"])
+    assert torch.equal(one.head({"patch": tokens}), one.head.of_tokens(normed))
+    running = (1 - 0.9**3) * normed.mean((0, 1))  # of batch normalisation, after three steps from 0
+    torch.testing.assert_close(one.head.mean, running, rtol=1e-4, atol=1e-4)
+
+
+def test_a_member_that_diverges_is_left_out(sets):
+    """The others are as they would be without it."""
+    wild, tame = Member("linear", 1e60, 0.0, 0), MEMBERS[0]
+    (one,), lost = train_linear(sets.learnt, sets.training_maps, 16, [wild, tame], RECIPE)
+    ((alone, *_), _) = train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE)
+    assert (one.member, list(lost)) == (tame, [wild])
+    torch.testing.assert_close(one.head.weight, alone.head.weight, rtol=1e-4, atol=1e-5)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
+from probe.head import FinalNorm
 from probe.segmentation.logistic import Logistic
 from probe.segmentation.neighbours import Neighbours
 from probe.segmentation.sets import Sets
@@ -42,11 +43,12 @@ def test_blocks_leave_out_void(sets):
     assert sum(len(x) for x, _ in sets.learnt.blocks(50, labelled=False)) == 640
 
 
-@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_neighbours_as_scikit_learn(sets, metric):
-    x, y = arrays(sets.learnt, sets.learnt)
-    queries, _ = arrays(sets.tested, sets.learnt)
-    protocol = Neighbours(ks=(1, 7, 30), metrics=(metric,))
+@pytest.mark.parametrize(("metric", "standardise"), [("cosine", True), ("euclidean", True), ("euclidean", False)])
+def test_neighbours_as_scikit_learn(sets, metric, standardise):
+    scaled_by = sets.learnt if standardise else None
+    x, y = arrays(sets.learnt, scaled_by)
+    queries, _ = arrays(sets.tested, scaled_by)
+    protocol = Neighbours((1, 7, 30), (metric,), standardise)
     predicted = protocol.predict(sets.learnt, sets.tested, protocol.grid)
     for k in protocol.ks:
         theirs = KNeighborsClassifier(k, metric=metric, algorithm="brute").fit(x[y >= 0], y[y >= 0]).predict(queries)
@@ -66,10 +68,13 @@ def test_search_over_many_blocks_finds_the_same(sets, monkeypatch):
         np.testing.assert_array_equal(parts[setting], labels)
 
 
-def test_logistic_regression_as_scikit_learn(sets):
-    x, y = arrays(sets.learnt, sets.learnt)
+@pytest.mark.parametrize("standardise", [True, False])
+def test_logistic_regression_as_scikit_learn(sets, standardise):
+    """With a channel that is ten times as wide, so that the penalty knows the scale."""
+    x, y = arrays(sets.learnt, sets.learnt if standardise else None)
     x, y = torch.from_numpy(x[y >= 0]).double(), torch.from_numpy(y[y >= 0]).long()
-    protocol = Logistic(cs=(1e-4, 0.03, 10.0, 1e5))
+    x = x - x.mean(0)
+    protocol = Logistic((1e-4, 0.03, 10.0, 1e5), standardise)
     heads, notes = protocol.fit(sets.learnt, protocol.cs)
     assert not notes
     tokens = torch.from_numpy(sets.learnt.source.store.tokens("patch").rows(sets.learnt.rows)).float()
@@ -107,3 +112,35 @@ def test_too_few_classes_are_refused(tmp_path):
     one = write_segmented(tmp_path / "one", 4, labelled=1)
     with pytest.raises(BeyondClsError, match="have 1 classes, expected 2 or more"):
         Logistic().fit(Sets(one, one).learnt, (1.0,))
+
+
+def test_a_class_without_patches_is_never_predicted(sets):
+    """The others are told apart as if it were not there, and the head applies the norm itself."""
+    labels = np.where(sets.learnt.labels == 1, -1, sets.learnt.labels)
+    norm = FinalNorm(torch.linspace(0.5, 2, 6), torch.ones(6), 1e-6)
+    patches = replace(sets.learnt, labels=labels, final_norm=norm)
+    heads, _ = Logistic().fit(patches, (1.0,))
+    tokens = torch.from_numpy(patches.source.store.tokens("patch").rows(patches.rows)).float()
+    logits, normed = heads[1.0]({"patch": tokens}), norm({"patch": tokens})["patch"]
+    assert torch.equal(logits, heads[1.0].of_tokens(normed))
+    labelled = labels.ravel() >= 0
+    x, y = normed.flatten(0, 1).double().numpy()[labelled], labels.ravel()[labelled]
+    x = (x - x.mean(0)) / x.std(0)
+    theirs = LogisticRegression(C=1.0, tol=1e-10, max_iter=10000).fit(x, y).predict(x)
+    np.testing.assert_array_equal(logits.argmax(1).flatten()[torch.from_numpy(labelled)], theirs)
+    assert logits.softmax(1)[:, 1].max() == 0
+
+
+def test_what_did_not_converge_is_noted(sets):
+    _, notes = Logistic(max_passes=3).fit(sets.learnt, (0.5, 1e5))
+    assert notes == [
+        f"logistic regression with C = {c} did not converge in 3 passes; raise max_passes" for c in ("0.5", "100000")
+    ]
+
+
+def test_settings_are_tried_from_the_simplest_on():
+    """So that of equally good ones it is taken: fewer neighbours, a heavier penalty."""
+    assert Neighbours((30, 1), ("cosine",)).grid == [("cosine", 1), ("cosine", 30)]
+    assert Logistic((10.0, 0.1)).cs == (0.1, 10.0)
+    with pytest.raises(BeyondClsError, match="unknown metric 'cosin'; did you mean 'cosine'"):
+        Neighbours(metrics=("cosin",))

@@ -34,10 +34,11 @@ def test_back_to_the_original_as_truths_do(crop, flip):
 
 
 def test_loss_and_gradient_as_cross_entropy():
-    """Void is ignored; an image that is void everywhere counts nothing."""
+    """Void is ignored; an image that is void everywhere counts nothing. One member is as wrong as can be."""
     torch.manual_seed(0)
     size, members, n_classes = (9, 8), 2, 3
-    logits = torch.randn(members, 3, *GRID, n_classes, dtype=torch.float64, requires_grad=True)
+    logits = torch.randn(members, 3, *GRID, n_classes, dtype=torch.float64)
+    logits = (logits * torch.tensor([1, 500]).view(-1, 1, 1, 1, 1)).requires_grad_()
     labels = torch.randint(-1, n_classes, (3, *size))
     labels[2] = -1
     upsampling = Upsampling.to_frame(GRID, size)

@@ -1,0 +1,94 @@
+"""The files of a run: each seed by its number, what is not a number is none, and nothing of an earlier run stays."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from probe.grid import Member
+from probe.segmentation.evaluate import Predicted, evaluate
+from probe.segmentation.label_maps import LabelMaps, Shown
+from probe.segmentation.linear import NAME, Trained
+from probe.segmentation.patch_head import PatchHead, load_patch_head
+from probe.segmentation.results import write
+from probe.segmentation.run import Outcome, Protocols, Result
+from probe.segmentation.sets import Sets
+from tests.probe.segmentation.features import CLASSES, SIDE, write_segmented
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """No patch is of a car; images were read in a smaller number for the test."""
+    folder = tmp_path_factory.mktemp("sets")
+    return Sets(write_segmented(folder / "train", 6, labelled=2), *(write_segmented(folder / n, 3, labelled=2) for n in "ab"))
+
+
+@pytest.fixture
+def written(sets, tmp_path):
+    right = PatchHead(torch.zeros(6), torch.ones(6), torch.eye(3, 6), torch.tensor([0.0, 0.0, -99.0]), (SIDE, SIDE))
+    wrong = PatchHead(torch.zeros(6), torch.ones(6), torch.zeros(3, 6), torch.tensor([1.0, 0.0, 0.0]), (SIDE, SIDE))
+    heads = {3: right, 5: wrong}
+    models = {("linear", i): Predicted(head=head, interpolated=False) for i, head in enumerate(heads.values())}
+    measured, _ = evaluate(sets.tested, models, ("original",), LabelMaps(sets.test))
+    trained = [Trained(Member(NAME, 1.0, 0.0, seed), head, [{"epoch": 1, "loss": float(seed)}]) for seed, head in heads.items()]
+    outcome = Outcome(list(models.values()), {"base_lr": 1.0}, seeds=(3, 5), trained=trained)
+    (tmp_path / "linear").mkdir()
+    (tmp_path / "linear/seed7.json").write_text("{}")  # of an earlier run
+    result = Result({"linear": outcome}, {"linear": list(measured.values())}, Shown("crop", 12.5), 0.0)
+    about = {"command": "beyondcls segment", "foreground": [{"share": float("nan"), "gain": (1.0, float("nan"))}]}
+    write(tmp_path, sets, Protocols(), result, about)
+    return tmp_path
+
+
+def rows(file):
+    with file.open(newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+def test_measures(written, sets):
+    content = json.loads((written / "metrics.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    linear = content["protocols"]["linear"]
+    assert (linear["accuracy_grid"]["values"][0], linear["seeds"]) == (100, [3, 5])
+    assert linear["accuracy_grid"]["values"][1] == pytest.approx(100 * sets.tested.counts[0] / sets.tested.n_labelled)
+    assert content["features"] == {
+        name: store.spec.key
+        for name, store in zip(("training", "test", "validation"), (sets.training, sets.test, sets.validation), strict=True)
+    }
+    assert content["command"] == "beyondcls segment"
+    assert content["foreground"] == [{"share": None, "gain": [1, None]}]
+    outside = "12.5 % of the labelled pixels lie outside of it and are not measured"
+    assert [note.partition(" is of car")[0] for note in content["notes"]] == [
+        "no training patch",
+        "no test patch",
+        f"views show a central crop; {outside}; published numbers are of whole images",
+    ]
+
+
+def test_tables(written, sets):
+    by_class = rows(written / "per_class.csv")
+    for name, counts in (("n_training_patches", sets.learnt.counts), ("n_test_patches", sets.tested.counts)):
+        assert [int(row[name]) for row in by_class] == counts.tolist()
+    assert by_class[2]["linear iou_grid"] == "", "a class that is neither there nor predicted"
+    assert float(by_class[1]["linear iou_original"]) == 50, "mean over seeds, 100 and 0"
+    confusion = rows(written / "confusion.csv")
+    assert [(row["seed"], row["resolution"], row["truth"]) for row in confusion] == [
+        (seed, resolution, name) for seed in "35" for resolution in ("grid", "original") for name in CLASSES
+    ]
+    assert [int(confusion[1][name]) for name in CLASSES] == [0, sets.tested.counts[1], 0]
+    assert [int(confusion[7][name]) for name in CLASSES] == [sets.tested.counts[1], 0, 0]
+    assert [(row["seed"], float(row["loss"])) for row in rows(written / "curves.csv")] == [("3", 3), ("5", 5)]
+
+
+def test_heads(written, sets):
+    assert sorted(file.name for file in (written / "linear").iterdir()) == [
+        f"seed{seed}.{kind}" for seed in (3, 5) for kind in ("json", "safetensors")
+    ]
+    head, about = load_patch_head(written / "linear/seed5")
+    assert head.bias.tolist() == [1, 0, 0]
+    assert (about["seed"], about["protocol"], about["chosen"]) == (5, "linear", {"base_lr": 1.0})
+    accuracy = json.loads((written / "metrics.json").read_text())["protocols"]["linear"]["accuracy_original"]["values"]
+    assert about["result"]["accuracy_original"] == accuracy[1] < accuracy[0]
+    tokens = torch.from_numpy(sets.test.tokens("patch").rows(np.arange(3))).float()
+    assert (head({"patch": tokens}).argmax(1) == 0).all()
