@@ -116,11 +116,18 @@ def settings(options: Mapping[str, Any], frame: int) -> "Protocols":
         return {field: tuple(options[name]) for field, name in names.items() if options.get(name)}
 
     scaled = select_options(options, ("standardise",))
-    recipe = replace(LINEAR.recipe, **select_options(options, ("epochs", "batch_size")))
-    plan = replace(LINEAR, weight_decays=(recipe.weight_decay,))
+    plan = replace(LINEAR, weight_decays=(LINEAR.recipe.weight_decay,))
     plan = replace(plan, **several(seeds="seeds", base_lrs="base_lrs", weight_decays="weight_decays"))
     base_lr, weight_decay = plan.settings[0]
-    recipe = replace(recipe, base_lr=base_lr, weight_decay=weight_decay, warmup_epochs=min(2, recipe.epochs - 1))
+    epochs = options.get("epochs", LINEAR.recipe.epochs)
+    recipe = replace(
+        LINEAR.recipe,
+        epochs=epochs,
+        warmup_epochs=min(LINEAR.recipe.warmup_epochs, epochs - 1),
+        base_lr=base_lr,
+        weight_decay=weight_decay,
+        **select_options(options, ("batch_size",)),
+    )
     return Protocols(
         tuple(options.get("protocol") or PROTOCOLS),
         Neighbours(**several(ks="ks", metrics="metric"), **scaled),

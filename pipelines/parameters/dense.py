@@ -157,7 +157,7 @@ def _checked(where: str, value: Any, options: Table, name: str) -> Any:
         BeyondClsError: of another type, or too small.
     """
     option = options[name]
-    if option.read is not None or option.type is list[str]:
+    if option.read is not None or option.type == list[str]:
         values = value if isinstance(value, list | tuple) else None
         if values is None or not values:
             raise BeyondClsError(f"{where} is {value!r}, expected a list; give e.g. [{value}]")

@@ -151,13 +151,15 @@ def main(
             f"photographs of {smallest} to {largest} pixels on {canvas}, expected smallest <= largest <= {canvas * 3 // 4}: "
             "several have to be seen"
         )
+    classes: list[str] = []
     for of_split, (split, n) in enumerate((("train", train), ("test", test))):
         photos = open_images(data, split=split)
         if photos.classes is None:
             raise BeyondClsError(f"{data} has no names of classes; name them, e.g. in classes.txt beside tars")
+        classes = list(photos.classes)
         composed = pictures(photos, n, canvas, (smallest, largest), (seed, of_split))
-        print(f"{out}: {write(out, split, composed, list(photos.classes))} images of {split}")
-    (out / "label-classes.txt").write_text("\n".join([BACKGROUND, *photos.classes]) + "\n", encoding="utf-8")
+        print(f"{out}: {write(out, split, composed, classes)} images of {split}")
+    (out / "label-classes.txt").write_text("\n".join([BACKGROUND, *classes]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

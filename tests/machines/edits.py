@@ -28,6 +28,8 @@ CALLED = {
     "extract": "extraction",
     "compose": "composition",
     "extract-composed": "extraction",
+    "compose-dense": "composition",
+    "extract-dense": "extraction",
     "probe-cls": "probes",
     "probe": "probes",
     "probe-own": "probes",
@@ -37,6 +39,8 @@ CALLED = {
     "attention": "attention statistics",
     "divergence": "divergences",
     "localise": "localisation",
+    "segment": "segmentation",
+    "detect": "detection",
     "report": "report",
 }
 
@@ -176,6 +180,8 @@ EDITS = (
     Edit("an aggregator that no head uses", appended("probe/aggregators/simpool.py"), ABMILP, unused=True),
     Edit("another version of torch or timm", another_torch, ABMILP, unused=True),
     Edit("the trainer of heads", appended("probe/train.py"), ABMILP),
+    Edit("an option under `dense.segment`", of_params(lambda p: p["dense"]["segment"]["objects"].update(epochs=3)), ABMILP),
+    Edit("the trainer of detectors", appended("probe/detection/training.py"), ABMILP),
     Edit("the report", appended("pipelines/report/sections/cost.py"), ABMILP),
 )
 

@@ -43,7 +43,7 @@ def path_of(out: str | dict[str, Any]) -> str:
 
 
 def shrink(params: dict[str, Any]) -> None:
-    """Two encoders, a study of each, a head of each kind, divergences of one."""
+    """Two encoders, a study of each, a head of each kind, divergences of one, a data set of dense tasks."""
     project.shrink(params)
     params["encoders"][project.RANDOM] = {"model": "dino-s16"}  # of another family than the other one
     params["heads"]["average"] = {"aggregator": "average"}
@@ -58,3 +58,6 @@ def shrink(params: dict[str, Any]) -> None:
         name: {"dataset": project.DATASET, "encoder": name, "features": f"{name}-{project.DATASET}-composed", "head": "abmilp"}
         for name in (project.MAE, project.RANDOM)
     }
+    params["composed_dense"] = {"objects": {"photographs": project.DATASET, "train": 8, "test": 4, "seed": 0}}
+    objects: dict[str, Any] = {"objects": {}}
+    params["dense"] = {"data": "composed", "datasets": objects, "segment": objects, "detect": objects}

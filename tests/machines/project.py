@@ -14,7 +14,7 @@ SPLITS = ("train", "test")
 MAE, RANDOM = "quickstart-mae", "quickstart-random"
 DATASET = "cifar10"
 CODE = {"code", f"code-data@{DATASET}", "recipes"}  # stages
-ALWAYS = ("code", "code-data", "recipes")
+ALWAYS = ("code", "code-data", "code-dense", "recipes")
 GROUPS = {"cls": "probe-cls", "mine": "probe-own"}  # stages of heads that do not read patch tokens alone
 
 
@@ -62,7 +62,17 @@ def shrink(params: dict[str, Any]) -> None:
     )
     params["probe"] |= {"seeds": [0, 1], "epochs": 2, "warmup_epochs": 0, "batch_size": 32}
     params["extract"]["shard_rows"] = 32
-    for name in ("studies", "block_studies", "by_block", "divergence", "composed", "localised", "tables"):
+    for name in (
+        "studies",
+        "block_studies",
+        "by_block",
+        "divergence",
+        "composed",
+        "localised",
+        "tables",
+        "dense",
+        "composed_dense",
+    ):
         params[name] = {}
 
 

@@ -80,6 +80,9 @@ def project(tmp_path_factory) -> Iterator[Path]:
         params["divergence"] = {"random": alone}
         params["composed"] = {"few": {"n_images": 8, "seed": 0}}
         params["localised"] = {"random": {**alone, "features": "quickstart-random-few-composed", "head": "abmilp"}}
+        params["composed_dense"] = {"objects": {"photographs": "few", "train": 16, "test": 8, "seed": 0}}
+        params["dense"]["segment"]["objects"] = {"protocol": ["linear"], "base_lrs": [0.5], "epochs": 2, "seeds": [0]}
+        params["dense"]["detect"]["objects"] |= {"epochs": 1, "width": 8, "box_features": 16}
         params["other_probes"] = params["other_studies"] = "other"
 
     write_probe(folder / "other/elsewhere", "quickstart-mae", "abmilp", 51.5)
@@ -149,5 +152,8 @@ def test_the_whole_pipeline_and_a_new_head(project):
     metrics = run(project, sys.executable, "-m", "dvc", "metrics", "show", "--md")
     for head in ("cls", "abmilp", "gem"):
         assert f"probes/few/quickstart-random/{head}/metrics.json" in metrics
+    for task in ("segmentation", "detection"):
+        assert f"{task}/objects/quickstart-random/metrics.json" in metrics
     run(project, sys.executable, "-m", "dvc", "plots", "show", "-o", "plots")
-    assert "Top-1 accuracy" in (project / "plots/index.html").read_text()
+    shown = (project / "plots/index.html").read_text()
+    assert all(title in shown for title in ("Top-1 accuracy", "Loss of the linear head", "Loss of the detector"))

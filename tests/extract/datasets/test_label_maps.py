@@ -322,3 +322,23 @@ def test_progress_of_opening_counts_label_maps(tmp_path: Path) -> None:
     images.truths["segmentation"].open(images.samples)
     open_images(str(tmp_path), split="train")
     assert len(shown) == 4, "a set that is open shows none, nor do others"
+
+
+def test_objects_beside_label_maps(tmp_path: Path) -> None:
+    """In COCO's form; they have classes of their own."""
+    (tmp_path / "instances").mkdir()
+    file = tmp_path / "instances/train.json"
+    image = {"id": 5, "file_name": "a.png", "height": 40, "width": 36}
+    mask = {"size": [40, 36], "counts": [0, 40, 40 * 35]}
+    cart = {"image_id": 5, "category_id": 7, "bbox": [0, 0, 1, 40], "segmentation": mask}
+    content = {"images": [image], "annotations": [cart], "categories": [{"id": 7, "name": "cart"}, {"id": 2, "name": "ass"}]}
+    file.write_text(json.dumps(content))
+    images = opened(tmp_path, encoded(MAP))
+    assert images.truths["instances"].classes == ["ass", "cart"]
+    arrays = images.truth_columns("instances").arrays
+    assert (arrays["label"].tolist(), arrays["box"].tolist(), arrays["area"].tolist()) == ([1], [[0, 0, 1, 40]], [40])
+    assert images.classes == ["sky", "road"], "labels of images are those of their maps"
+    for wrong in ({"images": []}, {"images": [{**image, "file_name": "b.png"}]}):
+        file.write_text(json.dumps({**content, **wrong}))
+        with pytest.raises(DataError, match=r"train.json has no image for 'a' \(1 in all\); expected an entry for each"):
+            opened(tmp_path, encoded(MAP))

@@ -82,6 +82,17 @@ def test_no_program_needs_the_other_stage_or_the_command_line():
             assert not any(file.startswith("probe/") for file in by_unit), name
 
 
+def test_dense_tasks_heads_and_extraction_do_not_depend_on_one_another():
+    """So an edit of one trains nothing of the others again."""
+    for name, files in of_the_quickstart().items():
+        for task, package in (("detect", "probe/detection/"), ("segment", "probe/segmentation/")):
+            assert any(file.startswith(package) for file in files) == (name == task), (name, package)
+        used = name if name in ("detect", "segment", "params") else ""
+        for task, table in (("detect", "detection"), ("segment", "segmentation")):
+            assert f"pipelines/parameters/{table}.py" not in files or used in (task, "params"), name
+    assert not any(file.startswith("probe/aggregators/ab") for file in of_the_quickstart()["detect"])
+
+
 def test_encoders_depend_on_their_own_family():
     text = "encoders: {dino-b16: {}, mine: {model: mae-b16, checkpoint: a.pt}, vit_base_patch16_224.augreg_in21k: null}"
     by_unit = of_params(text)

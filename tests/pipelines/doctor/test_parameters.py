@@ -119,6 +119,43 @@ def test_what_was_written_otherwise_before(tmp_path, text, says):
     assert re.search(says, finding.remedy)
 
 
+DENSE = "data: d\nencoders: {dino-s16: {}}\n"
+
+
+@pytest.mark.parametrize(
+    ("dense", "says"),
+    [
+        ("{datasets: [shop]}", r"write \{shop: \{\}\}"),
+        ("{data: d, datasets: {shop: {form: coc}}}", "unknown form of dense.datasets.shop 'coc'; did you mean 'coco'"),
+        ("{data: d, datasets: {shop: {crop_mode: squish}}}", "unknown crop mode 'squish'; did you mean 'squash'"),
+        ("{datasets: {shop: {}}}", "dense.data in the parameter file is None, expected the folder that holds 'shop'"),
+        (
+            "{data: d, datasets: {shop: {}}, segment: {shop: {protocol: [liner]}}}",
+            "unknown protocol 'liner'; did you mean 'lin",
+        ),
+        ("{data: d, datasets: {shop: {}}, detect: {shop: {preset: v2}}}", "unknown preset of detection 'v2'"),
+        ("{data: d, datasets: {shop: {}}, detect: {shup: {}}}", "unknown data set in dense.detect 'shup'; did you mean 'shop'"),
+    ],
+)
+def test_mistakes_in_dense(dense, says, tmp_path):
+    finding = check(tmp_path, f"{DENSE}dense: {dense}")
+    assert finding.state == "problem"
+    assert re.search(says, finding.remedy), finding.remedy
+
+
+def test_data_sets_of_dense_tasks_are_missed(tmp_path):
+    dense = "dense: {data: streets, datasets: {shop: {}}, segment: {shop: {}}}"
+    finding = check(tmp_path, f"{DENSE}{dense}")
+    assert (finding.state, finding.remedy) == (
+        "note",
+        "dense.datasets.shop is read from streets/shop, which is not here; correct dense.data, or put it there",
+    )
+    (tmp_path / "streets/shop").mkdir(parents=True)
+    assert check(tmp_path, f"{DENSE}{dense}").state == "ok"
+    made = f"{DENSE}{dense.replace('streets', 'composed')}\ncomposed_dense: {{shop: {{photographs: x}}}}"
+    assert check(tmp_path, made).state == "ok"
+
+
 class TestWhatTheStagesRead:
     """Compared with dvc.yaml: a file of an earlier version lacks what later stages read."""
 
@@ -177,6 +214,18 @@ class TestWhatTheStagesMake:
                 {"localised": {"a": {"dataset": "cifar10", "encoder": "quickstart-mae", "features": "mea", "head": "abmilp"}}},
                 [("localised.a", "receipts/mea.json"), ("localised.a", "features/mea/zarr.json")],
                 "encoders, datasets, dense.datasets or composed",
+            ),
+            (
+                {"dense": {"data": "composed", "datasets": {"other": {}}}},
+                [
+                    *(
+                        (f"extract-dense@{encoder}-other-{split}", "composed/other")
+                        for encoder in PARAMS["encoders"]
+                        for split in ("train", "test")
+                    ),
+                    ("code-dense@other", "composed/other"),
+                ],
+                "composed or composed_dense",
             ),
             ({"localised": {}, "divergence": {}, "tables": {"a": {"reads": "probes", "beside": "code/readers"}}}, [], ""),
         ],

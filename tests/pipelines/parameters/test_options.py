@@ -13,8 +13,10 @@ from extract.datasets import open_images
 from extract.encoders import Encoder, load_encoder
 from extract.requests import Request
 from extract.settings import Settings
-from pipelines.parameters import extraction, training
+from pipelines.parameters import detection, extraction, training
 from pipelines.parameters.options import Option, Table, select_options, takes_options
+from probe.detection.options import DetectorOptions
+from probe.detection.recipe import DetectionRecipe
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe
@@ -70,6 +72,8 @@ ARGUMENTS = {
     "a recipe": (training.OF_A_RECIPE, Recipe),
     "a run": ({n: o for n, o in training.OF_A_RUN.items() if n not in ("k_shot", "percent", "ids", "subset_seed")}, probe),
     "a head": ({n: training.OF_A_HEAD[n] for n in ("normalisation", "final_norm", "init")}, HeadSpec),
+    "a recipe of detection": (detection.OF_A_RECIPE, DetectionRecipe),
+    "a detector": (detection.OF_A_DETECTOR, DetectorOptions),
     "a plan": ({n: training.OF_A_HEAD[n] for n in ("seeds", "base_lrs", "weight_decays")}, HeadPlan),
 }
 
