@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from probe.head import FinalNorm
-from probe.segmentation.patch_head import PatchHead, is_patch_head, load_patch_head, save_patch_head
+from probe.saved import task_of
+from probe.segmentation.patch_head import TASK, PatchHead, load_patch_head, save_patch_head
 from store import BeyondClsError
 
 
@@ -23,7 +24,7 @@ def stem(tmp_path):
 @pytest.mark.parametrize("ending", ["", ".json", ".safetensors"])
 def test_there_and_back(stem, ending):
     head, about = load_patch_head(f"{stem}{ending}")
-    assert is_patch_head(f"{stem}{ending}")
+    assert task_of(f"{stem}{ending}") == TASK
     assert (head.grid, head.dim, head.n_classes, about["n_patches"], about["block"]) == ((2, 3), 4, 3, 6, 1)
     assert (head.final_norm.eps, head.training) == (1e-5, False)
     torch.manual_seed(0)
@@ -70,7 +71,7 @@ def test_damaged_parameters(stem, damage):
 @pytest.mark.parametrize("content", ["[1]", "{", '{"task": 1}', "\0\ud800"])
 def test_a_description_of_something_else(stem, content):
     stem.with_name("best.v1.json").write_bytes(content.encode("utf8", "surrogatepass"))
-    assert not is_patch_head(stem)
+    assert task_of(stem) is None
     with pytest.raises(BeyondClsError, match="is not a readable head"):
         load_patch_head(stem)
 
