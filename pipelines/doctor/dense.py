@@ -20,8 +20,8 @@ def checks(params: Mapping[str, Any]) -> Iterator[Callable[[], object]]:
         mistake = error  # `error` is gone when the check runs
         yield lambda: _raise(mistake)
         return
-    yield from (lambda name=name: _dataset(params, name, datasets[name]) for name in datasets)  # type: ignore[misc]
-    yield from (lambda one=one: _task(params, *one) for one in tasks)  # type: ignore[misc]
+    yield from (lambda name=name: _dataset(params, name, datasets[name]) for name in datasets)
+    yield from (lambda one=one: _task(params, *one) for one in tasks)
 
 
 def absent(folder: Path, params: Mapping[str, Any]) -> Iterator[str]:

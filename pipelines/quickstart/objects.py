@@ -155,9 +155,10 @@ def main(
         photos = open_images(data, split=split)
         if photos.classes is None:
             raise BeyondClsError(f"{data} has no names of classes; name them, e.g. in classes.txt beside tars")
+        classes = list(photos.classes)
         composed = pictures(photos, n, canvas, (smallest, largest), (seed, of_split))
-        print(f"{out}: {write(out, split, composed, list(photos.classes))} images of {split}")
-    (out / "label-classes.txt").write_text("\n".join([BACKGROUND, *photos.classes]) + "\n", encoding="utf-8")
+        print(f"{out}: {write(out, split, composed, classes)} images of {split}")
+    (out / "label-classes.txt").write_text("\n".join([BACKGROUND, *classes]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
