@@ -26,7 +26,7 @@ from probe.pooled import MEMORY_SHARE as VECTORS_SHARE
 from store.loading.memory import free_memory
 from store.loading.placement import MEMORY_SHARE as FEATURES_SHARE
 
-UNCOUNTED = "compose, extract-composed, blocks, divergence, localise and report are not counted"
+UNCOUNTED = "compose, extract-composed, blocks, divergence, localise, the stages of dense tasks and report are not counted"
 
 
 def plan_project(

@@ -60,6 +60,13 @@ def test_later_photographs_cover_earlier_ones() -> None:
     assert set(np.unique(picture.label_map)) == {0, 4, 9}
 
 
+def test_no_photograph_is_covered_for_the_greater_part() -> None:
+    photos = [Image.new("RGB", (32, 32))] * 3
+    for seed in range(20):
+        numbers = objects.compose(photos, [0, 0, 0], 48, (20, 36), np.random.default_rng(seed)).numbers
+        assert min((numbers == number).sum() for number in (1, 2, 3)) >= objects.VISIBLE * 20**2
+
+
 def test_it_is_a_data_set_with_both_kinds_of_truths(folder: Path) -> None:
     images = {split: open_images(str(folder), split=split) for split in ("train", "test")}
     assert {split: len(opened) for split, opened in images.items()} == {"train": 6, "test": 4}

@@ -108,3 +108,4 @@ def test_a_class_without_training_patches_is_reported(segment, sets):
     write_segmented(sets / "two", 12, classes=CLASSES, labelled=2)
     said = segment("--protocol", "logistic", "--cs", "1", train="two")
     assert "note: no training patch is of car" in said
+    assert not [*(sets / "out/linear").iterdir(), *(sets / "out/maps").iterdir()], "DVC expects these folders of every run"
