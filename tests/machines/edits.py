@@ -180,7 +180,6 @@ EDITS = (
     Edit("an aggregator that no head uses", appended("probe/aggregators/simpool.py"), ABMILP, unused=True),
     Edit("another version of torch or timm", another_torch, ABMILP, unused=True),
     Edit("the trainer of heads", appended("probe/train.py"), ABMILP),
-    Edit("an option under `dense.segment`", of_params(lambda p: p["dense"]["segment"]["objects"].update(epochs=3)), ABMILP),
     Edit("the trainer of detectors", appended("probe/detection/training.py"), ABMILP),
     Edit("the report", appended("pipelines/report/sections/cost.py"), ABMILP),
 )
