@@ -15,8 +15,8 @@ _local = threading.local()
 
 
 def aligned_memory(nbytes: int) -> memoryview:
-    """Zeros, freed with their last view."""
-    memory = mmap.mmap(-1, max(nbytes, 1))
+    """Zeros, freed with their last view; a forked process has its own copy."""
+    memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE)  # by default it would be one memory for all of them
     if nbytes >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel built without them
             memory.madvise(mmap.MADV_HUGEPAGE)  # touched for the first time, and pinned by the disk, 512 pages at once

@@ -1,11 +1,12 @@
 """Memory is used again, and never under somebody's hands."""
 
 import gc
+import os
 
 import torch
 
 from store.loading.buffers import Pool
-from store.places.aligned import ALIGNMENT
+from store.places.aligned import ALIGNMENT, aligned_memory
 
 
 def test_what_is_dropped_is_used_again() -> None:
@@ -56,3 +57,13 @@ def test_memory_outlives_its_pool() -> None:
     del pool
     gc.collect()
     assert (kept == 7).all()
+
+
+def test_a_forked_process_has_memory_of_its_own() -> None:
+    """Else workers of a DataLoader would read over what this process, or another one, has just read."""
+    memory = aligned_memory(8)
+    if not (child := os.fork()):
+        memory[0] = 1
+        os._exit(memory[0])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert memory[0] == 0
