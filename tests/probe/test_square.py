@@ -1,4 +1,4 @@
-"""Heads that take patches for a square grid are refused where it is none, also where the number of patches is a square."""
+"""Heads that need a square grid of patches refuse any other, even one whose number of patches is a square."""
 
 import pytest
 

@@ -1,16 +1,18 @@
 """Objects and their masks, detected from patch tokens: AP by size, beside Table 5 of the paper's first version."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Cell, Column, Heading, Row, Section, Table, Text
-from pipelines.report.dense import apart, notes_of, trained_first, twin_of, warnings, within_spread
+from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
+from pipelines.report.dense import apart, notes_of, twin_of, warnings, within_spread
 from pipelines.report.detected import KINDS, MEASURES, SIZES, Detected
 from pipelines.report.detected_pictures import examples_of_objects
+from pipelines.report.each_dataset import each_dataset
 from pipelines.report.measured import Measure
 from pipelines.report.published import table_5_v1
-from pipelines.report.tables import NOTHING, change, file_names, listed, named, number, spread, unbroken, unbroken_mean
+from pipelines.report.tables import NOTHING, change, listed, named, number, spread, unbroken, unbroken_mean
 from store.format.pretraining import JOINT, LABELS, MASKED
 
 ENCODER = Column("encoder", "Encoder", "text")
@@ -34,13 +36,8 @@ def section(inputs: Inputs) -> Section | None:
     """
     if not inputs.detection:
         return None
-    names = file_names("detection", list(inputs.detection))
-    blocks: list[Block] = [Text(ABOUT)]
-    for dataset, results in inputs.detection.items():
-        if len(inputs.detection) > 1:
-            blocks.append(Heading(dataset))
-        blocks += _of_dataset(inputs, dataset, names[dataset], trained_first(results))
-    return Section("detection", "Which objects are found", (*blocks, published(), Text(COMPARABLE, kind="note")))
+    blocks = each_dataset("detection", inputs.detection, partial(_of_dataset, inputs))
+    return Section("detection", "Which objects are found", (Text(ABOUT), *blocks, published(), Text(COMPARABLE, kind="note")))
 
 
 def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Detected]) -> list[Block]:

@@ -1,10 +1,12 @@
 """Semantic segmentation from patch tokens: mIoU by protocol, by class, and how much weight falls on objects."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from pipelines.report.collect import Inputs
-from pipelines.report.content import Block, Cell, Column, Heading, Row, Section, Table, Text
-from pipelines.report.dense import apart, notes_of, trained_first, twin_of, warnings, within_spread
+from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
+from pipelines.report.dense import apart, notes_of, twin_of, warnings, within_spread
+from pipelines.report.each_dataset import each_dataset
 from pipelines.report.foreground import foreground_blocks
 from pipelines.report.measured import Measure
 from pipelines.report.reading import read
@@ -27,13 +29,8 @@ def section(inputs: Inputs) -> Section | None:
     """
     if not inputs.segmentation:
         return None
-    names = file_names("segmentation", list(inputs.segmentation))
-    blocks: list[Block] = [Text(ABOUT)]
-    for dataset, results in inputs.segmentation.items():
-        if len(inputs.segmentation) > 1:
-            blocks.append(Heading(dataset))
-        blocks += _of_dataset(inputs, dataset, names[dataset], trained_first(results))
-    return Section("segmentation", "What patches say about pixels", tuple(blocks))
+    blocks = each_dataset("segmentation", inputs.segmentation, partial(_of_dataset, inputs))
+    return Section("segmentation", "What patches say about pixels", (Text(ABOUT), *blocks))
 
 
 def _of_dataset(inputs: Inputs, dataset: str, name: str, results: Sequence[Segmented]) -> list[Block]:
