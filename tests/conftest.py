@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests import shapes  # before anything of the program is imported
 
 ROOT = Path(__file__).resolve().parents[1]
 
 os.environ["BEYONDCLS_CONFIG"] = ""  # a developer's own configuration is not read, by processes that tests start neither
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, operation by operation; read when Triton is imported
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,44 @@
+"""Kernels compiled in a process of their own, in which Triton's compiler has not given way to its interpreter.
+
+`python -m tests.kernels.compiling MODULE` compiles what `MODULE.cases()` lists, for every target, and prints JSON.
+"""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tests.kernels.resources import TARGETS, Resources, compiled
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel with the types and constants with which it is launched; arguments as of `resources.compiled`."""
+
+    name: str
+    kernel: Any
+    types: dict[str, str]
+    constants: dict[str, Any]
+    options: dict[str, int] = field(default_factory=dict)
+
+
+def resources_of(module: str) -> dict[tuple[str, int], Resources]:
+    """What the cases of a module need, by name and target."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.compiling", module]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return {(name, target): Resources(**needs) for name, target, needs in json.loads(done.stdout)}
+
+
+if __name__ == "__main__":
+    listed: list[Case] = importlib.import_module(sys.argv[1]).cases()
+    needs = [
+        (case.name, target, asdict(compiled(case.kernel, case.types, case.constants, target, **case.options)))
+        for case in listed
+        for target in TARGETS
+    ]
+    print(json.dumps(needs))
