@@ -9,11 +9,14 @@ import typer
 
 from pipelines.parameters import extraction
 from pipelines.parameters.options import flag_of, select_options, takes_options
+from pipelines.planning.gpus import GPUS, gpu_of
 from pipelines.store.table import size
 from store import BeyondClsError
+from store.errors import unknown
 
 if TYPE_CHECKING:
     from extract.plan import Plan
+    from extract.requests import Request
 
 FEATURES_OF_A_PROJECT = Path("features")  # where dvc.yaml puts them
 EPOCHS, HEADS = 90, 9
@@ -45,6 +48,13 @@ def main(
     heads: Annotated[
         int | None, typer.Option(min=1, help="that will be probed: aggregators x settings x seeds  [default: 9]")
     ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help="GPU whose ceilings are said, as its data sheet gives them: "
+            f"{', '.join(GPUS)}  [default: that of --device, else a100 for a project]"
+        ),
+    ] = None,
     json: Annotated[Path | None, typer.Option(help="of a project: also write all numbers into this file")] = None,
     **given: Any,
 ) -> None:
@@ -56,24 +66,32 @@ def main(
     With --params and without --encoder it plans the whole project that the file describes: every encoder is measured on a few
     images, every head on a few random tokens; then images, epochs and bytes are counted, stage by stage. Data sets that are not
     there have their published sizes, and stand-in images.
+
+    Decoding and the disk are measured on this machine. What a GPU adds, --gpu says from its data sheet before there is one:
+    the ceilings of PCIe, of its arithmetic and of its memory, and which of all binds.
     """
+    if gpu is not None and gpu not in GPUS:
+        raise BeyondClsError(unknown("GPU", gpu, list(GPUS)))
     if encoder is None:
         _check_project(params, {"data": data, "dataset": dataset, "epochs": epochs, "heads": heads, **given})
         from pipelines.planning.measuring import plan_project
 
         assert params is not None
-        plan_project(params, out or FEATURES_OF_A_PROJECT, given, device, sample, n_tasks, json, typer.echo)
+        plan_project(params, out or FEATURES_OF_A_PROJECT, given, device, sample, n_tasks, gpu, json, typer.echo)
         return
     if out is None:
         raise BeyondClsError(f"no folder was named for {encoder}; give --out, e.g. --out features/{encoder}")
     if json is not None:
         raise BeyondClsError(f"--json {json} is for a whole project; leave out --encoder {encoder}, or --json")
-    planned = _measure(encoder, out, data, dataset, params, device, sample, given)
+    planned, request = _measure(encoder, out, data, dataset, params, device, sample, given)
     from extract.plan import existing_folder
 
-    free = shutil.disk_usage(existing_folder(out)).free
-    for line in described(planned, free, n_tasks, epochs or EPOCHS, heads or HEADS):
+    folder = existing_folder(out)
+    for line in described(planned, shutil.disk_usage(folder).free, n_tasks, epochs or EPOCHS, heads or HEADS):
         typer.echo(line)
+    place = request.encoder.device
+    if gpu is not None or place.type == "cuda":
+        typer.echo(_ceilings(request, planned.decoded_per_s, folder, gpu or gpu_of(place)))
 
 
 def _check_project(params: Path | None, given: Mapping[str, Any]) -> None:
@@ -105,7 +123,7 @@ def _measure(
     device: str,
     sample: int | None,
     given: dict[str, Any],
-) -> "Plan":
+) -> "tuple[Plan, Request]":
     """Measure one extraction."""
     from extract.datasets import open_images
     from extract.encoders import load_encoder
@@ -124,7 +142,19 @@ def _measure(
     place = place_encoder(frozen, options, device)
     request, running = request_features(frozen, images, options, "statistics" not in given)
     typer.echo(f"measuring {encoder} on {place} …")
-    return plan(request, out, n_sampled=sample, **running)
+    return plan(request, out, n_sampled=sample, **running), request
+
+
+def _ceilings(request: "Request", decoded_per_s: float, folder: Path, gpu: str) -> str:
+    """What binds with a GPU, in a line."""
+    from extract.encoders.cost import cost_of
+    from extract.plan import stored_nbytes
+    from pipelines.planning.ceilings import Demand, ceilings_line
+    from pipelines.planning.disk import measure_disk
+
+    input_size = request.encoder.config["input_size"]
+    demand = Demand(cost_of(request.encoder.model, input_size), input_size, sum(stored_nbytes(request).values()))
+    return f"binds       {ceilings_line(demand, GPUS[gpu], decoded_per_s, measure_disk(folder)[0])}"
 
 
 def described(plan: "Plan", free: int, n_tasks: int, epochs: int, heads: int) -> list[str]:

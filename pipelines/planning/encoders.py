@@ -8,7 +8,7 @@ from typing import Any
 
 from extract.datasets import ImageSet
 from extract.encoders import Encoder, load_encoder
-from extract.encoders.flops import flops_of
+from extract.encoders.cost import Cost, cost_of
 from extract.layouts import arrays_by_name
 from extract.plan import Rates, rates, stored_nbytes
 from extract.requests import Request
@@ -33,7 +33,8 @@ class Measured:
         narrow_nbytes: likewise with tokens in NARROW.
         shapes: of one image, by name of the array.
         dtype: of tokens.
-        flops: operations of the encoder on one crop; None if they could not be counted.
+        input_size: channels, height and width of a crop.
+        cost: of the encoder on one crop; None if it could not be counted.
     """
 
     rates: Rates
@@ -41,7 +42,8 @@ class Measured:
     narrow_nbytes: Mapping[str, int]
     shapes: Mapping[str, tuple[int, ...]]
     dtype: str
-    flops: int | None = None
+    input_size: tuple[int, ...] = (3, 224, 224)
+    cost: Cost | None = None
 
     def narrow(self) -> "Measured":
         """The same with tokens in NARROW."""
@@ -108,16 +110,16 @@ def measure_encoders(
         say(f"measuring {name} …")
         asked = options_of(params, given, name) | {"views": 1}
         encoder = _load(name, asked)
-        flops = flops_of(encoder.model, encoder.config["input_size"])
+        cost = cost_of(encoder.model, encoder.config["input_size"])
         place_encoder(encoder, asked, device)
         request, running = request_features(encoder, images, asked, "statistics" not in given)
         alike = _computation(request, running)
         known[alike] = known.get(alike) or _rates(request, folder, n_sampled, running)
-        by_name[name] = _described(request, known[alike], flops)
+        by_name[name] = _described(request, known[alike], cost)
         for study, (encoder_of_study, blocks) in blocks_of.items():
             if encoder_of_study == name:
                 deeper, _ = request_features(encoder, images, asked | {"blocks": blocks}, "statistics" not in given)
-                by_study[study] = _described(deeper, known[alike], flops)
+                by_study[study] = _described(deeper, known[alike], cost)
         del encoder, request
         gc.collect()
     return Encoders(by_name, by_study)
@@ -141,7 +143,9 @@ def _rates(request: Request, folder: Path, n_sampled: int | None, running: Mappi
     return rates(request, folder, n_sampled=n, seconds=seconds, **running)
 
 
-def _described(request: Request, measured_rates: Rates, flops: int | None) -> Measured:
+def _described(request: Request, measured_rates: Rates, cost: Cost | None) -> Measured:
     shapes = {name: tuple(values.shape[1:]) for name, values in arrays_by_name(request.example, 0).items()}
     narrow = request.dtype if request.dtype == "int4" else NARROW
-    return Measured(measured_rates, stored_nbytes(request), stored_nbytes(request, narrow), shapes, request.dtype, flops)
+    size = tuple(request.encoder.config["input_size"])
+    stored = stored_nbytes(request), stored_nbytes(request, narrow)
+    return Measured(measured_rates, *stored, shapes, request.dtype, size, cost)

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
+from pipelines.planning.gpus import SHARE, Gpu
 from pipelines.planning.project import Project
 from pipelines.planning.words import hours
 from pipelines.planning.work import EXTRACTIONS, Work
 from pipelines.store.table import table
 
-GPU, PEAK = "an A100, 312 TFLOP/s in bf16", 312e12  # operations a second, as its maker says
-SHARE = 0.4  # of the peak: what is reached is for the user to measure
 PETA, GIGA = 1e15, 1e9
 
 
@@ -19,39 +18,39 @@ def flops(project: Project, works: Sequence[Work]) -> dict[str, dict[str, float]
     """
     by_encoder: dict[str, dict[str, float]] = {}
     for name, one in project.encoders.by_name.items():
-        if one.flops is not None:
+        if one.cost is not None:
             runs = [work for work in works if work.stage in EXTRACTIONS and work.encoder == name]
-            by_encoder[name] = {d: one.flops * sum(w.crops for w in runs if w.dataset == d) for d in project.sizes}
+            by_encoder[name] = {d: one.cost.flops * sum(w.crops for w in runs if w.dataset == d) for d in project.sizes}
     return by_encoder
 
 
-def estimated_seconds(operations: float) -> float:
-    """Of such a GPU."""
-    return operations / (SHARE * PEAK)
+def estimated_seconds(operations: float, gpu: Gpu) -> float:
+    """That a GPU takes for so many operations."""
+    return operations / (SHARE * gpu.flops_per_s)
 
 
-def flops_table(project: Project, works: Sequence[Work]) -> list[str]:
+def flops_table(project: Project, works: Sequence[Work], gpu: Gpu) -> list[str]:
     """PFLOP and estimated hours of each encoder on each data set, and of all."""
     counted, datasets = flops(project, works), list(project.sizes)
     rows = [["encoder PFLOP", "GFLOP an image", *(column for name in (*datasets, "all") for column in (name, "hours"))]]
     for name, one in project.encoders.by_name.items():
-        if one.flops is None:
+        if one.cost is None:
             rows.append([name, "not counted", *[""] * (2 * len(datasets) + 2)])
         else:
-            rows.append([name, f"{one.flops / GIGA:,.1f}", *_cells([counted[name][dataset] for dataset in datasets])])
-    rows.append(["all", "", *_cells([sum(one[dataset] for one in counted.values()) for dataset in datasets])])
+            rows.append([name, f"{one.cost.flops / GIGA:,.1f}", *_cells([counted[name][dataset] for dataset in datasets], gpu)])
+    rows.append(["all", "", *_cells([sum(one[dataset] for one in counted.values()) for dataset in datasets], gpu)])
     return [
         *table(rows, right=range(1, len(rows[0]))),
-        f"an estimate, not measured: GPU-hours at {SHARE:.0%} of {GPU}, of forward passes alone, without decoding, "
+        f"an estimate, not measured: GPU-hours at {SHARE:.0%} of {gpu}, of forward passes alone, without decoding, "
         "statistics, writing and heads; a multiplication and an addition count as two",
     ]
 
 
-def _cells(operations: Sequence[float]) -> list[str]:
+def _cells(operations: Sequence[float], gpu: Gpu) -> list[str]:
     """Of each data set, and of all."""
     both = [*operations, sum(operations)]
     return [
         cell
         for one in both
-        for cell in (f"{one / PETA:,.3g}" if one < 99.95 * PETA else f"{one / PETA:,.0f}", hours(estimated_seconds(one)))
+        for cell in (f"{one / PETA:,.3g}" if one < 99.95 * PETA else f"{one / PETA:,.0f}", hours(estimated_seconds(one, gpu)))
     ]

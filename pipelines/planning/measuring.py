@@ -12,9 +12,11 @@ import torch
 from extract.plan import existing_folder
 from pipelines.parameters.params import read_params
 from pipelines.planning import words
+from pipelines.planning.ceilings import Demand, ceilings, ceilings_table
 from pipelines.planning.disk import measure_disk
-from pipelines.planning.encoders import SAMPLE, Encoders, measure_encoders
-from pipelines.planning.flops import GPU, SHARE, estimated_seconds, flops, flops_table
+from pipelines.planning.encoders import SAMPLE, Encoders, Measured, measure_encoders
+from pipelines.planning.flops import estimated_seconds, flops, flops_table
+from pipelines.planning.gpus import GPUS, SHARE, Gpu, gpu_of
 from pipelines.planning.machine import Machine
 from pipelines.planning.project import MeasuredRates, Project, check_project
 from pipelines.planning.sizes import all_sizes
@@ -36,6 +38,7 @@ def plan_project(
     device: str,
     n_sampled: int | None,
     n_tasks: int,
+    gpu: str | None,
     json_file: Path | None,
     say: Callable[[str], None],
 ) -> None:
@@ -47,6 +50,7 @@ def plan_project(
         device: as for `choose_device`.
         n_sampled: images for each encoder; as SAMPLE says by default.
         n_tasks: machines that would share extractions.
+        gpu: a name in GPUS, of which ceilings are said; that of the device by default.
         json_file: also write the numbers there.
 
     Raises:
@@ -55,6 +59,7 @@ def plan_project(
     params = read_params(params_file)
     check_project(params, params_file)
     place = choose_device(device)
+    planned_gpu = GPUS[gpu or gpu_of(place)]
     sizes, images = all_sizes(params)
     folder = existing_folder(out)
     with tempfile.TemporaryDirectory(prefix="beyondcls-plan-") as temporary:
@@ -76,11 +81,13 @@ def plan_project(
     threads = f", {torch.get_num_threads()} threads" if place.type == "cpu" else ""
     say(f"\nhours are {'GPU-hours of one such GPU' if place.type == 'cuda' else 'those of this machine, without a GPU'}")
     say(f"measured on {place}{threads}, by {_sampled(encoders)} images an encoder: {source}")
-    for line in _lines(project, works, other, now, left_out, n_tasks):
+    for line in _lines(project, works, other, now, left_out, n_tasks, planned_gpu):
         say(line)
     if json_file is not None:
         about = {"device": str(place), "images": source, "n_tasks": n_tasks}
-        json_file.write_text(json.dumps(about | numbers(project, works, other, left_out, n_tasks), indent=1) + "\n")
+        json_file.write_text(
+            json.dumps(about | numbers(project, works, other, left_out, n_tasks, planned_gpu), indent=1) + "\n"
+        )
 
 
 def _sampled(encoders: Encoders) -> str:
@@ -90,14 +97,15 @@ def _sampled(encoders: Encoders) -> str:
 
 
 def _lines(
-    project: Project, works: Sequence[Work], other: Mapping[str, Total], now: Total, left_out: LeftOut, n_tasks: int
+    project: Project, works: Sequence[Work], other: Mapping[str, Total], now: Total, left_out: LeftOut, n_tasks: int, gpu: Gpu
 ) -> Iterator[str]:
     """All tables, and what is left to say."""
     for lines in (
         words.images_table(project),
         words.encoders_table(project),
         words.extraction_table(project, works),
-        flops_table(project, works),
+        flops_table(project, works, gpu),
+        _ceilings_table(project, gpu),
         words.training_table(works),
         words.stages_table(works, n_tasks),
         [
@@ -111,8 +119,19 @@ def _lines(
         yield from ("", *lines)
 
 
+def _demand(measured: Measured) -> Demand:
+    return Demand(measured.cost, measured.input_size, sum(measured.nbytes.values()))
+
+
+def _ceilings_table(project: Project, gpu: Gpu) -> list[str]:
+    measured = project.encoders.by_name
+    decoded = {name: one.rates.decoded_per_s for name, one in measured.items()}
+    demands = {name: _demand(one) for name, one in measured.items()}
+    return ceilings_table(demands, decoded, project.machine.written_per_s, gpu)
+
+
 def numbers(
-    project: Project, works: Sequence[Work], other: Mapping[str, Total], left_out: LeftOut, n_tasks: int
+    project: Project, works: Sequence[Work], other: Mapping[str, Total], left_out: LeftOut, n_tasks: int, gpu: Gpu
 ) -> dict[str, Any]:
     """All numbers as plain values; seconds and bytes."""
     encoders = {**project.encoders.by_name, **{f"block_studies.{n}": m for n, m in project.encoders.by_study.items()}}
@@ -122,10 +141,19 @@ def numbers(
         "machine": asdict(project.machine),
         "datasets": {name: asdict(sizes) for name, sizes in project.sizes.items()},
         "encoders": {
-            name: {"rates": asdict(one.rates), "dtype": one.dtype, "nbytes": dict(one.nbytes), "flops": one.flops}
+            name: {
+                "rates": asdict(one.rates),
+                "dtype": one.dtype,
+                "nbytes": dict(one.nbytes),
+                "flops": one.cost and one.cost.flops,
+            }
             for name, one in encoders.items()
         },
-        "estimate": {"gpu": GPU, "share": SHARE, "flops": counted, "seconds": estimated_seconds(operations)},
+        "estimate": {"gpu": str(gpu), "share": SHARE, "flops": counted, "seconds": estimated_seconds(operations, gpu)},
+        "ceilings": {
+            name: ceilings(_demand(one), gpu, one.rates.decoded_per_s, project.machine.written_per_s)
+            for name, one in project.encoders.by_name.items()
+        },
         "works": [asdict(work) for work in works],
         "stages": {
             name: {**asdict(one), "elapsed_shared": shared, "bottleneck": one.bottleneck}

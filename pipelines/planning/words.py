@@ -38,7 +38,7 @@ def encoders_table(project: Project) -> list[str]:
         kinds, rates = nbytes_by_kind(one), one.rates
         moved = project.machine.written_per_s / sum(kinds.values()), project.machine.read_per_s / _tokens(one)
         speeds = (rates.decoded_per_s, rates.encoded_per_s, rates.computed_per_s, *moved)
-        rows.append([name, *map(_rate, speeds), "", *(size(kinds[k]) if k in kinds else "" for k in kept)])
+        rows.append([name, *map(rate, speeds), "", *(size(kinds[k]) if k in kinds else "" for k in kept)])
     return table(rows, right=(1, 2, 3, 4, 5, *range(7, 7 + len(kept))))
 
 
@@ -48,7 +48,8 @@ def _tokens(measured: Measured) -> int:
     return kinds.get("patch") or kinds.get("cls") or sum(kinds.values())
 
 
-def _rate(per_s: float) -> str:
+def rate(per_s: float) -> str:
+    """Of a second, with three digits: `0.0123`, `12.3`, `1,280`."""
     return f"{per_s:,.0f}" if per_s >= 99.95 else f"{per_s:.3g}"
 
 

@@ -49,10 +49,11 @@ def plan(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_whole_project(plan: Callable[..., str], tmp_path: Path) -> None:
-    printed = plan(PROJECT, "--json", tmp_path / "plan.json", "--n-tasks", 3)
+    printed = plan(PROJECT, "--json", tmp_path / "plan.json", "--n-tasks", 3, "--gpu", "h100")
     for words in (
         "hours are those of this machine, without a GPU",
-        "an estimate, not measured: GPU-hours at 40% of an A100",
+        "an estimate, not measured: GPU-hours at 40% of an H100, 989 TFLOP/s in bf16",
+        "images/s with an H100",
         "by 4 images an encoder: quickstart/data/cifar10/train",
         "cifar10 5,000 1,000 10 counted",
         "not trained, as the encoder lacks what it reads: cls of bare",
@@ -139,6 +140,7 @@ def test_a_file_that_describes_no_project(plan: Callable[..., str], changed: dic
 
 
 def test_options_that_do_not_go_together(plan: Callable[..., str], beyondcls: Callable[..., str]) -> None:
+    assert "unknown GPU 'h10'; did you mean 'h100'?" in plan(PROJECT, "--gpu", "h10", fails=True)
     assert "nothing to plan; give --encoder NAME, --data and --out for one extraction, or --params" in beyondcls(
         "plan", fails=True
     )

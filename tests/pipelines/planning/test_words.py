@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from extract.encoders.cost import Cost
 from pipelines.planning import words
 from pipelines.planning.flops import flops_table
+from pipelines.planning.gpus import GPUS
 from pipelines.planning.trainings import LeftOut
 from pipelines.planning.work import Work, total
 from pipelines.store.table import size
@@ -53,15 +55,17 @@ def test_encoders_and_their_data_sets() -> None:
 
 def test_operations_of_encoders() -> None:
     """1,100 images; three views of 1,000 of them."""
-    of_two = {"e": replace(ENCODER, flops=3 * 10**12), "uncounted": ENCODER}
+    of_two = {"e": replace(ENCODER, cost=Cost(3 * 10**12, 0, 0)), "uncounted": ENCODER}
     planned = project(encoders=of_two, datasets={"d": {}, "crops": {"views": 3}})
     works, hour = planned.works()[0], 0.4 * 312e12 * HOUR
-    e, uncounted, all_encoders, words_of_it = (spaced(line) for line in flops_table(planned, works)[1:])
+    e, uncounted, all_encoders, words_of_it = (spaced(line) for line in flops_table(planned, works, GPUS["a100"])[1:])
     cells = [cell for n in (1100, 3100, 4200) for cell in (f"{3e12 * n / 1e15:.3g}", f"{3e12 * n / hour:.3g}")]
     assert e == f"e 3,000.0 {' '.join(cells)}" == "e 3,000.0 3.3 0.00735 9.3 0.0207 12.6 0.028"
     assert uncounted == "uncounted not counted"
     assert all_encoders == f"all {' '.join(cells)}"
     assert words_of_it.startswith("an estimate, not measured: GPU-hours at 40% of an A100, 312 TFLOP/s in bf16")
+    faster = spaced(flops_table(planned, works, GPUS["h100"])[1])
+    assert faster == "e 3,000.0 3.3 0.00232 9.3 0.00653 12.6 0.00885"
 
 
 def test_what_would_be_saved_and_what_is_left_out() -> None:
