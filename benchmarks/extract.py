@@ -2,8 +2,8 @@
 
     python -m benchmarks.extract [--quick] [--images 256] [--rounds 5] [--device cpu] [--amp none]
 
-Images are decoded and transformed before the clock starts, feature sets are removed after it has stopped, and the process
-keeps freed memory, for all. Ratios are medians over interleaved rounds:
+Images are decoded and cut before the clock starts, and for all but `extract` normalised; feature sets are removed after it has
+stopped, and the process keeps freed memory, for all. Ratios are medians over interleaved rounds:
 `e2e_vs_bare_forward`: seconds of timm's fused forward pass / seconds of `extract` with all statistics, maps and tokens,
 written to disk and synced. `vs_unfused`: seconds of the unfused pass that keeps every attention map of a batch and computes
 the paper's four statistics from them in the end / seconds of our pass with all ten and the maps. `peak_memory_vs_bare`: peak
@@ -85,12 +85,12 @@ def main() -> None:
 class Decoded:
     """Views of images that were decoded before."""
 
-    def __init__(self, images: Tensor):
-        self.images = images
+    def __init__(self, pixels: Tensor):
+        self.pixels = pixels
         self.described: dict[str, Any] = {}
 
     def cut(self, image: Any, image_id: str, view: int) -> tuple[Tensor, Crop]:
-        return self.images[int(image_id)], Crop((0, 0, 224, 224), False)
+        return self.pixels[int(image_id)], Crop((0, 0, 224, 224), False)
 
 
 class Listed(ImageSet):
@@ -122,8 +122,9 @@ class Bench:
         self.model: Any = timm.create_model(name, num_classes=0, **options).eval().requires_grad_(False).to(self.device)
         self.encoder = Encoder("benchmark", self.model, {})
         self.encoder.run_with(amp=amp)
-        self.images = torch.randn(n, 3, 224, 224)
-        self.encoder.views = Decoded(self.images)  # type: ignore[assignment]
+        pixels = torch.randint(0, 256, (n, 3, 224, 224), dtype=torch.uint8)
+        self.images = self.encoder.normalised(pixels).cpu()
+        self.encoder.views = Decoded(pixels)  # type: ignore[assignment]
         self.ways: dict[str, Callable[[], Path | None]] = {
             "bare": self.bare,
             "layers": self.layers,

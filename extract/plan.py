@@ -204,7 +204,7 @@ def _decode(encoder: Encoder, sample: ImageSet, settings: Settings) -> tuple[flo
 
 def _encode(encoder: Encoder, inputs: torch.Tensor) -> float:
     """Images per second through the encoder alone: the best of a few passes."""
-    inputs = inputs.to(encoder.device)
+    inputs = encoder.normalised(inputs)
     seconds: list[float] = []
     while len(seconds) < BATCHES and sum(seconds) < ENCODING_SECONDS:
         began = time.perf_counter()

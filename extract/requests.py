@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from extract.datasets import ImageSet
@@ -101,10 +101,9 @@ class Request:
         stored = (dtype, shard_rows, beside, encoder.pools)
         return cls(encoder, images, kept, chosen, map_blocks, views, *stored, truths=chosen_truths(images, truths))
 
-    def encode(self, images: Float[Tensor, "B 3 H W"]) -> Encoded:
-        """Features of a batch, on any device."""
-        placed, kept = images.to(self.encoder.device), (self.blocks, self.statistics, self.map_blocks)
-        return self.encoder(placed, *kept, self.vector_blocks, self.pooled)
+    def encode(self, views: UInt8[Tensor, "B 3 H W"] | Float[Tensor, "B 3 H W"]) -> Encoded:
+        """Features of a batch of views, on any device: pixels, or normalised already."""
+        return self.encoder(views, self.blocks, self.statistics, self.map_blocks, self.vector_blocks, self.pooled)
 
     @cached_property
     def example(self) -> Encoded:

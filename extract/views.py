@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import xxhash
+from jaxtyping import UInt8
 from PIL import Image
 from timm.data import create_transform
 from torch import Tensor
@@ -31,14 +32,11 @@ class Views:
 
     Args:
         config: of the encoder's input, as timm names it: input_size, interpolation, mean, std, crop_pct, crop_mode.
-
-    Attributes:
-        evaluation: image -> view 0.
     """
 
     def __init__(self, config: Mapping[str, Any]):
         self.config = dict(config)
-        self.evaluation = create_transform(**self.config, is_training=False)
+        self._evaluation = create_transform(**self.config, is_training=False, normalize=False)
         self._size = tuple(self.config["input_size"][1:])  # height, width
 
     @property
@@ -46,15 +44,19 @@ class Views:
         """How random views are drawn, as plain values, for the key."""
         return {"seed": SEED, "scale": list(SCALE), "ratio": list(RATIO), "flip": 0.5}
 
-    def cut(self, image: Image.Image, image_id: str, view: int) -> tuple[Tensor, Crop]:
-        """A view [3, height, width], normalised, and what it shows."""
+    def cut(self, image: Image.Image, image_id: str, view: int) -> tuple[UInt8[Tensor, "3 H W"], Crop]:
+        """The pixels of a view, which `Encoder.normalised` makes the encoder's input, and what it shows."""
         crop = self.crop(image.size, image_id, view)
         if view == 0:
             return self.evaluation(image), crop
         part = image.crop(crop.box).resize(self._size[::-1], self._interpolation)
         if crop.flip:
             part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return F.normalize(F.pil_to_tensor(part).float() / 255, self.config["mean"], self.config["std"]), crop
+        return F.pil_to_tensor(part).contiguous(), crop
+
+    def evaluation(self, image: Image.Image) -> UInt8[Tensor, "3 H W"]:
+        """The pixels of view 0."""
+        return self._evaluation(image).contiguous()
 
     def crop(self, size: tuple[int, int], image_id: str, view: int) -> Crop:
         """What a view shows of an image of this width and height."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
+from PIL import Image
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
@@ -15,6 +16,7 @@ from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, Attention, Token
 from extract.encoders.not_plain import INSTEAD, check_plain
 from extract.encoders.weights import weights_digest
 from extract.linear import FastLinear
+from extract.normalisation import Normalisation
 from extract.transform import STRIDE, TRANSFORM
 from extract.views import Views
 from store import BeyondClsError, onednn
@@ -91,7 +93,7 @@ class Encoder:
         self.config = input_of(model, transform or {})
         self.layout = TokenLayout(has_cls, int(model.num_prefix_tokens), self.grid)  # type: ignore[arg-type]
         self.views = Views(self.config)
-        self.transform = self.views.evaluation
+        self._normalisation = Normalisation(self.config["mean"], self.config["std"])
         self.cls_caution, self.pretraining = cls_caution, pretraining
         self.amp: str | None = None
         self._forward: Callable[[Tensor], Tensor] = model.forward_features  # type: ignore[assignment]
@@ -119,6 +121,14 @@ class Encoder:
         if compile:
             self._linear = nullcontext  # inductor chooses
             self._forward = torch.compile(self.model.forward_features)  # type: ignore[arg-type]
+
+    def normalised(self, views: UInt8[Tensor, "B 3 H W"] | Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B 3 H W"]:
+        """Views as the encoder takes them, on its device; those that are not uint8 are normalised already."""
+        return self._normalisation(views.to(self.device))
+
+    def transform(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
+        """View 0 of an image as the encoder takes it, in main memory."""
+        return Normalisation(self.config["mean"], self.config["std"])(self.views.evaluation(image))
 
     def autocast(self, device_type: str) -> torch.autocast:
         """A context in which matrices are multiplied in `compute_dtype`."""
@@ -174,7 +184,7 @@ class Encoder:
     @torch.inference_mode()
     def __call__(
         self,
-        images: Float[Tensor, "B 3 H W"],
+        images: UInt8[Tensor, "B 3 H W"] | Float[Tensor, "B 3 H W"],
         blocks: Sequence[int],
         statistics: Sequence[str] = (),
         maps: Sequence[int] = (),
@@ -184,7 +194,7 @@ class Encoder:
         """One forward pass.
 
         Args:
-            images: transformed, on the model's device.
+            images: pixels, as views are cut, or normalised already; on any device.
             blocks: whose output tokens to keep, counted from 0; tokens are taken before any final norm.
             statistics: names of attention statistics, computed in every block.
             maps: blocks whose [cls] row and centre-patch row over the patches to keep, as they are (not renormalised); ignored
@@ -195,7 +205,7 @@ class Encoder:
         Raises:
             BeyondClsError: [cls] does not pass through the blocks, or a block's attention cannot be seen.
         """
-        out = Encoded()
+        images, out = self.normalised(images), Encoded()
         maps = maps if self.attends else ()
         collected: dict[str, list[Tensor]] = {name: [] for name in statistics}
         n_tokens_of: dict[int, int] = {}  # by block

@@ -110,7 +110,7 @@ class OnlineDetector(nn.Module):
         """
         images = opened(pictures)
         views, crops = zip(*(self.encoder.views.cut(image, "", 0) for image in images), strict=True)
-        detected = self(torch.stack(views).to(self.encoder.device))
+        detected = self(self.encoder.normalised(torch.stack(views)))
         return [
             in_original(one, crop.box, crop.flip, self.detector.frame, (image.height, image.width))
             for one, crop, image in zip(detected, crops, images, strict=True)

@@ -225,7 +225,7 @@ class Online(nn.Module):
         """
         images = opened(pictures)
         encoders = [self.encoder] if self.joined is None else [self.encoder, self.joined]
-        return tuple(torch.stack([e.views.evaluation(image) for image in images]).to(e.device) for e in encoders)
+        return tuple(e.normalised(torch.stack([e.views.evaluation(image) for image in images])) for e in encoders)
 
     def _read(self, encoder: Encoder, images: Tensor, kinds: Sequence[str]) -> dict[str, Tensor]:
         expected = tuple(encoder.config["input_size"])

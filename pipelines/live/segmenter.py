@@ -82,7 +82,7 @@ class Segmenter(nn.Module):
         """
         images = opened(pictures)
         views, crops = zip(*(self.encoder.views.cut(image, "", 0) for image in images), strict=True)
-        logits = self(torch.stack(views).to(self.encoder.device)).cpu()
+        logits = self(self.encoder.normalised(torch.stack(views))).cpu()
         return [
             self._at_pixels(one, crop, (image.height, image.width))
             for one, crop, image in zip(logits, crops, images, strict=True)
@@ -106,4 +106,4 @@ class Segmenter(nn.Module):
             BeyondClsError: there is no picture, or one cannot be read; names it.
         """
         images = [self.encoder.views.evaluation(picture) for picture in opened(pictures)]
-        return (torch.stack(images).to(self.encoder.device),)
+        return (self.encoder.normalised(torch.stack(images)),)

@@ -84,7 +84,7 @@ def world(tmp_path_factory) -> World:
     plans = {name.replace("/", "-"): HeadPlan(spec, recipe, seeds=(0,)) for name, spec in SPECS.items()}
     metrics = probe(train, train, folder / "probes", plans, joined=(second, second))
     pictures = [data.image(row) for row in range(N)]
-    images = tuple(torch.stack([e.views.evaluation(p) for p in pictures]) for e in (encoder, joined))
+    images = tuple(torch.stack([e.transform(p) for p in pictures]) for e in (encoder, joined))
     return World(folder, encoder, joined, stores, images, metrics)
 
 

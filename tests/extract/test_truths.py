@@ -267,7 +267,7 @@ def test_a_view_and_its_labels_show_the_same(mode: str, size: tuple[int, int]) -
     image = Image.fromarray((np.stack([label_map + 1] * 3, -1) * 60).astype(np.uint8))
     for view in (0, 1, 2):
         tensor, crop = views.cut(image, "a", view)
-        seen = np.round(tensor[0].numpy() * 255 / 60).astype(int) - 1
+        seen = np.round(tensor[0].numpy() / 60).astype(int) - 1
         shown = map_in_view(label_map, crop.box, crop.flip, (48, 64))
         assert (seen != shown).mean() < 0.06, view
         if mode == "border" and view == 0:

@@ -32,10 +32,9 @@ def gradient(width: int, height: int) -> Image.Image:
     return Image.fromarray(np.round(255 * np.stack([x, y, 0 * x], -1)).astype(np.uint8))
 
 
-def shown(tensor: torch.Tensor, config: dict[str, object] = CONFIG) -> tuple[float, float, float, float]:
+def shown(tensor: torch.Tensor) -> tuple[float, float, float, float]:
     """Where the view of a gradient begins and ends, as shares of the whole: left, top, right, bottom; from its own colours."""
-    mean, std = (torch.tensor(config[name]) for name in ("mean", "std"))
-    colours = tensor * std[:, None, None] + mean[:, None, None]
+    colours = tensor / 255
     across, down = colours[0].mean(0), colours[1].mean(1)
     n = len(across)
     step = ((across[-4] - across[3]) / (n - 7), (down[-4] - down[3]) / (n - 7))
@@ -127,7 +126,7 @@ def test_views_are_stored_with_their_crops(forty: ImageSet, tmp_path: Path) -> N
     tensor, crop = encoder.views.cut(forty.image(7), "0007", 2)
     assert tuple(boxes[7]) == crop.box
     assert bool(flips[7]) == crop.flip
-    expected = encoder(tensor[None], [1], ["patch_self"])
+    expected = encoder(encoder.normalised(tensor[None]), [1], ["patch_self"])
     np.testing.assert_allclose(store.array("patch/block1/view2").rows([7]), expected.patch[1], rtol=0, atol=1e-5)
     given = store.array("statistics/patch_self/view2").rows([7])
     np.testing.assert_allclose(given, expected.statistics["patch_self"], rtol=0, atol=1e-6)

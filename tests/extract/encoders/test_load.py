@@ -85,7 +85,7 @@ class TestTransform:
         vit = timm.create_model(MODEL, **TINY)
         vit.load_state_dict(state(), strict=False)
         (expected,) = vit.eval().forward_intermediates(seen, 1, norm=False, output_fmt="NLC", intermediates_only=True)
-        given = encoder(encoder.views.cut(image, "a", 0)[0][None], [1]).patch[1]
+        given = encoder(encoder.transform(image)[None], [1]).patch[1]
         torch.testing.assert_close(given, expected, rtol=0, atol=1e-5)
 
     @pytest.mark.parametrize(

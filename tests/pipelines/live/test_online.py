@@ -176,7 +176,7 @@ class TestPictures:
         data = open_images(str(world.folder / "data/000.tar"))
         model = online(world.encoder, world.probe("abmilp"))
         (one,) = model.prepare([file, Image.open(file)])
-        assert torch.equal(one[0], world.encoder.views.cut(data.image(3), "x", 0)[0])
+        assert torch.equal(one[0], world.encoder.transform(data.image(3)))
         assert torch.equal(one[0], one[1])
         assert torch.equal(model.prepare(str(file))[0], one[:1])
 
