@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(abspath $(VENV))/bin
 READY := $(VENV)/.ready
 
-.PHONY: quick repro docs test check clean help
+.PHONY: quick repro docs test check gpu clean help
 
 help: ## Show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -35,6 +35,9 @@ check: $(READY) ## Formatter, linter, type checker, tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	PATH="$(BIN):$$PATH" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20
+
+gpu: ## What this machine's GPU is worth: tests and benchmarks, under ten minutes, build/gpu/gpu.md; installs nothing
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu --out build/gpu
 
 clean: ## Remove what the pipeline made
 	rm -rf code recipes blocks features receipts probes attention studies divergence localisation segmentation detection composed tables report

@@ -37,7 +37,7 @@ from extract.linear import FastLinear
 from extract.run import extract
 from extract.views import Crop
 from pipelines.process.allocator import keep_freed_memory
-from store import onednn
+from store import kernels, onednn
 
 
 def main() -> None:
@@ -112,14 +112,16 @@ class _Size:
 class Bench:
     """The ways to run the same model over the same images."""
 
-    def __init__(self, n: int, batch: int, device: str, amp: str, scratch: Path | None):
+    def __init__(self, n: int, batch: int, device: str, amp: str, scratch: Path | None, name: str | None = None):
         torch.manual_seed(0)
         self.n, self.batch, self.device, self.scratch = n, batch, torch.device(device), scratch
         options: dict[str, Any]
-        name, options = (
+        chosen, options = (
             ("vit_base_patch16_224", {}) if self.device.type == "cuda" else ("vit_small_patch14_dinov2", {"img_size": 224})
         )
-        self.model: Any = timm.create_model(name, num_classes=0, **options).eval().requires_grad_(False).to(self.device)
+        if name is not None:
+            chosen, options = name, {}
+        self.model: Any = timm.create_model(chosen, num_classes=0, **options).eval().requires_grad_(False).to(self.device)
         self.encoder = Encoder("benchmark", self.model, {})
         self.encoder.run_with(amp=amp)
         pixels = torch.randint(0, 256, (n, 3, 224, 224), dtype=torch.uint8)
@@ -130,6 +132,8 @@ class Bench:
             "layers": self.layers,
             "extract": self.extract,
             "pass": self.one_pass,
+            "tokens": self.tokens,
+            "operations": self.operations,
             "unfused": self.unfused,
         }
 
@@ -170,6 +174,16 @@ class Bench:
         last = [self.encoder.n_blocks - 1]
         for images in self.batches():
             self.encoder(images.to(self.device), last, self.encoder.statistics, maps=last)
+
+    def tokens(self) -> None:
+        """Ours, without the disk and without statistics."""
+        for images in self.batches():
+            self.encoder(images.to(self.device), [self.encoder.n_blocks - 1])
+
+    def operations(self) -> None:
+        """As `one_pass`, by PyTorch's operations alone."""
+        with kernels.off():
+            self.one_pass()
 
     def extract(self) -> Path:
         """Ours, to the end; the folder it made."""
