@@ -73,8 +73,8 @@ class Mortal(Encoder):
         self._load = load
 
     def __call__(self, images: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-        flat = images.flatten(1)
-        if ((images.flatten(2).std(2) < 1e-3).all(1) & (flat != 0).all(1)).any():  # black is the example
+        flat = images.float().flatten(1)
+        if ((images.float().flatten(2).std(2) < 1e-3).all(1) & (flat != 0).all(1)).any():  # black is the example
             for i in range(self._load.n):
                 with suppress(FileExistsError):
                     with (self._load.folder / f"ended-{i}").open("x") as file:
