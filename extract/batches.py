@@ -1,28 +1,47 @@
 """Images through the encoder in batches that fit into memory."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from extract.encoders import Encoded
 from extract.requests import Request
+from extract.stages import COPYING_IN, ENCODING, Course
+from extract.streams import Event, Streams
 from store import BeyondClsError
 
 
 class Batches:
     """Runs images through the encoder of a request. Where memory runs out, batches are halved from there on.
 
+    Args:
+        streams: of the encoder's device, if that is a GPU.
+        course: what this thread does.
+
     Attributes:
         size: images per forward pass.
+        copied: the end of the last copy to the device.
+        began: when the device began with the last batch.
     """
 
-    def __init__(self, request: Request, size: int, warn: Callable[[str], None]):
+    copied: Event | None = None
+    began: Event | None = None
+
+    def __init__(
+        self,
+        request: Request,
+        size: int,
+        warn: Callable[[str], None],
+        streams: Streams | None = None,
+        course: Course | None = None,
+    ):
         self.size = size
         self._request, self._warn = request, warn
+        self._streams, self._course = streams, course or Course()
 
-    def encode(self, images: Sequence[Tensor]) -> Iterator[tuple[slice, Encoded]]:
-        """Features of [3, S, S] images, by parts: which images they are of, and what the encoder makes of them.
+    def encode(self, images: Tensor) -> Iterator[tuple[slice, Encoded]]:
+        """Features of views [B, 3, H, W], by parts: which images they are of, and what the encoder makes of them.
 
         Raises:
             BeyondClsError: memory does not suffice for a single image.
@@ -30,7 +49,7 @@ class Batches:
         begin = 0
         while begin < len(images):
             part = slice(begin, begin + self.size)
-            encoded = self.forward(torch.stack(list(images[part])))
+            encoded = self.forward(images[part])
             if encoded is not None:  # else again, with a smaller batch
                 yield part, encoded
                 begin = part.stop
@@ -39,7 +58,10 @@ class Batches:
         """Features of some images; None, and a smaller `size`, if memory did not suffice."""
         encoder = self._request.encoder
         try:
-            return self._request.encode(images)
+            with self._course.doing(COPYING_IN):
+                placed = self._placed(images)
+            with self._course.doing(ENCODING):
+                return self._request.encode(placed)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
                 raise
@@ -53,3 +75,11 @@ class Batches:
             torch.cuda.empty_cache()
         self._warn(f"out of memory: going on with batches of {self.size}")
         return None
+
+    def _placed(self, images: Tensor) -> Tensor:
+        """Images on their way to the device, which computes others meanwhile."""
+        if self._streams is None:
+            return images
+        placed, self.copied = self._streams.copy_in(images)
+        self.began = self._streams.mark()
+        return placed

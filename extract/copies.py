@@ -1,51 +1,93 @@
 """Features from the GPU to their place in memory, while the next batch is computed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
-import torch
+from torch import Tensor
+
+from extract.buffers import Buffers
+from extract.stages import COPYING_BACK, ENCODING, Course
+from extract.streams import Event, Streams
+
+Key = TypeVar("Key")
 
 
 class Copies:
-    """Runs what waits for a GPU (checks, conversion, copies) on a separate thread and stream, one batch behind.
+    """Converts features and keeps them, beside a GPU on a separate thread and stream, one batch behind.
 
     Without a GPU there is nothing to wait for, and it runs at once.
 
     Args:
-        device: where features are computed.
+        streams: of the GPU where features are computed.
+        course: what the thread that computes does.
     """
 
-    def __init__(self, device: torch.device):
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._thread = ThreadPoolExecutor(1, "beyondcls-copies") if self._stream is not None else None
+    def __init__(self, streams: Streams | None, course: Course):
+        self._streams, self._course, self._of_thread = streams, course, Course()
+        self._thread = ThreadPoolExecutor(1, "beyondcls-copies") if streams is not None else None
+        self._buffers = Buffers(streams.allocate) if streams is not None else None
         self._running: Future[None] | None = None
 
-    def run(self, job: Callable[[], None]) -> None:
-        """Begin a job on tensors that were just computed, once the one before is done.
+    def run(
+        self,
+        convert: Callable[[], Iterable[tuple[Key, Tensor]]],
+        keep: Callable[[Key, Tensor], None],
+        began: Event | None = None,
+    ) -> None:
+        """Begin to convert features that were just computed, and to keep the results, once those before are kept.
+
+        Args:
+            convert: gives what is to be kept, by key, on the device. It holds on to the features, so that their memory is not
+                used for others.
+            keep: called with each in main memory, which is used again after the call.
+            began: when the device began to compute the features.
 
         Raises:
-            Exception: what the job before raised.
+            Exception: what came of the features before.
         """
-        if self._thread is None:
-            job()
+        if self._streams is None or self._thread is None:
+            with self._course.doing(COPYING_BACK):
+                for key, values in convert():
+                    keep(key, values.cpu())
             return
-        computed = torch.cuda.current_stream(self._stream.device).record_event() if self._stream is not None else None
+        computed = self._streams.mark()
         self.wait()
-        self._running = self._thread.submit(self._run_after, computed, job)
+        self._running = self._thread.submit(self._run_after, began, computed, convert, keep)
 
     def wait(self) -> None:
-        """Wait until all jobs are done.
+        """Wait until all is kept.
 
         Raises:
-            Exception: what the last job raised.
+            Exception: what came of the last features.
         """
         if self._running is not None:
             running, self._running = self._running, None
-            running.result()
+            with self._course.waiting_for(self._of_thread, COPYING_BACK):
+                running.result()
 
-    def _run_after(self, computed: torch.cuda.Event | None, job: Callable[[], None]) -> None:
-        # The job holds on to its tensors until it has copied them: their memory is not reused before that.
-        with torch.cuda.stream(self._stream):
-            if computed is not None and self._stream is not None:
-                self._stream.wait_event(computed)
-            job()
+    def _run_after(
+        self,
+        began: Event | None,
+        computed: Event,
+        convert: Callable[[], Iterable[tuple[Key, Tensor]]],
+        keep: Callable[[Key, Tensor], None],
+    ) -> None:
+        assert self._streams is not None
+        assert self._buffers is not None
+        with self._of_thread.doing(ENCODING):
+            computed.synchronize()
+        if began is not None:
+            self._course.computed(self._streams.seconds(began, computed))
+        with self._of_thread.doing(COPYING_BACK):
+            copies = []
+            with self._streams.behind(computed):
+                for key, values in convert():
+                    buffer = self._buffers.take(len(values), values.shape[1:], values.dtype)
+                    self._streams.copy_out(values, buffer[: len(values)])
+                    copies.append((key, values, buffer))  # on the device until it is copied
+                copied = self._streams.copied_out()
+            copied.synchronize()
+            for key, values, buffer in copies:
+                keep(key, buffer[: len(values)])
+                self._buffers.give_back(buffer)

@@ -1,13 +1,16 @@
 """Images as the encoder takes them, decoded on threads while the batch before is computed."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
+from extract.buffers import Buffers
 from extract.datasets import DataError, ImageSet
 from extract.layouts import view_of
+from extract.stages import COPYING_IN, DECODING, Course
 from extract.views import Crop, Views
 
 
@@ -36,37 +39,90 @@ def _views_of(names: Iterable[str]) -> list[int]:
 
 @dataclass(frozen=True)
 class Decoded:
-    """An image ready for the encoder, or what was wrong with it."""
+    """An image ready for the encoder, or what was wrong with it.
 
-    views: dict[int, tuple[Tensor, Crop]]
-    size: tuple[int, int]  # height and width of the original, pixels
+    Attributes:
+        crops: what its views show.
+        size: height and width of the original, pixels.
+        apart: views that did not fit into the memory of their batch, as they are no pixels [3, H, W] of 8 bits.
+    """
+
+    crops: dict[int, Crop]
+    size: tuple[int, int]
     problem: str | None = None
+    apart: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Neighbouring images of a unit, decoded.
+
+    Attributes:
+        first: position of the first image in the unit.
+        pixels: of all images, by view: [B or more, 3, H, W]. An image that could not be read has none in its row.
+    """
+
+    unit: Unit
+    first: int
+    images: Sequence[Decoded]
+    pixels: Mapping[int, Tensor]
+
+    def views(self, view: int, chosen: Sequence[int]) -> Tensor:
+        """A view of some of its images, ascending, that could be read; called once, as rows may be moved."""
+        pixels, apart = self.pixels[view], [self.images[i].apart for i in chosen]
+        if any(view in one for one in apart):
+            return torch.stack([one.get(view, pixels[i]) for i, one in zip(chosen, apart, strict=True)])
+        for row, i in enumerate(chosen):
+            if row != i:  # an image before it could not be read
+                pixels[row] = pixels[i]
+        return pixels[: len(chosen)]
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """Decodes images of a set and cuts their views."""
+    """Decodes images of a set and cuts their views.
+
+    Attributes:
+        shape: of a view: 3, height, width.
+        buffers: give the memory of batches.
+        course: what the thread does that takes them.
+    """
 
     images: ImageSet
     views: Views
     threads: ThreadPoolExecutor
+    shape: Sequence[int]
+    buffers: Buffers
+    course: Course
 
-    def batches(self, units: Iterable[Unit], size: Callable[[], int]) -> Iterator[tuple[Unit, int, list[Decoded]]]:
-        """Batches of units, each with its unit and the position of its first image in that; `size`: images of the next."""
-        ahead: tuple[Unit, int, list[Future[Decoded]]] | None = None
+    def batches(self, units: Iterable[Unit], size: Callable[[], int]) -> Iterator[Batch]:
+        """Batches of units, decoded one ahead; their memory is to be given back. `size`: images of the next."""
+        ahead: tuple[Batch, list[Future[Decoded]]] | None = None
         for unit in units:
             n = size()
             for first in range(0, len(unit.rows), n):
-                rows, views = unit.rows[first : first + n], unit.views
-                decoding = [self.threads.submit(self.decode, row, views) for row in rows]
+                begun = self._begin(unit, first, unit.rows[first : first + n])
                 if ahead is not None:
-                    yield *ahead[:2], [future.result() for future in ahead[2]]
-                ahead = unit, first, decoding
+                    yield self._finish(*ahead)
+                ahead = begun
         if ahead is not None:
-            yield *ahead[:2], [future.result() for future in ahead[2]]
+            yield self._finish(*ahead)
 
-    def decode(self, row: int, views: Sequence[int]) -> Decoded:
-        """An image and its views."""
+    def _begin(self, unit: Unit, first: int, rows: Sequence[int]) -> tuple[Batch, list[Future[Decoded]]]:
+        with self.course.doing(COPYING_IN):  # waits for a buffer that is still copied from
+            pixels = {view: self.buffers.take(len(rows), self.shape, torch.uint8) for view in unit.encoded_views}
+        decoding = []
+        for i, row in enumerate(rows):
+            targets = {view: of_batch[i] for view, of_batch in pixels.items()}
+            decoding.append(self.threads.submit(self.decode, row, unit.views, targets))
+        return Batch(unit, first, (), pixels), decoding
+
+    def _finish(self, batch: Batch, decoding: Sequence[Future[Decoded]]) -> Batch:
+        with self.course.doing(DECODING):
+            return replace(batch, images=[future.result() for future in decoding])
+
+    def decode(self, row: int, views: Sequence[int], targets: Mapping[int, Tensor]) -> Decoded:
+        """An image and its views; their pixels go to `targets`, and of views without one only the crop is of interest."""
         sample = self.images.samples[row]
         if sample.problem:
             return Decoded({}, (0, 0), f"{sample}: {sample.problem}")
@@ -74,4 +130,14 @@ class Decoding:
             image = self.images.image(row)
         except DataError as error:
             return Decoded({}, (0, 0), str(error))
-        return Decoded({view: self.views.cut(image, sample.id, view) for view in views}, (image.height, image.width))
+        decoded = Decoded({}, (image.height, image.width))
+        for view in views:
+            if view not in targets:
+                decoded.crops[view] = self.views.crop((image.width, image.height), sample.id, view)
+                continue
+            pixels, decoded.crops[view] = self.views.cut(image, sample.id, view)
+            if (pixels.dtype, pixels.shape) == (targets[view].dtype, targets[view].shape):
+                targets[view].copy_(pixels)
+            else:
+                decoded.apart[view] = pixels
+        return decoded

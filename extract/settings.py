@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from extract.difference import SampleCheck
+from extract.stages import Spent
 from store import BeyondClsError, FeatureStore
 
 OnError = Literal["raise", "record"]
@@ -37,6 +38,7 @@ class Settings:
         progress: called with the number of images done since the last call.
         warn: called with what a user should know.
         devices: called with the device that computed each unit, where an engine handed them out.
+        spent: called at the end with where the time of this process went.
         checked: called with each set that was compared by a sample, and the result, if the two agree.
 
     Raises:
@@ -54,6 +56,7 @@ class Settings:
     progress: Callable[[int], None] = _ignore
     warn: Callable[[str], None] = _ignore
     devices: Callable[[Mapping[int, str]], None] = _ignore
+    spent: Callable[[Spent], None] = _ignore
     checked: Callable[[FeatureStore, SampleCheck], None] = _ignore
 
     def __post_init__(self) -> None:

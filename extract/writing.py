@@ -19,6 +19,7 @@ from extract.handing import Job
 from extract.patch_labels import is_patch_label
 from extract.requests import Request
 from extract.settings import Engine, Settings
+from extract.stages import ELSE, WRITING, Course
 from extract.units import Units
 from store import ArrayLayout, FeatureStore, FeatureWriter
 from store.places import is_remote
@@ -81,13 +82,18 @@ class Start:
 
     def _compute(self, writer: UnitWriter, settings: Settings) -> None:
         """Compute and write units here."""
-        unreported, todo = set(range(self.layouts[0].n_shards)), writer.missing_units()
+        unreported, todo, course = set(range(self.layouts[0].n_shards)), writer.missing_units(), Course()
         while True:
             self._report_written(writer, unreported, settings)
             if not todo:
+                settings.spent(course.spent)
                 return
-            with ThreadPoolExecutor(settings.workers) as decoders, _background_writer(writer) as write:
-                units = Units(self.request, self.layouts, settings, decoders)
+            with (
+                course.doing(ELSE),
+                ThreadPoolExecutor(settings.workers) as decoders,
+                _background_writer(writer, course) as write,
+            ):
+                units = Units(self.request, self.layouts, settings, decoders, course)
                 for unit, arrays, notes in units.compute(self._claim_units(writer, todo, unreported, settings, write)):
                     write(unit.number, arrays | self._annotations(unit.number), notes)
             todo = [] if settings.stops() else writer.wait_for_others()
@@ -144,17 +150,20 @@ class Start:
 
 
 @contextmanager
-def _background_writer(writer: UnitWriter) -> Iterator[Callable[..., None]]:
+def _background_writer(writer: UnitWriter, course: Course) -> Iterator[Callable[..., None]]:
     """Yield a `write_unit` that returns at once; the next call, and the end, wait until the one before is done."""
     writing: Future[None] | None = None
 
+    def wait() -> None:
+        if writing is not None:
+            with course.doing(WRITING):
+                writing.result()
+
     def write(*arguments: object) -> None:
         nonlocal writing
-        if writing is not None:
-            writing.result()
+        wait()
         writing = disk.submit(writer.write_unit, *arguments)  # type: ignore[arg-type]
 
     with ThreadPoolExecutor(1, "beyondcls-writer") as disk:
         yield write
-        if writing is not None:
-            writing.result()
+        wait()

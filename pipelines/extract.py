@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from extract.encoders import Encoder
     from extract.requests import Request
     from extract.settings import Settings
+    from extract.stages import Spent
     from store import FeatureStore
 
 TORCHRUN = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
@@ -141,6 +142,7 @@ def main(
             stops=stops,
             progress=progress,
             warn=watch.warn,
+            spent=_say_what_binds,
             checked=lambda *compared: checks.append(compared),
             devices=devices.update,
         )
@@ -157,6 +159,12 @@ def main(
         if store is not None:
             write_check(receipt or receipt_of(out), store, checks, place, devices)
     _report(store, out, places.root is not None)
+
+
+def _say_what_binds(spent: "Spent") -> None:
+    """Where more speed would help, if it ran long enough to say so."""
+    if spent.is_telling:
+        typer.echo(str(spent), err=True)
 
 
 def _task(task_id: int | None, n_tasks: int | None) -> dict[str, int]:

@@ -1,67 +1,132 @@
-"""Features leave the device one batch behind the encoder."""
+"""Pixels reach the device one batch ahead of the encoder, and features leave it one behind."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from extract.buffers import Buffers
 from extract.copies import Copies
 from extract.datasets import ImageSet
 from extract.run import extract
+from extract.stages import COPYING_BACK, ENCODING, Course
+from tests.extract.late import LateEvent, LateStreams
 from tests.extract.tiny import tiny_encoder
 from tests.folders import files
 
 
-def behind() -> Copies:
-    """With a thread, as on a GPU, but without its stream."""
-    copies = Copies(torch.device("cpu"))
-    copies._thread = ThreadPoolExecutor(1)
-    return copies
+def numbers(*values: int) -> Any:
+    return lambda: iter([(value, torch.tensor([value])) for value in values])
 
 
 def test_at_once_without_a_gpu() -> None:
-    done = []
-    Copies(torch.device("cpu")).run(lambda: done.append(threading.current_thread()))
-    assert done == [threading.current_thread()]
+    kept: list[tuple[int, int, threading.Thread]] = []
+    Copies(None, Course()).run(numbers(1, 2), lambda key, value: kept.append((key, value.item(), threading.current_thread())))
+    assert kept == [(1, 1, threading.current_thread()), (2, 2, threading.current_thread())]
 
 
 def test_one_behind() -> None:
-    copies, go, done = behind(), threading.Event(), []
+    copies, go, kept = Copies(LateStreams(), Course()), threading.Event(), []
 
-    def first() -> None:
+    def waits() -> Iterator[tuple[int, Tensor]]:
         go.wait()
-        done.append(1)
+        yield from numbers(1)()
 
-    copies.run(first)  # returns, though the job cannot end yet
-    assert not done
+    copies.run(waits, lambda key, value: kept.append((key, value.item())))  # returns, though it cannot end yet
+    assert not kept
     go.set()
-    copies.run(lambda: done.append(2))
-    assert done[0] == 1  # the one before is done
+    copies.run(numbers(2, 3), lambda key, value: kept.append((key, value.item())))
+    assert kept[0] == (1, 1)  # those before are kept
     copies.wait()
-    assert done == [1, 2]
+    assert kept == [(1, 1), (2, 2), (3, 3)]
 
 
-def test_an_error_is_raised_with_the_next_job_or_at_the_end() -> None:
-    copies, done = behind(), []
-    copies.run(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+def test_an_error_is_raised_with_the_next_features_or_at_the_end() -> None:
+    copies, kept = Copies(LateStreams(), Course()), []
+    copies.run(numbers(1), lambda key, value: 1 / 0)  # type: ignore[arg-type, return-value]
     with pytest.raises(ZeroDivisionError):
-        copies.run(lambda: done.append(1))
-    copies.run(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+        copies.run(numbers(2), lambda key, value: kept.append(key))
+    copies.run(numbers(3), lambda key, value: 1 / 0)  # type: ignore[arg-type, return-value]
     with pytest.raises(ZeroDivisionError):
         copies.wait()
     copies.wait()  # said once
-    assert not done
+    assert not kept
 
 
-def test_the_same_bytes(forty: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    extract(tiny_encoder(), forty, tmp_path / "once", batch_size=7, shard_rows=32, views=2)
-    monkeypatch.setattr("extract.units.Copies", lambda device: behind())
-    extract(tiny_encoder(), forty, tmp_path / "behind", batch_size=7, shard_rows=32, views=2)
+def test_waiting_for_the_device_counts_as_encoding() -> None:
+    class Slow(LateStreams):
+        def mark(self) -> LateEvent:
+            return LateEvent([lambda: threading.Event().wait(0.05)])  # type: ignore[list-item, return-value]
+
+        def seconds(self, begin: LateEvent, end: LateEvent) -> float:
+            return 3.0
+
+    streams, course = Slow(), Course()
+    copies = Copies(streams, course)
+    copies.run(numbers(1), lambda key, value: None, streams.mark())
+    copies.wait()
+    spent = course.spent
+    assert spent.seconds[ENCODING] > spent.seconds[COPYING_BACK]
+    assert spent.device_s == 3.0
+
+
+class TestBuffers:
+    def test_are_used_again_once_their_copy_has_ended(self) -> None:
+        buffers, waited = Buffers(), []
+        first = buffers.take(4, (3,), torch.uint8)
+        second = buffers.take(4, (3,), torch.uint8)
+        assert first.data_ptr() != second.data_ptr()
+        buffers.give_back(first, LateEvent([lambda: waited.append("first")]))
+        buffers.give_back(second, LateEvent([lambda: waited.append("second")]))
+        assert not waited
+        assert buffers.take(2, (3,), torch.uint8) is first
+        assert waited == ["first"]
+
+    def test_of_another_shape_or_dtype_or_of_fewer_rows_are_not(self) -> None:
+        buffers = Buffers()
+        small = buffers.take(4, (3,), torch.uint8)
+        buffers.give_back(small)
+        taken = buffers.take(4, (2,), torch.uint8), buffers.take(4, (3,), torch.int16), buffers.take(5, (3,), torch.uint8)
+        assert [(tuple(one.shape), one.dtype) for one in taken] == [
+            ((4, 2), torch.uint8),
+            ((4, 3), torch.int16),
+            ((5, 3), torch.uint8),
+        ]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3", "int8", "int4", "float32"])
+def test_the_same_bytes(dtype: str, forty: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: Any = {"batch_size": 7, "shard_rows": 32, "views": 2, "dtype": dtype}
+    extract(tiny_encoder(), forty, tmp_path / "once", **options)
+    streams = LateStreams()
+    monkeypatch.setattr("extract.units.streams_of", lambda device: streams)
+    extract(tiny_encoder(), forty, tmp_path / "behind", **options)
     assert files(tmp_path / "once") == files(tmp_path / "behind")
+    for *_, event in streams.copied_in:
+        event.synchronize()  # compares those that were never waited for
+    n_views, n_at_once = 2, 3  # a batch that is decoded, one that is asked for, one that is encoded
+    assert len(streams.copied_in) == 2 * (32 // 7 + 1 + 2)
+    n_arrays = streams.n_buffers - n_views * n_at_once
+    assert n_arrays < 60, "as many as one batch has, not more with every batch"
 
 
+def test_unreadable_images_leave_no_gap(images: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of the seventy: those behind them move up in the memory of their batch."""
+    options: Any = {"shard_rows": 32, "on_error": "record", "dtype": "float32", "statistics": ()}
+    extract(tiny_encoder(), images, tmp_path / "one", batch_size=1, **options)
+    extract(tiny_encoder(), images, tmp_path / "eight", batch_size=8, **options)
+    from store import FeatureStore
+
+    one, eight = (FeatureStore.open(tmp_path / name) for name in ("one", "eight"))
+    for name in ("patch/block1/view0", "images/valid", "images/size", "images/crop/view0"):
+        torch.testing.assert_close(*(torch.from_numpy(s.array(name).all()) for s in (one, eight)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_on_a_gpu(forty: ImageSet, tmp_path: Path) -> None:
     options = {"batch_size": 7, "dtype": "float32", "views": 2}

@@ -1,7 +1,7 @@
 """Extraction: order, completeness, bad images, going on after a kill, what is refused."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -403,10 +403,10 @@ def test_images_of_the_next_unit_are_decoded_meanwhile(tmp_path: Path, monkeypat
     seen = threading.Event()
     decode = Decoding.decode
 
-    def watched(self: Decoding, row: int, views: Sequence[int]) -> Any:
+    def watched(self: Decoding, row: int, *about: Any) -> Any:
         if row == 32:
             seen.set()
-        return decode(self, row, views)
+        return decode(self, row, *about)
 
     forward, ahead = Batches.forward, []
 

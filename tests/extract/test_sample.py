@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from extract.attention import STATISTICS, Attention
 from extract.datasets import ImageSet, Sample, open_images
 from extract.encoders import Encoded, Encoder
+from extract.normalisation import Normalisation
 from extract.requests import Request
 from extract.sample import AT_LEAST, PER_SHARD, check_by_sample
-from extract.units import to_stored
+from extract.stored import stored_parts
 from extract.views import Views
 from store import FeatureStore, StoreError
 from store.codecs import get_codec
@@ -83,6 +84,14 @@ def views(**config: Any) -> Callable[[Patch], None]:
     return lambda patch: patch.setattr(Views, "__init__", lambda self, given: init(self, {**given, **config}))
 
 
+def normalised(**constants: Any) -> Callable[[Patch], None]:
+    """Normalise with other constants than those that the description holds."""
+    init = Normalisation.__init__
+    return lambda patch: patch.setattr(
+        Normalisation, "__init__", lambda self, mean, std: init(self, **{"mean": mean, "std": std, **constants})
+    )
+
+
 def encoded(change: Callable[[Encoder, Encoded], Encoded]) -> Callable[[Patch], None]:
     """Change what the encoder gives."""
     call = Encoder.__call__
@@ -129,8 +138,12 @@ def other_temperature(patch: Patch) -> None:
 
 
 def through_bfloat16(patch: Patch) -> None:
-    before = to_stored
-    patch.setattr("extract.units.to_stored", lambda values, *about: before(values.bfloat16().float(), *about))
+    before = stored_parts
+
+    def rounded(features: dict[str, torch.Tensor], *about: Any) -> Any:
+        return before({name: values.bfloat16().float() for name, values in features.items()}, *about)
+
+    patch.setattr("extract.units.stored_parts", rounded)
 
 
 def other_crops(patch: Patch) -> None:
@@ -164,8 +177,8 @@ def one_shard_is_black(patch: Patch) -> None:
 CHANGES: dict[str, tuple[Callable[[Patch], None], str]] = {
     "bilinear for bicubic": (views(interpolation="bilinear"), "patch/"),
     "a wider crop": (views(crop_pct=0.95), "patch/|images/crop"),
-    "another mean": (views(mean=(0.5, 0.45, 0.4)), "patch/"),
-    "another deviation": (views(std=(0.5, 0.5, 0.501)), "patch/|attention/|statistics/"),
+    "another mean": (normalised(mean=(0.5, 0.45, 0.4)), "patch/"),
+    "another deviation": (normalised(std=(0.5, 0.5, 0.501)), "patch/|attention/|statistics/"),
     "blue, green, red": (transform(lambda i: Image.merge("RGB", i.split()[::-1])), "patch/"),
     "behind the final norm": (encoded(normed), "patch/"),
     "of the block before": (encoded(lambda _, o: replace(o, patch={1: o.patch[0], 0: o.patch[1]})), "patch/"),
@@ -273,8 +286,7 @@ def normalised_in_one_product(patch: Patch) -> None:
     def cut(self: Views, image: Image.Image, image_id: str, view: int) -> Any:
         pixels, crop = before(self, image, image_id, view)
         mean, std = (torch.tensor(self.config[name])[:, None, None] for name in ("mean", "std"))
-        whole = (pixels * std + mean).mul(255).round()
-        return whole * (1 / (255 * std)) - mean / std, crop
+        return pixels * (1 / (255 * std)) - mean / std, crop
 
     patch.setattr(Views, "cut", cut)
 

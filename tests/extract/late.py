@@ -1,0 +1,71 @@
+"""A device on which nothing happens before someone waits for it: what a program may rely on, and no more."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+POISON = 0xA5
+
+
+class LateEvent:
+    """Does what was given to the device up to here when it is waited for."""
+
+    def __init__(self, work: list[Callable[[], None]]):
+        self._work = work
+
+    def synchronize(self) -> None:
+        while self._work:
+            self._work.pop(0)()
+
+
+class LateStreams:
+    """Copies as a GPU may do them at worst, each at the last moment; computing is that of the CPU.
+
+    Attributes:
+        n_buffers: that were allocated.
+    """
+
+    def __init__(self) -> None:
+        self.n_buffers = 0
+        self._out: list[Callable[[], None]] = []
+        self._is_behind = False
+        self.copied_in: list[tuple[Tensor, Tensor, LateEvent]] = []
+
+    def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        self.n_buffers += 1
+        buffer = torch.empty(*shape, dtype=dtype)
+        buffer.view(torch.uint8).fill_(POISON)
+        return buffer
+
+    def copy_in(self, values: Tensor) -> tuple[Tensor, LateEvent]:
+        """The encoder needs them at once; whoever overwrites `values` before the event would have changed them."""
+        placed = values.clone()
+
+        def compare() -> None:
+            assert torch.equal(values, placed), "a buffer was used again before its copy had ended"
+
+        event = LateEvent([compare])
+        self.copied_in.append((values, placed, event))
+        return placed, event
+
+    def mark(self) -> LateEvent:
+        return LateEvent([])
+
+    def seconds(self, begin: LateEvent, end: LateEvent) -> float:
+        return 0.0
+
+    @contextmanager
+    def behind(self, computed: LateEvent) -> Iterator[None]:
+        self._is_behind = True
+        yield
+        self._is_behind = False
+
+    def copy_out(self, values: Tensor, buffer: Tensor) -> None:
+        assert self._is_behind
+        self._out.append(lambda: buffer.copy_(values))  # type: ignore[arg-type, func-returns-value, return-value]
+
+    def copied_out(self) -> LateEvent:
+        work, self._out = self._out, []
+        return LateEvent(work)
