@@ -61,7 +61,7 @@ class Batches:
             with self._course.doing(COPYING_IN):
                 placed = self._placed(images)
             with self._course.doing(ENCODING):
-                return self._request.encode(placed)
+                return self._encoded(placed)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
                 raise
@@ -75,6 +75,14 @@ class Batches:
             torch.cuda.empty_cache()
         self._warn(f"out of memory: going on with batches of {self.size}")
         return None
+
+    def _encoded(self, images: Tensor) -> Encoded:
+        """Features of images on the device. A compiled encoder sees full batches alone: for each size it is compiled again."""
+        n_missing = self.size - len(images)
+        if not self._request.encoder.is_compiled or n_missing <= 0:
+            return self._request.encode(images)
+        filled = torch.cat([images, images[-1:].expand(n_missing, -1, -1, -1)])
+        return self._request.encode(filled).first(len(images))
 
     def _placed(self, images: Tensor) -> Tensor:
         """Images on their way to the device, which computes others meanwhile."""

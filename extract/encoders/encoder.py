@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -40,6 +40,14 @@ class Encoded:
     pooled: Float[Tensor, "B W"] | None = None
     statistics: dict[str, Float[Tensor, "B L H"] | Float[Tensor, "B L"]] = field(default_factory=dict)
     maps: dict[str, Float[Tensor, "B H T"]] = field(default_factory=dict)
+
+    def first(self, n: int) -> "Encoded":
+        """Features of the first n images."""
+        parts = {one.name: getattr(self, one.name) for one in fields(self)}
+        cut = {
+            name: {key: values[:n] for key, values in part.items()} for name, part in parts.items() if isinstance(part, dict)
+        }
+        return Encoded(**cut, pooled=None if self.pooled is None else self.pooled[:n])
 
     def take_tokens(self, block: int, x: Float[Tensor, "B N D"], layout: TokenLayout) -> None:
         """Keep a block's tokens."""
@@ -96,6 +104,7 @@ class Encoder:
         self._normalisation = Normalisation(self.config["mean"], self.config["std"])
         self.cls_caution, self.pretraining = cls_caution, pretraining
         self.amp: str | None = None
+        self.is_compiled = False
         self._forward: Callable[[Tensor], Tensor] = model.forward_features  # type: ignore[assignment]
         self._pool: Callable[..., Tensor] = getattr(model, "forward_head", None)  # type: ignore[assignment]
         self._memory_format = torch.contiguous_format
@@ -108,7 +117,8 @@ class Encoder:
             amp: multiply matrices in "bf16" or "fp16" instead of float32 ("none"); part of the key. Tokens between blocks,
                 norms and statistics stay float32.
             channels_last: keep images and weights with channels last, which is faster on some GPUs.
-            compile: use `torch.compile`, which takes minutes and pays for itself on large sets.
+            compile: use `torch.compile`, which takes minutes for each size of batch, and pays for itself on large sets. For a
+                single image, which names and shapes come from, it is not used.
 
         Raises:
             BeyondClsError: unknown `amp`.
@@ -120,7 +130,8 @@ class Encoder:
         self.model.to(memory_format=self._memory_format)
         if compile:
             self._linear = nullcontext  # inductor chooses
-            self._forward = torch.compile(self.model.forward_features)  # type: ignore[arg-type]
+            self._forward = torch.compile(self.model.forward_features, dynamic=False)  # type: ignore[arg-type]
+            self.is_compiled = True
 
     def normalised(self, views: UInt8[Tensor, "B 3 H W"] | Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B 3 H W"]:
         """Views as the encoder takes them, on its device; those that are not uint8 are normalised already."""
@@ -239,7 +250,8 @@ class Encoder:
                 self._linear(),  # innermost, so that it does not see the many operations of the watcher
                 self.autocast(images.device.type),
             ):
-                final = self._forward(images.contiguous(memory_format=self._memory_format))
+                forward: Any = self._forward if len(images) > 1 else self.model.forward_features
+                final = forward(images.contiguous(memory_format=self._memory_format))
                 if pooled and self.pools:
                     out.pooled = self._pool(final, pre_logits=True).float()
         finally:

@@ -51,7 +51,8 @@ class Int4(Codec):
 
 def _scale(values: Tensor) -> Tensor:
     """[..., groups] float16, not below max |x| / 7, so that no q goes beyond 7."""
-    exact = values.unflatten(-1, (-1, math.gcd(values.shape[-1], GROUP))).abs().amax(-1) / LEVELS
+    largest = values.unflatten(-1, (-1, math.gcd(values.shape[-1], GROUP))).abs().amax(-1)
+    exact = largest / values.new_full((), LEVELS)  # by a tensor: by a plain number a GPU multiplies with the reciprocal
     nearest = exact.to(torch.float16)
     # The bits of positive numbers are ordered as the numbers are: one more is the next number up.
     above = (nearest.view(torch.int16) + 1).view(torch.float16)

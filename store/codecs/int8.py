@@ -38,4 +38,5 @@ class Int8(Codec):
 
 def _scale(values: Tensor) -> Tensor:
     # A token of zeros, or of numbers whose quotient is subnormal in float32, has the smallest normal scale.
-    return (values.abs().amax(-1) / LEVELS).clamp_(min=torch.finfo(torch.float32).tiny)
+    # By a tensor: by a plain number a GPU multiplies with the reciprocal, which may be one bit off.
+    return (values.abs().amax(-1) / values.new_full((), LEVELS)).clamp_(min=torch.finfo(torch.float32).tiny)
