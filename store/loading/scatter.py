@@ -11,7 +11,8 @@ from store.format.array import ArrayReader
 from store.places.aligned import scratch
 
 LONG_ROW = 1 << 14  # bytes
-RUNS = 12  # runs that a thread reads from a disk before it takes the next job: handing over costs time
+DISK_READS = 16  # of a disk in flight: some disks are not at full speed with fewer
+RUNS = 4  # runs that a thread reads from a disk before it takes the next job: handing over costs time
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,13 @@ class Scatter:
     stop: threading.Event
 
     def __call__(self) -> None:
-        memory = scratch(self.array.scratch_nbytes(self.array.piece_rows))
         for start, stop in self.runs:
             if self.stop.is_set():
                 return
             first, last = int(self.rows[start]), int(self.rows[stop - 1])
             if self._read_in_place(start, stop, first, last):
                 continue
+            memory = scratch(self.array.scratch_nbytes(self.array.piece_rows))
             fetched = np.frombuffer(self.array.fetch(first, last + 1, memory, self.direct), np.uint8)
             block = fetched.reshape(-1, self.array.layout.row_nbytes)
             self.target[self.places[start:stop]] = block if len(block) == stop - start else block[self.rows[start:stop] - first]
@@ -67,6 +68,6 @@ def scatters(
             places = places[view[places] == number]
         ordered = rows[places]
         runs = list(array.runs(ordered))
-        step = RUNS if array.place.requests == 1 else 1
+        step = max(1, min(RUNS, -(-len(runs) // DISK_READS))) if array.place.requests == 1 else 1
         for i in range(0, len(runs), step):
             yield Scatter(array, flat, ordered, places, runs[i : i + step], direct, stop)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from store.errors import StoreError
-from store.places.aligned import ALIGNMENT
+from store.places.aligned import ALIGNMENT, SECTOR, is_aligned
 from store.places.disk import PARTIAL, write_file
 from store.places.place import Place, ShardFile
 
@@ -62,7 +62,7 @@ class LocalFolder(Place):
 
 class LocalShard(ShardFile):
     def __init__(self, path: Path, direct: bool | None):
-        self._path, self._descriptor = path, -1
+        self._path, self._descriptor, self._takes_sectors = path, -1, True
         self._descriptor = os.open(path, os.O_RDONLY)
         self.direct = direct if direct is not None else not _in_page_cache(self._descriptor)
         if self.direct:
@@ -79,11 +79,12 @@ class LocalShard(ShardFile):
             close(self._descriptor)
 
     def read_into(self, offset: int, views: list[memoryview]) -> bool:
-        if self.direct:  # which needs aligned memory
+        if self.direct and not (self._takes_sectors and offset % SECTOR == 0 and all(map(_is_of_sectors, views))):
             return False
         try:
             return os.preadv(self._descriptor, views, offset) == sum(map(len, views))
-        except OSError:  # `read` reports it
+        except OSError:  # `read` reports it, unless this disk has larger sectors
+            self._takes_sectors = False
             return False
 
     def read(self, offset: int, nbytes: int, scratch: memoryview) -> memoryview:
@@ -103,6 +104,10 @@ class LocalShard(ShardFile):
             if n == 0 or (self.direct and n % ALIGNMENT):  # the end of the file
                 break
         return scratch[offset - begin : min(end - begin, n_read)]
+
+
+def _is_of_sectors(view: memoryview) -> bool:
+    return len(view) % SECTOR == 0 and is_aligned(view, SECTOR)
 
 
 def _in_page_cache(descriptor: int) -> bool:
