@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from threading import Lock
 
 DECODING, COPYING_IN, ENCODING, COPYING_BACK, WRITING = "decoding", "copying in", "encoding", "copying back", "writing"
-STAGES = (DECODING, COPYING_IN, ENCODING, COPYING_BACK, WRITING)
-ELSE = "else"
+ELSE = "bookkeeping"  # of units that are claimed, and of what is known without decoding an image: labels, also those of patches
+STAGES = (DECODING, COPYING_IN, ENCODING, COPYING_BACK, WRITING, ELSE)
 TELLING_S = 30.0
 
 
@@ -21,7 +21,7 @@ class Spent:
     """Where the time of an extraction went.
 
     Attributes:
-        seconds: by stage, and "else".
+        seconds: by stage.
         device_s: seconds that a GPU computed; None where the thread itself does.
     """
 
@@ -61,7 +61,7 @@ class Course:
 
     def __init__(self, now: Callable[[], float] = time.perf_counter):
         self._now, self._lock = now, Lock()
-        self._seconds = dict.fromkeys((*STAGES, ELSE), 0.0)
+        self._seconds = dict.fromkeys(STAGES, 0.0)
         self._stage: str | None = None
         self._since = now()
         self._device_s: float | None = None

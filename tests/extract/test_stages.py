@@ -77,6 +77,9 @@ class TestSpent:
     def test_in_words(self) -> None:
         assert str(Spent(self.SECONDS)) == "decoding binds: encoder idle 62 %"
 
+    def test_bookkeeping_may_bind(self) -> None:
+        assert str(Spent({**self.SECONDS, ELSE: 101.0})) == "bookkeeping binds: encoder idle 81 %"
+
     def test_a_gpu_is_busy_while_the_thread_waits_for_something_else(self) -> None:
         assert str(Spent(self.SECONDS, device_s=75.0)) == "decoding binds: encoder idle 25 %"
 

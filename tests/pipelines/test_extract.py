@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,6 +72,13 @@ def test_a_set_that_is_there_stays(options, project, extract):
     [compared] = check()["compared"]
     assert (compared["key"], compared["n_sampled"]) == (made["key"], 32)
     assert {**check(), "compared": []} == made
+
+
+@pytest.mark.parametrize(("telling_s", "says"), [(0.0, True), (3600.0, False)])
+def test_what_binds_is_said_of_a_run_that_took_its_time(telling_s: float, says: bool, project, extract, monkeypatch):
+    monkeypatch.setattr("extract.stages.TELLING_S", telling_s)
+    assert bool(re.search(r"[a-z]+ binds: encoder idle \d+ %", extract())) == says
+    assert "binds" not in extract(), "nothing was computed"
 
 
 def test_another_version_of_torch(project, extract, monkeypatch):
