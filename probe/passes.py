@@ -22,6 +22,7 @@ from probe.head import FinalNorm, Head
 from probe.metrics import weight_entropy
 from probe.needs import check_memory
 from probe.pooled import PooledImages, PooledVectors, ToPool, pool, vectors_fit
+from probe.pooling import reads_stored
 from probe.ranks import broadcast_from_first
 from probe.recipe import Recipe
 from probe.rehearsal import is_worth_it, rehearse
@@ -342,7 +343,7 @@ class Passes:
         options: dict[str, Any] = {"batch_size": size, "device": self.device, "placement": self.placement, "shuffle": shuffle}
         if shuffle:
             options |= {"rank": self.rank, "world_size": self.world_size}
-        if self.device.type == "cpu" and all(head.aggregator.takes_stored and head.final_norm is None for head in heads):
+        if reads_stored(self.device) and all(head.aggregator.takes_stored and head.final_norm is None for head in heads):
             options["dtype"] = None  # as stored: half the bytes, which the forward and the backward pass both read
         return source.loader(kinds, views, **options)
 

@@ -1,6 +1,7 @@
 """Softmax pooling by many queries at once: what all attention-like aggregators have in common."""
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from store import onednn
+from store import kernels, onednn
 
 PIECE_NBYTES = 2 << 20  # of tokens that each CPU thread works on at once: they stay in its cache from the scores to the sum
 
@@ -43,6 +44,8 @@ class _SoftmaxPool(torch.autograd.Function):
     def forward(tokens: Tensor, queries: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         n_images, n_tokens, dim = tokens.shape
         n_queries = queries.shape[-2]
+        if on_gpu := _on_gpu(tokens, queries):
+            return on_gpu.softmax_pool(tokens, queries, None if bias is None or _cancels(bias) else bias)
         vectors, weights = queries.new_empty(n_images, n_queries, dim), queries.new_empty(n_images, n_queries, n_tokens)
         added = None if bias is None or _cancels(bias) else bias.expand(n_images, n_queries, n_tokens)
         by_onednn = _uses_onednn(queries)
@@ -68,11 +71,13 @@ class _SoftmaxPool(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_vectors: Tensor | None, of_weights: Tensor | None) -> tuple[Tensor | None, ...]:
         tokens, queries, vectors, weights = ctx.saved_tensors
+        if of_vectors is None:
+            of_vectors = torch.zeros_like(vectors)
+        if on_gpu := _on_gpu(tokens, queries):
+            return _backward_on_gpu(on_gpu, ctx, of_vectors, of_weights)
         of_tokens = torch.empty_like(tokens) if ctx.needs_input_grad[0] else None
         of_queries = torch.zeros_like(queries) if ctx.needs_input_grad[1] else None
         of_bias = torch.empty_like(weights) if ctx.needs_input_grad[2] and not ctx.cancels else None
-        if of_vectors is None:
-            of_vectors = torch.zeros_like(vectors)
         by_onednn = _uses_onednn(queries)
         for images, x in _pieces(tokens, queries.dtype):
             scores = torch.bmm(of_vectors[images], x.mT)
@@ -93,9 +98,7 @@ class _SoftmaxPool(torch.autograd.Function):
                 of_tokens[images] = torch.matmul(scores.mT, _queries_of(queries, images)) + torch.bmm(
                     weights[images].mT, of_vectors[images]
                 )
-        if ctx.needs_input_grad[2]:
-            of_bias = weights.new_zeros(ctx.bias_shape) if of_bias is None else of_bias.sum_to_size(ctx.bias_shape)
-        return of_tokens, of_queries, of_bias
+        return of_tokens, of_queries, _of_bias(ctx, of_bias)
 
     @staticmethod
     def vmap(
@@ -126,6 +129,42 @@ class _SoftmaxPool(torch.autograd.Function):
         bias = None if bias is None else bias.transpose(0, 1).flatten(1, 2)
         vectors, weights = (values.unflatten(1, (n, n_queries)) for values in softmax_pool(tokens, all_queries, bias))
         return (vectors, weights), (1, 1)
+
+
+def reads_stored(device: torch.device) -> bool:
+    """Whether tokens of 16 bits are best left so until they are pooled; elsewhere they would be widened twice."""
+    return device.type == "cpu" or kernels.apply_to(torch.empty(0, device=device))
+
+
+def _on_gpu(tokens: Tensor, queries: Tensor) -> ModuleType | None:
+    """The kernels, where they compute this; imported only there, as Triton may be missing elsewhere."""
+    if not kernels.apply_to(tokens):
+        return None
+    from probe import pooling_on_gpu
+
+    return pooling_on_gpu if pooling_on_gpu.applies(tokens, queries) else None
+
+
+def _backward_on_gpu(on_gpu: ModuleType, ctx: Any, of_vectors: Tensor, of_weights: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Gradients of tokens, queries and bias; those of tokens by PyTorch's products, from those of the scores."""
+    tokens, queries, vectors, weights = ctx.saved_tensors
+    of_bias = ctx.needs_input_grad[2] and not ctx.cancels
+    wants_scores = ctx.needs_input_grad[0] or of_bias
+    of_queries, scores = on_gpu.softmax_pool_backward(
+        tokens, vectors, weights, of_vectors, of_weights, queries.ndim == 2, wants_scores
+    )
+    of_tokens = None
+    if ctx.needs_input_grad[0]:
+        of_tokens = (torch.matmul(scores.mT, queries) + torch.bmm(weights.mT, of_vectors)).to(tokens.dtype)
+    return of_tokens, of_queries if ctx.needs_input_grad[1] else None, _of_bias(ctx, scores if of_bias else None)
+
+
+def _of_bias(ctx: Any, of_scores: Tensor | None) -> Tensor | None:
+    """The bias's gradient, from that of the scores [B, Q, T]; None stands for a bias that cancels."""
+    if not ctx.needs_input_grad[2]:
+        return None
+    weights = ctx.saved_tensors[3]
+    return weights.new_zeros(ctx.bias_shape) if of_scores is None else of_scores.sum_to_size(ctx.bias_shape)
 
 
 def _pieces(tokens: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from probe.grid import HeadSpec
 from probe.head import FinalNorm
+from probe.pooling import reads_stored
 from probe.stack import Stack
 from probe.timing import fastest
 from probe.train import isolated_randomness, losses_of
@@ -61,7 +62,7 @@ def measure_head(
     norm = FinalNorm(torch.ones(dim), torch.zeros(dim), 1e-6) if spec.final_norm else None
     heads = [spec.build(dim, n_patches, n_classes, norm, seed) for seed in range(n_members)]
     aggregator = heads[0].aggregator.to(device)
-    stored = torch.float16 if device.type == "cpu" and aggregator.takes_stored and norm is None else torch.float32
+    stored = torch.float16 if reads_stored(device) and aggregator.takes_stored and norm is None else torch.float32
     with isolated_randomness(0):
         batch = {kind: _features(kind, (n, *shapes[kind]), stored).to(device) for kind in aggregator.reads}
         labels = torch.randint(2, (n, n_classes)) if multilabel else torch.randint(n_classes, (n,))

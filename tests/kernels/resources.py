@@ -30,6 +30,7 @@ class Resources:
 def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], target: int, **options: int) -> Resources:
     """Compile a kernel for a GPU of capability `target` / 10.
 
+    Pointers are to multiples of 16 bytes, as those to a tensor's own memory are when the kernel is launched.
     Only where the interpreter is not in the place of the compiler: in a process without TRITON_INTERPRET.
 
     Args:
@@ -44,7 +45,11 @@ def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], targ
 
     signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
     positions = {(i,): constants[name] for i, name in enumerate(kernel.arg_names) if name in constants}
-    made = compile_kernel(ASTSource(kernel, signature, positions), target=GPUTarget("cuda", target, 32), options=options)
+    aligned = {
+        (i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if types.get(name, "").startswith("*")
+    }
+    source = ASTSource(kernel, signature, positions, aligned)
+    made = compile_kernel(source, target=GPUTarget("cuda", target, 32), options=options)
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(made.asm["cubin"])
