@@ -85,9 +85,10 @@ class Copies:
                 for key, values in convert():
                     buffer = self._buffers.take(len(values), values.shape[1:], values.dtype)
                     self._streams.copy_out(values, buffer[: len(values)])
-                    copies.append((key, values, buffer))  # on the device until it is copied
+                    copies.append((key, buffer[: len(values)], buffer))
+                    del values  # the same stream may use its memory again, after this copy
                 copied = self._streams.copied_out()
             copied.synchronize()
-            for key, values, buffer in copies:
-                keep(key, buffer[: len(values)])
+            for key, landed, buffer in copies:
+                keep(key, landed)
                 self._buffers.give_back(buffer)

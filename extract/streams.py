@@ -56,9 +56,7 @@ class CudaStreams:
             placed = values.to(self._device, non_blocking=True)
         copied = _event(self._in)
         computing.wait_event(copied)
-        placed.record_stream(
-            computing
-        )  # its memory belongs to the stream that copies, and is not reused before this one is done
+        placed.record_stream(computing)  # its memory, of the stream that copies, is in use until this one is done
         return placed, copied
 
     def mark(self) -> torch.cuda.Event:

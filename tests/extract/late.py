@@ -24,17 +24,18 @@ class LateStreams:
     """Copies as a GPU may do them at worst, each at the last moment; computing is that of the CPU.
 
     Attributes:
-        n_buffers: that were allocated.
+        allocated: shapes of buffers.
+        copied_in: source, copy, and end of each copy to the device.
     """
 
     def __init__(self) -> None:
-        self.n_buffers = 0
+        self.allocated: list[tuple[int, ...]] = []
         self._out: list[Callable[[], None]] = []
         self._is_behind = False
         self.copied_in: list[tuple[Tensor, Tensor, LateEvent]] = []
 
     def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        self.n_buffers += 1
+        self.allocated.append(tuple(shape))
         buffer = torch.empty(*shape, dtype=dtype)
         buffer.view(torch.uint8).fill_(POISON)
         return buffer

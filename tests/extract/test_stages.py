@@ -53,7 +53,7 @@ class TestCourse:
         course, other = Course(clock), Course(clock)
         with other.doing(ENCODING):
             clock.s += 1
-            with course.doing(ELSE), course.waiting_for(other, COPYING_BACK):
+            with course.doing(COPYING_IN), course.waiting_for(other, COPYING_BACK):
                 clock.s += 2
                 with other.doing(WRITING):
                     clock.s += 4
