@@ -8,7 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.attention.attention import Attention
+from extract.attention.fused import applies_to, attend_fused
 from extract.attention.layout import TokenLayout
+from store import kernels
 
 LOG2_E = math.log2(math.e)
 CPU_NBYTES = 2 << 20  # of one logits matrix at a time: it and its exponential stay in the cache of a CPU core
@@ -29,7 +31,7 @@ def attend(
     *,
     memory: dict[str, Tensor],
 ) -> tuple[Float[Tensor, "B H N e"], Attention]:
-    """As `scaled_dot_product_attention`, some images at a time; and the attention itself.
+    """As `scaled_dot_product_attention`, and the attention itself; by a kernel where there is one, else some images at a time.
 
     Logits are always float32.
 
@@ -40,9 +42,11 @@ def attend(
     assert not enable_gqa, "no encoder of images has fewer keys than queries"
     scale = LOG2_E * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     n_images, heads, n, _ = query.shape
+    bias = _bias(attn_mask)
+    if kernels.apply_to(query) and applies_to(query, key, value):
+        return attend_fused(layout, query, key, _as_autocast(value), bias, scale)
     on_cpu = query.device.type == "cpu"
     step = min(n_images, max(1, (CPU_NBYTES if on_cpu else GPU_NBYTES) // (4 * heads * n * n)))
-    bias = _bias(attn_mask)
     # In the order in which the next layer reads it: heads are joined right after.
     out = value.new_empty(n_images, n, heads, value.shape[-1]).transpose(1, 2)
     parts = []
@@ -63,6 +67,12 @@ def attend(
     if not on_cpu:
         out = F.scaled_dot_product_attention(query, key, value, attn_mask, scale=scale / LOG2_E)
     return out, Attention.concatenate(parts)
+
+
+def _as_autocast(value: Tensor) -> Tensor:
+    """Values in the dtype that `scaled_dot_product_attention` would compute in."""
+    kind = value.device.type
+    return value.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else value
 
 
 def _memory(memory: dict[str, Tensor], name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
