@@ -72,13 +72,13 @@ def attention_kernel(
         k = tl.load(at_key, mask=is_key[None, :] & is_channel[:, None], other=0.0)
         logits = scale * tl.dot(q, k, input_precision=PRECISION)
         if HAS_BIAS:
-            at_bias = bias + rows[:, None].to(tl.int64) * bias_row + columns[None, :] * bias_column
+            at_bias = bias + rows[:, None] * bias_row + columns[None, :] * bias_column
             logits += tl.load(at_bias, mask=is_row[:, None] & is_key[None, :], other=0.0)
         for i in tl.static_range(2):
             row = first_row if i == 0 else second_row
             if row // ROWS == tile:
-                at_row = row_logits + i * sum_stride + pair.to(tl.int64) * n_tokens + columns
-                tl.store(at_row[None, :] + 0 * rows[:, None], logits, mask=(rows[:, None] == row) & is_key[None, :])
+                of_row = tl.sum(tl.where(rows[:, None] == row, logits, 0.0), 0)
+                tl.store(row_logits + i * sum_stride + pair.to(tl.int64) * n_tokens + columns, of_row, mask=is_key)
         logits = below_all(logits, is_key[None, :])
         now_largest = tl.maximum(largest, tl.max(logits, 1))
         growth = now_largest - largest

@@ -22,6 +22,7 @@ class Case:
     kernel: Any
     types: dict[str, str]
     constants: dict[str, Any]
+    divisible: tuple[str, ...] = ()
     options: dict[str, int] = field(default_factory=dict)
 
 
@@ -37,7 +38,7 @@ def resources_of(module: str) -> dict[tuple[str, int], Resources]:
 if __name__ == "__main__":
     listed: list[Case] = importlib.import_module(sys.argv[1]).cases()
     needs = [
-        (case.name, target, asdict(compiled(case.kernel, case.types, case.constants, target, **case.options)))
+        (case.name, target, asdict(compiled(case.kernel, case.types, case.constants, target, case.divisible, **case.options)))
         for case in listed
         for target in TARGETS
     ]

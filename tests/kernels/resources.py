@@ -3,6 +3,7 @@
 import re
 import subprocess
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,14 @@ class Resources:
     shared: int
 
 
-def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], target: int, **options: int) -> Resources:
+def compiled(
+    kernel: Any,
+    types: dict[str, str],
+    constants: dict[str, Any],
+    target: int,
+    divisible: Collection[str] = (),
+    **options: int,
+) -> Resources:
     """Compile a kernel for a GPU of capability `target` / 10.
 
     Pointers are to multiples of 16 bytes, as those to a tensor's own memory are when the kernel is launched.
@@ -36,6 +44,7 @@ def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], targ
     Args:
         types: of its arguments that are not constants: "*bf16" of a pointer, "i32", "fp32".
         constants: values of its `tl.constexpr` arguments, by name.
+        divisible: other arguments that are multiples of 16, as the launcher finds most strides to be.
         options: num_warps, num_stages.
     """
     from triton import compile as compile_kernel
@@ -45,10 +54,9 @@ def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], targ
 
     signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
     positions = {(i,): constants[name] for i, name in enumerate(kernel.arg_names) if name in constants}
-    aligned = {
-        (i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if types.get(name, "").startswith("*")
-    }
-    source = ASTSource(kernel, signature, positions, aligned)
+    aligned = (name in divisible or types.get(name, "").startswith("*") for name in kernel.arg_names)
+    hints = {(i,): [["tt.divisibility", 16]] for i, is_aligned in enumerate(aligned) if is_aligned}
+    source = ASTSource(kernel, signature, positions, hints)
     made = compile_kernel(source, target=GPUTarget("cuda", target, 32), options=options)
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
