@@ -1,5 +1,7 @@
 """Attention with its sums from one kernel, which writes no logits: where it applies, and how it is launched."""
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -9,13 +11,30 @@ from extract.attention.layout import TokenLayout
 
 WIDEST = 128  # channels of an attention head
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-# Rows and columns of a tile, warps, stages; by whether queries are float32 and by padded width: what spills no registers.
-TILES = {
-    (False, 64): (128, 64, 8, 3),
-    (False, 128): (64, 64, 4, 2),
-    (True, 64): (64, 32, 4, 2),
-    (True, 128): (32, 32, 4, 2),
-}
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How the work is cut: rows and columns of a tile of logits; warps and stages of a block of threads."""
+
+    rows: int
+    columns: int
+    warps: int = 8
+    stages: int = 2
+
+
+def tiles_of(in_float32: bool, width: int) -> Tiles:
+    """What spills no registers, or hardly any, on the GPUs for which tests compile it.
+
+    Args:
+        in_float32: queries and keys are.
+        width: of queries or values, the wider, padded.
+    """
+    if in_float32:
+        return Tiles(32, 32)
+    return Tiles(64, 64, stages=3) if width <= 64 else Tiles(64, 32)
+
+
 SUMS = ("m", "z", "to_patches", "products", "to_itself", "to_cls")
 
 
@@ -74,14 +93,14 @@ def _attend(
     if not out.numel():
         return made
     padded, value_padded = (max(16, next_power_of_2(n)) for n in (width, value.shape[-1]))
-    n_rows, n_columns, n_warps, n_stages = TILES[query.dtype == torch.float32, max(64, padded, value_padded)]
+    tiles = tiles_of(query.dtype == torch.float32, max(padded, value_padded))
     added = query if bias is None else bias.expand(n_images, n_heads, n_tokens, n_tokens)
-    attention_kernel[(cdiv(n_tokens, n_rows) * n_images * n_heads,)](
+    attention_kernel[(cdiv(n_tokens, tiles.rows) * n_images * n_heads,)](
         query, key, value, added, out, sums, row_logits,
         *query.stride(), *key.stride(), *value.stride(), *added.stride(),
         n_heads, n_tokens, n_prefix, first_row, second_row, scale, sums.stride(0),
-        width, padded, value.shape[-1], value_padded, bias is not None, "tf32x3", n_rows, n_columns,
-        num_warps=n_warps, num_stages=n_stages,
+        width, padded, value.shape[-1], value_padded, bias is not None, "tf32x3", tiles.rows, tiles.columns,
+        num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return made
 

@@ -1,8 +1,9 @@
 """Attention and its sums in one pass over queries and keys; imported only where it runs, as Triton may be missing.
 
-Keys come tile by tile. Of each row the largest logit so far, m, is kept, and sums relative to it: with x the logits in units of
-ln 2 and e = 2^(x - m), these are z = Σ e over all keys, s = Σ e and w = Σ e · (x - m) over patches, e of the row's own token and
-of [cls], and Σ e · v. When m grows by δ, all are multiplied by 2^-δ, and w, in which x - m shrinks by δ, becomes 2^-δ (w - δ s).
+Keys come tile by tile. Of each row the largest logit so far, m, is kept, and sums relative to it: with x the logits in units
+of ln 2 and e = 2^(x - m), these are z = Σ e over all keys, s = Σ e and w = Σ e · (x - m) over patches, e of the row's own token
+and of [cls], and Σ e · v. When m grows by δ, all are multiplied by 2^-δ, and w, in which x - m shrinks by δ, becomes
+2^-δ (w - δ s).
 """
 
 import triton

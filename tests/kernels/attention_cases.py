@@ -1,0 +1,45 @@
+"""What the attention kernel is compiled for: dtypes, widths, with and without a bias."""
+
+import triton
+
+from extract.attention.fused import tiles_of
+from extract.attention.kernel import attention_kernel
+from tests.kernels.compiling import Case
+
+NAMES = ("query", "key", "value")
+STRIDES = tuple(f"{name}_{of}" for name in NAMES for of in ("image", "head", "token"))
+INTEGERS = (
+    *STRIDES,
+    *(f"bias_{of}" for of in ("image", "head", "row", "column")),
+    *("n_heads", "n_tokens", "n_prefix", "first_row", "second_row", "sum_stride"),
+)
+TRITON = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+# dtype, width, whether there is a bias: ViT-B and L; H; BEiT and Swin-like biases; the widest.
+KINDS = (
+    ("bfloat16", 64, False),
+    ("float16", 80, True),
+    ("bfloat16", 128, True),
+    ("float32", 64, True),
+    ("float32", 128, False),
+)
+
+
+def cases() -> list[Case]:
+    return [case(*kind) for kind in KINDS]
+
+
+def case(dtype: str, width: int, has_bias: bool) -> Case:
+    """The kernel as it is launched for such queries, keys and values."""
+    padded = triton.next_power_of_2(width)
+    tiles = tiles_of(dtype == "float32", padded)
+    pointers = dict.fromkeys((*NAMES, "out"), f"*{TRITON[dtype]}") | dict.fromkeys(("bias", "sums", "row_logits"), "*fp32")
+    constants = {
+        **dict.fromkeys((f"{name}_channel" for name in NAMES), 1),
+        **{"WIDTH": width, "PADDED": padded, "VALUE_WIDTH": width, "VALUE_PADDED": padded},
+        **{"HAS_BIAS": has_bias, "PRECISION": "tf32x3", "ROWS": tiles.rows, "COLUMNS": tiles.columns},
+    }
+    types = pointers | dict.fromkeys(INTEGERS, "i32") | {"scale": "fp32"}
+    options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
+    return Case(
+        f"{dtype} {width}{' bias' if has_bias else ''}", attention_kernel, types, constants, (*pointers, *STRIDES), options
+    )
