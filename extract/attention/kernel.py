@@ -6,6 +6,8 @@ and of [cls], and Σ e · v. When m grows by δ, all are multiplied by 2^-δ, an
 2^-δ (w - δ s).
 """
 
+# mypy: allow-untyped-defs
+
 import triton
 import triton.language as tl
 
@@ -84,7 +86,8 @@ def attention_kernel(
         now_largest = tl.maximum(largest, tl.max(logits, 1))
         growth = now_largest - largest
         shrink = tl.exp2(-growth)
-        below = tl.maximum(logits - now_largest[:, None], MASKED)
+        below = logits - now_largest[:, None]
+        below = tl.where(below < MASKED, MASKED, below)  # NaN stays NaN, which a maximum would hide
         e = tl.exp2(below)
         is_patch = (columns >= n_prefix)[None, :]
         products = rescaled_products(products, to_patches, growth, shrink) + tl.sum(tl.where(is_patch, e * below, 0.0), 1)

@@ -1,4 +1,4 @@
-"""The attention kernel: against float64, interpreted; what it needs, compiled; in all encoders, on a device that is not there."""
+"""The attention kernel: against float64, interpreted; what it needs, compiled; in all encoders, on a GPU that is not there."""
 
 import math
 import warnings
@@ -144,6 +144,17 @@ def test_a_row_that_sees_nothing_has_no_distribution() -> None:
     assert out[:, :, 4].isnan().all()
     assert attention.patch_entropy[:, :, 4].isnan().all()
     assert not out[:, :, 5].isnan().any()
+
+
+@INTERPRETED
+def test_nan_is_not_hidden() -> None:
+    """The store refuses it, and says that weights or input are broken."""
+    layout, (query, key, value), _ = drawn(40)
+    key = key.clone()
+    key[:, :, 35, 0] = torch.nan
+    out, attention = by_kernel(layout, [query, key, value], None)
+    for values in (out, attention.z, attention.patch_entropy, *attention.maps().values()):
+        assert values.isnan().any(-1).all()
 
 
 @INTERPRETED
