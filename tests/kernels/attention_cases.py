@@ -40,6 +40,4 @@ def case(dtype: str, width: int, has_bias: bool) -> Case:
     }
     types = pointers | dict.fromkeys(INTEGERS, "i32") | {"scale": "fp32"}
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    return Case(
-        f"{dtype} {width}{' bias' if has_bias else ''}", attention_kernel, types, constants, STRIDES, options
-    )
+    return Case(f"{dtype} {width}{' bias' if has_bias else ''}", attention_kernel, types, constants, options, STRIDES)

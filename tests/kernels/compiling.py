@@ -22,8 +22,8 @@ class Case:
     kernel: Any
     types: dict[str, str]
     constants: dict[str, Any]
-    divisible: tuple[str, ...] = ()
     options: dict[str, int] = field(default_factory=dict)
+    divisible: tuple[str, ...] = ()
 
 
 def resources_of(module: str) -> dict[tuple[str, int], Resources]:
