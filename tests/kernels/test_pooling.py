@@ -119,6 +119,27 @@ def test_gradients_of_tokens_and_of_weights_alone() -> None:
 
 @interpreted
 @pytest.mark.usefixtures("kernels_on_cpu")
+def test_gradients_of_tokens_alone() -> None:
+    inputs, gradients = [draw(2, 9, 16), draw(3, 16, seed=1)], [draw(2, 3, 16, seed=3), draw(2, 3, 9, seed=4)]
+    exact = results(explicit, [x.double() for x in inputs], [g.double() for g in gradients], (True, False))
+    assert error(results(softmax_pool, inputs, gradients, (True, False))[2], exact[2]) < 3e-6
+
+
+@interpreted
+@pytest.mark.usefixtures("kernels_on_cpu")
+@pytest.mark.parametrize("growth", [1e-3, 1e3])
+def test_a_program_sums_over_images_of_any_scale(growth: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five images in groups of two, whose gradients grow or shrink from one to the next."""
+    monkeypatch.setattr("probe.pooling_on_gpu.PROGRAMS", 3)
+    inputs = [draw(5, 70, 16, dtype=torch.float16), draw(3, 16, seed=1)]
+    scales = torch.tensor([growth**i for i in range(5)])[:, None, None]
+    gradients = [draw(5, 3, 16, seed=3) * scales, torch.zeros(5, 3, 70)]
+    exact = results(explicit, [x.double() for x in inputs], [g.double() for g in gradients])
+    assert error(results(softmax_pool, inputs, gradients)[2], exact[2]) < 3e-6
+
+
+@interpreted
+@pytest.mark.usefixtures("kernels_on_cpu")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_extreme_scores(dtype: torch.dtype) -> None:
     """Scores of ± 10,000, queries and gradients far outside float16, and tokens that a bias leaves out."""
