@@ -5,7 +5,6 @@ Every reader hands out float16 tensors [BATCH, 196, 768]; all but webdataset rea
 """
 
 import json
-import os
 import resource
 import sys
 import time
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks.data import NAME, SHAPE
+from benchmarks.tensorstores import WAYS, Way
 from benchmarks.timing import forget
 
 if TYPE_CHECKING:
@@ -73,21 +73,6 @@ def _loader(folder: Path, batch: int, verify: Literal["always", "never"]) -> "Lo
     return Loader({"patch": store.array(NAME)}, store.labels, batch_size=batch, placement="stream", dtype=None)
 
 
-def raw(folder: Path, batch: int) -> Iterator[torch.Tensor]:
-    """O_DIRECT reads of the shard files from beginning to end, one thread, 8 MiB at a time; the bytes are not used."""
-    import mmap
-
-    memory = mmap.mmap(-1, 8 << 20)
-    for file in sorted((folder / "store" / NAME / "c").rglob("*")):
-        if file.is_file():
-            descriptor = os.open(file, os.O_RDONLY | os.O_DIRECT)
-            at = 0
-            while n := os.preadv(descriptor, [memory], at):
-                at += n
-                yield torch.empty(n // 2, dtype=torch.float16)
-            os.close(descriptor)
-
-
 def h5py(folder: Path, batch: int) -> Iterator[torch.Tensor]:
     import h5py
 
@@ -111,26 +96,15 @@ def zarrs(folder: Path, batch: int) -> Iterator[torch.Tensor]:
         yield from zarr_python(folder, batch)
 
 
-def tensorstore(folder: Path, batch: int) -> Iterator[torch.Tensor]:
-    """Eight reads ahead."""
-    from collections import deque
+def _tensorstore(way: Way) -> Callable[[Path, int], Iterator[torch.Tensor]]:
+    def read(folder: Path, batch: int) -> Iterator[torch.Tensor]:
+        starts = blocks(way.open(folder).shape[0])
+        if way.to_batches:
+            yield from way.batches(folder, starts, BLOCK, batch)
+        else:
+            yield from _batches(way.parts(folder, starts, BLOCK), batch)
 
-    import tensorstore as ts
-
-    where = {"driver": "file", "path": str(folder / "store" / NAME)}
-    data = ts.open({"driver": "zarr3", "kvstore": where}, open=True, read=True).result()
-    n = data.shape[0]
-
-    def parts() -> Iterator[np.ndarray]:
-        ahead: deque[ts.Future] = deque()
-        for start in blocks(n):
-            ahead.append(data[start : min(start + BLOCK, n)].read())
-            if len(ahead) > 8:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-
-    yield from _batches(parts(), batch)
+    return read
 
 
 def webdataset(folder: Path, batch: int) -> Iterator[torch.Tensor]:
@@ -178,11 +152,10 @@ def dataloader(folder: Path, batch: int) -> Iterator[torch.Tensor]:
 READERS: dict[str, Callable[[Path, int], Iterator[torch.Tensor]]] = {
     "loader": loader,
     "unchecked": unchecked,
-    "raw": raw,
     "h5py": h5py,
     "zarr_python": zarr_python,
     "zarrs": zarrs,
-    "tensorstore": tensorstore,
+    **{name: _tensorstore(way) for name, way in WAYS.items()},
     "webdataset": webdataset,
     "dataloader": dataloader,
 }

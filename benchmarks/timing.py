@@ -33,8 +33,17 @@ def remember(folder: Path) -> None:
 
 def measured(reader: str, folder: Path, batch: int, state: Literal["cold", "warm"]) -> dict[str, Any]:
     """What `benchmarks.readers` prints: nbytes, seconds, cpu, peak."""
-    command = [sys.executable, "-m", "benchmarks.readers", reader, str(folder), str(batch), state]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return _answer("benchmarks.readers", reader, str(folder), str(batch), state)
+
+
+def measured_disk(folder: Path) -> dict[str, dict[str, Any]]:
+    """What `benchmarks.disk` prints: nbytes, seconds and cpu of each way."""
+    forget(folder)
+    return _answer("benchmarks.disk", str(folder))
+
+
+def _answer(module: str, *arguments: str) -> dict[str, Any]:
+    done = subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"{reader} failed:\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"{module} {arguments[0]} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import data
+from benchmarks import data, disk
 from benchmarks.readers import BLOCK, READERS
 
 N, BATCH = 96, 64
@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if name != "raw"])
+@pytest.mark.parametrize("name", READERS)
 def test_all_rows_once(name: str, folder: Path) -> None:
     rows = []
     for batch in READERS[name](folder, BATCH):
@@ -32,9 +32,12 @@ def test_all_rows_once(name: str, folder: Path) -> None:
     assert rows != sorted(rows), "shuffled"
 
 
-def test_raw_reads_all_bytes(folder: Path) -> None:
-    nbytes = sum(2 * batch.numel() for batch in READERS["raw"](folder, BATCH))
-    assert nbytes >= N * data.ROW_NBYTES
+def test_each_way_of_the_disk_reads_all_bytes(folder: Path) -> None:
+    shards = sum(file.stat().st_size for file in (folder / "store" / data.NAME / "c").rglob("*") if file.is_file())
+    found = dict(disk.ways(folder))
+    assert len(found) == len(disk.DEPTHS) * len(disk.SIZES)
+    assert {way["nbytes"] for way in found.values()} == {shards}
+    assert shards > N * data.ROW_NBYTES
 
 
 def test_the_set_is_of_the_size_that_was_asked_for() -> None:
