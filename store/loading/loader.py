@@ -15,6 +15,7 @@ from store.format.array import ArrayReader
 from store.loading.buffers import Pool
 from store.loading.decode import SCALE, decode_rows, parts_of
 from store.loading.gpu import batches_on_gpu
+from store.loading.lane import CudaLane, Lane
 from store.loading.order import Order, random_views, shuffle_quality
 from store.loading.placement import Placement, choose_placement
 from store.loading.resident import Resident
@@ -33,11 +34,13 @@ class Stats:
     nbytes: int = 0  # stored bytes of the batches handed out
     wait_s: float = 0.0  # the consumer waited for data
     total_s: float = 0.0  # from asking for the first batch to the end
+    device_wait_s: float = 0.0  # the consumer waited for its GPU, which had two batches to go
 
     def __str__(self) -> str:
         rate = self.nbytes / 1e9 / self.total_s if self.total_s else 0.0
         share = self.wait_s / self.total_s if self.total_s else 0.0
-        return f"{rate:.2f} GB/s, {share:.0%} of the time waiting for data"
+        device = f", {self.device_wait_s / self.total_s:.0%} for the GPU" if self.device_wait_s else ""
+        return f"{rate:.2f} GB/s, {share:.0%} of the time waiting for data{device}"
 
 
 class Loader:
@@ -207,7 +210,9 @@ class Loader:
         stored = self._stored_batches(seed, start)
         # Features on the device are there already; all others are copied to a GPU on a separate stream.
         copied = self.device.type == "cuda" and "device" not in self.places.values()
-        batches = batches_on_gpu(stored, self.device, self._decode) if copied else map(self._decode, stored)
+        lane = self._lane() if copied else None
+        on_gpu = batches_on_gpu(stored, lane, self._decode) if lane is not None else None
+        batches = on_gpu if on_gpu is not None else map(self._decode, stored)
         try:
             for batch in batches:
                 self._position["batch"] += 1
@@ -216,10 +221,16 @@ class Loader:
                 yield batch
                 del batch  # or its memory would not be free when the next one needs it
         finally:
+            if on_gpu is not None and lane is not None:
+                on_gpu.close()
+                self.stats.device_wait_s += lane.wait_s
             stored.close()
             self.stats.total_s += time.perf_counter() - began
             if self._stream is not None:
                 self.stats.wait_s, self._stream.wait_s = self.stats.wait_s + self._stream.wait_s, 0.0
+
+    def _lane(self) -> Lane:
+        return CudaLane(self.device)
 
     def _stored_batches(self, seed: int, start: int) -> Generator[dict[Any, Tensor], None, None]:
         """Batches as they are stored: bytes [B, row_nbytes] by (name, part), `label` and `row`; where they are kept."""
@@ -229,7 +240,7 @@ class Loader:
             labels, visited = self.labels.to(home), torch.from_numpy(self.order.visited(seed)).to(home)
             view = None if view is None else view.to(home)
             for rows in visited.split(self.batch_size)[start:] if len(visited) else ():
-                yield {**self._gather_resident(rows, view), "label": labels[rows], "row": rows}
+                yield {**self._gather_resident(rows, view), "label": self._to_copy(labels[rows]), "row": self._to_copy(rows)}
             return
         size, skip = self.order.window_rows, start * self.batch_size
         reading = self.order.reading(seed)
@@ -241,10 +252,17 @@ class Loader:
                 for begin in range(skip % size, len(window), self.batch_size):
                     rows = torch.from_numpy(window[begin : begin + self.batch_size])
                     batch: dict[Any, Tensor] = {key: t[begin : begin + self.batch_size] for key, t in targets.items()}
-                    yield {**batch, **self._gather_resident(rows, view), "label": self.labels[rows], "row": rows}
+                    batch |= self._gather_resident(rows, view)
+                    yield {**batch, "label": self._to_copy(self.labels[rows]), "row": self._to_copy(rows)}
                     del batch
                 skip = 0
                 del targets
+
+    def _to_copy(self, values: Tensor) -> Tensor:
+        """The same values where a device copies from by itself, if that is wanted."""
+        if not self._pool.pinned or values.device.type != "cpu":
+            return values
+        return self._pool.take(values.nbytes).view(values.dtype).view(values.shape).copy_(values)
 
     def _gather_resident(self, rows: Tensor, view: Tensor | None) -> dict[Any, Tensor]:
         return {} if self._resident is None else self._resident.gather(rows, None if view is None else view[rows])

@@ -58,7 +58,7 @@ class Resident:
                         for job in [readers.submit(job) for job in scatters([part], step_rows, None, host, direct, stop)]:
                             job.result()
                         if not on_host:
-                            target[start : start + step] = host.to(device)
+                            target[start : start + step].copy_(host)
                 self._values[key] = values.flatten(0, 1)
 
     def gather(self, rows: Tensor, view: Tensor | None = None) -> dict[Key, Tensor]:

@@ -382,6 +382,7 @@ def test_what_an_epoch_did(written: Path) -> None:
     assert loader.stats.nbytes == 2 * loader.nbytes
     assert 0 <= loader.stats.wait_s <= loader.stats.total_s
     assert str(Stats(1, 2 * 10**9, 1.0, 4.0)) == "0.50 GB/s, 25% of the time waiting for data"
+    assert str(Stats(1, 2 * 10**9, 1.0, 4.0, 2.0)) == "0.50 GB/s, 25% of the time waiting for data, 50% for the GPU"
     assert str(Stats()) == "0.00 GB/s, 0% of the time waiting for data"
 
 

@@ -1,0 +1,182 @@
+"""Host memory is not used again before a device has copied it, however late that is."""
+
+import ctypes
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from store import FeatureStore, Loader
+from store.loading.buffers import Pool
+from store.loading.gpu import AHEAD
+from store.loading.lane import Lane, Mark
+from store.loading.placement import Placement
+from store.places.aligned import aligned_memory
+from tests.store.conftest import same
+
+COPIES = 4  # of a batch: two arrays, label and row
+PLACEMENTS = pytest.mark.parametrize("placement", ["memory", "stream"])
+
+
+class LateLane(Lane):
+    """A device that does nothing before somebody waits for it. It knows addresses: memory is not held for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: deque[tuple[Tensor, int, int]] = deque()  # target, address and bytes
+        self.n_copied = self.n_handed = self.n_asked = 0
+        self.most_waiting = 0
+
+    def work(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def copy(self, host: Tensor) -> Tensor:
+        assert any(begin <= host.data_ptr() <= host.data_ptr() + host.nbytes <= end for begin, end in PinnedPool.ranges)
+        target = torch.full_like(host, 99)
+        self.waiting.append((target, host.data_ptr(), host.nbytes))
+        self.n_asked += 1
+        self.most_waiting = max(self.most_waiting, len(self.waiting))
+        return target
+
+    def mark(self) -> Mark:
+        return LateMark(self, self.n_asked)
+
+    def mark_of_loop(self) -> Mark:
+        return LateMark(self, self.n_handed)
+
+    def hand_over(self, values: Iterable[Tensor], ready: Any) -> None:
+        self.n_handed = ready.place
+
+    def wait(self) -> None:
+        self.reach(self.n_asked)
+
+    def reach(self, place: int) -> None:
+        while self.n_copied < place:
+            target, address, nbytes = self.waiting.popleft()
+            ctypes.memmove(target.data_ptr(), address, nbytes)
+            self.n_copied += 1
+
+
+@dataclass
+class LateMark:
+    lane: LateLane
+    place: int
+
+    def query(self) -> bool:
+        return self.lane.n_copied >= self.place
+
+    def synchronize(self) -> None:
+        self.lane.reach(self.place)
+
+
+class LoopMark(LateMark):
+    """Of the training loop's queue; notes that it was waited for."""
+
+    def __init__(self, lane: LateLane, reached: list[int]):
+        super().__init__(lane, lane.n_handed)
+        self.reached = reached
+
+    def synchronize(self) -> None:
+        self.reached.append(self.place)
+
+
+class PinnedPool(Pool):
+    """Its memory passes for pinned."""
+
+    ranges: ClassVar[list[tuple[int, int]]] = []
+
+    def _make(self, nbytes: int) -> object:
+        self.n_made += 1
+        memory = aligned_memory(nbytes)
+        begin = np.frombuffer(memory, np.uint8).ctypes.data if nbytes else 0
+        self.ranges.append((begin, begin + nbytes))
+        return memory
+
+
+@pytest.fixture
+def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateLane]:
+    lane = LateLane()
+    PinnedPool.ranges = []
+    monkeypatch.setattr("store.loading.loader.Pool", PinnedPool)
+    monkeypatch.setattr(Loader, "_lane", lambda self: lane)
+    return lane
+
+
+def _loader(path: Path, placement: Placement) -> Loader:
+    store = FeatureStore.open(path)
+    arrays = {"patch": store.tokens("patch"), "number": store.array("images/label")}
+    # Windows of one batch, of a few kilobytes: memory is used again all the time.
+    return Loader(
+        arrays, store.labels, np.arange(140), 10, device="cuda", placement=placement, dtype=None, buffer_nbytes=1, threads=2
+    )
+
+
+def _assert_right(batches: list[dict[str, Tensor]], contents: dict[str, np.ndarray]) -> None:
+    for batch in batches:
+        rows = batch["row"].numpy()
+        assert same(batch["patch"].numpy(), contents["patch/block5/view0"][rows])
+        assert torch.equal(batch["number"], batch["row"] % 3)
+        assert torch.equal(batch["label"], batch["row"] % 3)
+
+
+@PLACEMENTS
+def test_a_late_device(written: Path, contents: dict[str, np.ndarray], lane: LateLane, placement: Placement) -> None:
+    """Batches that are kept are right in the end, and those that the device has got to are right at once."""
+    loader = _loader(written, placement)
+    for number in range(3):
+        batches = []
+        for batch in loader.epoch(number):
+            batches.append(batch)
+            if number == 2:
+                lane.mark_of_loop().synchronize()  # as a training loop that asks for its loss
+                _assert_right(batches[-1:], contents)
+        assert not lane.waiting
+        assert sorted(row for batch in batches for row in batch["row"].tolist()) == list(range(140))
+        _assert_right(batches, contents)
+
+
+@PLACEMENTS
+def test_memory_is_bounded(written: Path, lane: LateLane, placement: Placement) -> None:
+    """Where nothing else waits for the device, the loader does: for the copies, and for the loop's work."""
+    loader = _loader(written, placement)
+    for _ in loader.epoch():
+        assert lane.most_waiting <= COPIES * (AHEAD + 1)
+    made = loader._pool.n_made
+    for seed in range(1, 5):
+        for _ in loader.epoch(seed):
+            pass
+    assert loader._pool.n_made <= made + 2
+    assert loader.stats.device_wait_s > 0
+
+
+@PLACEMENTS
+@pytest.mark.parametrize("n", [1, 4])
+def test_an_epoch_that_is_left_early(
+    written: Path, contents: dict[str, np.ndarray], lane: LateLane, placement: Placement, n: int
+) -> None:
+    """What it handed out is copied before its memory is used again."""
+    loader = _loader(written, placement)
+    batches = loader.epoch(1)
+    kept = [next(batches) for _ in range(n)]
+    batches.close()  # type: ignore[attr-defined]
+    assert not lane.waiting
+    for _ in loader.epoch(2):
+        pass
+    _assert_right(kept, contents)
+
+
+def test_the_loop_is_not_far_ahead_of_the_device(written: Path, lane: LateLane) -> None:
+    """Of what it has handed out, the device has done all but two batches when it is asked for the next."""
+    reached = []
+    lane.mark_of_loop = lambda: LoopMark(lane, reached)  # type: ignore[method-assign]
+    for number, _ in enumerate(_loader(written, "stream").epoch()):
+        assert lane.n_handed == COPIES * (number + 1), "the loop's queue waits for all of the batch"
+        assert len(reached) == max(0, number - AHEAD)
+    assert reached == [COPIES * (number + 1) for number in range(len(reached))], "in their order"
