@@ -39,7 +39,7 @@ Round = dict[str, dict[str, Any]]  # what each reader took: nbytes, seconds, cpu
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="Needs three times --gb of disk.")
-    parser.add_argument("--quick", action="store_true", help="0.2 GB, one round: under a minute, and no evidence")
+    parser.add_argument("--quick", action="store_true", help="0.2 GB, one round, one way of tensorstore: no evidence")
     parser.add_argument("--gb", type=float, default=4.6, help="size of the set, GB")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS, help="all by default")
@@ -54,9 +54,7 @@ def main() -> None:
     print(json.dumps({name: round(value, 3) for name, value in ratios.items()}))
 
 
-def run(
-    folder: Path, nbytes: int, rounds: int, peers: Sequence[str] = PEERS, ways: Sequence[str] = tuple(WAYS)
-) -> dict[str, float]:
+def run(folder: Path, nbytes: int, rounds: int, peers: Sequence[str], ways: Sequence[str]) -> dict[str, float]:
     source, n = data.tokens(), data.rows_for(nbytes)
     shard_rows = min(1024, max(64, n // 4 // 32 * 32))
     print(f"{n} rows, {n * data.ROW_NBYTES / 1e9:.2f} GB, shards of {shard_rows} rows")
@@ -73,10 +71,8 @@ def run(
         warm = fresh.submit(warm_and_memcpy, folder, 4 * rounds).result()
     for reader in runs[0]:
         every = [one[reader] for one in runs]
-        rates, cpus = (
-            [one["nbytes"] / one["seconds"] / 1e9 for one in every],
-            [one["cpu"] / one["nbytes"] * 1e9 for one in every],
-        )
+        rates = [one["nbytes"] / one["seconds"] / 1e9 for one in every]
+        cpus = [one["cpu"] / one["nbytes"] * 1e9 for one in every]
         setting = f", {settings[reader]}" if reader in settings else ""
         print(
             f"cold {reader:12} {statistics.median(rates):5.2f} GB/s ({min(rates):.2f} to {max(rates):.2f}), "
@@ -114,6 +110,8 @@ def cold(folder: Path, rounds: int, peers: Sequence[str], ways: Sequence[str]) -
         for reader in readers if number % 2 == 0 else readers[::-1]:
             runs[reader] = measured(reader, folder, BATCH, "cold")
         every.append((runs, measured_disk(folder)))
+        rates = {name: one["nbytes"] / one["seconds"] / 1e9 for part in every[-1] for name, one in part.items()}
+        print(f"round {number}: " + ", ".join(f"{name} {rate:.2f}" for name, rate in rates.items()) + " GB/s", flush=True)
     raw = best([disk for _, disk in every])
     settings, best_of = {"raw": raw}, {}
     if "tensorstore" in peers:
