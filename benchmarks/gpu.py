@@ -5,7 +5,8 @@
 Nothing is installed. Each part runs in a process of its own, so that one which crashes or hangs leaves the others alone:
 `tests` runs all tests that need a GPU, and says which were skipped and why. `extraction` times a ViT-B/16, ViT-L/16 and
 ViT-H/14 in bf16 (bare, without statistics, with all, with all by PyTorch's operations, and to the disk); `loader` the way of
-tokens to the device, beside a copy from pinned memory; `grid` 32 heads in one run and one by one.
+tokens to the device, beside a copy from pinned memory; `grid` 32 heads in one run and one by one, and training steps beside the
+limit that memory and products set.
 Writes gpu.json and gpu.md into --out. Without a GPU it runs small on the CPU: evidence that it works, and of nothing else.
 Ratios: `e2e_vs_bare` seconds of the bare bf16 forward pass of a ViT-B/16 / of extraction with all statistics, maps and
 writing; `statistics_vs_bare` likewise of the pass alone; `kernel_vs_operations` seconds of that pass by PyTorch's operations /

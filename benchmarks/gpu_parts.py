@@ -16,6 +16,7 @@ from torch import Tensor
 from benchmarks import data
 from benchmarks.extract import Bench
 from benchmarks.probe import BATCH, Features, grid_vs_solo
+from benchmarks.roofline import shares_of_limit
 from benchmarks.timing import ROOT, remember
 from store import Loader
 
@@ -119,12 +120,13 @@ def copy_rate(device: torch.device, batch: int) -> float:
 
 
 def grid(device: torch.device, quick: bool) -> Found:
-    """32 AbMILP heads."""
+    """32 AbMILP heads in one run and one by one; and how near a step comes to what the device can do."""
     import contextlib
     import io
 
     with contextlib.redirect_stdout(io.StringIO()) as said:
         value = grid_vs_solo(Features.random(64 if quick else 4 * BATCH, device), 1, 1 if quick else 30)
+        shares_of_limit(device, quick)
     return [f"- {line.strip()}" for line in said.getvalue().splitlines()], {"grid32_vs_solo": value}, ""
 
 

@@ -1,6 +1,6 @@
 """Probing in one pass, against one head at a time, against the encoder in the loop, and against a plain PyTorch loop.
 
-    python -m benchmarks.probe [--quick] [--rounds 3] [--device cpu] [--only grid|nine|table1]
+    python -m benchmarks.probe [--quick] [--rounds 3] [--device cpu] [--only grid|nine|table1|step]
 
 `grid32_vs_solo`: seconds of 32 runs of one AbMILP head each (8 learning rates x 4 seeds) / seconds of one run with all 32, 30
 epochs of 2,048 images, from the features of a ViT-S/14 at 224 pixels ([256, 384] tokens, float16) that each run reads from the
@@ -11,6 +11,8 @@ all nine in one pass, from the same tensors in memory. Medians over interleaved 
 that it takes with the encoder in the loop, one run a head (a part of an epoch is timed, of images that are decoded already and
 are never measured on a test set, and multiplied) / seconds of `extract` of training and test images with everything it keeps,
 and of `probe` with all it writes.
+`step…_vs_limit`: seconds that a training step would take if it only read the tokens, or only multiplied them, at the rates of
+this machine / seconds that it takes, for 1 and 32 AbMILP heads on tokens in memory (benchmarks/roofline.py).
 With --quick fewer images, members and epochs: under a minute, and no evidence.
 The last line is JSON.
 """
@@ -33,6 +35,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.roofline import shares_of_limit
 from benchmarks.timing import ROOT
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder
@@ -58,7 +61,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="under a minute, and no evidence")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--only", choices=("grid", "nine", "table1"), help="one of the three")
+    parser.add_argument("--only", choices=("grid", "nine", "table1", "step"), help="one of the four")
     given = parser.parse_args()
     keep_freed_memory()
     device, rounds = torch.device(given.device), 1 if given.quick else given.rounds
@@ -71,6 +74,8 @@ def main() -> None:
         ratios["nine_heads_vs_dataloader"] = nine_vs_dataloader(features, rounds, 2 if given.quick else 30)
     if given.only in (None, "table1"):
         ratios["table1_vs_recompute"] = table1_vs_recompute(device, *((96, 32, 4) if given.quick else (5000, 1000, 90)))
+    if given.only in (None, "step"):
+        ratios |= shares_of_limit(device, given.quick)
     print(json.dumps({name: round(value, 2) for name, value in ratios.items()}))
 
 
