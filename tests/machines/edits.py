@@ -153,7 +153,7 @@ EDITS = (
     Edit("a parameter of a head that reads patch tokens", of_head("heads", "average"), project.probe_stage("average")),
     Edit("a parameter of `abmilp`", of_head("heads", "abmilp"), ABMILP),
     Edit("a new head under `heads`", of_params(lambda p: p["heads"].update(new={})), project.probe_stage("new")),
-    Edit("the file of a head of your own", appended("heads/mine.py"), project.probe_stage("mine"), elsewhere=True),
+    Edit("the file of a head of your own", appended("heads/mine.py"), project.probe_stage("mine")),
     Edit("a head of a study", of_params(lambda p: p["studies"]["selection"]["heads"].update(pca={})), ABMILP),
     Edit("`probe`: epochs, seeds, …", of_params(lambda p: p["probe"].update(epochs=3)), ABMILP),
     Edit(
