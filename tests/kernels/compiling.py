@@ -9,9 +9,12 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.kernels.resources import TARGETS, Resources, compiled
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ def resources_of(module: str) -> dict[tuple[str, int], Resources]:
     """What the cases of a module need, by name and target."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.compiling", module]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr
     return {(name, target): Resources(**needs) for name, target, needs in json.loads(done.stdout)}
 
