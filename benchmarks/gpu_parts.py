@@ -35,7 +35,7 @@ WAYS = {
 
 def tests(device: torch.device, quick: bool) -> Found:
     """All tests that need a GPU."""
-    marked = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests").rglob("test_*.py") if "pytest.mark.gpu" in p.read_text())
+    marked = marked_files()
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rsfE", "-p", "no:cacheprovider", *marked]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     lines = done.stdout.strip().splitlines()
@@ -45,6 +45,12 @@ def tests(device: torch.device, quick: bool) -> Found:
     none_ran = done.returncode == 5  # pytest's status where nothing was collected
     failure = "\n".join(failed) or outcome if done.returncode or none_ran else ""
     return [f"{outcome}, in {len(marked)} files", *reasons], {}, failure
+
+
+def marked_files() -> list[str]:
+    """Files of tests, some of which need a GPU."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(file.relative_to(ROOT)) for file in files if "pytest.mark.gpu" in file.read_text()]
 
 
 def extraction(device: torch.device, quick: bool) -> Found:

@@ -6,12 +6,12 @@ Everything is run by DVC: each edit is made in a clone with all stages of dvc.ya
 what a stage computes is replaced by a digest of its input (stand_in.py), so that an edit takes seconds. That the
 real commands behave so is tested by test_two_machines.py and tests/pipelines/test_dvc.py. Digests of code are real.
 What another machine fetches is observed over a remote for the edits marked `elsewhere`, one of each kind; for the others it
-is what the probe depends on.
+is what the probe depends on. Tests leave out edits that are `like` another one.
 """
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ class Edit:
         elsewhere: whether the other machine is observed.
         unused: it concerns files that no stage depends on. Such edits are made all at once: if together they run
             nothing, neither does any of them alone.
+        like: name of an edit that takes the same way through DVC, by another entry or file.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Edit:
     extracts: bool = False
     elsewhere: bool = False
     unused: bool = False
+    like: str = ""
 
 
 def of_params(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
@@ -147,17 +149,23 @@ NEW_STATISTIC = new_entry(
 )
 
 ABMILP = project.probe_stage("abmilp")
+PARAMETER, WEIGHTS, TRAINER = "a parameter of `abmilp`", "the weights of an encoder", "the trainer of heads"
 EDITS = (
     Edit("nothing", lambda repo: None, ABMILP),
     Edit("a parameter of a head that reads [cls]", of_head("cls_heads", "cls"), project.probe_stage("cls")),
-    Edit("a parameter of a head that reads patch tokens", of_head("heads", "average"), project.probe_stage("average")),
-    Edit("a parameter of `abmilp`", of_head("heads", "abmilp"), ABMILP),
+    Edit(
+        "a parameter of a head that reads patch tokens",
+        of_head("heads", "average"),
+        project.probe_stage("average"),
+        like=PARAMETER,
+    ),
+    Edit(PARAMETER, of_head("heads", "abmilp"), ABMILP),
     Edit("a new head under `heads`", of_params(lambda p: p["heads"].update(new={})), project.probe_stage("new")),
     Edit("the file of a head of your own", appended("heads/mine.py"), project.probe_stage("mine")),
     Edit("a head of a study", of_params(lambda p: p["studies"]["selection"]["heads"].update(pca={})), ABMILP),
-    Edit("`probe`: epochs, seeds, …", of_params(lambda p: p["probe"].update(epochs=3)), ABMILP),
+    Edit("`probe`: epochs, seeds, …", of_params(lambda p: p["probe"].update(epochs=3)), ABMILP, like=TRAINER),
     Edit(
-        "the weights of an encoder",
+        WEIGHTS,
         of_params(lambda p: p["encoders"][project.MAE].update(weights="0")),
         ABMILP,
         extracts=True,
@@ -168,10 +176,17 @@ EDITS = (
         of_params(lambda p: p["encoders"].update(new={})),
         project.probe_stage("abmilp", "new"),
         extracts=True,
+        like=WEIGHTS,
     ),
     Edit("`extract`: views, blocks, dtype, …", of_params(lambda p: p["extract"].update(views=2)), ABMILP, extracts=True),
     Edit("images added to a data set, or changed", more_images, ABMILP, extracts=True),
-    Edit("a new data set under `datasets`", another_data_set, ABMILP.replace(project.DATASET, "another"), extracts=True),
+    Edit(
+        "a new data set under `datasets`",
+        another_data_set,
+        ABMILP.replace(project.DATASET, "another"),
+        extracts=True,
+        like=WEIGHTS,
+    ),
     Edit("the code: comments, docstrings, formatting", comments, ABMILP, elsewhere=True),
     Edit("a new file of encoders in `extract/encoders`", NEW_ENCODERS, ABMILP, unused=True),
     Edit("the file of an encoder that is used", appended("extract/encoders/dino.py"), ABMILP, extracts=True),
@@ -179,8 +194,8 @@ EDITS = (
     Edit("a reader of data sets that is not used", appended("extract/datasets/coco.py"), ABMILP, unused=True),
     Edit("an aggregator that no head uses", appended("probe/aggregators/simpool.py"), ABMILP, unused=True),
     Edit("another version of torch or timm", another_torch, ABMILP, unused=True),
-    Edit("the trainer of heads", appended("probe/train.py"), ABMILP),
-    Edit("the trainer of detectors", appended("probe/detection/training.py"), ABMILP),
+    Edit(TRAINER, appended("probe/train.py"), ABMILP),
+    Edit("the trainer of detectors", appended("probe/detection/training.py"), ABMILP, like=TRAINER),
     Edit("the report", appended("pipelines/report/sections/cost.py"), ABMILP),
 )
 
@@ -213,11 +228,11 @@ class Bench:
         self.first.dvc("push")
         self.first.commit("Done")
 
-    def all(self) -> dict[str, Observed]:
-        """What each of EDITS leads to, by name."""
-        together = [edit for edit in EDITS if edit.unused]
+    def all(self, edits: Sequence[Edit] = EDITS) -> dict[str, Observed]:
+        """What each edit leads to, by name."""
+        together = [edit for edit in edits if edit.unused]
         unused = self.edited(Edit("what is not used", lambda repo: [edit.change(repo) for edit in together], ABMILP))
-        return {edit.name: unused if edit.unused else self.edited(edit) for edit in EDITS}
+        return {edit.name: unused if edit.unused else self.edited(edit) for edit in edits}
 
     def edited(self, edit: Edit) -> Observed:
         self.n += 1
@@ -270,19 +285,19 @@ def in_words(ran: frozenset[str], known: frozenset[str]) -> str:
     return "; ".join(f"{which} {', '.join(called)}" for which, called in by_article.items() if called)
 
 
-def table(observed: dict[str, Observed]) -> str:
+def table(observed: Mapping[str, Observed]) -> list[str]:
+    """Lines of those edits that were observed."""
     lines = ["| Edit | What `dvc repro` runs | What another machine fetches to train a head then |", "|---|---|---|"]
-    for edit in EDITS:
-        seen = observed[edit.name]
+    for name, seen in observed.items():
         arrays = sorted(seen.fetched - {"receipts"}, key=KINDS.index)  # which go with all of them, and are small
         kinds = ", ".join(f"`{kind}`" for kind in arrays) or "nothing"
-        lines.append(f"| {edit.name} | {in_words(seen.ran, seen.known)} | {kinds} |")
-    return "\n".join(lines)
+        lines.append(f"| {name} | {in_words(seen.ran, seen.known)} | {kinds} |")
+    return lines
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        print(table(Bench(Path(folder)).all()))
+        print(*table(Bench(Path(folder)).all()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -35,12 +35,8 @@ def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
     git(first.repo, "push", "-q", "origin", "HEAD:main")
     second = project.machine_b(tmp_path / "b", bare)
     remote.add_to(second)
-    for machine, options in ((first, ()), (second, ("--pull", "--allow-missing"))):
-        project.edit(machine.repo, lambda params: params["heads"]["abmilp"].update(depth=2))
-        assert machine.repro(*options, STAGE) == {"code", "recipes", STAGE}
-    assert project.content(first.repo / project.probe_folder("abmilp")) == project.content(
-        second.repo / project.probe_folder("abmilp")
-    )
+    project.edit(second.repo, lambda params: params["heads"]["abmilp"].update(depth=2))
+    assert second.repro("--pull", "--allow-missing", STAGE) == {"code", "recipes", STAGE}
     locked = Locked.read(second.repo)
     made = locked.objects(locked.outs(STAGE) | locked.outs("code") | locked.outs("recipes"))
     reads = locked.objects(locked.deps(STAGE, "receipts") | locked.deps(STAGE, "features"))
