@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -137,7 +138,8 @@ class Decoding:
                 continue
             pixels, decoded.crops[view] = self.views.cut(image, sample.id, view)
             if (pixels.dtype, pixels.shape) == (targets[view].dtype, targets[view].shape):
-                targets[view].copy_(pixels)
+                # By NumPy: PyTorch would wake threads for each decoder, which take turns with those that encode.
+                np.copyto(targets[view].numpy(), pixels.numpy())
             else:
                 decoded.apart[view] = pixels
         return decoded

@@ -52,11 +52,11 @@ class Views:
         part = image.crop(crop.box).resize(self._size[::-1], self._interpolation)
         if crop.flip:
             part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return F.pil_to_tensor(part).contiguous(), crop
+        return F.pil_to_tensor(part), crop
 
     def evaluation(self, image: Image.Image) -> UInt8[Tensor, "3 H W"]:
         """The pixels of view 0."""
-        return self._evaluation(image).contiguous()
+        return self._evaluation(image)
 
     def crop(self, size: tuple[int, int], image_id: str, view: int) -> Crop:
         """What a view shows of an image of this width and height."""
