@@ -344,7 +344,7 @@ class Passes:
         if shuffle:
             options |= {"rank": self.rank, "world_size": self.world_size}
         if reads_stored(self.device) and all(head.aggregator.takes_stored and head.final_norm is None for head in heads):
-            options["dtype"] = None  # as stored: half the bytes, which the forward and the backward pass both read
+            options["dtype"] = "stored"  # half the bytes or less, which the forward and the backward pass both read
         return source.loader(kinds, views, **options)
 
     def _checkpoint(

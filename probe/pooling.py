@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from store import kernels, onednn
+from store.codecs.coded import Coded
 
 PIECE_NBYTES = 2 << 20  # of tokens that each CPU thread works on at once: they stay in its cache from the scores to the sum
 
@@ -26,7 +27,8 @@ def softmax_pool(
     members' queries are put together in the same way.
 
     Args:
-        tokens: of B images; in 16 bits too, which are widened to the dtype of the queries a few images at a time, in the cache.
+        tokens: of B images; in 16 bits too, or `Coded`: these become numbers in the dtype of the queries a few images at a
+            time, in the cache.
         queries: Q of all images, or of each.
         bias: added to the logits; of a shape that broadcasts to [B, Q, T]. One that is the same for all tokens of an image
             ([…, 1]) cancels: it changes nothing, and its gradient is 0.
@@ -45,7 +47,7 @@ class _SoftmaxPool(torch.autograd.Function):
         n_images, n_tokens, dim = tokens.shape
         n_queries = queries.shape[-2]
         if on_gpu := _on_gpu(tokens, queries):
-            return on_gpu.softmax_pool(tokens, queries, None if bias is None or _cancels(bias) else bias)
+            return on_gpu.softmax_pool(*on_gpu.readable(tokens), queries, None if bias is None or _cancels(bias) else bias)
         vectors, weights = queries.new_empty(n_images, n_queries, dim), queries.new_empty(n_images, n_queries, n_tokens)
         added = None if bias is None or _cancels(bias) else bias.expand(n_images, n_queries, n_tokens)
         by_onednn = _uses_onednn(queries)
@@ -132,7 +134,7 @@ class _SoftmaxPool(torch.autograd.Function):
 
 
 def reads_stored(device: torch.device) -> bool:
-    """Whether tokens of 16 bits are best left so until they are pooled; elsewhere they would be widened twice."""
+    """Whether tokens are best left as they are stored until they are pooled; elsewhere they would be decoded twice."""
     return device.type == "cpu" or kernels.apply_to(torch.empty(0, device=device))
 
 
@@ -151,7 +153,7 @@ def _backward_on_gpu(on_gpu: ModuleType, ctx: Any, of_vectors: Tensor, of_weight
     of_bias = ctx.needs_input_grad[2] and not ctx.cancels
     wants_scores = ctx.needs_input_grad[0] or of_bias
     of_queries, scores = on_gpu.softmax_pool_backward(
-        tokens, vectors, weights, of_vectors, of_weights, queries.ndim == 2, wants_scores
+        *on_gpu.readable(tokens), vectors, weights, of_vectors, of_weights, queries.ndim == 2, wants_scores
     )
     of_tokens = None
     if ctx.needs_input_grad[0]:
@@ -170,8 +172,12 @@ def _of_bias(ctx: Any, of_scores: Tensor | None) -> Tensor | None:
 def _pieces(tokens: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
     """Slices of the images that are computed at once, in this dtype: on a CPU as many as its caches hold, elsewhere all."""
     on_cpu = tokens.device.type == "cpu"
-    image_nbytes = tokens[:1].numel() * dtype.itemsize
+    image_nbytes = tokens.shape[1:].numel() * dtype.itemsize
     step = max(1, PIECE_NBYTES * torch.get_num_threads() // max(1, image_nbytes) if on_cpu else len(tokens))
+    if isinstance(tokens, Coded):
+        for begin in range(0, len(tokens), step):
+            yield (images := slice(begin, begin + step)), tokens.decoded(images).to(dtype)
+        return
     wide = tokens.new_empty(min(step, len(tokens)), *tokens.shape[1:], dtype=dtype) if tokens.dtype != dtype else None
     for begin in range(0, len(tokens), step):
         images = slice(begin, begin + step)

@@ -8,7 +8,8 @@ same images run side by side, so that all but one find the tokens in the cache t
 Products are nearly as exact as float32's own. Tokens of 16 bits enter the tensor cores as they are, and what they are
 multiplied with as a sum of numbers of that dtype: three of bfloat16 (24 bits), or two of float16 (22 bits), whose range
 suffices because each query is first multiplied by a power of two. Tokens in float32: products in TF32 of both numbers' two
-parts ("tf32x3", 21 bits). Sums are in float32. There are no atomics: the same inputs give the same bits.
+parts ("tf32x3", 21 bits). Of int8 and int4 bfloat16 holds exactly what is stored, and scales are applied to the products. Sums
+are in float32. There are no atomics: the same inputs give the same bits.
 """
 
 # mypy: allow-untyped-defs
@@ -22,6 +23,7 @@ SHIFT = tl.constexpr(16384.0)  # 2^14: what is at most 1 keeps its 22 bits in tw
 @triton.jit
 def pool(
     tokens,
+    scales,
     queries,
     bias,
     vectors,
@@ -33,6 +35,7 @@ def pool(
     bias_by_query,
     bias_by_token,
     DIM: tl.constexpr,
+    GROUP: tl.constexpr,
     SLICE: tl.constexpr,
     BLOCK_Q: tl.constexpr,
     BLOCK_T: tl.constexpr,
@@ -40,13 +43,15 @@ def pool(
 ):
     """Vectors [B, Q, D] and weights [B, Q, T] of one image and block of queries.
 
-    `…_by_image`, `…_by_query`, `…_by_token` are strides, 0 of what is shared.
+    `…_by_image`, `…_by_query`, `…_by_token` are strides, 0 of what is shared. GROUP: of int8 and int4, channels that
+    share a scale, a multiple of SLICE or all.
     """
     n_blocks = tl.cdiv(n_queries, BLOCK_Q)
     image = (tl.program_id(0) // n_blocks).to(tl.int64)
     query = tl.program_id(0) % n_blocks * BLOCK_Q + tl.arange(0, BLOCK_Q)
     has_query = query < n_queries
-    tokens += image * n_tokens * DIM
+    tokens += image * n_tokens * _row_length(tokens, DIM)
+    scales += image * n_tokens * (DIM // GROUP)
     vectors += image * n_queries * DIM
     weights += image * n_queries * n_tokens
     rows = queries + image * queries_by_image + query * DIM
@@ -64,7 +69,7 @@ def pool(
     for first in range(0, n_tokens, BLOCK_T):
         at = first + tl.arange(0, BLOCK_T)
         mask = (at < n_tokens)[:, None] & has_query[None, :]
-        s = _scores(tokens, at, n_tokens, rows, has_query, scale, DIM, SLICE) * inverse[None, :]
+        s = _scores(tokens, scales, at, n_tokens, rows, has_query, scale, DIM, GROUP, SLICE) * inverse[None, :]
         if HAS_BIAS:
             added = bias + image * bias_by_image + query[None, :] * bias_by_query + at[:, None] * bias_by_token
             s += tl.load(added, mask, 0.0).to(tl.float32)
@@ -76,7 +81,7 @@ def pool(
         p = tl.exp(s - base[None, :]) * SHIFT
         shrunk = tl.exp(before - base)
         mass = mass * shrunk + tl.sum(p, 0)
-        sums = _add(sums, shrunk, p, tokens, at, n_tokens, DIM, SLICE)
+        sums = _add(sums, shrunk, p, tokens, scales, at, n_tokens, DIM, GROUP, SLICE)
     _store(vectors + query * DIM, has_query, sums, 1 / mass, DIM, SLICE)
 
     tl.debug_barrier()  # what other threads of this program have stored is read now
@@ -92,6 +97,7 @@ def pool(
 @triton.jit
 def pool_backward(
     tokens,
+    scales,
     vectors,
     weights,
     of_vectors,
@@ -103,6 +109,7 @@ def pool_backward(
     n_queries,
     group,
     DIM: tl.constexpr,
+    GROUP: tl.constexpr,
     SLICE: tl.constexpr,
     BLOCK_Q: tl.constexpr,
     BLOCK_T: tl.constexpr,
@@ -120,7 +127,8 @@ def pool_backward(
     largest = tl.zeros([BLOCK_Q], tl.float32)
     sums = _zeros(DIM, SLICE, BLOCK_Q)
     for image in range(number * group, tl.minimum((number + 1) * group, n_images)):
-        x = tokens + image * n_tokens * DIM
+        x = tokens + image * n_tokens * _row_length(tokens, DIM)
+        x_scales = scales + image * n_tokens * (DIM // GROUP)
         rows = of_vectors + image * n_queries * DIM + query * DIM
         pooled = vectors + image * n_queries * DIM + query * DIM
         by_token = image * n_queries * n_tokens + query * n_tokens
@@ -146,7 +154,10 @@ def pool_backward(
             at = first + tl.arange(0, BLOCK_T)
             mask = (at < n_tokens)[:, None] & has_query[None, :]
             place = by_token[None, :] + at[:, None]
-            s = _scores(x, at, n_tokens, rows, has_query, scale, DIM, SLICE) * inverse[None, :] - along[None, :]
+            s = (
+                _scores(x, x_scales, at, n_tokens, rows, has_query, scale, DIM, GROUP, SLICE) * inverse[None, :]
+                - along[None, :]
+            )
             if OF_WEIGHTS:
                 s += tl.load(of_weights + place, mask, 0.0)
             s *= tl.load(weights + place, mask, 0.0)
@@ -159,7 +170,7 @@ def pool_backward(
                 scale_of_s, _ = _scale(largest)
                 s *= scale_of_s[None, :]
                 shrunk = inverse_before * scale_of_s
-            sums = _add(sums, shrunk, s, x, at, n_tokens, DIM, SLICE)
+            sums = _add(sums, shrunk, s, x, x_scales, at, n_tokens, DIM, GROUP, SLICE)
     factor = tl.full([BLOCK_Q], 1.0, tl.float32)
     if tokens.dtype.element_ty == tl.float16:
         _, factor = _scale(largest)
@@ -196,19 +207,49 @@ def _channels(rows, has_row, start, DIM: tl.constexpr, SLICE: tl.constexpr):
 
 
 @triton.jit
-def _tile(tokens, at, n_tokens, start, DIM: tl.constexpr, SLICE: tl.constexpr):
-    """[BLOCK_T, SLICE]: some channels of some tokens."""
-    channels = start + tl.arange(0, SLICE)
-    return tl.load(tokens + at[:, None] * DIM + channels[None, :], (at < n_tokens)[:, None] & (channels < DIM)[None, :], 0.0)
+def _row_length(tokens, DIM: tl.constexpr):
+    """Stored numbers of a token: of int4, a byte holds two channels."""
+    return DIM // 2 if tokens.dtype.element_ty == tl.uint8 else DIM
 
 
 @triton.jit
-def _scores(tokens, at, n_tokens, rows, has_row, scale, DIM: tl.constexpr, SLICE: tl.constexpr):
+def _tile(tokens, at, n_tokens, start, DIM: tl.constexpr, SLICE: tl.constexpr):
+    """[BLOCK_T, SLICE]: some channels of some tokens; of int8 and int4 what is stored, which bfloat16 holds exactly."""
+    channels = start + tl.arange(0, SLICE)
+    has = (at < n_tokens)[:, None] & (channels < DIM)[None, :]
+    if tokens.dtype.element_ty == tl.uint8:  # int4: q + 8 of an even channel in the lower half of a byte
+        both = tl.load(tokens + at[:, None] * (DIM // 2) + (channels // 2)[None, :], has, 0x88)
+        x = ((both >> (channels % 2 * 4)[None, :].to(tl.uint8)) & 15).to(tl.float32) - 8.0
+    else:
+        x = tl.load(tokens + at[:, None] * DIM + channels[None, :], has, 0)
+    if tokens.dtype.element_ty == tl.int8 or tokens.dtype.element_ty == tl.uint8:
+        x = x.to(tl.float32).to(tl.bfloat16)
+    return x
+
+
+@triton.jit
+def _scaled(values, tokens, scales, at, n_tokens, start, DIM: tl.constexpr, GROUP: tl.constexpr):
+    """[BLOCK_T, …], multiplied by the scales that tokens of int8 or int4 have at these channels."""
+    if tokens.dtype.element_ty == tl.int8 or tokens.dtype.element_ty == tl.uint8:
+        scale = tl.load(scales + at * (DIM // GROUP) + start // GROUP, at < n_tokens, 0)
+        values = values * scale.to(tl.float32)[:, None]
+    return values
+
+
+@triton.jit
+def _scores(
+    tokens, scales, at, n_tokens, rows, has_row, scale, DIM: tl.constexpr, GROUP: tl.constexpr, SLICE: tl.constexpr
+):  # fmt: skip
     """[BLOCK_T, BLOCK_Q]: products of tokens and rows · scale."""
     total = tl.zeros([at.shape[0], scale.shape[0]], tl.float32)
     for start in range(0, DIM, SLICE):
         x = _tile(tokens, at, n_tokens, start, DIM, SLICE)
-        total = _dot(x, _channels(rows, has_row, start, DIM, SLICE) * scale[None, :], total)
+        row = _channels(rows, has_row, start, DIM, SLICE) * scale[None, :]
+        if tokens.dtype.element_ty == tl.int8 or tokens.dtype.element_ty == tl.uint8:
+            products = _dot(x, row, tl.zeros([at.shape[0], scale.shape[0]], tl.float32))
+            total += _scaled(products, tokens, scales, at, n_tokens, start, DIM, GROUP)
+        else:
+            total = _dot(x, row, total)
     return total
 
 
@@ -222,12 +263,15 @@ def _zeros(DIM: tl.constexpr, SLICE: tl.constexpr, BLOCK_Q: tl.constexpr):
 
 
 @triton.jit
-def _add(sums, shrunk, a, tokens, at, n_tokens, DIM: tl.constexpr, SLICE: tl.constexpr):
+def _add(
+    sums, shrunk, a, tokens, scales, at, n_tokens, DIM: tl.constexpr, GROUP: tl.constexpr, SLICE: tl.constexpr
+):  # fmt: skip
     """sums · shrunk + tokensᵀ a."""
     added = ()
     for i in tl.static_range(len(sums)):
         x = _tile(tokens, at, n_tokens, i * SLICE, DIM, SLICE)
-        added += (_dot(tl.trans(x), a, sums[i] * shrunk[None, :]),)  # type: ignore[assignment]
+        by_token = _scaled(a, tokens, scales, at, n_tokens, i * SLICE, DIM, GROUP)
+        added += (_dot(tl.trans(x), by_token, sums[i] * shrunk[None, :]),)  # type: ignore[assignment]
     return added
 
 

@@ -4,6 +4,11 @@ import torch
 from torch import Tensor
 
 from probe import pooling_kernels as kernels
+from store.codecs import SCALE
+from store.codecs.bfloat16 import BFloat16
+from store.codecs.coded import Coded
+from store.codecs.int4 import GROUP, Int4
+from store.codecs.int8 import Int8
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 DIM = 1536  # the sums of BLOCK_Q queries over more channels than these do not fit the registers of a program
@@ -17,21 +22,37 @@ def applies(tokens: Tensor, queries: Tensor) -> bool:
     return fits and tokens.numel() > 0 and queries.numel() > 0
 
 
+def readable(tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Tokens as the kernels read them, and scales of int8 and int4, of each token or group of its channels."""
+    if not isinstance(tokens, Coded):
+        return tokens, None
+    if isinstance(tokens.codec, Int8):
+        return tokens.parts[""], tokens.parts[SCALE][..., None]
+    if isinstance(tokens.codec, Int4) and tokens.shape[-1] % GROUP == 0:
+        return tokens.parts[""], tokens.parts[SCALE]
+    return tokens.parts[""] if isinstance(tokens.codec, BFloat16) else tokens.decoded(), None
+
+
 @torch.library.custom_op("beyondcls::softmax_pool", mutates_args=())
-def softmax_pool(tokens: Tensor, queries: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def softmax_pool(tokens: Tensor, scales: Tensor | None, queries: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """Vectors [B, Q, D] and weights [B, Q, T] in float32; `bias` of a shape that broadcasts to that of the weights.
+
+    Args:
+        tokens, scales: as `readable` gives them.
 
     Raises:
         ValueError: tensors on several devices.
     """
-    vectors, weights = _results(tokens, queries, bias)
+    vectors, weights = _results(tokens, scales, queries, bias)
     tokens, queries = tokens.contiguous(), queries.contiguous()
-    (n_images, n_tokens, dim), n_queries = tokens.shape, queries.shape[-2]
+    n_images, n_queries, dim = vectors.shape
+    n_tokens = tokens.shape[1]
     added = weights if bias is None else bias.expand_as(weights)
     sizes = blocks(dim, tokens.dtype)
     with torch.cuda.device_of(tokens):
         kernels.pool[(n_images * _ceil(n_queries, BLOCK_Q),)](
             tokens,
+            vectors if scales is None else scales.contiguous(),
             queries,
             added,
             vectors,
@@ -41,6 +62,7 @@ def softmax_pool(tokens: Tensor, queries: Tensor, bias: Tensor | None) -> tuple[
             n_queries * dim if queries.ndim == 3 else 0,
             *added.stride(),
             DIM=dim,
+            GROUP=_group(scales, dim),
             HAS_BIAS=bias is not None,
             **sizes,
         )
@@ -50,6 +72,7 @@ def softmax_pool(tokens: Tensor, queries: Tensor, bias: Tensor | None) -> tuple[
 @torch.library.custom_op("beyondcls::softmax_pool_backward", mutates_args=())
 def softmax_pool_backward(
     tokens: Tensor,
+    scales: Tensor | None,
     vectors: Tensor,
     weights: Tensor,
     of_vectors: Tensor,
@@ -66,10 +89,11 @@ def softmax_pool_backward(
     Raises:
         ValueError: tensors on several devices.
     """
-    _check_devices(tokens, vectors, weights, of_vectors, of_weights)
+    _check_devices(tokens, scales, vectors, weights, of_vectors, of_weights)
     tokens, of_vectors = tokens.contiguous(), of_vectors.contiguous()
     of_weights = None if of_weights is None else of_weights.contiguous()
-    (n_images, n_tokens, dim), n_queries = tokens.shape, weights.shape[1]
+    n_images, n_queries, dim = vectors.shape
+    n_tokens = tokens.shape[1]
     sizes = blocks(dim, tokens.dtype)
     n_blocks = _ceil(n_queries, BLOCK_Q)
     # Each program adds up the images of a group, in their order; then there is little left to be added, in a fixed order too.
@@ -80,6 +104,7 @@ def softmax_pool_backward(
     with torch.cuda.device_of(tokens):
         kernels.pool_backward[(n_groups * n_blocks,)](
             tokens,
+            vectors if scales is None else scales.contiguous(),
             vectors,
             weights,
             of_vectors,
@@ -91,6 +116,7 @@ def softmax_pool_backward(
             n_queries,
             group,
             DIM=dim,
+            GROUP=_group(scales, dim),
             OF_WEIGHTS=of_weights is not None,
             OF_SCORES=wants_scores,
             **sizes,
@@ -99,13 +125,14 @@ def softmax_pool_backward(
 
 
 @softmax_pool.register_fake
-def _(tokens: Tensor, queries: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _results(tokens, queries, bias)
+def _(tokens: Tensor, scales: Tensor | None, queries: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    return _results(tokens, scales, queries, bias)
 
 
 @softmax_pool_backward.register_fake
 def _(
     tokens: Tensor,
+    scales: Tensor | None,
     vectors: Tensor,
     weights: Tensor,
     of_vectors: Tensor,
@@ -113,26 +140,31 @@ def _(
     shared: bool,
     wants_scores: bool,
 ) -> tuple[Tensor, Tensor]:
-    _check_devices(tokens, vectors, weights, of_vectors, of_weights)
+    _check_devices(tokens, scales, vectors, weights, of_vectors, of_weights)
     of_scores = torch.empty_like(weights) if wants_scores else weights.new_empty(0)
     return torch.empty_like(vectors[0] if shared else vectors), of_scores
 
 
 def blocks(dim: int, dtype: torch.dtype) -> dict[str, int]:
     """Sizes with which the kernels are launched; so the sums and what is read ahead fit the registers."""
-    narrow = dtype != torch.float32
+    narrow = dtype in (torch.float16, torch.bfloat16)
     return {
-        "SLICE": 128 if narrow else 64,
+        "SLICE": 128 if narrow else 64,  # int4 has scales of as many channels
         "BLOCK_Q": BLOCK_Q,
         "BLOCK_T": 64 if narrow and dim <= DIM // 2 else 32,
         "num_warps": 4 if dim <= 256 else 8,
     }
 
 
-def _results(tokens: Tensor, queries: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def _group(scales: Tensor | None, dim: int) -> int:
+    """Channels that share a scale."""
+    return dim if scales is None else dim // scales.shape[-1]
+
+
+def _results(tokens: Tensor, scales: Tensor | None, queries: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """Memory for vectors and weights."""
-    _check_devices(tokens, queries, bias)
-    (n_images, n_tokens, dim), n_queries = tokens.shape, queries.shape[-2]
+    _check_devices(tokens, scales, queries, bias)
+    (n_images, n_tokens, _), (n_queries, dim) = tokens.shape, queries.shape[-2:]
     return queries.new_empty(n_images, n_queries, dim), queries.new_empty(n_images, n_queries, n_tokens)
 
 

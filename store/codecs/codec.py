@@ -22,6 +22,7 @@ class Codec(ABC):
         zarr_dtype: the same as Zarr sees it.
         decoded: dtype that `decode` returns.
         largest: the largest magnitude that can be stored; NaN and infinities cannot.
+        decodes_fast: decoding values twice, each time they are used, takes less time than reading them decoded.
     """
 
     name: ClassVar[str]
@@ -29,6 +30,7 @@ class Codec(ABC):
     zarr_dtype: ClassVar[str]
     decoded: ClassVar[torch.dtype] = torch.float32
     largest: ClassVar[float]
+    decodes_fast: ClassVar[bool] = True
 
     def parts(self, shape: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of each stored array, by the suffix of its name: `""` is the main one.

@@ -11,3 +11,4 @@ class Float8(Cast):
     name = "float8_e4m3"
     stored, zarr_dtype = torch.float8_e4m3fn, "uint8"
     precision, smallest, largest = 4, 2.0**-9, 448.0
+    decodes_fast = False  # PyTorch's conversion on a CPU is not vectorised

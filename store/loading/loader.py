@@ -13,7 +13,7 @@ from torch import Tensor
 from store.errors import StoreError
 from store.format.array import ArrayReader
 from store.loading.buffers import Pool
-from store.loading.decode import SCALE, decode_rows, parts_of
+from store.loading.decode import SCALE, Dtype, decode_rows, parts_of
 from store.loading.gpu import batches_on_gpu
 from store.loading.lane import CudaLane, Lane
 from store.loading.order import Order, random_views, shuffle_quality
@@ -56,7 +56,8 @@ class Loader:
         shuffle: a new order each epoch; else the order of `rows`.
         device: where batches are wanted.
         placement: "device", "memory", "stream", or "auto": the first that fits. `reason` says what was chosen and why.
-        dtype: of floating arrays in a batch; None leaves them as their codec decodes them (float16 for float16).
+        dtype: of floating arrays in a batch; None leaves them as their codec decodes them (float16 for float16), and with
+            "stored" int8, int4 and bfloat16 come as `Coded`, a tensor that is decoded when it is used.
         block_rows: neighbours that stay together when streaming; by default as many as make a MiB, or 8 MiB where each
             block is a request to an object store. Equal blocks and buffers give equal epochs, wherever the set is.
         buffer_nbytes: memory for streaming, 256 MiB by default, and 1 GiB where blocks are 8 MiB. A third of it is the window
@@ -85,7 +86,7 @@ class Loader:
         placement: Placement = "auto",
         *,
         joined: Mapping[str, np.ndarray] | None = None,
-        dtype: torch.dtype | None = torch.float32,
+        dtype: Dtype = torch.float32,
         block_rows: int | None = None,
         buffer_nbytes: int | None = None,
         shards_at_once: int | None = None,

@@ -8,7 +8,14 @@ from probe import pooling_kernels
 from probe.pooling_on_gpu import blocks
 from tests.kernels.compiling import Case
 
-POINTERS = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32"}
+# Of tokens, of their scales, and channels that share one, where there are any.
+POINTERS = {
+    torch.float16: ("*fp16", "*fp32", None),
+    torch.bfloat16: ("*bf16", "*fp32", None),
+    torch.float32: ("*fp32", "*fp32", None),
+    torch.int8: ("*i8", "*fp32", None),
+    torch.uint8: ("*u8", "*fp16", 64),  # int4
+}
 FORWARD = dict.fromkeys(("queries", "bias", "vectors", "weights"), "*fp32") | dict.fromkeys(
     ("n_tokens", "n_queries", "queries_by_image", "bias_by_image", "bias_by_query", "bias_by_token"), "i32"
 )
@@ -24,6 +31,10 @@ def cases() -> list[Case]:
         _backward("float16, ViT-B", 768, torch.float16),
         _forward("bfloat16, ViT-S", 384, torch.bfloat16),
         _backward("float32, ViT-S", 384, torch.float32),
+        _forward("int8, ViT-B", 768, torch.int8),
+        _backward("int8, ViT-B", 768, torch.int8),
+        _forward("int4, ViT-B", 768, torch.uint8),
+        _backward("int4, ViT-B", 768, torch.uint8),
     ]
 
 
@@ -39,4 +50,6 @@ def _backward(name: str, dim: int, dtype: torch.dtype) -> Case:
 def _case(name: str, kernel: Any, types: dict[str, str], flags: dict[str, bool], dim: int, dtype: torch.dtype) -> Case:
     sizes = blocks(dim, dtype)
     options = {"num_warps": sizes.pop("num_warps")}
-    return Case(name, kernel, {"tokens": POINTERS[dtype], **types}, {"DIM": dim, **sizes, **flags}, options)
+    tokens, scales, group = POINTERS[dtype]
+    constants = {"DIM": dim, "GROUP": group or dim, **sizes, **flags}
+    return Case(name, kernel, {"tokens": tokens, "scales": scales, **types}, constants, options)

@@ -13,6 +13,8 @@ from probe.pooling import softmax_pool
 from probe.segmentation.patch_head import PatchHead
 from probe.stack import Stack
 from probe.train import losses_of
+from store.codecs import CODECS
+from store.codecs.coded import Coded
 
 pytest.importorskip("triton")
 B, T, D, M = 4, 16, 96, 2
@@ -78,3 +80,17 @@ def test_a_misplaced_tensor_is_found(misplaced: int) -> None:
         tensors = [torch.empty(shape, device="cpu" if i == misplaced else "cuda") for i, shape in enumerate(shapes)]
         with pytest.raises((ValueError, RuntimeError), match=r"cpu and cuda:0|two devices"):
             softmax_pool(*tensors)
+
+
+@pytest.mark.parametrize("codec", ["bfloat16", "float8_e4m3", "int8", "int4"])
+@pytest.mark.parametrize("misplaced", [False, True])
+def test_tokens_that_are_coded_stay_on_their_device(codec: str, misplaced: bool) -> None:
+    parts = CODECS[codec].encode(torch.ones(B, T, 64))
+    with FakeTensorMode(), torch.no_grad():
+        coded = Coded(CODECS[codec], {suffix: fake(values) for suffix, values in parts.items()})
+        queries = torch.empty(3, 64, device="cpu" if misplaced else "cuda")
+        if misplaced:
+            with pytest.raises((ValueError, RuntimeError), match=r"cpu and cuda:0|two devices"):
+                softmax_pool(coded, queries)
+            return
+        assert {x.device.type for x in softmax_pool(coded, queries)} == {"cuda"}

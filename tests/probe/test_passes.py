@@ -11,7 +11,10 @@ from probe.passes import Passes
 from probe.recipe import Recipe
 from probe.sources import Source
 from store import ArrayLayout, FeatureSpec
+from store.codecs import CODECS
+from store.codecs.coded import Coded
 from tests.features import write_arrays
+from tests.probe.training import equal
 
 RECIPE = Recipe(epochs=6, batch_size=16, warmup_epochs=0)
 SEEN: list[torch.Tensor] = []
@@ -120,3 +123,45 @@ def test_pooled_vectors_are_of_all_views(tmp_path):
     SEEN.clear()
     passes.train([Member("watch", 0.1, 0.0, seed) for seed in (0, 1)], RECIPE)
     assert SEEN == []
+
+
+def test_tokens_that_only_pooling_reads_stay_as_they_are_stored(tmp_path, monkeypatch):
+    """And give the heads that decoded ones give, bit for bit; a head that reads them otherwise has all decoded."""
+    sources = [Source(coded(tmp_path / name, 40, seed)) for seed, name in enumerate("ab")]
+    heads = {"abmilp": HeadSpec("abmilp"), "deep": HeadSpec("abmilp", {"depth": 2}), "watch": HeadSpec("watch")}
+    kinds, trained = [], []
+    original = probe.passes.train
+
+    def watched(families, learn, *arguments, **options):
+        kinds.append(type(next(iter(learn.epoch()))["patch"]))
+        return original(families, learn, *arguments, **options)
+
+    monkeypatch.setattr(probe.passes, "train", watched)
+    for reads_stored in (True, False):
+        monkeypatch.setattr(probe.passes, "reads_stored", lambda device, answer=reads_stored: answer)
+        for name in heads:
+            passes = Passes({name: heads[name]}, *sources)
+            trained.append(passes.train([Member(name, 0.1, 0.0, 0)], RECIPE)[0])
+    assert kinds == [Coded, *[torch.Tensor] * 5]
+    for one, other in zip(trained[:3], trained[3:], strict=True):
+        assert equal(one.head, other.head) is None
+        assert one.result == other.result
+
+
+def coded(path, n, seed):
+    """Features in int8."""
+    values = torch.randn(n, 2, 4, generator=torch.Generator().manual_seed(seed))
+    parts = {f"patch/block1/view0{suffix}": part.numpy() for suffix, part in CODECS["int8"].encode(values).items()}
+    images = {
+        "images/id": np.array([list(f"{i:04d}".encode()) for i in range(n)], np.uint8),
+        "images/label": np.arange(n) % 2,
+        "images/valid": np.ones(n, np.uint8),
+    }
+    axes = dict.fromkeys(parts, ("image", "patch", "channel")) | dict.fromkeys(images, ("image", "byte"))
+    layouts = [
+        ArrayLayout(name, v.shape, v.dtype.name, axes[name][: v.ndim], 32, codec="int8" if v.dtype == np.int8 else None)
+        for name, v in (parts | images).items()
+    ]
+    spec = FeatureSpec("w", "{}", {"input_size": [3, 8, 8]}, f"d{seed}", n, (1,), dtype="int8")
+    described = {"encoder": "e", "norm_eps": None, "classes": None, "problems": []}
+    return write_arrays(path, spec, layouts, parts | images, described)

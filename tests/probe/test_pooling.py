@@ -6,6 +6,8 @@ from torch import Tensor
 
 from probe import pooling
 from probe.pooling import softmax_pool
+from store.codecs import CODECS
+from store.codecs.coded import Coded
 
 B, T, D, Q, M = 5, 7, 6, 3, 4
 
@@ -104,3 +106,24 @@ def test_tokens_in_16_bits_are_widened(dtype: torch.dtype, query_shape: tuple[in
         results.append((vectors, weights, queries.grad))
     for ours, theirs in zip(*results, strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("codec", ["bfloat16", "int8", "int4"])
+@pytest.mark.parametrize("query_shape", QUERIES, ids=str)
+def test_tokens_that_are_coded_are_decoded_in_pieces(
+    codec: str, query_shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same bits, forward and backward."""
+    parts, results, decoded = CODECS[codec].encode(draw(B, T, D).float()), [], []
+    decode = Coded.decoded
+    for given in (CODECS[codec].decode(parts), Coded(CODECS[codec], parts)):
+        monkeypatch.setattr(Coded, "decoded", lambda tokens, images: decoded.append(images) or decode(tokens, images))
+        queries = draw(*query_shape, seed=1).requires_grad_()
+        vectors, weights = softmax_pool(given, queries, draw(Q, T, seed=2))
+        vectors.square().sum().backward()
+        results.append((vectors, weights, queries.grad))
+    for ours, theirs in zip(*results, strict=True):
+        assert torch.equal(ours, theirs)
+    begins = [images.start for images in decoded]
+    assert begins == 2 * list(range(0, B, begins[1] or B))
