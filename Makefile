@@ -1,10 +1,12 @@
 # All commands make their own virtual environment in .venv and install the project there.
+# Or each of hundreds of processes compiles what it imports.
+export PYTHONDONTWRITEBYTECODE :=
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(abspath $(VENV))/bin
 READY := $(VENV)/.ready
 
-.PHONY: quick repro docs test check gpu clean help
+.PHONY: quick repro docs test check lint types tests gpu clean help
 
 help: ## Show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -28,12 +30,20 @@ docs: $(READY) ## The documentation, in build/docs; what is wrong with it is an 
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs build/docs
 	@echo "open build/docs/index.html"
 
-test: check docs ## What CI runs, with all its set-up
+test: $(READY) ## What CI runs, with all its set-up
+	$(MAKE) --jobs 2 --output-sync lint types docs
+	$(MAKE) tests
 
-check: $(READY) ## Formatter, linter, type checker, tests
+check: lint types tests ## Formatter, linter, type checker, tests
+
+lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(READY)
 	$(BIN)/mypy
+
+tests: $(READY)
 	PATH="$(BIN):$$PATH" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 gpu: ## What this machine's GPU is worth: tests and benchmarks, under ten minutes, build/gpu/gpu.md; installs nothing

@@ -1,5 +1,6 @@
 """Where tests run, and their order; `--no-loadscope-reorder` keeps it where several processes share them."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests import shapes  # before anything of the program is imported
 
 ROOT = Path(__file__).resolve().parents[1]
 
+gc.disable()  # until all is imported and collected
 os.environ["BEYONDCLS_CONFIG"] = ""  # a developer's own configuration is not read, by processes that tests start neither
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, operation by operation; read when Triton is imported
@@ -36,6 +38,12 @@ def _power_does_not_fail() -> Iterator[None]:
 
 def pytest_runtest_setup() -> None:
     shapes.CALLS.clear()
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: looking through it for garbage, again and again, takes a second each time."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,5 +1,6 @@
 """python -m pipelines.code: digests of the code that stages run."""
 
+import gc
 import json
 import shutil
 import sys
@@ -35,6 +36,7 @@ def main(
 
 
 if __name__ == "__main__":
+    gc.disable()  # trees of the whole project are no garbage until the end; looking through them takes a third of the time
     try:
         typer.run(main)
     except BeyondClsError as error:

@@ -1,6 +1,6 @@
 """Kernels compiled in a process of their own, in which Triton's compiler has not given way to its interpreter.
 
-`python -m tests.kernels.compiling MODULE` compiles what `MODULE.cases()` lists, for every target, and prints JSON.
+`python -m tests.kernels.compiling MODULE …` compiles what `MODULE.cases()` lists, for every target, and prints a line of JSON.
 """
 
 import importlib
@@ -29,20 +29,26 @@ class Case:
     divisible: tuple[str, ...] = ()
 
 
-def resources_of(module: str) -> dict[tuple[str, int], Resources]:
-    """What the cases of a module need, by name and target."""
+def resources_of(*modules: str) -> list[dict[tuple[str, int], Resources]]:
+    """What the cases of each module need, by name and target."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.compiling", module]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.compiling", *modules]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr
-    return {(name, target): Resources(**needs) for name, target, needs in json.loads(done.stdout)}
+    by_module = map(json.loads, done.stdout.splitlines())
+    return [{(name, target): Resources(**needs) for name, target, needs in listed} for listed in by_module]
 
 
 if __name__ == "__main__":
-    listed: list[Case] = importlib.import_module(sys.argv[1]).cases()
-    needs = [
-        (case.name, target, asdict(compiled(case.kernel, case.types, case.constants, target, case.divisible, **case.options)))
-        for case in listed
-        for target in TARGETS
-    ]
-    print(json.dumps(needs))
+    for module in sys.argv[1:]:
+        listed: list[Case] = importlib.import_module(module).cases()
+        needs = [
+            (
+                case.name,
+                target,
+                asdict(compiled(case.kernel, case.types, case.constants, target, case.divisible, **case.options)),
+            )
+            for case in listed
+            for target in TARGETS
+        ]
+        print(json.dumps(needs))

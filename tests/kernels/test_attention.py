@@ -1,4 +1,4 @@
-"""The attention kernel: against float64, interpreted; what it needs, compiled; in all encoders, on a GPU that is not there."""
+"""The attention kernel: against float64, interpreted; in all encoders, on a GPU that is not there."""
 
 import math
 import warnings
@@ -16,9 +16,7 @@ from extract.attention.softmax import LOG2_E, attend
 from extract.encoders import ENCODERS, Encoded, Encoder, load_encoder
 from store import kernels
 from tests.extract.tiny import sharpen, tiny_encoder
-from tests.kernels.compiling import resources_of
 from tests.kernels.fake import fake_cuda, placed
-from tests.kernels.resources import SHARED_NBYTES, TARGETS
 
 pytest.importorskip("triton", reason="there are no kernels without Triton")
 INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, kernels are compiled for it")
@@ -175,17 +173,6 @@ def test_what_it_is_not_for() -> None:
     assert not applies_to(q.double(), q.double(), q)
 
 
-def test_what_it_needs_compiled() -> None:
-    """On an A100, H100 and B200: hardly any register is spilled, and a block fits."""
-    needs = resources_of("tests.kernels.attention_cases")
-    assert len({name for name, _ in needs}) == 5
-    for (name, target), one in needs.items():
-        assert one.spilled <= 32, (name, target, one)
-        assert one.registers * 32 * 8 <= 65536, (name, target, one)
-        assert one.shared <= SHARED_NBYTES[target], (name, target, one)
-    assert {target for _, target in needs} == set(TARGETS)
-
-
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.dtype, torch.dtype]]:
     """Dtypes of queries and values with which the kernel was asked for."""
@@ -206,6 +193,15 @@ def encoded(encoder: Encoder, device: str) -> Encoded:
     return encoder(images, [last], encoder.statistics, [last], [last], pooled=True)
 
 
+def of_each_architecture() -> list[str]:
+    """The first entry of each: others that are made alike, and see images as large, are the same computation."""
+    first: dict[tuple[Any, ...], str] = {}
+    for name, entry in ENCODERS.items():
+        arguments = {**entry.arguments, **entry.published[0].smaller()[1]}
+        first.setdefault((entry.make, entry.model, repr(sorted(arguments.items()))), name)
+    return list(first.values())
+
+
 def small(name: str) -> Encoder:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of many no name tells how they were trained
@@ -213,7 +209,7 @@ def small(name: str) -> Encoder:
 
 
 class TestEncodersOnADeviceThatIsNotThere:
-    @pytest.mark.parametrize("name", ENCODERS)
+    @pytest.mark.parametrize("name", of_each_architecture())
     def test_all_is_where_it_belongs(self, name: str, monkeypatch: pytest.MonkeyPatch, launched: list[Any]) -> None:
         encoder = small(name)
         kinds = encoder(torch.zeros(1, *encoder.config["input_size"]), [0]).patch[0].dtype

@@ -1,4 +1,4 @@
-"""Softmax pooling by Triton's kernels: interpreted, against float64; what they need compiled; on a GPU, against PyTorch."""
+"""Softmax pooling by Triton's kernels: interpreted, against float64; on a GPU, against PyTorch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -17,8 +17,6 @@ from probe.stack import Stack
 from store import kernels
 from store.codecs import CODECS
 from store.codecs.coded import Coded
-from tests.kernels.compiling import resources_of
-from tests.kernels.resources import SHARED_NBYTES
 from tests.probe.test_pooling import explicit
 from tests.probe.training import Images, family, member, trained
 
@@ -227,14 +225,6 @@ def test_the_rest_is_left_to_pytorch(tokens: Tensor, queries: Tensor, monkeypatc
     monkeypatch.setattr("probe.pooling_kernels.pool", None)
     for ours, theirs in zip(softmax_pool(tokens, queries), expected, strict=True):
         assert torch.equal(ours, theirs)
-
-
-@pytest.mark.slow
-def test_what_compiled_kernels_need() -> None:
-    """None spills more than a few registers, and a block finds the shared memory that it needs, twice where it is narrow."""
-    for (name, target), needs in resources_of("tests.kernels.pooling_cases").items():
-        assert needs.spilled <= (80 if "int4" in name else 32), (name, target, needs)
-        assert needs.shared <= SHARED_NBYTES[target] // 2, (name, target, needs)
 
 
 @pytest.mark.gpu

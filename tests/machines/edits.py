@@ -20,7 +20,9 @@ from benchmarks.remotes import Folder
 from tests.machines import pipeline, project
 from tests.machines.machine import DATA, Machine
 from tests.machines.objects import Locked, kind_of
+from tests.machines.served import DVC, commands_in
 
+PACKAGES = (*DVC, "typer", "rich", "torch", "zarr")  # that commands import, where nothing is computed
 PAGE = "docs/pipeline.md"
 BEGIN, END = "<!-- edits -->", "<!-- end of edits -->"
 # What the table calls what stages do.
@@ -216,12 +218,12 @@ class Observed:
 
 
 class Bench:
-    """A finished pipeline, copied for each edit."""
+    """A finished pipeline, copied for each edit; `served`: its commands (served.py)."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, served: Path):
         self.folder, self.n = folder, 0
         self.origin = project.origin(folder, pipeline.without_computing)
-        self.first = project.machine_a(folder / "a", self.origin)
+        self.first = project.machine_a(folder / "a", self.origin, served)
         self.remote = Folder(folder / "remote")
         self.remote.add_to(self.first)
         assert self.first.repro()
@@ -255,7 +257,7 @@ class Bench:
         if edit.extracts:
             machine.dvc("push")
             machine.commit("Extracted")
-        second = project.machine_b(folder / "b", machine.repo)
+        second = project.machine_b(folder / "b", machine.repo, machine.served)  # where nothing is computed, nothing is missed
         self.remote.add_to(second)
         if edit.extracts:
             project.edit(second.repo, lambda p: p["heads"]["abmilp"].update(depth=3))
@@ -296,8 +298,8 @@ def table(observed: Mapping[str, Observed]) -> list[str]:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        print(*table(Bench(Path(folder)).all()), sep="\n")
+    with tempfile.TemporaryDirectory() as name, commands_in(Path(name, "served"), packages=PACKAGES) as served:
+        print(*table(Bench(Path(name), served).all()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -22,21 +22,30 @@ class Machine:
     Args:
         folder: of the whole machine; the clone is in `repo`.
         without: distributions that are not installed there.
+        served: folder of commands that a process with these distributions answers (served.py), which it takes first.
     """
 
-    def __init__(self, folder: Path, without: Sequence[str] = ()):
+    def __init__(self, folder: Path, without: Sequence[str] = (), served: Path | None = None):
         self.folder, self.repo, self.python = folder, folder / "repo", folder / "venv/bin/python"
+        self.served = served
         (folder / "home").mkdir(parents=True)
         self._install(without)
 
     @classmethod
-    def cloned(cls, folder: Path, origin: Path, without: Sequence[str] = (), lacks: Sequence[str] = ()) -> "Machine":
+    def cloned(
+        cls,
+        folder: Path,
+        origin: Path,
+        without: Sequence[str] = (),
+        lacks: Sequence[str] = (),
+        served: Path | None = None,
+    ) -> "Machine":
         """A machine with a clone of a git repository.
 
         Args:
             lacks: folders of the repository that are not checked out there.
         """
-        machine = cls(folder, without)
+        machine = cls(folder, without, served)
         git(folder, "clone", "-q", "--no-checkout", str(origin), "repo")
         if lacks:
             git(machine.repo, "sparse-checkout", "set", "--no-cone", "/*", *(f"!/{name}/" for name in lacks))
@@ -45,14 +54,14 @@ class Machine:
 
     def copy(self, folder: Path) -> "Machine":
         """Another machine with the same packages, and a copy of the clone."""
-        machine = Machine(folder)
+        machine = Machine(folder, served=self.served)
         shutil.copytree(self.repo, machine.repo, symlinks=True)
         return machine
 
     def _install(self, without: Sequence[str]) -> None:
         """An environment of links to what is installed here, and the clone in it; pip would take minutes and gigabytes."""
         venv.create(self.folder / "venv", with_pip=False, symlinks=True)
-        (site,) = (self.folder / "venv/lib").glob("python*/site-packages")
+        site = self.site_packages
         left_out = {name for package in ("beyondcls", *without) for name in top_level(package)}
         for installed in map(Path, dict.fromkeys(path for path in sys.path if path.endswith("-packages"))):
             for entry in installed.iterdir():
@@ -64,10 +73,18 @@ class Machine:
         script.chmod(0o755)
 
     @property
+    def site_packages(self) -> Path:
+        (site,) = (self.folder / "venv/lib").glob("python*/site-packages")
+        return site
+
+    @property
     def environment(self) -> dict[str, str]:
         inherited = ("LANG", "SHELL", "TERM", "TMPDIR", "LD_LIBRARY_PATH")
+        path = [self.python.parent, os.environ["PATH"]]
+        served = {} if self.served is None else {"PYTHONPATH": f"{self.repo}:{self.site_packages}"}
         return {name: os.environ[name] for name in inherited if name in os.environ} | {
-            "PATH": f"{self.python.parent}:{os.environ['PATH']}",
+            "PATH": ":".join(map(str, path if self.served is None else [self.served, *path])),
+            **served,
             "HOME": str(self.folder / "home"),
             "BEYONDCLS_CONFIG": "",
             "DVC_NO_ANALYTICS": "1",
@@ -90,7 +107,8 @@ class Machine:
         return self.run(*self.dvc_command(*arguments), fails=fails)
 
     def dvc_command(self, *arguments: str) -> list[str]:
-        return [str(self.python), "-P", str(QUICK_DVC), *arguments]
+        dvc = [str(self.python), "-P", str(QUICK_DVC)] if self.served is None else [str(self.served / "dvc")]
+        return [*dvc, *arguments]
 
     def repro(self, *arguments: str) -> set[str]:
         """Stages that `dvc repro` ran."""

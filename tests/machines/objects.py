@@ -17,7 +17,7 @@ class Locked:
 
     @classmethod
     def read(cls, repo: Path) -> "Locked":
-        return cls(yaml.safe_load((repo / "dvc.lock").read_text())["stages"], repo / ".dvc/cache/files/md5")
+        return cls(yaml.load((repo / "dvc.lock").read_text(), yaml.CSafeLoader)["stages"], repo / ".dvc/cache/files/md5")
 
     def deps(self, stage: str, below: str) -> dict[str, str]:
         """MD5 by path of a stage's dependencies below a folder."""

@@ -27,7 +27,7 @@ def without_computing(tree: Path) -> None:
         deps = [dep for dep in body["deps"] if not dep.startswith("code/")]  # an edit of the code comes to the same
         given = {"params": body.get("params", ()), "deps": deps, "outs": outs}
         arguments = (f"--{name} {' '.join(values)}" for name, values in given.items())
-        body["cmd"] = " ".join(["python -S -E stand_in.py", *arguments])
+        body["cmd"] = " ".join(["python3 -S -E stand_in.py", *arguments])
     (tree / "dvc.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
     for split in project.SPLITS:
         folder = tree / DATA / project.DATASET / split

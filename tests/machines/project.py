@@ -143,14 +143,14 @@ def few_images(folder: Path, n: int) -> None:
     (folder / "few.tar").rename(folder / "000.tar")
 
 
-def machine_a(folder: Path, bare: Path) -> Machine:
+def machine_a(folder: Path, bare: Path, served: Path | None = None) -> Machine:
     """Extracts: has images, encoders and all packages."""
-    return Machine.cloned(folder, bare)
+    return Machine.cloned(folder, bare, served=served)
 
 
-def machine_b(folder: Path, bare: Path) -> Machine:
+def machine_b(folder: Path, bare: Path, served: Path | None = None) -> Machine:
     """Probes: has neither images nor encoders nor what reads them."""
-    return Machine.cloned(folder, bare, without=IMAGE_PACKAGES, lacks=(DATA, ENCODERS))
+    return Machine.cloned(folder, bare, without=IMAGE_PACKAGES, lacks=(DATA, ENCODERS), served=served)
 
 
 def extracted() -> list[str]:

@@ -1,21 +1,25 @@
 """The table in docs/pipeline.md of what an edit costs is what DVC does."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pipelines.doctor.dvc_reads import NOWHERE
 from tests.machines import project
-from tests.machines.edits import BEGIN, EDITS, END, PAGE, Bench, Observed, table
+from tests.machines.edits import BEGIN, EDITS, END, PACKAGES, PAGE, Bench, Observed, table
 from tests.machines.project import ROOT
+from tests.machines.served import commands_in
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory) -> Bench:
-    return Bench(tmp_path_factory.mktemp("edits"))
+def bench(tmp_path_factory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("edits")
+    with commands_in(folder / "served", packages=PACKAGES) as served:
+        yield Bench(folder, served)
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,10 @@ EXTRACTED = {project.extract_stage(project.MAE, split) for split in project.SPLI
 pytestmark = pytest.mark.slow
 
 
-def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
+def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path, served, served_without_images):
     """That a set at a root gives the same heads, and that damage there is noticed, is tested with the command line."""
     bare, root = project.small_origin(tmp_path, ("extract", "probe")), tmp_path / "root"
-    first, remote = project.machine_a(tmp_path / "a", bare), Folder(tmp_path / "remote")
+    first, remote = project.machine_a(tmp_path / "a", bare, served), Folder(tmp_path / "remote")
     project.edit(first.repo, lambda params: params["store"].update(root=str(root)))
     assert first.repro(STAGE) == {*EXTRACTED, STAGE} | project.CODE
     sets = {path.name.rpartition("-")[0]: path for path in root.iterdir()}
@@ -33,7 +33,7 @@ def test_receipts_are_carried_and_arrays_stay_where_they_are(tmp_path):
     first.dvc("push")
     first.commit("Extracted and probed")
     git(first.repo, "push", "-q", "origin", "HEAD:main")
-    second = project.machine_b(tmp_path / "b", bare)
+    second = project.machine_b(tmp_path / "b", bare, served_without_images)
     remote.add_to(second)
     project.edit(second.repo, lambda params: params["heads"]["abmilp"].update(depth=2))
     assert second.repro("--pull", "--allow-missing", STAGE) == {"code", "recipes", STAGE}

@@ -40,10 +40,10 @@ class First:
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory) -> First:
+def first(served, tmp_path_factory) -> First:
     folder = tmp_path_factory.mktemp("first")
     bare = project.small_origin(folder, ("extract", "probe", "probe-cls"))
-    machine, remote = project.machine_a(folder / "a", bare), Folder(folder / "remote")
+    machine, remote = project.machine_a(folder / "a", bare, served), Folder(folder / "remote")
     other = project.extract_stage(project.RANDOM, "test")  # which no head here reads
     stages = {*(project.extract_stage(project.MAE, split) for split in project.SPLITS), other, *map(project.probe_stage, HEADS)}
     assert machine.repro(*sorted(stages)) == stages | project.CODE
@@ -61,9 +61,9 @@ def first(tmp_path_factory) -> First:
 
 
 @pytest.fixture(scope="module")
-def second(first, tmp_path_factory) -> Machine:
+def second(first, served_without_images, tmp_path_factory) -> Machine:
     """The machine without images."""
-    machine = project.machine_b(tmp_path_factory.mktemp("second") / "b", first.origin)
+    machine = project.machine_b(tmp_path_factory.mktemp("second") / "b", first.origin, served_without_images)
     first.remote.add_to(machine)
     return machine
 

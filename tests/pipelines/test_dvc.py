@@ -14,13 +14,10 @@ import yaml
 from webdataset import TarWriter
 
 from extract.datasets import open_images
-from tests.machines.machine import QUICK_DVC
 from tests.machines.project import ROOT
-from tests.pipelines.forked import beyondcls_in
+from tests.machines.served import commands_in
 from tests.pipelines.report.written import write_probe
 from tests.test_docs import FILE, block
-
-DVC = (sys.executable, "-P", str(QUICK_DVC))
 
 
 def run(folder: Path, *command: str, pretended: str = "", fails: bool = False) -> str:
@@ -38,7 +35,7 @@ def run(folder: Path, *command: str, pretended: str = "", fails: bool = False) -
 
 def repro(folder: Path, *options: str, pretended: str = "") -> set[str]:
     """Stages that `dvc repro` ran."""
-    return set(re.findall(r"Running stage '([^']+)'", run(folder, *DVC, "repro", *options, pretended=pretended)))
+    return set(re.findall(r"Running stage '([^']+)'", run(folder, "dvc", "repro", *options, pretended=pretended)))
 
 
 def edit(folder: Path, change) -> None:
@@ -88,9 +85,8 @@ def project(tmp_path_factory) -> Iterator[Path]:
     write_probe(folder / "other/elsewhere", "quickstart-mae", "abmilp", 51.5)
     edit(folder, shrink)
     run(folder, "git", "init", "-q")
-    run(folder, sys.executable, "-m", "dvc", "init", "-q")
-    (folder / ".commands").mkdir()
-    with beyondcls_in(folder / ".commands"):
+    with commands_in(folder / ".commands"):
+        run(folder, "dvc", "init", "-q")
         yield folder
 
 
@@ -109,7 +105,7 @@ def features_stay_though_their_code_is_edited(project: Path) -> None:
     assert (project / f"features/{set_}/patch/block5/view0/c/0/0/0").read_bytes() == tokens
 
     statistic.write_text(meant.replace("    return attention.", "    return 1e-3 + attention."))
-    output = run(project, *DVC, "repro", test, fails=True)
+    output = run(project, "dvc", "repro", test, fails=True)
     assert "is not what the program computes now: a sample of 32 of its 32 images differs in 1 of" in output
     assert "most in statistics/cls_self/view0: image" in output
     assert "extract it again: --recompute, or recompute: true under that encoder" in output
@@ -129,7 +125,7 @@ def features_stay_though_their_code_is_edited(project: Path) -> None:
 @pytest.mark.slow
 def test_the_whole_pipeline_and_a_new_head(project):
     """Other edits: tests/machines/test_edits.py."""
-    assert repro(project) == set(run(project, *DVC, "stage", "list", "--all", "--name-only").split())
+    assert repro(project) == set(run(project, "dvc", "stage", "list", "--all", "--name-only").split())
     assert (project / "report/index.html").exists()
     assert "differs by" in (project / "report/index.html").read_text(), "what the study of blocks found"
     assert "elsewhere,quickstart-mae" in (project / "report/tables/datasets.csv").read_text()
@@ -149,11 +145,11 @@ def test_the_whole_pipeline_and_a_new_head(project):
     assert repro(project) == {"code", "probe-own@quickstart-random-few-gem"}, "which comes to the same, so nothing follows"
     features_stay_though_their_code_is_edited(project)
 
-    metrics = run(project, sys.executable, "-m", "dvc", "metrics", "show", "--md")
+    metrics = run(project, "dvc", "metrics", "show", "--md")
     for head in ("cls", "abmilp", "gem"):
         assert f"probes/few/quickstart-random/{head}/metrics.json" in metrics
     for task in ("segmentation", "detection"):
         assert f"{task}/objects/quickstart-random/metrics.json" in metrics
-    run(project, sys.executable, "-m", "dvc", "plots", "show", "-o", "plots")
+    run(project, "dvc", "plots", "show", "-o", "plots")
     shown = (project / "plots/index.html").read_text()
     assert all(title in shown for title in ("Top-1 accuracy", "Loss of the linear head", "Loss of the detector"))

@@ -5,7 +5,6 @@ import html
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +21,11 @@ from pipelines.parameters.studies import plans_of_study, studies_of
 from store import FeatureStore
 from tests.extract.encoders.official import values_of, written
 from tests.extract.pictures import write_example
-from tests.machines.machine import QUICK_DVC
 from tests.machines.project import ROOT
-from tests.pipelines.forked import beyondcls_in
+from tests.machines.served import commands_in
 from tests.pipelines.test_dvc import edit, run
 
 PARAMS = read_params(ROOT / "paper/params.yaml")
-DVC = (sys.executable, "-P", str(QUICK_DVC))
 KINDS = (  # of encoders that pass through the pipeline in their own way; mae-b16 is the one that most studies read
     "mae-b16", "simmim-b16", "beitv2-b16", "ijepa-h14", "capi-l14", "dino-b16", "mae-ft-b16",
 )  # fmt: skip
@@ -111,9 +108,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     names = (sample.id for sample in open_images(str(folder / "data/imagenet"), split="train").samples)
     (folder / "imagenet-1pct.txt").write_text("\n".join(names))
     run(folder, "git", "init", "-q")
-    run(folder, sys.executable, "-m", "dvc", "init", "-q")
-    (folder / ".commands").mkdir()
-    with beyondcls_in(folder / ".commands", folder):
+    with commands_in(folder / ".commands", folder):
+        run(folder, "dvc", "init", "-q")
         yield folder
 
 
@@ -172,7 +168,7 @@ class TestMiniature:
     def test_every_kind_of_encoder(self, project: Path) -> None:
         edit(project, smaller(KINDS, ["imagenet"]))
         names = of_sets("imagenet")
-        run(project, *DVC, "repro", *(f"table@{name}" for name in names))
+        run(project, "dvc", "repro", *(f"table@{name}" for name in names))
         n_filled = {name: check_cells(project / "tables" / name) for name in names}
         assert {name for name, n in n_filled.items() if n == 0} == {"figure-9"}  # pictures
         assert (project / "tables/figure-9/index.html").read_text().count("<img") == 3 * 2
@@ -189,7 +185,7 @@ class TestMiniature:
     def test_every_data_set(self, project: Path) -> None:
         edit(project, smaller(["mae-b16"], [*PARAMS["datasets"]]))
         names = of_sets(*(name for name in PARAMS["datasets"] if name != "imagenet"))
-        run(project, *DVC, "repro", *(f"table@{name}" for name in names))
+        run(project, "dvc", "repro", *(f"table@{name}" for name in names))
         assert all(check_cells(project / "tables" / name) for name in names)
         for name, values in datasets_of(PARAMS).items():
             for head in ("cls", "average", "abmilp"):

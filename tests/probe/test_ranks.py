@@ -18,6 +18,7 @@ from probe.run import probe
 from probe.saved import load_probe
 from store import BeyondClsError, FeatureStore
 from tests.features import write_features
+from tests.machines.served import commands_in
 from tests.probe.training import Images, equal, family, member, trained
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,15 +29,15 @@ SPECS = [HeadSpec("abmilp", {"branches": 2}), HeadSpec("ap", {"heads": 2, "form"
 RECIPES = [Recipe(4, 16, 8, rule, warmup_epochs=1) for rule in ("lars", "adamw")]
 
 
-def under_torchrun(function, folder, n=2):
-    """Run a function of this file in n processes; what they printed, or the error."""
+def under_torchrun(function, folder, n=2, python=Path(sys.executable)):
+    """Run a function of this file in n processes, each by `python`; what they printed, or the error."""
     script = folder / "script.py"
     script.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom pathlib import Path\n")
     with script.open("a") as file:
         file.write(f"from tests.probe.test_ranks import {function}\n{function}(Path(sys.argv[1]))\n")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen([*launcher, str(script), str(folder)], cwd=ROOT, text=True, **pipes) as process:
+    launcher = [str(python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": {**os.environ, "PYTHON_EXEC": str(python)}}
+    with subprocess.Popen([*launcher, str(script), str(folder)], cwd=ROOT, text=True, **options) as process:
         try:
             shown, _ = process.communicate(timeout=180)
         except subprocess.TimeoutExpired:  # processes that are not in step wait for each other
@@ -110,7 +111,8 @@ def together(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     write_features(folder / "train", 320)  # shards of 64 images
     write_features(folder / "test", 64, seed=1)
-    code, shown = under_torchrun("both", folder)
+    with commands_in(folder / "bin", packages=("torch._dynamo", "torch.distributed.run", "pytest", "zarr")) as commands:
+        code, shown = under_torchrun("both", folder, python=commands / "python")
     assert code == 0, shown
     return folder
 

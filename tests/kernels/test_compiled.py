@@ -1,0 +1,37 @@
+"""What kernels need on an A100, H100 and B200: hardly any register is spilled, and a block fits."""
+
+import pytest
+
+from tests.kernels.compiling import resources_of
+from tests.kernels.resources import SHARED_NBYTES, TARGETS, Resources
+
+pytest.importorskip("triton", reason="there are no kernels without Triton")
+pytestmark = pytest.mark.slow
+
+MODULES = {"attention": "tests.kernels.attention_cases", "pooling": "tests.kernels.pooling_cases"}
+
+
+@pytest.fixture(scope="module")
+def needs() -> dict[str, dict[tuple[str, int], Resources]]:
+    """By kernel; by case and target. One process compiles all."""
+    return dict(zip(MODULES, resources_of(*MODULES.values()), strict=True))
+
+
+@pytest.mark.parametrize(("kernel", "n_cases"), [("attention", 5), ("pooling", 8)])
+def test_no_register_is_spilled(kernel: str, n_cases: int, needs: dict[str, dict[tuple[str, int], Resources]]) -> None:
+    """Or a few, and some more to unpack int4."""
+    assert {target for _, target in needs[kernel]} == set(TARGETS)
+    assert len({name for name, _ in needs[kernel]}) == n_cases
+    for (name, target), one in needs[kernel].items():
+        assert one.spilled <= (80 if "int4" in name else 32), (name, target, one)
+
+
+def test_a_block_of_attention_fits(needs: dict[str, dict[tuple[str, int], Resources]]) -> None:
+    for (name, target), one in needs["attention"].items():
+        assert one.registers * 32 * 8 <= 65536, (name, target, one)
+        assert one.shared <= SHARED_NBYTES[target], (name, target, one)
+
+
+def test_two_blocks_of_pooling_fit(needs: dict[str, dict[tuple[str, int], Resources]]) -> None:
+    for (name, target), one in needs["pooling"].items():
+        assert one.shared <= SHARED_NBYTES[target] // 2, (name, target, one)
