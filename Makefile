@@ -14,7 +14,7 @@ help: ## Show the targets
 $(READY): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]' # what is imported is compiled then
 	touch $(READY)
 
 quick: $(READY) ## The table, attention statistics and overlays on the quickstart data, without studies
