@@ -35,6 +35,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.plain_heads import PlainHead
 from benchmarks.roofline import shares_of_limit
 from benchmarks.timing import ROOT
 from extract.datasets import ImageSet, open_images
@@ -171,7 +172,7 @@ def nine_vs_dataloader(features: Features, rounds: int, epochs: int) -> float:
             torch.manual_seed(member.seed)
             tokens = features.cls if member.head == "cls" else features.patch
             loader = DataLoader(TensorDataset(tokens.cpu(), features.label.cpu()), BATCH, shuffle=True)
-            plain_loop(PlainHead(member.head).to(device), loader, epochs, device)
+            plain_loop(PlainHead(member.head, DIM, CLASSES).to(device), loader, epochs, device)
 
     def together() -> None:
         # As `Passes`: what has no parameters is pooled once.
@@ -200,23 +201,6 @@ def written(features: Features, n: int, path: Path) -> FeatureStore:
         classes = [str(i) for i in range(CLASSES)]
         writer.finish({"encoder": "benchmark", "norm_eps": None, "classes": classes, "problems": []})
     return FeatureStore.open(path)
-
-
-class PlainHead(nn.Module):
-    """What anyone would write for a single head: pooling, batch normalisation, a linear layer."""
-
-    def __init__(self, name: str):
-        super().__init__()
-        self.name = name
-        self.score = nn.Linear(DIM, 1)
-        self.classify = nn.Sequential(nn.BatchNorm1d(DIM, affine=False, eps=1e-6), nn.Linear(DIM, CLASSES))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        if self.name == "average":
-            tokens = tokens.mean(1)
-        elif self.name == "abmilp":
-            tokens = (self.score(tokens).softmax(1) * tokens).sum(1)
-        return self.classify(tokens)
 
 
 def plain_loop(head: nn.Module, batches: Any, epochs: int, device: torch.device, encode: Any = None) -> None:
@@ -253,7 +237,7 @@ def table1_vs_recompute(device: torch.device, n_training: int, n_test: int, epoc
         ours = time.perf_counter() - began
     images = torch.stack([encoder.transform(sets[0].image(row)) for row in range(min(256, n_training))])
     batches = [(part, torch.zeros(len(part), dtype=torch.long)) for part in images.split(64)]
-    heads = {name: PlainHead(name).to(device) for name in AGGREGATORS}
+    heads = {name: PlainHead(name, DIM, CLASSES).to(device) for name in AGGREGATORS}
 
     @torch.inference_mode()
     def tokens(x: Tensor, name: str) -> Tensor:

@@ -191,13 +191,24 @@ def regenerated(page: str, text: str, generated: Mapping[str, str]) -> str:
     if sorted(marked) != sorted(generated):
         raise BeyondClsError(f"{page} has blocks {marked}, expected each once of {list(generated)}; write their markers")
     for name, content in generated.items():
-        begin, end = f"<!-- generated: {name} -->\n", f"\n<!-- end of {name} -->"
-        before, _, rest = text.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not closed:
-            raise BeyondClsError(f"{page} has no `{end.strip()}` behind `{begin.strip()}`; write it at the block's end")
-        text = before + begin + content + end + after
+        text = with_block(page, text, name, content)
     return text
+
+
+def with_block(page: str, text: str, name: str, content: str) -> str:
+    """The text of a page with a new block of this name.
+
+    Raises:
+        BeyondClsError: the page has no markers for it.
+    """
+    begin, end = f"<!-- generated: {name} -->\n", f"\n<!-- end of {name} -->"
+    before, opened, rest = text.partition(begin)
+    if not opened:
+        raise BeyondClsError(f"{page} has no `{begin.strip()}`; write it and `{end.strip()}` on lines of their own")
+    _, closed, after = rest.partition(end)
+    if not closed:
+        raise BeyondClsError(f"{page} has no `{end.strip()}` behind `{begin.strip()}`; write it at the block's end")
+    return before + begin + content + end + after
 
 
 def main(root: Annotated[Path, typer.Argument(help="of the source tree")] = Path()) -> None:

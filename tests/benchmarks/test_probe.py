@@ -5,25 +5,21 @@ import math
 import pytest
 import torch
 
-from benchmarks.probe import BATCH, CLASSES, DIM, Features, PlainHead, families, table1_vs_recompute
+from benchmarks.plain_heads import PlainHead
+from benchmarks.probe import BATCH, CLASSES, DIM, Features, families, table1_vs_recompute
 from probe.grid import Member
 from probe.recipe import Recipe
 from probe.train import train
 
 
-@pytest.mark.parametrize("name", ["cls", "average", "abmilp"])
+@pytest.mark.parametrize("name", ["cls", "average", "abmilp", "ep"])
 def test_the_plain_head_computes_what_ours_does(name: str) -> None:
     torch.manual_seed(0)
-    plain, batch = PlainHead(name), {"cls": torch.randn(5, DIM), "patch": torch.randn(5, 7, DIM)}
+    plain, batch = PlainHead(name, DIM, CLASSES), {"cls": torch.randn(5, DIM), "patch": torch.randn(5, 7, DIM)}
     (family,) = families([Member(name, 0.1, 0.0, 0)], torch.device("cpu"))
-    with torch.no_grad():
-        plain.classify[1].weight.copy_(family.stack.parameters["classifier.weight"][0])
-        plain.classify[1].bias.copy_(family.stack.parameters["classifier.bias"][0])
-        if name == "abmilp":
-            plain.score.weight.copy_(family.stack.parameters["aggregator.score.0.weight"][0])
-            plain.score.bias.copy_(family.stack.parameters["aggregator.score.0.bias"][0])
+    plain.start_as(family.stack.head(0))
     ours, _ = family.stack(batch, training=True)
-    torch.testing.assert_close(ours[0], plain(batch["cls" if name == "cls" else "patch"]))
+    torch.testing.assert_close(ours[0], plain(batch[plain.kind]))
 
 
 def test_members_train_on_features_in_memory() -> None:
