@@ -10,6 +10,7 @@ import typer
 from pipelines import (
     attention,
     blocks,
+    compare,
     detect,
     divergence,
     encoders,
@@ -45,6 +46,7 @@ app.command("localise")(localise.main)
 app.command("segment")(segment.main)
 app.command("detect")(detect.main)
 app.command("report")(report.main)
+app.command("compare")(compare.main)
 app.command("encoders")(encoders.main)
 app.command("params")(params.main)
 app.command("doctor")(doctor.main)

@@ -46,9 +46,9 @@ def main(
     --crop-pct 1. AP is at the pixels of the originals, of all their objects; what the crop does not show counts as missed, and
     is recorded by size.
 
-    A run that was killed goes on when the same command is given again. Writes metrics.json (AP in percent), trained/,
-    detections.json (of the first seed, in COCO's format of results), examples.json (those in a few images, for the report) and
-    curves.csv.
+    A run that was killed goes on when the same command is given again. Writes metrics.json (AP in percent), description.json
+    (all that describes it), trained/, detections.json (of the first seed, in COCO's format of results), examples.json (those in
+    a few images, for the report) and curves.csv.
     """
     from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device

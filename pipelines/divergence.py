@@ -146,10 +146,13 @@ def _read(folder: Path) -> Weights:
 
 def _described(file: Path, build: Callable[[Any], tuple[str, str, bool]]) -> tuple[str, str, bool]:
     """Encoder, key of the test images, and whether the weights are the encoder's own [cls] attention."""
+    from probe.result_files import read_result
     from store import BeyondClsError
 
     try:
-        return build(json.loads(file.read_text(encoding="utf-8")))
+        return build(read_result(file))
+    except BeyondClsError:
+        raise
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise BeyondClsError(
             f"{file} is missing or damaged ({error!r}), expected the encoder and the images that it is of; run its stage again"

@@ -56,12 +56,16 @@ def main(
     Beside that, how much of each map's weight is on objects, compared with their share of the area: what equal weights would
     put there. Objects are masks where the set has them, else boxes, or, with --foreground, the pixels of classes in label maps.
 
-    Writes localisation.json; localisation.csv with a row for each map and seed; and boxes.json: of each image, its true boxes,
-    and the one that the mean [cls] map and the first seed of each head predict, at the threshold of MaxBoxAcc. Accuracies in
-    percent, boxes in pixels of the frame.
+    Writes localisation.json (means); description.json (all that was measured, and of what); localisation.csv with a row for
+    each map and seed; and boxes.json: of each image, its true boxes, and the one that the mean [cls] map and the first seed of
+    each head predict, at the threshold of MaxBoxAcc. Accuracies in percent, boxes in pixels of the frame.
     """
+    import torch
+
+    from probe.computed_by import computed_by
     from probe.localisation.foreground import class_names
     from probe.localisation.truths import truths_of
+    from probe.result_files import write_result
 
     store, classes = open_features(features, params), class_names(foreground)
     truths = truths_of(store, size, view)
@@ -79,10 +83,11 @@ def main(
         "frame": truths.frame.to_dict(),
         "objects": {"truth": truth, "classes": classes},
         "command": shlex.join(["beyondcls", *sys.argv[1:]]),
+        **computed_by(torch.device("cpu")),
         "maps": measured,
     }
     out.mkdir(parents=True, exist_ok=True)
-    (out / "localisation.json").write_text(json.dumps(about, indent=1) + "\n")
+    write_result(out / "localisation.json", about, summed_up(measured))
     write_csv(out / "localisation.csv", measured)
     (out / "boxes.json").write_text(json.dumps(with_truths(store, truths, size, view, boxes)) + "\n")
     for entry in measured:
@@ -112,7 +117,7 @@ def measure_maps(
         classes: whose weight is measured; of all objects, if none are given.
 
     Returns:
-        Entries of `maps` in localisation.json, those in boxes.json, and what says where objects are; None
+        Entries of `maps` in description.json, those in boxes.json, and what says where objects are; None
         where no view shows any, so that there is no weight on them.
 
     Raises:
@@ -210,9 +215,9 @@ def process_map(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
 def described(
     source: str, name: str, results: "Sequence[Localised]", seeds: Sequence[int], n_flat: Sequence[int]
 ) -> dict[str, Any]:
-    """An entry of `maps` in localisation.json. `n_flat`: the number of constant maps of each seed."""
+    """An entry of `maps` in description.json. `n_flat`: the number of constant maps of each seed."""
     from probe.localisation import IOUS
-    from probe.results import over_seeds
+    from probe.result_files import over_seeds
 
     by_iou = {
         str(iou): {
@@ -233,6 +238,16 @@ def described(
         },
         "n_flat": list(n_flat),
     }
+
+
+def summed_up(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What localisation.json shows, by source and name of the map: both measures, without those of single attention heads."""
+    shown: dict[str, Any] = {}
+    for entry in measured:
+        if not entry["name"].startswith("cls-head-"):
+            measures = {name: entry[name] for name in ("max_box_acc_v2", "max_box_acc")}
+            shown.setdefault(entry["source"], {})[entry["name"]] = measures
+    return shown
 
 
 def predictions(kind: "ScoreMaps", threshold: float, truths: "Truths", size: int) -> dict[str, Any]:

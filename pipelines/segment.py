@@ -61,9 +61,10 @@ def main(
     frame at 512 pixels; values at different resolutions don't compare. Void is ignored; classes that neither truth nor
     predictions have do not count.
 
-    Writes metrics.json; per_class.csv; confusion.csv; linear/seed0.safetensors, … and logistic/seed0.safetensors, which
-    `beyondcls.online` loads; curves.csv; and with --save-maps maps/PROTOCOL/ID.png and maps/truth/ID.png, in which a value is a
-    class and 255 is void or what the view does not show. A run that was killed goes on when the same command is given again.
+    Writes metrics.json (means) and description.json (all else); per_class.csv; confusion.csv; linear/seed0.safetensors, … and
+    logistic/seed0.safetensors, which `beyondcls.online` loads; curves.csv; and with --save-maps maps/PROTOCOL/ID.png and
+    maps/truth/ID.png, in which a value is a class and 255 is void or what the view does not show. A run that was killed goes on
+    when the same command is given again.
     """
     from pipelines.process.allocator import keep_freed_memory
     from pipelines.process.device import choose_device
@@ -165,7 +166,7 @@ def run(
     save_maps: int,
     bars: Any,
 ) -> dict[str, Any]:
-    """Run the protocols and write their results; returns the content of metrics.json."""
+    """Run the protocols and write their results; returns what describes them."""
     from probe.checkpoint import remove_checkpoints
     from probe.segmentation.results import write
     from probe.segmentation.run import segment
@@ -189,7 +190,7 @@ def run(
 def compare_foreground(
     store: "FeatureStore", probes: Path | None, heads: Sequence[str] | None, classes: str | None
 ) -> dict[str, Any]:
-    """Shares of weight on the foreground, of attention maps and heads: the entry `foreground` of metrics.json.
+    """Shares of weight on the foreground, of attention maps and heads: the entry `foreground` of description.json.
 
     Raises:
         BeyondClsError: nothing to compare, or as `foreground_of`.
@@ -221,4 +222,4 @@ def _resolution(text: str) -> str | int:
 
 
 def _accuracy(content: dict[str, Any]) -> float:
-    return next(v["mean"] for m, v in reversed(content.items()) if m.startswith("accuracy"))
+    return next(v["mean"] for m, v in content.items() if m.startswith("accuracy"))

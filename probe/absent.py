@@ -36,7 +36,7 @@ def _is_absent(kind: str, training: FeatureStore, joined: FeatureStore | None) -
 
 
 def write_absent(folder: Path, plan: HeadPlan, missing: list[str], training: FeatureStore, test: FeatureStore) -> None:
-    """Write into metrics.json that there was nothing to measure; what an earlier run wrote into `folder` is removed."""
+    """Write into description.json that there was nothing to measure; what an earlier run wrote into `folder` is removed."""
     features = {"training": training.spec.key, "test": test.spec.key}
     encoder = training.attributes["encoder"]
     write_measures(folder, {"encoder": encoder, **plan.head.to_dict(), "features": features, "absent": missing})

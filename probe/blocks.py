@@ -1,7 +1,6 @@
 """Accuracy by block: the same head on the vectors of each block that feature sets hold, all of them in one pass."""
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from probe.aggregators import make_aggregator
 from probe.closed import CLOSED, Closed, make_closed
 from probe.closed.neighbours import Neighbours
 from probe.grid import HeadPlan
+from probe.result_files import METRICS, write_result
 from probe.run import probe
 from probe.sources import OF_BLOCKS, Source, check_pair
 from store import FeatureStore, StoreError
@@ -79,16 +79,19 @@ def probe_blocks(
         "protocol": None if closed is None else {"name": _name_of(closed), **vars(closed)},
         "rows": rows,
         **(notes or {}),
+        **{name: first[name] for name in ("versions", "machine") if name in first},  # heads of earlier versions lack them
     }
 
 
 def write_blocks(out: Path, content: Mapping[str, Any]) -> None:
-    """Write metrics.json; and blocks.csv: head, block, protocol, mean and standard deviation over seeds, bytes of an image.
+    """Write metrics.json and description.json; and blocks.csv: head, block, protocol, mean and standard deviation over seeds,
+    bytes of an image.
 
     The measure is top1, or map of several labels, in percent.
     """
-    (out / "metrics.json").write_text(json.dumps(content, indent=1) + "\n")
     measure = content["measure"]
+    named = {"-".join((row["head"], f"block{row['block']}", row["protocol"])): row for row in content["rows"]}
+    write_result(out / METRICS, content, {name: {measure: row[measure]} for name, row in named.items()})
     with (out / "blocks.csv").open("w", newline="") as target:
         writer = csv.writer(target)
         writer.writerow(["head", "block", "protocol", measure, f"{measure}_std", "bytes_per_image"])

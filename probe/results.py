@@ -1,7 +1,6 @@
-"""Results of trained heads: the content of metrics.json, and the files of a head's folder."""
+"""Results of trained heads: what describes them, and the files of a head's folder."""
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from probe.grid import HeadPlan
 from probe.metrics import top_k_hits
 from probe.notes import augmentation, notes_on_training
 from probe.passes import Outcome, Passes
+from probe.result_files import METRICS, over_seeds, read_result, record_of, write_result
 from probe.saved import save_probe
 from probe.select import Selected
 from probe.sources import Source
@@ -30,7 +30,7 @@ UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on value
 
 
 def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Outcome], chosen: Selected) -> dict[str, Any]:
-    """The content of metrics.json of a head that was trained."""
+    """What is measured of a head that was trained, and what describes it: the content of `result_files`."""
     cost, ends = _cost(name, passes), [outcome.curve[-1] for outcome in outcomes]
     notes = notes_on_training(plan.recipe, len(passes.training.rows), len(plan.seeds), passes.views)
     return {
@@ -49,7 +49,7 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
 def measures_of_closed(
     name: str, plan: HeadPlan, protocol: Closed, passes: Passes
 ) -> tuple[dict[str, Any], Bool[np.ndarray, "1 N"] | None]:
-    """The content of metrics.json of a protocol without gradient steps, run on view 0; and which test images it gets right.
+    """The same of a protocol without gradient steps, run on view 0; and which test images it gets right.
 
     The latter is None where images have several labels.
     """
@@ -117,14 +117,8 @@ def _recipe(plan: HeadPlan, chosen: Selected) -> dict[str, Any]:
     return asdict(replace(plan.recipe, base_lr=chosen.base_lr, weight_decay=chosen.weight_decay))
 
 
-def over_seeds(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, standard deviation over seeds (n - 1 in the denominator; 0 for one value), and the individual values."""
-    std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return {"mean": float(np.mean(values)), "std": std, "values": [float(value) for value in values]}
-
-
 def write_measures(folder: Path, measures: Mapping[str, Any]) -> None:
-    """Write metrics.json, and remove what an earlier run has left beside it.
+    """Write metrics.json and description.json, and remove what an earlier run has left beside them.
 
     A stage of dvc.yaml also has the outputs `trained` and `curves.csv`: where nothing is trained by steps, they are empty.
     """
@@ -134,31 +128,29 @@ def write_measures(folder: Path, measures: Mapping[str, Any]) -> None:
     for file in [*files, folder / "trained/weights.npy", folder / "trained/correct.npz", folder / timing.FILE]:
         file.unlink(missing_ok=True)
     (folder / "curves.csv").write_text("seed,epoch\n")
-    _write_metrics(folder, measures)
+    write_result(folder / METRICS, measures)
 
 
-def update_pretraining(folder: Path, pretraining: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of metrics.json, which is rewritten if it describes the encoder's pretraining otherwise."""
-    timed = timing.matches_metrics(folder)
-    measures: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
-    if {name: measures[name] for name in NAMES if name in measures} != pretraining:
+def update_description(folder: Path, pretraining: Mapping[str, Any]) -> dict[str, Any]:
+    """What describes a head, which is rewritten if it says otherwise of the encoder's pretraining, or lies in metrics.json."""
+    timed, metrics = timing.matches_result(folder), folder / METRICS
+    measures = read_result(metrics)
+    differs = {name: measures[name] for name in NAMES if name in measures} != pretraining
+    if differs:
         others = {name: value for name, value in measures.items() if name not in (*NAMES, "encoder")}
         measures = {"encoder": measures["encoder"], **pretraining, **others}
-        _write_metrics(folder, measures)
+    if differs or record_of(metrics) == metrics:
+        write_result(metrics, measures)
         if timed:
             timing.restamp_timing(folder)
     return measures
 
 
-def _write_metrics(folder: Path, measures: Mapping[str, Any]) -> None:
-    (folder / "metrics.json").write_text(json.dumps(measures, indent=1) + "\n")
-
-
 def write_correct(folder: Path, correct: Bool[np.ndarray, "M N"]) -> None:
     """Write which test images each seed's head is right about, for statistics that pair two probes by image.
 
-    Columns are the measured test images in the order of their rows in the feature set; rows are the seeds, as in metrics.json
-    (a protocol without gradient steps has one row). `test_images` in metrics.json says which images these are.
+    Columns are the measured test images in the order of their rows in the feature set; rows are the seeds, as in
+    description.json (a protocol without gradient steps has one row), where `test_images` says which images these are.
     """
     np.savez_compressed(folder / "trained/correct.npz", correct=correct)
 

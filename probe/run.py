@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from probe.checkpoint import remove_checkpoints
+from probe.computed_by import computed_by
 from probe.grid import HeadPlan, Member
 from probe.passes import Outcome, Passes
 from probe.ranks import ranks
@@ -47,7 +48,7 @@ def probe(
     retrain: bool = False,
     stops: Callable[[], bool] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Train heads and write all results into `out`; returns the content of metrics.json, by head.
+    """Train heads and write all results into `out`; returns what describes them (`result_files`), by head.
 
     Heads with the same recipe train in one pass over the features, all seeds in one order of the images (recipe.order
     "shared": seeds differ in where heads start) or each seed in its own pass ("own": as if it were the only one). Where a plan
@@ -58,7 +59,8 @@ def probe(
     Writes `trained/seed<S>.safetensors` and `.json` (the probe), `trained/weights.npy` (mean over seeds of the aggregator's
     weights over the patches of the test images, [n_test, T] float32, if it has any), `trained/correct.npz` (`correct`, bool
     [n_seeds, n_test]: which test images each seed is right about, with one label an image), `curves.csv` (seed, epoch, loss,
-    top1, …), `trained/record.json` (the request, and a few steps, to compare with later) and `metrics.json`: into `out` for one
+    top1, …), `trained/record.json` (the request, and a few steps, to compare with later), `metrics.json` (means, for
+    `dvc metrics`) and `description.json` (all else): into `out` for one
     plan, into `out/NAME` for a mapping. What an earlier run wrote there is replaced, except for heads that were trained for
     exactly this request and that the present program would train the same, as a few steps show (`probe.unchanged`): those
     stay, byte for byte. A run that was killed goes on from its last checkpoint (in `.unfinished` beside `out`) when it is
@@ -81,7 +83,7 @@ def probe(
         placement: of the features: "device", "memory", "stream", or "auto": the first that fits.
         progress: called with the number of epochs since the last call, summed over heads and seeds (`n_epochs`).
         say: called with messages for the user.
-        notes: written into metrics.json too, e.g. the command.
+        notes: written into description.json too, e.g. the command.
         timed: measure the time of each head's forward pass on this machine, and write it into `timing.json`, with that of its
             training.
         retrain: train again without a check of the heads that are in place.
@@ -140,6 +142,7 @@ def probe(
                 else:
                     measures, correct = measures_of_closed(name, plan, plan.closed, passes)
                     measures |= about
+                measures |= computed_by(place)
                 written[name] = json.loads(json.dumps(measures))
                 if rank == 0:
                     folder = folders[name]

@@ -14,12 +14,14 @@ from probe.aggregators import is_custom
 from probe.grid import HeadPlan
 from probe.head import Head
 from probe.record import FILE as RECORD
+from probe.result_files import DESCRIPTION, METRICS, read_result
 from probe.saved import load_with
 from store.format.pretraining import NAMES
 
 WEIGHT = 1e-4  # of a weight over patches
 IMAGES = 1e-4  # share of the test images whose prediction may change by rounding
-NOT_COMPARED = ("command", *NAMES)  # commands may be worded differently; more may be known about the encoder now
+# Commands may be worded differently, more may be known about the encoder now, and what computes may be another version.
+NOT_COMPARED = ("command", *NAMES, "versions", "machine")
 
 
 @dataclass
@@ -68,17 +70,19 @@ def first_difference(folder: Path, rewritten: Path) -> str | None:
     for name in sorted(ours):
         if not _agree(folder / name, rewritten / name):
             return f"what is written into {name}"
+    if _compared(read_result(folder / METRICS)) != _compared(read_result(rewritten / METRICS)):
+        return f"what is written into {DESCRIPTION}"
     return None
 
 
 def _files(folder: Path) -> set[str]:
-    return {"curves.csv", "metrics.json", *(f"trained/{file.name}" for file in (folder / "trained").iterdir())} - {RECORD}
+    return {"curves.csv", *(f"trained/{file.name}" for file in (folder / "trained").iterdir())} - {RECORD}
 
 
 def _agree(stored: Path, rewritten: Path) -> bool:
     match stored.suffix:
         case ".json":
-            return _compared_content(stored) == _compared_content(rewritten)
+            return _compared(json.loads(stored.read_text())) == _compared(json.loads(rewritten.read_text()))
         case ".safetensors":
             before, after = load_file(stored), load_file(rewritten)
             return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
@@ -92,6 +96,5 @@ def _agree(stored: Path, rewritten: Path) -> bool:
     return stored.read_bytes() == rewritten.read_bytes()
 
 
-def _compared_content(file: Path) -> Any:
-    content = json.loads(file.read_text())
+def _compared(content: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in content.items() if name not in NOT_COMPARED}

@@ -1,4 +1,4 @@
-"""How long a head takes on this machine: that differs each time, so it is never part of metrics.json."""
+"""How long a head takes on this machine: that differs each time, so it is never part of the result."""
 
 import copy
 import json
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import xxhash
 from jaxtyping import Shaped
 from torch import Tensor
 
 from probe.head import Head
+from probe.result_files import METRICS, digest_of
 from probe.sources import Source
 
 FILE = "timing.json"  # beside metrics.json; not an output of DVC, which compares outputs bit by bit (.dvcignore)
@@ -83,29 +83,25 @@ def _wait(device: torch.device) -> None:
 
 
 def write_timing(folder: Path, timing: Timing, together: Together | None = None) -> None:
-    """Write timing.json into the folder of a head, with the digest of its metrics.json.
+    """Write timing.json into the folder of a head, with the digest of what describes it.
 
-    DVC may restore other metrics without a run; then the time does not belong to them.
+    DVC may restore another result without a run; then the time does not belong to it.
     """
     _write(folder, asdict(timing) | (asdict(together) if together else {}))
 
 
-def matches_metrics(folder: Path) -> bool:
-    """Whether the folder of a head has a timing.json that belongs to its metrics.json; False if it is damaged."""
+def matches_result(folder: Path) -> bool:
+    """Whether the folder of a head has a timing.json that belongs to its result; False if it is damaged."""
     try:
-        return bool(json.loads((folder / FILE).read_text())["metrics"] == _digest(folder))
+        return bool(json.loads((folder / FILE).read_text())["metrics"] == digest_of(folder / METRICS))
     except (OSError, ValueError, TypeError, KeyError):
         return False
 
 
 def restamp_timing(folder: Path) -> None:
-    """Assign the time to the metrics.json that replaced another one of the same head."""
+    """Assign the time to the description that replaced another one of the same head."""
     _write(folder, json.loads((folder / FILE).read_text()))
 
 
 def _write(folder: Path, timing: dict[str, Any]) -> None:
-    (folder / FILE).write_text(json.dumps(timing | {"metrics": _digest(folder)}, indent=1) + "\n")
-
-
-def _digest(folder: Path) -> str:
-    return xxhash.xxh3_128_hexdigest((folder / "metrics.json").read_bytes())
+    (folder / FILE).write_text(json.dumps(timing | {"metrics": digest_of(folder / METRICS)}, indent=1) + "\n")

@@ -9,6 +9,7 @@ import torch
 import xxhash
 
 from probe.aggregators import Aggregator, Features, Pooled
+from probe.computed_by import computed_by
 from probe.grid import HeadPlan, HeadSpec, Member
 from probe.head import FinalNorm, Head
 from probe.passes import Outcome, Passes
@@ -59,13 +60,13 @@ def transfer(
     say: Callable[[str], None] = lambda message: None,
     notes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Train a classifier on what the aggregators of a probe pool from other images; returns the content of metrics.json.
+    """Train a classifier on what the aggregators of a probe pool from other images; returns what describes it.
 
     Each seed of the probe provides its aggregator and seeds the new classifier, which is trained by the probe's recipe.
     Compared with the same head trained on these images, and with the plain average, it shows whether the weights are useful
     for any classes, or only for those they were learned with. Writes the files of `probe.run.probe`, with heads that
-    `load_probe` loads, and into metrics.json "transferred": the key of the features that the aggregators were trained on, and
-    a digest of each.
+    `load_probe` loads, and into description.json "transferred": the key of the features that the aggregators were trained on,
+    and a digest of each.
 
     Args:
         probe: PROBES/HEAD, a folder with trained/seed<S>.json.
@@ -99,6 +100,7 @@ def transfer(
             "aggregators": [_digest(head.aggregator) for head, _ in heads.values()],
         },
         **(notes or {}),
+        **computed_by(torch.device(device)),
     }
     about = {name: measures[name] for name in ("features", "transferred")}
     write_measures(out, measures)

@@ -17,7 +17,8 @@ from probe.passes import Passes
 from probe.ranks import broadcast_from_first
 from probe.recipe import Recipe
 from probe.record import read_record, request_of
-from probe.results import KEPT, measures_of, update_pretraining, write_measures, write_trained
+from probe.result_files import METRICS
+from probe.results import KEPT, measures_of, update_description, write_measures, write_trained
 from probe.select import Selected, best_setting, candidates, split_training
 from probe.stored import first_difference, stored_probe
 from store import BeyondClsError
@@ -34,13 +35,13 @@ def keep_unchanged(
     folders: Mapping[str, Path],
     about: Mapping[str, Any],
 ) -> dict[str, tuple[dict[str, Any], Selected]]:
-    """Heads of one group that need not be trained again: the content of their metrics.json, and the setting of each.
+    """Heads of one group that need not be trained again: what is measured and described of each, and its setting.
 
     Those are heads that were trained for exactly this request, whose rehearsed steps agree with the record (`rehearsal`), whose
     stored parameters still have the recorded measures on the test images, and whose files would be written as they are. Nothing
-    of them is changed, except what metrics.json says about the encoder's pretraining if the feature set says otherwise by now;
-    what was compared is written into kept.json beside them. For the other heads that are in place, `say` is called with the
-    reason to train again.
+    of them is changed, except what description.json says about the encoder's pretraining if the feature set says otherwise by
+    now, and that an earlier version's metrics.json becomes two files; what was compared is written into kept.json beside them.
+    For the other heads that are in place, `say` is called with the reason to train again.
     """
     check = _Check(plans, passes, held_out, folders, about)
     chosen = broadcast_from_first(check.in_place() if passes.rank == 0 else {})
@@ -75,7 +76,7 @@ class _Check:
         chosen = {}
         for name, plan in self.plans.items():
             folder = self.folders[name]
-            if not (folder / "metrics.json").is_file():
+            if not (folder / METRICS).is_file():
                 continue
             if (record := read_record(folder)) is None:
                 self._say_retrained(
@@ -92,7 +93,7 @@ class _Check:
         return chosen
 
     def agreeing_heads(self, chosen: Mapping[str, Selected], recipe: Recipe) -> dict[str, dict[str, Any]]:
-        """The content of metrics.json of the heads that agree."""
+        """What is measured and described of the heads that agree."""
         kept_measures = {}
         for name, selected in chosen.items():
             agreement = Agreement()
@@ -105,7 +106,7 @@ class _Check:
             if differs is not None:
                 self._say_retrained(name, f"not as before: {differs}")
                 continue
-            kept_measures[name] = update_pretraining(
+            kept_measures[name] = update_description(
                 self.folders[name], pretraining_fields(self.passes.training.store.attributes)
             )
             self._write(name, agreement)

@@ -7,7 +7,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MAKEFILE = (ROOT / "Makefile").read_text()
 # Folders that `make clean` removes.
 OUTPUTS = tuple(re.findall(r"\nclean:.*\n\trm -rf (.*)", MAKEFILE)[0].split())
-FILES = ("metrics.json", "summary.json", "localisation.json", "divergence.csv", "statistics.csv", "index.html", "zarr.json")
+FILES = ("metrics.json", "description.json", "summary.json", "localisation.json", "divergence.csv", "statistics.csv")
+FILES += ("index.html", "zarr.json")
 JUNK = "a decoy, which no test may read"
 
 

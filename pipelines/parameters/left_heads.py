@@ -1,11 +1,12 @@
 """Heads that a study no longer has: what an earlier run of it left in its folder."""
 
-import json
 import shlex
 from collections.abc import Collection
 from pathlib import Path
 
-OURS = ("metrics.json", "curves.csv", "timing.json", "kept.json")
+from probe.result_files import read_result
+
+OURS = ("metrics.json", "description.json", "curves.csv", "timing.json", "kept.json")
 TRAINED = ("seed*.json", "seed*.safetensors", "weights.npy", "correct.npz", "record.json")
 
 
@@ -33,9 +34,9 @@ def remove_left_heads(out: Path, study: str, heads: Collection[str], studies: Co
 
 
 def _is_of(metrics: Path, study: str, studies: Collection[str]) -> bool:
-    """Whether metrics.json was written for this study, for one that no longer exists, or records that nothing was trained."""
+    """Whether a head was written for this study, for one that no longer exists, or records that nothing was trained."""
     try:
-        content = json.loads(metrics.read_text())
+        content = read_result(metrics)
         if "absent" in content:
             return True
         words = shlex.split(content["command"])

@@ -4,11 +4,11 @@
     python -m pipelines.quickstart.keep FOLDER --data cifar10-60000 --studies --out quickstart/full
     python -m pipelines.quickstart.keep FOLDER --data cifar10-60000 --studies --out quickstart/full --encoder quickstart-mae-ft
 
-FOLDER is where `dvc repro` ran: `make repro`, or with quickstart/full/params.yaml. Writes metrics.json into
-OUT/probes/DATA/ENCODER/HEAD and, of AbMILP and the heads that it is compared with, which test images they classify correctly
-(trained/correct.npz); OUT/attention/DATA/ENCODER/*; and OUT/tables.md. The report shows quickstart/full/probes beside the
-quickstart's own (`other_probes` in params.yaml); `python -m pipelines.quickstart.readme` writes the figures of README and of
-docs/results.md from both.
+FOLDER is where `dvc repro` ran: `make repro`, or with quickstart/full/params.yaml. Writes metrics.json and description.json
+into OUT/probes/DATA/ENCODER/HEAD and, of AbMILP and the heads that it is compared with, which test images they classify
+correctly (trained/correct.npz); OUT/attention/DATA/ENCODER/*; and OUT/tables.md. The report shows quickstart/full/probes beside
+the quickstart's own (`other_probes` in params.yaml); `python -m pipelines.quickstart.readme` writes the figures of README and
+of docs/results.md from both.
 """
 
 import shutil
@@ -31,6 +31,7 @@ from pipelines.report.sections.datasets import by_head
 from store import BeyondClsError
 
 MAIN_HEADS = ("cls", "average", "abmilp")
+KEPT = ("metrics.json", "description.json", "timing.json")  # of which timing.json is only on the machine that measured it
 BY_IMAGE = (*MAIN_HEADS, "cls-average")  # whose trained/correct.npz is kept
 ATTENTION = ("summary.json", "statistics.csv", "heads.csv")
 
@@ -63,7 +64,7 @@ def keep(folder: Path, data: str, out: Path, studies: bool = False, only: str | 
     for (encoder, head), file in measured.items():
         place = out / "probes" / data / encoder / head
         place.mkdir(parents=True)
-        for name in ("metrics.json", "timing.json"):  # timing.json is only on the machine that measured it
+        for name in KEPT:
             if (file.parent / name).is_file():
                 shutil.copyfile(file.parent / name, place / name)
         if head in BY_IMAGE and (correct := file.parent / "trained" / "correct.npz").is_file():

@@ -8,7 +8,6 @@ there, and trains [cls], average and AbMILP as `probe` in params.yaml says: from
 All are measured on the evaluation crops of the test images. Writes OUT/ENCODER/HEAD-CROPS/metrics.json, which the report draws.
 """
 
-import json
 import shlex
 import sys
 import tempfile
@@ -32,7 +31,7 @@ from pipelines.parameters.params import read_params, section
 from pipelines.process.progress import progress_bar
 from probe.evaluate import evaluate
 from probe.grid import HeadPlan, Member
-from probe.results import over_seeds
+from probe.result_files import METRICS, over_seeds, read_result, write_result
 from probe.run import probe
 from probe.sources import Source
 from probe.stack import Stack
@@ -43,7 +42,7 @@ from store.format.pretraining import NAMES
 HEADS = ("cls", "average", "abmilp")
 STORED = (0, 1, 2, 4, 8, 16)  # crops; 0: the evaluation crop alone
 FRESH = "fresh"
-# In metrics.json, what does not depend on the crops.
+# What does not depend on the crops.
 ALIKE = (
     *("encoder", *NAMES, "aggregator", "options", "normalisation", "final_norm", "init", "block", "features", "recipe"),
     *("seeds", "n_training", "n_test", "test_images", "n_tokens", "n_classes", "n_parameters", "cost"),
@@ -104,10 +103,10 @@ def train_on_fresh(crops: FreshCrops, test: FeatureStore, plans: Mapping[str, He
 
 
 def keep(folder: Path, measures: Mapping[str, Any]) -> None:
-    """Write metrics.json, with the command that measures it again."""
+    """Write metrics.json and description.json, with the command that measures them again."""
     folder.mkdir(parents=True, exist_ok=True)
     command = shlex.join(["python", "-m", "pipelines.quickstart.views", *sys.argv[1:]])
-    (folder / "metrics.json").write_text(json.dumps({**measures, "command": command}, indent=1) + "\n")
+    write_result(folder / METRICS, {**measures, "command": command})
 
 
 def measure(
@@ -148,7 +147,7 @@ def measure(
     crops = FreshCrops(encoder, images["train"], np.asarray(stores["train"].labels), recipe.at_once, block)
     by_head = train_on_fresh(crops, stores["test"], plans)
     for head, of_seeds in by_head.items():
-        of_stored = json.loads((out / f"{head}-{stored[0]}/metrics.json").read_text())
+        of_stored = read_result(out / f"{head}-{stored[0]}" / METRICS)
         reached = {name: over_seeds([measures[name] for measures in of_seeds]) for name in of_seeds[0]}
         of_head = {name: of_stored[name] for name in ALIKE if name in of_stored}  # older ones lack some
         keep(out / f"{head}-{FRESH}", of_head | reached | {"augmentation": {"n_crops": FRESH, "evaluation_view": False}})

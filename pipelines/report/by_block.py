@@ -1,6 +1,5 @@
 """Accuracy by block, as `beyondcls blocks` measured it: series over blocks, and their plot."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pipelines.report.measured import FIRST_HEADS, Measure
 from pipelines.report.reading import files_in, measure_of, pretraining_in, read
 from pipelines.report.scores import AXES
 from pipelines.report.tables import plus_minus, title
+from probe.result_files import read_result
 from store.format.pretraining import Pretraining
 
 OF_VECTORS = ("cls", "average", "encoder-pooling")  # heads that read a vector of an image, no patch tokens
@@ -73,7 +73,7 @@ def weights_patches(study: ByBlock) -> bool:
 
 
 def _by_block(file: Path) -> ByBlock:
-    content = json.loads(file.read_text(encoding="utf-8"))
+    content = read_result(file)
     measure, rows = str(content["measure"]), sorted(content["rows"], key=_place)
     series: dict[str, dict[int, Measure]] = {}
     for row in rows:

@@ -1,12 +1,12 @@
 """Why a head has no accuracy on an encoder: the dashes of a table."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pipelines.report.measured import Probe
 from pipelines.report.reading import read
 from pipelines.report.tables import listed, title
+from probe.result_files import read_result
 
 
 def reasons(probes: Mapping[tuple[str, str], Probe], encoders: Iterable[str], heads: Iterable[str]) -> str:
@@ -33,4 +33,4 @@ def _reason(folder: Path | None, encoder: str, head: str) -> tuple[str, str]:
 
 
 def _absent(file: Path) -> list[str]:
-    return [str(kind) for kind in json.loads(file.read_text(encoding="utf-8"))["absent"]]
+    return [str(kind) for kind in read_result(file)["absent"]]

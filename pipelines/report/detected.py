@@ -1,6 +1,5 @@
 """What `beyondcls detect` measured, as frozen values."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from pipelines.report.dense import measure_or_none
 from pipelines.report.measured import Measure
 from pipelines.report.reading import pretraining_in
+from probe.result_files import read_result
 from store.format.pretraining import Pretraining
 
 KINDS = {"box": "boxes", "mask": "masks"}
@@ -60,14 +60,14 @@ class Detected:
 
 
 def detected_in(file: Path) -> Detected:
-    """The content of a metrics.json.
+    """The result that a metrics.json belongs to.
 
     Raises:
         KeyError: the file is not as the command writes it.
         ValueError: the file is not as the command writes it.
         TypeError: the file is not as the command writes it.
     """
-    content = json.loads(file.read_text(encoding="utf-8"))
+    content = read_result(file)
     return Detected(
         encoder=file.parent.name,
         data=str(content["data"]),

@@ -43,7 +43,7 @@ class BestEpoch:
 
 @dataclass(frozen=True)
 class Probe:
-    """One PROBES/ENCODER/HEAD: its metrics.json, its curves, and the file of its weights [N, T] (None without weights)."""
+    """One PROBES/ENCODER/HEAD: its result, its curves, and the file of its weights [N, T] (None without weights)."""
 
     encoder: str
     head: str
@@ -70,7 +70,7 @@ class Probe:
     notes: tuple[str, ...] = ()  # sentences that a reader of the numbers should know
     transferred: str | None = None  # key of the training features of the probe whose aggregators these are, if of another
     pretraining: Pretraining = UNKNOWN  # of the encoder
-    recorded: Mapping[str, Any] = field(default_factory=dict)  # metrics.json as it is
+    recorded: Mapping[str, Any] = field(default_factory=dict)  # the result as it was written
     best_epoch: BestEpoch | None = None  # None where nothing was measured epoch by epoch
     folder: Path | None = None  # of metrics.json
 

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import xxhash
-
 from pipelines.report import older
 from pipelines.report.measured import Attention, BestEpoch, Curve, Measure, Probe
+from probe.result_files import digest_of, read_result
 from store import BeyondClsError
 from store.format.pretraining import Pretraining
 
@@ -33,6 +32,8 @@ def read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
     """
     try:
         return build(file)
+    except BeyondClsError:
+        raise
     except KeyError as error:
         raise BeyondClsError(f"{file} or a table beside it has no {error}; run `{stage}` for it again") from error
     except (ValueError, TypeError, AttributeError, OSError) as error:
@@ -43,7 +44,7 @@ def read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
 
 def probe_in(file: Path) -> Probe | None:
     """The probe of a metrics.json; None for a head that reads tokens which the encoder lacks."""
-    content = json.loads(file.read_text(encoding="utf-8"))
+    content = read_result(file)
     if "absent" in content:
         return None
     weights, correct = (file.parent / "trained" / name for name in ("weights.npy", "correct.npz"))
@@ -91,7 +92,7 @@ def pretraining_in(content: Mapping[str, Any]) -> Pretraining:
 
 
 def _timing(metrics: Path) -> dict[str, Any]:
-    """The content of timing.json beside `metrics`; empty without that file, or if it belongs to the metrics of another run.
+    """The content of timing.json beside `metrics`; empty without that file, or if it belongs to another run.
 
     Raises:
         KeyError: the file is not as the stage writes it.
@@ -101,7 +102,7 @@ def _timing(metrics: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     content = json.loads(file.read_text(encoding="utf-8"))
-    if content["metrics"] != xxhash.xxh3_128_hexdigest(metrics.read_bytes()):
+    if content["metrics"] != digest_of(metrics):
         return {}
     about: dict[str, Any] = {
         "device": str(content["device"]),

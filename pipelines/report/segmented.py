@@ -1,7 +1,6 @@
 """What `beyondcls segment` measured, as frozen values."""
 
 import csv
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from pipelines.report.dense import measure_or_none
 from pipelines.report.measured import Measure
 from pipelines.report.reading import measure_of, pretraining_in
+from probe.result_files import read_result
 from store.format.pretraining import Pretraining
 
 GRID, ORIGINAL = "grid", "original"
@@ -132,14 +132,14 @@ def in_order(resolutions: Iterable[str]) -> list[str]:
 
 
 def segmented_in(file: Path) -> Segmented:
-    """The content of a metrics.json.
+    """The result that a metrics.json belongs to.
 
     Raises:
         KeyError: the file is not as the command writes it.
         ValueError: the file is not as the command writes it.
         TypeError: the file is not as the command writes it.
     """
-    content = json.loads(file.read_text(encoding="utf-8"))
+    content = read_result(file)
     protocols = {str(name): _protocol(str(name), entry) for name, entry in content["protocols"].items()}
     if not any(protocol.measures for protocol in protocols.values()):
         raise ValueError("no protocol has a measure")

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 
 from extract.difference import SampleCheck
 from store import FeatureStore
+from store.environment import versions_of
 from store.moving.receipt import CHECK
 from store.places.disk import write_file
 
@@ -36,7 +36,7 @@ def write_check(
     """
     content: dict[str, Any] = {
         "key": store.spec.key,
-        "versions": {name: installed for name in PACKAGES if (installed := _version(name)) is not None},
+        "versions": versions_of(PACKAGES),
         "device": device.type,
         **({"units": _by_model(devices)} if devices else {}),
         "compared": [{"key": compared.spec.key, **check.to_dict()} for compared, check in checks],
@@ -54,10 +54,3 @@ def _by_model(devices: Mapping[int, str]) -> dict[str, str]:
         else:
             ranges.append([unit])
     return {model: ",".join("-".join(map(str, ends)) for ends in by_model[model]) for model in sorted(by_model)}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -13,6 +13,7 @@ import torch
 import xxhash
 
 from probe.checkpoint import remove_checkpoints
+from probe.computed_by import computed_by
 from probe.detection.average_precision import average_precision, coco_truths
 from probe.detection.batches import DetectionBatches
 from probe.detection.detected import detections, to_coco
@@ -27,7 +28,7 @@ from probe.detection.state import TrainingState
 from probe.detection.survey import survey
 from probe.detection.training import new_detector, train_detector
 from probe.head import FinalNorm
-from probe.results import over_seeds
+from probe.result_files import METRICS, over_seeds, write_result
 from probe.sources import Source
 from store import BeyondClsError, StoreError
 from store.format.pretraining import pretraining_fields
@@ -159,15 +160,16 @@ class Detection:
 
 
 def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Train a detector for each seed, measure it, and write all results into `out`; returns the content of metrics.json.
+    """Train a detector for each seed, measure it, and write all results into `out`; returns what describes them.
 
     Writes `trained/seed<S>.safetensors` and `.json` (`load_detector`), `curves.csv` (seed, epoch, lr, loss and its parts),
     `detections.json` (those of the first seed in the test images, in COCO's format of results), `examples.json` (those in a few
-    test images, beside their objects) and `metrics.json`. What an earlier run wrote there is replaced. A run that was
-    killed goes on from its last checkpoint (in `.unfinished` beside `out`) when it is started again.
+    test images, beside their objects), `metrics.json` (means) and `description.json` (all else). What an earlier run wrote
+    there is replaced. A run that was killed goes on from its last checkpoint (in `.unfinished` beside `out`) when it is started
+    again.
 
     Args:
-        notes: written into metrics.json too, e.g. the command.
+        notes: written into description.json too, e.g. the command.
 
     Raises:
         BeyondClsError: sets that do not belong together, or a seed that diverged.
@@ -185,9 +187,9 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
         if seed == detection.seeds[0]:
             (out / "detections.json").write_text(json.dumps(results) + "\n")
             (out / EXAMPLES).write_text(json.dumps(examples(detection.test, results, detection.n_examples)) + "\n")
-    content = measures_of(detection, detector, measured) | dict(notes or {})
+    content = measures_of(detection, detector, measured) | dict(notes or {}) | computed_by(torch.device(detection.device))
     _write_curves(out / "curves.csv", curves)
-    (out / "metrics.json").write_text(json.dumps(content, indent=1) + "\n")
+    write_result(out / METRICS, content)
     remove_checkpoints(out.parent / ".unfinished" / out.name)
     return content
 
@@ -195,7 +197,7 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
 def measures_of(
     detection: Detection, detector: Detector, measured: Sequence[Mapping[str, Mapping[str, float | None]]]
 ) -> dict[str, Any]:
-    """The content of metrics.json."""
+    """What is measured, and what describes it."""
     training, test = detection.training, detection.test
     surveys = {"training": survey(training.store, training.rows), "test": survey(test.store, test.rows)}
     notes = [note for name, counted in surveys.items() for note in counted.notes(name)]

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 
 from probe.localisation.maps import ScoreMaps
 from probe.localisation.truths import has_boxes
-from probe.results import over_seeds
+from probe.result_files import over_seeds
 from store import BeyondClsError, FeatureStore
 from store.truths.view import Crop, boxes_in_view, masks_in_view
 
@@ -169,5 +169,5 @@ def weight_on(maps: Sequence[Float[np.ndarray, "N h w"]], foreground: Foreground
 
 
 def measure_foreground(maps: ScoreMaps, foreground: Foreground) -> dict[str, Any]:
-    """An entry of `foreground` in metrics.json: `weight_on`, of named maps."""
+    """An entry of `foreground` in description.json: `weight_on`, of named maps."""
     return {"source": maps.source, "name": maps.name, "seeds": list(maps.seeds), **weight_on(maps.maps, foreground)}

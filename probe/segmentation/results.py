@@ -1,7 +1,6 @@
-"""The files of a run: metrics.json, tables, confusion matrices and trained heads."""
+"""The files of a run: measures and what describes them, tables, confusion matrices and trained heads."""
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from probe.results import over_seeds
+from probe.computed_by import computed_by
+from probe.result_files import METRICS, over_seeds, write_result
 from probe.segmentation.evaluate import Measured
 from probe.segmentation.patch_head import save_patch_head
 from probe.segmentation.run import BASELINES, Outcome, Protocols, Result
@@ -18,7 +18,7 @@ from store.format.pretraining import pretraining_fields
 
 
 def measures_of(sets: Sets, protocols: Protocols, result: Result, about: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of metrics.json. Measures are percent, with mean, standard deviation and values over seeds.
+    """What is measured, and what describes it. Measures are percent, with mean, standard deviation and values over seeds.
 
     `miou_grid` compares patch labels with patch labels; `miou_original` pixels of the original images, `miou_512` pixels of the
     view's frame with a shorter side of 512: values at different resolutions don't compare.
@@ -48,12 +48,14 @@ def measures_of(sets: Sets, protocols: Protocols, result: Result, about: Mapping
         },
         "notes": _notes(sets, result),
         **about,
+        **computed_by(sets.device),
     }
 
 
 def _of_protocol(name: str, outcome: Outcome, measured: Sequence[Measured], sets: Sets, protocols: Protocols) -> dict[str, Any]:
     per_model = [model.measures() for model in measured]
-    content: dict[str, Any] = {measure: over_seeds([m[measure] for m in per_model]) for measure in per_model[0]}
+    names = sorted(per_model[0], key=lambda name: name.endswith("_grid"))  # pixels first, as they are compared elsewhere
+    content: dict[str, Any] = {measure: over_seeds([m[measure] for m in per_model]) for measure in names}
     content |= {"seeds": list(outcome.seeds), "chosen": outcome.chosen}
     content["selected"] = None if outcome.selection is None else asdict(outcome.selection)
     if name == "linear":
@@ -78,7 +80,7 @@ def _notes(sets: Sets, result: Result) -> list[str]:
 
 
 def write(folder: Path, sets: Sets, protocols: Protocols, result: Result, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Write all but label maps into `folder`; returns the content of metrics.json."""
+    """Write all but label maps into `folder`; returns what is measured, and what describes it."""
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob("*/seed*.*"):  # of an earlier run, perhaps with other seeds
         left.unlink()
@@ -86,7 +88,8 @@ def write(folder: Path, sets: Sets, protocols: Protocols, result: Result, about:
     _write_per_class(folder / "per_class.csv", sets, result)
     _write_confusions(folder / "confusion.csv", sets, result)
     _write_heads(folder, sets, result, measures)
-    (folder / "metrics.json").write_text(json.dumps(_without_nan(measures), indent=1) + "\n")
+    learnt = {name: measured for name, measured in measures["protocols"].items() if name not in BASELINES}
+    write_result(folder / METRICS, _without_nan(measures), _without_nan(learnt))
     return measures
 
 

@@ -19,7 +19,7 @@ def main(
     files = sorted(probes.glob("*/metrics.json"))
     if not files:
         raise BeyondClsError(f"there is no HEAD/metrics.json in {probes}; probe first, and name the folder of one encoder")
-    rows = [(file.parent.name, json.loads(file.read_text())["top1"]["mean"]) for file in files]
+    rows = [(file.parent.name, json.loads(file.read_text())["top1"]) for file in files]
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("w", newline="") as file:
         csv.writer(file).writerows([("head", "top1"), *sorted(rows, key=lambda row: -row[1])])

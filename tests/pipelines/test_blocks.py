@@ -1,7 +1,6 @@
 """`beyondcls blocks`: what it writes and says."""
 
-import json
-
+from probe.result_files import read_result
 from tests.features import write_features
 
 
@@ -13,7 +12,7 @@ def test_blocks(beyondcls, tmp_path):
     shown = beyondcls(
         "blocks", *places, "--params", tmp_path / "params.yaml", "--epochs", "2", "--protocol", "ridge", "--head", "abmilp"
     )
-    content = json.loads((tmp_path / "mae/metrics.json").read_text())
+    content = read_result(tmp_path / "mae/metrics.json")
     assert (content["recipe"]["epochs"], content["n_training"], content["seeds"]) == (2, 96, [0])
     assert (tmp_path / "mae/blocks.svg").read_text().count("<svg") == 1
     for row in content["rows"]:

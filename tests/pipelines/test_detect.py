@@ -1,6 +1,5 @@
 """`beyondcls detect`: what it writes and prints, and what it says of options."""
 
-import json
 import sys
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 
 from pipelines.detect import settings
 from pipelines.live.objects import COLOURS, OPACITY, draw_objects
+from probe.result_files import read_result
 from store import BeyondClsError
 from tests.probe.detection.features import write_objects
 
@@ -28,7 +28,7 @@ def test_writes_and_prints(beyondcls, sets, tmp_path):
     out = tmp_path / "out"
     common = ("detect", "--features", sets[0], "--test", sets[1], "--out", out, "--device", "cpu", *SMALL.split())
     printed = beyondcls(*common, "--seeds", "0,3", "--ids", tmp_path / "ids.txt", "--preset", "small")
-    measures = json.loads((out / "metrics.json").read_text())
+    measures = read_result(out / "metrics.json")
     assert (measures["n_training"], measures["n_test"], measures["seeds"]) == (2, 4, [0, 3])
     assert (measures["preset"], measures["ids"]) == ("small", "ids.txt")
     assert measures["command"].startswith("beyondcls detect --features")

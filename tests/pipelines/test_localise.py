@@ -12,6 +12,7 @@ from probe.grid import HeadSpec
 from probe.localisation import iou
 from probe.localisation.maps import attention_maps, probe_maps
 from probe.localisation.truths import truths_of
+from probe.result_files import read_result
 from probe.saved import save_probe
 from store import FeatureStore
 from store.format.pretraining import Pretraining
@@ -56,7 +57,7 @@ def write_probes(
 
 
 def written(tmp_path: Path) -> dict:
-    return json.loads((tmp_path / "out/localisation.json").read_text())
+    return read_result(tmp_path / "out/localisation.json")
 
 
 def maps(content: dict) -> dict:

@@ -18,6 +18,7 @@ from extract.encoders import ENCODERS
 from pipelines.parameters.datasets import datasets_of
 from pipelines.parameters.params import read_params
 from pipelines.parameters.studies import plans_of_study, studies_of
+from probe.result_files import read_result
 from store import FeatureStore
 from tests.extract.encoders.official import values_of, written
 from tests.extract.pictures import write_example
@@ -177,9 +178,9 @@ class TestMiniature:
         entropies = csv.DictReader((project / "tables/table-3/tables/aggregation-entropy.csv").open())
         assert len({row["entropy"] for row in entropies if row["encoder"] not in WITHOUT_CLS}) == len(KINDS) - len(WITHOUT_CLS)
         assert block_of(project / "features/simmim-b16-imagenet-train") == 8
-        metrics = json.loads((project / "probes/imagenet/ijepa-h14/abmilp/metrics.json").read_text())
+        metrics = read_result(project / "probes/imagenet/ijepa-h14/abmilp/metrics.json")
         assert metrics["recipe"]["epochs"] == 50  # of ViT-H; those of the data set are one here
-        recipe = json.loads((project / "studies/imagenet/one-percent/mae-b16/cls/metrics.json").read_text())["recipe"]
+        recipe = read_result(project / "studies/imagenet/one-percent/mae-b16/cls/metrics.json")["recipe"]
         assert (recipe["optimiser"], recipe["batch_size"]) == ("sgd", 1024)
 
     def test_every_data_set(self, project: Path) -> None:
@@ -189,7 +190,7 @@ class TestMiniature:
         assert all(check_cells(project / "tables" / name) for name in names)
         for name, values in datasets_of(PARAMS).items():
             for head in ("cls", "average", "abmilp"):
-                metrics = json.loads((project / "probes" / name / "mae-b16" / head / "metrics.json").read_text())
+                metrics = read_result(project / "probes" / name / "mae-b16" / head / "metrics.json")
                 assert values["metric"] in metrics
                 expected = ("sgd", 1024) if values["preset"] == "small-sgd" else ("lars", 16384)
                 assert (metrics["recipe"]["optimiser"], metrics["recipe"]["batch_size"]) == expected

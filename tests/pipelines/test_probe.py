@@ -1,6 +1,5 @@
 """`beyondcls probe`: parameters from the file and the command line, what it says, and a run that is killed."""
 
-import json
 import signal
 import sys
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from probe import checkpoint
 from probe.checkpoint import Checkpoint
 from probe.grid import HeadSpec
 from probe.recipe import PRESETS, Recipe
+from probe.result_files import read_result
 from store import BeyondClsError
 from tests.features import write_features
 from tests.forked import kill_after, status
@@ -46,7 +46,7 @@ def probe(beyondcls, sets, tmp_path):
         places = ("--features", sets[0], "--test", sets[1], "--out", out, "--device", "cpu")
         shown = beyondcls("probe", *places, *arguments, fails=fails)
         file = out / "metrics.json"
-        metrics = json.loads(file.read_text()) if file.exists() else None
+        metrics = read_result(file) if file.exists() else None
         return shown, metrics
 
     return run
@@ -187,7 +187,7 @@ class TestRun:
         heads = ("--head", "cls", "--head", "abmilp", "--head", "average")
         shown, _ = probe(*SHORT, *heads, "--base-lrs", "0.1,1", "--seeds", "0")
         for name in ("cls", "abmilp", "average"):
-            metrics = json.loads((tmp_path / "out" / name / "metrics.json").read_text())
+            metrics = read_result(tmp_path / "out" / name / "metrics.json")
             assert f"{tmp_path}/out/{name}: top-1 {metrics['top1']['mean']:.2f} ± 0.00 % over 1 seed, 69 test images" in shown
             assert metrics["selected"]["n_images"] == 12
             edge, unaugmented = metrics["notes"]
@@ -201,7 +201,7 @@ class TestRun:
         a = "{aggregator: cls, preset: adamw, epochs: 2, warmup_epochs: 0}"
         file = params(f"cls_heads: {{a: {a}}}\nheads: {{b: {{aggregator: average, protocol: {{name: knn, ks: [3]}}}}}}")
         shown, _ = probe(*file, "--head", "a", "--head", "b")
-        one, other = (json.loads((tmp_path / f"out/{name}/metrics.json").read_text()) for name in "ab")
+        one, other = (read_result(tmp_path / f"out/{name}/metrics.json") for name in "ab")
         assert (one["aggregator"], one["recipe"]["optimiser"], one["recipe"]["epochs"]) == ("cls", "adamw", 2)
         assert other["protocol"]["ks"] == [3]
         assert f"b: top-1 {other['top1']['mean']:.2f} % by knn, 69 test images" in shown
@@ -358,7 +358,7 @@ def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_bytes(sets, probe,
     shown, _ = probe(*given, out=whole)
     assert "going on after" not in shown
     files = sorted(p.relative_to(whole) for p in whole.rglob("*") if p.is_file() and p.name != "timing.json")
-    assert len(files) == 2 * (5 + 2) + 1
+    assert len(files) == 2 * (5 + 3) + 1
     for file in files:
         if file.suffix in (".safetensors", ".npy", ".npz", ".csv"):
             assert (out / file).read_bytes() == (whole / file).read_bytes(), file

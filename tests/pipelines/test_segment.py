@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from probe.result_files import read_result
 from probe.segmentation.patch_head import load_patch_head
 from store import open_store
 from tests.features import write_features
@@ -36,7 +37,7 @@ def test_writes_measures_tables_heads_and_maps(segment, sets):
     write_probes(sets / "probes/abmilp", sizes=(6, 16))
     probes = ("--probes", sets / "probes", "--foreground", "sky")
     said = segment(*QUICK, "--at", "original", "--at", 64, "--save-maps", 2, *probes)
-    content = json.loads((sets / "out/metrics.json").read_text())
+    content = read_result(sets / "out/metrics.json")
     assert (content["task"], content["classes"], content["grid"]) == ("segmentation", list(CLASSES), [SIDE, SIDE])
     assert (content["n_training"], content["n_test"], content["n_training_patches"]) == (24, 8, 24 * 16 - 8)
     assert content["shown"]["words"] == "whole image"
@@ -85,7 +86,7 @@ def test_writes_measures_tables_heads_and_maps(segment, sets):
 def test_validation_images_select(segment, sets):
     write_segmented(sets / "val", 5, seed=2)
     segment("--protocol", "knn", "--ks", "1,5", "--val", sets / "val")
-    content = json.loads((sets / "out/metrics.json").read_text())
+    content = read_result(sets / "out/metrics.json")
     selected = content["protocols"]["knn"]["selected"]
     assert (selected["on"], selected["n_images"]) == ("validation set", 5)
     assert "validation" in content["features"]

@@ -1,6 +1,5 @@
 """Aggregators that were trained on one set of images, applied to another."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from pipelines.report.sections.datasets import by_head, transferred
 from pipelines.report.tables import signed
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
+from probe.result_files import read_result
 from probe.run import probe
 from probe.saved import load_probe
 from probe.transfer import transfer
@@ -45,7 +45,7 @@ def probes(sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def metrics(folder: Path) -> dict:
-    return json.loads((folder / "metrics.json").read_text())
+    return read_result(folder / "metrics.json")
 
 
 def test_weights_learned_elsewhere_beat_the_average(probes: Path) -> None:
@@ -99,7 +99,7 @@ def test_by_command(sets, probes: Path, tmp_path: Path, beyondcls) -> None:
     places = ("--features", sets["b"][0].where, "--test", sets["b"][1].where)
     out = beyondcls("transfer", "--probe", probes / "a/mae/abmilp", *places, "--out", tmp_path / "out")
     assert " % with abmilp of " in out
-    assert json.loads((tmp_path / "out/metrics.json").read_text())["command"].startswith("beyondcls transfer --probe")
+    assert read_result(tmp_path / "out/metrics.json")["command"].startswith("beyondcls transfer --probe")
     err = beyondcls("transfer", "--probe", tmp_path, *places, "--out", tmp_path / "out", fails=True)
     assert "trained/seed0.json, expected what `beyondcls probe --out" in err
 

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +8,7 @@ from extract.run import extract
 from pipelines.quickstart.views import HEADS, FreshCrops, measure, train_on_fresh
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
+from probe.result_files import read_result
 from probe.run import probe
 from tests.extract.tiny import tiny_encoder
 
@@ -66,7 +66,7 @@ def test_what_is_measured_is_kept_and_not_measured_again(tmp_path: Path):
         assert sorted(files) == sorted(f"{head}-{crops}" for head in HEADS for crops in (0, 1, "fresh"))
         written.append({name: file.stat().st_mtime_ns for name, file in files.items()})
     assert written[0] == written[1]
-    kept = {name: json.loads(file.read_text()) for name, file in files.items()}
+    kept = {name: read_result(file) for name, file in files.items()}
     assert [kept[f"cls-{crops}"]["augmentation"]["n_crops"] for crops in (0, 1, "fresh")] == [0, 1, "fresh"]
     assert kept["cls-fresh"]["command"].startswith("python -m pipelines.quickstart.views")
     assert len(kept["abmilp-fresh"]["top1"]["values"]) == 2

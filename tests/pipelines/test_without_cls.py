@@ -1,13 +1,13 @@
 """An encoder without [cls] beside one that has it, through the commands of dvc.yaml."""
 
 import csv
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from pipelines.quickstart.compose import main as compose
+from probe.result_files import read_result
 from store import FeatureStore
 from tests.machines.project import few_images
 from tests.pipelines.test_cli import ROOT
@@ -78,7 +78,8 @@ def test_every_stage_goes_through_and_what_there_is_none_of_has_a_dash(beyondcls
             can_train = encoder == "with" or head in TO_TRAIN
             expected = "over 2 seeds" if head != "near" else "by knn"
             assert (expected if can_train else f"probes/{encoder}/{head}: not trained, {encoder} has no cls tokens") in output
-            assert {"curves.csv", "metrics.json", "trained"} <= set(content(tmp_path / "probes" / encoder / head))
+            outs = {"curves.csv", "description.json", "metrics.json", "trained"}
+            assert outs <= set(content(tmp_path / "probes" / encoder / head))
         beyondcls("attention", "--features", features(encoder, "test"), "--out", f"attention/{encoder}")
         of_attention = {"heads.csv", "maps", "statistics.csv", "summary.json"}  # all outs of its stage
         assert of_attention <= set(content(tmp_path / "attention" / encoder))
@@ -123,8 +124,8 @@ def test_it_is_an_error_unless_it_is_asked_for(beyondcls, tmp_path):
     assert content(out) == before
     # An earlier result does not stay where there is none now; blocks and maps that were not extracted are another matter.
     beyondcls("probe", *sets("without"), "--head", "cls", "--skip-absent", "--out", out)
-    assert content(out) == ["curves.csv", "metrics.json", "trained"]
-    metrics = json.loads((out / "metrics.json").read_text())
+    assert content(out) == ["curves.csv", "description.json", "metrics.json", "trained"]
+    metrics = read_result(out / "metrics.json")
     assert (metrics["encoder"], metrics["aggregator"], metrics["absent"]) == ("without", "cls", ["cls"])
     for wrong in (("--block", "0"), ("--option", "blocks=0,1")):
         beyondcls("probe", *sets("without"), "--head", "abmilp", *wrong, "--skip-absent", "--out", out, fails=True)

@@ -10,6 +10,7 @@ from probe.blocks import make_protocol, probe_blocks, readable_blocks, write_blo
 from probe.closed import make_closed
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
+from probe.result_files import read_result
 from probe.run import probe
 from probe.sources import Source
 from store import BeyondClsError, StoreError
@@ -41,7 +42,7 @@ def test_every_block_as_if_probed_alone(sets, tmp_path):
         assert row["top1"] == expected["top1"]
         assert row["bytes_per_image"] == {"cls": 16, "average": 32, "encoder-pooling": 32}[row["head"]]
     write_blocks(tmp_path / "out", content)
-    assert json.loads((tmp_path / "out/metrics.json").read_text()) == json.loads(json.dumps(content))
+    assert read_result(tmp_path / "out/metrics.json") == json.loads(json.dumps(content))
     with (tmp_path / "out/blocks.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["head"], int(row["block"]), row["protocol"]) for row in rows] == places(content)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from probe.grid import HeadPlan, HeadSpec
 from probe.ranks import mean_over_ranks, rank, ranks, sum_over_ranks, world_size
 from probe.recipe import Recipe
+from probe.result_files import read_result
 from probe.run import probe
 from probe.saved import load_probe
 from store import BeyondClsError, FeatureStore
@@ -138,7 +139,7 @@ def test_a_run_in_two_processes_ends_and_one_of_them_writes(together):
     assert returned[0] == returned[1]
     assert not (together / "bad").exists()
     for name in ("abmilp", "cls"):
-        assert json.loads((together / "out" / name / "metrics.json").read_text()) == returned[0][name]
+        assert read_result(together / "out" / name / "metrics.json") == returned[0][name]
         assert returned[0][name]["n_training"] == 320
         head = load_probe(together / "out" / name / "trained/seed0")
         assert all(p.isfinite().all() for p in head.parameters())
@@ -152,7 +153,7 @@ def test_in_two_processes_a_head_that_agrees_is_kept_and_the_other_one_trained(t
     assert ours == ["cls: trained again, the request differs", "abmilp: kept, 20 steps of its pass agree"]
     assert not [message for message in messages[1] if "kept," in message or "again," in message]
     assert (together / "long/abmilp/kept.json").exists()
-    metrics = json.loads((together / "long/cls/metrics.json").read_text())
+    metrics = read_result(together / "long/cls/metrics.json")
     assert metrics["recipe"]["base_lr"] == 0.2
 
 

@@ -16,6 +16,7 @@ from probe.cost import Cost
 from probe.grid import HeadPlan, HeadSpec
 from probe.metrics import MULTILABEL, PER_IMAGE
 from probe.recipe import Recipe
+from probe.result_files import read_result
 from probe.run import n_epochs, probe
 from probe.saved import load_with
 from store import BeyondClsError, StoreError
@@ -33,6 +34,9 @@ def sets(tmp_path_factory):
     return write_features(folder / "train", 128), write_features(folder / "test", 70, seed=1, invalid=(5, 6))
 
 
+BESIDE = ("curves.csv", "description.json", "metrics.json")
+
+
 def files(folder):
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
@@ -43,8 +47,8 @@ class TestWhatIsWritten:
         assert list(written) == ["out"]
         metrics = written["out"]
         trained = ["correct.npz", "seed0.json", "seed0.safetensors", "seed3.json", "seed3.safetensors", "weights.npy"]
-        assert files(tmp_path) == [f"out/{f}" for f in ("curves.csv", "metrics.json", *(f"trained/{name}" for name in trained))]
-        assert json.loads((tmp_path / "out/metrics.json").read_text()) == metrics
+        assert files(tmp_path) == [f"out/{file}" for file in (*BESIDE, *(f"trained/{name}" for name in trained))]
+        assert read_result(tmp_path / "out/metrics.json") == metrics
         for measure in ("top1", "top5", "entropy"):
             values = metrics[measure]["values"]
             assert len(values) == 2
@@ -77,7 +81,7 @@ class TestWhatIsWritten:
         heads["nearest"] = HeadPlan(HeadSpec("average"), closed=make_closed("knn", ks=(1, 5)))
         written = probe(*sets, tmp_path / "out", heads)
         assert list(written) == ["one", "cls", "nearest"]
-        assert files(tmp_path / "out/nearest") == ["curves.csv", "metrics.json", "trained/correct.npz"]
+        assert files(tmp_path / "out/nearest") == [*BESIDE, "trained/correct.npz"]
         for name, metrics in written.items():
             correct = right(tmp_path / "out" / name)
             assert correct.shape == (max(1, len(metrics["seeds"])), 68)
@@ -85,7 +89,7 @@ class TestWhatIsWritten:
         assert "trained/weights.npy" not in files(tmp_path / "out/cls")
         assert len(list(csv.DictReader((tmp_path / "out/cls/curves.csv").open()))) == 2
         for name, metrics in written.items():
-            assert json.loads((tmp_path / "out" / name / "metrics.json").read_text()) == metrics
+            assert read_result(tmp_path / "out" / name / "metrics.json") == metrics
         assert written["cls"]["n_tokens"] is None
         assert written["nearest"]["protocol"] == {"name": "knn", **written["nearest"]["protocol"]}
         assert written["nearest"]["seeds"] == []
@@ -106,9 +110,9 @@ class TestWhatIsWritten:
         (tmp_path / "out/own.txt").write_text("of the user")
         probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), RECIPE, seeds=(0,)))
         trained = ["trained/correct.npz", "trained/seed0.json", "trained/seed0.safetensors"]
-        assert files(tmp_path / "out") == ["curves.csv", "metrics.json", "own.txt", *trained]
+        assert files(tmp_path / "out") == [*BESIDE, "own.txt", *trained]
         probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), closed=make_closed("ridge")))
-        assert files(tmp_path / "out") == ["curves.csv", "metrics.json", "own.txt", "trained/correct.npz"]
+        assert files(tmp_path / "out") == [*BESIDE, "own.txt", "trained/correct.npz"]
         assert right(tmp_path / "out").shape == (1, 68)
         assert not list(csv.DictReader((tmp_path / "out/curves.csv").open()))
 
@@ -174,7 +178,7 @@ class TestOrder:
         both = probe(*sets, tmp_path / "both", plan)["both"]
         for i, seed in enumerate(plan.seeds):
             probe(*sets, tmp_path / f"s{seed}", replace(plan, seeds=(seed,)))
-            one = json.loads((tmp_path / f"s{seed}/metrics.json").read_text())
+            one = read_result(tmp_path / f"s{seed}/metrics.json")
             assert one["top1"]["values"][0] == both["top1"]["values"][i]
             names = [f"{folder}/trained/seed{seed}.safetensors" for folder in ("both", f"s{seed}")]
             assert (tmp_path / names[0]).read_bytes() == (tmp_path / names[1]).read_bytes()
@@ -252,7 +256,7 @@ class TestProtocolsWithoutSteps:
         assert metrics["n_training"] == 128
         assert metrics["top1"]["mean"] > 40
         assert metrics["selected"]["n_images"] > 0
-        assert json.loads((tmp_path / "out/metrics.json").read_text()) == metrics
+        assert read_result(tmp_path / "out/metrics.json") == metrics
 
     def test_takes_view_0(self, tmp_path):
         train, test = write_features(tmp_path / "a", 96, views=3), write_features(tmp_path / "b", 64, seed=1)

@@ -14,8 +14,9 @@ from probe.closed import make_closed
 from probe.grid import HeadPlan, HeadSpec
 from probe.passes import Passes
 from probe.recipe import Recipe
+from probe.result_files import read_result
 from probe.run import n_epochs, probe
-from probe.timing import Timing, matches_metrics, write_timing
+from probe.timing import Timing, matches_result, restamp_timing, write_timing
 from tests.features import write_features
 from tests.probe.edited import edit
 
@@ -66,6 +67,18 @@ def stop_where_training_begins(passes, members, *_):
     return []
 
 
+def as_older(folder):
+    """Leave the files of a head as earlier versions wrote them; gives what they then say."""
+    metrics = folder / "metrics.json"
+    timed = matches_result(folder)
+    described = {name: value for name, value in read_result(metrics).items() if name not in ("versions", "machine")}
+    (folder / "description.json").unlink()
+    metrics.write_text(json.dumps(described, indent=1) + "\n")
+    if timed:
+        restamp_timing(folder)
+    return described
+
+
 def content(folder):
     return {
         p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "kept.json"
@@ -86,7 +99,7 @@ def test_nothing_of_a_probe_that_agrees_is_touched(sets, out, rerun):
 
 
 def test_what_is_known_of_the_encoder_by_now_is_written_down_and_nothing_trains(sets, out, rerun, monkeypatch):
-    """metrics.json says it where the set does, however old either is; the time of the head stays its own."""
+    """description.json says it where the set does, however old either is; the time of the head stays its own."""
     write_timing(out / "cls", Timing(0.5, 64, "cpu", 1))
     (out / "abmilp/timing.json").write_text("{")
     before = content(out)
@@ -96,12 +109,30 @@ def test_what_is_known_of_the_encoder_by_now_is_written_down_and_nothing_trains(
     assert all(": kept, " in message for message in rerun())
     after = content(out)
     changed = {name for name in before if before[name] != after[name]}
-    assert changed == {"abmilp/metrics.json", "cls/metrics.json", "cls/timing.json"}
+    assert changed == {"abmilp/description.json", "cls/description.json", "cls/timing.json"}
     for name, metrics in fresh.items():
-        assert (out / name / "metrics.json").read_bytes() == (out.parent / "fresh" / name / "metrics.json").read_bytes()
+        for file in ("metrics.json", "description.json"):
+            assert (out / name / file).read_bytes() == (out.parent / "fresh" / name / file).read_bytes()
         assert (metrics["family"], metrics["random_seed"]) == ("labels", None)
-    assert matches_metrics(out / "cls")
-    assert not matches_metrics(out / "abmilp")
+    assert matches_result(out / "cls")
+    assert not matches_result(out / "abmilp")
+
+
+def test_heads_of_an_earlier_version_are_kept_and_described_beside_their_measures(sets, out, rerun):
+    """That wrote one file, metrics.json, without versions of packages; what checks a head does not know which trained it."""
+    write_timing(out / "cls", Timing(0.5, 64, "cpu", 1))
+    before = {name: (out / name / "metrics.json").read_bytes() for name in HEADS}
+    recorded = {name: as_older(out / name) for name in HEADS}
+    (out / "cls/description.json").write_text("{}")  # of a commit that was checked out before
+    assert all(": kept, " in message for message in rerun())
+    for name in HEADS:
+        assert read_result(out / name / "metrics.json") == recorded[name]
+        assert (out / name / "metrics.json").read_bytes() == before[name]
+        assert not {"versions", "machine"} & set(recorded[name])
+    assert matches_result(out / "cls")
+    after = content(out)
+    rerun()
+    assert content(out) == after
 
 
 def test_what_is_recorded_is_the_same_bytes_when_it_is_trained_again(sets, out, tmp_path):
@@ -173,7 +204,12 @@ EDITS = {
         "mean[:, -passes.n_patches :].flip(1)",
         "what is written into trained/weights.npy",
     ),
-    "a figure is counted otherwise": ("probe.results", "sum(p.numel() for", "sum(1 for", "what is written into metrics.json"),
+    "a figure is counted otherwise": (
+        "probe.results",
+        "sum(p.numel() for",
+        "sum(1 for",
+        "is written into description.json",
+    ),
     "another file is written": ("probe.results", 'trained / "weights.npy"', 'trained / "weights2.npy"', "the files of a probe"),
 }
 
@@ -219,7 +255,11 @@ REFACTORINGS = {
         "recipe.per_process(self.world_size)[1] if shuffle else 7",
     ),
     "vectors are pooled in other pieces": ("probe.pooled", "batch_size=READ_ROWS", "batch_size=READ_ROWS // 3"),
-    "columns in another order of words": ("probe.results", "json.dumps(measures, indent=1)", "json.dumps(measures, indent=2)"),
+    "the description with other spaces": (
+        "probe.result_files",
+        "json.dumps(described, indent=1)",
+        "json.dumps(described, indent=2)",
+    ),
 }
 
 
@@ -247,7 +287,7 @@ def test_a_refused_head_is_trained_and_one_that_agrees_stays(sets, out, monkeypa
     assert content(out / "cls") == kept_files
     probe(*sets, tmp_path / "anew", HEADS)
     assert content(out) == content(tmp_path / "anew")
-    assert written["abmilp"] == json.loads((out / "abmilp/metrics.json").read_text())
+    assert written["abmilp"] == read_result(out / "abmilp/metrics.json")
 
 
 def test_of_a_study_with_one_head_edited_that_one_trains_as_it_would_among_all(sets, tmp_path):

@@ -1,6 +1,5 @@
 """Weakly supervised localisation: where [cls] attention and the weights of heads say that the object is (Table 8 of v2)."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from pipelines.report.predicted_boxes import Boxes, examples_of_boxes, read_boxe
 from pipelines.report.published import table_8
 from pipelines.report.reading import files_in, pretraining_in, read
 from pipelines.report.tables import named, points, spread, title
+from probe.result_files import read_result
 
 ENCODER = Column("encoder", "Encoder", "text")
 WEIGHT = (
@@ -57,7 +57,7 @@ class ScoreMap:
 
 @dataclass(frozen=True)
 class Localisation:
-    """One LOCALISATION/ENCODER/localisation.json."""
+    """One LOCALISATION/ENCODER: localisation.json and description.json."""
 
     encoder: str
     data: str
@@ -110,7 +110,7 @@ def section(inputs: Inputs) -> Section | None:
 
 
 def _localisation(file: Path) -> Localisation:
-    content = json.loads(file.read_text(encoding="utf-8"))
+    content = read_result(file)
     return Localisation(
         encoder=file.parent.name,
         data=str(content["data"]),

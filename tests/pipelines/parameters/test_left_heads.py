@@ -5,6 +5,7 @@ import json
 import pytest
 
 from pipelines.parameters.left_heads import remove_left_heads
+from probe.result_files import over_seeds, write_result
 
 COMMAND = "beyondcls probe --params params.yaml --study pair --out 'a folder'"
 
@@ -17,7 +18,7 @@ def out(tmp_path):
         for name, content in metrics.items():
             (tmp_path / name / "trained").mkdir(parents=True)
             files = ("seed0.json", "seed0.safetensors", "weights.npy", "correct.npz", "record.json")
-            for file in (*(f"trained/{file}" for file in files), "curves.csv", "timing.json", "kept.json"):
+            for file in (*(f"trained/{file}" for file in files), "curves.csv", "timing.json", "kept.json", "description.json"):
                 (tmp_path / name / file).touch()
             (tmp_path / name / "metrics.json").write_text(content if isinstance(content, str) else json.dumps(content))
         return tmp_path
@@ -34,6 +35,14 @@ def removed(out, heads=("here",), studies=("pair", "other")):
 
 def test_what_the_study_no_longer_has(out):
     assert removed(out(here={"command": COMMAND}, gone={"command": COMMAND}, absent={"absent": ["cls"]})) == ["absent", "gone"]
+
+
+def test_what_is_described_beside_measures(out):
+    folder = out(here={}, gone={}, absent={})
+    for name, described in (("here", COMMAND), ("gone", COMMAND)):
+        write_result(folder / name / "metrics.json", {"top1": over_seeds([1.0]), "command": described})
+    write_result(folder / "absent/metrics.json", {"absent": ["cls"]})
+    assert removed(folder) == ["absent", "gone"]
 
 
 def test_what_a_study_wrote_that_is_no_more(out):

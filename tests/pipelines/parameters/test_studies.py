@@ -1,6 +1,5 @@
 """`beyondcls probe --study`: heads and parameters of a study, where its results go, and what is refused."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from pipelines.parameters.studies import PLACES, params_of_study, plans_of_study
 from probe.aggregators import make_aggregator
 from probe.cost import Cost
 from probe.recipe import PRESETS, Recipe
+from probe.result_files import read_result
 from store import BeyondClsError
 from tests.features import write_features
 
@@ -141,7 +141,7 @@ def study(beyondcls, sets, tmp_path):
         pair = ("--joined", joined[0], "--joined-test", joined[1]) if joined else ()
         places = ("--features", sets[0][0], "--test", sets[0][1], "--out", tmp_path / "out", "--device", "cpu")
         shown = beyondcls("probe", *places, *file, *pair, *arguments, fails=fails)
-        written = {p.parent.name: json.loads(p.read_text()) for p in sorted((tmp_path / "out").rglob("metrics.json"))}
+        written = {p.parent.name: read_result(p) for p in sorted((tmp_path / "out").rglob("metrics.json"))}
         return shown, written
 
     return run

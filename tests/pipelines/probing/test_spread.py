@@ -77,7 +77,7 @@ def test_files_are_those_of_this_process(
         assert said.partition("note")[0].partition(f"probes/{head}: ")[2] in shown, "results are shown as here"
     files = written(here / "probes")
     assert written(spread / "probes") == files
-    command = json.loads(files["cls/metrics.json"])["command"]
+    command = json.loads(files["cls/description.json"])["command"]
     assert command.endswith(" --device cpu --head cls --out probes/cls"), "where it was computed is not written"
 
 

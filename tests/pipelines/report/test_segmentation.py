@@ -225,7 +225,7 @@ def test_images_are_those_that_were_asked_for(tmp_path):
     ("file", "damage", "message"),
     [
         ("metrics.json", "{", "is damaged"),
-        ("metrics.json", '{"protocols": {}}', "no protocol has a measure"),
+        ("metrics.json", '{"protocols": {}, "notes": []}', "no protocol has a measure"),
         ("metrics.json", ('"miou_grid"', '"miou_../x"'), "miou_../x is at no resolution"),
         ("metrics.json", ('"n_test"', '"n"'), "has no 'n_test'"),
         ("per_class.csv", "class\nroad\n", "has no 'n_training_patches'"),

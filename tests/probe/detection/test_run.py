@@ -19,6 +19,7 @@ from probe.detection.recipe import DetectionRecipe
 from probe.detection.run import Detection, detect
 from probe.detection.saved import load_detector, load_detector_with
 from probe.detection.sets import ImagesWithObjects, images_with_objects
+from probe.result_files import read_result
 from probe.saved import load_probe
 from store import BeyondClsError, FeatureStore
 from tests.features import write_features
@@ -50,7 +51,7 @@ def written(sets, tmp_path_factory):
 
 def test_files(written):
     out, measures, _ = written
-    assert json.loads((out / "metrics.json").read_text()) == json.loads(json.dumps(measures))
+    assert read_result(out / "metrics.json") == json.loads(json.dumps(measures))
     with (out / "curves.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["seed"], row["epoch"]) for row in rows] == [("0", "1"), ("0", "2"), ("5", "1"), ("5", "2")]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from probe.grid import Member
+from probe.result_files import read_result
 from probe.segmentation.evaluate import Predicted, evaluate
 from probe.segmentation.label_maps import LabelMaps, Shown
 from probe.segmentation.linear import NAME, Trained
@@ -48,7 +49,9 @@ def rows(file):
 
 
 def test_measures(written, sets):
-    content = json.loads((written / "metrics.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    for file in ("metrics.json", "description.json"):
+        json.loads((written / file).read_text(), parse_constant=lambda name: pytest.fail(name))
+    content = read_result(written / "metrics.json")
     linear = content["protocols"]["linear"]
     assert (linear["accuracy_grid"]["values"][0], linear["seeds"]) == (100, [3, 5])
     assert linear["accuracy_grid"]["values"][1] == pytest.approx(100 * sets.tested.counts[0] / sets.tested.n_labelled)
@@ -88,7 +91,7 @@ def test_heads(written, sets):
     head, about = load_patch_head(written / "linear/seed5")
     assert head.bias.tolist() == [1, 0, 0]
     assert (about["seed"], about["protocol"], about["chosen"]) == (5, "linear", {"base_lr": 1.0})
-    accuracy = json.loads((written / "metrics.json").read_text())["protocols"]["linear"]["accuracy_original"]["values"]
+    accuracy = read_result(written / "metrics.json")["protocols"]["linear"]["accuracy_original"]["values"]
     assert about["result"]["accuracy_original"] == accuracy[1] < accuracy[0]
     tokens = torch.from_numpy(sets.test.tokens("patch").rows(np.arange(3))).float()
     assert (head({"patch": tokens}).argmax(1) == 0).all()

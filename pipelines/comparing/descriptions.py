@@ -1,0 +1,57 @@
+"""What differs in how results were made: options, recipes, keys of feature sets, versions of packages, machines."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.comparing.differences import Results
+from pipelines.comparing.results import GROUPS, Place, is_measure
+
+LEFT_OUT = ("command", "notes", "seconds")  # of what else is said in other words; and times
+FIRST = ("versions", "machine", "extraction", "features")  # what concerns many results
+UNKNOWN = None  # a value that was not recorded
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A value that differs.
+
+    Attributes:
+        name: `recipe.epochs`.
+        a, b: as JSON; None where it was not recorded.
+        places: results in which it differs like this.
+    """
+
+    name: str
+    a: str | None
+    b: str | None
+    places: tuple[Place, ...]
+
+
+def differences_in_descriptions(a: Results, b: Results) -> list[Difference]:
+    """Values that differ between results that both have, each with all results in which it does so."""
+    places: dict[tuple[str, str | None, str | None], list[Place]] = {}
+    for place in sorted({*a} & {*b}):
+        ours, theirs = (dict(_values(results[place].described)) for results in (a, b))
+        for name in dict.fromkeys([*ours, *theirs]):
+            if (values := (ours.get(name), theirs.get(name)))[0] != values[1]:
+                places.setdefault((name, *values), []).append(place)
+    found = [Difference(name, one, other, tuple(where)) for (name, one, other), where in places.items()]
+    return sorted(found, key=lambda d: (_rank(d.name), d.name))
+
+
+def _rank(name: str) -> int:
+    first = name.partition(".")[0]
+    return FIRST.index(first) if first in FIRST else len(FIRST)
+
+
+def _values(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Values as JSON by their dotted names, without measures, and without parts of what holds measures of several things."""
+    for name, value in described.items():
+        if name in LEFT_OUT or is_measure(value):
+            continue
+        if isinstance(value, Mapping) and value:
+            yield from _values(value, f"{prefix}{name}.")
+        elif not (isinstance(value, list) and name in GROUPS):
+            yield f"{prefix}{name}", json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,84 @@
+"""A comparison as tables: measures with their differences, and what differs in how they were made."""
+
+from collections.abc import Collection, Sequence
+
+from pipelines.comparing.descriptions import Difference
+from pipelines.comparing.differences import Compared
+from pipelines.comparing.results import OF_HEADS, RECEIPTS, Place
+from pipelines.report.content import Cell, Column, Row, Table
+from pipelines.report.estimate import Estimate
+from pipelines.report.tables import NOTHING, plus_minus, spread
+
+DIGITS = 2
+SHOWN = 60  # characters of a value
+NAMED = 3  # results by name, where something differs in more of them
+
+
+def measures_table(rows: Sequence[Compared], a: str, b: str) -> Table:
+    """A row for each measure that is shown."""
+    columns = (
+        *(Column(name, title, "text") for name, title in (("dataset", "Data set"), ("encoder", "Encoder"), ("head", "Head"))),
+        Column("measure", "Measure", "text"),
+        Column("a", "A", "spread"),
+        Column("b", "B", "spread"),
+        Column("difference", "B − A", "spread", apart=True),
+        Column("interval", "95 % over test images", "text"),
+    )
+    note = (
+        f"A: {a}. B: {b}. Percent, entropies in nats. ± is the standard deviation over seeds, of a difference the root of the "
+        "summed variances. Intervals are of the paired difference (bootstrap, 10,000 resamples of the test images), where both "
+        "record which of the same images they classify correctly."
+    )
+    return Table("differences", "Measures", note, columns, tuple(map(_row, rows)))
+
+
+def _row(row: Compared) -> Row:
+    encoder, head = _encoder_and_head(row.place)
+    names = (row.place.dataset, encoder, " ".join(filter(None, (head, row.group))), row.measure)
+    cells = [Cell(name or "–", name) for name in names]
+    return Row((*cells, spread(row.a, DIGITS), spread(row.b, DIGITS), *_change(row.difference)))
+
+
+def _encoder_and_head(place: Place) -> tuple[str, str]:
+    """Folders of encoder and head, as far as the path has them."""
+    if place.kind not in OF_HEADS:
+        return place.parts[-1], ""
+    return (place.parts[-2] if len(place.parts) > 1 else ""), (place.parts[-1] if place.parts else "")
+
+
+def _change(difference: Estimate | None) -> tuple[Cell, Cell]:
+    if difference is None:
+        return NOTHING, NOTHING
+    sign = "+" if round(difference.mean, DIGITS) > 0 else ""
+    text = sign + plus_minus(difference.measure, DIGITS).replace("-", "−")
+    std = difference.std if difference.n_seeds > 1 else None
+    interval = Cell(difference.bounds(DIGITS), difference.bounds(3)) if difference.interval else NOTHING
+    return Cell(text, difference.mean, std), interval
+
+
+def descriptions_table(differences: Sequence[Difference], common: Collection[Place], a: str, b: str) -> Table:
+    """A row for each value that differs, and the results in which it does, of those that both have."""
+    columns = tuple(
+        Column(name, title, "text") for name, title in (("name", "Value"), ("a", "A"), ("b", "B"), ("results", "Results"))
+    )
+    note = f"A: {a}. B: {b}. Of what both have; a dash stands for what was not recorded."
+    rows = tuple(Row((Cell(d.name, d.name), _value(d.a), _value(d.b), _places(d.places, common))) for d in differences)
+    return Table("descriptions", "How they were made", note, columns, rows)
+
+
+def _value(text: str | None) -> Cell:
+    """JSON, without the quotes of plain texts, cut off where it is shown."""
+    if text is None:
+        return NOTHING
+    plain = text[1:-1] if text.startswith('"') else text
+    return Cell(plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}…", text)
+
+
+def _places(places: Sequence[Place], common: Collection[Place]) -> Cell:
+    """Names of some, or that it is all: of the results, or of the extractions."""
+    names = [str(place) for place in places]
+    alike = sum((place.kind == RECEIPTS) == (places[0].kind == RECEIPTS) for place in common)
+    if len(names) == alike > 1:
+        return Cell(f"all {alike}", " ".join(names))
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return Cell(", ".join(names[:NAMED]) + more, " ".join(names))

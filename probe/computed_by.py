@@ -1,0 +1,15 @@
+"""What computed a result: versions of packages, and the kind of machine."""
+
+from typing import Any
+
+import torch
+
+from store.environment import machine, versions_of
+
+PACKAGES = ("beyondcls", "torch", "numpy")  # whose versions may change what is computed from features
+
+
+def computed_by(device: torch.device) -> dict[str, Any]:
+    """The entries `versions` and `machine` of a description."""
+    model = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {"versions": versions_of(PACKAGES), "machine": machine(model)}

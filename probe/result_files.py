@@ -1,0 +1,122 @@
+"""The two files of a result: metrics.json with measures alone, which `dvc metrics` shows, and description.json with all of it.
+
+Earlier versions of the program wrote one file, metrics.json, with the content of description.json; it is read as well.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from store import BeyondClsError
+
+METRICS, DESCRIPTION = "metrics.json", "description.json"
+DIGEST = "metrics"  # in description.json: xxh3_128 of the file of measures that it belongs to
+
+
+def over_seeds(values: Sequence[float]) -> dict[str, Any]:
+    """A measure: mean, standard deviation over seeds (n - 1 in the denominator; 0 for one value), and the individual values."""
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return {"mean": float(np.mean(values)), "std": std, "values": [float(value) for value in values]}
+
+
+def summary(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Means of the measures in `content` by their names, those in mappings within it by the names of these.
+
+    The first measure of each mapping has its standard deviation behind it, as NAME_std, if there are several values. What is no
+    measure, or could not be measured (NaN, null), is left out.
+    """
+    means: dict[str, Any] = {}
+    for name, value in content.items():
+        if not isinstance(value, Mapping):
+            continue
+        if "mean" in value and "values" in value:
+            if value["mean"] is None or value["mean"] != value["mean"]:
+                continue
+            of_first = {} if means or len(value["values"]) < 2 else {f"{name}_std": value["std"]}
+            means |= {name: value["mean"]} | of_first
+        elif of_group := summary(value):
+            means[name] = of_group
+    return means
+
+
+def write_result(metrics: Path, content: Mapping[str, Any], shown: Mapping[str, Any] | None = None) -> None:
+    """Write the file of measures, and description.json beside it.
+
+    Args:
+        metrics: FOLDER/metrics.json.
+        content: plain values; measures as `over_seeds` gives them.
+        shown: what the file of measures sums up, if not all measures of `content`.
+    """
+    text = json.dumps(summary(content if shown is None else shown), indent=1) + "\n"
+    described = {**content, DIGEST: xxhash.xxh3_128_hexdigest(text.encode())}
+    # The description first: beside measures that earlier versions wrote, it is not read.
+    metrics.with_name(DESCRIPTION).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    metrics.write_text(text, encoding="utf-8", newline="\n")
+
+
+def read_result(metrics: Path) -> dict[str, Any]:
+    """The content that `write_result` was given, or that an earlier version of the program wrote into the file of measures.
+
+    Raises:
+        BeyondClsError: there is no description of the measures, or one of other measures.
+        OSError: the file of measures is missing.
+        ValueError: a file is damaged.
+    """
+    content, measured_alone = _measures_in(metrics)
+    if not measured_alone:
+        return content
+    file = metrics.with_name(DESCRIPTION)
+    if not file.is_file():
+        raise BeyondClsError(
+            f"{metrics} holds measures alone and there is no {file}, expected what describes them; get both of one run "
+            "(`dvc checkout`, `dvc pull`), or run the command again"
+        )
+    described = _mapping(json.loads(file.read_text(encoding="utf-8")))
+    if described.pop(DIGEST, None) != xxhash.xxh3_128_hexdigest(metrics.read_bytes()):
+        raise BeyondClsError(
+            f"{file} describes other measures than those in {metrics}, expected files of one run; get both (`dvc checkout`, "
+            "`dvc pull`), or run the command again"
+        )
+    return described
+
+
+def record_of(metrics: Path) -> Path:
+    """The file that holds the whole result: description.json; that of measures where an earlier version wrote it alone.
+
+    Raises:
+        OSError: the file of measures is missing.
+        ValueError: it is damaged.
+    """
+    return metrics.with_name(DESCRIPTION) if _measures_in(metrics)[1] else metrics
+
+
+def digest_of(metrics: Path) -> str:
+    """xxh3_128 of the file that holds the whole result, hexadecimal.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: the file of measures is damaged.
+    """
+    return xxhash.xxh3_128_hexdigest(record_of(metrics).read_bytes())
+
+
+def _measures_in(metrics: Path) -> tuple[dict[str, Any], bool]:
+    """Content of the file of measures, and whether it is nothing but numbers, which no earlier version wrote."""
+    content = _mapping(json.loads(metrics.read_text(encoding="utf-8")))
+    return content, _holds_numbers_alone(content)
+
+
+def _holds_numbers_alone(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_holds_numbers_alone, value.values()))
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _mapping(content: Any) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise ValueError(f"it holds {type(content).__name__}, expected an object of names and values")
+    return content

@@ -1,0 +1,231 @@
+"""`beyondcls compare`: folders of results side by side."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.comparing.descriptions import differences_in_descriptions
+from pipelines.comparing.differences import compared
+from pipelines.comparing.results import Place, results_in
+from probe.result_files import read_result, write_result
+from tests.pipelines.report.dense import average_precisions, protocol, write_detection, write_segmentation
+from tests.pipelines.report.everything import score_maps, write_by_block, write_localisation
+from tests.pipelines.report.written import write_correct, write_probe
+
+N = 400
+
+
+def described(folder: Path, **changes: object) -> Path:
+    """A head as this version writes it: what describes it, with `changes`, beside its measures."""
+    write_result(folder / "metrics.json", read_result(folder / "metrics.json") | changes)
+    return folder
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> tuple[Path, Path]:
+    """Two folders of probes: of the second, AbMILP is better on the same images, [cls] is equal; each has a head of its own."""
+    random = np.random.default_rng(0)
+    right = random.random((2, N)) < 0.6
+    better = right | (random.random((2, N)) < 0.1)
+    a, b = tmp_path / "a", tmp_path / "b"
+    for root, correct, torch in ((a, right, "2.6.0"), (b, better, "2.7.0")):
+        versions = {"versions": {"torch": torch, "numpy": "2.1"}}
+        described(write_correct(write_probe(root / "birds", "mae", "abmilp", 50.0), correct), **versions)
+        described(write_correct(write_probe(root / "birds", "mae", "cls", 50.0), right), **versions)
+    described(write_probe(a / "birds", "mae", "old", 40.0))
+    described(write_probe(b / "birds", "mae", "new", 41.0))
+    return a, b
+
+
+def table(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as source:
+        return list(csv.DictReader(source))
+
+
+def test_what_differs_is_shown_and_equal_results_are_counted(beyondcls, sides, tmp_path):
+    said = beyondcls("compare", *sides, "--out", tmp_path / "out")
+    assert "1 of 4 results are equal, 1 differ" in said
+    assert f"1 is only in {sides[0]} 1 is only in {sides[1]}" in said
+    rows = {row["head"]: row for row in table(tmp_path / "out/differences.csv")}
+    assert list(rows) == ["abmilp", "new", "old"]
+    assert (rows["old"]["a"], rows["old"]["b"], rows["old"]["difference"]) == ("40.0", "", "")
+    assert (rows["new"]["a"], rows["new"]["b"]) == ("", "41.0")
+    shown = rows["abmilp"]
+    assert (shown["dataset"], shown["encoder"], shown["measure"]) == ("birds", "mae", "top1")
+    assert float(shown["difference"]) == pytest.approx(float(shown["b"]) - float(shown["a"]))
+    assert {file.suffix for file in (tmp_path / "out").iterdir()} == {".csv", ".md", ".tex"}
+    assert shown["interval"] in (tmp_path / "out/differences.csv").read_text()
+    for suffix in ("md", "tex"):
+        assert "abmilp" in (tmp_path / f"out/differences.{suffix}").read_text()
+
+
+def test_the_interval_is_of_the_paired_difference(sides):
+    """By the same images, so it is narrow; nothing of the bootstrap is ours to test here."""
+    a, b = map(results_in, sides)
+    (row,) = [row for row in compared(a, b) if row.place.parts[-1] == "abmilp" and row.measure == "top1"]
+    correct = [np.load(side / "birds/mae/abmilp/trained/correct.npz")["correct"].mean(0) for side in sides]
+    apart = correct[1] - correct[0]
+    assert row.difference is not None
+    assert row.difference.mean == pytest.approx(100 * apart.mean())
+    low, high = row.difference.interval
+    error = 100 * apart.std() / N**0.5
+    assert (low, high) == pytest.approx((row.difference.mean - 1.96 * error, row.difference.mean + 1.96 * error), abs=0.25)
+    assert high - low < 0.6 * 2 * 1.96 * 100 * (sum(c.var() for c in correct) / N) ** 0.5, "unpaired it would be wider"
+
+
+@pytest.mark.parametrize("change", ["other images", "not recorded", "in one alone"])
+def test_without_the_same_images_the_spread_over_seeds_is_all(change, sides):
+    folder = sides[1] / "birds/mae/abmilp"
+    if change == "in one alone":
+        (folder / "trained/correct.npz").unlink()
+    else:
+        content = read_result(folder / "metrics.json")
+        content.pop("test_images")
+        write_result(folder / "metrics.json", content | ({"test_images": "others"} if change == "other images" else {}))
+    a, b = map(results_in, sides)
+    (row,) = [row for row in compared(a, b) if row.place.parts[-1] == "abmilp" and row.measure == "top1"]
+    assert row.difference is not None
+    assert row.difference.interval is None
+    assert row.difference.std == pytest.approx(np.hypot(row.a.std, row.b.std))
+
+
+def test_all_shows_equal_results_and_every_measure(beyondcls, sides, tmp_path):
+    beyondcls("compare", *sides, "--all", "--out", tmp_path)
+    rows = table(tmp_path / "differences.csv")
+    assert {row["head"] for row in rows} == {"cls", "abmilp", "new", "old"}
+    assert {row["measure"] for row in rows if row["head"] == "abmilp"} == {"top1", "top5", "entropy"}
+    equal = next(row for row in rows if (row["head"], row["measure"]) == ("cls", "top1"))
+    assert (equal["a"], equal["difference"], equal["interval"]) == (equal["b"], "0.0", "")
+
+
+def test_what_differs_in_how_they_were_made(beyondcls, sides, tmp_path):
+    head = sides[1] / "birds/mae/abmilp"
+    recipe = read_result(head / "metrics.json")["recipe"] | {"epochs": 3}
+    features = {"training": "another", "test": "test-mae"}
+    described(
+        head, recipe=recipe, features=features, command="another", notes=["x"], options={"depth": 2, "activation": "gelu"}
+    )
+    said = beyondcls("compare", *sides, "--out", tmp_path)
+    found = {row["name"]: (row["a"], row["b"], row["results"]) for row in table(tmp_path / "descriptions.csv")}
+    one = "birds/mae/abmilp"
+    assert found == {
+        "versions.torch": ('"2.6.0"', '"2.7.0"', f"{one} birds/mae/cls"),
+        "features.training": ('"training-mae"', '"another"', one),
+        "options.activation": ("", '"gelu"', one),
+        "options.depth": ("1", "2", one),
+        "recipe.epochs": ("2", "3", one),
+    }
+    assert next(iter(found)) == "versions.torch"
+    assert "2.6.0 │ 2.7.0 │ all 2" in said
+
+
+def test_a_value_that_differs_in_many_results_is_one_row(tmp_path):
+    for root, rate in (("a", 0.1), ("b", 0.2)):
+        for number in range(5):
+            write_probe(tmp_path / root, "mae", f"head{number}", 50.0, recipe={"base_lr": rate if number else 0.1})
+    (found,) = differences_in_descriptions(*(results_in(tmp_path / root) for root in "ab"))
+    assert (found.name, found.a, found.b) == ("recipe.base_lr", "0.1", "0.2")
+    assert [place.parts[-1] for place in found.places] == ["head1", "head2", "head3", "head4"]
+
+
+def write_project(root: Path, more: float) -> Path:
+    """One result of each kind."""
+    described(write_probe(root / "probes/birds", "mae", "cls", 50.0 + more))
+    write_probe(root / "studies/birds/selection", "mae", "norm", 40.0)
+    write_segmentation(root / "segmentation/streets", "mae", {"knn": protocol(30.0 + more)})
+    write_detection(root / "detection/streets", "mae", average_precisions(10.0, 11.0 + more), average_precisions(8.0))
+    write_localisation(root / "localisation/birds", "mae", score_maps(cls=20 + more))
+    write_by_block(root / "blocks/birds", "mae", {("cls", "linear"): (10.0, 20.0 + more)})
+    write_probe(root / "blocks/birds/mae", "heads", "cls-block1", 20.0 + more)
+    (root / "receipts").mkdir()
+    check = {"key": "k", "versions": {"timm": f"1.0.{20 + more:g}"}, "device": "cpu", "compared": []}
+    (root / "receipts/mae-birds-train.check.json").write_text(json.dumps(check))
+    return root
+
+
+def test_projects_with_everything(beyondcls, tmp_path):
+    a, b = (write_project(tmp_path / name, more) for name, more in (("one", 0.0), ("other", 2.0)))
+    said = beyondcls("compare", a, b, "--out", tmp_path / "out")
+    rows = table(tmp_path / "out/differences.csv")
+    assert [(row["dataset"], row["head"], row["measure"], float(row["difference"])) for row in rows] == [
+        ("birds", "cls", "top1", 2.0),
+        ("blocks/birds", "cls, block 1, linear", "top1", 2.0),
+        ("detection/streets", "box", "ap", 1.0),
+        ("localisation/birds", "attention cls", "max_box_acc_v2", 2.0),
+        ("segmentation/streets", "knn", "miou_grid", 2.0),
+    ]
+    assert {row["encoder"] for row in rows} == {"mae"}
+    assert "1 of 6 results are equal, 5 differ" in said
+    (found,) = table(tmp_path / "out/descriptions.csv")
+    assert (found["name"], found["a"], found["results"]) == ("extraction.versions.timm", '"1.0.20"', "receipts/mae-birds-train")
+
+
+def test_a_project_with_a_folder_of_probes_and_a_head_with_a_head(beyondcls, tmp_path):
+    project, probes = write_project(tmp_path / "project", 0.0), tmp_path / "elsewhere"
+    write_probe(probes / "birds", "mae", "cls", 51.0)
+    said = beyondcls("compare", project, probes)
+    assert f"1 differ 5 are only in {project}" in said
+    assert "birds │ mae │ cls │ top1 │ 50.00 ± 0.50 │ 51.00 ± 0.50 │ +1.00 ± 0.71 │ – " in said
+    said = beyondcls("compare", probes / "birds/mae/cls", project / "probes/birds/mae/cls", "--out", tmp_path / "out")
+    assert [row["difference"] for row in table(tmp_path / "out/differences.csv")] == ["-1.0"]
+    assert "−1.00 ± 0.71" in said
+
+
+def test_heads_that_the_encoder_has_no_tokens_for_are_only_in_the_other(beyondcls, sides):
+    (folder := sides[1] / "birds/mae/abmilp/trained/correct.npz").unlink()
+    write_result(folder.parent.parent / "metrics.json", {"encoder": "mae", "absent": ["patch"]})
+    assert f"2 are only in {sides[0]}" in beyondcls("compare", *sides)
+
+
+def test_exit_code(command, sides):
+    assert command("compare", *sides)[0] == 0
+    assert command("compare", *sides, "--exit-code")[0] == 1
+    assert command("compare", sides[0], sides[0], "--exit-code")[0] == 0
+
+
+def test_results_of_this_version_and_an_earlier_one_are_compared(beyondcls, tmp_path):
+    for root in ("old", "new"):
+        write_probe(tmp_path / root, "mae", "cls", 50.0)
+    described(tmp_path / "new/mae/cls", versions={"torch": "2.7.0"})
+    said = beyondcls("compare", tmp_path / "old", tmp_path / "new")
+    assert "1 of 1 results are equal, 0 differ" in said
+    assert "versions.torch │ – │ 2.7.0 │ mae/cls" in said
+
+
+def test_what_cannot_be_compared_is_named(beyondcls, sides, tmp_path):
+    (tmp_path / "empty").mkdir()
+    words = "there are no results in .*empty', expected a project with probes/DATASET/ENCODER/HEAD/metrics.json"
+    assert words.replace(".*", f"'{tmp_path}/") in beyondcls("compare", sides[0], tmp_path / "empty", fails=True)
+    said = beyondcls("compare", sides[0], sides[1] / "birds", fails=True)
+    assert "have no result in common: the first has birds/mae/abmilp and others, the second mae/abmilp; name folders" in said
+    said = beyondcls("compare", sides[0], tmp_path / "nowhere", fails=True)
+    assert "there is no folder" in said
+    assert "and no commit of that name in this folder's git repository" in said
+    (sides[0] / "birds/mae/abmilp/metrics.json").write_text("{")
+    assert "metrics.json or a table beside it is damaged" in beyondcls("compare", *sides, fails=True)
+
+
+def test_unfinished_runs_are_no_results(sides):
+    write_probe(sides[0] / ".unfinished", "mae", "cls", 1.0)
+    assert {place.parts[0] for place in results_in(sides[0])} == {"birds"}
+
+
+@pytest.mark.parametrize(
+    ("place", "dataset", "text"),
+    [
+        (Place("", ("birds", "mae", "cls")), "birds", "birds/mae/cls"),
+        (Place("", ("mae", "cls")), "", "mae/cls"),
+        (Place("", ()), "", "."),
+        (
+            Place("studies", ("birds", "selection", "mae", "norm")),
+            "studies/birds/selection",
+            "studies/birds/selection/mae/norm",
+        ),
+        (Place("detection", ("streets", "mae")), "detection/streets", "detection/streets/mae"),
+    ],
+)
+def test_places_are_named_by_their_folders(place, dataset, text):
+    assert (place.dataset, str(place)) == (dataset, text)

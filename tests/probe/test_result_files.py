@@ -1,0 +1,107 @@
+"""metrics.json holds measures alone; what describes them is beside it, or, of earlier versions, in it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from probe.result_files import digest_of, over_seeds, read_result, record_of, summary, write_result
+from store import BeyondClsError
+
+CONTENT = {
+    "encoder": "mae",
+    "seeds": [0, 1],
+    "top1": over_seeds([40.0, 42.0]),
+    "top5": over_seeds([90.0, 91.0]),
+    "box": {"ap": over_seeds([10.0]), "ap_small": None, "note": "x"},
+    "cost": {"parameters": 3},
+    "rows": [{"top1": over_seeds([1.0])}],
+}
+OLD = Path("quickstart/full/probes/cifar10-60000/quickstart-mae/abmilp/metrics.json")  # of a version before description.json
+
+
+@pytest.fixture
+def metrics(tmp_path: Path) -> Path:
+    write_result(tmp_path / "metrics.json", CONTENT)
+    return tmp_path / "metrics.json"
+
+
+def test_measures_are_numbers_and_the_first_has_its_spread(metrics: Path):
+    content = json.loads(metrics.read_text())
+    assert content == {"top1": 41.0, "top1_std": pytest.approx(2**0.5), "top5": 90.5, "box": {"ap": 10.0}}
+    assert list(content) == ["top1", "top1_std", "top5", "box"]
+
+
+def test_what_could_not_be_measured_is_left_out():
+    nothing = {"mean": None, "std": None, "values": [None]}
+    measured = {"a": over_seeds([float("nan")]), "b": nothing, "c": {"d": nothing}, "e": over_seeds([1.0, 3.0])}
+    assert summary(measured) == {"e": 2.0, "e_std": pytest.approx(2**0.5)}
+
+
+def test_only_what_is_asked_for_is_shown_and_all_is_described(tmp_path: Path):
+    write_result(tmp_path / "localisation.json", CONTENT, {"box": CONTENT["box"]})
+    assert json.loads((tmp_path / "localisation.json").read_text()) == {"box": {"ap": 10.0}}
+    assert read_result(tmp_path / "localisation.json") == CONTENT
+
+
+def test_both_together_are_what_was_written(metrics: Path):
+    assert read_result(metrics) == CONTENT
+    assert record_of(metrics) == metrics.with_name("description.json")
+
+
+def test_files_of_earlier_versions_are_read(tmp_path: Path):
+    """Also with a description beside them, which DVC leaves where an older commit is checked out."""
+    old = json.loads(OLD.read_text())
+    assert (old["aggregator"], len(old["top1"]["values"])) == ("abmilp", 3)
+    assert read_result(OLD) == old
+    write_result(tmp_path / "metrics.json", CONTENT)
+    (tmp_path / "metrics.json").write_bytes(OLD.read_bytes())
+    assert read_result(tmp_path / "metrics.json") == old
+    assert record_of(tmp_path / "metrics.json") == tmp_path / "metrics.json"
+    assert digest_of(tmp_path / "metrics.json") == digest_of(OLD)
+
+
+def test_a_time_belongs_to_the_description_too(metrics: Path):
+    before = digest_of(metrics)
+    write_result(metrics, CONTENT | {"encoder": "other"})
+    assert digest_of(metrics) != before
+
+
+def test_measures_without_their_description_are_refused(metrics: Path):
+    metrics.with_name("description.json").unlink()
+    with pytest.raises(BeyondClsError, match=r"metrics.json holds measures alone and there is no .*description.json.*dvc pull"):
+        read_result(metrics)
+
+
+def test_a_description_of_another_run_is_refused(metrics: Path):
+    metrics.write_text(json.dumps({"top1": 41.5}))
+    with pytest.raises(BeyondClsError, match=r"description.json describes other measures than those in .*`dvc checkout`"):
+        read_result(metrics)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", "null"])
+def test_damaged_files(text: str, metrics: Path):
+    metrics.with_name("description.json").write_text(text)
+    with pytest.raises(ValueError, match=r"Expecting property|expected an object of names and values"):
+        read_result(metrics)
+    metrics.write_text(text)
+    with pytest.raises(ValueError, match=r"Expecting property|expected an object of names and values"):
+        read_result(metrics)
+
+
+def test_nothing_of_the_machine_but_its_kind_is_described():
+    from socket import gethostname
+
+    import torch
+
+    from probe.computed_by import computed_by
+
+    described = computed_by(torch.device("cpu"))
+    assert set(described["versions"]) >= {"torch", "numpy"}
+    assert described["versions"]["torch"] == torch.__version__
+    assert set(described["machine"]) == {"system", "architecture", "processor", "device"}
+    assert all(described["machine"].values())
+    text = json.dumps(described)
+    assert gethostname() not in text
+    assert not re.search(r"/(home|work|root|tmp|usr)\b", text)
