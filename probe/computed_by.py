@@ -12,4 +12,5 @@ PACKAGES = ("beyondcls", "torch", "numpy")  # whose versions may change what is 
 def computed_by(device: torch.device) -> dict[str, Any]:
     """The entries `versions` and `machine` of a description."""
     model = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return {"versions": versions_of(PACKAGES), "machine": machine(model)}
+    versions = versions_of(PACKAGES) | {"torch": str(torch.__version__)}  # which says for which CUDA it was built
+    return {"versions": versions, "machine": machine(model)}

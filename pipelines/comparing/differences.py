@@ -35,6 +35,11 @@ class Compared:
         return self.a is None or self.b is None
 
     @property
+    def by_image(self) -> bool:
+        """Whether it is a head's share of test images, each of which is classified correctly or not."""
+        return self.measure == "top1" and not self.group
+
+    @property
     def equal(self) -> bool:
         """The same number for every seed."""
         return self.a is not None and self.b is not None and self.a.values == self.b.values
@@ -47,7 +52,7 @@ def compared(a: Results, b: Results) -> list[Compared]:
         BeyondClsError: what a head records of single images does not fit its measures.
     """
     rows = [row for place in _in_order({*a, *b}) for row in _rows(place, a.get(place), b.get(place))]
-    paired = _paired(a, b, {row.place for row in rows if row.measure == "top1" and not row.in_one and not row.equal})
+    paired = _paired(a, b, {row.place for row in rows if row.by_image and not row.in_one and not row.equal})
     return [_with_difference(row, paired) for row in rows]
 
 
@@ -88,7 +93,7 @@ def _paired(a: Results, b: Results, places: set[Place]) -> dict[Place, Estimate]
 def _with_difference(row: Compared, paired: Mapping[Place, Estimate]) -> Compared:
     if row.a is None or row.b is None:
         return row
-    difference = paired.get(row.place) if row.measure == "top1" and not row.equal else None
+    difference = paired.get(row.place) if row.by_image else None
     if difference is None:
         ours, theirs = (Estimate(measure.mean, measure.std, len(measure.values)) for measure in (row.a, row.b))
         difference = theirs.minus(ours)

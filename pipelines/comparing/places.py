@@ -55,6 +55,7 @@ def _get(name: str, commit: str, out: Path) -> None:
         from dvc.api import DVCFileSystem
         from dvc.exceptions import DvcException
         from dvc.scm import SCMError
+        from dvc_data.index import DataIndexDirError
     except ModuleNotFoundError as error:
         raise BeyondClsError(
             f"results of the commit {name!r} are in DVC's cache, and dvc, which reads it, is not installed here; pip install "
@@ -68,7 +69,7 @@ def _get(name: str, commit: str, out: Path) -> None:
                 place = out / file
                 place.parent.mkdir(parents=True, exist_ok=True)
                 repo.get_file(file, str(place))
-    except (DvcException, SCMError, OSError) as error:
+    except (DvcException, SCMError, DataIndexDirError, OSError) as error:
         raise BeyondClsError(
             f"DVC does not have all results of the commit {name!r} here ({error}); get them by `dvc fetch --all-commits`, or "
             "compare with a folder of it (`git worktree add FOLDER COMMIT`, and `dvc checkout` in it)"

@@ -12,7 +12,7 @@ from store import FeatureStore, read_ids, rows_of_ids
 
 
 def subset_of(store: FeatureStore, of_run: dict[str, Any]) -> tuple[np.ndarray | None, dict[str, Any]]:
-    """Rows to train on, if not all, and their record in metrics.json; removes the parameters of subsets from `of_run`."""
+    """Rows to train on, if not all, and their record in description.json; removes the parameters of subsets from `of_run`."""
     k, percent, seed = of_run.pop("k_shot", None), of_run.pop("percent", None), of_run.pop("subset_seed", 0)
     if (ids := of_run.pop("ids", None)) is not None:
         return _listed(store, Path(ids))
@@ -25,7 +25,7 @@ def subset_of(store: FeatureStore, of_run: dict[str, Any]) -> tuple[np.ndarray |
 
 
 def _listed(store: FeatureStore, file: Path) -> tuple[np.ndarray, dict[str, Any]]:
-    """Rows of the images that a file lists, and its record in metrics.json: a digest of its content, not its path.
+    """Rows of the images that a file lists, and its record in description.json: a digest of its content, not its path.
 
     Raises:
         StoreError: no such file, or images that are not in the set.

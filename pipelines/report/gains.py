@@ -66,7 +66,7 @@ def basis(probes: Probes) -> list[str]:
     else:
         sentences.append(
             "The interval over test images is missing, as not all probes say which images they classify correctly "
-            "(trained/correct.npz and test_images in metrics.json); probe them again to get it"
+            "(trained/correct.npz and test_images in description.json); probe them again to get it"
         )
     return [f"{sentence}." for sentence in sentences]
 

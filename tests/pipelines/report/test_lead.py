@@ -144,7 +144,7 @@ def test_what_the_numbers_rest_on_is_said(tmp_path: Path) -> None:
     text = " ".join(basis(probes_of(tmp_path)))
     assert "one order" not in text
     assert "interval over test images is missing" in text
-    assert "trained/correct.npz and test_images in metrics.json); probe them again" in text
+    assert "trained/correct.npz and test_images in description.json); probe them again" in text
     write(tmp_path / "with", "mae", 40, 45, images="i")
     for file in (tmp_path / "with").glob("*/*/metrics.json"):
         file.write_text(file.read_text().replace('"epochs": 2', '"epochs": 2, "order": "shared"'))
