@@ -146,12 +146,12 @@ def _read(folder: Path) -> Weights:
 
 def _described(file: Path, build: Callable[[Any], tuple[str, str, bool]]) -> tuple[str, str, bool]:
     """Encoder, key of the test images, and whether the weights are the encoder's own [cls] attention."""
-    from probe.result_files import read_result
+    from probe.result_files import ResultError, read_result
     from store import BeyondClsError
 
     try:
         return build(read_result(file))
-    except BeyondClsError:
+    except ResultError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise BeyondClsError(

@@ -17,6 +17,10 @@ METRICS, DESCRIPTION = "metrics.json", "description.json"
 DIGEST = "metrics"  # in description.json: xxh3_128 of the file of measures that it belongs to
 
 
+class ResultError(BeyondClsError):
+    """Measures and their description are not of one run."""
+
+
 def over_seeds(values: Sequence[float]) -> dict[str, Any]:
     """A measure: mean, standard deviation over seeds (n - 1 in the denominator; 0 for one value), and the individual values."""
     std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
@@ -62,7 +66,7 @@ def read_result(metrics: Path) -> dict[str, Any]:
     """The content that `write_result` was given, or that an earlier version of the program wrote into the file of measures.
 
     Raises:
-        BeyondClsError: there is no description of the measures, or one of other measures.
+        ResultError: there is no description of the measures, or one of other measures.
         OSError: the file of measures is missing.
         ValueError: a file is damaged.
     """
@@ -71,13 +75,13 @@ def read_result(metrics: Path) -> dict[str, Any]:
         return content
     file = metrics.with_name(DESCRIPTION)
     if not file.is_file():
-        raise BeyondClsError(
+        raise ResultError(
             f"{metrics} holds measures alone and there is no {file}, expected what describes them; get both of one run "
             "(`dvc checkout`, `dvc pull`), or run the command again"
         )
     described = _mapping(json.loads(file.read_text(encoding="utf-8")))
     if described.pop(DIGEST, None) != xxhash.xxh3_128_hexdigest(metrics.read_bytes()):
-        raise BeyondClsError(
+        raise ResultError(
             f"{file} describes other measures than those in {metrics}, expected files of one run; get both (`dvc checkout`, "
             "`dvc pull`), or run the command again"
         )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pipelines.report import older
 from pipelines.report.measured import Attention, BestEpoch, Curve, Measure, Probe
-from probe.result_files import digest_of, read_result
+from probe.result_files import ResultError, digest_of, read_result
 from store import BeyondClsError
 from store.format.pretraining import Pretraining
 
@@ -28,11 +28,11 @@ def read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
     """What `build` makes of a stage's file.
 
     Raises:
-        BeyondClsError: `build` does not find in `file`, or beside it, what the stage writes.
+        BeyondClsError: `build` does not find in `file`, or beside it, what the stage writes, or what is there is of two runs.
     """
     try:
         return build(file)
-    except BeyondClsError:
+    except ResultError:
         raise
     except KeyError as error:
         raise BeyondClsError(f"{file} or a table beside it has no {error}; run `{stage}` for it again") from error

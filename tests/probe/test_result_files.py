@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from probe.result_files import digest_of, over_seeds, read_result, record_of, summary, write_result
-from store import BeyondClsError
+from probe.result_files import ResultError, digest_of, over_seeds, read_result, record_of, summary, write_result
 
 CONTENT = {
     "encoder": "mae",
@@ -70,13 +69,13 @@ def test_a_time_belongs_to_the_description_too(metrics: Path):
 
 def test_measures_without_their_description_are_refused(metrics: Path):
     metrics.with_name("description.json").unlink()
-    with pytest.raises(BeyondClsError, match=r"metrics.json holds measures alone and there is no .*description.json.*dvc pull"):
+    with pytest.raises(ResultError, match=r"metrics.json holds measures alone and there is no .*description.json.*dvc pull"):
         read_result(metrics)
 
 
 def test_a_description_of_another_run_is_refused(metrics: Path):
     metrics.write_text(json.dumps({"top1": 41.5}))
-    with pytest.raises(BeyondClsError, match=r"description.json describes other measures than those in .*`dvc checkout`"):
+    with pytest.raises(ResultError, match=r"description.json describes other measures than those in .*`dvc checkout`"):
         read_result(metrics)
 
 
