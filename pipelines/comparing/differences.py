@@ -73,21 +73,14 @@ def _rows(place: Place, a: Result | None, b: Result | None) -> list[Compared]:
 
 
 def _paired(a: Results, b: Results, places: set[Place]) -> dict[Place, Estimate]:
-    """Differences of accuracies of the same test images, of heads that say of each image whether it is classified correctly."""
+    """Differences of accuracies; with intervals where both record which of the same images they classify correctly."""
     by_side: dict[tuple[str, str], Probe] = {}
     for place in places:
-        pair = [read(results[place].file, "beyondcls probe", probe_in) for results in (a, b)]
-        one, other = pair
-        if one is None or other is None or one.correct is None or other.correct is None or one.test_images is None:
-            continue
-        if (one.test_images, one.n_test) == (other.test_images, other.n_test):
-            by_side |= {("a", str(place)): one, ("b", str(place)): other}
+        one, other = (read(results[place].file, "beyondcls probe", probe_in) for results in (a, b))
+        assert one is not None and other is not None, place  # as both have measures
+        by_side |= {("a", str(place)): one, ("b", str(place)): other}
     resampled = estimates(by_side, [name for _, name in by_side])
-    return {
-        place: resampled["b", str(place)].minus(resampled["a", str(place)])
-        for place in places
-        if ("b", str(place)) in resampled
-    }
+    return {place: resampled["b", str(place)].minus(resampled["a", str(place)]) for place in places}
 
 
 def _with_difference(row: Compared, paired: Mapping[Place, Estimate]) -> Compared:

@@ -17,8 +17,10 @@ def test_the_processor_is_named_or_its_architecture(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "CPUINFO", file)
     assert processor() == "Some CPU @ 2.20GHz"
     assert machine("cpu")["device"] == "cpu"
+    file.write_text("processor\t: 0\n")
+    monkeypatch.setattr(platform, "processor", lambda: "arm")
+    assert processor() == "arm"
     monkeypatch.setattr(platform, "processor", lambda: "")
     for missing in (file, tmp_path / "nowhere"):  # as on ARM, and on other systems
-        file.write_text("processor\t: 0\n")
         monkeypatch.setattr(environment, "CPUINFO", missing)
         assert processor() == platform.machine()
