@@ -76,9 +76,10 @@ def _paired(a: Results, b: Results, places: set[Place]) -> dict[Place, Estimate]
     """Differences of accuracies; with intervals where both record which of the same images they classify correctly."""
     by_side: dict[tuple[str, str], Probe] = {}
     for place in places:
-        one, other = (read(results[place].file, "beyondcls probe", probe_in) for results in (a, b))
-        assert one is not None and other is not None, place  # as both have measures
-        by_side |= {("a", str(place)): one, ("b", str(place)): other}
+        for side, results in (("a", a), ("b", b)):
+            probe = read(results[place].file, "beyondcls probe", probe_in)
+            assert probe is not None, f"{place} has measures"
+            by_side[side, str(place)] = probe
     resampled = estimates(by_side, [name for _, name in by_side])
     return {place: resampled["b", str(place)].minus(resampled["a", str(place)]) for place in places}
 
