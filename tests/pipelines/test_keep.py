@@ -12,6 +12,7 @@ from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.studies import plans_of_study
 from pipelines.quickstart.keep import MAIN_HEADS, keep, kept, main, main_table, tables
 from pipelines.report.collect import Inputs
+from probe.result_files import read_result, write_result
 from store import BeyondClsError
 from tests.pipelines.report.written import write_attention, write_correct, write_probe
 
@@ -29,6 +30,8 @@ def run(tmp_path: Path) -> Path:
     for head, rates in (("ep", (0.5, 0.6)), ("cls-average", (0.4, 0.5))):
         folder = write_probe(tmp_path / "run/studies" / DATA / "aggregators", "mae", head, 56.0)
         write_correct(folder, np.linspace(0, 1, 200)[None] < np.array(rates)[:, None])
+        if head == "ep":  # the others are as earlier versions wrote them
+            write_result(folder / "metrics.json", read_result(folder / "metrics.json"))
     return tmp_path / "run"
 
 
@@ -42,7 +45,8 @@ def test_metrics_statistics_and_main_heads_by_image_are_kept_and_nothing_else(ru
         for f in ("heads.csv", "statistics.csv", "summary.json")
     ]
     of_studies = [
-        f"probes/{DATA}/mae/{f}" for f in ("ep/metrics.json", "cls-average/metrics.json", "cls-average/trained/correct.npz")
+        *(f"probes/{DATA}/mae/ep/{f}" for f in ("metrics.json", "description.json")),
+        *(f"probes/{DATA}/mae/cls-average/{f}" for f in ("metrics.json", "trained/correct.npz")),
     ]
     assert files == {*heads, *of_studies, *attention, "tables.md"}
     text = (tmp_path / "out/tables.md").read_text()
