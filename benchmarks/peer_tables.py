@@ -14,7 +14,7 @@ from benchmarks.study import Study
 from pipelines.quickstart.readme import paragraph, with_block
 from pipelines.report.measured import Measure
 from pipelines.report.tables import plus_minus, title
-from probe.results import over_seeds
+from probe.result_files import over_seeds
 from store import BeyondClsError
 
 OURS, LOOP = "commands", "loop"

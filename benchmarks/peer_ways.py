@@ -1,6 +1,5 @@
 """The ways in which benchmarks.peers has its study done, and what each costs."""
 
-import json
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from typing import Any, Self
 
 from benchmarks.footprint import Footprint, folder_nbytes, footprint
 from benchmarks.study import SPLITS, Study
+from probe.result_files import read_result
 
 MORE = 3  # times as many head-runs, for what one adds
 COMMAND = "import beyondcls; beyondcls.run()"
@@ -97,7 +97,7 @@ def by_commands(bench: Bench) -> dict[str, Cost]:
     nbytes, top1 = folder_nbytes(bench.folder), {}
     for head in study.heads:
         of_head = bench.folder / "probes" / (head if len(study.heads) > 1 else "") / "metrics.json"
-        top1[head] = json.loads(of_head.read_text())["top1"]["values"]
+        top1[head] = read_result(of_head)["top1"]["values"]
     more = probe("more", more_seeds(study))
 
     def line(part: Callable[[Footprint], float]) -> Line:
