@@ -1,9 +1,11 @@
 """The command line, `beyondcls`: a command for each stage, and tools."""
 
+import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -25,15 +27,43 @@ from pipelines import (
     transfer,
 )
 from pipelines.doctor import command as doctor
+from pipelines.process.command_log import OURS, CommandLog, version_of
 from pipelines.report import command as report
+
+DEBUG = "BEYONDCLS_DEBUG"  # "1" in the environment: errors are shown with their traceback
+FAILED, UNFORESEEN, INTERRUPTED = 1, 70, 130  # exit statuses: sysexits.h's for an error in the software; of a shell for SIGINT
+NOT_LOGGED = {"--help", "--version", "--install-completion", "--show-completion"}
+COMPLETION = f"_{OURS.upper()}_COMPLETE"  # set by a shell that asks for completions
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # or [cls] would be markup, and not be seen
     help="How good is a frozen ViT's representation, and why: extract features once, probe them many times.",
 )
+
+
+def _show_version(shown: bool) -> None:
+    if shown:
+        typer.echo(f"{OURS} {version_of(OURS)}")
+        raise typer.Exit
+
+
+@app.callback()
+def _for_all_commands(
+    _: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="show the version, and end")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="show errors with their traceback; give it before the command")
+    ] = False,
+) -> None:
+    if debug:
+        os.environ[DEBUG] = "1"
+        if "--debug" in sys.argv:
+            sys.argv.remove("--debug")  # commands record how they were called
+
+
 app.command("extract")(extract.main)
 app.command("plan")(plan.main)
 app.command("probe")(probe.main)
@@ -68,23 +98,65 @@ EXTRAS |= {"torchvision": "probe"}  # detection needs it; where features are ext
 
 
 def run() -> None:
-    """Entry point: what a user can cause is one message and exit status 1, not a traceback."""
-    from store.errors import BeyondClsError
+    """Entry point: what goes wrong is one message and an exit status (docs/command-line.md); each command has a log."""
+    arguments = sys.argv[1:]
+    is_command = bool(arguments) and NOT_LOGGED.isdisjoint(arguments) and COMPLETION not in os.environ
+    log = CommandLog.begin(arguments) if is_command else CommandLog(None)
+    show, status = warnings.showwarning, UNFORESEEN
+    try:
+        with log.copying_stderr():
+            warnings.showwarning = as_note(show)
+            status = _run(log)
+    finally:
+        warnings.showwarning = show
+        log.end(status)
+    sys.exit(status)
 
-    warnings.showwarning = as_note(warnings.showwarning)
+
+def _run(log: CommandLog) -> int:
+    """Exit status of the command; says what went wrong, and logs where."""
     try:
         app()
-    except BeyondClsError as error:
-        message = str(error)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").split(".")[0]
-        if package not in EXTRAS:
-            raise
-        message = f"this needs {package}, which is not installed here; pip install 'beyondcls[{EXTRAS[package]}]'"
-    else:
-        return
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(1)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        status, message = _outcome(error, log)
+        if message:
+            shows_trace = os.environ.get(DEBUG, "0") not in ("", "0")
+            print(traceback.format_exc(), file=sys.stderr) if shows_trace else log.write(traceback.format_exc())
+            print(message, file=sys.stderr)
+        return status
+    return 0
+
+
+def _outcome(error: BaseException, log: CommandLog) -> tuple[int, str]:
+    """Exit status and message of what has ended a command; no message if that was the command itself."""
+    from store.errors import BeyondClsError
+
+    if _is_interrupt(error):
+        return (
+            INTERRUPTED,
+            "interrupted; extraction and training go on from what they have kept when the same command is given again",
+        )
+    if isinstance(error, SystemExit):
+        code = error.code
+        return (FAILED, code) if isinstance(code, str) else (int(code or 0), "")
+    if isinstance(error, BeyondClsError):
+        return FAILED, f"error: {error}"
+    package = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if package in EXTRAS:
+        return FAILED, f"error: this needs {package}, which is not installed here; pip install 'beyondcls[{EXTRAS[package]}]'"
+    reason = (str(error).strip().splitlines() or ["no reason was given"])[0]
+    where = f", and {log.file} has it" if log.file else ""
+    return (
+        UNFORESEEN,
+        f"error: {type(error).__name__}: {reason} (not foreseen: `{OURS} --debug COMMAND` shows the traceback{where})",
+    )
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether it comes from Ctrl-C, of which typer makes a SystemExit."""
+    while isinstance(error, SystemExit | typer.Exit | typer.Abort):
+        error = error.__cause__ or error.__context__
+    return isinstance(error, KeyboardInterrupt)
 
 
 def as_note(show: Callable[..., Any]) -> Callable[..., Any]:

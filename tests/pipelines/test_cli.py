@@ -125,9 +125,11 @@ def test_our_warnings_are_notes(monkeypatch, capsys):
     monkeypatch.setattr(cli, "app", app)
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: others.append(str(message))
-        cli.run()
+        with pytest.raises(SystemExit):
+            cli.run()
+        warnings.warn("after it", BeyondClsWarning, stacklevel=1)
     assert capsys.readouterr() == ("", "note: what was assumed\n")
-    assert others == ["another"]
+    assert others == ["another", "after it"]
 
 
 def test_extraction_from_a_file_says_what_it_assumes_and_what_cls_holds(beyondcls, tmp_path):

@@ -1,0 +1,157 @@
+"""A log of each command in the user's own folder: versions, what it said on standard error, and how it ended."""
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+VARIABLE = "BEYONDCLS_LOG"  # names another folder; empty for no logs
+KEPT = 200  # logs, beside those of the last day
+DAY_S = 24 * 60 * 60
+OURS = "beyondcls"
+ALWAYS = ("torch", "numpy", "zarr")  # packages whose versions are noted, loaded or not
+# Modules whose versions are noted if the command has imported them.
+IF_LOADED = ("timm", "torchvision", "triton", "sklearn", "cv2", "PIL", "webdataset", "ray")
+
+
+class CommandLog:
+    """The log of one command; a file that only its user can read.
+
+    Attributes:
+        file: None where none is kept.
+    """
+
+    def __init__(self, file: Path | None):
+        self.file, self._begun = file, time.monotonic()
+
+    @classmethod
+    def begin(cls, arguments: Sequence[str]) -> "CommandLog":
+        """Begin the log of `beyondcls ARGUMENTS`, and remove those of long ago.
+
+        Where no log can be written, a note on standard error says so, and the command runs without one.
+        """
+        log, now = cls(None), datetime.now(UTC)
+        try:
+            folder = folder_of_logs()
+            if folder is None:
+                return log
+            folder.mkdir(parents=True, exist_ok=True)
+            _remove_old(folder)
+            header = (
+                f"$ {shlex.join([OURS, *arguments])}",
+                f"in {os.getcwd()}, process {os.getpid()} on {socket.gethostname()}, {_written(now)}",
+                f"{OURS} {version_of(OURS)}, Python {platform.python_version()}, {_listed(ALWAYS)}",
+            )
+        except (OSError, RuntimeError) as error:  # the latter: there is no home
+            log._give_up(error)
+        else:
+            log.file = folder / f"{now:%Y%m%dT%H%M%S.%f}-{os.getpid()}.log"
+            log.write(*header)
+        return log
+
+    def write(self, *lines: str) -> None:
+        """Add lines; nothing where no log is kept."""
+        if self.file is None:
+            return
+        try:
+            number = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with open(number, "a", encoding="utf-8", errors="backslashreplace") as target:
+                target.writelines(f"{line}\n" for line in lines)
+        except OSError as error:
+            self._give_up(error)
+
+    def end(self, status: int) -> None:
+        """Add what was imported meanwhile, and the exit status."""
+        loaded = [
+            f"{name} {sys.modules[name].__version__}" for name in IF_LOADED if hasattr(sys.modules.get(name), "__version__")
+        ]
+        if loaded:
+            self.write(f"imported {', '.join(loaded)}")
+        seconds = time.monotonic() - self._begun
+        self.write(f"ended with status {status} after {seconds:.1f} s, {_written(datetime.now(UTC))}")
+        self.file = None
+
+    @contextmanager
+    def copying_stderr(self) -> Iterator[None]:
+        """Copy what Python code says on standard error, line by line, without progress bars."""
+        if self.file is None:
+            yield
+            return
+        before, sys.stderr = sys.stderr, _Copied(sys.stderr, self)  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            sys.stderr = before
+
+    def _give_up(self, error: Exception) -> None:
+        self.file = None
+        print(
+            f"note: no log is kept of this command ({error}); {VARIABLE} names another folder for logs, or is empty for none",
+            file=sys.stderr,
+        )
+
+
+class _Copied:
+    """A text stream whose lines also go to a log."""
+
+    def __init__(self, stream: TextIO, log: CommandLog):
+        self._stream, self._log, self._line = stream, log, ""
+
+    def write(self, text: str) -> int:
+        written = self._stream.write(text)
+        *lines, self._line = (self._line + text).split("\n")
+        # Bars are drawn again and again, by these characters.
+        self._log.write(*(line for line in lines if line.strip() and "\r" not in line and "\x1b" not in line))
+        return written
+
+    def writelines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def folder_of_logs() -> Path | None:
+    """Where logs are kept: BEYONDCLS_LOG, or else beyondcls/logs in the user's folder for state; None for nowhere.
+
+    Raises:
+        RuntimeError: the user has no home.
+    """
+    named = os.environ.get(VARIABLE)
+    if named is not None:
+        return Path(named).expanduser().absolute() if named else None
+    base = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".local/state") / OURS / "logs"
+
+
+def version_of(package: str) -> str:
+    """The installed version of a package, without importing it; in words where there is none."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _written(time_of_day: datetime) -> str:
+    return time_of_day.isoformat(sep=" ", timespec="seconds")
+
+
+def _listed(packages: Sequence[str]) -> str:
+    return ", ".join(f"{package} {version_of(package)}" for package in packages)
+
+
+def _remove_old(folder: Path) -> None:
+    """Remove logs but the last ones: those of KEPT commands, and all of the last day."""
+    for file in sorted(folder.glob("*-*.log"), reverse=True)[KEPT - 1 :]:  # names begin with a time
+        with suppress(OSError):  # another command was faster
+            if time.time() - file.stat().st_mtime > DAY_S:
+                file.unlink()

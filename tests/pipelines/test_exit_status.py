@@ -1,0 +1,109 @@
+"""How commands end: exit status, what they say, and what --debug adds. The statuses are those of docs/command-line.md."""
+
+import re
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+from pipelines.cli import FAILED, INTERRUPTED, UNFORESEEN
+from pipelines.process.stopping import TO_BE_CONTINUED
+from tests.machines.project import ROOT
+
+COMMAND = ("store", "verify", "nowhere")
+
+
+@pytest.fixture
+def ending(command, monkeypatch):
+    """Exit status and standard error of a command in which an error occurs."""
+
+    def run(error, *before):
+        def describe(*_, **__):
+            raise error
+
+        monkeypatch.setattr("store.FeatureStore.describe", describe)
+        status, _, err = command(*before, *COMMAND)
+        return status, err
+
+    return run
+
+
+def test_statuses_are_documented():
+    text = (ROOT / "docs/command-line.md").read_text()
+    documented = [int(status) for status in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)]
+    assert documented == [0, FAILED, 2, UNFORESEEN, TO_BE_CONTINUED, INTERRUPTED]
+
+
+def test_version(command):
+    assert command("--version") == (0, f"beyondcls {metadata.version('beyondcls')}\n", "")
+
+
+def test_what_a_user_causes(command):
+    status, out, err = command(*COMMAND)
+    assert (status, out) == (FAILED, "")
+    assert re.fullmatch("error: .*nowhere.*\n", err)
+
+
+@pytest.mark.parametrize("arguments", [("extrakt",), ("--nonsense",), ("plan", "--seeds", "x")])
+def test_usage(command, arguments):
+    status, _, err = command(*arguments)
+    assert status == 2
+    assert "Usage: beyondcls" in err
+
+
+def test_what_nobody_foresaw(ending):
+    message = "error: RuntimeError: a is 3 (not foreseen: `beyondcls --debug COMMAND` shows the traceback)\n"
+    assert ending(RuntimeError("a is 3\nand more")) == (UNFORESEEN, message)
+    assert ending(AssertionError())[1].startswith("error: AssertionError: no reason was given (")
+
+
+def test_an_interrupt(ending):
+    status, err = ending(KeyboardInterrupt())
+    assert status == INTERRUPTED
+    assert re.fullmatch("interrupted; .* the same command is given again\n", err)
+
+
+def test_what_is_missing_to_work_names_the_extra_or_is_unforeseen(ending):
+    assert ending(ModuleNotFoundError(name="timm.models"))[0] == FAILED
+    assert ending(ModuleNotFoundError("No module named 'x'", name="x"))[0] == UNFORESEEN
+
+
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_debug_shows_the_traceback_before_the_same_message(by, monkeypatch, capsys):
+    from tests.pipelines.test_cli import run
+
+    monkeypatch.setenv("BEYONDCLS_DEBUG", "0" if by == "option" else "1")
+    given = ["--debug"] * (by == "option")
+    status, _, err = run(monkeypatch, capsys, *given, *COMMAND)
+    assert status == FAILED
+    trace, message = err[: err.rindex("error: ")], err[err.rindex("error: ") :]
+    assert trace.startswith("Traceback")
+    assert "describe" in trace
+    assert "nowhere" in message
+    assert sys.argv[1:] == list(COMMAND), "commands record how they were called"
+    monkeypatch.setenv("BEYONDCLS_DEBUG", "0")
+    assert run(monkeypatch, capsys, *COMMAND)[2] == message
+
+
+COMPLETED = [("beyondcls ext", 1, "extract"), ("beyondcls store ver", 2, "verify"), ("beyondcls extract --enc", 2, "--encoder")]
+
+
+@pytest.mark.parametrize(("typed", "word", "completion"), COMPLETED)
+def test_completion(command, monkeypatch, typed, word, completion):
+    for name, value in (("_BEYONDCLS_COMPLETE", "complete_bash"), ("COMP_WORDS", typed), ("COMP_CWORD", str(word))):
+        monkeypatch.setenv(name, value)
+    status, out, err = command()
+    assert (status, out.split(), err) == (0, [completion], "")
+
+
+def test_bash_completes(tmp_path):
+    program = tmp_path / "beyondcls"
+    start = "import sys; sys.argv[0] = 'beyondcls'; from pipelines.cli import run; run()"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{start}" "$@"\n')
+    program.chmod(0o755)
+    script = 'eval "$(beyondcls --show-completion)"; COMP_WORDS=(beyondcls doc); COMP_CWORD=1; $(complete -p beyondcls |'
+    script += " sed 's/.*-F \\([^ ]*\\) .*/\\1/'); echo \"${COMPREPLY[@]}\""
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "BEYONDCLS_LOG": ""}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("doctor\n", "")
