@@ -1,0 +1,150 @@
+"""Heads as scikit-learn classifiers: its own checks of estimators, its tools, and the same heads as `beyondcls.probe`."""
+
+import pickle
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from beyondcls import ProbeClassifier
+from probe.grid import HeadPlan, HeadSpec
+from probe.recipe import PRESETS, Recipe
+from probe.run import probe
+from probe.saved import load_probe
+from store import BeyondClsError
+from tests.features import write_features
+
+SHORT = {"epochs": 3, "warmup_epochs": 1, "batch_size": 32}
+QUICK = {"epochs": 12, "warmup_epochs": 1, "batch_size": 32}
+NAMES = np.array(["bee", "ant", "cat"])
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory):
+    """Feature sets of training and test images, each of one shard."""
+    folder = tmp_path_factory.mktemp("sets")
+    return tuple(write_features(folder / f"{seed}", n, seed=seed, shard_rows=128) for seed, n in enumerate((96, 48)))
+
+
+def tokens(store, kind):
+    return store.tokens(kind).rows(np.arange(len(store)))
+
+
+def test_scikit_learns_checks():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # each check that is skipped says so
+        outcomes = check_estimator(ProbeClassifier(epochs=20, warmup_epochs=1), on_fail=None)
+    by_status = {status: [o["check_name"] for o in outcomes if o["status"] == status] for status in ("failed", "skipped")}
+    assert by_status["failed"] == []
+    assert len(by_status["skipped"]) <= 4, by_status
+    assert len(outcomes) > 45
+
+
+@pytest.mark.parametrize(("kind", "aggregator", "options"), [("cls", None, {}), ("patch", "abmilp", {"branches": 2})])
+def test_it_trains_the_head_that_probe_trains(kind, aggregator, options, features, tmp_path):
+    train, test = features
+    plan = HeadPlan(HeadSpec(aggregator or "cls", options), Recipe(**SHORT, order="own"), seeds=(3,))
+    probe(train, test, tmp_path / "out", plan)
+    trained = load_probe(tmp_path / "out/trained/seed3")
+    model = ProbeClassifier(aggregator, options=options, **SHORT, random_state=3).fit(tokens(train, kind), train.labels)
+    for (name, expected), value in zip(trained.state_dict().items(), model.head_.state_dict().values(), strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5, msg=name)
+    logits, _ = trained({kind: torch.from_numpy(tokens(test, kind)).float()})
+    np.testing.assert_allclose(model.decision_function(tokens(test, kind)), logits.detach(), rtol=1e-3, atol=1e-4)
+    assert [entry["epoch"] for entry in model.curve_] == [1, 2, 3]
+
+
+def test_classes_have_names(features):
+    train, test = features
+    model = ProbeClassifier(**QUICK).fit(tokens(train, "patch"), NAMES[train.labels])
+    assert model.classes_.tolist() == ["ant", "bee", "cat"]
+    assert model.score(tokens(test, "patch"), NAMES[test.labels]) > 0.6
+    by_class = model.predict_proba(tokens(test, "patch"))
+    assert (model.classes_[by_class.argmax(1)] == model.predict(tokens(test, "patch"))).all()
+    np.testing.assert_allclose(by_class.sum(1), 1)
+
+
+def test_in_scikit_learns_tools(features):
+    train, _ = features
+    vectors, patches = tokens(train, "cls"), tokens(train, "patch")
+    in_pipeline = make_pipeline(StandardScaler(), ProbeClassifier(**QUICK))
+    assert cross_val_score(in_pipeline, vectors.astype(np.float32), train.labels, cv=3).mean() > 0.45
+    search = GridSearchCV(ProbeClassifier(**QUICK), {"aggregator": ["average", "abmilp"], "base_lr": [1e-6, 0.1]}, cv=2)
+    search.fit(patches, train.labels)
+    assert search.best_params_["base_lr"] == 0.1
+    assert search.best_estimator_.predict(patches).shape == (96,)
+
+
+def test_a_preset_is_what_settings_change(features):
+    train, _ = features
+    preset = ProbeClassifier(preset="adamw")._recipe()
+    assert preset == Recipe(**PRESETS["adamw"])
+    assert ProbeClassifier(preset="adamw", base_lr=0.5)._recipe() == Recipe(**{**PRESETS["adamw"], "base_lr": 0.5})
+    starts = [ProbeClassifier(preset=preset, **SHORT, base_lr=1e-9) for preset in ("small-sgd", None)]
+    spread = [model.fit(tokens(train, "cls"), train.labels).head_.classifier.weight.std() for model in starts]
+    assert spread[0] > 10 * spread[1], "the classifier starts as the preset says"
+
+
+def test_it_can_be_copied_and_pickled(features):
+    train, test = features
+    model = ProbeClassifier(**SHORT).fit(tokens(train, "cls"), train.labels)
+    assert clone(model).get_params() == model.get_params()
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.decision_function(tokens(test, "cls")) == model.decision_function(tokens(test, "cls"))).all()
+
+
+def test_random_states(features):
+    train, _ = features
+
+    def weights(random_state):
+        model = ProbeClassifier(**SHORT, random_state=random_state).fit(tokens(train, "cls"), train.labels)
+        return model.head_.classifier.weight
+
+    assert torch.equal(weights(0), weights(0))
+    assert not torch.equal(weights(0), weights(1))
+    assert torch.equal(weights(np.random.RandomState(5)), weights(np.random.RandomState(5)))
+    assert not torch.equal(weights(None), weights(None))
+
+
+X, Y = np.random.default_rng(0).normal(size=(12, 4)), np.arange(12) % 3
+REFUSED = [
+    ({}, X, Y * 0, "all 12 images are of class .*0.*, expected 2 classes or more"),
+    ({"aggregator": "abmilp"}, X, Y, r"X is \[12, 4\], but aggregator 'abmilp' reads patch: give vectors"),
+    ({"aggregator": "cls-average"}, X[:, None], Y, r"X is \[12, 1, 4\], but aggregator 'cls-average' reads"),
+    ({}, X[:, None, None], Y, r"X is \[12, 1, 1, 4\], expected vectors \[n, D\] or tokens \[n, T, D\]"),
+    ({"aggregator": "abmlip"}, X[:, None], Y, "did you mean 'abmilp'"),
+    ({"epochs": 0}, X, Y, "epochs is 0, expected 1 or more"),
+    ({"preset": "small"}, X, Y, "unknown preset 'small'"),
+    ({"base_lr": 1e30, "epochs": 2, "warmup_epochs": 0, "normalisation": "none"}, 1e18 * X, Y, "training diverged in epoch"),
+]
+
+
+@pytest.mark.parametrize(("settings", "x", "y", "message"), REFUSED, ids=[refused[3][:30] for refused in REFUSED])
+def test_what_cannot_be(settings, x, y, message):
+    with pytest.raises(BeyondClsError, match=message):
+        ProbeClassifier(**settings).fit(x, y)
+
+
+def test_other_shapes_than_it_was_fitted_to():
+    with pytest.raises(NotFittedError):
+        ProbeClassifier().predict(X)
+    model = ProbeClassifier(**SHORT).fit(X[:, None], Y)
+    with pytest.raises(BeyondClsError, match=r"X is \[12, 1, 3\], expected \[n, 1, 4\] as in fit"):
+        model.predict(X[:, None, :3])
+
+
+def test_without_scikit_learn(monkeypatch):
+    monkeypatch.delitem(sys.modules, "probe.estimator")
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    with pytest.raises(
+        BeyondClsError, match=r"ProbeClassifier is an estimator of scikit-learn .* pip install 'beyondcls\[probe\]'"
+    ):
+        __import__("probe.estimator")
