@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+from percent import page  # noqa: E402
 
 project = "beyondcls"
 author = "the authors of beyondcls"
@@ -18,6 +20,10 @@ autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+
+# The scripts of the gallery as pages.
+for script in (ROOT / "docs/gallery").glob("*.py"):
+    script.with_suffix(".md").write_text(page(script), encoding="utf-8")
 
 # The reference of the command line is what its help says.
 subprocess.run(
