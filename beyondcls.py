@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from extract.settings import Settings
     from pipelines.live.detections import online_detector
     from pipelines.live.online import online
+    from pipelines.process.progress import progress_bar
+    from pipelines.report.read_results import read_results
     from pipelines.sharing.places import open_features
     from probe.aggregators import AGGREGATORS, AbMILP, Aggregator, Average, Cls, Pooled
     from probe.closed import CLOSED, make_closed
     from probe.detection.saved import load_detector
+    from probe.estimator import ProbeClassifier
     from probe.grid import HeadPlan, HeadSpec
     from probe.pooling import softmax_pool
     from probe.recipe import PRESETS, Recipe, make_recipe
@@ -53,6 +56,7 @@ _HOME = {
     "Loader": "store",
     "PRESETS": "probe.recipe",
     "Pooled": "probe.aggregators",
+    "ProbeClassifier": "probe.estimator",
     "Receipt": "store.moving.receipt",
     "Recipe": "probe.recipe",
     "Request": "extract.requests",
@@ -74,8 +78,10 @@ _HOME = {
     "open_store": "store",
     "percentage": "probe.subsets",
     "probe": "probe.run",
+    "progress_bar": "pipelines.process.progress",
     "pull": "store.moving.pull",
     "read_ids": "store",
+    "read_results": "pipelines.report.read_results",
     "repair": "extract.run",
     "rows_of_ids": "store",
     "softmax_pool": "probe.pooling",
@@ -98,6 +104,7 @@ __all__ = [
     "HeadSpec",
     "Loader",
     "Pooled",
+    "ProbeClassifier",
     "Receipt",
     "Recipe",
     "Request",
@@ -119,8 +126,10 @@ __all__ = [
     "open_store",
     "percentage",
     "probe",
+    "progress_bar",
     "pull",
     "read_ids",
+    "read_results",
     "repair",
     "rows_of_ids",
     "softmax_pool",

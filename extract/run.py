@@ -5,7 +5,7 @@ is taken over from another set, is compared with what the program computes now (
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from extract.settings import Settings
 from extract.truths import lacks_truths_alone, with_truths
 from extract.writing import Start
 from store import BeyondClsError, FeatureStore, StoreError
+from store.bars import Bars
 from store.format.layout import DIGEST
 from store.writing.repair import salvage
 from store.writing.writer import discard_staging
@@ -31,12 +32,15 @@ from store.writing.writer import discard_staging
 DEFAULTS = Settings()
 
 
-def extract(encoder: Encoder, images: ImageSet, out: Path, **options: Any) -> FeatureStore | None:
+def extract(
+    encoder: Encoder, images: ImageSet, out: str | Path, *, bars: Bars | None = None, **options: Any
+) -> FeatureStore | None:
     """Write the feature set of `images` to `out`, or keep the one that is there, and open it.
 
     `create` in one call: for `update`, `extend` and `repair` make a `Request` first.
 
     Args:
+        bars: shows the progress, as `beyondcls.progress_bar` does; in place of the option `progress`.
         options: arguments of `Request.resolve` (blocks, statistics, maps, views, dtype, shard_rows) and of `Settings`
             (batch_size, workers, on_error, progress, …).
 
@@ -50,7 +54,13 @@ def extract(encoder: Encoder, images: ImageSet, out: Path, **options: Any) -> Fe
     """
     of_settings = {field.name for field in fields(Settings)} & options.keys()
     request = Request.resolve(encoder, images, **{name: options[name] for name in options.keys() - of_settings})
-    return create(request, out, Settings(**{name: options[name] for name in of_settings}))
+    settings = Settings(**{name: options[name] for name in of_settings})
+    if bars is None:
+        return create(request, Path(out), settings)
+    if "progress" in options:
+        raise BeyondClsError("bars and progress were both given; bars shows what progress would be called with")
+    with bars(encoder.name, len(images), "images") as progress:
+        return create(request, Path(out), replace(settings, progress=progress))
 
 
 def create(

@@ -11,6 +11,7 @@ from probe.aggregators import Aggregator, Features
 from store import BeyondClsError, FeatureStore, StoreError
 from store.errors import unknown
 from store.format.names import kind_of
+from store.html_table import html_table
 
 NORMALISATIONS = ("batch", "none")
 INITS = ("normal", "uniform")
@@ -96,3 +97,18 @@ class Head(nn.Module):
         """Logits, and the weights over patches if the aggregator has any."""
         vector, weights = self.aggregator(features if self.final_norm is None else self.final_norm(features))
         return self.classifier(self.norm(vector)), weights
+
+    def _repr_html_(self) -> str:
+        """The head as a table, in notebooks."""
+        aggregator = self.aggregator
+        n_parameters = [sum(p.numel() for p in part.parameters()) for part in (aggregator, self.classifier)]
+        return html_table(
+            f"Head, {type(aggregator).__name__}",
+            {
+                "reads": ", ".join(aggregator.reads)
+                + (", after the encoder's final norm" if self.final_norm is not None else ""),
+                "tokens, vector, classes": f"{aggregator.dim}, {aggregator.width}, {self.classifier.out_features}",
+                "normalisation": "none" if isinstance(self.norm, nn.Identity) else "batch",
+                "parameters": f"{n_parameters[0]:,} and {n_parameters[1]:,} of the classifier",
+            },
+        )

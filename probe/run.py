@@ -24,15 +24,17 @@ from probe.sources import Source, check_pair
 from probe.timing import Together, time_head, write_timing
 from probe.unchanged import keep_unchanged
 from store import BeyondClsError, FeatureStore, StoreError
+from store.bars import Bars, no_bars
 from store.loading.placement import Placement
 
 
 def probe(
     training: FeatureStore,
     test: FeatureStore,
-    out: Path,
+    out: str | Path,
     heads: Mapping[str, HeadPlan] | HeadPlan | None = None,
     *,
+    bars: Bars | None = None,
     joined: tuple[FeatureStore, FeatureStore] | None = None,
     block: int | None = None,
     views: int | None = None,
@@ -70,6 +72,7 @@ def probe(
     Args:
         training, test: feature sets of one encoder.
         heads: plans by name; or one plan.
+        bars: shows the progress, as `beyondcls.progress_bar` does; in place of `progress`.
         joined: a second pair of feature sets of the same images, for heads that read `joined/…`. Images that it lacks are left
             out for all heads (`n_training` and `n_test` count the others).
         block: the block whose tokens are read; the deepest stored one by default.
@@ -94,6 +97,9 @@ def probe(
         BeyondClsError: unknown aggregator or options, a grid that memory cannot hold, or a seed that diverged.
         StoreError: feature sets that do not belong together, or without what a head reads.
     """
+    if bars is not None and progress is not None:
+        raise BeyondClsError("bars and progress were both given; bars shows what progress would be called with")
+    out = Path(out)
     plans = _named(heads, out)
     check_pair(training, test)
     if joined is not None:
@@ -107,7 +113,12 @@ def probe(
     if joined is not None:
         about["joined"] = {"training": joined[0].spec.key, "test": joined[1].spec.key}
     written: dict[str, dict[str, Any]] = {}
-    with ranks(place) as (rank, world_size):
+    what, total = f"{training.attributes['encoder']} {', '.join(plans)}", n_epochs(plans.values())
+    with (
+        ranks(place) as (rank, world_size),
+        ((bars if rank == 0 else None) or no_bars)(what, total, "epochs") as shown_progress,
+    ):
+        progress = progress or shown_progress
         common: dict[str, Any] = {"device": place, "placement": placement, "unfinished": unfinished}
         common |= {"rank": rank, "world_size": world_size, "rehearses": True}
         common |= {

@@ -32,7 +32,11 @@ PAGES = ["README.md", *(f"docs/{name}.md" for name in TOCTREE if name != "cli")]
 # What is not a command of this program; what these do is tested where they are used (tests/machines, tests/test_install.py).
 OTHERS = ("pip", "make", "dvc", "git")
 FILE = "# heads/gem.py"  # a block that is a file
-PYTHON = (("README.md", 'open_store("features/mae-val")'), ("docs/using-a-probe.md", "online("), ("docs/store.md", "Loader("))
+PYTHON = (
+    ("README.md", 'open_store("features/mae-val")'),
+    ("docs/using-a-probe.md", "online("),
+    ("docs/store.md", "beyondcls.Loader("),
+)
 
 
 @dataclass(frozen=True)

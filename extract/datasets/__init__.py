@@ -18,12 +18,13 @@ from extract.datasets.image_set import ImageSet
 from extract.datasets.imagenet import IMAGENET
 from extract.datasets.map_folder import MAP_FOLDER
 from extract.datasets.nus_wide import NUS_WIDE
-from extract.datasets.opening import Bars, opening_with
+from extract.datasets.opening import opening_with
 from extract.datasets.pets import PETS
 from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.stanford_cars import STANFORD_CARS
 from extract.datasets.voc import VOC
 from extract.datasets.webdataset_tars import PIPE, TARS
+from store.bars import Bars
 from store.errors import unknown
 
 DATASETS: dict[str, Plain | Published] = {

@@ -14,6 +14,7 @@ from PIL import Image
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import IMAGE_EXTENSIONS, DataError, Sample
 from extract.datasets.truths import Truths, columns_of
+from store.html_table import first_names, html_table
 from store.truths.columns import TruthColumns
 
 
@@ -77,6 +78,23 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    def __repr__(self) -> str:
+        return f"ImageSet({self.source!r}, {len(self)} images)"
+
+    def _repr_html_(self) -> str:
+        """The set as a table, in notebooks."""
+        problems = self.all_problems()
+        n_unlabelled = sum(sample.labels is None for sample in self.samples)
+        return html_table(
+            f"ImageSet {self.source}",
+            {
+                "images": f"{len(self):,}" + (f", {n_unlabelled:,} of them without a label" if n_unlabelled else ""),
+                "classes": first_names(self.classes) + (", several an image" if self.multilabel else ""),
+                "truths": ", ".join(self.truths) or "–",
+                "problems": f"{len(problems)}, first: {problems[0]}" if problems else "none",
+            },
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Without its resources, which stay those of the process that opened it, and without truths that were read."""

@@ -1,11 +1,11 @@
 """Progress of opening a data set, which reads the label maps of all images: of tens of thousands it takes minutes."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
-# (what, total, unit) to a context that gives a function to report progress by.
-Bars = Callable[[str, int, str], AbstractContextManager[Callable[[int], None]]]
+from store.bars import Bars, no_bars
+
 _bars: ContextVar[Bars | None] = ContextVar("bars", default=None)
 
 
@@ -21,5 +21,4 @@ def opening_with(bars: Bars | None) -> Iterator[None]:
 
 def opening_bar(what: str, total: int, unit: str) -> AbstractContextManager[Callable[[int], None]]:
     """A bar, or none where a data set is opened without one or is open already."""
-    bars = _bars.get()
-    return nullcontext(lambda n: None) if bars is None else bars(what, total, unit)
+    return (_bars.get() or no_bars)(what, total, unit)

@@ -9,6 +9,7 @@ NEEDED_FOR = {
     "extract": "extract features, and predict from images",
     "probe": "draw the report, localise and detect objects, and use the protocol logistic",
     "exchange": "export and import HDF5",
+    "notebook": "have results as tables of pandas or Arrow, and progress bars in notebooks",
     "s3": "read and write s3:// addresses",
     "ray": "share an extraction in a Ray cluster",
     "dev": "run the pipeline with DVC, and change and test beyondcls",

@@ -152,6 +152,17 @@ def collect(folders: Folders, examples: Examples = Examples()) -> Inputs:
     )
 
 
+def collect_probes(folders: Folders) -> Inputs:
+    """Heads alone, of `probes`, `datasets` and `studies`, any of which may be missing.
+
+    Raises:
+        BeyondClsError: a file that is damaged, or two folders with a study or a data set of one name.
+    """
+    return Inputs(
+        _probes(folders.probes), studies=_each_once(folders.studies, "study"), datasets=_datasets(folders), folders=folders
+    )
+
+
 def _datasets(folders: Folders) -> dict[str, dict[tuple[str, str], Probe]]:
     """Probes by data set; none if these are only those that `folders.probes` holds."""
     by_name = _each_once(folders.datasets, "data set")

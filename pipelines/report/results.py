@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -123,14 +123,19 @@ def to_csv(inputs: Inputs) -> str:
     Raises:
         BeyondClsError: a receipt cannot be read.
     """
-    rows = results(inputs)
-    settings = dict.fromkeys(name for result in rows for name in result.recipe)  # also those of other versions
-    columns = COLUMNS | {name: partial(_setting, name) for name in settings if name not in COLUMNS}
+    columns = table(results(inputs))
     target = io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([_text(value(result)) for value in columns.values()] for result in rows)
+    writer.writerows(["" if value is None else str(value) for value in row] for row in zip(*columns.values(), strict=True))
     return target.getvalue()
+
+
+def table(rows: Sequence[Result]) -> dict[str, list[Any]]:
+    """Columns by name, with a value for each head: None for nothing, JSON for what has parts."""
+    settings = dict.fromkeys(name for result in rows for name in result.recipe)  # also those of other versions
+    columns = COLUMNS | {name: partial(_setting, name) for name in settings if name not in COLUMNS}
+    return {name: [_plain(value(result)) for result in rows] for name, value in columns.items()}
 
 
 def _setting(name: str, result: Result) -> Any:
@@ -221,8 +226,8 @@ COLUMNS: dict[str, Callable[[Result], Any]] = {
 }
 
 
-def _text(value: Any) -> str:
-    """A cell: empty for nothing, JSON for what has parts."""
-    if value is None or (isinstance(value, dict | list | tuple) and not value):
-        return ""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else str(value)
+def _plain(value: Any) -> Any:
+    """A cell: None for nothing, JSON for what has parts."""
+    if isinstance(value, dict | list | tuple):
+        return json.dumps(value, ensure_ascii=False) if value else None
+    return value

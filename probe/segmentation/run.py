@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,10 @@ from probe.segmentation.patches import Patches
 from probe.segmentation.prior import drawn, most_frequent
 from probe.segmentation.sets import Sets
 from store import BeyondClsError
+from store.bars import Bars, no_bars
 
 PROTOCOLS = ("knn", "logistic", "linear")
 BASELINES = ("most-frequent-class", "drawn-by-prior")
-Bars = Callable[[str, int, str], AbstractContextManager[Callable[[int], None]]]
 # Peak learning rates of 0.002 to 0.032 at 16 images a step.
 LINEAR = HeadPlan(
     SPEC,
@@ -93,7 +92,7 @@ def segment(
     resolutions: Sequence[Resolution] = ("original",),
     *,
     unfinished: Path | None = None,
-    bars: Bars = lambda what, total, unit: nullcontext(lambda n: None),
+    bars: Bars = no_bars,
     say: Callable[[str], None] = lambda message: None,
     keep: Callable[[str, int, np.ndarray], None] | None = None,
 ) -> Result:

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,8 +22,10 @@ from store.places import LocalFolder, place_at
 from store.places.place import Place
 
 if TYPE_CHECKING:
+    import torch
     import zarr
 
+    from store.format.dataset import TokenDataset
     from store.places.cache import DiskCache
     from store.truths.instances import Instances
     from store.truths.reading import Columns
@@ -185,6 +187,28 @@ class FeatureStore:
     def __repr__(self) -> str:
         return f"FeatureStore({self.where!r}, {self.attributes.get('encoder')}, {len(self)} images, {', '.join(self.kinds)})"
 
+    def _repr_html_(self) -> str:
+        """The set as a table, in notebooks."""
+        from store.html_table import first_names, html_table
+
+        n_invalid = len(self.attributes["invalid"])
+        missing = [kind for kind in self.extracted_kinds if kind not in self.kinds]
+        return html_table(
+            f"FeatureStore {self.where}",
+            {
+                "encoder": self.attributes.get("encoder"),
+                "images": f"{len(self):,}" + (f", {n_invalid:,} of them invalid" if n_invalid else ""),
+                "classes": first_names(self.attributes.get("classes")),
+                **{
+                    name: f"{list(array.shape)} {array.layout.codec or array.dtype}, {array.nbytes / 1e6:,.1f} MB"
+                    for name, array in self.arrays.items()
+                    if not name.endswith(SCALE) and kind_of(name) != "images"
+                },
+                **({"not in this copy": ", ".join(missing)} if missing else {}),
+                "key": self.spec.key,
+            },
+        )
+
     @property
     def shard_rows(self) -> int:
         """Images of a shard."""
@@ -275,6 +299,34 @@ class FeatureStore:
         """Rows of several arrays in the order of `indices`: name -> [n, ...], of all arrays with an image axis by default."""
         chosen = names or [n for n, a in self.arrays.items() if a.layout.has_image_axis and not n.endswith(SCALE)]
         return {name: self.array(name).rows(indices) for name in chosen}
+
+    def to_torch_dataset(
+        self,
+        kind: Literal["patch", "cls", "registers", "average"] = "patch",
+        *,
+        block: int | None = None,
+        view: int = 0,
+        rows: Sequence[int] | np.ndarray | None = None,
+        dtype: "torch.dtype | str | None" = "float32",
+        transform: "Callable[[torch.Tensor], Any] | None" = None,
+    ) -> "TokenDataset":
+        """Images as (tokens, label), for a `torch.utils.data.DataLoader`; `beyondcls.Loader` is faster and shuffles as well.
+
+        A label is a number, or [C] float32 with several labels an image.
+
+        Args:
+            kind, block, view: as for `tokens`.
+            rows: which images; all by default.
+            dtype: of the tokens, of torch or its name; None leaves them as their codec decodes them (float16 for float16).
+            transform: called with the tokens of one image; with worker processes that are spawned, a function of a module.
+
+        Raises:
+            StoreError: no such tokens or dtype; or among `rows` are images without a label, or that could not be read.
+        """
+        from store.format.dataset import TokenDataset, checked_rows, dtype_of
+
+        chosen = checked_rows(rows, self.labelled, self.where)
+        return TokenDataset(self.tokens(kind, block, view), self.labels, chosen, dtype_of(dtype), transform)
 
     def zarr(self) -> "zarr.Group":
         """The set as zarr-python opens it, for other software: nothing is checked, values stay as they are stored."""

@@ -1,0 +1,127 @@
+"""Results of trained heads for notebooks: what tables/results.csv holds, as values."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.report.collect import Folders, collect_probes
+from pipelines.report.results import Result, results, table
+from store import BeyondClsError
+from store.html_table import html_rows
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+SHOWN = ("dataset", "study", "encoder", "head", "metric", "mean", "std", "n_seeds")  # columns of the table in a notebook
+Folder = str | os.PathLike[str]
+
+
+def read_results(
+    probes: Folder | None = None,
+    *,
+    datasets: Iterable[Folder] = (),
+    studies: Iterable[Folder] = (),
+    dataset: str = "",
+    receipts: Folder | None = None,
+) -> "Results":
+    """Every head that was trained, as tables/results.csv of `beyondcls report` lists them.
+
+        read_results("probes/cifar10").to_pandas().sort_values("mean")
+
+    Args:
+        probes: PROBES/ENCODER/HEAD, heads of one data set.
+        datasets: folders of DATA/ENCODER/HEAD, such as "probes".
+        studies: folders of STUDY/ENCODER/HEAD, such as "studies/cifar10".
+        dataset: the name of the data set that `probes` is of.
+        receipts: of feature sets, to tell apart copies with one key.
+
+    Raises:
+        BeyondClsError: no results in these folders, or a file that is damaged.
+    """
+    folders = Folders(
+        probes=_path(probes),
+        datasets=tuple(map(Path, datasets)),
+        studies=tuple(map(Path, studies)),
+        dataset=dataset,
+        receipts=_path(receipts),
+    )
+    rows = results(collect_probes(folders))
+    if not rows:
+        named = [str(folder) for folder in (probes, *folders.datasets, *folders.studies) if folder is not None]
+        raise BeyondClsError(
+            f"there are no results in {', '.join(named) or 'no folder'}; give PROBES/ENCODER/HEAD, as `beyondcls probe` writes "
+            "them, by probes; or folders with one more folder between, by datasets or studies"
+        )
+    return Results(rows)
+
+
+class Results:
+    """Results of heads, a row each; in a notebook shown as a table.
+
+    Attributes:
+        rows: in the order of the report.
+    """
+
+    def __init__(self, rows: Iterable[Result]):
+        self.rows = list(rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.rows)
+
+    def __repr__(self) -> str:
+        return f"Results({len(self)} heads)"
+
+    def _repr_html_(self) -> str:
+        columns = [self.columns[name] for name in SHOWN]
+        shown = (
+            [f"{v:.2f}" if isinstance(v, float) else "" if v is None else v for v in row] for row in zip(*columns, strict=True)
+        )
+        return html_rows(repr(self), SHOWN, shown)
+
+    @property
+    def columns(self) -> dict[str, list[Any]]:
+        """Values by column: numbers, truths, texts; JSON for options, grids and what else has parts; None for nothing."""
+        return {name: _of_one_type(values) for name, values in table(self.rows).items()}
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A row for each head, a column for each of `columns`.
+
+        Raises:
+            BeyondClsError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise _lacks("to_pandas", error) from error
+        return pandas.DataFrame(self.columns)
+
+    def to_arrow(self) -> "pyarrow.Table":
+        """A row for each head, a column for each of `columns`.
+
+        Raises:
+            BeyondClsError: pyarrow is not installed.
+        """
+        try:
+            import pyarrow
+        except ModuleNotFoundError as error:
+            raise _lacks("to_arrow", error) from error
+        return pyarrow.table(self.columns)
+
+
+def _path(folder: Folder | None) -> Path | None:
+    return None if folder is None else Path(folder)
+
+
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """The values as they are if all are numbers, truths or texts; else all as texts."""
+    types = {type(value) for value in values if value is not None}
+    return values if len(types) < 2 or types == {int, float} else [None if value is None else str(value) for value in values]
+
+
+def _lacks(method: str, error: ModuleNotFoundError) -> BeyondClsError:
+    return BeyondClsError(f"{method} needs {error.name}, which is not installed here; pip install 'beyondcls[notebook]'")

@@ -1,0 +1,86 @@
+"""A feature set as a data set of torch, for code that has its own training loop."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from store.errors import StoreError
+from store.format.array import ArrayReader
+
+
+class TokenDataset(Dataset[tuple[Any, Any]]):
+    """Images as (tokens, label), in any order; made by `FeatureStore.to_torch_dataset`.
+
+    A `torch.utils.data.DataLoader` asks for a whole batch at once, which is read in the order of the disk. It can be sent to
+    worker processes, forked or spawned: each opens the files itself.
+
+    Attributes:
+        array: of the tokens.
+        rows: of the images, int64 [n].
+    """
+
+    def __init__(
+        self,
+        array: ArrayReader,
+        labels: np.ndarray,
+        rows: np.ndarray,
+        dtype: torch.dtype | None,
+        transform: Callable[[torch.Tensor], Any] | None,
+    ):
+        self.array, self.rows, self._labels, self._dtype, self._transform = array, rows, labels, dtype, transform
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
+        """Several images with one reading."""
+        rows = self.rows[np.asarray(indices, np.int64)]
+        tokens = torch.from_numpy(self.array.rows(rows))
+        tokens = tokens if self._dtype is None else tokens.to(self._dtype)
+        labels = self._labels[rows]
+        several = [torch.from_numpy(row).float() for row in labels] if labels.ndim > 1 else labels.tolist()
+        transformed = tokens if self._transform is None else map(self._transform, tokens)
+        return list(zip(transformed, several, strict=True))
+
+    def __repr__(self) -> str:
+        return f"TokenDataset({self.array!r}, {len(self)} images)"
+
+
+def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """The dtype of this name; None as it is.
+
+    Raises:
+        StoreError: torch has none of this name.
+    """
+    if dtype is None:
+        return None
+    named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(named, torch.dtype) or not named.is_floating_point:
+        raise StoreError(f"dtype is {dtype!r}, expected float32, float16, bfloat16, float64, or None for what is stored")
+    return named
+
+
+def checked_rows(rows: Sequence[int] | np.ndarray | None, labelled: np.ndarray, where: str) -> np.ndarray:
+    """Row numbers, int64; all by default.
+
+    Raises:
+        StoreError: they are a mask, out of range, or of images without a label or that could not be read.
+    """
+    chosen = np.arange(len(labelled)) if rows is None else np.asarray(rows)
+    if chosen.dtype.kind not in "iu" and len(chosen):
+        raise StoreError(f"row numbers are expected, {chosen.dtype} given; turn a mask into rows with np.flatnonzero")
+    chosen = chosen.astype(np.int64)
+    if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(labelled):
+        raise StoreError(f"rows {chosen.min()} to {chosen.max()} are asked for, {where} has rows 0 to {len(labelled) - 1}")
+    if n := int((~labelled[chosen]).sum()):
+        raise StoreError(
+            f"{n} of {len(chosen)} images of {where} have no label or could not be read, first row "
+            f"{chosen[~labelled[chosen]][0]}; leave them out: rows=np.flatnonzero(store.labelled)"
+        )
+    return chosen
