@@ -116,7 +116,7 @@ def run() -> None:
 def _run(log: CommandLog) -> int:
     """Exit status of the command; says what went wrong, and logs where."""
     try:
-        app()
+        app(prog_name=OURS)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         status, message = _outcome(error, log)
         if message:

@@ -106,8 +106,8 @@ class ProbeClassifier(ClassifierMixin, BaseEstimator):
         seed = int(drawn_by) if isinstance(drawn_by, Integral) else int(check_random_state(drawn_by).randint(2**31))
         recipe, device = self._recipe(), torch.device(self.device)
         stack = Stack([self._untrained(X, seed)], device)
-        rates = [torch.tensor([rate], dtype=torch.float64, device=device) for rate in (recipe.base_lr, recipe.weight_decay)]
-        family = Family(stack, *rates, ["the head"])
+        values = torch.tensor([[recipe.base_lr], [recipe.weight_decay]], dtype=torch.float64, device=device)
+        family = Family(stack, values[0], values[1], ["the head"])
         (kind,) = stack.template.aggregator.reads
         train([family], _InMemory(kind, _tensor(X), torch.from_numpy(labels), recipe.at_once, device), None, recipe, seed)
         if family.lost:
@@ -139,7 +139,8 @@ class ProbeClassifier(ClassifierMixin, BaseEstimator):
         Raises:
             BeyondClsError: as `decision_function`.
         """
-        return self.classes_[self._logits(X).argmax(1)]
+        best = self._logits(X).argmax(1)
+        return self.classes_[best]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

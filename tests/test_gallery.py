@@ -1,9 +1,8 @@
 """The scripts of the gallery run, and print what their pages show. They share a folder, so what one extracts others keep."""
 
 import importlib.util
-import io
 import re
-from contextlib import redirect_stdout
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ def percent():
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(__import__("sys").modules, "percent", module)
+        patch.setitem(sys.modules, "percent", module)
         spec.loader.exec_module(module)
     return module
 
@@ -49,17 +48,13 @@ def assert_alike(printed, shown):
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script(name, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    file, variables, printed = ROOT / f"docs/gallery/{name}.py", {"__name__": "__main__"}, None
-    for cell in percent().cells(file.read_text()):
+    printed = ""
+    for cell, now_printed in percent().executed(ROOT / f"docs/gallery/{name}.py"):
         if cell.kind == "output":
-            assert printed is not None, "an output follows code"
             assert_alike(printed, cell.text)
-            printed = None
-        elif cell.kind == "code":
+        else:
             assert not printed, "what code prints is shown"
-            with redirect_stdout(io.StringIO()) as out:
-                exec(compile("\n" * (cell.line - 1) + cell.text, str(file), "exec"), variables)
-            printed = out.getvalue()
+        printed = now_printed
     assert not printed
 
 
@@ -70,9 +65,9 @@ def test_every_script_is_a_page():
 def test_pages():
     cells = percent().cells("# %% [markdown]\n# # T\n#\n# text\n\n# %%\nx = 1\n\n# %% [output]\n# 1\n#  2\n")
     assert [(cell.kind, cell.text, cell.line) for cell in cells] == [
-        ("markdown", "# T\n\ntext", 1),
-        ("code", "x = 1", 6),
-        ("output", "1\n 2", 9),
+        ("markdown", "# T\n\ntext", 2),
+        ("code", "x = 1", 7),
+        ("output", "1\n 2", 10),
     ]
     shown = percent().page(ROOT / "docs/gallery/first_features.py")
     assert shown.startswith("# First features\n")

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 import beyondcls
+from extract.datasets import ImageSet
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from store import BeyondClsError
@@ -72,7 +73,9 @@ def test_images(images):
     rows = rows_of(images._repr_html_())
     assert rows["images"] == "3"
     assert rows["classes"] == "2: &lt;i&gt;cat, dog"
-    assert rows["problems"].startswith("1, first: ")
+    assert rows["problems"] == "none"
+    cut = ImageSet(images.source, images.samples, images.classes, problems=["<b> is cut", "c is cut"])
+    assert rows_of(cut._repr_html_())["problems"] == "2, first: &lt;b&gt; is cut"
     assert repr(images) == f"ImageSet({images.source!r}, 3 images)"
 
 

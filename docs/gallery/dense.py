@@ -41,10 +41,12 @@ def patches(store):
 model = beyondcls.ProbeClassifier(epochs=6, warmup_epochs=1, batch_size=256).fit(*patches(train))
 tokens, labels = patches(test)
 predicted = model.predict(tokens)
-print(f"mIoU {100 * jaccard_score(labels, predicted, average='macro'):.0f} %, all background {50 * (labels == 0).mean():.0f} %")
+for name, answer in (("the head", predicted), ("all background", np.zeros_like(labels))):
+    print(f"{name}: mIoU {100 * jaccard_score(labels, answer, average='macro'):.0f} %")
 
 # %% [output]
-# mIoU 80 %, all background 30 %
+# the head: mIoU 82 %
+# all background: mIoU 34 %
 
 # %% [markdown]
 # True and predicted patches of a picture that the head has not seen:
@@ -55,7 +57,14 @@ for true, found in zip(labels.reshape(-1, rows, columns)[0], predicted.reshape(-
     print("".join(".#"[label] for label in true), "".join(".#"[label] for label in found))
 
 # %% [output]
-# ........ ........
+# ####.... ####....
+# ####.... #####...
+# ####.... #####...
+# ####.... ####....
+# ...#.... ...##...
+# ....###. ...####.
+# ....###. ....###.
+# ....###. ....#.#.
 
 # %% [markdown]
 # `beyondcls segment` runs whole protocols, with their grids and several resolutions, `beyondcls detect` trains detectors on

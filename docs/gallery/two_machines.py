@@ -18,7 +18,7 @@ beyondcls.upload(train, address)
 print(f"{receipt.n_images} images, {receipt.nbytes / 1e6:.1f} MB")
 
 # %% [output]
-# 300 images, 8.9 MB
+# 300 images, 10.2 MB
 
 # %% [markdown]
 # On the other machine: [cls] alone, compared with its digests while it is fetched. The receipt (a few kB, kept in git) says

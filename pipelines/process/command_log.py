@@ -85,7 +85,7 @@ class CommandLog:
         if self.file is None:
             yield
             return
-        before, sys.stderr = sys.stderr, _Copied(sys.stderr, self)  # type: ignore[assignment]
+        before, sys.stderr = sys.stderr, _Copied(sys.stderr, self)
         try:
             yield
         finally:

@@ -117,7 +117,7 @@ def test_encoders_are_listed_with_size_tokens_licence_and_source(monkeypatch, ca
 
 
 def test_our_warnings_are_notes(monkeypatch, capsys):
-    def app():
+    def app(**_):
         warnings.warn("what was assumed", BeyondClsWarning, stacklevel=1)
         warnings.warn("another", UserWarning, stacklevel=1)
 

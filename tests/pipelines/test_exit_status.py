@@ -103,7 +103,7 @@ def test_bash_completes(tmp_path):
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{start}" "$@"\n')
     program.chmod(0o755)
     script = 'eval "$(beyondcls --show-completion)"; COMP_WORDS=(beyondcls doc); COMP_CWORD=1; $(complete -p beyondcls |'
-    script += " sed 's/.*-F \\([^ ]*\\) .*/\\1/'); echo \"${COMPREPLY[@]}\""
+    script += " sed 's/.*-F \\([^ ]*\\) .*/\\1/') beyondcls; echo \"${COMPREPLY[@]}\""
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "BEYONDCLS_LOG": ""}
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("doctor\n", "")

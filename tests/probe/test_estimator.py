@@ -41,11 +41,11 @@ def tokens(store, kind):
 def test_scikit_learns_checks():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # each check that is skipped says so
-        outcomes = check_estimator(ProbeClassifier(epochs=20, warmup_epochs=1), on_fail=None)
+        outcomes = check_estimator(ProbeClassifier(epochs=10, warmup_epochs=1), on_fail=None)
     by_status = {status: [o["check_name"] for o in outcomes if o["status"] == status] for status in ("failed", "skipped")}
     assert by_status["failed"] == []
-    assert len(by_status["skipped"]) <= 4, by_status
-    assert len(outcomes) > 45
+    assert set(by_status["skipped"]) <= {"check_array_api_input"}, "which needs SCIPY_ARRAY_API=1"
+    assert len(outcomes) > 50
 
 
 @pytest.mark.parametrize(("kind", "aggregator", "options"), [("cls", None, {}), ("patch", "abmilp", {"branches": 2})])
@@ -66,7 +66,7 @@ def test_classes_have_names(features):
     train, test = features
     model = ProbeClassifier(**QUICK).fit(tokens(train, "patch"), NAMES[train.labels])
     assert model.classes_.tolist() == ["ant", "bee", "cat"]
-    assert model.score(tokens(test, "patch"), NAMES[test.labels]) > 0.6
+    assert model.score(tokens(test, "patch"), NAMES[test.labels]) > 0.45
     by_class = model.predict_proba(tokens(test, "patch"))
     assert (model.classes_[by_class.argmax(1)] == model.predict(tokens(test, "patch"))).all()
     np.testing.assert_allclose(by_class.sum(1), 1)

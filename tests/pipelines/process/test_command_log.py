@@ -13,6 +13,7 @@ import typer
 
 from pipelines.process import command_log
 from pipelines.process.command_log import CommandLog, folder_of_logs
+from store.errors import BeyondClsWarning
 
 COMMAND = ("store", "verify", "nowhere at all")
 
@@ -46,7 +47,7 @@ def test_a_command_that_fails(command, logs):
 
 def test_an_unforeseen_error_names_the_log(command, logs, monkeypatch):
     def describe(*_, **__):
-        warnings.warn("which may matter", UserWarning, stacklevel=1)
+        warnings.warn("which may matter", BeyondClsWarning, stacklevel=1)
         raise RuntimeError("a is 3")
 
     monkeypatch.setattr("store.FeatureStore.describe", describe)
@@ -56,7 +57,7 @@ def test_an_unforeseen_error_names_the_log(command, logs, monkeypatch):
     (file,) = logs.iterdir()
     assert err.endswith(f"shows the traceback, and {file} has it)\n")
     text = file.read_text()
-    assert "UserWarning: which may matter" in text
+    assert "note: which may matter\n" in text
     assert "RuntimeError: a is 3\n\nerror: RuntimeError" in text
     assert f"with status {status} " in text
 
