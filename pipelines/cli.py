@@ -60,8 +60,9 @@ def _for_all_commands(
 ) -> None:
     if debug:
         os.environ[DEBUG] = "1"
-        if "--debug" in sys.argv:
-            sys.argv.remove("--debug")  # commands record how they were called
+        if "--debug" in sys.argv:  # commands record how they were called
+            place = sys.argv.index("--debug")
+            sys.argv = sys.argv[:place] + sys.argv[place + 1 :]
 
 
 app.command("extract")(extract.main)
@@ -102,13 +103,15 @@ def run() -> None:
     arguments = sys.argv[1:]
     is_command = bool(arguments) and NOT_LOGGED.isdisjoint(arguments) and COMPLETION not in os.environ
     log = CommandLog.begin(arguments) if is_command else CommandLog(None)
-    show, status = warnings.showwarning, UNFORESEEN
+    show, debug, status = warnings.showwarning, os.environ.get(DEBUG), UNFORESEEN
     try:
         with log.copying_stderr():
             warnings.showwarning = as_note(show)
             status = _run(log)
     finally:
         warnings.showwarning = show
+        os.environ.pop(DEBUG, None)  # --debug is for one command and the processes that it starts
+        os.environ.update({} if debug is None else {DEBUG: debug})
         log.end(status)
     sys.exit(status)
 

@@ -74,7 +74,7 @@ class Results:
         return iter(self.rows)
 
     def __repr__(self) -> str:
-        return f"Results({len(self)} heads)"
+        return f"Results({len(self)} head{'s' * (len(self) != 1)})"
 
     def _repr_html_(self) -> str:
         columns = [self.columns[name] for name in SHOWN]

@@ -41,8 +41,8 @@ class TokenDataset(Dataset[tuple[Any, Any]]):
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
         """Several images with one reading."""
         rows = self.rows[np.asarray(indices, np.int64)]
-        tokens = torch.from_numpy(self.array.rows(rows))
-        tokens = tokens if self._dtype is None else tokens.to(self._dtype)
+        stored = torch.from_numpy(self.array.rows(rows))
+        tokens = stored if self._dtype is None else (one.to(self._dtype) for one in stored)  # not all: each is copied again
         labels = self._labels[rows]
         several = [torch.from_numpy(row).float() for row in labels] if labels.ndim > 1 else labels.tolist()
         transformed = tokens if self._transform is None else map(self._transform, tokens)

@@ -1,5 +1,6 @@
 """How commands end: exit status, what they say, and what --debug adds. The statuses are those of docs/command-line.md."""
 
+import os
 import re
 import subprocess
 import sys
@@ -82,6 +83,7 @@ def test_debug_shows_the_traceback_before_the_same_message(by, monkeypatch, caps
     assert "describe" in trace
     assert "nowhere" in message
     assert sys.argv[1:] == list(COMMAND), "commands record how they were called"
+    assert os.environ["BEYONDCLS_DEBUG"] == ("0" if by == "option" else "1"), "the option is for one command"
     monkeypatch.setenv("BEYONDCLS_DEBUG", "0")
     assert run(monkeypatch, capsys, *COMMAND)[2] == message
 
