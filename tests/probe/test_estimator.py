@@ -148,3 +148,11 @@ def test_without_scikit_learn(monkeypatch):
         BeyondClsError, match=r"ProbeClassifier is an estimator of scikit-learn .* pip install 'beyondcls\[probe\]'"
     ):
         __import__("probe.estimator")
+
+
+def test_a_score_of_a_vector_does_not_depend_on_the_others(features):
+    train, test = features
+    vectors = tokens(test, "cls")
+    model = ProbeClassifier(**SHORT).fit(tokens(train, "cls"), train.labels)
+    alone = np.concatenate([model.decision_function(vectors[[row]]) for row in range(len(vectors))])
+    np.testing.assert_allclose(model.decision_function(vectors), alone, rtol=1e-12, atol=1e-14)
