@@ -1,5 +1,7 @@
 """The paper's claim beside these numbers: masked models keep in their patches what [cls] does not gather."""
 
+from collections.abc import Mapping
+
 from pipelines.report.aggregation_entropy import last_block, limit, over_blocks
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Text
@@ -33,33 +35,51 @@ def _gains(inputs: Inputs) -> list[Text]:
 
 def _entropies(inputs: Inputs) -> list[Text]:
     """Numbers of every encoder; the order is judged among encoders of equal T only."""
-    attention = {n: a for n in inputs.encoders if (a := inputs.attention.get(n)) and last_block(a) is not None and limit(a)}
+    attention = _with_entropies(inputs)
     if not attention:
         return []
     text = (
         f"The paper finds that [cls] of masked models looks at the patches more evenly than [cls] of {JOINT}: MAE is above "
         "DINO in Fig. 4, and in Table 3 (v2) over all blocks."
     )
-    kinds = {name: kind for name, a in attention.items() if (kind := a.pretraining.family) in (MASKED, JOINT)}
-    counts = {attention[name].n_tokens for name in kinds}
+    kinds, counts = _compared(attention), {attention[name].n_tokens for name in _compared(attention)}
     if {MASKED, JOINT} - set(kinds.values()):
         return [Text(f"{text} The encoders here are not of both kinds, so there is nothing to compare.", kind="finding")]
     if len(counts) > 1:
         verdict = "The encoders here have different numbers of patches, so their entropies are not compared"
     else:
-        parts = []
-        for where, measure in (("in the last block", last_block), ("over all blocks", over_blocks)):
-            values = {
-                kind: [measure(a) or 0.0 for n, a in attention.items() if kinds.get(n) == kind] for kind in (MASKED, JOINT)
-            }
-            above = min(values[MASKED]) > max(values[JOINT])
-            parts.append(f"{HOLDS if above else FAILS} {where}")
+        parts = [f"{HOLDS if above else FAILS} {where}" for where, above in evenness(inputs).items()]
         verdict = f"Here that {' and '.join(parts)}"
     items = [
         f"{name}: {last_block(a):.2f} in the last block, {over_blocks(a):.2f} over all blocks, of at most {_limit(a)}"
         for name, a in attention.items()
     ]
     return [Text(f"{text} {verdict}. Entropy of the attention of [cls] to the patches, nats:", tuple(items), "finding")]
+
+
+def evenness(inputs: Inputs) -> dict[str, bool]:
+    """Whether [cls] of every masked encoder looks more evenly than that of every joint-embedding one, by where.
+
+    Empty where there are not both, or where their numbers of patches differ.
+    """
+    attention = _with_entropies(inputs)
+    kinds = _compared(attention)
+    if {MASKED, JOINT} - set(kinds.values()) or len({attention[name].n_tokens for name in kinds}) > 1:
+        return {}
+    above = {}
+    for where, measure in (("in the last block", last_block), ("over all blocks", over_blocks)):
+        values = {kind: [measure(attention[n]) or 0.0 for n in kinds if kinds[n] == kind] for kind in (MASKED, JOINT)}
+        above[where] = min(values[MASKED]) > max(values[JOINT])
+    return above
+
+
+def _with_entropies(inputs: Inputs) -> dict[str, Attention]:
+    return {n: a for n in inputs.encoders if (a := inputs.attention.get(n)) and last_block(a) is not None and limit(a)}
+
+
+def _compared(attention: Mapping[str, Attention]) -> dict[str, str]:
+    """The family of encoders that are of one of the two which the paper compares."""
+    return {name: kind for name, a in attention.items() if (kind := a.pretraining.family) in (MASKED, JOINT)}
 
 
 def _limit(attention: Attention) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from pipelines.report.dense import by_dataset
 from pipelines.report.dense_images import DenseImages
 from pipelines.report.detected import Detected, detected_in
-from pipelines.report.measured import Attention, Probe, in_order, untrained
+from pipelines.report.measured import Attention, Probe, by_accuracy, untrained
 from pipelines.report.published.row import PublishedRow
 from pipelines.report.reading import attention_in, files_in, probe_in, read
 from pipelines.report.segmented import Segmented, segmented_in
@@ -102,7 +102,8 @@ class Inputs:
 
     @property
     def heads(self) -> list[str]:
-        return in_order(head for _, head in self.probes)
+        """[cls], average and AbMILP, then others from the most accurate on."""
+        return by_accuracy(self.probes.values())
 
     def probes_of(self, encoder: str) -> list[Probe]:
         """The probes of one encoder, in the order of `heads`."""

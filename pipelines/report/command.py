@@ -70,12 +70,24 @@ def main(
         list[str] | None,
         typer.Option(help="a section of the page, such as accuracy or statistics; repeat it for more; all if not given"),
     ] = None,
-    out: Annotated[Path, typer.Option(help="folder for index.html, tables and figures")] = Path("report"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="folder for index.html, tables and figures  [default: report; with --live, report/live]"),
+    ] = None,
     n_examples: Annotated[int, typer.Option(min=0, help="images with overlays")] = 6,
     encoder: Annotated[list[str] | None, typer.Option(help="show this encoder; repeat it for more; all if not given")] = None,
     image: Annotated[list[str] | None, typer.Option(help="id of an image with overlays; repeat it for more")] = None,
     draw: Annotated[int | None, typer.Option(help="seed: draw the images with overlays at random")] = None,
     score: Annotated[float, typer.Option(min=0, max=1, help="least score of detections that are drawn")] = 0.5,
+    open_: Annotated[bool, typer.Option("--open", help="open the page in the browser, once it is written")] = False,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live",
+            help="write the page again whenever results change, as while `dvc repro` runs, and let it load itself again in the "
+            "browser; Ctrl-C ends this, with exit status 0",
+        ),
+    ] = False,
 ) -> None:
     """Write a self-contained page: accuracies, attention statistics, and where the aggregators look.
 
@@ -90,12 +102,13 @@ def main(
 
     from pipelines.parameters.params import without_none
     from pipelines.report.against import in_words
-    from pipelines.report.collect import Examples, Folders, collect
+    from pipelines.report.collect import Examples, Folders, Inputs, collect
     from pipelines.report.files import write
     from pipelines.report.formats.terminal_table import to_terminal
-    from pipelines.report.project import named_by, project
+    from pipelines.report.live import keep_written, open_page
+    from pipelines.report.project import PARAMS, named_by, project
     from pipelines.report.published.shipped import published_rows
-    from pipelines.report.sections import sections
+    from pipelines.report.sections import check_names, sections
     from pipelines.report.sections.accuracy import scores
     from pipelines.report.subset import subset
     from store import BeyondClsError
@@ -104,11 +117,8 @@ def main(
         raise BeyondClsError(
             f"--image {image[0]} and --draw {draw} both choose the images, expected one of them; drop the other"
         )
-    published = published_rows(against or ())
-    if probes is None and only and (attention or segmentation or detection):
-        folders = Folders()  # and what is named below, which these sections need
-    else:
-        folders = project(Path(), dataset) if probes is None else Folders(probes, dataset=dataset or named_by(probes))
+    published, out = published_rows(against or ()), out or Path("report", *(["live"] if live else []))
+    check_names(only or ())
     of_folders = {"attention": attention, "divergence": divergence, "localisation": localisation, "blocks": blocks}
     of_folders |= {"segmentation": segmentation, "detection": detection}
     named = without_none(**of_folders, receipts=receipts)
@@ -119,14 +129,28 @@ def main(
         named |= without_none(split=split, form=form, classes=classes)
     if localised is not None:
         named |= {"localised": localised, "localised_split": localised_split}
-    if dense_data is not None:
-        named["dense_images"] = replace(folders.dense_images, data=dense_data)
-    if dense_split is not None:
-        named["dense_images"] = replace(named.get("dense_images", folders.dense_images), split=dense_split)
     examples = Examples(n_examples, tuple(image or ()), draw, score)
-    inputs = replace(collect(replace(folders, **named), examples), against=published)
-    if encoder:
-        inputs = subset(inputs, encoder)
+
+    def read_folders() -> Folders:
+        """As they are named, or as the project has them by now."""
+        if probes is None and only and (attention or segmentation or detection):
+            folders = Folders()  # and what is named, which these sections need
+        else:
+            folders = project(Path(), dataset) if probes is None else Folders(probes, dataset=dataset or named_by(probes))
+        images = folders.dense_images
+        images = images if dense_data is None else replace(images, data=dense_data)
+        images = images if dense_split is None else replace(images, split=dense_split)
+        return replace(folders, **(named | {"dense_images": images}))
+
+    def read() -> Inputs:
+        inputs = replace(collect(read_folders(), examples), against=published)
+        return subset(inputs, encoder) if encoder else inputs
+
+    if live:
+        places = [Path("probes"), Path(PARAMS)] if probes is None else [probes]
+        keep_written(out, read, lambda inputs: sections(inputs, only or ()), places, typer.echo, open_)
+        return
+    inputs = read()
     write(out, inputs, sections(inputs, only or ()))
     table = scores(inputs)
     if inputs.probes:
@@ -134,3 +158,5 @@ def main(
     for line in in_words(inputs):
         typer.echo(line)
     typer.echo(f"report: {out / 'index.html'}")
+    if open_:
+        open_page(out / "index.html")

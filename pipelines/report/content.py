@@ -19,12 +19,16 @@ class Column:
         title: as shown.
         kind: "text", "number", or "spread": a mean with a standard deviation, which CSV gives as NAME and NAME_std.
         apart: a rule precedes it.
+        filters: the page offers to show the rows with one of its values alone.
+        of: what columns are of that are shown one at a time, if the reader chooses one, such as "Data set".
     """
 
     name: str
     title: str
     kind: Kind = "number"
     apart: bool = False
+    filters: bool = False
+    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,19 +111,26 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """Plots side by side that share a legend."""
+    """Plots side by side that share a legend; where `summary` says what they are, they are folded under it."""
 
     figures: tuple[Figure, ...]
     legend: tuple[Look, ...] = ()
+    summary: str = ""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph, and a list that belongs to it. `kind`: "body", "note" (small), "finding" or "notice" (a warning)."""
+    """A paragraph, and a list that belongs to it.
+
+    Attributes:
+        kind: "body", "lead" (large), "note" (small), "finding" or "notice" (a warning).
+        summary: under which they are folded; nothing is folded without it.
+    """
 
     text: str
     items: tuple[str, ...] = ()
-    kind: Literal["body", "note", "finding", "notice"] = "body"
+    kind: Literal["body", "lead", "note", "finding", "notice"] = "body"
+    summary: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,6 +138,79 @@ class Heading:
     """A heading within a section."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that is set large: `value` as shown, what it is, and its interval or another detail."""
+
+    value: str
+    about: str
+    detail: str = ""
+    look: Look | None = None
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers side by side."""
+
+    entries: tuple[Number, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a claim holds.
+
+    Attributes:
+        state: "open" where the numbers do not decide.
+        detail: the numbers, in few words.
+    """
+
+    claim: str
+    state: Literal["holds", "fails", "open"]
+    detail: str
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Claims, each with a mark and a word for whether it holds."""
+
+    title: str
+    entries: tuple[Verdict, ...]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value between two bounds on an axis, and both in words. Without bounds the value alone is drawn."""
+
+    name: str
+    look: Look
+    value: float
+    bounds: tuple[float, float] | None
+    text: str
+    detail: str
+    tag: str = ""
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """A row for each value on a common axis: a plot that is a table, for it reads at any width and without seeing it.
+
+    Attributes:
+        title: with the unit.
+        reference: drawn through all rows: what the others are compared with.
+        ticks: of the axis, in ascending order; the first and last are its ends.
+        legend: of the looks of the rows.
+        table: name of the table whose files hold the numbers; empty if there is none.
+    """
+
+    title: str
+    note: str
+    rows: tuple[Interval, ...]
+    reference: Interval | None
+    ticks: tuple[float, ...]
+    legend: tuple[Look, ...]
+    table: str = ""
 
 
 @dataclass(frozen=True)
@@ -148,10 +232,11 @@ class Swatch:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures in rows and columns.
+    """Pictures of several images, each beside what belongs to it. The page shows one image at a time, if the reader likes.
 
     Attributes:
-        groups: names over neighbouring columns and how many each spans.
+        groups: names of neighbouring columns and how many each spans; columns of one name in several groups are of one kind,
+            and can be shown by themselves.
         legend: colours that the pictures have in common.
         large: pictures are shown larger than usual.
     """
@@ -172,7 +257,7 @@ class Definitions:
     code: tuple[str, ...] = ()
 
 
-Block = Text | Heading | Table | Figures | Gallery | Definitions
+Block = Text | Heading | Numbers | Verdicts | Intervals | Table | Figures | Gallery | Definitions
 
 
 @dataclass(frozen=True)

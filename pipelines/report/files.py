@@ -14,10 +14,13 @@ from pipelines.report.page import render
 from pipelines.report.results import FILE, to_csv
 
 
-def write(out: Path, inputs: Inputs, sections: Sequence[Section]) -> None:
+def write(out: Path, inputs: Inputs, sections: Sequence[Section], reload_s: float | None = None) -> None:
     """index.html, metrics.json, tables/results.csv (every head), tables/NAME.csv, .tex, .md and figures/NAME.svg, .png.
 
     Files of an earlier run are removed.
+
+    Args:
+        reload_s: seconds after which the page loads itself again; never by default.
     """
     for folder in ("tables", "figures"):
         shutil.rmtree(out / folder, ignore_errors=True)
@@ -30,7 +33,14 @@ def write(out: Path, inputs: Inputs, sections: Sequence[Section]) -> None:
             (out / "figures" / f"{figure.name}.{suffix}").write_bytes(content)
     _text(out / "tables" / FILE, to_csv(inputs))
     _text(out / "metrics.json", json.dumps(metrics(inputs), indent=1) + "\n")
-    _text(out / "index.html", render(sections))
+    write_page(out, sections, reload_s)
+
+
+def write_page(out: Path, sections: Sequence[Section], reload_s: float | None = None) -> None:
+    """index.html alone, in one step, as a browser may load it meanwhile."""
+    partial = out / "index.html.partial"
+    _text(partial, render(sections, reload_s))
+    partial.replace(out / "index.html")
 
 
 def tables(sections: Sequence[Section]) -> list[Table]:

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from store.format.pretraining import UNKNOWN, Pretraining
 
-FIRST_HEADS = ("cls", "average", "abmilp")  # the others follow in alphabetical order
+FIRST_HEADS = ("cls", "average", "abmilp")  # the others follow, as `by_accuracy` has them where their probes are at hand
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,22 @@ class Attention:
 
 
 def in_order(heads: Iterable[str]) -> list[str]:
-    """Each head once, in the order of the page."""
+    """Each head once, those of FIRST_HEADS first, others by name."""
     names = set(heads)
     return [head for head in FIRST_HEADS if head in names] + sorted(names - set(FIRST_HEADS))
+
+
+def by_accuracy(probes: Iterable[Probe]) -> list[str]:
+    """Each head once, in the order of the page: those of FIRST_HEADS first, others from the most accurate on.
+
+    That is by the mean over trained encoders and data sets, or over untrained ones if a head has no others.
+    """
+    scores: dict[str, tuple[list[float], list[float]]] = {}
+    for probe in probes:
+        scores.setdefault(probe.head, ([], []))[probe.pretraining.is_untrained].append(probe.score.mean)
+    means = {head: fmean(of_trained or of_untrained) for head, (of_trained, of_untrained) in scores.items()}
+    others = sorted(set(means) - set(FIRST_HEADS), key=lambda head: (-means[head], head))
+    return [head for head in FIRST_HEADS if head in means] + others
 
 
 def untrained(probes: Mapping[tuple[str, str], Probe]) -> set[str]:

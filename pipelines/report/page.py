@@ -1,9 +1,9 @@
-"""The page: one HTML file that needs no network, and whose script only sorts tables."""
+"""The page: one HTML file that needs no network, and reads without its script."""
 
 import base64
 import hashlib
 from collections.abc import Sequence
-from itertools import accumulate, groupby
+from itertools import groupby
 from pathlib import Path
 
 import jinja2
@@ -15,8 +15,12 @@ from pipelines.report.sections.provenance import versions
 from pipelines.report.tables import title
 
 
-def render(sections: Sequence[Section]) -> str:
-    """The page as text. The template escapes all but our style sheet, our script, and plots (matplotlib escapes their text)."""
+def render(sections: Sequence[Section], reload_s: float | None = None) -> str:
+    """The page as text. The template escapes all but our style sheet, our script, and plots (matplotlib escapes their text).
+
+    Args:
+        reload_s: seconds after which the page loads itself again; never by default.
+    """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pipelines.report", "."),
         autoescape=True,
@@ -29,12 +33,14 @@ def render(sections: Sequence[Section]) -> str:
         "title": title,
         "kind": lambda block: type(block).__name__,
         "grouped": _grouped,
-        "group_starts": _group_starts,
+        "groups_of_columns": _groups_of_columns,
+        "place": _place,
         "sort_value": _sort_value,
     }
     script = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
     return environment.get_template("page.html.jinja").render(
         sections=sections,
+        reload_s=reload_s,
         script=script,
         script_hash=_hash(script),
         suffixes=tuple(FORMATS),
@@ -52,10 +58,14 @@ def _grouped(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     return [(group, list(members)) for group, members in groupby(rows, lambda row: row.group)]
 
 
-def _group_starts(gallery: Gallery) -> list[int]:
-    """Columns that a named group begins with."""
-    ends = accumulate(span for _, span in gallery.groups)
-    return [end - span for (name, span), end in zip(gallery.groups, ends, strict=True) if name]
+def _groups_of_columns(gallery: Gallery) -> list[str]:
+    """The group of each column; empty where there is none."""
+    return [name for name, span in gallery.groups for _ in range(span)] or [""] * len(gallery.columns)
+
+
+def _place(value: float, ticks: Sequence[float]) -> str:
+    """Where a value is on an axis from the first tick to the last, percent."""
+    return f"{100 * (value - ticks[0]) / (ticks[-1] - ticks[0]):.2f}"
 
 
 def _sort_value(cell: Cell, column: Column) -> str:

@@ -13,6 +13,7 @@ from pipelines.report.sections import (
     datasets,
     detection,
     findings,
+    leaderboard,
     localisation,
     open_questions,
     overlays,
@@ -20,25 +21,30 @@ from pipelines.report.sections import (
     segmentation,
     selection,
     statistics,
+    summary,
     variants,
     views,
 )
 from store import BeyondClsError
 from store.errors import unknown
 
+Build = Callable[[Inputs], Section | None]
+
 # Each returns its section, or None where nothing of it was computed and it can be left out.
-SECTIONS: tuple[Callable[[Inputs], Section | None], ...] = (
+SECTIONS: tuple[Build, ...] = (
+    summary.section,
+    leaderboard.section,
+    cost.section,
+    by_block.section,
+    statistics.section,
+    overlays.section,
     findings.section,
     accuracy.section,
     datasets.section,
     against.section,
-    statistics.section,
-    by_block.section,
     variants.section,
-    cost.section,
     views.section,
     selection.section,
-    overlays.section,
     localisation.section,
     segmentation.section,
     detection.section,
@@ -58,9 +64,22 @@ def sections(inputs: Inputs, only: Sequence[str] = ()) -> list[Section]:
     Raises:
         BeyondClsError: an unknown name.
     """
-    by_name = {build.__module__.rpartition(".")[2]: build for build in SECTIONS}
-    for name in only:
-        if name not in by_name:
-            raise BeyondClsError(unknown("section of the report", name, by_name))
+    check_names(only)
+    by_name = _by_name()
     shown = [*only, *(["against"] if inputs.against else [])] if only else by_name
     return [section for name, build in by_name.items() if name in shown and (section := build(inputs)) is not None]
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Whether there are such sections.
+
+    Raises:
+        BeyondClsError: an unknown name.
+    """
+    for name in names:
+        if name not in _by_name():
+            raise BeyondClsError(unknown("section of the report", name, _by_name()))
+
+
+def _by_name() -> dict[str, Build]:
+    return {build.__module__.rpartition(".")[2]: build for build in SECTIONS}

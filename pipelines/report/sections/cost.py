@@ -1,8 +1,10 @@
-"""Cost and accuracy of poolings (Table 7 in v2 of the paper)."""
+"""Accuracy against cost (Table 7 in v2 of the paper): which heads no other beats at their cost."""
 
 from collections.abc import Callable
+from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Plot
 from matplotlib.ticker import FuncFormatter, LogLocator
 
@@ -16,6 +18,7 @@ from pipelines.report.studies import COSTS, Study, by_encoder, count, study_tabl
 from pipelines.report.tables import NOTHING, file_names, listed, number, plus_minus, title
 
 STUDY = "poolings"
+MANY = 4  # plots, of which more are folded
 
 
 def section(inputs: Inputs) -> Section | None:
@@ -24,12 +27,31 @@ def section(inputs: Inputs) -> Section | None:
     known = {key: probe for key, probe in probes.items() if probe.cost.get("flops_per_image")}
     if not known:
         return None
-    findings = Text(
-        " ".join(_finding(encoder, probes_of_encoder) for encoder, probes_of_encoder in by_encoder(known).items()),
-        kind="finding",
-    )
-    table = measured(known)
-    return Section("cost", "Cost against accuracy", (findings, table, figures(known), published()))
+    items = tuple(_finding(encoder, probes_of_encoder) for encoder, probes_of_encoder in by_encoder(known).items())
+    findings = Text("No other head reaches more with as few operations as these:", items, "finding", "The heads on each front")
+    return Section("cost", "Accuracy against cost", (fronts(known), figures(known), findings, measured(known), published()))
+
+
+def fronts(study: Study) -> Figures:
+    """One plot of all encoders: each line goes through the heads that no other beats at the same cost or less."""
+    probes_of = by_encoder(study)
+    by_name = looks(list(probes_of), [encoder for encoder, probes in probes_of.items() if probes[0].pretraining.is_untrained])
+    with matplotlib.rc_context(STYLE):
+        plot = Plot(figsize=(7.2, 3.4), layout="constrained")
+        axes = plot.subplots()
+        for encoder, probes in probes_of.items():
+            best, look = front(probes), by_name[encoder]
+            dash: Any = look.dash
+            places, reached = [_flops(probe) for probe in best], [probe.score.mean for probe in best]
+            axes.step(places, reached, where="post", color=colour(look), linestyle=dash, linewidth=1.2)
+            axes.plot(places, reached, color=colour(look), marker=look.marker, linestyle="none")
+        _axes(axes, study)
+    words = "; ".join(_finding(encoder, probes) for encoder, probes in probes_of.items())
+    alt = f"Accuracy against FLOPs of the heads that no other head of an encoder beats at the same cost or less. {words}."
+    caption = "A mark: a head that no other head of that encoder beats at the same cost or less; between marks nothing does."
+    heading = "The most that a head reaches for its operations"
+    figure = drawn(plot, "cost-fronts", heading, caption, alt, list(by_name.values()))
+    return Figures((figure,), tuple(by_name.values()))
 
 
 def measured(study: Study) -> Table:
@@ -51,12 +73,13 @@ def measured(study: Study) -> Table:
 
 
 def figures(study: Study) -> Figures:
-    """A plot for each encoder on the same axes."""
+    """A plot for each encoder on the same axes; folded where there are many."""
     probes_of, names = by_encoder(study), [probe.head for probes in by_encoder(study).values() for probe in probes]
     by_head = looks(list(dict.fromkeys(names)))
     files = file_names("cost", list(probes_of))
     plots = tuple(_figure(files[encoder], encoder, probes, by_head, study) for encoder, probes in probes_of.items())
-    return Figures(plots, tuple(by_head.values()))
+    summary = f"All heads of each of {len(plots)} encoders" if len(plots) > MANY else ""
+    return Figures(plots, tuple(by_head.values()), summary)
 
 
 def published() -> Table:
@@ -80,6 +103,9 @@ def _figure(name: str, encoder: str, probes: list[Probe], by_head: dict[str, Loo
     with matplotlib.rc_context(STYLE):
         plot = Plot(figsize=(4.6, 2.9), layout="constrained")
         axes = plot.subplots()
+        best = front(probes)
+        places, reached = [_flops(probe) for probe in best], [probe.score.mean for probe in best]
+        axes.step(places, reached, where="post", color=INK, alpha=0.35, linewidth=0.8)
         for probe in probes:
             score, flops = probe.score, _flops(probe)
             parameters, look = probe.cost.get("parameters") or 0, by_head[probe.head]
@@ -87,25 +113,31 @@ def _figure(name: str, encoder: str, probes: list[Probe], by_head: dict[str, Loo
             axes.errorbar(
                 [flops], [score.mean], [score.std], color=shade, marker=look.marker, markersize=size, linestyle="none"
             )
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-        axes.minorticks_off()
-        flops_of_all = [_flops(p) for p in study.values()]
-        axes.set_xlim(min(flops_of_all) / 1.6, max(flops_of_all) * 1.6)
-        low = min(p.score.mean - p.score.std for p in study.values())
-        high = max(p.score.mean + p.score.std for p in study.values())
-        margin = 0.08 * (high - low) or 1.0
-        axes.set_ylim(low - margin, high + margin)
-        axes.set_xlabel("FLOPs of the head per image, logarithmic")
-        axes.set_ylabel(AXES[probes[0].measure])
-        axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
+        _axes(axes, study)
     caption = (
-        "Bars: ± one standard deviation over seeds. A larger mark: more digits in the number of the aggregator’s parameters."
+        "Bars: ± one standard deviation over seeds. A larger mark: more digits in the number of the aggregator’s parameters. "
+        "The line goes through heads that no other beats at the same cost or less."
     )
     points = "; ".join(f"{title(p.head)}: {plus_minus(p.score)} % at {_cost(p)}" for p in probes)
     alt = f"{SENTENCE[probes[0].measure]} against FLOPs per image of the heads on {encoder}. {points}."
     return drawn(plot, name, encoder, caption, alt, [by_head[probe.head] for probe in probes])
+
+
+def _axes(axes: Axes, study: Study) -> None:
+    """The same for all plots."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axes.minorticks_off()
+    flops_of_all = [_flops(p) for p in study.values()]
+    axes.set_xlim(min(flops_of_all) / 1.6, max(flops_of_all) * 1.6)
+    low = min(p.score.mean - p.score.std for p in study.values())
+    high = max(p.score.mean + p.score.std for p in study.values())
+    margin = 0.08 * (high - low) or 1.0
+    axes.set_ylim(low - margin, high + margin)
+    axes.set_xlabel("FLOPs of the head per image, logarithmic")
+    axes.set_ylabel(AXES[next(iter(study.values())).measure])
+    axes.grid(axis="y", color=INK, alpha=0.13, linewidth=0.6)
 
 
 def _short(value: float) -> str:
@@ -133,13 +165,16 @@ def _cost(probe: Probe) -> str:
     return f"{count(_flops(probe)).text} FLOPs"
 
 
-def _finding(encoder: str, probes: list[Probe]) -> str:
-    """The heads that no other head beats at the same cost or less."""
+def front(probes: list[Probe]) -> list[Probe]:
+    """The heads that no other head beats at the same cost or less, of heads from the cheapest on."""
     front: list[Probe] = []
     for probe in probes:
         if not front or probe.score.mean > front[-1].score.mean:
             if front and _flops(front[-1]) == _flops(probe):
                 front.pop()
             front.append(probe)
-    best = listed([f"{title(p.head)} ({plus_minus(p.score)} % at {_cost(p)})" for p in front])
-    return f"On {encoder}, no other head reaches more with as few operations as {best}."
+    return front
+
+
+def _finding(encoder: str, probes: list[Probe]) -> str:
+    return f"{encoder}: {listed([f'{title(p.head)} ({plus_minus(p.score)} % at {_cost(p)})' for p in front(probes)])}"

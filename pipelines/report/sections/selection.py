@@ -10,7 +10,7 @@ from pathlib import Path
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Heading, Row, Section, Table, Text
 from pipelines.report.divergences import READING, divergences, heat_maps, nearest, table
-from pipelines.report.measured import FIRST_HEADS, Probe
+from pipelines.report.measured import FIRST_HEADS, Probe, by_accuracy
 from pipelines.report.published.table_6 import SOURCE, TABLE_6, WHAT
 from pipelines.report.reading import read
 from pipelines.report.remarks import one_order
@@ -71,16 +71,12 @@ def _selections(inputs: Inputs) -> dict[str, dict[str, Selection]]:
         if of_study:
             shared = [inputs.probes[encoder, head] for head in FIRST_HEADS if (encoder, head) in inputs.probes]
             both = {probe.head: Selection(probe, probe.aggregator) for probe in shared} | of_study
-            by_encoder[encoder] = {head: both[head] for head in _in_order(both)}
+            by_encoder[encoder] = {head: both[head] for head in by_accuracy(s.probe for s in both.values())}
     return by_encoder
 
 
 def _key(file: Path) -> str:
     return str(json.loads(file.read_text(encoding="utf-8"))["key"])
-
-
-def _in_order(heads: Mapping[str, object]) -> list[str]:
-    return [head for head in FIRST_HEADS if head in heads] + sorted(set(heads) - set(FIRST_HEADS))
 
 
 def _findings(selections: Mapping[str, Mapping[str, Selection]]) -> list[Text]:
@@ -134,7 +130,7 @@ def _accuracies(selections: Mapping[str, Mapping[str, Selection]]) -> Table:
         columns += [Column(f"top1_{key}", encoder, "spread", apart=True), Column(f"entropy_{key}", "Entropy")]
         columns.append(Column(f"effective_patches_{key}", "Effective patches"))
     rows = []
-    for head in _in_order({head: None for by_head in selections.values() for head in by_head}):
+    for head in by_accuracy(s.probe for by_head in selections.values() for s in by_head.values()):
         of_head = [by_head[head] for by_head in selections.values() if head in by_head]
         group = GROUPS[0] if head in FIRST_HEADS else GROUPS[1 if all(s.untrained for s in of_head) else 2]
         cells = [Cell(title(head), head), _text("; ".join(dict.fromkeys(s.described for s in of_head)))]

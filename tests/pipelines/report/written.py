@@ -184,30 +184,3 @@ def _table(file: Path, names: tuple[str, ...], rows: list[tuple[object, ...]]) -
         writer = csv.writer(target)
         writer.writerow(names)
         writer.writerows(rows)
-
-
-def write_large(root: Path, n_encoders: int, n_blocks: int = 12, n_heads: int = 12, n_tokens: int = 196) -> str:
-    """Encoders with four heads each and photograph-like images; gives the name of the images."""
-    generator = np.random.default_rng(0)
-    coarse = (Image.fromarray(generator.integers(0, 256, (24, 24, 3), np.uint8)) for _ in range(N_IMAGES))
-    data = write_images(root / "data", pictures=[image.resize((224, 224), Image.Resampling.BICUBIC) for image in coarse])
-    digest = open_images(data).digest
-    for n in range(n_encoders):
-        encoder = "random" if n == n_encoders - 1 else f"vit_base_patch16_224.encoder{n}"
-        folder = write_attention(root / "attention", encoder, digest, n_tokens, side=224)
-        values = generator.random((len(STATISTICS), n_blocks, n_heads))
-        rows = [
-            (STATISTICS[s], block, values[s, block].mean(), 0.1) for s in range(len(STATISTICS)) for block in range(n_blocks)
-        ]
-        _table(folder / "statistics.csv", ("statistic", "block", "mean", "std"), rows)
-        by_head = [(STATISTICS[s], block, head, value) for (s, block, head), value in np.ndenumerate(values)]
-        _table(folder / "heads.csv", ("statistic", "block", "head", "mean"), by_head)
-        maps = generator.dirichlet(np.full(n_tokens, 0.2), N_IMAGES)
-        np.save(folder / "maps/cls_map.npy", maps)
-        for head in ("cls", "average", "abmilp", "simpool"):
-            probe = write_probe(root / "probes", encoder, head, 40 + n, n_tokens=n_tokens)
-            curve = [(0, epoch, 2 + generator.random(), 40 + generator.random()) for epoch in range(1, 91)]
-            _table(probe / "curves.csv", ("seed", "epoch", "loss", "top1"), curve)
-            if head in ("abmilp", "simpool"):
-                np.save(probe / "trained" / "weights.npy", maps[::-1])
-    return data

@@ -1,0 +1,116 @@
+"""Every head on every encoder and data set, the best first."""
+
+from statistics import fmean
+
+from pipelines.report.collect import Inputs
+from pipelines.report.content import Cell, Column, Row, Section, Table
+from pipelines.report.estimate import Probes
+from pipelines.report.families import OTHER, family_of
+from pipelines.report.measured import Probe
+from pipelines.report.scores import SENTENCE, TITLES, WORDS
+from pipelines.report.studies import count
+from pipelines.report.tables import NOTHING, difference, named, points, signed, spread, title
+
+DATA_SET = "Data set"
+OnSets = dict[str, Probe]  # of one encoder and head, by data set
+
+
+def section(inputs: Inputs) -> Section | None:
+    """None without probes."""
+    return Section("leaderboard", "Leaderboard", (leaderboard(inputs),)) if inputs.probes else None
+
+
+def leaderboard(inputs: Inputs) -> Table:
+    """A row for each encoder and head: the mean over data sets if there are several, then each; from the highest on."""
+    sets = _sets(inputs)
+    heads: dict[tuple[str, str], OnSets] = {}
+    for name, probes in sets.items():
+        for key, probe in probes.items():
+            heads.setdefault(key, {})[name] = probe
+    measures = {name: next(iter(probes.values())).measure for name, probes in sets.items()}
+    has_mean = len(sets) > 1 and len(set(measures.values())) == 1
+    means = {key: fmean(p.score.mean for p in on.values()) for key, on in heads.items() if len(on) == len(sets)}
+    best = {name: max(round(p.score.mean, 1) for p in probes.values()) for name, probes in sets.items()}
+    highest = max((round(mean, 1) for mean in means.values()), default=0.0)
+
+    def place(key: tuple[str, str]) -> tuple[bool, float, tuple[str, str]]:
+        on = heads[key]
+        if has_mean:
+            return key not in means, -means.get(key, fmean(p.score.mean for p in on.values())), key
+        first = next(iter(sets))
+        return first not in on, -on[first].score.mean if first in on else 0.0, key
+
+    rows = []
+    for key in sorted(heads, key=place):
+        on, probe = heads[key], next(iter(heads[key].values()))
+        mean = means.get(key)
+        untrained, family = probe.pretraining.is_untrained, family_of(probe.pretraining)
+        cells = [
+            named(key[0], untrained),
+            NOTHING if family == OTHER else Cell(family, family),
+            Cell(title(key[1]), key[1]),
+            *([NOTHING if mean is None else Cell(f"{mean:.1f}", mean, best=round(mean, 1) == highest)] if has_mean else []),
+            *(_score(on.get(name), best[name]) for name in sets),
+            _over_cls(key, on, sets),
+            count(max((n for p in on.values() if (n := p.cost.get("parameters")) is not None), default=None)),
+        ]
+        rows.append(Row(tuple(cells), muted=untrained))
+    columns = (
+        Column("encoder", "Encoder", "text", filters=True),
+        Column("family", "Family", "text", filters=True),
+        Column("head", "Head", "text", filters=True),
+        *((Column("mean", "Mean of the data sets", apart=True),) if has_mean else ()),
+        *(
+            Column(f"{measures[name]}_on_{name}" if name else measures[name], _titled(name, measures), "spread", **look)
+            for name, look in _looks(sets, has_mean)
+        ),
+        Column("points_over_cls", "− [cls], points", apart=True),
+        Column("parameters", "Parameters of the aggregator"),
+    )
+    return Table("leaderboard", "Every head on every encoder", _note(measures, has_mean), columns, tuple(rows))
+
+
+def _sets(inputs: Inputs) -> dict[str, Probes]:
+    """By data set, that of the page first."""
+    main = inputs.folders.dataset
+    return {main: inputs.probes} | {name: probes for name, probes in inputs.datasets.items() if name != main}
+
+
+def _looks(sets: dict[str, Probes], has_mean: bool) -> list[tuple[str, dict[str, object]]]:
+    """Names with what their columns are."""
+    of = DATA_SET if len(sets) > 1 else ""
+    return [(name, {"of": of, "apart": not place and not has_mean}) for place, name in enumerate(sets)]
+
+
+def _titled(name: str, measures: dict[str, str]) -> str:
+    """`cifar10`, or `coco, mAP` where data sets have different measures; without its name, what is measured."""
+    if len(measures) == 1 or not name:
+        return f"{TITLES[measures[name]]}, %"
+    return name if len(set(measures.values())) == 1 else f"{name}, {TITLES[measures[name]]}"
+
+
+def _score(probe: Probe | None, highest: float) -> Cell:
+    return NOTHING if probe is None else spread(probe.score, best=round(probe.score.mean, 1) == highest)
+
+
+def _over_cls(key: tuple[str, str], on: OnSets, sets: dict[str, Probes]) -> Cell:
+    """Mean over the data sets on which the encoder was probed with [cls], too; the spread only where that is one."""
+    encoder, head = key
+    if head == "cls":
+        return NOTHING
+    apart = [d for name, probe in on.items() if (d := difference(probe, sets[name].get((encoder, "cls")))) is not None]
+    if len(apart) == 1:
+        return Cell(points(apart[0]), apart[0].mean)
+    mean = fmean(d.mean for d in apart) if apart else None
+    return NOTHING if mean is None else Cell(signed(mean), mean)
+
+
+def _note(measures: dict[str, str], has_mean: bool) -> str:
+    kinds = dict.fromkeys(measures.values())
+    words = [SENTENCE[name] if place == 0 else WORDS[name] for place, name in enumerate(kinds)]
+    note = f"{' or '.join(words)} on the test images, %, mean ± standard deviation over seeds. Bold: the highest of a column."
+    if has_mean:
+        note += " The mean is given where a head was trained on all data sets; the others are behind these."
+    return (
+        f"{note} − [cls]: how much more than [cls] of the same encoder{', mean over data sets' if len(measures) > 1 else ''}."
+    )

@@ -1,0 +1,68 @@
+"""The first screen: what selection gains on each encoder, three numbers, and which claims hold."""
+
+from collections.abc import Iterable
+
+from pipelines.report.claim import lead_on_page
+from pipelines.report.collect import Inputs
+from pipelines.report.content import Block, Number, Numbers, Section, Text, Verdicts
+from pipelines.report.error_shares import SHARE, error_shares, estimates_over_cls, in_short
+from pipelines.report.families import LOOKS, families
+from pipelines.report.judged import judged
+from pipelines.report.scores import WORDS, score_name
+from pipelines.report.tables import plus_minus, title
+
+QUESTION = (
+    "How much of what [cls] gets wrong does a head get right that selects among the patches instead (AbMILP)? The encoders are "
+    "frozen; only heads are trained."
+)
+N_NUMBERS = 3
+
+
+def section(inputs: Inputs) -> Section | None:
+    """None without probes."""
+    if not inputs.probes:
+        return None
+    plot, verdicts = error_shares(inputs), judged(inputs)
+    blocks: list[Block] = [Text(QUESTION, kind="lead")] if plot else []
+    blocks.append(Numbers(tuple(_numbers(inputs))))
+    blocks += [plot] if plot else []
+    blocks += [Verdicts("What the paper claims, here", verdicts)] if verdicts else []
+    blocks.append(Text(basis(inputs), kind="note"))
+    return Section("summary", "At a glance", tuple(blocks))
+
+
+def basis(inputs: Inputs) -> str:
+    """`cifar10: 4 encoders, 19 heads; 50,000 training and 10,000 test images of 10 classes, 3 seeds.`"""
+    probes = list(inputs.probes.values())
+    others = len(inputs.datasets) - (inputs.folders.dataset in inputs.datasets)
+    counts = (
+        f"{_counted(len({p.encoder for p in probes}), 'encoder')}, {_counted(len(inputs.heads), 'head')}; "
+        f"{max(p.n_training for p in probes):,} training and {min(p.n_test for p in probes):,} test images of "
+        f"{max(p.n_classes for p in probes):,} classes, {_counted(min(len(p.seeds) for p in probes), 'seed')}."
+    )
+    name = f"{inputs.folders.dataset}: " if inputs.folders.dataset else ""
+    below = f" {_counted(others, 'other data set')} below." if others > 0 else ""
+    return name + counts + below
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
+def _numbers(inputs: Inputs) -> list[Number]:
+    """Of the encoders that the claim compares; else of those on which AbMILP gains most; without AbMILP, the best head."""
+    estimates, unit = estimates_over_cls(inputs)
+    if not estimates:
+        best = max(inputs.probes.values(), key=lambda probe: probe.score.mean)
+        about = f"{WORDS[score_name([best])]} of {title(best.head)} on {best.encoder}, the most here"
+        return [Number(f"{best.score.mean:.1f}\N{NO-BREAK SPACE}%", about, plus_minus(best.score))]
+    leading, by_encoder = lead_on_page(inputs), families(inputs.probes)
+    shown: Iterable[str] = sorted(estimates, key=lambda encoder: -estimates[encoder].mean)
+    if leading is not None:
+        shown = dict.fromkeys((leading.masked, leading.joint, leading.twin or leading.labelled or leading.joint))
+    what = "of the errors of [cls] removed" if unit == SHARE else "more than [cls]"
+    numbers = []
+    for encoder in list(shown)[:N_NUMBERS]:
+        value, detail = in_short(estimates[encoder], unit)
+        numbers.append(Number(value, f"{what} on {encoder}", detail, LOOKS[by_encoder[encoder]]))
+    return numbers
