@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -133,7 +134,7 @@ def _correct(file: Path) -> Bool[np.ndarray, "S N"]:
     try:
         with np.load(file, allow_pickle=False) as content:
             return content["correct"]
-    except (ValueError, OSError, EOFError, KeyError, AttributeError) as error:
+    except (ValueError, OSError, EOFError, KeyError, AttributeError, BadZipFile) as error:
         raise BeyondClsError(f"{file} is damaged ({error}), expected `correct`, [seeds, images]; probe it again") from error
 
 

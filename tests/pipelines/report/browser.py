@@ -1,5 +1,6 @@
 """A headless Chromium, spoken to over its debugging pipe: no driver, no port, no network."""
 
+import base64
 import fcntl
 import json
 import os
@@ -97,13 +98,22 @@ class Browser:
         """Load a page, its images included."""
         self._events.clear()
         self.send("Page.navigate", url=file.resolve().as_uri())
+        self._wait_for_load()
+
+    def wait_for_load(self) -> None:
+        """Until the page has loaded itself again."""
+        self._events.clear()
+        self._wait_for_load()
+
+    def _wait_for_load(self) -> None:
         while "Page.loadEventFired" not in self._events:
             self._receive()
 
-    def look(self, width: int, scheme: str = "light") -> None:
-        """As a screen that is `width` pixels wide, in the "light" or "dark" scheme."""
+    def look(self, width: int, scheme: str = "light", media: str = "screen") -> None:
+        """As a screen that is `width` pixels wide, in the "light" or "dark" scheme; or as paper, in the `media` "print"."""
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
-        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        scheme_of = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.send("Emulation.setEmulatedMedia", media=media, features=scheme_of)
 
     def value(self, expression: str) -> Any:
         """What an expression of JavaScript is in the page."""
@@ -111,9 +121,23 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
+    def picture(self, file: Path, whole: bool = True) -> None:
+        """A PNG of the page, or of its first screen."""
+        taken = self.send("Page.captureScreenshot", captureBeyondViewport=whole, **({"clip": self._clip()} if whole else {}))
+        file.write_bytes(base64.b64decode(taken["data"]))
+
+    def _clip(self) -> dict[str, float]:
+        size = self.send("Page.getLayoutMetrics")["cssContentSize"]
+        return {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+
+    def printed(self, file: Path) -> None:
+        """A PDF of the page, as its style sheet has it."""
+        content = self.send("Page.printToPDF", preferCSSPageSize=True, printBackground=False)
+        file.write_bytes(base64.b64decode(content["data"]))
+
     def press(self, key: str) -> None:
         """One key, such as "Tab" or "Enter"."""
-        code = {"Tab": 9, "Enter": 13}[key]
+        code = {"Tab": 9, "Enter": 13, "ArrowRight": 39}[key]
         text = {"text": "\r"} if key == "Enter" else {}
         for kind in ("keyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)

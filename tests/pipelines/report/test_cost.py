@@ -61,19 +61,28 @@ def test_the_study_goes_before_other_probes():
 
 
 def test_the_sentence_names_heads_that_none_beats_for_less():
-    (finding,) = words(section(inputs("poolings", *HEADS)), "finding")
+    _, finding = words(section(inputs("poolings", *HEADS)), "finding")
     assert finding == (  # [cls] costs what the average costs; AbMILP reaches less, and EP costs more
-        "On mae, no other head reaches more with as few operations as average (51.0 ± 0.5 % at 3.84 k FLOPs) and "
-        "<b>ap (54.0 ± 0.5 % at 741 k FLOPs)."
+        "mae: average (51.0 ± 0.5 % at 3.84 k FLOPs) and <b>ap (54.0 ± 0.5 % at 741 k FLOPs)"
     )
 
 
 def test_figures_say_what_they_show():
     result = section(inputs("poolings", *HEADS, studied("di<no>", "abmilp", 45.0)))
-    one, other = figures(result)
+    fronts, one, other = figures(result)
+    assert "mae: average (51.0 ± 0.5 % at 3.84 k FLOPs) and <b>ap" in fronts.alt
+    assert "AbMILP" not in fronts.alt.split("mae:")[1], "another head reaches more for less"
     assert (one.name, one.title, other.name, other.title) == ("cost-di-no", "di<no>", "cost-mae", "mae")
     assert "<b>ap: 54.0 ± 0.5 % at 741 k FLOPs" in other.alt
-    (legend,) = (block.legend for block in result.blocks if isinstance(block, Figures))
-    assert {look.name for look in legend} == {"cls", "average", "abmilp", "<b>ap", "ep"}
+    encoders, heads = (block.legend for block in result.blocks if isinstance(block, Figures))
+    assert {look.name for look in encoders} == {"mae", "di<no>"}
+    assert {look.name for look in heads} == {"cls", "average", "abmilp", "<b>ap", "ep"}
     assert all(f">{tick}</text>" in other.svg for tick in ("3 k", "10 k", "100 k", "1 M"))
     assert other.svg.count("var(--series-") >= 5
+
+
+def test_plots_of_many_encoders_are_folded():
+    few = section(inputs("poolings", *(studied(f"e{n}", "abmilp", 45.0) for n in range(4))))
+    many = section(inputs("poolings", *(studied(f"e{n}", "abmilp", 45.0) for n in range(5))))
+    summaries = [[block.summary for block in of.blocks if isinstance(block, Figures)] for of in (few, many) if of]
+    assert summaries == [["", ""], ["", "All heads of each of 5 encoders"]]

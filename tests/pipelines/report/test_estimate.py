@@ -116,8 +116,10 @@ def test_what_does_not_fit_its_metrics_is_refused(tmp_path: Path) -> None:
         BeyondClsError, match=r"is \(3, 500\) \(seeds, images\), its metrics\.json says \(3, 7\); probe it again"
     ):
         estimated(tmp_path)
-    file.write_bytes(b"no archive")
-    with pytest.raises(
-        BeyondClsError, match=r"correct\.npz is damaged .*expected `correct`, \[seeds, images\]; probe it again"
-    ):
-        estimated(tmp_path)
+    whole = file.read_bytes()
+    for damaged in (b"no archive", whole[: len(whole) // 2]):
+        file.write_bytes(damaged)
+        with pytest.raises(
+            BeyondClsError, match=r"correct\.npz is damaged .*expected `correct`, \[seeds, images\]; probe it again"
+        ):
+            estimated(tmp_path)

@@ -1,37 +1,45 @@
 """The page in a browser: what it shows, sorts and complains of. Skipped where there is no Chromium."""
 
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
-from pipelines.report import files
-from pipelines.report.collect import Folders, collect
-from pipelines.report.content import Cell, Column, Row, Section, Table
+from pipelines.report.content import Cell, Column, Definitions, Row, Section, Table, Text
 from pipelines.report.page import render
 from pipelines.report.sections import sections
 from tests.pipelines.report.browser import EXECUTABLE, MISSING, Browser
-from tests.pipelines.report.written import write_large
+from tests.pipelines.report.everything import everything
+from tests.pipelines.report.large import DATASETS, GAINS, HEADS, write_large, write_page
 
-N_ENCODERS, LARGEST = 12, 3_000_000  # encoders of the large page, and its bytes at most
+LARGEST = 3_000_000  # bytes of the page of 14 encoders and 8 data sets
+PAPER = 718  # pixels between the margins of A4
+AXE = "4.12.1"  # the version of axe-core that found nothing; setup.cfg pins the package that brings it
 VALUES = (("b", 10.0), ("a10", 9.5), ("a9", None), ("Ä", -1.0))
 NAME, VALUE = 1, 2  # columns, as CSS counts them
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Section]]:
-    """A report of twelve encoders of 12 blocks and 12 heads, as `beyondcls report` writes it, and its sections."""
+    """A report of 14 encoders of 12 blocks and 12 heads on 8 data sets, as `beyondcls report` writes it, and its sections."""
     root = tmp_path_factory.mktemp("large")
-    data = write_large(root, N_ENCODERS)
-    inputs = collect(Folders(root / "probes", root / "attention", images=data))
-    result = sections(inputs)
-    files.write(root / "out", inputs, result)
-    return root / "out" / "index.html", result
+    _, sections = write_page(write_large(root), root / "out")
+    return root / "out" / "index.html", sections
 
 
 @pytest.fixture
 def large(shown: tuple[Path, list[Section]]) -> Path:
     return shown[0]
+
+
+@pytest.fixture(scope="module")
+def every_block(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with everything that a page can have."""
+    root = tmp_path_factory.mktemp("everything")
+    file = root / "index.html"
+    file.write_text(render(sections(everything(root))), encoding="utf-8")
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +98,7 @@ def sorted_by(table: Browser) -> list[str | None]:
     return values
 
 
-def test_a_page_of_twelve_encoders_is_small(large: Path):
+def test_a_large_page_is_small(large: Path):
     assert large.stat().st_size < LARGEST
 
 
@@ -162,13 +170,13 @@ def test_nothing_makes_the_page_scroll_sideways(page: Browser, width: int):
     page.value("for (const folded of document.querySelectorAll('details')) folded.open = true")
     assert page.value("document.documentElement.scrollWidth <= innerWidth")
     wide = page.value("[...document.querySelectorAll('.scroll')].some((box) => box.scrollWidth > box.clientWidth)")
-    assert wide  # the maps of twelve encoders do, in their own box
+    assert wide  # the leaderboard does, in its own box
 
 
-@pytest.mark.parametrize(("width", "side"), [(390, 96), (1280, 128)])
+@pytest.mark.parametrize(("width", "side"), [(390, 106), (1280, 128)])
 def test_pictures_are_square(page: Browser, width: int, side: int):
     page.look(width)
-    sizes = page.value("[...document.images].map((image) => [image.clientWidth, image.clientHeight].join())")
+    sizes = page.value("[...document.images].filter((i) => i.clientWidth).map((i) => [i.clientWidth, i.clientHeight].join())")
     assert set(sizes) == {f"{side},{side}"}
 
 
@@ -187,7 +195,183 @@ def test_both_colour_schemes(page: Browser):
     assert colours["light"] != colours["dark"]
 
 
-def test_what_is_folded_is_printed(page: Browser):
-    assert page.value("[...document.querySelectorAll('details')].some((folded) => !folded.open)")
+def test_what_is_folded_is_printed_and_folded_again(page: Browser):
+    def open_ones() -> list[bool]:
+        result: list[bool] = page.value("[...document.querySelectorAll('details')].map((folded) => folded.open)")
+        return result
+
+    before = open_ones()
+    assert False in before
     page.value("dispatchEvent(new Event('beforeprint'))")
-    assert page.value("[...document.querySelectorAll('details')].every((folded) => folded.open)")
+    assert all(open_ones())
+    page.value("dispatchEvent(new Event('afterprint'))")
+    assert open_ones() == before
+
+
+def test_nothing_is_cut_off_on_paper(page: Browser):
+    page.look(PAPER, media="print")
+    page.value("dispatchEvent(new Event('beforeprint'))")
+    wide = page.value("[...document.querySelectorAll('.scroll')].filter((b) => b.scrollWidth > 1 + b.clientWidth).length")
+    controls = page.value(
+        "[...document.querySelectorAll('nav, .controls, .live, .files')].filter((e) => e.clientHeight).length"
+    )
+    hidden = page.value("[...document.images].filter((image) => !image.clientWidth).length")
+    assert (wide, controls, hidden) == (0, 0, 0)
+    assert page.value("document.documentElement.scrollWidth <= innerWidth")
+    tall = page.value("[...document.querySelectorAll('.tall')].every((box) => box.scrollHeight <= 1 + box.clientHeight)")
+    assert tall, "no box has to be scrolled"
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_first_screen_has_the_figure_and_what_holds(page: Browser, width: int):
+    page.look(width)
+    top = page.value("document.querySelector('.intervals').getBoundingClientRect().top")
+    assert top < 900 * 0.7
+    marks = page.value("[...document.querySelectorAll('.verdicts li')].map((line) => line.innerText.split(':')[0])")
+    assert marks
+    assert {mark.split("\n")[-1] for mark in marks} <= {"Holds", "Does not hold", "Open"}, "not by colour alone"
+
+
+def test_the_figure_is_drawn_where_its_numbers_are(page: Browser):
+    """Dots lie within their bars, and in the order of their values."""
+    places = page.value(
+        "[...document.querySelectorAll('.intervals tbody tr')].map((row) => ['.bar', '.dot'].map((name) => {"
+        "const box = row.querySelector(name).getBoundingClientRect();"
+        "return [box.left, (box.left + box.right) / 2, box.right] }))"
+    )
+    assert len(places) == len(GAINS)
+    centres = [dot[1] for _, dot in places]
+    assert centres == sorted(centres, reverse=True)
+    assert all(bar[0] <= dot[1] <= bar[2] for bar, dot in places)
+    zero = page.value("document.querySelector('.intervals .zero').getBoundingClientRect().left")
+    texts = page.value("[...document.querySelectorAll('.intervals tbody tr b')].map((value) => value.textContent)")
+    assert [text.startswith("−") for text in texts] == [centre < zero for centre in centres]
+
+
+def rows_shown(page: Browser) -> list[list[str]]:
+    """Cells of the leaderboard that are shown."""
+    cells: list[list[str]] = page.value(
+        "[...document.querySelectorAll('#table-leaderboard tbody tr')].filter((row) => !row.hidden)"
+        ".map((row) => [...row.cells].filter((cell) => !cell.hidden).map((cell) => cell.firstChild.textContent))"
+    )
+    return cells
+
+
+def choose(page: Browser, label: str, option: str) -> None:
+    """In the filters of the leaderboard."""
+    page.value(
+        "(() => { const bar = document.querySelector('#leaderboard .controls');"
+        f"const label = [...bar.querySelectorAll('label')].find((one) => one.firstChild.textContent === {label!r});"
+        "const select = label.querySelector('select');"
+        f"select.value = [...select.options].find((one) => one.text === {option!r}).value;"
+        "select.dispatchEvent(new Event('change')); })()"
+    )
+
+
+def test_the_leaderboard_is_filtered_by_family_head_and_data_set(page: Browser):
+    everything = rows_shown(page)
+    n_heads = len(HEADS)
+    assert (len(everything), len(everything[0])) == (len(GAINS) * n_heads, 6 + len(DATASETS))
+    choose(page, "Family", "joint embedding")
+    assert {row[1] for row in rows_shown(page)} == {"joint embedding"}
+    choose(page, "Head", "AbMILP")
+    assert len(rows_shown(page)) == 4
+    assert page.value("document.querySelector('#leaderboard [role=status]').textContent") == f"4 of {len(everything)} rows"
+    choose(page, "Data set", "cub200")
+    values = [float(row[4].split()[0]) for row in rows_shown(page)]
+    assert len(rows_shown(page)[0]) == 7
+    assert values == sorted(values, reverse=True)
+    for label in ("Family", "Head", "Data set"):
+        choose(page, label, "all")
+    assert len(rows_shown(page)) == len(everything)
+    assert page.complaints == []
+
+
+def pictures_shown(page: Browser) -> list[str]:
+    alts: list[str] = page.value("[...document.images].filter((image) => image.clientWidth).map((image) => image.alt)")
+    return alts
+
+
+def test_sliders_show_one_image_and_one_head(page: Browser):
+    first = pictures_shown(page)
+    assert len(first) == 1 + len(GAINS)
+    assert all("[cls] attention" in alt for alt in first[1:])
+    page.value("document.querySelector('#gallery-0-image').focus()")
+    page.press("ArrowRight")
+    second = pictures_shown(page)
+    assert not set(first) & set(second)
+    assert page.value("document.activeElement.getAttribute('aria-valuetext')").startswith("2 of 6: ")
+    page.press("Tab")
+    page.press("ArrowRight")
+    assert len(pictures_shown(page)) == len(second)
+    assert all("AbMILP weights" in alt for alt in pictures_shown(page)[1:])
+    page.value("document.querySelector('#gallery-0-all').click()")
+    assert len(pictures_shown(page)) == page.value("document.images.length")
+
+
+def findings_of_axe(page: Browser) -> list[str]:
+    """What axe-core finds against the page, with the element: of WCAG and of its best practices."""
+    if not page.value("'axe' in window"):
+        page.value((resources.files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8") + "; undefined")
+    assert page.value("axe.version") == AXE
+    findings: list[str] = page.value(
+        "axe.run(document, { resultTypes: ['violations'] }).then((result) => result.violations.flatMap("
+        "(rule) => rule.nodes.map((node) => `${rule.id}: ${node.failureSummary} ${node.html}`)))"
+    )
+    return findings
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+def test_accessible(browser: Browser, every_block: Path, width: int, scheme: str):
+    browser.look(width, scheme)
+    browser.open(every_block)
+    browser.value("for (const folded of document.querySelectorAll('details')) folded.open = true")
+    browser.value("for (const box of document.querySelectorAll('.controls input[type=checkbox]')) box.click()")
+    assert findings_of_axe(browser) == []
+
+
+def test_axe_finds_what_is_wrong(table: Browser):
+    table.value("document.querySelector('html').removeAttribute('lang')")
+    table.value("document.querySelector('p.note').style.color = '#eee'")
+    assert {finding.split(":")[0] for finding in findings_of_axe(table)} == {"html-has-lang", "color-contrast"}
+
+
+def test_a_live_page_loads_itself_again_and_stays_as_it_was_left(browser: Browser, tmp_path: Path):
+    rows = tuple(Row((Cell(name, name), Cell(str(n), n))) for n, name in enumerate("abc"))
+    columns = (Column("name", "Name", "text", filters=True), Column("value", "Value"))
+    folded = Text("Folded.", summary="More")
+    high = Definitions(tuple((f"term {n}", "text") for n in range(100)))
+    file = tmp_path / "live.html"
+
+    def write(title: str) -> None:
+        blocks = (Table("x", "X", "Note.", columns, rows), folded, high)
+        file.write_text(render([Section("one", title, blocks)], reload_s=0.2), encoding="utf-8")
+
+    write("First")
+    browser.look(1280)
+    browser.complaints.clear()
+    browser.open(file)
+    assert browser.value("document.querySelector('header label').textContent") == "Live: loads again every 0.2 s"
+    browser.value("document.querySelector('#table-x thead button').click()")
+    browser.value("document.querySelector('#table-x thead button').click()")
+    browser.value("document.querySelector('details').open = true")
+    browser.value("document.querySelector('select').value = 'b'")
+    browser.value("document.querySelector('select').dispatchEvent(new Event('change'))")
+    browser.value("scrollTo({ top: 700, behavior: 'instant' })")
+    write("Second")
+    browser.wait_for_load()
+    shown = browser.value(
+        "[document.querySelector('h2').textContent, document.querySelector('details').open,"
+        "document.querySelector('select').value, document.querySelector('#table-x th').getAttribute('aria-sort'), Math.round(scrollY)]"
+    )
+    assert shown == ["Second", True, "b", "descending", 700]
+    browser.value("document.querySelector('#live').click()")
+    write("Third")
+    browser.value("new Promise((done) => setTimeout(done, 500))")
+    assert browser.value("document.querySelector('h2').textContent") == "Second", "it is paused"
+    assert browser.complaints == []
+
+
+def test_other_pages_do_not_load_themselves_again(table: Browser, sortable: Path):
+    assert "reload-s" not in sortable.read_text(encoding="utf-8").split("<body>")[0]
+    assert table.value("document.querySelectorAll('#live').length") == 0

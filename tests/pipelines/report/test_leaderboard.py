@@ -1,0 +1,123 @@
+"""Every head on every encoder and data set, the best first."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from pipelines.report.collect import Folders, Inputs, collect
+from pipelines.report.formats.csv_table import to_csv
+from pipelines.report.sections.accuracy import scores
+from pipelines.report.sections.datasets import by_head, error_shares
+from pipelines.report.sections.leaderboard import leaderboard, section
+from tests.pipelines.report.parts import best, shown
+from tests.pipelines.report.written import several_labels, write_probe
+
+REACHED = {("mae", "cls"): 40.0, ("mae", "abmilp"): 50.0, ("dino", "cls"): 55.0, ("random", "abmilp"): 20.0}
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Inputs:
+    for (encoder, head), top1 in REACHED.items():
+        write_probe(tmp_path / "probes", encoder, head, top1)
+    return collect(Folders(tmp_path / "probes"))
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Inputs:
+    """The second data set reverses the order of the first; the third lacks a head."""
+    for (encoder, head), top1 in REACHED.items():
+        write_probe(tmp_path / "sets/one", encoder, head, top1)
+        write_probe(tmp_path / "sets/two", encoder, head, 100 - top1)
+        if (encoder, head) != ("dino", "cls"):
+            write_probe(tmp_path / "sets/three", encoder, head, top1 / 2)
+    return collect(Folders(tmp_path / "sets/two", datasets=(tmp_path / "sets",), dataset="two"))
+
+
+def test_the_best_comes_first(one: Inputs) -> None:
+    table = leaderboard(one)
+    assert [column.title for column in table.columns] == [
+        "Encoder",
+        "Family",
+        "Head",
+        "Top-1, %",
+        "− [cls], points",
+        "Parameters of the aggregator",
+    ]
+    assert shown(table) == [
+        ["dino", "joint embedding", "[cls]", "55.0 ± 0.5", "–", "0"],
+        ["mae", "masked image modelling", "AbMILP", "50.0 ± 0.5", "+10.0 ± 0.7", "193"],
+        ["mae", "masked image modelling", "[cls]", "40.0 ± 0.5", "–", "0"],
+        ["random", "untrained", "AbMILP", "20.0 ± 0.5", "–", "193"],
+    ]
+    assert [row.muted for row in table.rows] == [False, False, False, True]
+    assert [cells[0] for cells in best(table, slice(3, 4))] == [True, False, False, False]
+    assert [column.title for column in table.columns if column.filters] == ["Encoder", "Family", "Head"]
+    assert not any(column.of for column in table.columns), "there is one data set"
+
+
+def test_several_data_sets_are_beside_each_other_behind_their_mean(several: Inputs) -> None:
+    table = leaderboard(several)
+    assert [column.title for column in table.columns][3:7] == ["Mean of the data sets", "two", "one", "three"]
+    assert [column.of for column in table.columns][3:7] == ["", *["Data set"] * 3]
+    assert shown(table, slice(0, 7)) == [
+        ["mae", "masked image modelling", "AbMILP", "41.7", "50.0 ± 0.5", "50.0 ± 0.5", "25.0 ± 0.5"],
+        ["mae", "masked image modelling", "[cls]", "40.0", "60.0 ± 0.5", "40.0 ± 0.5", "20.0 ± 0.5"],
+        ["random", "untrained", "AbMILP", "36.7", "80.0 ± 0.5", "20.0 ± 0.5", "10.0 ± 0.5"],
+        ["dino", "joint embedding", "[cls]", "–", "45.0 ± 0.5", "55.0 ± 0.5", "–"],
+    ]
+    assert best(table, slice(3, 7)) == [
+        [True, False, False, True],
+        [False, False, False, False],
+        [False, True, False, False],
+        [False, False, True, False],
+    ]
+    over_cls = {(row.cells[0].text, row.cells[2].text): row.cells[7] for row in table.rows}
+    assert over_cls["mae", "AbMILP"].value == pytest.approx((10 - 10 + 5) / 3)
+    assert over_cls["mae", "AbMILP"].text == "+1.7"
+    assert "The mean is given where a head was trained on all data sets" in table.note
+    rows = list(csv.DictReader(io.StringIO(to_csv(table))))
+    assert float(rows[0]["top1_on_three"]) == 25.0
+
+
+def test_different_measures_have_no_mean(tmp_path: Path) -> None:
+    write_probe(tmp_path / "sets/one", "mae", "cls", 40.0)
+    several_labels(write_probe(tmp_path / "sets/two", "mae", "cls", 60.0))
+    several_labels(write_probe(tmp_path / "sets/two", "mae", "abmilp", 61.0))
+    table = leaderboard(collect(Folders(tmp_path / "sets/one", datasets=(tmp_path / "sets",), dataset="one")))
+    assert [column.title for column in table.columns][3:5] == ["one, Top-1", "two, mAP"]
+    assert shown(table, slice(2, 5)) == [["[cls]", "40.0 ± 0.5", "60.0 ± 0.5"], ["AbMILP", "–", "61.0 ± 0.5"]]
+    assert table.note.startswith("Top-1 accuracy or mean average precision on")
+
+
+def test_the_main_probes_are_among_other_data_sets(tmp_path: Path) -> None:
+    write_probe(tmp_path / "p", "mae", "cls", 40.0)
+    write_probe(tmp_path / "sets/one", "mae", "cls", 41.0)
+    table = leaderboard(collect(Folders(tmp_path / "p", datasets=(tmp_path / "sets",), dataset="main")))
+    assert shown(table, slice(3, 6)) == [["40.5", "40.0 ± 0.5", "41.0 ± 0.5"]]
+
+
+def test_nothing_without_probes() -> None:
+    assert section(Inputs({})) is None
+
+
+def test_other_heads_are_in_the_order_of_their_accuracy_everywhere(tmp_path: Path) -> None:
+    reached = {"cls": 10.0, "average": 12.0, "abmilp": 11.0, "a": 20.0, "b": 30.0, "c": 25.0}
+    for encoder, less in (("mae", 0.0), ("dino", 2.0)):
+        for head, top1 in reached.items():
+            write_probe(tmp_path / "probes", encoder, head, top1 - less)
+    write_probe(tmp_path / "probes", "random", "a", 99.0)  # untrained ones don't count where there are others
+    inputs = collect(Folders(tmp_path / "probes"))
+    expected = ["cls", "average", "abmilp", "b", "c", "a"]
+    assert inputs.heads == expected
+    assert [column.name for column in scores(inputs).columns][1:7] == expected
+    assert [row.cells[0].value for row in by_head("x", inputs.probes).rows] == expected
+    assert [probe.head for probe in inputs.probes_of("mae")] == expected
+
+
+def test_shares_of_errors_by_data_set(several: Inputs) -> None:
+    table = error_shares(several)
+    assert table is not None
+    assert [column.title for column in table.columns] == ["Encoder", "one", "three", "two"]
+    assert shown(table) == [["mae", "+16.7 ± 1.1", "+6.2 ± 0.9", "−25.0 ± 2.0"]]

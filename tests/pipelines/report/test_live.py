@@ -1,0 +1,230 @@
+"""The page while results come in: when it is written again, what ends that, and how it is opened."""
+
+import json
+import os
+import shutil
+import webbrowser
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelines.report import live
+from pipelines.report.collect import Folders, Inputs, collect
+from pipelines.report.content import Section
+from pipelines.report.live import folders_read, follow, keep_written, open_page, state
+from pipelines.report.sections import leaderboard
+from store import BeyondClsError
+from tests.pipelines.report.written import write_probe
+
+Step = Callable[[], object]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """What happens while the program waits, one step at a time; then Ctrl-C."""
+
+    def take(*steps: Step) -> None:
+        left: Iterator[Step] = iter(steps)
+
+        def wait(seconds: float) -> None:
+            assert seconds == live.POLL_S
+            if (step := next(left, None)) is None:
+                raise KeyboardInterrupt
+            step()
+
+        monkeypatch.setattr(live.time, "sleep", wait)
+
+    return take
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Callable[..., list[str]]:
+    """Keeps a page of the leaderboard of `tmp_path`/probes written, and gives what was said."""
+
+    def page(opens: bool = False) -> list[str]:
+        said: list[str] = []
+        probes = tmp_path / "probes"
+
+        def build(inputs: Inputs) -> list[Section]:
+            section = leaderboard.section(inputs)
+            return [] if section is None else [section]
+
+        keep_written(tmp_path / "out", lambda: collect(Folders(probes)), build, [probes], said.append, opens)
+        return said
+
+    return page
+
+
+def index(folder: Path) -> str:
+    return (folder / "out/index.html").read_text(encoding="utf-8")
+
+
+def test_it_is_written_again_where_results_changed_alone(tmp_path: Path, page, steps) -> None:
+    write_probe(tmp_path / "probes", "mae", "cls", 40.0)
+    seen: list[str] = []
+    steps(
+        lambda: seen.append(index(tmp_path)),
+        nothing,
+        lambda: write_probe(tmp_path / "probes", "mae", "abmilp", 45.0),
+        lambda: seen.append(index(tmp_path)),
+        lambda: (tmp_path / "probes/mae/cls/checkpoint.pt").write_text("of a training"),
+    )
+    said = [line.split(" ", 1)[1] for line in page()]
+    place = tmp_path / "out/index.html"
+    assert said == [f"{place}: 1 heads", f"{place}: 2 heads", str(place)], "the last is `report: …`"
+    first, second = seen
+    assert ("40.0 ± 0.5" in first, "45.0 ± 0.5" in first, "45.0 ± 0.5" in second) == (True, False, True)
+    assert all("data-reload-s" in text for text in seen)
+    assert "data-reload-s" not in index(tmp_path), "the last page stays as it is"
+    assert "45.0 ± 0.5" in index(tmp_path)
+
+
+def test_half_written_files_are_waited_for_and_the_page_stays(tmp_path: Path, page, steps) -> None:
+    metrics = write_probe(tmp_path / "probes", "mae", "cls", 40.0) / "metrics.json"
+    text = metrics.read_text()
+    kept: list[str] = []
+    steps(
+        lambda: metrics.write_text(text[:30]),
+        lambda: kept.append(index(tmp_path)),
+        lambda: metrics.write_text(text.replace("40.0", "41.0")),
+    )
+    _, waits, again, _ = page()
+    assert "waiting for files to change" in waits
+    assert str(metrics) in waits
+    assert again.endswith("1 heads")
+    assert "40.0 ± 0.5" in kept[0]
+    assert "41.0 ± 0.5" in index(tmp_path)
+
+
+def test_it_waits_for_the_first_results_and_survives_that_all_are_removed(tmp_path: Path, page, steps) -> None:
+    steps(
+        lambda: write_probe(tmp_path / "probes", "mae", "cls", 40.0),
+        lambda: shutil.rmtree(tmp_path / "probes"),
+        nothing,
+    )
+    waits, written, waits_again, last = page()
+    assert "there are no metrics" in waits
+    assert "there are no metrics" in waits_again
+    assert written.endswith("1 heads")
+    assert last == f"report: {tmp_path / 'out/index.html'}"
+
+
+def test_without_any_results_ctrl_c_leaves_nothing(tmp_path: Path, page, steps) -> None:
+    steps()
+    (said,) = page()
+    assert "there are no metrics" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_that_vanish_while_they_are_read_are_waited_for(steps) -> None:
+    calls: list[str] = []
+
+    def write() -> None:
+        calls.append("written")
+        raise FileNotFoundError("gone.npz")
+
+    steps(nothing, nothing)
+    said: list[str] = []
+    looks = iter(({"a": (0, 0)}, {"a": (0, 0)}, {"a": (1, 0)}))
+    follow(write, lambda: next(looks), said.append)
+    assert calls == ["written"] * 2, "not while nothing changes"
+    assert all("gone.npz" in line for line in said)
+
+
+def test_what_is_looked_at(tmp_path: Path) -> None:
+    write_probe(tmp_path / "probes", "mae", "abmilp", 40.0)
+    places = [tmp_path / "probes", tmp_path / "params.yaml", tmp_path / "gone"]
+    out = tmp_path / "probes/report"
+    before = state(places, out)
+    assert {Path(name).name for name in before} == {"metrics.json", "curves.csv", "weights.npy"}
+    out.mkdir()
+    (out / "results.csv").write_text("")
+    (tmp_path / "probes/mae/abmilp/state.pt").write_text("")
+    assert state(places, out) == before
+    (tmp_path / "params.yaml").write_text("")
+    assert len(state(places, out)) == len(before) + 1
+    metrics = tmp_path / "probes/mae/abmilp/metrics.json"
+    os.utime(metrics, ns=(1, 1))
+    assert state(places, out)[str(metrics)] != before[str(metrics)]
+
+
+def test_all_folders_of_results_are_looked_at() -> None:
+    folders = Folders(Path("p"), Path("a"), (Path("s"), Path("t")), images="images", datasets=(Path("d"),), receipts=Path("r"))
+    assert set(folders_read(folders)) == {Path(name) for name in "pastdr"}
+
+
+def test_the_command_writes_beside_the_pipelines_page_and_ends_with_status_0(
+    tmp_path: Path, monkeypatch, command, steps
+) -> None:
+    write_probe(tmp_path / "probes/one", "mae", "cls", 40.0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pipelines.report.sections.sections", lambda inputs, only: [leaderboard.section(inputs)])
+    steps(lambda: write_probe(tmp_path / "probes/two", "mae", "cls", 42.0))
+    status, out, err = command("report", "--live", "--dataset", "one")
+    assert (status, err) == (0, "")
+    assert "report: report/live/index.html" in out
+    assert not (tmp_path / "report/index.html").exists()
+    assert "42.0 ± 0.5" in (tmp_path / "report/live/index.html").read_text(), "of a data set that came later"
+
+
+def test_wrong_names_end_it_at_once(tmp_path: Path, monkeypatch, command) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, _, err = command("report", "--live", "--only", "acuracy")
+    assert status == 1
+    assert "did you mean 'accuracy'?" in err
+
+
+def test_it_is_opened_once(tmp_path: Path, page, steps, monkeypatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
+    write_probe(tmp_path / "probes", "mae", "cls", 40.0)
+    steps(lambda: write_probe(tmp_path / "probes", "mae", "abmilp", 45.0), nothing)
+    page(opens=True)
+    assert opened == [(tmp_path / "out/index.html").resolve().as_uri()]
+
+
+def test_without_a_browser_a_live_page_goes_on(tmp_path: Path, page, steps, monkeypatch) -> None:
+    monkeypatch.setattr(webbrowser, "open", lambda address: False)
+    write_probe(tmp_path / "probes", "mae", "cls", 40.0)
+    steps(nothing)
+    said = page(opens=True)
+    assert sum("no browser could be opened" in line for line in said) == 1
+    assert said[-1].startswith("report: ")
+
+
+def no_browser(address: str) -> bool:
+    raise webbrowser.Error("could not locate runnable browser")
+
+
+@pytest.mark.parametrize("fails", [lambda address: False, no_browser])
+def test_where_no_browser_can_be_opened_it_says_what_to_do(tmp_path: Path, monkeypatch, fails) -> None:
+    monkeypatch.setattr(webbrowser, "open", fails)
+    with pytest.raises(
+        BeyondClsError, match=r"page.html is written, but no browser could be opened .* expected one for --open"
+    ):
+        open_page(tmp_path / "page.html")
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_the_command_opens_the_page_that_it_wrote(tmp_path: Path, monkeypatch, command, opens: bool) -> None:
+    write_probe(tmp_path / "probes", "mae", "cls", 40.0)
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
+    arguments = (
+        "--probes",
+        tmp_path / "probes",
+        "--only",
+        "leaderboard",
+        "--out",
+        tmp_path / "out",
+        *(["--open"] if opens else []),
+    )
+    status, _, err = command("report", *arguments)
+    assert (status, err) == (0, "")
+    assert opened == ([(tmp_path / "out/index.html").as_uri()] if opens else [])
+    assert json.loads((tmp_path / "out/metrics.json").read_text())

@@ -1,0 +1,198 @@
+"""The first screen: the figure of the claim, three numbers, and which claims hold."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.report.collect import Folders, Inputs, collect
+from pipelines.report.content import Intervals, Number, Numbers, Section, Verdict, Verdicts
+from pipelines.report.error_shares import error_shares
+from pipelines.report.judged import AHEAD, BEYOND, EVEN, MORE, NOT_AHEAD, judged
+from pipelines.report.sections.summary import section
+from store.format.pretraining import JOINT, MASKED, UNTRAINED
+from tests.pipelines.report.parts import words
+from tests.pipelines.report.test_claim import entropies
+from tests.pipelines.report.written import several_labels, write_correct, write_probe
+
+N = 1000
+CLAIM = {"mae": (60, 66), "simmim": (50, 58), "dino": (70, 70.2), "random": (40, 42)}
+
+
+def write(
+    root: Path, gains: dict[str, tuple[float, float]], seeds: tuple[int, ...] = (0, 1, 2), by_image: bool = False
+) -> Path:
+    """[cls] and AbMILP of each encoder; known image by image, if that is asked for."""
+    for encoder, of_heads in gains.items():
+        for head, top1 in zip(("cls", "abmilp"), of_heads, strict=True):
+            folder = write_probe(root, encoder, head, top1, std=0.1, seeds=seeds)
+            if by_image:
+                rates = top1 / 100 + np.array([[-0.001], [0.0], [0.001]])
+                write_correct(folder, (np.arange(N) + 0.5) / N < rates)
+    return root
+
+
+def inputs_of(root: Path, **folders: object) -> Inputs:
+    return collect(Folders(root, root / "none", **folders))  # type: ignore[arg-type]
+
+
+def block(section: Section | None, kind: type) -> object:
+    assert section is not None
+    (found,) = [block for block in section.blocks if isinstance(block, kind)]
+    return found
+
+
+def numbers(section: Section | None) -> list[Number]:
+    found = block(section, Numbers)
+    assert isinstance(found, Numbers)
+    return list(found.entries)
+
+
+def by_claim(inputs: Inputs) -> dict[str, Verdict]:
+    return {verdict.claim: verdict for verdict in judged(inputs)}
+
+
+def states(inputs: Inputs) -> dict[str, str]:
+    return {claim: verdict.state for claim, verdict in by_claim(inputs).items()}
+
+
+class TestFigure:
+    def test_shares_of_errors_in_descending_order_with_their_intervals(self, tmp_path: Path) -> None:
+        plot = error_shares(inputs_of(write(tmp_path, CLAIM, by_image=True)))
+        assert plot is not None
+        assert [row.name for row in plot.rows] == ["simmim", "mae", "random", "dino"]
+        assert [row.value for row in plot.rows] == pytest.approx([16.0, 15.0, 10 / 3, 2 / 3])
+        assert [row.text for row in plot.rows] == [
+            "16.0\N{NO-BREAK SPACE}%",
+            "15.0\N{NO-BREAK SPACE}%",
+            "3.3\N{NO-BREAK SPACE}%",
+            "0.7\N{NO-BREAK SPACE}%",
+        ]
+        for row in plot.rows:
+            assert row.bounds is not None
+            assert row.bounds[0] < row.value < row.bounds[1]
+            assert row.detail == " to ".join(f"{round(bound, 1) + 0.0:.1f}" for bound in row.bounds)
+            assert plot.ticks[0] <= row.bounds[0] < row.bounds[1] <= plot.ticks[-1]
+        assert 0 in plot.ticks
+        assert plot.reference is not None
+        assert plot.reference.name == "random"
+        assert [look.name for look in plot.legend] == [MASKED, JOINT, UNTRAINED]
+        assert [row.look.name for row in plot.rows] == [MASKED, MASKED, UNTRAINED, JOINT]
+        assert "the untrained encoder random" in plot.note
+
+    def test_what_is_not_known_image_by_image_has_no_bounds(self, tmp_path: Path) -> None:
+        plot = error_shares(inputs_of(write(tmp_path, {"mae": (60, 66)})))
+        assert plot is not None
+        (row,) = plot.rows
+        assert (row.bounds, row.detail, plot.reference) == (None, "± 0.3 over seeds", None)
+        assert "untrained" not in plot.note
+
+    def test_average_precision_has_points(self, tmp_path: Path) -> None:
+        for head, value in (("cls", 60.0), ("abmilp", 58.5)):
+            several_labels(write_probe(tmp_path, "mae", head, value))
+        plot = error_shares(inputs_of(tmp_path))
+        assert plot is not None
+        assert plot.title == "What AbMILP gains over [cls], points"
+        assert plot.rows[0].text == "−1.5\N{NO-BREAK SPACE}points"
+
+    def test_none_without_both_heads(self, tmp_path: Path) -> None:
+        write_probe(tmp_path, "mae", "abmilp", 50.0)
+        assert error_shares(inputs_of(tmp_path)) is None
+
+    def test_an_axis_without_any_gain(self, tmp_path: Path) -> None:
+        plot = error_shares(inputs_of(write(tmp_path, {"mae": (60, 60)})))
+        assert plot is not None
+        assert plot.ticks == (0.0, 1.0)
+
+
+class TestNumbers:
+    def test_of_the_encoders_that_the_claim_compares(self, tmp_path: Path) -> None:
+        entries = numbers(section(inputs_of(write(tmp_path, CLAIM))))
+        assert [(entry.value[:4], entry.about) for entry in entries] == [
+            ("15.0", "of the errors of [cls] removed on mae"),
+            ("0.7\N{NO-BREAK SPACE}", "of the errors of [cls] removed on dino"),
+            ("3.3\N{NO-BREAK SPACE}", "of the errors of [cls] removed on random"),
+        ]
+
+    def test_of_the_largest_gains_without_both_families(self, tmp_path: Path) -> None:
+        gains = {"a": (50, 51), "b": (50, 52), "c": (50, 53), "d": (50, 54)}
+        assert [entry.about[-1] for entry in numbers(section(inputs_of(write(tmp_path, gains))))] == ["d", "c", "b"]
+
+    def test_of_the_best_head_without_a_gain(self, tmp_path: Path) -> None:
+        for head, top1 in (("ep", 50.0), ("simpool", 51.0)):
+            write_probe(tmp_path, "mae", head, top1)
+        result = section(inputs_of(tmp_path))
+        assert [(e.value, e.about, e.detail) for e in numbers(result)] == [
+            ("51.0\N{NO-BREAK SPACE}%", "top-1 accuracy of simpool on mae, the most here", "51.0 ± 0.5")
+        ]
+        assert result is not None
+        assert not [block for block in result.blocks if isinstance(block, Intervals | Verdicts)]
+
+    def test_what_they_rest_on(self, tmp_path: Path) -> None:
+        inputs = inputs_of(write(tmp_path / "one", CLAIM), dataset="one", datasets=(tmp_path,))
+        write(tmp_path / "two", CLAIM)
+        write(tmp_path / "three", CLAIM)
+        inputs = inputs_of(tmp_path / "one", dataset="one", datasets=(tmp_path,))
+        assert words(section(inputs), "note") == [
+            "one: 4 encoders, 2 heads; 50 training and 7 test images of 3 classes, 3 seeds. 2 other data sets below."
+        ]
+
+
+class TestVerdicts:
+    def test_where_all_holds(self, tmp_path: Path) -> None:
+        inputs = inputs_of(write(tmp_path, CLAIM))
+        assert states(inputs) == {AHEAD: "holds", NOT_AHEAD: "holds", MORE: "holds", BEYOND: "holds"}
+        details = {claim: verdict.detail.replace("\N{NO-BREAK SPACE}", " ") for claim, verdict in by_claim(inputs).items()}
+        assert details[AHEAD] == "ahead on 2 of 2: mae and simmim"
+        assert details[NOT_AHEAD] == "ahead on 0 of 1"
+        assert details[MORE].startswith("+14.3 ± ")
+        assert details[MORE].endswith("percentage points of the errors (mae − dino)")
+
+    def test_where_it_fails(self, tmp_path: Path) -> None:
+        gains = {"mae": (60, 60.1), "simmim": (50, 58), "dino": (70, 75), "deit": (80, 80), "random": (40, 48)}
+        inputs = inputs_of(write(tmp_path, gains))
+        assert states(inputs) == {AHEAD: "fails", NOT_AHEAD: "fails", MORE: "fails", BEYOND: "fails"}
+        assert by_claim(inputs)[AHEAD].detail == "ahead on 1 of 2: simmim"
+        assert by_claim(inputs)[NOT_AHEAD].detail == "ahead on 1 of 2: dino"
+
+    def test_one_seed_leaves_it_open(self, tmp_path: Path) -> None:
+        inputs = inputs_of(write(tmp_path, CLAIM, seeds=(0,)))
+        assert set(states(inputs).values()) == {"open"}
+        assert by_claim(inputs)[AHEAD].detail == "one seed, no interval: not to be judged"
+
+    def test_without_a_twin_selection_is_open(self, tmp_path: Path) -> None:
+        verdict = by_claim(inputs_of(write(tmp_path, {"mae": (60, 66), "dino": (70, 70)})))[BEYOND]
+        assert (verdict.state, verdict.detail) == ("open", "no untrained encoder has been probed with both")
+
+    def test_points_that_tell_otherwise_are_said(self, tmp_path: Path) -> None:
+        gains = {"mae": (80, 84), "dino": (70, 70), "random": (40, 45)}  # 20 % of the errors, and 8.3 %
+        verdict = by_claim(inputs_of(write(tmp_path, gains)))[BEYOND]
+        assert verdict.state == "holds"
+        assert verdict.detail.endswith("(mae − random); in points it does not clearly")
+
+    def test_other_data_sets_are_counted(self, tmp_path: Path) -> None:
+        write(tmp_path / "one", CLAIM)
+        write(tmp_path / "two", CLAIM)
+        write(tmp_path / "three", CLAIM | {"dino": (70, 75)})
+        write(tmp_path / "four", {"mae": (60, 66)})  # nothing to compare there
+        verdicts = by_claim(inputs_of(tmp_path / "one", dataset="one", datasets=(tmp_path,)))
+        assert verdicts[AHEAD].detail.endswith("; the same on 2 of 2 other data sets")
+        assert verdicts[NOT_AHEAD].detail.endswith("; the same on 1 of 2 other data sets")
+
+    @pytest.mark.parametrize(
+        ("mae", "dino", "state", "detail"),
+        [
+            ((1.0, 3.0), (1.0, 2.0), "holds", "holds in the last block and over all blocks"),
+            ((1.0, 3.0), (4.0, 2.0), "fails", "holds in the last block; does not hold over all blocks"),
+            ((1.0, 1.0), (2.0, 2.0), "fails", "does not hold in the last block and over all blocks"),
+        ],
+    )
+    def test_entropies(self, tmp_path: Path, mae, dino, state: str, detail: str) -> None:
+        write(tmp_path / "p", {"mae": (60, 66), "dino": (70, 70)})
+        entropies(tmp_path, "mae", mae)
+        entropies(tmp_path, "dino", dino)
+        verdict = by_claim(collect(Folders(tmp_path / "p", tmp_path / "a")))[EVEN]
+        assert (verdict.state, verdict.detail) == (state, f"entropy of its attention: {detail}")
+
+    def test_one_family_alone_makes_no_claim(self, tmp_path: Path) -> None:
+        assert judged(inputs_of(write(tmp_path, {"mae": (60, 66)}))) == ()
