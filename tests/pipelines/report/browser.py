@@ -98,16 +98,13 @@ class Browser:
         """Load a page, its images included."""
         self._events.clear()
         self.send("Page.navigate", url=file.resolve().as_uri())
-        self._wait_for_load()
+        self.wait_for_load()
 
     def wait_for_load(self) -> None:
-        """Until the page has loaded itself again."""
-        self._events.clear()
-        self._wait_for_load()
-
-    def _wait_for_load(self) -> None:
+        """Until a page has been loaded since the last time."""
         while "Page.loadEventFired" not in self._events:
             self._receive()
+        self._events.clear()
 
     def look(self, width: int, scheme: str = "light", media: str = "screen") -> None:
         """As a screen that is `width` pixels wide, in the "light" or "dark" scheme; or as paper, in the `media` "print"."""
