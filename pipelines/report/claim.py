@@ -11,6 +11,7 @@ from pipelines.report.measured import Attention
 from store.format.pretraining import JOINT, MASKED
 
 HOLDS, FAILS = "holds", "does not hold"
+CLAIM, EVENNESS = "The claim, with all its numbers", "How evenly [cls] looks at the patches"  # summaries
 
 
 def lead_on_page(inputs: Inputs) -> Lead | None:
@@ -30,7 +31,7 @@ def _gains(inputs: Inputs) -> list[Text]:
     if leading is None:
         return []
     items = [f"{verdict}: {'; '.join(statements)}" for verdict, statements in verdicts(leading).items()]
-    return [Text(f"{headline(leading)} {' '.join(basis(inputs.probes))}", tuple(items), "finding")]
+    return [Text(f"{headline(leading)} {' '.join(basis(inputs.probes))}", tuple(items), "finding", CLAIM)]
 
 
 def _entropies(inputs: Inputs) -> list[Text]:
@@ -44,7 +45,9 @@ def _entropies(inputs: Inputs) -> list[Text]:
     )
     kinds, counts = _compared(attention), {attention[name].n_tokens for name in _compared(attention)}
     if {MASKED, JOINT} - set(kinds.values()):
-        return [Text(f"{text} The encoders here are not of both kinds, so there is nothing to compare.", kind="finding")]
+        return [
+            Text(f"{text} The encoders here are not of both kinds, so there is nothing to compare.", (), "finding", EVENNESS)
+        ]
     if len(counts) > 1:
         verdict = "The encoders here have different numbers of patches, so their entropies are not compared"
     else:
@@ -54,7 +57,9 @@ def _entropies(inputs: Inputs) -> list[Text]:
         f"{name}: {last_block(a):.2f} in the last block, {over_blocks(a):.2f} over all blocks, of at most {_limit(a)}"
         for name, a in attention.items()
     ]
-    return [Text(f"{text} {verdict}. Entropy of the attention of [cls] to the patches, nats:", tuple(items), "finding")]
+    return [
+        Text(f"{text} {verdict}. Entropy of the attention of [cls] to the patches, nats:", tuple(items), "finding", EVENNESS)
+    ]
 
 
 def evenness(inputs: Inputs) -> dict[str, bool]:

@@ -20,6 +20,7 @@ DASHES = ("solid", "dashdot", "dotted")  # of the first, second and third round 
 MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"), ("P", "✚"))
 DPI = 200  # of PNG files
 TAG = re.compile(r"<[^>]*>")  # neither text nor attributes of a plot contain angle brackets
+LONG = 1000  # characters of a path, beyond which it is in tenths of a point, not in hundredths
 WIDTH = (4.6, 32)  # inches of a plot of the usual size, and the rem that it takes on the page at most
 
 
@@ -115,17 +116,26 @@ def _inline(figure: Figure, name: str, used: tuple[Look, ...]) -> str:
     text = re.sub(r"\n +<", "\n<", text[text.index("<svg") :])
     referenced = {target for tag in TAG.findall(text) for target in re.findall(r"(?:url\(|href=\")#([^)\"]+)", tag)}
     variables = {INK: "currentColor"} | {colour(look): look.colour for look in used}
+    kept: list[bool] = []  # of the open groups, from the outermost on: those with attributes
 
     def shortened(tag: str) -> str:
+        if tag == "</g>":
+            return tag if kept.pop() else ""
         tag = re.sub(r' xmlns(:\w+)?="[^"]*"', "", tag).replace("xlink:href=", "href=")
         if tag.startswith("<svg"):
             tag = re.sub(r' (width|height)="[\d.]+pt"', "", tag)
         tag = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in referenced else "", tag)
         tag = re.sub(r"(url\(|href=\")#", rf"\1#{name}-", tag)
         tag = re.sub(r" font-family: [^;\"]*;", "", tag)  # the page has its own
-        tag = re.sub(r' (d|x|y)="[^"]*"', lambda m: re.sub(r"(\.\d\d)\d+", r"\1", m[0]), tag)  # hundredths of a point
+        digits = 1 if len(tag) > LONG else 2
+        tag = re.sub(r' (d|x|y)="[^"]*"', lambda m: re.sub(rf"(\.\d{{{digits}}})\d+", r"\1", m[0]), tag)
+        tag = re.sub(r' transform="rotate\(-?0 [^"]*"', "", tag)
+        tag = re.sub(r"(?<=[\d]) *\n|(?<=[;:]) ", "", tag)  # in paths and styles
+        if tag.startswith("<g"):
+            kept.append(tag != "<g>")
+            return tag if kept[-1] else ""
         return re.sub(r"#[0-9a-f]{6}\b", lambda m: variables.get(m[0], m[0]), tag)
 
-    text = TAG.sub(lambda m: shortened(m[0]), text)
+    text = re.sub(r">\n+<", "><", TAG.sub(lambda m: shortened(m[0]), text))
     widest = WIDTH[1] * figure.get_figwidth() / WIDTH[0]  # letters have one size on the page at any width of a plot
     return text.replace("<svg", f'<svg aria-hidden="true" focusable="false" style="max-width: {widest:.3g}rem"', 1)

@@ -7,7 +7,7 @@ from pipelines.report.collect import Inputs
 from pipelines.report.content import Interval, Intervals
 from pipelines.report.estimate import Estimate
 from pipelines.report.families import LOOKS, families
-from pipelines.report.gains import basis, gains
+from pipelines.report.gains import gains
 
 SHARE, POINTS = "%", "points"  # units
 
@@ -40,13 +40,9 @@ def error_shares(inputs: Inputs) -> Intervals | None:
     leading = lead_on_page(inputs)
     twin = leading.twin if leading else next((encoder for encoder in ordered if encoder in inputs.untrained), None)
     what = "Share of the errors of [cls] that AbMILP removes, %" if unit == SHARE else "What AbMILP gains over [cls], points"
-    note = " ".join(
-        (
-            "Marks: mean over seeds; bars: 95 % over test images, where known. AbMILP selects among patches.",
-            *([f"The band is what selection alone explains: the untrained encoder {twin}."] if twin else []),
-            *basis(inputs.probes),
-        )
-    )
+    note = "Marks: mean over seeds; bars: 95 % over test images, where known."
+    if twin:
+        note += f" The band: what selection alone explains, as on {twin}, which was never trained."
     legend = tuple(look for family, look in LOOKS.items() if family in {by_encoder[encoder] for encoder in ordered})
     return Intervals(what, note, tuple(rows.values()), rows.get(twin or ""), _ticks(tuple(rows.values())), legend, "gains")
 

@@ -16,6 +16,9 @@ LOOKS = {
 }
 
 
+SHORT = {MASKED: "masked", JOINT: "joint embedding", LABELS: "labels", OTHER: "–", UNTRAINED: "untrained"}
+
+
 def family_of(pretraining: Pretraining) -> str:
     """A key of LOOKS."""
     if pretraining.is_untrained:

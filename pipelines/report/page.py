@@ -8,8 +8,9 @@ from pathlib import Path
 
 import jinja2
 
-from pipelines.report.content import Cell, Column, Gallery, Row, Section
+from pipelines.report.content import Cell, Column, Figures, Gallery, Row, Section
 from pipelines.report.formats import FORMATS
+from pipelines.report.plot_styles import by_class
 from pipelines.report.results import FILE
 from pipelines.report.sections.provenance import versions
 from pipelines.report.tables import title
@@ -37,10 +38,14 @@ def render(sections: Sequence[Section], reload_s: float | None = None) -> str:
         "place": _place,
         "sort_value": _sort_value,
     }
+    plots = [f for section in sections for b in section.blocks if isinstance(b, Figures) for f in b.figures]
+    svgs, plot_styles = by_class(figure.svg for figure in plots)
     script = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
     return environment.get_template("page.html.jinja").render(
         sections=sections,
         reload_s=reload_s,
+        svgs={figure.name: svg for figure, svg in zip(plots, svgs, strict=True)},
+        plot_styles=plot_styles,
         script=script,
         script_hash=_hash(script),
         suffixes=tuple(FORMATS),

@@ -40,7 +40,7 @@ def study_table(name: str, heading: str, study: Study, before: Columns = (), aft
         (Column("parameters_classifier", "Of the classifier"), lambda p: count(p.cost.get("parameters_classifier"))),
         (Column("flops_per_image", "FLOPs per image"), lambda p: count(p.cost.get("flops_per_image"))),
     )
-    names = (Column("encoder", "Encoder", "text"), Column("head", "Head", "text"))
+    names = (Column("encoder", "Encoder", "text", filters=True), Column("head", "Head", "text", filters=True))
     measure = score_name(study.values())
     score = Column(measure, f"{TITLES[measure]}, %", "spread", apart=bool(before))
     rows = []

@@ -11,6 +11,7 @@ from pipelines.report.remarks import one_order, remarks
 from pipelines.report.scores import SENTENCE, TITLES, score_name
 from pipelines.report.tables import EFFECTIVE, NOTHING, ceiling, change, effective, gain, named, number, signed, spread, title
 
+MANY = 8  # heads, of which more make a table that is folded: the leaderboard has the same numbers
 ENCODER = Column("encoder", "Encoder", "text")
 
 
@@ -60,7 +61,7 @@ def scores(inputs: Inputs) -> Table:
     if dashes := reasons(inputs.probes, _probed(inputs), inputs.heads):
         note += f" A dash: {dashes}."
     note = " ".join(filter(None, (note, one_order(inputs.probes.values()))))
-    return Table("accuracy", SENTENCE[name], note, columns, tuple(rows))
+    return Table("accuracy", SENTENCE[name], note, columns, tuple(rows), folded=len(inputs.heads) > MANY)
 
 
 def top5(inputs: Inputs) -> Table:

@@ -21,16 +21,16 @@ def section(inputs: Inputs) -> Section | None:
         "they are named. Vectors are taken before the final norm. They take a small part of the bytes of patch tokens, so that "
         "all blocks' are kept." + WEIGHTED * any(weights_patches(study) for study in studies.values())
     )
-    findings = Text(" ".join(finding(study) for study in studies.values()), kind="finding")
-    return Section("by-block", "Accuracy by block", (about, findings, _figures(studies), _table(inputs, studies)))
+    findings = Text("Where each is best, and by how much:", tuple(map(finding, studies.values())), "finding", "The best blocks")
+    return Section("by-block", "Accuracy by block", (about, _figures(studies), findings, _table(inputs, studies)))
 
 
 def finding(study: ByBlock) -> str:
     """Where each series is best, and by how much more than in the last block."""
     parts = [_best(name, series, study) for name, series in study.series.items() if len(series) > 1]
     if not parts:
-        return f"On {study.encoder}, a single block was measured, so there is nothing to compare."
-    return f"On {study.encoder}, {'; '.join(parts)}."
+        return f"{study.encoder}: a single block was measured, so there is nothing to compare"
+    return f"{study.encoder}: {'; '.join(parts)}"
 
 
 def _best(name: str, series: Series, study: ByBlock) -> str:

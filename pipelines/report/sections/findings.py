@@ -10,6 +10,9 @@ from pipelines.report.scores import WORDS, score_name
 from pipelines.report.tables import difference, listed, title, unbroken
 from store.format.pretraining import LABELS
 
+# What the findings are folded under.
+GAINS, ABOVE_RANDOM = "What AbMILP gains on each encoder", "How far trained encoders are above the untrained twin"
+
 
 def section(inputs: Inputs) -> Section:
     """Findings, their limits, and what makes rows incomparable."""
@@ -49,13 +52,13 @@ def _gains(inputs: Inputs) -> Text:
     """Of every encoder, however it was trained."""
     by_encoder = {encoder: gain.points for (encoder, over), gain in gains(inputs.probes).items() if over == "cls"}
     if not by_encoder:
-        return Text("AbMILP cannot be compared with [cls]: no encoder has probes of both.", kind="finding")
+        return Text("AbMILP cannot be compared with [cls]: no encoder has probes of both.", (), "finding", GAINS)
     listing = listed([f"{points.in_words('points')} on {name}" for name, points in by_encoder.items()])
     measure = WORDS[score_name(inputs.probes.values())]
     text = f"Reading the patches with AbMILP instead of reading [cls] changes {measure} by {listing}."
     judged = {name: sign for name, points in by_encoder.items() if (sign := points.sign) is not None}
     if not judged:
-        return Text(f"{text} There was one seed, so the spread over seeds is unknown.", kind="finding")
+        return Text(f"{text} There was one seed, so the spread over seeds is unknown.", (), "finding", GAINS)
     parts = []
     for sign, words in (
         (1, "AbMILP is clearly ahead on"),
@@ -68,7 +71,7 @@ def _gains(inputs: Inputs) -> Text:
     clearly = (
         "Clear is what is beyond twice the spread over seeds and beyond the interval over test images, where they are known."
     )
-    return Text(f"{text} {verdict[0].upper()}{verdict[1:]}. {clearly}", kind="finding")
+    return Text(f"{text} {verdict[0].upper()}{verdict[1:]}. {clearly}", (), "finding", GAINS)
 
 
 def _above_random(inputs: Inputs) -> list[Text]:
@@ -88,10 +91,10 @@ def _above_random(inputs: Inputs) -> list[Text]:
             "An untrained twin to compare the trained encoders with is missing: add an encoder with --random-seed, or, if "
             "random weights come from a file, with --family untrained."
         )
-        return [Text(none, kind="finding")]
+        return [Text(none, (), "finding", ABOVE_RANDOM)]
     words = WORDS[score_name(inputs.probes.values())]
     text = "Compared with the untrained twin {}, in points of {}, the heads of the trained encoders reach:"
-    return [Text(text.format(twin, words), tuple(items), "finding") for twin, items in by_twin.items()]
+    return [Text(text.format(twin, words), tuple(items), "finding", ABOVE_RANDOM) for twin, items in by_twin.items()]
 
 
 def caution(inputs: Inputs) -> str:

@@ -5,7 +5,7 @@ from statistics import fmean
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Cell, Column, Row, Section, Table
 from pipelines.report.estimate import Probes
-from pipelines.report.families import OTHER, family_of
+from pipelines.report.families import OTHER, SHORT, family_of
 from pipelines.report.measured import Probe
 from pipelines.report.scores import SENTENCE, TITLES, WORDS
 from pipelines.report.studies import count
@@ -47,7 +47,7 @@ def leaderboard(inputs: Inputs) -> Table:
         untrained, family = probe.pretraining.is_untrained, family_of(probe.pretraining)
         cells = [
             named(key[0], untrained),
-            NOTHING if family == OTHER else Cell(family, family),
+            NOTHING if family == OTHER else Cell(SHORT[family], family),
             Cell(title(key[1]), key[1]),
             *([NOTHING if mean is None else Cell(f"{mean:.1f}", mean, best=round(mean, 1) == highest)] if has_mean else []),
             *(_score(on.get(name), best[name]) for name in sets),
@@ -59,7 +59,7 @@ def leaderboard(inputs: Inputs) -> Table:
         Column("encoder", "Encoder", "text", filters=True),
         Column("family", "Family", "text", filters=True),
         Column("head", "Head", "text", filters=True),
-        *((Column("mean", "Mean of the data sets", apart=True),) if has_mean else ()),
+        *((Column("mean", "Mean", apart=True),) if has_mean else ()),
         *(
             Column(f"{measures[name]}_on_{name}" if name else measures[name], _titled(name, measures), "spread", **look)
             for name, look in _looks(sets, has_mean)
@@ -110,7 +110,7 @@ def _note(measures: dict[str, str], has_mean: bool) -> str:
     words = [SENTENCE[name] if place == 0 else WORDS[name] for place, name in enumerate(kinds)]
     note = f"{' or '.join(words)} on the test images, %, mean ± standard deviation over seeds. Bold: the highest of a column."
     if has_mean:
-        note += " The mean is given where a head was trained on all data sets; the others are behind these."
+        note += " The mean over data sets is given where a head was trained on all; the others are behind these."
     return (
         f"{note} − [cls]: how much more than [cls] of the same encoder{', mean over data sets' if len(measures) > 1 else ''}."
     )

@@ -5,16 +5,16 @@ from collections.abc import Iterable
 from pipelines.report.claim import lead_on_page
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Number, Numbers, Section, Text, Verdicts
-from pipelines.report.error_shares import SHARE, error_shares, estimates_over_cls, in_short
+from pipelines.report.error_shares import POINTS, SHARE, error_shares, estimates_over_cls, in_short
 from pipelines.report.families import LOOKS, families
 from pipelines.report.judged import judged
 from pipelines.report.scores import WORDS, score_name
 from pipelines.report.tables import plus_minus, title
 
-QUESTION = (
-    "How much of what [cls] gets wrong does a head get right that selects among the patches instead (AbMILP)? The encoders are "
-    "frozen; only heads are trained."
-)
+GAINED = {
+    SHARE: "Of the errors that [cls] makes on test images, a head that selects among the patches (AbMILP) removes:",
+    POINTS: "A head that selects among the patches (AbMILP) reaches so much more than [cls] on test images:",
+}
 N_NUMBERS = 3
 
 
@@ -23,7 +23,7 @@ def section(inputs: Inputs) -> Section | None:
     if not inputs.probes:
         return None
     plot, verdicts = error_shares(inputs), judged(inputs)
-    blocks: list[Block] = [Text(QUESTION, kind="lead")] if plot else []
+    blocks: list[Block] = [Text(GAINED[estimates_over_cls(inputs)[1]], kind="lead")] if plot else []
     blocks.append(Numbers(tuple(_numbers(inputs))))
     blocks += [plot] if plot else []
     blocks += [Verdicts("What the paper claims, here", verdicts)] if verdicts else []
@@ -60,9 +60,8 @@ def _numbers(inputs: Inputs) -> list[Number]:
     shown: Iterable[str] = sorted(estimates, key=lambda encoder: -estimates[encoder].mean)
     if leading is not None:
         shown = dict.fromkeys((leading.masked, leading.joint, leading.twin or leading.labelled or leading.joint))
-    what = "of the errors of [cls] removed" if unit == SHARE else "more than [cls]"
     numbers = []
     for encoder in list(shown)[:N_NUMBERS]:
-        value, detail = in_short(estimates[encoder], unit)
-        numbers.append(Number(value, f"{what} on {encoder}", detail, LOOKS[by_encoder[encoder]]))
+        (value, detail), look = in_short(estimates[encoder], unit), LOOKS[by_encoder[encoder]]
+        numbers.append(Number(value, f"on {encoder}", f"{detail} · {look.name}", look))
     return numbers

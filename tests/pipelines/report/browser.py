@@ -129,6 +129,7 @@ class Browser:
 
     def printed(self, file: Path) -> None:
         """A PDF of the page, as its style sheet has it."""
+        self.send("Emulation.setEmulatedMedia", media="")
         content = self.send("Page.printToPDF", preferCSSPageSize=True, printBackground=False)
         file.write_bytes(base64.b64decode(content["data"]))
 
