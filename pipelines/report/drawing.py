@@ -131,7 +131,7 @@ def _inline(figure: Figure, name: str, used: tuple[Look, ...]) -> str:
         tag = re.sub(r' (d|x|y)="[^"]*"', lambda m: re.sub(rf"(\.\d{{{digits}}})\d+", r"\1", m[0]), tag)
         tag = re.sub(r' transform="rotate\(-?0 [^"]*"', "", tag)
         tag = re.sub(r"(?<=[\d]) *\n|(?<=[;:]) ", "", tag)  # in paths and styles
-        if tag.startswith("<g"):
+        if tag.startswith("<g") and not tag.endswith("/>"):
             kept.append(tag != "<g>")
             return tag if kept[-1] else ""
         return re.sub(r"#[0-9a-f]{6}\b", lambda m: variables.get(m[0], m[0]), tag)

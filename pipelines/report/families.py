@@ -16,7 +16,7 @@ LOOKS = {
 }
 
 
-SHORT = {MASKED: "masked", JOINT: "joint embedding", LABELS: "labels", OTHER: "–", UNTRAINED: "untrained"}
+SHORT = {MASKED: "masked", JOINT: "joint", LABELS: "labels", OTHER: "–", UNTRAINED: "untrained"}
 
 
 def family_of(pretraining: Pretraining) -> str:

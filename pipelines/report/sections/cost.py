@@ -37,7 +37,7 @@ def fronts(study: Study) -> Figures:
     probes_of = by_encoder(study)
     by_name = looks(list(probes_of), [encoder for encoder, probes in probes_of.items() if probes[0].pretraining.is_untrained])
     with matplotlib.rc_context(STYLE):
-        plot = Plot(figsize=(7.2, 3.4), layout="constrained")
+        plot = Plot(figsize=(5.4, 3.2), layout="constrained")
         axes = plot.subplots()
         for encoder, probes in probes_of.items():
             best, look = front(probes), by_name[encoder]

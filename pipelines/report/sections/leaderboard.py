@@ -21,7 +21,10 @@ def section(inputs: Inputs) -> Section | None:
 
 
 def leaderboard(inputs: Inputs) -> Table:
-    """A row for each encoder and head: the mean over data sets if there are several, then each; from the highest on."""
+    """A row for each encoder and head: the mean over data sets if there are several, then each; from the highest on.
+
+    The order is that of the mean, or of the page's data set where heads of that were not trained on all.
+    """
     sets = _sets(inputs)
     heads: dict[tuple[str, str], OnSets] = {}
     for name, probes in sets.items():
@@ -33,12 +36,12 @@ def leaderboard(inputs: Inputs) -> Table:
     best = {name: max(round(p.score.mean, 1) for p in probes.values()) for name, probes in sets.items()}
     highest = max((round(mean, 1) for mean in means.values()), default=0.0)
 
+    first = next(iter(sets))
+    by_mean = has_mean and all(key in means for key in sets[first])
+
     def place(key: tuple[str, str]) -> tuple[bool, float, tuple[str, str]]:
-        on = heads[key]
-        if has_mean:
-            return key not in means, -means.get(key, fmean(p.score.mean for p in on.values())), key
-        first = next(iter(sets))
-        return first not in on, -on[first].score.mean if first in on else 0.0, key
+        score = means.get(key) if by_mean else heads[key][first].score.mean if first in heads[key] else None
+        return score is None, -(score or 0.0), key
 
     rows = []
     for key in sorted(heads, key=place):
@@ -67,7 +70,7 @@ def leaderboard(inputs: Inputs) -> Table:
         Column("points_over_cls", "− [cls], points", apart=True),
         Column("parameters", "Parameters of the aggregator"),
     )
-    return Table("leaderboard", "Every head on every encoder", _note(measures, has_mean), columns, tuple(rows))
+    return Table("leaderboard", "Every head on every encoder", _note(measures, has_mean, by_mean), columns, tuple(rows))
 
 
 def _sets(inputs: Inputs) -> dict[str, Probes]:
@@ -105,12 +108,14 @@ def _over_cls(key: tuple[str, str], on: OnSets, sets: dict[str, Probes]) -> Cell
     return NOTHING if mean is None else Cell(signed(mean), mean)
 
 
-def _note(measures: dict[str, str], has_mean: bool) -> str:
+def _note(measures: dict[str, str], has_mean: bool, by_mean: bool) -> str:
     kinds = dict.fromkeys(measures.values())
     words = [SENTENCE[name] if place == 0 else WORDS[name] for place, name in enumerate(kinds)]
     note = f"{' or '.join(words)} on the test images, %, mean ± standard deviation over seeds. Bold: the highest of a column."
     if has_mean:
-        note += " The mean over data sets is given where a head was trained on all; the others are behind these."
+        note += " The mean over data sets is given where a head was trained on all."
+    if len(measures) > 1:
+        note += f" In the order of {'the mean' if by_mean else next(iter(measures))}; heads without it are last."
     return (
         f"{note} − [cls]: how much more than [cls] of the same encoder{', mean over data sets' if len(measures) > 1 else ''}."
     )

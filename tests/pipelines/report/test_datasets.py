@@ -57,16 +57,16 @@ def test_heads_that_one_set_alone_has_stand_in_a_table_of_their_own(tmp_path: Pa
             for n, head in enumerate(heads):
                 write_probe(tmp_path / "sets" / name, encoder, head, 30.0 + n)
     write_probe(tmp_path / "sets" / "many", "alone", "ep", 20.0)
-    table, heads_of = tables(section(collect(Folders(tmp_path / "p", datasets=(tmp_path / "sets",))))).values()
+    _, table, heads_of = tables(section(collect(Folders(tmp_path / "p", datasets=(tmp_path / "sets",))))).values()
     assert [column.name for column in table.columns][3:5] == ["cls", "abmilp"]
     assert "alone" not in {row.cells[1].text for row in table.rows}
     assert heads_of.title == "All heads on many"
     assert [column.name for column in heads_of.columns] == ["head", "alone", "mae", "random", "parameters"]
-    of_cls, _, of_ep, _ = shown(heads_of, slice(4))
+    of_cls, _, _, of_ep = shown(heads_of, slice(4))
     assert of_cls == ["[cls]", "–", "30.0 ± 0.5", "30.0 ± 0.5"]
     assert "A dash: alone was not probed with [cls]; alone was not probed with AbMILP;" in heads_of.note
     assert of_ep == ["ep", "20.0 ± 0.5", "32.0 ± 0.5", "32.0 ± 0.5"]
-    assert best(heads_of, slice(1, 4))[2:] == [[True, False, False], [False, True, True]]
+    assert best(heads_of, slice(1, 4))[2:] == [[False, True, True], [True, False, False]]
 
 
 def test_sets_of_several_folders_stand_side_by_side(tmp_path: Path) -> None:

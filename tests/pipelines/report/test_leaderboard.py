@@ -46,7 +46,7 @@ def test_the_best_comes_first(one: Inputs) -> None:
         "Parameters of the aggregator",
     ]
     assert shown(table) == [
-        ["dino", "joint embedding", "[cls]", "55.0 ± 0.5", "–", "0"],
+        ["dino", "joint", "[cls]", "55.0 ± 0.5", "–", "0"],
         ["mae", "masked", "AbMILP", "50.0 ± 0.5", "+10.0 ± 0.7", "193"],
         ["mae", "masked", "[cls]", "40.0 ± 0.5", "–", "0"],
         ["random", "untrained", "AbMILP", "20.0 ± 0.5", "–", "193"],
@@ -62,23 +62,35 @@ def test_several_data_sets_are_beside_each_other_behind_their_mean(several: Inpu
     assert [column.title for column in table.columns][3:7] == ["Mean", "two", "one", "three"]
     assert [column.of for column in table.columns][3:7] == ["", *["Data set"] * 3]
     assert shown(table, slice(0, 7)) == [
-        ["mae", "masked", "AbMILP", "41.7", "50.0 ± 0.5", "50.0 ± 0.5", "25.0 ± 0.5"],
-        ["mae", "masked", "[cls]", "40.0", "60.0 ± 0.5", "40.0 ± 0.5", "20.0 ± 0.5"],
         ["random", "untrained", "AbMILP", "36.7", "80.0 ± 0.5", "20.0 ± 0.5", "10.0 ± 0.5"],
-        ["dino", "joint embedding", "[cls]", "–", "45.0 ± 0.5", "55.0 ± 0.5", "–"],
+        ["mae", "masked", "[cls]", "40.0", "60.0 ± 0.5", "40.0 ± 0.5", "20.0 ± 0.5"],
+        ["mae", "masked", "AbMILP", "41.7", "50.0 ± 0.5", "50.0 ± 0.5", "25.0 ± 0.5"],
+        ["dino", "joint", "[cls]", "–", "45.0 ± 0.5", "55.0 ± 0.5", "–"],
     ]
     assert best(table, slice(3, 7)) == [
-        [True, False, False, True],
-        [False, False, False, False],
         [False, True, False, False],
+        [False, False, False, False],
+        [True, False, False, True],
         [False, False, True, False],
     ]
     over_cls = {(row.cells[0].text, row.cells[2].text): row.cells[7] for row in table.rows}
     assert over_cls["mae", "AbMILP"].value == pytest.approx((10 - 10 + 5) / 3)
     assert over_cls["mae", "AbMILP"].text == "+1.7"
-    assert "The mean over data sets is given where a head was trained on all" in table.note
+    assert "The mean over data sets is given where a head was trained on all. In the order of two; heads without" in table.note
     rows = list(csv.DictReader(io.StringIO(to_csv(table))))
-    assert float(rows[0]["top1_on_three"]) == 25.0
+    assert float(rows[2]["top1_on_three"]) == 25.0
+
+
+def test_the_mean_decides_where_all_heads_have_it(tmp_path: Path) -> None:
+    for name, cls in (("one", 40.0), ("two", 60.0)):
+        write_probe(tmp_path / name, "mae", "cls", cls)
+        write_probe(tmp_path / name, "mae", "abmilp", 45.0)
+    table = leaderboard(collect(Folders(tmp_path / "one", datasets=(tmp_path,), dataset="one")))
+    assert shown(table, slice(2, 6)) == [
+        ["[cls]", "50.0", "40.0 ± 0.5", "60.0 ± 0.5"],
+        ["AbMILP", "45.0", "45.0 ± 0.5", "45.0 ± 0.5"],
+    ]
+    assert "In the order of the mean" in table.note
 
 
 def test_different_measures_have_no_mean(tmp_path: Path) -> None:

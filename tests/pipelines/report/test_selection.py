@@ -84,8 +84,9 @@ class TestTable:
             "norm": ["norm, top_k 16", "48.0 ± 0.5", "1.10", "3.0", "–", "–", "–"],
             "pca": ["pca", "50.0 ± 0.5", "1.10", "3.0", "35.5 ± 0.5", "1.10", "3.0"],
         }
+        assert [row.cells[0].text for row in table.rows][3:] == ["pca", "norm"], "by accuracy"
         assert [row.group for row in table.rows] == ["for reference"] * 3 + ["selected without training"] * 2
-        cell = table.rows[4].cells[2]
+        cell = table.rows[3].cells[2]
         assert (cell.value, cell.std, cell.best) == (50.0, 0.5, False)
         assert [row.cells[0].text for row in table.rows if row.cells[2].best or row.cells[5].best] == ["AbMILP"]
         assert "ln 4 = 1.39 the plain average" in table.note
@@ -172,7 +173,7 @@ class TestDivergences:
         write_divergence(root / "divergence", "mae", ("a", "b", 0.0, 0), ("b", "a", 1.0, 0))
         write_divergence(root / "divergence", "random", ("a", "b", 2.0, 0), ("b", "a", 1.0, 0))
         shades = [
-            [float(s.partition(";")[0].partition('"')[0]) for s in f.svg.split("opacity: ")[1:]]
+            [float(s.partition(";")[0].partition('"')[0]) for s in f.svg.split("opacity:")[1:]]
             for f in parts.figures(built(root))
         ]
         (lowest, middle), (highest, same) = shades

@@ -54,7 +54,7 @@ def test_four_plots_with_units_and_all_encoders(inputs: Inputs):
 
 def across(figure: Figure, series: str) -> list[float]:
     """Where the blocks of an encoder are."""
-    line = re.search(rf'<path d="([^"]+)" clip-path[^>]* stroke: var\(--series-{series}\)', figure.svg)
+    line = re.search(rf'<path d="([^"]+)" clip-path[^>]*stroke:var\(--series-{series}\)', figure.svg)
     assert line
     return [float(x) for x in re.findall(r"[ML] ([\d.]+)", line[1])]
 
