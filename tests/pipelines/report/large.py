@@ -103,7 +103,7 @@ def _write_attention(root: Path, encoder: str, digest: str, values: np.ndarray, 
 
 def _write_heads(root: Path, encoder: str, generator: np.random.Generator, maps: np.ndarray | None) -> None:
     """Main heads say which images they classify correctly; with `maps`, heads have weights, too."""
-    base, n_test = (25.0 if encoder == TWIN else 60.0) + 12 * generator.random(), 1000
+    base, n_test = (25.0 if encoder == TWIN else 60.0) + 12 * generator.random(), 400
     order = generator.random(n_test)  # how hard an image is
     for head, (part, flops) in HEADS.items():
         top1 = base + part * GAINS[encoder]
