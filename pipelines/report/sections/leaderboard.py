@@ -63,10 +63,7 @@ def leaderboard(inputs: Inputs) -> Table:
         Column("family", "Family", "text", filters=True),
         Column("head", "Head", "text", filters=True),
         *((Column("mean", "Mean", apart=True),) if has_mean else ()),
-        *(
-            Column(f"{measures[name]}_on_{name}" if name else measures[name], _titled(name, measures), "spread", **look)
-            for name, look in _looks(sets, has_mean)
-        ),
+        *(_column(name, measures, apart=not place and not has_mean) for place, name in enumerate(sets)),
         Column("points_over_cls", "− [cls], points", apart=True),
         Column("parameters", "Parameters of the aggregator"),
     )
@@ -79,10 +76,10 @@ def _sets(inputs: Inputs) -> dict[str, Probes]:
     return {main: inputs.probes} | {name: probes for name, probes in inputs.datasets.items() if name != main}
 
 
-def _looks(sets: dict[str, Probes], has_mean: bool) -> list[tuple[str, dict[str, object]]]:
-    """Names with what their columns are."""
-    of = DATA_SET if len(sets) > 1 else ""
-    return [(name, {"of": of, "apart": not place and not has_mean}) for place, name in enumerate(sets)]
+def _column(name: str, measures: dict[str, str], apart: bool) -> Column:
+    """Of a data set; of several, the reader may choose one."""
+    key = f"{measures[name]}_on_{name}" if name else measures[name]
+    return Column(key, _titled(name, measures), "spread", apart, of=DATA_SET if len(measures) > 1 else "")
 
 
 def _titled(name: str, measures: dict[str, str]) -> str:

@@ -172,8 +172,9 @@ def test_the_command_writes_beside_the_pipelines_page_and_ends_with_status_0(
     assert "42.0 ± 0.5" in (tmp_path / "report/live/index.html").read_text(), "of a data set that came later"
 
 
-def test_wrong_names_end_it_at_once(tmp_path: Path, monkeypatch, command) -> None:
+def test_wrong_names_end_it_at_once(tmp_path: Path, monkeypatch, command, steps) -> None:
     monkeypatch.chdir(tmp_path)
+    steps()
     status, _, err = command("report", "--live", "--only", "acuracy")
     assert status == 1
     assert "did you mean 'accuracy'?" in err

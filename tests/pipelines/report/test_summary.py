@@ -99,6 +99,11 @@ class TestFigure:
         write_probe(tmp_path, "mae", "abmilp", 50.0)
         assert error_shares(inputs_of(tmp_path)) is None
 
+    def test_the_axis_has_zero(self, tmp_path: Path) -> None:
+        plot = error_shares(inputs_of(write(tmp_path, {"mae": (50, 62), "simmim": (50, 60)})))
+        assert plot is not None
+        assert plot.ticks[0] == 0
+
     def test_an_axis_without_any_gain(self, tmp_path: Path) -> None:
         plot = error_shares(inputs_of(write(tmp_path, {"mae": (60, 60)})))
         assert plot is not None
