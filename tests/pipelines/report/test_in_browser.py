@@ -324,6 +324,7 @@ def test_sliders_show_one_image_and_one_head(page: Browser):
 
 def findings_of_axe(page: Browser, rules: str = "") -> list[str]:
     """What axe-core finds against the page, with the element: of WCAG and of its best practices, or by some of its rules."""
+    pytest.importorskip("axe_playwright_python", reason="axe-core is not installed; pip install 'beyondcls[dev]'")
     if not page.value("'axe' in window"):
         page.value((resources.files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8") + "; undefined")
     assert page.value("axe.version") == AXE
