@@ -172,7 +172,8 @@ A ViT of {facts["parameters"] / 1e6:.2f} M parameters that was never trained: th
 {_weights(name, facts, "float32")}.
 {licence(is_trained=False)}
 {loading(name)}
-- Data: none. The weights were drawn by timm's initialisation from seed {facts["seed"]}, and are kept because other CPUs draw other last bits.
+- Data: none. The weights were drawn by timm's initialisation from seed {facts["seed"]}, and are kept in a file because other
+  CPUs draw other last bits.
 - What it is for: showing which part of a result an architecture reaches without training. It is of no other use.
 
 Percent of CIFAR-10's 10,000 test images that are classified correctly from the frozen encoder, with the labels of the first
@@ -185,8 +186,8 @@ Percent of CIFAR-10's 10,000 test images that are classified correctly from the 
 def _weights(name: str, facts: dict[str, Any], dtype: str = "float16") -> str:
     """The file, and its two digests."""
     return (
-        f"- Weights: `{name}.safetensors`, {dtype}; digest of the tensors as the encoder holds them {facts['weights']}, SHA-256 of\n"
-        f"  the file {facts['sha256']}"
+        f"- Weights: `{name}.safetensors`, {dtype}; digest of the tensors {facts['weights']}, SHA-256 of the file\n"
+        f"  {facts['sha256']}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The part of a card that does not depend on a run: licence, how to load the weights, what they are for, and what limits them."""
+"""What a card says whatever the run was: licence, how the weights are loaded, and what limits them."""
 
 from extract.encoders.quickstart import CIFAR10
 
@@ -14,13 +14,13 @@ pipeline_tag: image-feature-extraction
 ---
 """
 DATA = (
-    "CIFAR-10 is Alex Krizhevsky's (*Learning multiple layers of features from tiny images*, 2009), who asks to cite that report\n"
-    "  and states no licence. It is a labelled part of Tiny Images, collected from the web by search words."
+    "CIFAR-10 is Alex Krizhevsky's (*Learning multiple layers of features from tiny images*, 2009), who asks to cite that\n"
+    "  report and states no licence. It is a labelled part of Tiny Images, collected from the web by search words."
 )
 LIMITS = (
     "it knows ten classes of animals and vehicles at 32 x 32 pixels; how it does on other images was not measured. Its\n"
-    "  images come from Tiny Images, which its authors withdrew in 2020 for offensive labels and pictures; which biases that left\n"
-    "  in these ten classes was not measured either. It is not meant for products, nor for anything that concerns people."
+    "  images come from Tiny Images, which its authors withdrew in 2020 for offensive labels and pictures; which biases that\n"
+    "  left in these ten classes was not measured either. It is not meant for products, nor for anything that concerns people."
 )
 
 
