@@ -24,26 +24,27 @@ def sources() -> set[str]:
     }
 
 
-def of_wheel(wheel: Path) -> set[str]:
-    """Names in a wheel, without those of its metadata, which must be all there."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-    folder = f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"
-    return names - {f"{folder}/{name}" for name in METADATA} | ({f"{folder}/{name}" for name in METADATA} - names)
+def expected_in(archive: Path) -> set[str]:
+    """Names that a wheel or an sdist must have, and no others."""
+    if archive.suffix == ".whl":
+        folder = f"{'-'.join(archive.name.split('-')[:2])}.dist-info"
+        return sources() | {f"{folder}/{name}" for name in METADATA}
+    return sources() | DESCRIBING
 
 
-def of_sdist(sdist: Path) -> set[str]:
-    """Names in an sdist below its only folder, without what setuptools generates."""
-    with tarfile.open(sdist) as archive:
-        names = {member.name.partition("/")[2] for member in archive if member.isfile()}
+def names_in(archive: Path) -> set[str]:
+    """Names of files; those of an sdist below its only folder, without what setuptools generates."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            return set(wheel.namelist())
+    with tarfile.open(archive) as sdist:
+        names = {member.name.partition("/")[2] for member in sdist if member.isfile()}
     return {name for name in names - {"PKG-INFO"} if not name.startswith("beyondcls.egg-info/")}
 
 
 def differences(archive: Path) -> list[str]:
     """What is wrong with a wheel or an sdist, a line each."""
-    is_wheel = archive.suffix == ".whl"
-    expected = sources() if is_wheel else sources() | DESCRIBING
-    names = of_wheel(archive) if is_wheel else of_sdist(archive)
+    expected, names = expected_in(archive), names_in(archive)
     return [f"{archive.name} lacks {name}" for name in sorted(expected - names)] + [
         f"{archive.name} has {name}, which does not belong there" for name in sorted(names - expected)
     ]
