@@ -36,7 +36,7 @@ def licence(is_trained: bool = True) -> str:
 
 def loading(name: str) -> str:
     """How to use the weights; images are given as CIFAR-10's are."""
-    mean, std = (", ".join(map(str, CIFAR10[key])) for key in ("mean", "std"))  # type: ignore[arg-type]
+    mean, std = (str(CIFAR10[key]).strip("()") for key in ("mean", "std"))
     return f"""- How to load it: `beyondcls extract --encoder quickstart-{name} --checkpoint {name}.safetensors …`, from Python
   `beyondcls.load_encoder("quickstart-{name}", checkpoint="{name}.safetensors")`. Images are RGB, 32 x 32 pixels, with mean
   {mean} and standard deviation {std}."""
