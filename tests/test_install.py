@@ -137,7 +137,7 @@ def test_this_environment_runs_the_tree_under_test():
     assert Path(store.__file__).resolve().parent == ROOT / "store", f"{sys.executable} imports another copy; run `make test`"
 
 
-def test_every_requirement_has_a_lower_bound_that_was_tested():
+def test_every_requirement_has_a_lower_bound_which_is_locked():
     """`nox -s bounds` runs the tests with requirements/lowest.txt, which has just the bounds, and with newest.txt."""
     options = read_configuration(ROOT / "setup.cfg")["options"]
     texts = [*options["install_requires"], *(text for extra in options["extras_require"].values() for text in extra)]
