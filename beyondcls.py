@@ -166,6 +166,10 @@ def run() -> None:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # as long as all else here takes
+
+        return version("beyondcls")
     if name not in _HOME:
         raise AttributeError(f"module 'beyondcls' has no attribute {name!r}; it has: {', '.join(__all__)}")
     return getattr(import_module(_HOME[name]), name)

@@ -10,7 +10,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 from percent import page  # noqa: E402
 
 project = "beyondcls"
-author = "the authors of beyondcls"
+author = "the beyondcls maintainers"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 3
 html_theme = "furo"

@@ -14,6 +14,7 @@ from probe.aggregators import is_custom
 from probe.grid import HeadSpec
 from probe.head import FinalNorm, Head
 from store import BeyondClsError
+from store.errors import other_version
 
 FORMAT_VERSION = 2
 TRAINED_IN = ("", "trained", "linear", "logistic")  # folders of what is trained, within that of a run
@@ -82,9 +83,7 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
             )
         version = described["format_version"]
         if version != FORMAT_VERSION:
-            raise BeyondClsError(
-                f"{description} has format version {version}, expected {FORMAT_VERSION}; train the probe again"
-            )
+            raise BeyondClsError(other_version(description, version, FORMAT_VERSION, "train the probe again"))
         # Its initial parameters no longer matter, and older descriptions don't record them.
         spec = HeadSpec(*(described[name] for name in ("aggregator", "options", "normalisation", "final_norm")))
         if is_custom(spec.aggregator):

@@ -16,6 +16,20 @@ class BeyondClsWarning(UserWarning):
     """What a user should know; the command line prints it as a note."""
 
 
+def other_version(where: object, version: object, expected: int, again: str) -> str:
+    """Message for a file of another format version.
+
+    Args:
+        where: the file.
+        version: what it says.
+        expected: what this program reads.
+        again: how an older file is made again.
+    """
+    later = isinstance(version, int) and version > expected
+    remedy = "a later beyondcls wrote it: pip install --upgrade beyondcls" if later else again
+    return f"{where} has format version {version}, expected {expected}; {remedy}"
+
+
 def unknown(kind: str, value: str, known: Iterable[str], remedy: str = "") -> str:
     """Message for a name that no registry has: `unknown aggregator 'abmlip'; did you mean 'abmilp'? known: …`."""
     names = sorted(known)

@@ -1,20 +1,39 @@
-"""A regular installation into an empty environment, used from another folder, without timm."""
+"""What is published: the sdist and the wheel, a regular installation of the latter, and versions that are required."""
 
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from setuptools.config.setupcfg import read_configuration
 
 from tests.features import write_features
 from tests.machines.machine import top_level
+from tests.machines.project import working_tree
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def locked(versions: str) -> dict[str, list[Version]]:
+    """Versions in a file of requirements/ by name; of some there is another for each Python."""
+    by_name: dict[str, list[Version]] = {}
+    for line in (ROOT / f"requirements/{versions}.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            requirement = Requirement(line)
+            (pin,) = requirement.specifier
+            by_name.setdefault(canonicalize_name(requirement.name), []).append(Version(pin.version))
+    return by_name
 
 
 def required(package: Distribution, extras: frozenset[str] = frozenset()) -> dict[str, Distribution]:
@@ -33,13 +52,47 @@ def required(package: Distribution, extras: frozenset[str] = frozenset()) -> dic
     return by_name
 
 
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The sdist and the wheel that is made of it, by suffix."""
+    folder = tmp_path_factory.mktemp("release")
+    source = folder / "source"  # setuptools builds beside the sources
+    for name in working_tree(ROOT):
+        if not name.startswith("quickstart/"):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, source / name)
+    command = (sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", source)
+    shown = subprocess.run([*map(str, command)], capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    return {".whl" if file.suffix == ".whl" else ".tar.gz": file for file in (folder / "dist").iterdir()}
+
+
 @pytest.mark.slow
-def test_install_into_an_empty_environment(tmp_path):
+@pytest.mark.parametrize("suffix", [".whl", ".tar.gz"])
+def test_archives_hold_the_program_and_nothing_else(archives: dict[str, Path], suffix: str):
+    contents = runpy.run_path(str(ROOT / ".ci/contents.py"))
+    assert contents["differences"](archives[suffix]) == []
+
+
+@pytest.mark.slow
+def test_what_an_archive_lacks_or_has_too_much_is_named(archives: dict[str, Path], tmp_path: Path):
+    wheel = tmp_path / archives[".whl"].name
+    lacking = ("pipelines/report/page.css", "beyondcls-0.1.0.dist-info/licenses/LICENSE")
+    with zipfile.ZipFile(archives[".whl"]) as whole, zipfile.ZipFile(wheel, "w") as changed:
+        for name in set(whole.namelist()).difference(lacking):
+            changed.writestr(name, whole.read(name))
+        changed.writestr("tests/test_install.py", "")
+    shown = subprocess.run([sys.executable, str(ROOT / ".ci/contents.py"), str(wheel)], capture_output=True, text=True)
+    assert shown.returncode == 1
+    assert shown.stderr.splitlines() == [
+        *(f"{wheel.name} lacks {name}" for name in sorted(lacking)),
+        f"{wheel.name} has tests/test_install.py, which does not belong there",
+    ]
+
+
+@pytest.mark.slow
+def test_install_into_an_empty_environment(archives: dict[str, Path], tmp_path: Path):
     """What pip would fetch for it is linked from here, and nothing else: fetching takes minutes and gigabytes."""
-    source = tmp_path / "source"  # pip builds beside the sources
-    shutil.copytree(
-        ROOT, source, ignore=shutil.ignore_patterns(".*", "*.egg-info", "quickstart", "features", "probes", "tests", "build")
-    )
     venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
     python = tmp_path / "venv/bin/python"
     (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
@@ -52,7 +105,7 @@ def test_install_into_an_empty_environment(tmp_path):
         assert shown.returncode == 0, shown.stdout + shown.stderr
         return shown.stdout
 
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", source)
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", archives[".whl"])
     (installed,) = distributions(name="beyondcls", path=[str(site)])
     for one in required(installed).values():
         for entry in top_level(one.name):
@@ -82,3 +135,32 @@ def test_this_environment_runs_the_tree_under_test():
     import store
 
     assert Path(store.__file__).resolve().parent == ROOT / "store", f"{sys.executable} imports another copy; run `make test`"
+
+
+def test_every_requirement_has_a_lower_bound_which_is_locked():
+    """`nox -s bounds` runs the tests with requirements/lowest.txt, which has just the bounds, and with newest.txt."""
+    options = read_configuration(ROOT / "setup.cfg")["options"]
+    texts = [*options["install_requires"], *(text for extra in options["extras_require"].values() for text in extra)]
+    lowest, newest = locked("lowest"), locked("newest")
+    for requirement in map(Requirement, texts):
+        if (name := canonicalize_name(requirement.name)) != "beyondcls":
+            bounds = [specifier.version for specifier in requirement.specifier if specifier.operator == ">="]
+            assert len(bounds) == 1, f"{requirement} has no lower bound"
+            assert lowest[name] == [Version(bounds[0])], requirement
+            assert all(requirement.specifier.contains(version) for version in newest[name]), requirement
+
+
+def test_one_version_everywhere():
+    version = read_configuration(ROOT / "setup.cfg")["metadata"]["version"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    assert distribution("beyondcls").version == version
+
+
+def test_the_changelog_has_releases_in_their_order():
+    headings = re.findall(r"^## (.*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    dated = [re.fullmatch(r"(\d+\.\d+\.\d+) - \d{4}-\d\d-\d\d", heading) for heading in headings[1:]]
+    assert all(dated), headings
+    versions = [Version(match[1]) for match in dated]
+    assert versions == sorted(set(versions), reverse=True)
+    assert max(versions, default=Version("0")) <= Version(distribution("beyondcls").version)

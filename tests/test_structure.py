@@ -72,6 +72,7 @@ def test_front_door_has_every_public_name():
     assert set(beyondcls.__all__) == set(beyondcls._HOME) == set(dir(beyondcls))
     for name in beyondcls.__all__:
         assert getattr(beyondcls, name) is not None
+    assert beyondcls.__version__ == read_configuration(ROOT / "setup.cfg")["metadata"]["version"]
     with pytest.raises(AttributeError, match=r"no attribute 'open_stroe'; it has: .*open_store"):
         _ = beyondcls.open_stroe
 

@@ -1,5 +1,6 @@
 """Weights of a quickstart encoder as float16 safetensors, and the card that says what they are."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from extract.encoders.quickstart import ARCHITECTURE
 from extract.encoders.weights import weights_digest
 from pipelines.quickstart.accuracy import LABELLED
+from pipelines.quickstart.terms import LIMITS, front_matter, licence, loading
 from pipelines.quickstart.vit import small_vit
 
 OBJECTIVE = {
@@ -52,6 +54,7 @@ def write_card(
         "architecture": ARCHITECTURE,
         "parameters": sum(v.numel() for v in state.values()),
         "weights": weights_digest(published),
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
         "data": "CIFAR-10, 50,000 training images, no labels",
         **facts,
     }
@@ -72,6 +75,8 @@ def _cycles(epochs: list[int]) -> str:
 
 def card(name: str, facts: dict[str, Any]) -> str:
     """The card in Markdown; the loss curve is in the .json whole, here by the epochs that were measured."""
+    if "recipe" not in facts:
+        return _untrained(name, facts)
     return _fine_tuned(name, facts) if "parent" in facts else _pretrained(name, facts)
 
 
@@ -83,18 +88,22 @@ def _pretrained(name: str, facts: dict[str, Any]) -> str:
         + " |"
         for at in facts["curve"]
     )
-    return f"""# Quickstart encoder `{name}`
+    return f"""{front_matter(name)}
+# Quickstart encoder `{name}`
 
 A ViT of {facts["parameters"] / 1e6:.2f} M parameters, pretrained by {OBJECTIVE[name]}.
 {_shape(facts)}
 
-- Weights: `{name}.safetensors`, float16, {facts["weights"]}.
+{_weights(name, facts)}.
+{licence()}
+{loading(name)}
 - Data: {facts["data"]}.
 - Recipe: AdamW; of the learning rate, {_cycles(epochs)}; the whole of it is
   `python -m pipelines.quickstart.pretrain {name} CIFAR10.npz {_options(facts["recipe"])}`.
 - Time and hardware: {_time(facts)}
 - What it is for: showing the pipeline at work on real photographs in minutes. It is a short run of a small model, far below
   what the objective reaches with its published budget; say nothing about the objective at large from it.
+- What to keep in mind: {LIMITS}
 
 Percent of CIFAR-10's 10,000 test images that are classified correctly from the frozen encoder, with the labels of the first
 {LABELLED:,} training images; the random twin has the same architecture and was never trained:
@@ -116,12 +125,15 @@ Loss per epoch, with the k-NN accuracy of the last 2,000 training images against
 def _fine_tuned(name: str, facts: dict[str, Any]) -> str:
     parent, recipe = facts["parent"], facts["recipe"]
     curve = "\n".join(f"| {at['epoch']} | {at['loss']:.4f} |" for at in facts["curve"])
-    return f"""# Quickstart encoder `{name}`
+    return f"""{front_matter("fine-tuned")}
+# Quickstart encoder `{name}`
 
 A ViT of {facts["parameters"] / 1e6:.2f} M parameters: the encoder `{parent}`, fine-tuned on labels through [cls].
 {_shape(facts)}
 
-- Weights: `{name}.safetensors`, float16, {facts["weights"]}; the classifier is in the file, too.
+{_weights(name, facts)}; the classifier is in the file, too.
+{licence()}
+{loading(name)}
 - Fine-tuned from: `{parent}.safetensors`, {recipe["parent"]}.
 - Data: {facts["data"]}.
 - Recipe: {FINE_TUNING}; half a cosine of {recipe["epochs"][0]} epochs; the whole of it is
@@ -132,6 +144,7 @@ A ViT of {facts["parameters"] / 1e6:.2f} M parameters: the encoder `{parent}`, f
   small model; say nothing about fine-tuning at large from it.
 - What to keep in mind: it has seen every training image together with its label, so a probe that is trained on these images
   learns from features that already fit their labels. The test images were seen by neither pretraining nor fine-tuning.
+- Besides, {LIMITS}
 
 Its classifier is right on {facts["classifier"]["test"]:.1f} % of CIFAR-10's 10,000 test images, and on
 {facts["classifier"]["train"]:.1f} % of the first {LABELLED:,} training images, all without augmentation.
@@ -147,6 +160,35 @@ Loss per epoch, on augmented images:
 |---|---|
 {curve}
 """
+
+
+def _untrained(name: str, facts: dict[str, Any]) -> str:
+    return f"""{front_matter("untrained", is_trained=False)}
+# Quickstart encoder `{name}`
+
+A ViT of {facts["parameters"] / 1e6:.2f} M parameters that was never trained: the twin beside which the others are measured.
+{_shape(facts)}
+
+{_weights(name, facts, "float32")}.
+{licence(is_trained=False)}
+{loading(name)}
+- Data: none. The weights were drawn by timm's initialisation from seed {facts["seed"]}, and are kept in a file because other
+  CPUs draw other last bits.
+- What it is for: showing which part of a result an architecture reaches without training. It is of no other use.
+
+Percent of CIFAR-10's 10,000 test images that are classified correctly from the frozen encoder, with the labels of the first
+{LABELLED:,} training images:
+
+{_accuracies(facts)}
+"""
+
+
+def _weights(name: str, facts: dict[str, Any], dtype: str = "float16") -> str:
+    """The file, and its two digests."""
+    return (
+        f"- Weights: `{name}.safetensors`, {dtype}; digest of the tensors {facts['weights']}, SHA-256 of the file\n"
+        f"  {facts['sha256']}"
+    )
 
 
 def _differing(recipe: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from probe.detection.detector import Detector
 from probe.detection.options import DetectorOptions
 from probe.head import FinalNorm
 from store import BeyondClsError
+from store.errors import other_version
 
 FORMAT_VERSION, TASK = 1, "detection"
 
@@ -70,7 +71,7 @@ def load_detector_with(path: str | Path) -> tuple[Detector, dict[str, Any]]:
         if described.get("task") != TASK:
             raise BeyondClsError(f"{description} describes no detector; name what `beyondcls detect --out` wrote into trained/")
         if (version := described["format_version"]) != FORMAT_VERSION:
-            raise BeyondClsError(f"{description} has format version {version}, expected {FORMAT_VERSION}; train it again")
+            raise BeyondClsError(other_version(description, version, FORMAT_VERSION, "train it again"))
         dim, eps = int(described["dim"]), described["final_norm_eps"]
         norm = None if eps is None else FinalNorm(torch.zeros(dim), torch.zeros(dim), float(eps))
         rows, columns = (int(n) for n in described["grid"])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from probe.head import FinalNorm
 from store import BeyondClsError
+from store.errors import other_version
 
 FORMAT_VERSION = 1
 TASK = "segmentation"
@@ -100,11 +101,11 @@ def load_patch_head(path: str | Path) -> tuple[PatchHead, dict[str, Any]]:
             raise BeyondClsError(f"there is no head {stem}.{suffix}; `beyondcls segment --out` writes linear/seed0.{suffix}")
     try:
         described = json.loads(stem.with_name(f"{stem.name}.json").read_text())
-        if (version := described["format_version"]) != FORMAT_VERSION or described["task"] != TASK:
-            raise BeyondClsError(
-                f"{stem}.json is of {described['task']!r}, format version {version}, expected {TASK!r}, {FORMAT_VERSION}; "
-                "train it again: beyondcls segment"
-            )
+        task, version = described["task"], described["format_version"]
+        if task != TASK:
+            raise BeyondClsError(f"{stem}.json is of {task!r}, expected {TASK!r}; train it again: beyondcls segment")
+        if version != FORMAT_VERSION:
+            raise BeyondClsError(other_version(f"{stem}.json", version, FORMAT_VERSION, "train it again: beyondcls segment"))
         dim, n_classes, (rows, columns) = described["dim"], described["n_classes"], described["grid"]
         norm, eps = None, described["final_norm_eps"]
         if eps is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import xxhash
 
-from store.errors import StoreError, unknown
+from store.errors import StoreError, other_version, unknown
 from store.format.array import VERIFY, ArrayReader, Verify
 from store.format.layout import ATTRIBUTE, GROUP, json_bytes
 from store.format.names import SCALE, ArrayName, kind_of
@@ -449,7 +449,7 @@ def _describe(place: Place) -> tuple[FeatureSpec, dict[str, Any]]:
         attributes = meta["attributes"][ATTRIBUTE]
         spec_fields, names, _ = attributes["spec"], list(attributes["arrays"].keys()), attributes["key"]
         if (version := spec_fields["format_version"]) != FORMAT_VERSION:
-            raise StoreError(f"{where} has format version {version}, this program reads {FORMAT_VERSION}; extract it again")
+            raise StoreError(other_version(where, version, FORMAT_VERSION, "extract it again"))
         if text != with_digest(meta):
             raise StoreError(f"{file} was changed since the feature set was written; pull or extract it again")
         spec = FeatureSpec.from_dict(spec_fields)

@@ -10,7 +10,7 @@ from typing import Any
 
 import xxhash
 
-from store.errors import StoreError
+from store.errors import StoreError, other_version
 from store.format.array import ArrayReader
 from store.format.reader import FeatureStore
 from store.format.spec import FORMAT_VERSION
@@ -103,12 +103,14 @@ class Receipt:
             ) from error
         except (ValueError, RecursionError) as error:
             raise StoreError(f"{path} is not JSON ({error}); get the receipt again, or extract again") from error
+        version = content.get("format_version") if isinstance(content, dict) else None
+        if type(version) is int and version != FORMAT_VERSION:
+            raise StoreError(other_version(path, version, FORMAT_VERSION, "extract again"))
         try:
-            if (version := _field(content, "format_version", int)) != FORMAT_VERSION:
-                raise ValueError(f"format version {version}, this program reads {FORMAT_VERSION}")
             return cls(
                 **_only(content, cls)
                 | {
+                    "format_version": _field(content, "format_version", int),
                     "key": _digest(content, "key"),
                     "encoder": _field(content, "encoder", str),
                     "n_images": _field(content, "n_images", int),

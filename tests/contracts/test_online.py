@@ -212,7 +212,7 @@ def test_a_saved_head_gives_the_same_logits_bit_for_bit(name, world, tmp_path):
     with torch.no_grad():
         assert torch.equal(again(features)[0], logits)
         if not SPECS[name].options:  # a second each
-            exported = torch.export.export(again, (features,)).module()
+            exported = torch.export.export(again, (features,), strict=False).module()  # the default since torch 2.7
             torch.testing.assert_close(exported(features)[0], logits, rtol=1e-6, atol=1e-6)
     other = world.online(name)
     with torch.no_grad():

@@ -1,5 +1,6 @@
 """Cutting the data and pretraining the encoders of the quickstart, on a handful of images."""
 
+import hashlib
 import json
 import math
 import re
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import typer
+import yaml
 from safetensors.torch import load_file
 
 from extract.encoders import load_encoder
@@ -226,12 +228,19 @@ def test_learning_rate_by_hand():
     assert training.learning_rate(1, 1.0, epochs=1, warmup=0.05) == pytest.approx(0)
 
 
-@pytest.mark.parametrize("objective", ["mae", "mae-ft", "mocov3"])
+@pytest.mark.parametrize("objective", ["mae", "mae-ft", "mocov3", "random"])
 def test_the_digest_of_a_card_is_that_of_its_weights(objective):
     facts = json.loads((ROOT / f"quickstart/encoders/{objective}.json").read_text())
     checkpoint = ROOT / f"quickstart/encoders/{objective}.safetensors"
     assert load_encoder(f"quickstart-{objective}", checkpoint=checkpoint).weights == facts["weights"]
-    assert (ROOT / f"quickstart/encoders/{objective}.md").read_text() == card(objective, facts)
+    assert hashlib.sha256(checkpoint.read_bytes()).hexdigest() == facts["sha256"]
+    text = (ROOT / f"quickstart/encoders/{objective}.md").read_text()
+    assert text == card(objective, facts)
+    about = yaml.safe_load(text.split("---\n")[1])  # what hubs index
+    assert about["license"] == "mit"
+    assert about.get("datasets", []) == ([] if objective == "random" else ["cifar10"])
+    for part in ("Weights", "Licence", "How to load it", "Data", "What it is for"):
+        assert f"\n- {part}: " in text
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(cifar, tmp_path, unmeasured):

@@ -136,7 +136,7 @@ class TestBadProbe:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"format_version": 99}, "format version 99, expected 2; train the probe again"),
+            ({"format_version": 99}, "format version 99, expected 2; a later beyondcls wrote it: pip"),
             ({"format_version": 1}, "format version 1, expected 2; train the probe again"),
             ({"aggregator": "abmlip"}, "unknown aggregator 'abmlip'; did you mean 'abmilp'"),
             ({"aggregator": ["abmilp"]}, "not a readable probe"),

@@ -269,9 +269,10 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.Mo
     def refused(path: Any, *_: Any) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr("store.places.cache.os.open", refused)  # root may write everywhere
-    with pytest.raises(StoreError, match=r"cannot be used as a disk cache \(Permission denied\)"):
-        DiskCache(tmp_path, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr("store.places.cache.os.open", refused)  # root may write everywhere
+        with pytest.raises(StoreError, match=r"cannot be used as a disk cache \(Permission denied\)"):
+            DiskCache(tmp_path, 5)
 
 
 def test_a_full_disk(sets: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

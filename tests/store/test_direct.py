@@ -56,10 +56,11 @@ def test_it_is_direct_where_it_can_be(tmp_path: Path, monkeypatch: pytest.Monkey
         flags.append(given)
         return real(path, given, *mode)
 
-    monkeypatch.setattr(os, "open", opened)
-    write_synced(tmp_path / "file", [bytes(3 * STEP)], direct=True)
-    assert flags[0] & os.O_DIRECT
-    write_synced(tmp_path / "file", [bytes(3 * STEP)])
+    with monkeypatch.context() as patch:  # pytest removes tmp_path before it undoes the patches of a fixture that came first
+        patch.setattr(os, "open", opened)
+        write_synced(tmp_path / "file", [bytes(3 * STEP)], direct=True)
+        assert flags[0] & os.O_DIRECT
+        write_synced(tmp_path / "file", [bytes(3 * STEP)])
     assert sum(bool(given & os.O_DIRECT) for given in flags) == 1
 
 
@@ -72,8 +73,9 @@ def test_without_direct_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             raise OSError(errno.EINVAL, "Invalid argument")
         return real(path, flags, *mode)
 
-    monkeypatch.setattr(os, "open", refusing)
-    write_synced(tmp_path / "file", [b"x" * (STEP + 1)], direct=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refusing)
+        write_synced(tmp_path / "file", [b"x" * (STEP + 1)], direct=True)
     assert (tmp_path / "file").read_bytes() == b"x" * (STEP + 1)
 
 

@@ -17,6 +17,10 @@ from store.loading.decode import decode_rows
 from store.loading.placement import Placement
 from tests.store.conftest import write
 
+pytestmark = pytest.mark.skipif(
+    torch.__version__.startswith("2.6.") and not torch.cuda.is_available(),
+    reason="torch 2.6 asks CUDA's driver in some operations on fake tensors",
+)
 N, T, D, NAME = 40, 3, 64, "patch/block5/view0"
 CODEC = pytest.mark.parametrize("codec", CODECS)
 

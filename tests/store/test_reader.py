@@ -141,7 +141,8 @@ LAST = "patch/block5/view0/c/2/0/0"
     ("damage", "words"),
     [
         (_spec(weights="2" * 32), (f"key {SPEC.key} does not belong", "extract it again")),
-        (_spec(format_version=3, novelty=1), ("format version 3", "this program reads 2")),
+        (_spec(format_version=3, novelty=1), ("format version 3, expected 2; a later beyondcls wrote it: pip",)),
+        (_spec(format_version=1), ("format version 1, expected 2; extract it again",)),
         (_spec(novelty=1), ("unknown ['novelty']",)),
         (_ours(classes=7), ("does not describe a feature set",)),
         (

@@ -139,7 +139,6 @@ ONE = "arrays.cls/block5/view0"
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("format_version", 3, "format version 3, this program reads 2"),
         ("format_version", True, "format_version is 'True', expected int"),
         ("key", "../../etc", "key is '../../etc', expected 32 hexadecimal digits"),
         ("key", 5, "key is '5', expected str"),
@@ -172,6 +171,17 @@ def test_files_that_are_no_receipts(path: str, value: Any, message: str, receipt
         Receipt.read(file)
     assert str(raised.value).startswith(f"{file} is not a receipt of a feature set (")
     assert str(raised.value).endswith("get the receipt again, or extract again")
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"), [(1, "extract again"), (3, "a later beyondcls wrote it: pip install --upgrade beyondcls")]
+)
+def test_receipts_of_other_versions(version: int, remedy: str, receipt: Receipt, tmp_path: Path) -> None:
+    file = tmp_path / "one.json"
+    file.write_text(json.dumps({**json.loads(receipt.to_json()), "format_version": version}))
+    with pytest.raises(StoreError) as raised:
+        Receipt.read(file)
+    assert str(raised.value) == f"{file} has format version {version}, expected 2; {remedy}"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000, b"null", b"[]", b'"text"', b"{}"])

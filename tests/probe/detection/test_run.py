@@ -237,7 +237,7 @@ class TestBadInput:
         ("damage", "message"),
         [
             (lambda about: about | {"task": None}, "describes no detector"),
-            (lambda about: about | {"format_version": 9}, "has format version 9, expected 1; train it again"),
+            (lambda about: about | {"format_version": 0}, "has format version 0, expected 1; train it again"),
             (lambda about: about | {"n_classes": 7}, "is not a readable detector .RuntimeError"),
             (lambda about: [], "is not a readable detector .AttributeError"),
         ],

@@ -40,9 +40,10 @@ def test_there_and_back(stem, ending):
     [
         (
             {"task": "detection"},
-            r"best.v1.json is of 'detection', format version 1, expected 'segmentation', 1; train it again",
+            r"best.v1.json is of 'detection', expected 'segmentation'; train it again",
         ),
-        ({"format_version": 2}, r"is of 'segmentation', format version 2, expected 'segmentation', 1"),
+        ({"format_version": 2}, r"has format version 2, expected 1; a later beyondcls wrote it"),
+        ({"format_version": 0}, r"has format version 0, expected 1; train it again: beyondcls segment"),
         ({"grid": [6]}, r"is not a readable head \(ValueError: .*\); train it again"),
         ({"dim": 5}, r"is not a readable head \(RuntimeError: "),
         ({"final_norm_eps": None}, r"is not a readable head \(RuntimeError: "),
