@@ -144,7 +144,7 @@ def test_every_requirement_has_a_lower_bound_which_is_locked():
     lowest, newest = locked("lowest"), locked("newest")
     for requirement in map(Requirement, texts):
         if (name := canonicalize_name(requirement.name)) != "beyondcls":
-            bounds = [specifier.version for specifier in requirement.specifier if specifier.operator == ">="]
+            bounds = [specifier.version for specifier in requirement.specifier if specifier.operator in (">=", "==")]
             assert len(bounds) == 1, f"{requirement} has no lower bound"
             assert lowest[name] == [Version(bounds[0])], requirement
             assert all(requirement.specifier.contains(version) for version in newest[name]), requirement
