@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from extract.attention import STATISTICS
-from pipelines.sharing import checks
-from store import FeatureStore
+from store import FeatureStore, environment
 from tests.extract.pictures import samples, write_tar
 from tests.folders import files
 
@@ -83,7 +82,7 @@ def test_what_binds_is_said_of_a_run_that_took_its_time(telling_s: float, says: 
 
 def test_another_version_of_torch(project, extract, monkeypatch):
     extract()
-    monkeypatch.setattr(checks, "version", lambda name: "99.0" if name == "torch" else importlib.metadata.version(name))
+    monkeypatch.setattr(environment, "version", lambda name: "99.0" if name == "torch" else importlib.metadata.version(name))
     before = files(project / "features/a")
     extract("--update")
     assert files(project / "features/a") == before
@@ -98,7 +97,7 @@ def test_a_package_that_is_not_installed(project, extract, monkeypatch):
             raise importlib.metadata.PackageNotFoundError(name)
         return "1.0"
 
-    monkeypatch.setattr(checks, "version", version)
+    monkeypatch.setattr(environment, "version", version)
     extract()
     assert "timm" not in check()["versions"]
 

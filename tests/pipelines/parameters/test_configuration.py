@@ -30,7 +30,7 @@ def test_tests_read_none():
     assert os.environ["BEYONDCLS_CONFIG"] == ""
     assert configuration_file() is None
     machine = Machine.__new__(Machine)
-    machine.folder, machine.python = Path("machine"), Path("machine/venv/bin/python")
+    machine.folder, machine.python, machine.served = Path("machine"), Path("machine/venv/bin/python"), None
     assert machine.environment["BEYONDCLS_CONFIG"] == ""
 
 
