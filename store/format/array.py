@@ -328,6 +328,14 @@ class ArrayReader:
     def _path(self, shard: int) -> str:
         return self.place.address(self.layout.file(shard))
 
+    def is_cached(self) -> bool:
+        """Whether its first shard is a file that the page cache holds."""
+        try:
+            file = self._file(0, None)
+        except StoreError:  # whoever reads it says what is wrong
+            return False
+        return not getattr(file, "direct", True)
+
     def _file(self, shard: int, direct: bool | None) -> ShardFile:
         """A shard, kept open; those used longest ago are let go, and closed once no thread reads them."""
         with self._lock:

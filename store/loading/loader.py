@@ -19,7 +19,7 @@ from store.loading.lane import CudaLane, Lane
 from store.loading.order import Order, random_views, shuffle_quality
 from store.loading.placement import Placement, choose_placement
 from store.loading.resident import Resident
-from store.loading.scatter import DISK_READS
+from store.loading.scatter import CACHED_READS, DISK_READS
 from store.loading.stream import WINDOWS, Stream
 
 BUFFER_NBYTES = 256 << 20  # for streaming
@@ -63,7 +63,8 @@ class Loader:
         buffer_nbytes: memory for streaming, 256 MiB by default, and 1 GiB where blocks are 8 MiB. A third of it is the window
             in which rows are mixed, a batch at least.
         shards_at_once: shards that are mixed when streaming; all by default.
-        threads: number of threads that read, each one piece at a time; by default 16, or as many as an object store wants.
+        threads: number of threads that read, each one piece at a time; by default 16, 4 to 8 where files are in the page cache
+            and cores bind, or as many as an object store wants.
         direct: bypass the page cache; by default for files that are not in it.
         rank, world_size: this process reads its own shards; all ranks get equally many batches.
 
@@ -111,7 +112,9 @@ class Loader:
         widest = max(streamed or self.arrays.values(), key=lambda array: array.nbytes)
         self.placement = self.places[next(name for name, array in self.arrays.items() if array is widest)]
         requests = max(array.place.requests for views in self._views.values() for array in views)
-        self.threads = threads or (requests if requests > 1 else DISK_READS)
+        if requests == 1:
+            requests = CACHED_READS if direct is False or (direct is None and widest.is_cached()) else DISK_READS
+        self.threads = threads or requests
         if buffer_nbytes is None:
             buffer_nbytes = max(BUFFER_NBYTES, BUFFER_BLOCKS * (widest.place.block_nbytes or 0))
         batch_nbytes = sum(part.layout.row_nbytes for array in streamed for part in (array, array.scale) if part) * batch_size

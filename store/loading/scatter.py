@@ -1,5 +1,6 @@
 """Reading rows of an array to their places in a buffer, in the order of the disk, by several threads."""
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from store.places.aligned import scratch
 
 LONG_ROW = 1 << 14  # bytes
 DISK_READS = 16  # of a disk in flight: some disks are not at full speed with fewer
+CACHED_READS = min(8, max(4, (os.cpu_count() or 2) // 2))  # of the page cache: more threads take turns
 RUNS = 4  # runs that a thread reads from a disk before it takes the next job: handing over costs time
 
 

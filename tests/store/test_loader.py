@@ -17,6 +17,7 @@ from store import ArrayLayout, FeatureStore, Loader, StoreError
 from store.format.array import Verify
 from store.loading.loader import Stats
 from store.loading.placement import Placement
+from store.loading.scatter import DISK_READS
 from tests.forked import CONTEXT, start, status
 from tests.store.conftest import INVALID, N, flip, same, write
 from tests.store.tiny import Tiny
@@ -313,6 +314,16 @@ def test_the_number_of_threads_does_not_matter(written: Path) -> None:
         batches = list(_loader(written, "stream", batch_size=10, buffer_nbytes=5000, **options).epoch(4))
         epoch = [(b["row"].tolist(), b["patch"].numpy().tobytes()) for b in batches]
         assert epoch == (expected := expected or epoch)
+
+
+def test_fewer_threads_where_no_disk_is_waited_for(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.loading.loader.CACHED_READS", 3)
+    threads = lambda direct: _loader(written, "stream", direct=direct).threads  # noqa: E731
+    assert (threads(True), threads(False)) == (DISK_READS, 3)
+    for is_cached, expected in ((True, 3), (False, DISK_READS)):
+        monkeypatch.setattr("store.places.local._in_page_cache", lambda _, answer=is_cached: answer)
+        assert threads(None) == expected
+    assert _loader(written, "stream", threads=5).threads == 5
 
 
 @pytest.mark.parametrize("direct", [True, False, None])

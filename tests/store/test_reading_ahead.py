@@ -13,7 +13,7 @@ import pytest
 
 from store import ArrayLayout, FeatureStore, Loader
 from store.format.array import ArrayReader
-from store.loading.scatter import DISK_READS
+from store.loading.scatter import CACHED_READS, DISK_READS
 from store.places import local
 from store.places.aligned import SECTOR, aligned_memory, is_aligned
 from tests.store.conftest import same, write
@@ -55,10 +55,10 @@ def _replace_preadv(monkeypatch: pytest.MonkeyPatch, make: Callable[[Preadv], Pr
     monkeypatch.setattr(os, "preadv", make(os.preadv))
 
 
-@pytest.mark.parametrize("direct", [True, False])
-def test_reads_in_flight(folder: Path, rows: np.ndarray, monkeypatch: pytest.MonkeyPatch, direct: bool) -> None:
+@pytest.mark.parametrize(("direct", "n_reads"), [(True, DISK_READS), (False, CACHED_READS)])
+def test_reads_in_flight(folder: Path, rows: np.ndarray, monkeypatch: pytest.MonkeyPatch, direct: bool, n_reads: int) -> None:
     """As many as promised: each waits, the first time, for the others."""
-    together = threading.Barrier(DISK_READS)
+    together = threading.Barrier(n_reads)
 
     def make(real: Preadv) -> Preadv:
         def preadv(descriptor: int, views: Sequence[memoryview], offset: int) -> int:
