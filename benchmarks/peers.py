@@ -12,7 +12,7 @@ cached [cls] and average patches (.npy). `h5`, `h5-together`: as `loop`, over pa
 A cost is fixed + head-runs x what one adds. Of `loop`, `h5` and `script` two epochs of one seed of each head are trained, and
 multiplied; likewise `loop-together` and `h5-together`, but for the first round, which trains them to the end (--whole: all
 are, in every round). Ratios are medians over interleaved rounds of seconds of the way / seconds of `commands`, for the study,
-and for 30 times as many head-runs (`…_x30`). With random weights (an --encoder of timm, as vit_small_patch16_224 --n 512, 224
+and for 30 times as many head-runs (`…_x30`). With random weights (an --encoder of timm, as vit_small_patch16_224 --n 128, 224
 pixels wide) one epoch is multiplied, and accuracies are left out. --out writes the tables between their markers on a page.
 With --quick 60 images, the last head, two epochs: under a minute, and no evidence. The last line is JSON.
 """
