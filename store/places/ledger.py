@@ -18,6 +18,9 @@ class Ledger:
     may fill it beyond its bound or evict what the other reads; every block is compared with its digests, so that costs
     a fetch and no result.
 
+    Bytes are counted before their file is made. A process killed in between leaves them counted until the folder is next
+    opened: the bound holds, and that much less fits meanwhile.
+
     Args:
         folder: made if it is missing; what killed processes left in it is removed.
         nbytes: most bytes of all files together.

@@ -349,8 +349,9 @@ def test_killed_while_it_writes(sets: list[Path], tmp_path: Path, n: int) -> Non
     child.kill()
     child.join()
     assert same(opened(sets[0], running, verify="never").tokens("patch").all(), expected(sets[0]))
-    assert used(tmp_path) == int((tmp_path / "used").read_text())
+    assert used(tmp_path) <= int((tmp_path / "used").read_text())  # another of its threads may have counted what it never made
     DiskCache(tmp_path, PLENTY)
+    assert used(tmp_path) == int((tmp_path / "used").read_text())
     assert not list(tmp_path.glob(f"*/*{PARTIAL}"))
     assert same(opened(sets[0], running, verify="never").tokens("patch").all(), expected(sets[0]))
 
