@@ -68,10 +68,10 @@ class S3(Remote):
     """moto's S3 server in a thread; traffic is counted between it and its sockets."""
 
     def __init__(self, scratch: Path):
-        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
-        from werkzeug.serving import make_server
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+        from werkzeug.serving import WSGIRequestHandler, make_server
 
-        class Quiet(MotoRequestHandler):
+        class Quiet(WSGIRequestHandler):
             def log_request(self, *arguments: Any) -> None: ...
 
         self._sent: Counter[str] = Counter()

@@ -12,6 +12,7 @@ from extract.stored import as_array, check, stored_parts
 from store import BeyondClsError
 from store.codecs import CODECS, SCALE
 from tests.extract.tiny import tiny_encoder
+from tests.fake_gpu import ON_A_FAKE_GPU
 
 NAME = "patch/block1/view0"
 
@@ -79,6 +80,7 @@ def test_only_what_is_missing(dtype: str, request_of) -> None:
     assert given == wanted
 
 
+@ON_A_FAKE_GPU
 @pytest.mark.parametrize("dtype", CODECS)
 def test_on_the_device_without_a_wait(dtype: str, request_of) -> None:
     """A fake device has no values to wait for, and refuses operations that mix it with the CPU."""

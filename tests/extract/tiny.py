@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+import timm
 import torch
 from torch import nn
 
@@ -13,6 +15,12 @@ TINY: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth
 def tiny_encoder(seed: int = 0, model: str = "vit_tiny_patch16_224", **arguments: Any) -> Encoder:
     """A random encoder of the size above, or of other `arguments`."""
     return load_encoder("tiny", model=model, arguments={**TINY, **arguments}, random_seed=seed)
+
+
+def need_cait() -> None:
+    """Skip the test where CaiT is taken for something else than a ViT, and refused as such."""
+    if not hasattr(timm.create_model("cait_xxs24_224", depth=1), "num_prefix_tokens"):
+        pytest.skip(f"timm {timm.__version__} does not give CaiT num_prefix_tokens, without which it is refused")
 
 
 def sharpen(model: nn.Module, factor: float) -> None:

@@ -16,6 +16,7 @@ from extract.attention.softmax import LOG2_E, attend
 from extract.encoders import ENCODERS, Encoded, Encoder, load_encoder
 from store import kernels
 from tests.extract.tiny import sharpen, tiny_encoder
+from tests.fake_gpu import ON_A_FAKE_GPU
 from tests.kernels.fake import fake_cuda, placed
 
 pytest.importorskip("triton", reason="there are no kernels without Triton")
@@ -208,6 +209,7 @@ def small(name: str) -> Encoder:
         return load_encoder(name, random_seed=0, arguments=ENCODERS[name].published[0].smaller()[1])
 
 
+@ON_A_FAKE_GPU
 class TestEncodersOnADeviceThatIsNotThere:
     @pytest.mark.parametrize("name", of_each_architecture())
     def test_all_is_where_it_belongs(self, name: str, monkeypatch: pytest.MonkeyPatch, launched: list[Any]) -> None:

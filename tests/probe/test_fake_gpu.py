@@ -15,12 +15,10 @@ from probe.stack import Stack
 from probe.train import losses_of
 from store.codecs import CODECS
 from store.codecs.coded import Coded
+from tests.fake_gpu import ON_A_FAKE_GPU
 
 pytest.importorskip("triton")
-pytestmark = pytest.mark.skipif(
-    torch.__version__.startswith("2.6.") and not torch.cuda.is_available(),
-    reason="torch 2.6 asks CUDA's driver in some operations on fake tensors",
-)
+pytestmark = ON_A_FAKE_GPU
 B, T, D, M = 4, 16, 96, 2
 VARIANTS = [(name, options) for name, kind in AGGREGATORS.items() for options in kind.variants]
 

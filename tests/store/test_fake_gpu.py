@@ -15,12 +15,10 @@ from store.codecs import CODECS, SCALE
 from store.loading.buffers import Pool
 from store.loading.decode import decode_rows
 from store.loading.placement import Placement
+from tests.fake_gpu import ON_A_FAKE_GPU
 from tests.store.conftest import write
 
-pytestmark = pytest.mark.skipif(
-    torch.__version__.startswith("2.6.") and not torch.cuda.is_available(),
-    reason="torch 2.6 asks CUDA's driver in some operations on fake tensors",
-)
+pytestmark = ON_A_FAKE_GPU
 N, T, D, NAME = 40, 3, 64, "patch/block5/view0"
 CODEC = pytest.mark.parametrize("codec", CODECS)
 

@@ -9,7 +9,7 @@ from torch import nn
 from extract.attention import Attention, watched
 from store import BeyondClsError
 from tests.extract.attention.untouched import assert_attention_of_the_model, assert_tokens_of_the_model
-from tests.extract.tiny import tiny_encoder
+from tests.extract.tiny import need_cait, tiny_encoder
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("vit_tiny_patch16_224", {}),
@@ -68,6 +68,8 @@ def test_everything_is_restored_after_an_error() -> None:
     ],
 )
 def test_blocks_that_hide_their_attention(model: str, why: str) -> None:
+    if model.startswith("cait"):
+        need_cait()
     encoder = tiny_encoder(model=model)
     message = rf"cannot see the attention of block 0 \({why}\); extract this encoder with --statistics none --no-maps"
     with pytest.raises(BeyondClsError, match=message):

@@ -25,7 +25,7 @@ from extract.encoders import ENCODERS, Encoder, Pretrained, load_encoder
 from extract.encoders.weights import read_checkpoint, weights_digest
 from store import BeyondClsError
 from store.errors import BeyondClsWarning
-from tests.extract.tiny import TINY, tiny_encoder
+from tests.extract.tiny import TINY, need_cait, tiny_encoder
 from tests.pickled import Payload
 
 MODEL = "vit_tiny_patch16_224"
@@ -59,8 +59,7 @@ class TestNames:
 
     def test_a_vit_whose_cls_joins_behind_the_blocks(self) -> None:
         """Position 0 in the blocks of CaiT is a patch; taking it for [cls] would be wrong without a word."""
-        if not hasattr(timm.create_model("cait_xxs24_224", depth=1), "num_prefix_tokens"):
-            pytest.skip(f"timm {timm.__version__} does not give CaiT num_prefix_tokens, without which it is refused")
+        need_cait()
         encoder = tiny_encoder(model="cait_xxs24_224")
         with pytest.raises(BeyondClsError, match="tiny is not a plain ViT: block 1 has 16 tokens, the output 17"):
             encoder(torch.randn(1, 3, 32, 32), [1])

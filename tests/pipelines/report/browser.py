@@ -49,11 +49,12 @@ class Browser:
         os.close(from_child)
         self._buffer, self._n, self._session = b"", 0, ""
         self.complaints: list[str] = []
-        self._events: list[str] = []
+        self._loaded: list[str] = []  # loads that ended since one was waited for
         target = next(t for t in self.send("Target.getTargets")["targetInfos"] if t["type"] == "page")
         self._session = self.send("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self.send(f"{domain}.enable")
+        self.send("Page.setLifecycleEventsEnabled", enabled=True)
 
     def close(self) -> None:
         """End the browser and its pipes."""
@@ -66,7 +67,7 @@ class Browser:
         os.close(self._read)
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command and its answer; events that come in between are kept."""
+        """One command and its answer; what is loaded in between is kept."""
         self._n += 1
         message = {"id": self._n, "method": method, "params": params} | ({"sessionId": self._session} if self._session else {})
         os.write(self._write, json.dumps(message).encode() + b"\0")
@@ -85,8 +86,9 @@ class Browser:
         text, self._buffer = self._buffer.split(b"\0", 1)
         message: dict[str, Any] = json.loads(text)
         method, params = message.get("method", ""), message.get("params", {})
-        self._events.append(method)
-        if method == "Runtime.exceptionThrown":
+        if method == "Page.lifecycleEvent" and params["name"] == "load":
+            self._loaded.append(params["loaderId"])
+        elif method == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(params["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
             self.complaints.append(json.dumps(params["args"]))
@@ -96,15 +98,13 @@ class Browser:
 
     def open(self, file: Path) -> None:
         """Load a page, its images included."""
-        self._events.clear()
-        self.send("Page.navigate", url=file.resolve().as_uri())
-        self.wait_for_load()
+        self.wait_for_load(self.send("Page.navigate", url=file.resolve().as_uri())["loaderId"])
 
-    def wait_for_load(self) -> None:
-        """Until a page has been loaded since the last time."""
-        while "Page.loadEventFired" not in self._events:
+    def wait_for_load(self, load: str | None = None) -> None:
+        """Until a page has been loaded since the last time: any, or by one load, as the page before may load itself again."""
+        while not self._loaded if load is None else load not in self._loaded:
             self._receive()
-        self._events.clear()
+        self._loaded.clear()
 
     def look(self, width: int, scheme: str = "light", media: str = "screen") -> None:
         """As a screen that is `width` pixels wide, in the "light" or "dark" scheme; or as paper, in the `media` "print"."""
