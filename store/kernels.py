@@ -1,24 +1,32 @@
 """Where Triton's kernels run in place of PyTorch's operations."""
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 
 import torch
+from torch.torch_version import TorchVersion
+
+from store.errors import BeyondClsWarning
 
 SWITCH = "BEYONDCLS_KERNELS"  # "0" in the environment keeps to PyTorch's operations
 CAPABILITY = (8, 0)  # of the oldest devices that multiply bfloat16, and for which the kernels are compiled in tests
+TRITON = "3.6"  # the oldest that compiles all of them; PyTorch 2.10 comes with it
 
 _is_off = False
 
 
 def apply_to(tensor: torch.Tensor) -> bool:
-    """Whether kernels run on this tensor: on a CUDA device of capability 8.0 or more, where Triton is installed."""
+    """Whether kernels run on this tensor: on a CUDA device of capability 8.0 or more, where Triton is installed.
+
+    A process warns once if Triton is too old (BeyondClsWarning).
+    """
     if tensor.device.type != "cuda" or _is_off or os.environ.get(SWITCH) == "0":
         return False
-    return _is_installed() and _is_capable(tensor.device)
+    return _is_capable(tensor.device) and _are_compiled()
 
 
 @contextmanager
@@ -33,8 +41,20 @@ def off() -> Iterator[None]:
 
 
 @cache
-def _is_installed() -> bool:
-    return find_spec("triton") is not None
+def _are_compiled() -> bool:
+    if find_spec("triton") is None:
+        return False
+    import triton
+
+    if TorchVersion(triton.__version__) >= TRITON:
+        return True
+    warnings.warn(
+        f"Triton {triton.__version__} cannot compile the kernels of beyondcls, expected {TRITON} or later: PyTorch operations "
+        f"run on the GPU instead, which is slower; install PyTorch 2.10 or later, or set {SWITCH}=0",
+        BeyondClsWarning,
+        stacklevel=3,
+    )
+    return False
 
 
 @cache

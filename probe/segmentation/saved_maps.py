@@ -70,7 +70,7 @@ def save_label_map(file: Path, label_map: Int16[np.ndarray, "h w"], n_classes: i
 
     file.parent.mkdir(parents=True, exist_ok=True)
     if n_classes > UNSEEN:
-        Image.fromarray(np.where(label_map == VOID, UNSEEN_OF_MANY, label_map).astype(np.uint16)).save(file)
+        Image.fromarray(np.where(label_map == VOID, np.uint16(UNSEEN_OF_MANY), label_map.astype(np.uint16))).save(file)
         return
     picture = Image.fromarray(np.where(label_map == VOID, UNSEEN, label_map).astype(np.uint8))
     picture.putpalette(palette().flatten().tolist())
