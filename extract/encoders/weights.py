@@ -29,7 +29,7 @@ def _number(dtype: np.dtype, data: bytes) -> np.generic:
 
 def _path(*parts: object) -> str:
     """A path, as text: it may come from another system, and nothing is opened."""
-    return "/".join(map(str, parts)).replace("//", "/")
+    return "/".join(map(str, parts)).replace("//", "/") or "."  # which Pythons before 3.13 write as no part
 
 
 # What training scripts leave beside the weights, and how it is read: as plain data, no code. Schedules leave learning rates

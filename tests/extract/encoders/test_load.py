@@ -303,7 +303,7 @@ def test_folders_that_a_launcher_left(module: str, tmp_path: Path) -> None:
     here = f"c{PosixPath.__module__}\n".encode()
     assert content.count(here) == 2
     (tmp_path / "w.pth").write_bytes(content.replace(here, f"c{module}\n".encode()))
-    assert vars(read_checkpoint(tmp_path / "w.pth")["args"]) == {"output_dir": "/runs/%j", "here": "", "init": "a/b"}
+    assert vars(read_checkpoint(tmp_path / "w.pth")["args"]) == {"output_dir": "/runs/%j", "here": ".", "init": "a/b"}
     assert from_checkpoint(tmp_path / "w.pth").weights == tiny_encoder(1).weights
 
 
