@@ -26,7 +26,7 @@ def apply_to(tensor: torch.Tensor) -> bool:
     """
     if tensor.device.type != "cuda" or _is_off or os.environ.get(SWITCH) == "0":
         return False
-    return _is_capable(tensor.device) and _are_compiled()
+    return _is_capable(tensor.device) and _can_be_compiled()
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def off() -> Iterator[None]:
 
 
 @cache
-def _are_compiled() -> bool:
+def _can_be_compiled() -> bool:
     if find_spec("triton") is None:
         return False
     import triton

@@ -18,8 +18,7 @@ class Ledger:
     may fill it beyond its bound or evict what the other reads; every block is compared with its digests, so that costs
     a fetch and no result.
 
-    Bytes are counted before their file is made. A process killed in between leaves them counted until the folder is next
-    opened: the bound holds, and that much less fits meanwhile.
+    While files come or go there is no count: a process killed then leaves none, and whoever is next counts the files.
 
     Args:
         folder: made if it is missing; what killed processes left in it is removed.
@@ -45,14 +44,14 @@ class Ledger:
             self.remove(partial)
         if partial.exists() or not self.make_room(nbytes):
             return None
-        self._write(self.used_nbytes() + nbytes)
-        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, nbytes)
-        except OSError:
-            os.close(descriptor)
-            raise
+        with self._changing(nbytes):
+            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(descriptor, nbytes)
+            except OSError:
+                os.close(descriptor)
+                raise
         return descriptor
 
     @contextlib.contextmanager
@@ -68,8 +67,16 @@ class Ledger:
     def used_nbytes(self) -> int:
         try:
             return int((self.folder / "used").read_text())
-        except (OSError, ValueError):  # after a power cut
+        except (OSError, ValueError):  # after a power cut, or a process that was killed in `_changing`
             return self._count_bytes()
+
+    @contextlib.contextmanager
+    def _changing(self, nbytes: int) -> Iterator[None]:
+        """While files are made or removed; `nbytes` more are counted afterwards, none if that failed."""
+        used = self.used_nbytes()
+        (self.folder / "used").write_text("")
+        yield
+        self._write(used + nbytes)
 
     def _write(self, nbytes: int) -> None:
         (self.folder / "used").write_text(str(nbytes))
@@ -108,19 +115,17 @@ class Ledger:
                     return True
                 if entry.name != Hold.NAME:
                     size = entry.stat().st_size
-                    os.unlink(entry.path)
+                    with self._changing(-size):
+                        os.unlink(entry.path)
                     used -= size
-                    self._write(used)
             if len(os.listdir(folder)) == 1:
                 (folder / Hold.NAME).unlink()
                 folder.rmdir()
         return used + nbytes <= self.nbytes
 
     def remove(self, path: Path) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            used, size = self.used_nbytes(), path.stat().st_size
+        with contextlib.suppress(FileNotFoundError), self._changing(-path.stat().st_size):
             path.unlink()
-            self._write(used - size)
 
 
 class Hold:

@@ -1,7 +1,7 @@
 """What kernels need on an A100, H100 and B200: hardly any register is spilled, and a block fits."""
 
 import pytest
-from torch.torch_version import TorchVersion
+from packaging.version import Version
 
 from store import kernels
 from tests.kernels.compiling import resources_of
@@ -11,11 +11,14 @@ triton = pytest.importorskip("triton", reason="there are no kernels without Trit
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        TorchVersion(triton.__version__) < kernels.TRITON,
+        Version(triton.__version__) < Version(kernels.TRITON),
         reason=f"Triton {triton.__version__} does not compile them, {kernels.TRITON} does",
     ),
 ]
 
+# Most bytes that versions of Triton spill: anywhere, other versions 32; and to unpack int4 on an A100, others 112.
+ANYWHERE = {(3, 6): 48, (3, 7): 64}
+INT4_ON_AN_A100 = {(3, 6): 288, (3, 8): 80}
 MODULES = {"attention": "tests.kernels.attention_cases", "pooling": "tests.kernels.pooling_cases"}
 
 
@@ -27,11 +30,14 @@ def needs() -> dict[str, dict[tuple[str, int], Resources]]:
 
 @pytest.mark.parametrize(("kernel", "n_cases"), [("attention", 5), ("pooling", 8)])
 def test_no_register_is_spilled(kernel: str, n_cases: int, needs: dict[str, dict[tuple[str, int], Resources]]) -> None:
-    """Or a few, and some more to unpack int4; on an A100, 72 to 280 bytes by the version of Triton."""
+    """Or a few, and some more to unpack int4."""
+    version = Version(triton.__version__).release[:2]
     assert {target for _, target in needs[kernel]} == set(TARGETS)
     assert len({name for name, _ in needs[kernel]}) == n_cases
     for (name, target), one in needs[kernel].items():
-        most = 48 if "int4" not in name else 288 if target == 80 else 80
+        most = 80 if "int4" in name else ANYWHERE.get(version, 32)
+        if "int4" in name and target == 80:
+            most = INT4_ON_AN_A100.get(version, 112)
         assert one.spilled <= most, (name, target, one)
 
 

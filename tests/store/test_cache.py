@@ -349,11 +349,36 @@ def test_killed_while_it_writes(sets: list[Path], tmp_path: Path, n: int) -> Non
     child.kill()
     child.join()
     assert same(opened(sets[0], running, verify="never").tokens("patch").all(), expected(sets[0]))
-    assert used(tmp_path) <= int((tmp_path / "used").read_text())  # another of its threads may have counted what it never made
-    DiskCache(tmp_path, PLENTY)
     assert used(tmp_path) == int((tmp_path / "used").read_text())
+    DiskCache(tmp_path, PLENTY)
     assert not list(tmp_path.glob(f"*/*{PARTIAL}"))
     assert same(opened(sets[0], running, verify="never").tokens("patch").all(), expected(sets[0]))
+
+
+@pytest.mark.parametrize("change", ["ftruncate", "unlink"])
+def test_killed_while_files_come_or_go(sets: list[Path], tmp_path: Path, change: str) -> None:
+    """Under the lock, after a file was changed and before its bytes are counted."""
+    running = DiskCache(tmp_path, PLENTY)
+    opened(sets[1], running).tokens("patch").all()
+    child = start(end_in_a_change, sets[0], tmp_path, change)
+    child.join(60)
+    assert child.exitcode == 5
+    assert same(opened(sets[0], running, verify="never").tokens("patch").all(), expected(sets[0]))
+    assert used(tmp_path) == int((tmp_path / "used").read_text())
+
+
+def end_in_a_change(path: Path, folder: Path, change: str) -> None:
+    """As if killed right after it."""
+    array, real = cached_patch(path, folder, PLENTY), getattr(os, change)
+
+    def changed(*arguments: Any, **options: Any) -> None:
+        real(*arguments, **options)
+        os._exit(5)
+
+    setattr(os, change, changed)
+    if change == "unlink":
+        DiskCache(folder, PLENTY)._drop(blocks(folder)[0])
+    array.all()
 
 
 def test_sent_to_another_process(sets: list[Path], tmp_path: Path) -> None:

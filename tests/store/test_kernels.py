@@ -18,10 +18,10 @@ triton = pytest.importorskip("triton")
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tensor]:
     """A tensor on a GPU that may not be there."""
     monkeypatch.setattr(kernels, "_is_capable", lambda device: True)
-    kernels._are_compiled.cache_clear()
+    kernels._can_be_compiled.cache_clear()
     with FakeTensorMode():
         yield torch.empty(2, device="cuda")
-    kernels._are_compiled.cache_clear()
+    kernels._can_be_compiled.cache_clear()
 
 
 @pytest.mark.parametrize("version", ["3.6.0", "3.10.1", "4.0.0+git1"])
