@@ -8,9 +8,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from select import select
 from typing import Any
 
 EXECUTABLE = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+PATIENCE_S = 60
 MISSING = "there is no Chromium on this machine; apt-get install chromium"
 
 
@@ -49,12 +51,11 @@ class Browser:
         os.close(from_child)
         self._buffer, self._n, self._session = b"", 0, ""
         self.complaints: list[str] = []
-        self._loaded: list[str] = []  # loads that ended since one was waited for
+        self._events: list[str] = []
         target = next(t for t in self.send("Target.getTargets")["targetInfos"] if t["type"] == "page")
         self._session = self.send("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self.send(f"{domain}.enable")
-        self.send("Page.setLifecycleEventsEnabled", enabled=True)
 
     def close(self) -> None:
         """End the browser and its pipes."""
@@ -67,7 +68,7 @@ class Browser:
         os.close(self._read)
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command and its answer; what is loaded in between is kept."""
+        """One command and its answer; events that come in between are kept."""
         self._n += 1
         message = {"id": self._n, "method": method, "params": params} | ({"sessionId": self._session} if self._session else {})
         os.write(self._write, json.dumps(message).encode() + b"\0")
@@ -80,15 +81,15 @@ class Browser:
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
+            assert select([self._read], [], [], PATIENCE_S)[0], f"the browser has said nothing for {PATIENCE_S} s"
             piece = os.read(self._read, 1 << 20)
             assert piece, "the browser ended"
             self._buffer += piece
         text, self._buffer = self._buffer.split(b"\0", 1)
         message: dict[str, Any] = json.loads(text)
         method, params = message.get("method", ""), message.get("params", {})
-        if method == "Page.lifecycleEvent" and params["name"] == "load":
-            self._loaded.append(params["loaderId"])
-        elif method == "Runtime.exceptionThrown":
+        self._events.append(method)
+        if method == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(params["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
             self.complaints.append(json.dumps(params["args"]))
@@ -98,13 +99,15 @@ class Browser:
 
     def open(self, file: Path) -> None:
         """Load a page, its images included."""
-        self.wait_for_load(self.send("Page.navigate", url=file.resolve().as_uri())["loaderId"])
+        self._events.clear()
+        self.send("Page.navigate", url=file.resolve().as_uri())
+        self.wait_for_load()
 
-    def wait_for_load(self, load: str | None = None) -> None:
-        """Until a page has been loaded since the last time: any, or by one load, as the page before may load itself again."""
-        while not self._loaded if load is None else load not in self._loaded:
+    def wait_for_load(self) -> None:
+        """Until a page has been loaded since the last time."""
+        while "Page.loadEventFired" not in self._events:
             self._receive()
-        self._loaded.clear()
+        self._events.clear()
 
     def look(self, width: int, scheme: str = "light", media: str = "screen") -> None:
         """As a screen that is `width` pixels wide, in the "light" or "dark" scheme; or as paper, in the `media` "print"."""

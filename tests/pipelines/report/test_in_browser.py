@@ -1,6 +1,7 @@
 """The page in a browser: what it shows, sorts and complains of. Skipped where there is no Chromium."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 
@@ -66,13 +67,21 @@ def sortable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+@contextmanager
+def started(profile: Path) -> Iterator[Browser]:
     if EXECUTABLE is None:
         pytest.skip(MISSING)
-    browser = Browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
+    browser = Browser(profile)
+    try:
+        yield browser
+    finally:
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with started(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
 
 
 @pytest.fixture
@@ -366,11 +375,13 @@ def write_live(file: Path, title: str, reload_s: float) -> None:
     file.write_text(render([Section("one", title, blocks)], reload_s=reload_s), encoding="utf-8")
 
 
-def test_a_live_page_loads_itself_again(browser: Browser, tmp_path: Path):
+def test_a_live_page_loads_itself_again(tmp_path: Path):
+    """In a browser that ends with it: when the next page is opened, it would load itself in its place."""
     write_live(tmp_path / "live.html", "First", reload_s=0.1)
-    browser.open(tmp_path / "live.html")
-    browser.wait_for_load()
-    browser.wait_for_load()  # this one again, too
+    with started(tmp_path / "profile") as browser:
+        browser.open(tmp_path / "live.html")
+        browser.wait_for_load()
+        browser.wait_for_load()  # this one again, too
 
 
 def test_a_live_page_stays_as_it_was_left(browser: Browser, tmp_path: Path):
