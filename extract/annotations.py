@@ -1,5 +1,7 @@
 """What a data set says about its images beside their pixels: ids, digests, labels, boxes, and labels of patches, as arrays
 of the store.
+
+They belong to the images as they are now, features to bytes: annotations are never taken over from another feature set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +12,7 @@ from jaxtyping import UInt8
 from extract.datasets import ImageSet, Sample
 from extract.encoders import Encoder
 from extract.patch_labels import is_patch_label, patch_labels_of
-from store import ArrayLayout
+from store import ArrayLayout, FeatureStore
 from store.format.layout import DIGEST
 
 NONE = -1  # no label; corners of padding boxes
@@ -41,10 +43,31 @@ def annotations_of(
     images: ImageSet, encoder: Encoder, rows: Sequence[int], layouts: Sequence[ArrayLayout]
 ) -> dict[str, np.ndarray]:
     """The annotations of some images, as they are stored. `encoder`: whose views show labels of patches; it does not run."""
+    return _beside_pixels(images, rows, layouts) | patch_labels_of(images, encoder, rows, layouts)
+
+
+def _beside_pixels(images: ImageSet, rows: Sequence[int], layouts: Sequence[ArrayLayout]) -> dict[str, np.ndarray]:
     arrays = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in layouts if a.name in ANNOTATIONS}
     for i, row in enumerate(rows):
         _write(arrays, i, images.samples[row], images.image_digests[row])
-    return arrays | patch_labels_of(images, encoder, rows, layouts)
+    return arrays
+
+
+def stale_annotations(store: FeatureStore, images: ImageSet) -> list[str]:
+    """Names of a feature set's annotations that are not those of its images: another label under an id, for instance.
+
+    Labels of patches are not read: the key vouches for the label maps that they come from.
+    """
+    if "images" not in store.kinds:
+        return []
+    stored = {name: store.arrays[name] for name in ANNOTATIONS if name in store.arrays}
+    shapes = {(name, array.shape) for name, array in stored.items() if name not in ("images/id", DIGEST)}
+    if differing := shapes ^ {(layout.name, layout.shape) for layout in annotation_layouts(images, store.shard_rows)}:
+        return sorted({name for name, _ in differing})
+    if max(len(sample.id.encode()) for sample in images.samples) > stored["images/id"].shape[1]:
+        return ["images/id"]
+    current = _beside_pixels(images, range(len(images)), [array.layout for array in stored.values()])
+    return [name for name, array in stored.items() if not np.array_equal(array.all(), current[name])]
 
 
 def _write(arrays: Mapping[str, np.ndarray], i: int, sample: Sample, digest: UInt8[np.ndarray, "16"]) -> None:

@@ -157,7 +157,7 @@ class Request:
         """Layouts of all arrays.
 
         Args:
-            base: the set from which features are taken over; ids are at least as wide as there.
+            base: a set of the very same images; ids are at least as wide as there.
             shard_rows: instead of the request's.
 
         Raises:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from extract.compatible import check_same_encoder
-from extract.datasets import ImageSet
+from extract.datasets import DataError, ImageSet
 from extract.older import older_names
 from extract.requests import Request
 from store import FeatureStore, StoreError
@@ -11,11 +11,11 @@ from store.format.layout import DIGEST
 
 
 def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
-    """[n_images] int64: the row of each image in a set of the same encoder, -1 where it is not in it.
+    """[n_images] int64: the row whose features each image has in a set of the same encoder, -1 where there is none.
 
-    Images are the same if their bytes are: by the digest of the whole set, or by that of each image, which older sets lack.
-    Random views are drawn by the image's id, so with them the id must be the same, too. Maps of older sets get their current
-    names.
+    Images are the same if their bytes are, whatever they are called and however they are labelled: by the digest of each, or of
+    the whole set in older ones. Random views are drawn by the image's id, so with them the id must be the same, too. Invalid
+    rows whose images can be read now are left out. Maps of older sets get their current names.
 
     Raises:
         StoreError: the set has another encoder, transform or dtype; or it has no digests, and not all of its images are among
@@ -23,21 +23,31 @@ def rows_in(store: FeatureStore, request: Request) -> np.ndarray:
     """
     check_same_encoder(store, request.spec, "taken over from")
     add_current_names(store, request.encoder.n_blocks)
-    n, images = len(request.images), request.images
+    images, n = request.images, len(request.images)
     if len(store) <= n and store.spec.data == images.digest_of(len(store)):
-        return np.where(np.arange(n) < len(store), np.arange(n), -1)
+        rows = np.where(np.arange(n) < len(store), np.arange(n), -1)
+        rows[readable_again(store, images)] = -1  # others stay invalid, with what was noted
+        return rows
     if DIGEST in store.arrays:
-        return _rows_by_digest(store, images, store.spec.n_views > 1 and request.n_views > 1)
-    rows = {sample.id: row for row, sample in enumerate(images.samples)}
-    order = [rows.get(image_id, -1) for image_id in store.ids]
-    if -1 in order or images.part(order).digest != store.spec.data:
-        raise StoreError(
-            f"{store.where} has no digests of its images, as current sets have, and they are not all among those of "
-            f"{images.source}: which of them are the same is not known; extract without it"
-        )
-    store_rows = np.full(n, -1)
-    store_rows[order] = np.arange(len(store))
-    return _without_problems(store_rows, store, images)
+        rows = _rows_by_content(store, images, store.spec.n_views > 1 and request.n_views > 1)
+    else:
+        rows = _rows_by_id(store, images)
+    sound = np.array([not sample.problem for sample in images.samples])
+    return np.where(sound & (rows >= 0) & store.valid[rows], rows, -1)
+
+
+def readable_again(store: FeatureStore, images: ImageSet) -> list[int]:
+    """Rows of a set of these very images that are invalid although their images can be decoded now."""
+    rows = [note["row"] for note in store.attributes["invalid"]]
+    return [row for row in rows if not images.samples[row].problem and _is_readable(images, row)]
+
+
+def _is_readable(images: ImageSet, row: int) -> bool:
+    try:
+        images.image(row)
+    except DataError:
+        return False
+    return True
 
 
 def add_current_names(store: FeatureStore, n_blocks: int) -> None:
@@ -49,16 +59,34 @@ def add_current_names(store: FeatureStore, n_blocks: int) -> None:
     store.arrays |= {name: store.array(older) for name, older in older_names(store, n_blocks - 1).items()}
 
 
-def _rows_by_digest(store: FeatureStore, images: ImageSet, with_ids: bool) -> np.ndarray:
-    digests = store.array(DIGEST).all()
-    names = store.ids if with_ids else [""] * len(store)
-    rows = {(name, digest.tobytes()): row for row, (name, digest) in enumerate(zip(names, digests, strict=True))}
-    ids = [sample.id if with_ids else "" for sample in images.samples]
-    store_rows = [rows.get((name, digest.tobytes()), -1) for name, digest in zip(ids, images.image_digests, strict=True)]
-    return _without_problems(np.array(store_rows, np.int64), store, images)
+def _rows_by_content(store: FeatureStore, images: ImageSet, with_ids: bool) -> np.ndarray:
+    """Of equal images each has a row of its own, as far as there are rows: first its present one, then in order."""
+    digests, n = store.array(DIGEST).all(), min(len(store), len(images))
+    stays = np.zeros(len(images), bool)
+    stays[:n] = (digests[:n] == images.image_digests[:n]).all(1)
+    if with_ids:
+        stays[:n] &= [sample.id == stored_id for sample, stored_id in zip(images.samples, store.ids, strict=False)]
+    rows = np.where(stays, np.arange(len(images)), -1)
+    ids = store.ids if with_ids else [""] * len(store)
+    usable: dict[tuple[str, bytes], list[int]] = {}
+    is_taken = np.zeros(len(store), bool)
+    is_taken[:n] = stays[:n]
+    for row in (*np.flatnonzero(store.valid & is_taken), *np.flatnonzero(store.valid & ~is_taken)[::-1]):
+        usable.setdefault((ids[row], digests[row].tobytes()), []).append(int(row))
+    for i in np.flatnonzero(~stays):
+        same = usable.get((images.samples[i].id if with_ids else "", images.image_digests[i].tobytes()), [-1])
+        rows[i] = same.pop() if len(same) > 1 else same[0]
+    return rows
 
 
-def _without_problems(rows: np.ndarray, store: FeatureStore, images: ImageSet) -> np.ndarray:
-    """Rows without those of images that are invalid in the store or now: these are read again."""
-    sound = np.array([not sample.problem for sample in images.samples])
-    return np.where(sound & (rows >= 0) & store.valid[rows], rows, -1)
+def _rows_by_id(store: FeatureStore, images: ImageSet) -> np.ndarray:
+    rows = {sample.id: row for row, sample in enumerate(images.samples)}
+    order = [rows.get(image_id, -1) for image_id in store.ids]
+    if -1 in order or images.part(order).digest != store.spec.data:
+        raise StoreError(
+            f"{store.where} has no digests of its images, as current sets have, and they are not all among those of "
+            f"{images.source}: which of them are the same is not known; extract without it"
+        )
+    store_rows = np.full(len(images), -1)
+    store_rows[order] = np.arange(len(store))
+    return store_rows

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from extract.annotations import is_annotation, stale_annotations
 from extract.attributes import attributes_of, is_current, training_difference
 from extract.compatible import check_extension
 from extract.datasets import ImageSet
 from extract.encoders import Encoder
-from extract.existing import Comparison, occupied_message, open_existing, open_replaceable
+from extract.existing import SHARED_REMEDY, Comparison, occupied_message, open_existing, open_replaceable
 from extract.older import pooling_note
 from extract.requests import Request
-from extract.reuse import rows_in
+from extract.reuse import readable_again, rows_in
 from extract.settings import Settings
 from extract.truths import lacks_truths_alone, with_truths
 from extract.writing import Start
@@ -94,7 +95,8 @@ def create(
     if stored is not None and stored.spec.key not in request.keys:
         raise StoreError(occupied_message(stored, request))
     if stored is not None and _is_confirmed(stored, out, comparison):
-        _warn_of_training(stored, attributes, settings, "; --update writes this down")
+        _refuse_stale(stored, request, "--update writes them anew, and keeps all features")
+        _warn_of_differences(stored, request, attributes, settings, "; --update writes this down")
         return _keep(stored, settings)
     return _begin(comparison, (source, older), replaces=stored is not None).write(out, attributes, settings)
 
@@ -118,8 +120,11 @@ def update(
     if stored is None or stored.spec.key not in request.keys:
         candidates.append(stored)
     elif _is_confirmed(stored, out, comparison):
-        if is_current(stored, attributes):
+        stale, readable = stale_annotations(stored, request.images), readable_again(stored, request.images)
+        if is_current(stored, attributes) and not stale and not readable:
             return _keep(stored, settings)
+        if stale and settings.is_first:
+            settings.warn(f"{_stale_message(stored, request, stale)}; they are written anew")
         return _completion(request, stored).write(out, attributes, settings)
     return _begin(comparison, candidates, replaces=True).write(out, attributes, settings)
 
@@ -159,13 +164,13 @@ def extend(
     check_extension(stored, request.spec, request.images)
     if lacks_truths_alone(stored, request):
         return with_truths(request, stored, replaces=True).write(out, attributes, settings)
-    base = stored if Comparison(request, settings).agrees(stored, rows_in(stored, request)) else None
-    start = Start(request, request.layouts(stored, stored.shard_rows), base, replaces=True)
-    return start.write(out, attributes, settings)
+    rows, layouts = rows_in(stored, request), request.layouts(shard_rows=stored.shard_rows)
+    taken = (stored, rows) if Comparison(request, settings).agrees(stored, rows) else (None, None)
+    return Start(request, layouts, *taken, replaces=True).write(out, attributes, settings)
 
 
 def repair(request: Request, out: Path, settings: Settings = DEFAULTS) -> FeatureStore | None:
-    """Compute the damaged parts of the set at `out` again, and only those.
+    """Compute the damaged parts of the set at `out` again, and those of images that can be read now; only these.
 
     Raises:
         StoreError: there is none, or it is of another request.
@@ -176,7 +181,9 @@ def repair(request: Request, out: Path, settings: Settings = DEFAULTS) -> Featur
     attributes = attributes_of(request, settings)
     request = request.named_as_at(out)
     base, layouts, skip = salvage(out, request.spec, partial(request.layouts, None), request.constants)
-    return Start(request, layouts, base, skip=skip, replaces=True).write(out, attributes, settings)
+    rows = np.arange(len(base))
+    rows[readable_again(base, request.images)] = -1
+    return Start(request, layouts, base, rows, skip, replaces=True).write(out, attributes, settings)
 
 
 def confirm(request: Request, stored: FeatureStore, settings: Settings = DEFAULTS) -> FeatureStore:
@@ -189,7 +196,8 @@ def confirm(request: Request, stored: FeatureStore, settings: Settings = DEFAULT
     attributes = attributes_of(request, settings)
     if settings.is_first:
         Comparison(request, settings, shared=True).agrees(stored)
-    _warn_of_training(stored, attributes, settings, ", for others may use it")
+    _refuse_stale(stored, request, SHARED_REMEDY)
+    _warn_of_differences(stored, request, attributes, settings, ", for others may use it")
     return _keep(stored, settings)
 
 
@@ -204,9 +212,32 @@ def _keep(stored: FeatureStore, settings: Settings) -> FeatureStore:
     return stored
 
 
-def _warn_of_training(stored: FeatureStore, attributes: Mapping[str, Any], settings: Settings, why: str) -> None:
-    if settings.is_first and (note := training_difference(stored, attributes)):
+def _refuse_stale(stored: FeatureStore, request: Request, remedy: str) -> None:
+    """Refuse a set that has other labels, say, than its images, as earlier versions may have written it.
+
+    Raises:
+        StoreError: it has.
+    """
+    if stale := stale_annotations(stored, request.images):
+        raise StoreError(f"{_stale_message(stored, request, stale)}. {remedy}")
+
+
+def _stale_message(stored: FeatureStore, request: Request, stale: Sequence[str]) -> str:
+    return f"{stored.where} holds other annotations ({', '.join(stale)}) than {request.images.source} has"
+
+
+def _warn_of_differences(
+    stored: FeatureStore, request: Request, attributes: Mapping[str, Any], settings: Settings, why: str
+) -> None:
+    if not settings.is_first:
+        return
+    if note := training_difference(stored, attributes):
         settings.warn(f"{note}. It stays as it is{why}")
+    if rows := readable_again(stored, request.images):
+        settings.warn(
+            f"{stored.where} has {len(rows)} invalid rows whose images can be read now, the first is {rows[0]}. It stays as it "
+            f"is{why}"
+        )
 
 
 def _begin(comparison: Comparison, candidates: Sequence[FeatureStore | None], replaces: bool) -> Start:
@@ -229,8 +260,8 @@ def _begin(comparison: Comparison, candidates: Sequence[FeatureStore | None], re
             return with_truths(request, candidate, replaces)
         in_order = bool((rows == np.arange(len(rows)))[rows >= 0].all())
         shard_rows = candidate.shard_rows if request.shard_rows is None and in_order else None
-        layouts = request.layouts(candidate, shard_rows)
-        shares = (rows >= 0).any() and any(layout.name in candidate.arrays for layout in layouts)
+        layouts = request.layouts(shard_rows=shard_rows)
+        shares = (rows >= 0).any() and any(a.name in candidate.arrays and not is_annotation(a.name) for a in layouts)
         if shares and comparison.agrees(candidate, rows):
             if comparison.settings.is_first and (note := pooling_note(candidate, request.spec)):
                 comparison.settings.warn(note)
@@ -243,4 +274,4 @@ def _completion(request: Request, stored: FeatureStore) -> Start:
     request = request.named_as(stored)
     layouts = request.layouts(stored, stored.shard_rows)
     layouts = [layout for layout in layouts if layout.name != DIGEST or DIGEST in stored.attributes["arrays"]]
-    return Start(request, layouts, stored, replaces=True)
+    return Start(request, layouts, stored, rows_in(stored, request), replaces=True)

@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from extract.annotations import annotations_of, is_annotation
+from extract.annotations import is_annotation
 from extract.decoding import Unit
 from extract.difference import Difference, SampleCheck
+from extract.patch_labels import is_patch_label, patch_labels_of
 from extract.requests import Request
 from extract.settings import Settings
 from extract.units import Units
@@ -38,7 +39,8 @@ def check_by_sample(
     Two float values agree if they are no further apart than twice the codec's bound and TOLERANCE times the largest value of
     the image in that array; and an image's row of an array if the mean absolute difference is within TOLERANCE of the mean
     absolute value. The mean shows differences far below the steps of a codec, which an element does not: rounding is
-    unbiased. Integers (labels, sizes) must be equal. Images that are not valid are not sampled.
+    unbiased. Integers (sizes of images) must be equal. Images that are not valid are not sampled. Of what
+    describes images only labels of patches are compared, and not where features are taken over from a set of other images.
 
     Args:
         request: what would be extracted.
@@ -48,7 +50,9 @@ def check_by_sample(
     if base_rows is None:
         request = request.named_as(store)
     rows = np.arange(len(store)) if base_rows is None else np.asarray(base_rows)
-    layouts = request.layouts(store)
+    layouts = request.layouts()
+    described = {a.name for a in layouts if is_annotation(a.name) and not (base_rows is None and is_patch_label(a.name))}
+    layouts = [a for a in layouts if a.name not in described]
     names = [a.name for a in layouts if a.name in store.arrays and same_values(a, store.arrays[a.name].layout)]
     computed_names = [name for name in names if not is_annotation(name)]
     tolerance = TOLERANCE[request.spec.compute_dtype]
@@ -60,7 +64,7 @@ def check_by_sample(
         units = Units(request, layouts, Settings(batch_size, on_error="record"), decoders)
         parts = [sampled[i : i + AT_ONCE] for i in range(0, len(sampled), AT_ONCE)]
         for unit, arrays, _ in units.compute(Unit(i, part.tolist(), computed_names) for i, part in enumerate(parts)):
-            arrays |= annotations_of(request.images, request.encoder, unit.rows, layouts)
+            arrays |= patch_labels_of(request.images, request.encoder, unit.rows, layouts)
             ids = [request.images.samples[row].id for row in unit.rows]
             for name in (name for name in names if not name.endswith(SCALE)):
                 difference = _compare(store, name, rows[list(unit.rows)], arrays, ids, tolerance)
@@ -87,10 +91,10 @@ def _evenly(rows: np.ndarray, n: int) -> np.ndarray:
 
 
 def _misfits(layouts: Sequence[ArrayLayout], store: FeatureStore) -> Iterator[Difference]:
-    """Arrays of another shape or dtype than they would have now, or that would not be there."""
+    """Arrays of another shape or dtype than they would have now, or that would not be there; but for those on images."""
     expected = {layout.name: layout for layout in layouts}
     for name, array in store.arrays.items():
-        if not array.layout.has_image_axis:
+        if not array.layout.has_image_axis or (is_annotation(name) and name not in expected):
             continue
         ours = expected.get(name)
         if ours is None:

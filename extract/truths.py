@@ -1,7 +1,8 @@
-"""Adding truths to a feature set that has all else: no image is decoded, and the encoder does not run."""
+"""Adding truths to a feature set that has all else: only images that it could not read are decoded and encoded."""
 
 from extract.patch_labels import is_patch_label
 from extract.requests import Request
+from extract.reuse import rows_in
 from extract.writing import Start
 from store import FeatureStore
 
@@ -16,4 +17,4 @@ def with_truths(request: Request, stored: FeatureStore, replaces: bool) -> Start
     """What the set with truths begins with: all that it has. Its features are not compared: they are taken as they are."""
     kept = [stored.arrays[name].layout for name in stored.attributes["arrays"]]
     layouts = [a for a in kept if a.has_image_axis and not is_patch_label(a.name)] + request.truth_layouts(stored.shard_rows)
-    return Start(request.named_as(stored), layouts, stored, replaces=replaces)
+    return Start(request.named_as(stored), layouts, stored, rows_in(stored, request), replaces=replaces)

@@ -16,7 +16,6 @@ from extract.annotations import annotations_of, is_annotation
 from extract.attributes import kept_attributes
 from extract.decoding import Unit
 from extract.handing import Job
-from extract.patch_labels import is_patch_label
 from extract.requests import Request
 from extract.settings import Engine, Settings
 from extract.stages import ELSE, WRITING, Course
@@ -64,11 +63,9 @@ class Start:
 
     @property
     def _not_taken(self) -> list[tuple[str, int]]:
-        """Names and shards that the base has, but not as they are to be: damaged, or of other label maps."""
-        stale = []
-        if self.base is not None and self.base.spec.truths.get("segmentation") != self.request.spec.truths.get("segmentation"):
-            stale = [(a.name, unit) for a in self.layouts if is_patch_label(a.name) for unit in range(a.n_shards)]
-        return [*self.skip, *stale]
+        """Names and shards that are not taken over: damaged ones, and what describes images, which is written anew."""
+        described = [(a.name, unit) for a in self.layouts if is_annotation(a.name) for unit in range(a.n_shards)]
+        return [*self.skip, *described]
 
     def _writer(self, out: Path | str, shared: bool) -> UnitWriter:
         request = self.request

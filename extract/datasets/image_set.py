@@ -11,9 +11,11 @@ import xxhash
 from jaxtyping import UInt8
 from PIL import Image
 
+from extract.datasets.reading import CHANGED, decoded
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import IMAGE_EXTENSIONS, DataError, Sample
 from extract.datasets.truths import Truths, columns_of
+from store import BeyondClsError
 from store.html_table import first_names, html_table
 from store.truths.columns import TruthColumns
 
@@ -161,17 +163,22 @@ class ImageSet:
 
         Raises:
             DataError: its bytes are not a whole image; the message names id and file.
-            BeyondClsError: a remote place does not return them, which says nothing about the image.
+            BeyondClsError: they cannot be read, or memory does not suffice, which says nothing about the image; or they are
+                not those whose digest is known.
         """
         sample = self.samples[row]
-        remote = sample.read() if isinstance(sample.file, RemoteFile) else None
+        encoded = sample.read()
+        if "image_digests" in self.__dict__ and xxhash.xxh3_128_digest(encoded) != self.image_digests[row].tobytes():
+            raise BeyondClsError(f"{sample}: {CHANGED}")
         try:
-            image = Image.open(io.BytesIO(sample.read() if remote is None else remote))
-            image.load()
-            if image.mode == "F" or (image.mode.startswith("I") and image.getextrema()[1] > 255):  # type: ignore[operator]
-                raise ValueError(
-                    f"its values (PIL's mode {image.mode}) need more than 8 bits, and would be cut to white; scale them"
-                )
-            return image.convert("RGB")
-        except Exception as error:  # PIL raises many kinds; each becomes a message that names the file
+            return decoded(_pixels, encoded, str(sample))
+        except ValueError as error:
             raise DataError(f"{sample} cannot be decoded: {error}") from error
+
+
+def _pixels(encoded: io.BytesIO) -> Image.Image:
+    image = Image.open(encoded)
+    image.load()
+    if image.mode == "F" or (image.mode.startswith("I") and image.getextrema()[1] > 255):  # type: ignore[operator]
+        raise ValueError(f"its values (PIL's mode {image.mode}) need more than 8 bits, and would be cut to white; scale them")
+    return image.convert("RGB")

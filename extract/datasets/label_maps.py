@@ -1,5 +1,6 @@
 """Label maps in files beside the images: read once, compared with their images, kept as run lengths."""
 
+import io
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from PIL import Image
 from extract.datasets.image_set import ImageSet
 from extract.datasets.label_codes import LOSSY, Codes
 from extract.datasets.opening import opening_bar
+from extract.datasets.reading import decoded, patiently
 from extract.datasets.sample import DataError, Sample
 from extract.datasets.truths import Truths
 from store.truths import rle
@@ -95,19 +97,24 @@ def read_map(file: Path, codes: Codes) -> Int16[np.ndarray, "h w"]:
 
     Raises:
         ValueError: it is missing or damaged, or has values that stand for nothing; a message that begins after its name.
+        BeyondClsError: it cannot be read, which says nothing about it; or memory does not suffice.
     """
+    encoded = patiently(lambda: file.read_bytes() if file.exists() else None, str(file))
+    if encoded is None:
+        raise ValueError("is not there")
     try:
-        with Image.open(file) as image:
-            if image.format in LOSSY:
-                raise ValueError(f"is a {image.format}, whose values are not those that were saved; PNG was expected")
-            image.load()
-            return codes.labels(image)
-    except ValueError:
-        raise
-    except FileNotFoundError:
-        raise ValueError("is not there") from None
-    except Exception as error:  # PIL raises many kinds, for images that are damaged or too large
-        raise ValueError(f"cannot be decoded: {error}".replace(str(file), file.name)) from error
+        image = decoded(_loaded, encoded, str(file))
+    except ValueError as error:
+        raise ValueError(f"cannot be decoded: {error}") from error
+    if image.format in LOSSY:
+        raise ValueError(f"is a {image.format}, whose values are not those that were saved; PNG was expected")
+    return codes.labels(image)
+
+
+def _loaded(encoded: io.BytesIO) -> Image.Image:
+    image = Image.open(encoded)
+    image.load()
+    return image
 
 
 def image_size(sample: Sample) -> tuple[int, int] | None:

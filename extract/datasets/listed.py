@@ -24,7 +24,7 @@ def listed(
         problem = None if size else "is empty (0 bytes)"
     except FileNotFoundError:
         problem = "is in the list, but not there"
-    except OSError as error:
+    except NotADirectoryError as error:
         problem = f"cannot be read: {error.strerror}"
     problem = problem or next((box.problem for box in boxes if box.problem), None)
     sound = tuple(box for box in boxes if not box.problem)

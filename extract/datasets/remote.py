@@ -3,9 +3,10 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import IO, Any, TypeVar
 
+from extract.datasets.reading import tried
 from store import BeyondClsError
 
 T = TypeVar("T")
@@ -112,8 +113,9 @@ class RemoteFile:
 
     def _ask(self, method: str, path: str | None = None, **arguments: Any) -> Any:
         """Call a method of the file system; the run stops where it fails, as the image may be sound."""
+        ask = partial(getattr(self._fs, method), self._path if path is None else path, **arguments)
         try:
-            return getattr(self._fs, method)(self._path if path is None else path, **arguments)
+            return tried(ask) if method == "cat_file" else ask()  # as long as a run has not begun, an error is no loss
         except Exception as error:  # each service has its own errors
             raise self._read_error(error) from error
 

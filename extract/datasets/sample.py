@@ -1,13 +1,13 @@
 """One image of a data set: where its bytes are, and what is known about it."""
 
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import xxhash
 
+from extract.datasets.reading import patiently, read_range
 from extract.datasets.remote import RemoteFile
 from store import BeyondClsError
 
@@ -66,14 +66,14 @@ class Sample:
         """The encoded image; empty where it is missing.
 
         Raises:
-            BeyondClsError: a remote place does not return it, or returns other bytes than before.
+            BeyondClsError: it cannot be read, which says nothing about the image; or its file has changed.
         """
+        file = self.file
         if self.size == 0:
             return b""
-        if isinstance(self.file, Path):
-            with self.file.open("rb") as source:
-                return os.pread(source.fileno(), self.size, self.offset)
-        encoded = self.file.read(self.offset, self.size)
+        if isinstance(file, Path):
+            return patiently(lambda: read_range(file, self.offset, self.size), str(self))
+        encoded = file.read(self.offset, self.size)
         if self.digest is not None and xxhash.xxh3_128_digest(encoded) != self.digest:
             raise BeyondClsError(f"{self} has changed since its tar was opened; run again")
         return encoded

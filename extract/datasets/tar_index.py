@@ -1,5 +1,6 @@
 """Where the members of a WebDataset tar are: read once, so that every image has its row and can be read alone."""
 
+import errno
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import IO
 
 import xxhash
 
+from extract.datasets.reading import patiently
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import IMAGE_EXTENSIONS, Sample
 
@@ -31,11 +33,10 @@ def index_tar(tar: Path | RemoteFile) -> tuple[list[Sample], str | None]:
     computed meanwhile: reading them again one by one would take a request each.
 
     Raises:
-        BeyondClsError: a remote tar that cannot be read.
+        BeyondClsError: a tar that cannot be read, which says nothing about its images.
     """
     if isinstance(tar, Path):
-        with tar.open("rb") as stream:
-            groups, problem = _groups(tar, stream)
+        groups, problem = patiently(lambda: _local_groups(tar), str(tar))
     else:
         groups, problem = tar.read_with(lambda stream: _groups(tar, stream))
     samples = [_sample(tar, key, members) for key, members in groups.items()]
@@ -45,6 +46,11 @@ def index_tar(tar: Path | RemoteFile) -> tuple[list[Sample], str | None]:
     if problem is None and not images:
         problem = f"{tar} has no images; expected members like KEY.png and KEY.cls"
     return images, problem
+
+
+def _local_groups(tar: Path) -> tuple[dict[str, dict[str, Member]], str | None]:
+    with tar.open("rb") as stream:
+        return _groups(tar, stream)
 
 
 def _groups(tar: Path | RemoteFile, stream: IO[bytes]) -> tuple[dict[str, dict[str, Member]], str | None]:
@@ -76,8 +82,8 @@ def _groups(tar: Path | RemoteFile, stream: IO[bytes]) -> tuple[dict[str, dict[s
                 members[extension.lower()] = _member(stream, member, extension.lower(), isinstance(tar, RemoteFile))
             problem = problem or _end(tar, stream, archive.offset, len(groups))
     except (tarfile.TarError, EOFError, OSError) as error:
-        if isinstance(tar, RemoteFile) and isinstance(error, OSError):  # the network's fault
-            raise
+        if isinstance(error, OSError) and (isinstance(tar, RemoteFile) or error.errno != errno.EINVAL):
+            raise  # the disk's or the network's fault; EINVAL is that of a header, which leads to an impossible place
         problem = f"{tar} is not a whole tar: {error}"
     return groups, problem
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from extract.annotations import is_annotation
 from extract.datasets import ImageSet, open_images
 from extract.encoders import Encoder
 from extract.requests import Request
@@ -24,9 +25,10 @@ SAMPLED, SAMPLED_OF_40 = 35, 32  # valid images that a check by a sample compute
 
 
 def shards(folder: Path) -> dict[str, tuple[int, int]]:
-    """Inode and time of change of every shard."""
-    files = (f for f in sorted(folder.rglob("c/**/*")) if f.is_file())
-    return {str(f.relative_to(folder)): (f.stat().st_ino, f.stat().st_mtime_ns) for f in files}
+    """Inode and time of change of every shard of features; annotations are always written anew."""
+    names = (str(f.relative_to(folder)) for f in sorted(folder.rglob("c/**/*")) if f.is_file())
+    kept = (name for name in names if not is_annotation(name.partition("/c/")[0]))
+    return {name: ((folder / name).stat().st_ino, (folder / name).stat().st_mtime_ns) for name in kept}
 
 
 @pytest.mark.parametrize(
