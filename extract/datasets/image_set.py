@@ -11,7 +11,7 @@ import xxhash
 from jaxtyping import UInt8
 from PIL import Image
 
-from extract.datasets.reading import CHANGED, decoded
+from extract.datasets.reading import CHANGED, Damage, decoded
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import IMAGE_EXTENSIONS, DataError, Sample
 from extract.datasets.truths import Truths, columns_of
@@ -172,7 +172,7 @@ class ImageSet:
             raise BeyondClsError(f"{sample}: {CHANGED}")
         try:
             return decoded(_pixels, encoded, str(sample))
-        except ValueError as error:
+        except Damage as error:
             raise DataError(f"{sample} cannot be decoded: {error}") from error
 
 

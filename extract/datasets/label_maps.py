@@ -15,9 +15,10 @@ from PIL import Image
 from extract.datasets.image_set import ImageSet
 from extract.datasets.label_codes import LOSSY, Codes
 from extract.datasets.opening import opening_bar
-from extract.datasets.reading import decoded, patiently
+from extract.datasets.reading import Damage, decoded, patiently
 from extract.datasets.sample import DataError, Sample
 from extract.datasets.truths import Truths
+from store import BeyondClsError
 from store.truths import rle
 from store.truths.columns import Segment
 from store.truths.segmentation import VOID
@@ -87,6 +88,8 @@ class LabelMaps(Truths):
             labels = read_map(file, codes)
             if not sample.problem and (size := image_size(sample)) not in (None, labels.shape):
                 raise ValueError(f"has {sides(labels.shape)} pixels (width x height), its image {sides(size)}")
+        except BeyondClsError:  # the disk's fault, not the map's
+            raise
         except ValueError as error:
             return _Read(problem=f"its label map {file.name} {error}")
         return _Read(labels.shape, tuple(Segment(label, counts) for label, counts in rle.encode_labels(labels)))
@@ -104,7 +107,7 @@ def read_map(file: Path, codes: Codes) -> Int16[np.ndarray, "h w"]:
         raise ValueError("is not there")
     try:
         image = decoded(_loaded, encoded, str(file))
-    except ValueError as error:
+    except Damage as error:
         raise ValueError(f"cannot be decoded: {error}") from error
     if image.format in LOSSY:
         raise ValueError(f"is a {image.format}, whose values are not those that were saved; PNG was expected")

@@ -17,6 +17,10 @@ PAUSES = (0.1, 1.0, 4.0)  # seconds before another try: a network file system co
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)  # another try would end alike
 
 
+class Damage(Exception):
+    """What a decoder says of bytes; the message is the same each time."""
+
+
 def patiently(work: Callable[[], T], what: str) -> T:
     """The result of some work, which is tried a few times where the machine, not the data, is at fault.
 
@@ -72,7 +76,7 @@ def decoded(decode: Callable[[io.BytesIO], T], encoded: bytes, what: str) -> T:
     """What a decoder makes of bytes.
 
     Raises:
-        ValueError: they are damaged, or of an unknown form; the message is the same each time.
+        Damage: they are damaged, or of an unknown form.
         BeyondClsError: memory does not suffice.
     """
 
@@ -84,7 +88,7 @@ def decoded(decode: Callable[[io.BytesIO], T], encoded: bytes, what: str) -> T:
         except Exception as error:  # PIL raises many kinds
             if "out of memory" in str(error):  # a decoder in C
                 raise MemoryError(str(error)) from error
-            raise ValueError(reason_of(error)) from error
+            raise Damage(reason_of(error)) from error
 
     return patiently(work, what)
 

@@ -1,0 +1,237 @@
+"""What keeps an image from being read for a moment is not recorded as damage: it is tried again, then the run stops."""
+
+import errno
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image, ImageFile
+
+from extract.datasets import DataError, ImageSet, open_images, sample
+from extract.datasets.reading import PAUSES, Damage, decoded, patiently
+from extract.requests import Request
+from extract.run import confirm
+from extract.settings import Settings
+from store import BeyondClsError, FeatureStore
+from tests.extract.conftest import BAD, GIVEN, N, Run, Whole
+from tests.extract.pictures import picture, samples, write_file, write_tar
+from tests.extract.test_truths import opened, write_images
+from tests.folders import files
+
+Patch = pytest.MonkeyPatch
+AT = 9  # the image that cannot be read for a while
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: Patch) -> None:
+    monkeypatch.setattr("extract.datasets.reading.PAUSES", (0,) * len(PAUSES))
+
+
+class Failing:
+    """A function that fails `times` times where `is_concerned` says so of its arguments."""
+
+    def __init__(
+        self,
+        monkeypatch: Patch,
+        owner: object,
+        name: str,
+        error: BaseException,
+        times: int = 1000,
+        is_concerned: Callable[..., bool] = lambda *_: True,
+    ):
+        before = getattr(owner, name)
+
+        def fail(*arguments: Any, **named: Any) -> Any:
+            if is_concerned(*arguments) and self.left:
+                self.left -= 1
+                raise error
+            return before(*arguments, **named)
+
+        self.left = times
+        monkeypatch.setattr(owner, name, fail)
+
+
+ERRORS = [
+    OSError(errno.EIO, "Input/output error"),
+    OSError(errno.ESTALE, "Stale file handle"),
+    TimeoutError(errno.ETIMEDOUT, "Connection timed out"),
+    OSError(errno.EMFILE, "Too many open files"),
+    MemoryError(),
+]
+
+
+def is_at(images: ImageSet) -> Callable[..., bool]:
+    sample = images.samples[AT]
+    return lambda file, offset, nbytes: (file, offset, nbytes) == (sample.file, sample.offset, sample.size)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: getattr(error, "strerror", None) or "memory")
+def test_a_failure_to_read_stops_the_run_and_the_next_one_goes_on(
+    error: Exception, run: Run, images: ImageSet, whole: Whole, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    assert images.digest
+    with monkeypatch.context() as patch:
+        Failing(patch, sample, "read_range", error, is_concerned=is_at(images))
+        with pytest.raises(BeyondClsError, match=r"'0009' in .*0\.tar cannot be read: .*nothing is recorded") as raised:
+            run(tmp_path / "f")
+        assert not isinstance(raised.value, DataError)
+        assert not (tmp_path / "f").exists()
+    run(tmp_path / "f")
+    assert files(tmp_path / "f") == whole()
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: getattr(error, "strerror", None) or "memory")
+def test_what_passes_leaves_no_trace(
+    error: Exception, run: Run, images: ImageSet, whole: Whole, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    assert images.digest
+    failing = Failing(monkeypatch, sample, "read_range", error, len(PAUSES), is_at(images))
+    run(tmp_path / "f")
+    assert failing.left == 0
+    assert files(tmp_path / "f") == whole()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError("out of memory error when reading image file")], ids=["python", "c"])
+def test_memory_that_does_not_suffice_to_decode(
+    error: Exception, run: Run, whole: Whole, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """Pillow's decoders in C say so in an OSError without a number."""
+    with monkeypatch.context() as patch:
+        failing = Failing(patch, ImageFile.ImageFile, "load", error)
+        with pytest.raises(BeyondClsError, match="cannot be read: memory does not suffice"):
+            run(tmp_path / "f")
+        failing.left = 2
+        run(tmp_path / "f")
+    assert files(tmp_path / "f") == whole()
+
+
+def test_what_is_not_there_or_may_not_be_read_is_not_tried_again() -> None:
+    calls = []
+
+    def work() -> None:
+        calls.append(1)
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with pytest.raises(BeyondClsError, match="x cannot be read: Permission denied"):
+        patiently(work, "x")
+    assert len(calls) == 1
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> tuple[ImageSet, Path]:
+    """A folder of images that was opened and digested."""
+    for i in range(3):
+        write_file(tmp_path / f"d/a/{i}.png", picture(i))
+    images = open_images(str(tmp_path / "d"))
+    assert images.digest
+    return images, tmp_path / "d/a/1.png"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda file: file.unlink(), "cannot be read: No such file or directory"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-30]), "ends after .* bytes, expected .*; it has changed since"),
+        (lambda file: file.write_bytes(file.read_bytes()[::-1]), "it has changed since"),
+    ],
+    ids=["gone", "shorter", "other bytes"],
+)  # fmt: skip
+def test_a_file_that_changes_meanwhile_is_not_damaged(
+    change: Callable[[Path], object], message: str, single: tuple[ImageSet, Path]
+) -> None:
+    images, file = single
+    change(file)
+    with pytest.raises(BeyondClsError, match=message) as raised:
+        images.image(1)
+    assert not isinstance(raised.value, DataError)
+
+
+def test_a_tar_whose_disk_fails_is_not_cut(tmp_path: Path, monkeypatch: Patch) -> None:
+    tar = write_tar(tmp_path / "0.tar", samples(3))
+    with monkeypatch.context() as patch:
+        Failing(patch, tarfile.TarFile, "next", ERRORS[0])
+        with pytest.raises(BeyondClsError, match=r"0\.tar cannot be read: Input/output error"):
+            open_images(str(tar))
+    assert not open_images(str(tar)).all_problems()
+
+
+def test_a_label_map_whose_disk_fails_is_not_damaged(tmp_path: Path, monkeypatch: Patch) -> None:
+    write_images(tmp_path / "d")
+    Failing(monkeypatch, Path, "read_bytes", ERRORS[0], is_concerned=lambda path: path.name == "03.png")
+    with pytest.raises(BeyondClsError, match=r"labels/train/03\.png cannot be read: Input/output error"):
+        opened(tmp_path / "d")
+
+
+@pytest.mark.parametrize("content", [b"no image", picture(0)[:-40], b"", b"GIF89a" + bytes(50), picture(1, "jpeg")[:300]])
+def test_reasons_are_the_same_from_run_to_run(content: bytes) -> None:
+    def reason() -> str:
+        kept_apart = [bytearray(997) for _ in range(50)]  # the next object lies elsewhere
+        with pytest.raises(Damage, match=r"\w") as raised:
+            decoded(lambda encoded: Image.open(encoded).load(), content, "x")
+        return str(raised.value) + "!" * (len(kept_apart) - 50)
+
+    first = reason()
+    assert "0x" not in first
+    assert {reason() for _ in range(20)} == {first}
+
+
+def test_a_decoder_that_says_nothing_is_named() -> None:
+    def fail(_: io.BytesIO) -> None:
+        raise IndexError
+
+    with pytest.raises(Damage, match="IndexError"):
+        decoded(fail, b"", "x")
+
+
+class TestRecordedBefore:
+    """A row that was recorded as invalid though its image is sound, as a moment's failure once was."""
+
+    @pytest.fixture
+    def recorded(self, run: Run, tmp_path: Path, monkeypatch: Patch) -> FeatureStore:
+        before = ImageSet.image
+
+        def image(self: ImageSet, row: int) -> Image.Image:
+            if self.samples[row].id == f"{AT:04d}":
+                raise DataError("cannot be decoded: ")
+            return before(self, row)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ImageSet, "image", image)
+            store = run(tmp_path / "f")
+        assert [note["row"] for note in store.attributes["invalid"]] == [BAD[0], AT, BAD[1]]
+        return store
+
+    @pytest.mark.parametrize("verb", ["update", "repair"])
+    def test_is_tried_again(self, verb: str, recorded: FeatureStore, run: Run, whole: Whole) -> None:
+        run(recorded.path, existing=verb)
+        assert files(recorded.path) == whole()
+
+    def test_is_tried_again_by_whoever_takes_it_over(
+        self, recorded: FeatureStore, run: Run, whole: Whole, images: ImageSet, tmp_path: Path
+    ) -> None:
+        run(tmp_path / "g", source=recorded)
+        assert files(tmp_path / "g") == whole()
+        run(recorded.path, existing="extend", views=2)
+        assert files(recorded.path) == whole(views=2)
+
+    def test_is_mentioned(self, recorded: FeatureStore, run: Run, encoder: Any, images: ImageSet) -> None:
+        notes: list[str] = []
+        before = files(recorded.path)
+        run(recorded.path, warn=notes.append)
+        settings = Settings(on_error="record", warn=notes.append)
+        confirm(Request.resolve(encoder, images, shard_rows=GIVEN["shard_rows"]), recorded, settings)
+        assert [f"1 invalid rows whose images can be read now, the first is {AT}" in note for note in notes] == [True, True]
+        assert files(recorded.path) == before
+
+    def test_damage_stays_recorded(self, run: Run, images: ImageSet, tmp_path: Path) -> None:
+        run(tmp_path / "f")
+        before = {name: (tmp_path / "f" / name).stat().st_ino for name in files(tmp_path / "f")}
+        run(tmp_path / "f", existing="update")
+        assert {name: (tmp_path / "f" / name).stat().st_ino for name in before} == before, "nothing is written"
+        notes = json.loads((tmp_path / "f/zarr.json").read_text())["attributes"]["beyondcls"]["invalid"]
+        assert [note["row"] for note in notes] == list(BAD)
+        assert len(images) == N
