@@ -8,6 +8,7 @@ The public names, imported when they are first used: probing needs no timm, extr
     model = beyondcls.online("quickstart-mae", "probes/cifar10/quickstart-mae/abmilp/trained/seed0")  # images to logits
 """
 
+import os
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from store.moving.pull import pull
     from store.moving.receipt import Receipt
     from store.moving.upload import upload
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in store, also where torch is imported before anything of that
 
 # Common words, which packages of other origins may bear.
 PACKAGES = ("extract", "pipelines", "probe", "store")

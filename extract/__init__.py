@@ -1,1 +1,3 @@
 """Stage one: images to feature sets. Needs timm; never imports `probe`."""
+
+import store  # noqa: F401, first of all: it says how threads of torch wait

@@ -4,3 +4,5 @@
 - `store`: tools for feature sets. `doctor`: checks of the machine and the project. `report`: the page, its tables and plots.
 - `code`: digests of the code, by which `dvc repro` knows what an edit concerns. `quickstart`: its data and encoders.
 """
+
+import store  # noqa: F401, first of all: it says how threads of torch wait

@@ -1,5 +1,6 @@
 """The contract between the two stages: what a feature set is, how it is written, read and checked."""
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from store.errors import BeyondClsError, StoreError
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from store.writing.writer import FeatureWriter
 
 open_store = FeatureStore.open
+
+# Before torch is imported: threads that spin while they wait take the cores from other processes. What a user has set stays.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 __all__ = [
     "ArrayLayout",

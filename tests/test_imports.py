@@ -1,6 +1,7 @@
 """What is imported only when it is used. One process does one thing after the other, and says what it has loaded by then."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -78,3 +79,43 @@ def test_a_package_of_another_origin_is_named(file, tmp_path):
     shown = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
     message = f"has a package {file[:5]!r} in {ROOT}, but under this name Python finds {tmp_path / file}; install beyondcls in"
     assert message in shown.stderr.splitlines()[-1]
+
+
+STOPPING_AT_TORCH = """
+import importlib, os, sys
+
+class Stopping:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print(os.environ.get("OMP_WAIT_POLICY"), flush=True)
+            os._exit(0)
+
+sys.meta_path.insert(0, Stopping())
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("beyondcls", "torch"),
+        ("extract.run",),
+        ("extract.encoders",),
+        ("probe.run",),
+        ("probe.estimator",),
+        ("pipelines.live.online",),
+        ("pipelines.engines.worker",),
+        ("store.loading.loader",),
+        ("benchmarks.probe",),
+        ("tests.conftest",),
+    ],
+    ids=lambda names: names[0],
+)
+def test_threads_wait_asleep_before_torch_is_imported(names: tuple[str, ...]) -> None:
+    """Wherever it is imported first; a user's own choice stays."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    for given, expected in ({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active"):
+        command = [sys.executable, "-c", STOPPING_AT_TORCH, *names]
+        shown = subprocess.run(command, cwd=ROOT, env={**environment, **given}, capture_output=True, text=True)
+        assert (shown.stdout.strip(), shown.stderr) == (expected, "")
