@@ -165,8 +165,9 @@ def extend(
     if lacks_truths_alone(stored, request):
         return with_truths(request, stored, replaces=True).write(out, attributes, settings)
     rows, layouts = rows_in(stored, request), request.layouts(shard_rows=stored.shard_rows)
-    taken = (stored, rows) if Comparison(request, settings).agrees(stored, rows) else (None, None)
-    return Start(request, layouts, *taken, replaces=True).write(out, attributes, settings)
+    base = stored if Comparison(request, settings).agrees(stored, rows) else None
+    start = Start(request, layouts, base, None if base is None else rows, replaces=True)
+    return start.write(out, attributes, settings)
 
 
 def repair(request: Request, out: Path, settings: Settings = DEFAULTS) -> FeatureStore | None:

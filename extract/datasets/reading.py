@@ -14,6 +14,7 @@ from store import BeyondClsError
 
 T = TypeVar("T")
 PAUSES = (0.1, 1.0, 4.0)  # seconds before another try: a network file system comes back, other decoders give memory back
+CHANGED = "it has changed since the data set was opened; run again when nothing writes to it"
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)  # another try would end alike
 
 
@@ -67,9 +68,6 @@ def read_range(file: Path, offset: int, nbytes: int) -> bytes:
     if len(content) < nbytes:
         raise BeyondClsError(f"{file} ends after {offset + len(content)} bytes, expected {offset + nbytes}; {CHANGED}")
     return content
-
-
-CHANGED = "it has changed since the data set was opened; run again when nothing writes to it"
 
 
 def decoded(decode: Callable[[io.BytesIO], T], encoded: bytes, what: str) -> T:
