@@ -168,9 +168,9 @@ def test_features_are_kept_and_all_else_is_as_it_is_now(name: str, tmp_path: Pat
 
 
 def test_equal_images_keep_a_row_each(tmp_path: Path) -> None:
-    """And one that is not valid keeps none, if another one has it."""
-    encoder = tiny_encoder()
-    store = extract(encoder, opened(folder(tmp_path / "d")), tmp_path / "f", **GIVEN)
+    """One that is not valid is nobody's, not even where its image is still in its place."""
+    encoder, before = tiny_encoder(), opened(folder(tmp_path / "d"))
+    store = extract(encoder, before, tmp_path / "f", **GIVEN)
     assert store is not None
     write_file(tmp_path / "d/a/!.png", picture(N + 1))  # all others move down by one
     shutil.copy(tmp_path / "d/a/33.png", tmp_path / "d/a/34.png")
@@ -184,6 +184,9 @@ def test_equal_images_keep_a_row_each(tmp_path: Path) -> None:
     assert all(store.ids[row] == name for name, row in rows.items())
     store.valid[equal[1]] = False
     assert equal[1] not in rows_in(store, request)
+    relabelled = ImageSet("d", [replace(sample, labels=(0,)) for sample in before.samples], before.classes)
+    rows_now = rows_in(store, Request.resolve(encoder, relabelled, shard_rows=32)).tolist()
+    assert rows_now == [-1 if row == equal[1] else row for row in range(N)]
 
 
 def test_a_set_with_the_labels_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
