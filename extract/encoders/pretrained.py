@@ -223,14 +223,15 @@ class Pretrained:
         """
         shapes, heads = _shapes(model), _heads(model)
         for name, entry in registry.items():
-            if not entry.signs or not entry.is_confirmed_by(content):
+            if "num_heads" not in entry.arguments or not entry.is_confirmed_by(content):
                 continue
             with torch.device("meta"):
                 theirs = entry.make(entry.model, **{**entry.arguments, **arguments})
             if _shapes(theirs) == shapes and _heads(theirs) != heads:
                 raise BeyondClsError(
-                    f"names in it are those of {name}, which has {_heads(theirs)} attention heads, but {self.model} has {heads} "
-                    f"(no tensor shows it); give --model {name}, or, if it has {heads}, arguments: {{ num_heads: {heads} }}"
+                    f"names in it are those of {name}, which has {_heads(theirs)} attention heads, but {self.model} has "
+                    f"{heads}, which no tensor shows; give --model {name}, or, if it has {heads}, arguments: "
+                    f"{{ num_heads: {heads} }}"
                 )
 
     def read(self, content: Mapping[str, Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:

@@ -1,8 +1,9 @@
 """Where a file of one's own holds an encoder: under which keys, behind which prefix, and what else is there."""
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,15 +52,7 @@ class Network:
 
     def __str__(self) -> str:
         """As options that choose it."""
-        key = f"--checkpoint-key {'/'.join(self.keys)}" if self.keys else ""
-        return (
-            " ".join(filter(None, (key, f"--checkpoint-prefix {self.prefix}" if self.prefix else ""))) or "the top of the file"
-        )
-
-    @property
-    def place(self) -> str:
-        """The same; empty for names as they are, at the top or in one of `WRAPPERS`."""
-        return "" if not self.prefix and self.keys in ((), *((name,) for name in WRAPPERS)) else str(self)
+        return f"--checkpoint-key {shlex.quote('/'.join(self.keys))} --checkpoint-prefix {shlex.quote(self.prefix)}"
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -125,16 +118,20 @@ def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: 
     whole = [network for network in networks if network.n_fitting(expected) == len(expected)]
     if not whole:
         nearest = max(networks, key=lambda network: network.n_fitting(expected))
-        return Found(nearest.state, nearest.place)
+        is_alike = prefix is not None or 2 * nearest.n_fitting(expected) >= len(expected)
+        return Found((nearest if is_alike else replace(nearest, prefix="")).state, str(nearest) if is_alike else "")
     chosen = _chosen(content, whole, expected)
     others = [network for network in whole if network is not chosen]
     state, beside = _parted(chosen, others, expected)
-    notes = [f"its tensors are those of {chosen.place}"] if chosen.place else []
-    if others:
-        notes.append(f"also there, and not taken: {shorten([str(network) for network in others])}")
-    if beside:
-        notes.append(f"left out: {shorten(grouped(beside), 10)}")
-    return Found(state, chosen.place, tuple(notes), learnt_side(model, state))
+    is_usual = not chosen.prefix and chosen.keys in ((), *((name,) for name in WRAPPERS))
+    place = "" if is_usual else str(chosen)
+    differing = [str(network) for network in others if not network.equals(chosen, expected)]
+    notes = (
+        place and f"its tensors are those of {place}",
+        differing and f"also there, and not taken: {shorten(differing)}",
+        beside and f"left out: {shorten(grouped(beside, (network.prefix for network in whole)), 10)}",
+    )
+    return Found(state, place, tuple(note for note in notes if note), learnt_side(model, state))
 
 
 def selected(content: Mapping[str, Any], key: str | None, prefix: str | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import hashlib
 import math
 import re
 import warnings
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -156,12 +156,14 @@ def prefixes_in(names: Iterable[str], expected: Iterable[str]) -> list[str]:
     return list(prefixes)
 
 
-def grouped(names: Iterable[str]) -> list[str]:
-    """Names by their first part, with how many there are: `head.* (4)`."""
-    counts: dict[str, int] = {}
+def grouped(names: Iterable[str], prefixes: Iterable[str] = ()) -> list[str]:
+    """Names by their first part, behind what they share with a prefix, and how many there are: `head.* (4)`."""
+    counts: Counter[str] = Counter()
+    starts = {prefix[: i + 1] for prefix in prefixes for i, letter in enumerate(prefix) if letter == "."}
     for name in names:
-        first, dot, _ = name.partition(".")
-        counts[f"{first}.*" if dot else first] = counts.get(f"{first}.*" if dot else first, 0) + 1
+        parts = name.split(".")
+        shared = max((start.count(".") for start in starts if name.startswith(start)), default=0)
+        counts[name if len(parts) <= shared + 1 else ".".join([*parts[: shared + 1], "*"])] += 1
     return [f"{group} ({n})" if group.endswith(".*") else group for group, n in counts.items()]
 
 
@@ -211,6 +213,9 @@ def load_strictly(model: nn.Module, state: Mapping[str, Tensor], source: str, ig
     broken = [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]
     if broken:
         raise BeyondClsError(f"{source} has NaN or Inf in {shorten(broken)}; the file is damaged or its training diverged")
+    integers = [name for name, value in state.items() if expected[name].is_floating_point() and not value.is_floating_point()]
+    if integers:
+        raise BeyondClsError(f"{source} has whole numbers in {shorten(integers)}, expected weights that were not quantised")
     model.load_state_dict({k: v.to(expected[k].dtype) for k, v in state.items()}, strict=True)
     return ignored
 
@@ -239,16 +244,13 @@ def _remedy(model: nn.Module, state: Mapping[str, Tensor]) -> str:
         return ""
     if (side := learnt_side(model, state)) is not None:
         return f". Its positions are those of images of {side} x {side} pixels; give arguments: {{ img_size: {side} }}"
-    extra = [name for name in state if name not in expected]
-    if any(state[name].shape != value.shape for name, value in expected.items()) or not extra:
+    if any(state[name].shape != value.shape for name, value in expected.items()):
         return ""
-    patterns = ",".join(group.partition(" ")[0] for group in grouped(extra) if group.partition(".")[0] not in _parts(expected))
-    return f". If the encoder runs without them, give --ignore '{patterns}'" if patterns else ""
-
-
-def _parts(names: Iterable[str]) -> set[str]:
-    """First parts of names."""
-    return {name.partition(".")[0] for name in names}
+    extra = [name for name in state if name not in expected]
+    if {name.partition(".")[0] for name in extra} & {name.partition(".")[0] for name in expected}:
+        return ". It computes more than this architecture; give --model one that has these names"
+    patterns = ",".join(group.partition(" ")[0] for group in grouped(extra))
+    return f". If no token passes through them on its way to the last block, give --ignore '{patterns}'"
 
 
 def weights_digest(model: nn.Module) -> str:
