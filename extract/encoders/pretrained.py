@@ -176,8 +176,7 @@ class Pretrained:
         is_local = checkpoint is not None
         try:
             if self.is_searched:
-                model, arguments, found = self._search(content, arguments, choice)
-                self._refuse_others(content, model, user_arguments, registry or {})
+                model, arguments, found = self.search(content, arguments, choice, registry or {})
             else:
                 found, file_arguments = self._read_as_known(content, choice, is_local)
                 arguments = {**self.arguments, **file_arguments, **user_arguments}
@@ -193,16 +192,39 @@ class Pretrained:
         assumed = "" if confirmed else f"no name in {file} shows how it was trained, so its name is taken at its word"
         return Loaded(model, self._architecture(arguments), assumed, cls_caution(model), tuple(notes), found.side)
 
-    def _search(
-        self, content: Mapping[str, Any], arguments: Mapping[str, Any], choice: Choice
+    def search(
+        self, content: Mapping[str, Any], arguments: Mapping[str, Any], choice: Choice, registry: Mapping[str, "Pretrained"]
     ) -> tuple[nn.Module, Mapping[str, Any], Found]:
-        """The model at the size of images that positions in a file are for, its arguments, and its tensors there."""
+        """The model, its arguments and its tensors in a file; it takes images of the size that positions there are for.
+
+        Raises:
+            BeyondClsError: as `find`; or names in the file are those of an entry of the registry whose encoder has tensors of
+                these shapes, but another number of attention heads.
+        """
         model = self.make(self.model, **arguments)
         found = find(content, model, choice.key, choice.prefix)
-        if "img_size" in arguments or found.side is None:
-            return model, arguments, replace(found, side=None)
-        arguments = {**arguments, "img_size": found.side}
-        return self.make(self.model, **arguments), arguments, found
+        if "img_size" in arguments:
+            found = replace(found, side=None)
+        elif found.side is not None:
+            arguments = {**arguments, "img_size": found.side}
+            model = self.make(self.model, **arguments)
+        shapes, heads = _shapes(model), _heads(model)
+        for name, entry in registry.items():
+            if "num_heads" not in entry.arguments:
+                continue
+            is_theirs = entry.is_confirmed_by(content)
+            if not is_theirs and not entry.reads(content):
+                continue
+            with torch.device("meta"):
+                theirs = entry.make(entry.model, **{**entry.arguments, **arguments})
+            if _shapes(theirs) != shapes or _heads(theirs) == heads:
+                continue
+            numbers = f"{name} has {_heads(theirs)} attention heads, {self.model} {heads}, and no tensor shows it"
+            remedy = f"give --model {name}, or, if it has {heads}, arguments: {{ num_heads: {heads} }}"
+            if is_theirs:
+                raise BeyondClsError(f"names in it are those of {name}. {numbers}; {remedy}")
+            found = replace(found, notes=(*found.notes, f"it could be of {name}. {numbers}; if it is, give --model {name}"))
+        return model, arguments, found
 
     def _read_as_known(self, content: Mapping[str, Any], choice: Choice, is_local: bool) -> tuple[Found, Mapping[str, Any]]:
         """What `convert` makes of a file, and the arguments that it determines."""
@@ -212,27 +234,6 @@ class Pretrained:
             return Found(dict(state), notes=(f"also there, and not taken: {averages}",) if averages else ()), arguments
         state, arguments = self.read(selected(content, choice.key, choice.prefix))
         return Found(dict(state)), arguments
-
-    def _refuse_others(
-        self, content: Mapping[str, Any], model: nn.Module, arguments: Mapping[str, Any], registry: Mapping[str, "Pretrained"]
-    ) -> None:
-        """Refuse a file of the registry whose encoder has as many tensors of these shapes, but other attention heads.
-
-        Raises:
-            BeyondClsError: names in the file show that it is one.
-        """
-        shapes, heads = _shapes(model), _heads(model)
-        for name, entry in registry.items():
-            if "num_heads" not in entry.arguments or not entry.is_confirmed_by(content):
-                continue
-            with torch.device("meta"):
-                theirs = entry.make(entry.model, **{**entry.arguments, **arguments})
-            if _shapes(theirs) == shapes and _heads(theirs) != heads:
-                raise BeyondClsError(
-                    f"names in it are those of {name}, which has {_heads(theirs)} attention heads, but {self.model} has "
-                    f"{heads}, which no tensor shows; give --model {name}, or, if it has {heads}, arguments: "
-                    f"{{ num_heads: {heads} }}"
-                )
 
     def read(self, content: Mapping[str, Any]) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
         """State dict of the model, and arguments that the content of a checkpoint determines.
@@ -249,6 +250,14 @@ class Pretrained:
                 f"give a name of your own with --model {self.model}"
             )
         return state, self.arguments_of(content)
+
+    def reads(self, content: Mapping[str, Any]) -> bool:
+        """Whether the content of a checkpoint has the names of this training's files."""
+        try:
+            self.read(content)
+        except BeyondClsError:
+            return False
+        return True
 
     def is_confirmed_by(self, content: Mapping[str, Any]) -> bool:
         """Whether a name in the content of a checkpoint that fits shows that it comes from this training."""

@@ -36,7 +36,7 @@ BESIDE = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Network:
     """Tensors of a file behind a common prefix.
 
@@ -113,16 +113,17 @@ def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: 
     networks = [
         Network(keys, one, tensors)
         for keys, tensors in _places(content, key, prefix)
-        for one in (prefixes_in(tensors, expected) or [""] if prefix is None else [prefix])
+        for one in dict.fromkeys([*prefixes_in(tensors, expected), prefix or ""])
     ]
+    possible = [network for network in networks if prefix in (None, network.prefix)]
     whole = [network for network in networks if network.n_fitting(expected) == len(expected)]
-    if not whole:
-        nearest = max(networks, key=lambda network: network.n_fitting(expected))
+    if not (fitting := [network for network in possible if network in whole]):
+        nearest = max(possible, key=lambda network: network.n_fitting(expected))
         is_alike = prefix is not None or 2 * nearest.n_fitting(expected) >= len(expected)
         return Found((nearest if is_alike else replace(nearest, prefix="")).state, str(nearest) if is_alike else "")
-    chosen = _chosen(content, whole, expected)
-    others = [network for network in whole if network is not chosen]
-    state, beside = _parted(chosen, others, expected)
+    chosen = _chosen(content, fitting, expected)
+    others = [network for network in fitting if network is not chosen]
+    state, beside = _parted(chosen, [network for network in whole if network is not chosen], expected)
     is_usual = not chosen.prefix and chosen.keys in ((), *((name,) for name in WRAPPERS))
     place = "" if is_usual else str(chosen)
     differing = [str(network) for network in others if not network.equals(chosen, expected)]
