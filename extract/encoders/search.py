@@ -55,6 +55,11 @@ class Network:
         return f"--checkpoint-key {shlex.quote('/'.join(self.keys))} --checkpoint-prefix {shlex.quote(self.prefix)}"
 
     @property
+    def place(self) -> str:
+        """The same; empty for names as they are, at the top or in one of `WRAPPERS`."""
+        return "" if not self.prefix and self.keys in ((), *((name,) for name in WRAPPERS)) else str(self)
+
+    @property
     def state(self) -> dict[str, Tensor]:
         """Tensors behind the prefix, by names without it."""
         return {n.removeprefix(self.prefix): value for n, value in self.tensors.items() if n.startswith(self.prefix)}
@@ -120,19 +125,17 @@ def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: 
     if not (fitting := [network for network in possible if network in whole]):
         nearest = max(possible, key=lambda network: network.n_fitting(expected))
         is_alike = prefix is not None or 2 * nearest.n_fitting(expected) >= len(expected)
-        return Found((nearest if is_alike else replace(nearest, prefix="")).state, str(nearest) if is_alike else "")
+        return Found((nearest if is_alike else replace(nearest, prefix="")).state, nearest.place if is_alike else "")
     chosen = _chosen(content, fitting, expected)
     others = [network for network in fitting if network is not chosen]
     state, beside = _parted(chosen, [network for network in whole if network is not chosen], expected)
-    is_usual = not chosen.prefix and chosen.keys in ((), *((name,) for name in WRAPPERS))
-    place = "" if is_usual else str(chosen)
     differing = [str(network) for network in others if not network.equals(chosen, expected)]
     notes = (
-        place and f"its tensors are those of {place}",
+        chosen.place and f"its tensors are those of {chosen.place}",
         differing and f"also there, and not taken: {shorten(differing)}",
         beside and f"left out: {shorten(grouped(beside, (network.prefix for network in whole)), 10)}",
     )
-    return Found(state, place, tuple(note for note in notes if note), learnt_side(model, state))
+    return Found(state, chosen.place, tuple(note for note in notes if note), learnt_side(model, state))
 
 
 def selected(content: Mapping[str, Any], key: str | None, prefix: str | None) -> dict[str, Any]:

@@ -380,7 +380,7 @@ def test_another_number_of_attention_heads(network: str, tmp_path: Path) -> None
     file, arguments = ENCODERS["mocov3-s16"].published[0].smaller()
     content = {"state_dict": behind(f"module.{network}.", values_of(file.tensors()))}
     model = {"model": "vit_small_patch16_224"}
-    with pytest.raises(BeyondClsError, match=r"those of mocov3-s16, which has 12 attention heads, but .* has 6, which no"):
+    with pytest.raises(BeyondClsError, match=r"those of mocov3-s16\. .* 12 attention heads, vit_small_patch16_224 6, and no"):
         load(tmp_path, content, **model, arguments=arguments)
     for n_heads in (6, 12):
         encoder, _ = load(tmp_path, content, **model, arguments={**arguments, "num_heads": n_heads})
