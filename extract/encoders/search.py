@@ -123,7 +123,7 @@ def find(content: Mapping[str, Any], model: nn.Module, key: str | None, prefix: 
     possible = [network for network in networks if prefix in (None, network.prefix)]
     whole = [network for network in networks if network.n_fitting(expected) == len(expected)]
     if not (fitting := [network for network in possible if network in whole]):
-        nearest = max(possible, key=lambda network: network.n_fitting(expected))
+        nearest = max(possible, key=lambda network: (network.n_fitting(expected), len(network.tensors)))
         is_alike = prefix is not None or 2 * nearest.n_fitting(expected) >= len(expected)
         return Found((nearest if is_alike else replace(nearest, prefix="")).state, nearest.place if is_alike else "")
     chosen = _chosen(content, fitting, expected)

@@ -259,7 +259,7 @@ class TestRefused:
 
     def test_names_of_another_kind(self, tmp_path: Path) -> None:
         names = one("vit.embeddings.cls_token", "vit.encoder.layer.0.attention.query.weight", "vit.layernorm.norm.weight")
-        message = refusal(tmp_path, names)
+        message = refusal(tmp_path, {"scaler": one("scale"), "model": names})
         assert "0 of the model's 18 tensors. missing (18): blocks.0" in message
         assert "unexpected (3): vit.embeddings.cls_token, " in message
 
