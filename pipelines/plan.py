@@ -23,7 +23,13 @@ EPOCHS, HEADS = 90, 9
 
 
 @takes_options(
-    extraction.MODEL, extraction.TRANSFORM, extraction.IMAGES, extraction.FEATURES, extraction.RUNNING, extraction.COMPUTING
+    extraction.CHECKPOINT,
+    extraction.MODEL,
+    extraction.TRANSFORM,
+    extraction.IMAGES,
+    extraction.FEATURES,
+    extraction.RUNNING,
+    extraction.COMPUTING,
 )
 def main(
     encoder: Annotated[
@@ -60,8 +66,8 @@ def main(
 ) -> None:
     """Say in advance what `beyondcls extract` with the same options writes and how long it takes on this machine.
 
-    A few batches are extracted beside --out and removed again. Weights don't matter for it: random ones are used, and nothing
-    is fetched.
+    A few batches are extracted beside --out and removed again. Weights don't matter for it: without a checkpoint that is here,
+    random ones are used, and nothing is fetched.
 
     With --params and without --encoder it plans the whole project that the file describes: every encoder is measured on a few
     images, every head on a few random tokens; then images, epochs and bytes are counted, stage by stage. Data sets that are not
@@ -105,7 +111,8 @@ def _check_project(params: Path | None, given: Mapping[str, Any]) -> None:
             "there is nothing to plan; give --encoder NAME, --data and --out for one extraction, or --params FILE, e.g. "
             "--params params.yaml, for a whole project"
         )
-    single = ("data", "dataset", "epochs", "heads", *extraction.MODEL, *extraction.TRANSFORM, *extraction.IMAGES)
+    of_encoder = (*extraction.CHECKPOINT, *extraction.MODEL, *extraction.TRANSFORM)
+    single = ("data", "dataset", "epochs", "heads", *of_encoder, *extraction.IMAGES)
     for name in single:
         if given.get(name) is not None:
             raise BeyondClsError(
@@ -126,19 +133,17 @@ def _measure(
 ) -> "tuple[Plan, Request]":
     """Measure one extraction."""
     from extract.datasets import open_images
-    from extract.encoders import load_encoder
     from extract.plan import plan
     from pipelines.parameters.requested import place_encoder, request_features, requested_images
-    from pipelines.planning.encoders import OF_WEIGHTS
+    from pipelines.planning.encoders import load_unfetched
     from pipelines.process.progress import progress_bar
 
     loading, options = extraction.from_params(params, encoder, dataset, given.get("split"))
     options |= select_options(given, extraction.EXTRACTING)
-    loading |= select_options(given, (*extraction.MODEL, *extraction.TRANSFORM))
-    unweighted = {name: value for name, value in loading.items() if name not in OF_WEIGHTS}
+    loading |= select_options(given, (*extraction.CHECKPOINT, *extraction.MODEL, *extraction.TRANSFORM))
     source_of_images, opening = requested_images(encoder, data, dataset, params, given)
     images = open_images(source_of_images, **opening, bars=progress_bar)
-    frozen = load_encoder(encoder, random_seed=0, **unweighted)
+    frozen = load_unfetched(encoder, loading)
     place = place_encoder(frozen, options, device)
     request, running = request_features(frozen, images, options, "statistics" not in given)
     typer.echo(f"measuring {encoder} on {place} …")

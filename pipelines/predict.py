@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pipelines.predictions.result import Predictor
 
 OF_JOINED = {
+    **{f"joined_{name}": option for name, option in extraction.CHECKPOINT.items()},
     "joined_checkpoint": Option(Path, "its local weights"),
     "joined_model": Option(str, "its architecture"),
     "joined_random_seed": Option(int, "its random weights"),

@@ -28,7 +28,7 @@ from extract.encoders import (
     supervised,
 )
 from extract.encoders.encoder import Encoded, Encoder
-from extract.encoders.pretrained import IMAGENET, Pretrained
+from extract.encoders.pretrained import AS_FOUND, IMAGENET, Choice, Pretrained
 from extract.transform import as_options, checked_transform, differing_values, input_sides, resize_input, values_text
 from store import BeyondClsError
 from store.errors import BeyondClsWarning, unknown
@@ -69,6 +69,9 @@ def load_encoder(
     interpolation: str | None = None,
     input_size: int | str | Sequence[int] | None = None,
     family: str | None = None,
+    checkpoint_key: str | None = None,
+    checkpoint_prefix: str | None = None,
+    ignore: str | Sequence[str] | None = None,
 ) -> Encoder:
     """A frozen encoder.
 
@@ -91,24 +94,34 @@ def load_encoder(
             model has learnt are interpolated.
         family: how it was trained, one of `store.pretraining.FAMILIES`; by default as the registry says, which knows nothing
             of a custom name.
+        checkpoint_key: of the dictionary in the checkpoint that holds the tensors, "a/b" for one in another. By default a file
+            for an architecture of timm is searched, and one for a name of the registry is read as its authors write it.
+        checkpoint_prefix: what their names begin with, likewise.
+        ignore: patterns ("decoder.*", listed or with commas) of names that may be in the checkpoint and that the model lacks.
 
     Raises:
         BeyondClsError: unknown name or family (with the nearest one), missing or unfitting checkpoint, another digest,
             options that contradict each other, or a bad value of the transform.
 
     Warns:
-        BeyondClsWarning: no name in a checkpoint shows how it was trained; its transform is assumed; or the registry has
-            another transform for these weights.
+        BeyondClsWarning: no name in a checkpoint shows how it was trained; its transform is assumed; the registry has another
+            transform for these weights; or of what was chosen of a checkpoint, what was left out, and its size of images.
     """
     if checkpoint is not None and random_seed is not None:
         raise BeyondClsError(
             f"{name} was given a checkpoint ({checkpoint}) and a random seed ({random_seed}); give one of them"
         )
+    choice = Choice.of(checkpoint_key, checkpoint_prefix, ignore)
+    if checkpoint is None and choice != AS_FOUND:
+        raise BeyondClsError(
+            f"{name} was given checkpoint_key, checkpoint_prefix or ignore without a checkpoint; leave them out, or give "
+            "--checkpoint FILE"
+        )
     options = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
     transform = checked_transform(options)
     entry = _entry(model or name, checkpoint is not None)
     pretraining = _pretraining(name, model, checkpoint, random_seed, family)
-    loaded = entry.load(checkpoint, random_seed, arguments)
+    loaded = entry.load(checkpoint, random_seed, arguments, choice, ENCODERS)
     vit, described = loaded.model, loaded.architecture
     if input_size is not None:
         sides = input_sides(input_size)
@@ -128,7 +141,13 @@ def load_encoder(
     transform_note = (
         _assumed_note(encoder, entry, transform) if checkpoint is not None else _registry_note(encoder, published, transform)
     )
-    for note in filter(None, (loaded.assumed and f"{name}: {loaded.assumed}", transform_note)):
+    size_note = (
+        f"it sees {loaded.side} x {loaded.side} pixels, as its positions are for that size; --input-size gives another"
+        if loaded.side is not None and input_size is None
+        else ""
+    )
+    notes = (f"{name}: {note}" for note in (*loaded.notes, size_note, loaded.assumed) if note)
+    for note in filter(None, (*notes, transform_note)):
         warnings.warn(note, BeyondClsWarning, stacklevel=2)
     return encoder
 
@@ -143,7 +162,7 @@ def _entry(name: str, is_local: bool = False) -> Pretrained:
         return ENCODERS[name]
     if not timm.is_model(name):
         raise BeyondClsError(unknown("encoder", name, [*ENCODERS, *timm_names()], "Names of timm's ViTs count too"))
-    entry = Pretrained(name, f"timm/{name}", "see timm")
+    entry = Pretrained(name, f"timm/{name}", "see timm", is_searched=True)
     return replace(entry, transform=IMAGENET) if is_local and "." not in name else entry
 
 

@@ -63,7 +63,7 @@ def _mocov3(model: str, size: str, vit: Vit, **arguments: Any) -> Pretrained:
         convert=convert,
         transform=IMAGENET,
         labels=False,
-        signs=(BASE,),
+        signs=(BASE, MOMENTUM),
         family=JOINT,
         published=(full_file, linear_file),
     )

@@ -2,10 +2,12 @@
 
 import argparse
 import hashlib
+import math
 import re
 import warnings
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,10 @@ from store import BeyondClsError
 WRAPPERS = ("model", "state_dict")
 # Names of the classification head, which does not belong to the encoder.
 CLASSIFIER = ("head.weight", "head.bias", "head.fc.weight", "head.fc.bias")
+# Parts of names that say how a training ran (torch.compile, FSDP, activation checkpointing, Lightning), nothing of its model.
+WRAPPING = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
+SELECTED = "selected by --checkpoint-key or --checkpoint-prefix"  # beside the content of a file: the tensors to take
+POSITIONS = ("pos_embed", "relative_position_bias_table")  # what names end in whose shapes follow from the size of images
 
 
 def _number(dtype: np.dtype, data: bytes) -> np.generic:
@@ -102,7 +108,7 @@ def _refusal(path: Path, message: str) -> str:
 def unwrapped(
     content: Mapping[str, Any], wrappers: Sequence[str] = WRAPPERS, prefixes: Sequence[str] = ()
 ) -> dict[str, Tensor]:
-    """Tensors by name: those in the first of `wrappers` that the content has, or else at the top.
+    """Tensors by name: those that were selected, in the first of `wrappers` that the content has, or else at the top.
 
     Args:
         content: of a checkpoint.
@@ -112,7 +118,8 @@ def unwrapped(
     Raises:
         BeyondClsError: no dictionary of tensors is in it.
     """
-    state: Any = next((content[name] for name in wrappers if isinstance(content.get(name), dict)), content)
+    taken = next((content[name] for name in (SELECTED, *wrappers) if isinstance(content.get(name), dict)), content)
+    state: Any = with_plain_names(taken)
     for prefix in prefixes:
         if any(isinstance(name, str) and name.startswith(prefix) for name in state):
             state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
@@ -126,7 +133,57 @@ def unwrapped(
 def names_in(content: Mapping[str, Any]) -> list[str]:
     """Names at the top of a checkpoint and in the dictionaries there."""
     inside = (name for part in content.values() if isinstance(part, dict) for name in part)
-    return [name for name in (*content, *inside) if isinstance(name, str)]
+    return [plain_name(name) for name in (*content, *inside) if isinstance(name, str)]
+
+
+def plain_name(name: str) -> str:
+    """A name without `WRAPPING`."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPING)
+
+
+def with_plain_names(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The same values by names without `WRAPPING`; as they are, if two would have one name."""
+    plain = {plain_name(name) if isinstance(name, str) else name: value for name, value in state.items()}
+    return plain if len(plain) == len(state) else state
+
+
+def prefixes_in(names: Iterable[str], expected: Iterable[str]) -> list[str]:
+    """What comes, in any of the names, before one of the expected ones; each ends in a dot, or is empty."""
+    known, prefixes = set(expected), dict[str, None]()
+    for name in names:
+        parts = name.split(".")
+        prefixes |= {"".join(f"{part}." for part in parts[:i]): None for i in range(len(parts)) if ".".join(parts[i:]) in known}
+    return list(prefixes)
+
+
+def grouped(names: Iterable[str], prefixes: Iterable[str] = ()) -> list[str]:
+    """Names by their first part, behind what they share with a prefix, and how many there are: `head.* (4)`."""
+    counts: Counter[str] = Counter()
+    starts = {prefix[: i + 1] for prefix in prefixes for i, letter in enumerate(prefix) if letter == "."}
+    for name in names:
+        parts = name.split(".")
+        shared = max((start.count(".") for start in starts if name.startswith(start)), default=0)
+        counts[name if len(parts) <= shared + 1 else ".".join([*parts[: shared + 1], "*"])] += 1
+    return [f"{group} ({n})" if group.endswith(".*") else group for group, n in counts.items()]
+
+
+def learnt_side(model: nn.Module, state: Mapping[str, Tensor]) -> int | None:
+    """Side in pixels of the square images that positions in `state` are for, if it is another than the model's."""
+    embedding = getattr(model, "patch_embed", None)
+    grid, patch = getattr(embedding, "grid_size", None), getattr(embedding, "patch_size", None)
+    if grid is None or patch is None or patch[0] != patch[1]:
+        return None
+    for name, expected in model.state_dict().items():
+        theirs = state[name].shape if name in state else expected.shape
+        if not name.endswith(POSITIONS) or theirs == expected.shape:
+            continue
+        if name.endswith("pos_embed") and len(theirs) == 3:
+            n_patches = theirs[1] - (expected.shape[1] - grid[0] * grid[1])  # others are those of [cls] and registers
+            side = math.isqrt(max(n_patches, 0))
+            return side * patch[0] if side and side**2 == n_patches else None
+        offsets = math.isqrt(max(theirs[0] - 3, 0))  # along an axis; three more concern [cls]
+        return (offsets + 1) // 2 * patch[0] if offsets % 2 and offsets**2 == theirs[0] - 3 else None
+    return None
 
 
 def drop_prefixes(state: Mapping[str, Tensor], *prefixes: str) -> dict[str, Tensor]:
@@ -134,31 +191,66 @@ def drop_prefixes(state: Mapping[str, Tensor], *prefixes: str) -> dict[str, Tens
     return {name: value for name, value in state.items() if not name.startswith(prefixes)}
 
 
-def load_strictly(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
+def load_strictly(model: nn.Module, state: Mapping[str, Tensor], source: str, ignore: Sequence[str] = ()) -> list[str]:
     """Put `state` into `model` as float32.
 
+    Args:
+        source: of the state, for messages.
+        ignore: patterns of names that the model lacks and that may be left out.
+
+    Returns:
+        The names that were left out because of `ignore`.
+
     Raises:
-        BeyondClsError: the message names keys that are missing, unexpected, of another shape, or whose values are not finite.
+        BeyondClsError: the message counts and names keys that are missing, unexpected or of another shape, or names those whose
+            values are not finite.
     """
-    state = {k: v for k, v in state.items() if k not in CLASSIFIER}
     expected = model.state_dict()
-    missing, unexpected = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
-    shapes = [
-        f"{k} {list(state[k].shape)} for {list(expected[k].shape)}"
-        for k in sorted(expected.keys() & state.keys())
-        if state[k].shape != expected[k].shape
-    ]
-    problems = [
-        f"{kind}: {shorten(keys)}"
-        for kind, keys in (("missing", missing), ("unexpected", unexpected), ("other shape", shapes))
-        if keys
-    ]
-    if problems:
-        raise BeyondClsError(f"{source} is a checkpoint of another architecture. " + "; ".join(problems))
+    ignored = [k for k in state if k not in expected and any(fnmatchcase(k, pattern) for pattern in ignore)]
+    state = {k: v for k, v in state.items() if k not in {*CLASSIFIER, *ignored}}
+    if problems := _differences(expected, state):
+        raise BeyondClsError(f"{source} is a checkpoint of another architecture{problems}{_remedy(model, state)}")
     broken = [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]
     if broken:
         raise BeyondClsError(f"{source} has NaN or Inf in {shorten(broken)}; the file is damaged or its training diverged")
+    integers = [name for name, value in state.items() if expected[name].is_floating_point() and not value.is_floating_point()]
+    if integers:
+        raise BeyondClsError(f"{source} has whole numbers in {shorten(integers)}, expected weights that were not quantised")
     model.load_state_dict({k: v.to(expected[k].dtype) for k, v in state.items()}, strict=True)
+    return ignored
+
+
+def _differences(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
+    """How many tensors of a model are there, and what differs; empty if nothing."""
+    common = sorted(expected.keys() & state.keys())
+    other = [f"{k} {list(state[k].shape)} for {list(expected[k].shape)}" for k in common if state[k].shape != expected[k].shape]
+    missing, unexpected = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
+    differing = {"missing": missing, "unexpected": unexpected, "other shape": other}
+    counts = f": it has {len(common) - len(other)} of the model's {len(expected)} tensors. "
+    lists = [
+        f"{kind} ({len(keys)}): {', '.join(keys[:5])}{', …' * (len(keys) > 5)}" for kind, keys in differing.items() if keys
+    ]
+    return counts + "; ".join(lists) if lists else ""
+
+
+def _remedy(model: nn.Module, state: Mapping[str, Tensor]) -> str:
+    """What to give so that a state would fit, if anything is known."""
+    expected = model.state_dict()
+    fitting = {prefix: sum(f"{prefix}{name}" in state for name in expected) for prefix in prefixes_in(state, expected)}
+    prefix = max(fitting, key=fitting.__getitem__, default="")
+    if prefix and 2 * fitting[prefix] > len(expected):
+        return f". Behind a prefix there are {fitting[prefix]}; give --checkpoint-prefix {prefix}"
+    if expected.keys() - state.keys():
+        return ""
+    if (side := learnt_side(model, state)) is not None:
+        return f". Its positions are those of images of {side} x {side} pixels; give arguments: {{ img_size: {side} }}"
+    if any(state[name].shape != value.shape for name, value in expected.items()):
+        return ""
+    extra = [name for name in state if name not in expected]
+    if {name.partition(".")[0] for name in extra} & {name.partition(".")[0] for name in expected}:
+        return ". It computes more than this architecture; give --model one that has these names"
+    patterns = ",".join(group.partition(" ")[0] for group in grouped(extra))
+    return f". If no token passes through them on its way to the last block, give --ignore '{patterns}'"
 
 
 def weights_digest(model: nn.Module) -> str:

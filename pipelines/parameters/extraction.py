@@ -43,8 +43,18 @@ Receipt = Annotated[
 
 # How the encoder is loaded: arguments of `load_encoder`, which may also be under `encoders` in params.yaml.
 MODEL = {"model": Option(str, "timm architecture, if --encoder is a name that you chose")}
-LOADING = {
+CHECKPOINT = {
     "checkpoint": Option(Path, "local weights (.safetensors or torch), loaded strictly"),
+    "checkpoint_key": Option(
+        str,
+        "key of the dictionary in the checkpoint that holds the tensors, e.g. teacher or model/ema",
+        "found: a teacher before its student, weights before their average",
+    ),
+    "checkpoint_prefix": Option(str, "what names there begin with, e.g. module.backbone.", "found"),
+    "ignore": Option(str, "names in the checkpoint that may be left out, patterns with commas, e.g. 'decoder.*,adapter.*'"),
+}
+LOADING = {
+    **CHECKPOINT,
     **MODEL,
     "random_seed": Option(int, "random weights from this seed: the untrained twin"),
     "weights": Option(str, "digest that the weights must have"),

@@ -12,12 +12,13 @@ from extract.encoders.cost import Cost, cost_of
 from extract.layouts import arrays_by_name
 from extract.plan import Rates, rates, stored_nbytes
 from extract.requests import Request
-from pipelines.parameters.extraction import EXTRACTING, OF_LOADING, resolve_extraction
+from pipelines.parameters.extraction import CHECKPOINT, EXTRACTING, OF_LOADING, resolve_extraction
 from pipelines.parameters.options import select_options
 from pipelines.parameters.params import integers, section
 from pipelines.parameters.requested import place_encoder, request_features
 
-OF_WEIGHTS = ("checkpoint", "random_seed", "weights", "family")  # in params.yaml; plans don't depend on them
+# What plans don't depend on, but for the size of images, which a checkpoint that is here shows.
+OF_WEIGHTS = (*CHECKPOINT, "random_seed", "weights", "family")
 NARROW = "int8"
 SAMPLE = {"cpu": 8, "cuda": 128}  # images, in batches of a quarter
 SECONDS = 5.0  # of extraction, for which an encoder that is slow gets fewer of them
@@ -109,7 +110,7 @@ def measure_encoders(
     for name in section(params, "encoders"):
         say(f"measuring {name} …")
         asked = options_of(params, given, name) | {"views": 1}
-        encoder = _load(name, asked)
+        encoder = load_unfetched(name, {n: value for n, value in asked.items() if n in OF_LOADING})
         cost = cost_of(encoder.model, encoder.config["input_size"])
         place_encoder(encoder, asked, device)
         request, running = request_features(encoder, images, asked, "statistics" not in given)
@@ -125,10 +126,16 @@ def measure_encoders(
     return Encoders(by_name, by_study)
 
 
-def _load(name: str, asked: Mapping[str, Any]) -> Encoder:
-    """The encoder with random weights, so that nothing is fetched."""
-    loading = {n: value for n, value in asked.items() if n in OF_LOADING and n not in OF_WEIGHTS}
-    return load_encoder(name, random_seed=0, **loading)
+def load_unfetched(name: str, loading: Mapping[str, Any]) -> Encoder:
+    """The encoder with its checkpoint if that is a file here, else with random weights, so that nothing is fetched.
+
+    Args:
+        loading: arguments of `load_encoder`.
+    """
+    checkpoint = loading.get("checkpoint")
+    if checkpoint is not None and Path(checkpoint).is_file():
+        return load_encoder(name, **{n: value for n, value in loading.items() if n != "weights"})
+    return load_encoder(name, random_seed=0, **{n: value for n, value in loading.items() if n not in OF_WEIGHTS})
 
 
 def _computation(request: Request, running: Mapping[str, Any]) -> str:

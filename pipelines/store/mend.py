@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from pipelines.parameters.extraction import CHECKPOINT
+from pipelines.parameters.options import takes_options
 from pipelines.store.look import FeatureSet
 
 
@@ -43,6 +45,7 @@ def _damaged(path: str) -> list[str]:
     return bad
 
 
+@takes_options(CHECKPOINT)
 def repair(
     path: Annotated[Path, typer.Argument(help="folder of a feature set")],
     data: Annotated[str | None, typer.Option(help="the images it was made from; without, nothing is changed")] = None,
@@ -51,11 +54,11 @@ def repair(
     classes: Annotated[Path | None, typer.Option(help="file of class names, if it was given at extraction")] = None,
     encoder: Annotated[str | None, typer.Option(help="its encoder; by default the one that the set names")] = None,
     params: Annotated[Path | None, typer.Option(help="parameter file with encoders.NAME")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="local weights, where the encoder needs them")] = None,
     model: Annotated[str | None, typer.Option(help="timm architecture, where the encoder needs it")] = None,
     random_seed: Annotated[int | None, typer.Option(help="seed of random weights, where the encoder needs it")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="images per forward pass, as at extraction")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto")] = "auto",
+    **of_checkpoint: Any,
 ) -> None:
     """List what is damaged, and the command that extracts it again; with --data, run that command.
 
@@ -84,7 +87,7 @@ def repair(
     if not bad:
         typer.echo(f"{path}: nothing is damaged")
         return
-    options |= without_none(encoder=encoder, params=params, checkpoint=checkpoint, model=model, random_seed=random_seed)
+    options |= without_none(encoder=encoder, params=params, model=model, random_seed=random_seed, **of_checkpoint)
     options |= without_none(form=form, split=split, classes=classes, batch_size=batch_size)
     typer.echo(_command(path, data or "IMAGES", {"encoder": "ENCODER", **options}, device))
     if data is None:

@@ -10,14 +10,16 @@ from functools import cache
 from typing import Any
 
 import pytest
+import timm
 import torch
 from torch import Tensor, nn
 
 from extract.encoders import ENCODERS, Encoder, Pretrained
 from extract.encoders.encoder import input_of
 from extract.encoders.listing import listing_of
-from extract.encoders.pretrained import JOINT, LABELS, MASKED
+from extract.encoders.pretrained import AS_FOUND, JOINT, LABELS, MASKED
 from extract.encoders.published import Published
+from extract.encoders.search import Network
 from extract.encoders.weights import CLASSIFIER, load_strictly
 from store import BeyondClsError
 from tests.extract.encoders.official import (
@@ -106,6 +108,30 @@ class TestEntry:
             assert not file.tells, f"{key[0]} is loaded as {taker}"
             assert not entry.is_confirmed_by(full(key)), f"{key[0]} is loaded as {taker} without a word: give its `signs`"
             assert file.heads in [theirs.heads for theirs in entry.published], f"{taker} has other attention heads"
+
+
+# Architectures under which users load files of their own; larger ones have the same names.
+OWN = sorted({entry.model for entry in ENCODERS.values() if timm.is_model(entry.model) and entry.published[0].output[2] == 384})
+
+
+@pytest.mark.parametrize("model", [*OWN, "beit_base_patch16_224"])
+def test_files_under_an_architecture_of_timm(model: str) -> None:
+    """From where their authors have the encoder, and for the same computation; or refused; or a note says what may differ."""
+    plain = Pretrained(model, "", "")
+    own = replace(plain, make=lambda _, **arguments: made(plain, **arguments))
+    width = made(plain).num_features
+    for key in (key for key in KEYS if of(key)[1].output[2] == width):
+        file = of(key)[1]
+        try:
+            network, _, found = own.search(full(key), {}, AS_FOUND, ENCODERS)
+        except BeyondClsError:
+            continue
+        if kept(found.state) == kept(network.state_dict()):
+            *keys, prefix = file.at.split("/")
+            assert found.place in ("", str(Network(tuple(keys), prefix, {})))
+            assert eps_of(network) == {file.eps}
+            is_same = heads_of(network) == ({file.heads} if file.heads else set())
+            assert is_same != any(f"could be of {key[0]}" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("key", FILES)

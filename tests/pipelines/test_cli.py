@@ -150,6 +150,37 @@ def test_extraction_from_a_file_says_what_it_assumes_and_what_cls_holds(beyondcl
     assert FeatureStore.open(tmp_path / "f").attributes["cls_caution"] in printed
 
 
+def test_what_is_chosen_of_a_checkpoint(beyondcls, tmp_path):
+    """On the command line and in a parameter file; `plan` counts with the size of images that the file shows."""
+    import torch
+
+    from pipelines.store.table import size
+    from store import FeatureStore
+    from tests.extract.tiny import TINY, tiny_encoder
+
+    encoders = [tiny_encoder(seed) for seed in (0, 1)]
+    extra = {"neck": torch.zeros(1), "norm_pre.weight": torch.zeros(1)}
+    student, teacher = ({f"net.{name}": x for name, x in (e.model.state_dict() | extra).items()} for e in encoders)
+    torch.save({"student": student, "teacher": teacher}, tmp_path / "w.pth")
+    any_size = {name: value for name, value in TINY.items() if name != "img_size"}
+    params = tmp_path / "p.yaml"
+    entry = f"model: vit_tiny_patch16_224, checkpoint: {tmp_path}/w.pth, arguments: {any_size}"
+    params.write_text(f"encoders: {{mine: {{{entry}, ignore: [neck, 'norm_pre.*']}}, bare: {{{entry}}}}}\n")
+    common = ("--data", some_images(tmp_path), "--params", params)
+    printed = beyondcls("extract", "--encoder", "mine", "--out", tmp_path / "f", *common)
+    assert "--checkpoint-key student --checkpoint-prefix net." in printed, "is noted"
+    chosen = ("--checkpoint-key", "student", "--checkpoint-prefix", "net", "--ignore", "neck,norm_pre.*")
+    beyondcls("extract", "--encoder", "bare", "--out", tmp_path / "g", *common, *chosen)
+    sets = [FeatureStore.open(tmp_path / name) for name in "gf"]
+    assert [one.spec.weights for one in sets] == [encoder.weights for encoder in encoders]
+    assert sets[0].spec.transform["input_size"] == [3, 32, 32]
+    place = ("--out", tmp_path / "h", *common)
+    written = size(sum(file.stat().st_size for file in (tmp_path / "f/patch").rglob("c/*/*/*")))
+    for name, options in (("mine", ()), ("bare", chosen)):
+        assert f"patch {written}," in beyondcls("plan", "--encoder", name, *place, *options)
+    assert "unexpected (2): neck, norm_pre.weight" in beyondcls("plan", "--encoder", "bare", *place, fails=True)
+
+
 def test_tasks_share_an_extraction(beyondcls, tmp_path, monkeypatch):
     images = some_images(tmp_path)
     arguments = ("extract", "--encoder", "quickstart-random", "--data", images, "--out", tmp_path / "f", "--views", "2")

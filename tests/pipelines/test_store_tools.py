@@ -185,7 +185,9 @@ class TestRepair:
     def test_what_was_asked_for_stands_in_the_command(self, command, tmp_path):
         path = write_features(tmp_path / "set", maps=()).path
         flip(path / PATCH / "c/0/0/0", 3)
-        output = command("store", "repair", path, "--form", "cub", "--split", "test")[1]
+        chosen = ("--checkpoint", "w.pth", "--checkpoint-key", "teacher", "--checkpoint-prefix", "net.", "--ignore", "a.*,b")
+        output = command("store", "repair", path, "--form", "cub", "--split", "test", *chosen)[1]
+        assert shlex.join(chosen) in output
         assert "--split test" in output
         assert "--no-maps" in output
 

@@ -194,11 +194,11 @@ class TestCheckpoints:
     @pytest.mark.parametrize(
         ("of", "into", "message"),
         [
-            ({"depth": 1}, {}, r"missing: blocks\.1\.attn\.proj\.bias, .*, … \(12 in all\)$"),
-            ({"depth": 3}, {}, r"unexpected: blocks\.2\.attn\.proj\.bias, .*, … \(12 in all\)$"),
-            ({"img_size": 64}, {}, r"other shape: pos_embed \[1, 65, 32\] for \[1, 17, 32\]$"),
-            ({}, {"reg_tokens": 4}, r"missing: reg_token; other shape: pos_embed"),
-            ({"qk_norm": True, "depth": 1}, {"depth": 1}, r"unexpected: blocks\.0\.attn\.k_norm\.bias, "),
+            ({"depth": 1}, {}, r"18 of the model's 30 tensors\. missing \(12\): blocks\.1\.attn\.proj\.bias, .*, …$"),
+            ({"depth": 3}, {}, r"30 of the model's 30 tensors\. unexpected \(12\): blocks\.2\.attn\.proj\.bias, .*, …\. It"),
+            ({"img_size": 64}, {}, r"29 of .* 30 .* shape \(1\): pos_embed \[1, 65, 32\] for \[1, 17, 32\].* img_size: 64 }$"),
+            ({}, {"reg_tokens": 4}, r"missing \(1\): reg_token; other shape \(1\): pos_embed"),
+            ({"qk_norm": True, "depth": 1}, {"depth": 1}, r"unexpected \(4\): blocks\.0\.attn\.k_norm\.bias, "),
         ],
         ids=["missing", "unexpected", "shape", "missing and shape", "norms"],
     )
