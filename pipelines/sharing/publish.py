@@ -17,7 +17,7 @@ from store.places import LocalFolder, is_remote, place_at
 from store.places.object_store import ObjectStore
 from store.writing.lock import BusyError, Lock
 from store.writing.object_writer import honours_condition
-from store.writing.writer import staging_of
+from store.writing.publishing import staging_of
 
 SCRATCH = ".upload"  # beside the sets: DVC empties the output folders of a stage before it runs the stage again
 
