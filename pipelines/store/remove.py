@@ -40,6 +40,8 @@ def rm(
             typer.echo("nothing was removed")
             raise typer.Exit(1)
     for folder, feature_set, key in targets:
+        if not staging and key_at(folder) != key:  # while somebody was asked
+            raise StoreError(f"{folder} is another feature set than a moment ago, and stays; give the command again")
         remove(folder, feature_set, key)
         typer.echo(f"removed {folder}")
 
@@ -48,7 +50,7 @@ def remove(folder: Path, feature_set: Path, key: str) -> None:
     """Remove a feature set, or the unfinished part of the one at `feature_set`.
 
     Raises:
-        StoreError: a process is writing it, another set has taken its place, or others have put files there.
+        StoreError: a process is writing it, or others have put files there.
     """
     from pipelines.store.find import REMOVED
     from store import StoreError
@@ -61,8 +63,6 @@ def remove(folder: Path, feature_set: Path, key: str) -> None:
             os.rename(folder, removed)  # atomically: from here on, no half set has its name
             try:
                 _check_own(removed, folder)
-                if folder == feature_set and key_at(removed) != key:
-                    raise StoreError(f"{folder} is another feature set than a moment ago; nothing was removed")
             except StoreError:
                 os.rename(removed, folder)
                 raise

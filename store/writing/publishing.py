@@ -186,7 +186,7 @@ def foreign(folder: Path) -> Iterator[Path]:
 def file_names() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Patterns of files and folders of a feature set or its writer, by their path inside it."""
     group = rf"(?:{'|'.join(KINDS)})(?:/[\w-]{{1,100}})*"
-    staged = rf"{JOURNAL}(?:\.[\w.]+-\d+-\d+)?|{re.escape(UNNAMED)}/[\w.-]+"
+    staged = rf"{JOURNAL}(?:\.[\w.]+-\d+-\d{{15,}})?|{re.escape(UNNAMED)}/[\w.-]+"
     file = re.compile(rf"(?:{staged}|zarr\.json|{group}/zarr\.json|{group}/c/\d+(?:/0)*)(?:\.partial)?", re.ASCII)
     return file, re.compile(rf"{group}|{re.escape(UNNAMED)}", re.ASCII)  # chunk folders fit the first too
 

@@ -375,8 +375,8 @@ class FeatureWriter(ShardWriter, UnitWriter):
                 )
             if not published:
                 with self._full_disk_reported():
+                    self._check_staged()
                     if self.shared:
-                        self._check_staged()
                         write_records(self.staging, read_records(self.staging))  # one journal, which is one file to remove
                     self._describe(attributes)
                     for held in (self._lock, lock):
@@ -386,7 +386,7 @@ class FeatureWriter(ShardWriter, UnitWriter):
         return True
 
     def _check_staged(self) -> None:
-        """Compare the files of all units with the journals: other processes have written most of them.
+        """Compare the files of all units with the journals: other processes, and workers taken for dead, may have written them.
 
         Raises:
             StoreError: one is missing or was changed.
