@@ -67,8 +67,11 @@ class Found:
             raise StoreError(f"{self.path} holds another feature set than when this run began, which is not replaced")
 
 
-def publish(staging: Path, path: Path, found: Found) -> None:
+def publish(staging: Path, path: Path, found: Found, remedy: str = "") -> None:
     """Give a finished folder its name, in one step; then remove the set that was found there.
+
+    Args:
+        remedy: how to make use of the set where something is in its way; by default that of an extraction.
 
     Raises:
         StoreError: something else is there; it stays, and so does the finished folder.
@@ -88,10 +91,8 @@ def publish(staging: Path, path: Path, found: Found) -> None:
                 raise
             _discard(staging, path)
     except StoreError as error:
-        raise StoreError(
-            f"{error}. Nothing was lost: the finished set is in {staging}, and the same command with another --out in "
-            f"{path.parent} publishes it without computing it again"
-        ) from error
+        remedy = remedy or f"the same command with another --out in {path.parent} publishes it without computing it again"
+        raise StoreError(f"{error}. Nothing was lost: the finished set is in {staging}, and {remedy}") from error
     sync_folder(path.parent)
     _discard(staging.with_name(staging.name + OLD), path)
 
@@ -146,10 +147,19 @@ def discard(folder: Path) -> None:
     Raises:
         StoreError: others have put files there.
     """
-    if strangers := _shown(folder, foreign):
-        raise StoreError(f"{folder} is to be removed, but no feature set has {strangers}; move that away, and try again")
+    check_own(folder)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
+
+
+def check_own(folder: Path, kind: str = "") -> None:
+    """See that all below a folder, or below a kind of arrays in it, belongs to a feature set or its writer.
+
+    Raises:
+        StoreError: others have put files there.
+    """
+    if strangers := _shown(folder, lambda f: (p for p in foreign(f) if p.is_relative_to(f / kind))):
+        raise StoreError(f"{folder / kind} would be removed, with files of others ({strangers}); move them away, and try again")
 
 
 def _discard(folder: Path, path: Path) -> None:
