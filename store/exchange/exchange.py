@@ -109,7 +109,9 @@ class Exchange(ABC):
                     self.write(store, partial, names, progress or (lambda n: None))
                     lock.check()
                     if not _named(partial, out):
-                        raise StoreError(f"{out} was made by others meanwhile, and stays; give another name, or remove it first")
+                        raise StoreError(
+                            f"{out} was made by others meanwhile, and stays; give another name, or remove it first"
+                        )
                 finally:
                     _remove(partial)
                 sync_folder(out.parent)

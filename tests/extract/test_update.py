@@ -332,7 +332,9 @@ class TestWhatOthersMade:
         self, run: Run, encoder: Counting, monkeypatch: pytest.MonkeyPatch, make_set: Run, tmp_path: Path
     ) -> None:
         with pytest.raises(StoreError, match="the finished set is in"):
-            run(tmp_path / "f", progress=lambda _: make_set(tmp_path / "f", blocks=(0,)) if not (tmp_path / "f").exists() else 0)
+            run(
+                tmp_path / "f", progress=lambda _: make_set(tmp_path / "f", blocks=(0,)) if not (tmp_path / "f").exists() else 0
+            )
         before = STATISTICS["cls_self"]
         monkeypatch.setitem(STATISTICS, "cls_self", lambda attention: before(attention) + 1e-3)
         run(tmp_path / "g")
