@@ -26,8 +26,8 @@ from extract.writing import Start
 from store import BeyondClsError, FeatureStore, StoreError
 from store.bars import Bars
 from store.format.layout import DIGEST
-from store.writing.repair import salvage
 from store.writing.publishing import Found, discard_staging, refused_sets
+from store.writing.repair import salvage
 
 DEFAULTS = Settings()
 

@@ -52,7 +52,7 @@ class ResultFolder:
             )
         self._found = _content(self.folder / self._mark)
         for old in earlier:
-            if not (scratch / old.relative_to(self.folder)).exists():
+            if old.name != self._mark and not (scratch / old.relative_to(self.folder)).exists():
                 old.unlink(missing_ok=True)
         for path in sorted(scratch.rglob("*")):  # folders first
             place = self.folder / path.relative_to(scratch)

@@ -5,8 +5,8 @@ import os
 import re
 import shlex
 import shutil
-import time
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
