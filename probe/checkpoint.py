@@ -21,7 +21,7 @@ from store import BeyondClsError
 EVERY_S = 60.0  # between two checkpoints
 
 
-USED: set[Path] = set()  # checkpoints of what this process was asked to train
+USED: set[Path] = set()  # checkpoints of what is being trained
 
 
 class Stopped(Exception):
@@ -112,8 +112,13 @@ def _plain(member: Member) -> list[Any]:
     return [member.head, member.base_lr, member.weight_decay, member.seed]
 
 
+def forget_checkpoints(unfinished: Path) -> None:
+    """Take checkpoints of earlier runs of this process for those of others."""
+    USED.difference_update([path for path in USED if path.parent == unfinished])
+
+
 def remove_checkpoints(unfinished: Path) -> None:
-    """Remove the checkpoints of this process below a folder: the results are written. Those of others stay."""
+    """Remove the checkpoints of this run below a folder: the results are written. Those of others stay."""
     for path in [path for path in USED if path.parent == unfinished]:
         USED.discard(path)
         if path.is_dir():

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from probe.checkpoint import remove_checkpoints
+from probe.checkpoint import forget_checkpoints, remove_checkpoints
 from probe.computed_by import computed_by
 from probe.grid import HeadPlan, Member
 from probe.passes import Outcome, Passes
@@ -111,6 +111,7 @@ def probe(
     block = training.spec.blocks[-1] if block is None else block  # the deepest one of the test set may be another
     learn_from, judge_by = (Source(s, o, block, r) for s, o, r in zip((training, test), others, rows, strict=True))
     place, unfinished = torch.device(device), out.parent / ".unfinished" / out.name
+    forget_checkpoints(unfinished)
     about: dict[str, Any] = {"features": {"training": training.spec.key, "test": test.spec.key}, **(notes or {})}
     if joined is not None:
         about["joined"] = {"training": joined[0].spec.key, "test": joined[1].spec.key}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import xxhash
 
-from probe.checkpoint import remove_checkpoints
+from probe.checkpoint import forget_checkpoints, remove_checkpoints
 from probe.computed_by import computed_by
 from probe.detection.average_precision import average_precision, coco_truths
 from probe.detection.batches import DetectionBatches
@@ -175,6 +175,7 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
         BeyondClsError: sets that do not belong together, or a seed that diverged.
     """
     unfinished = out.parent / ".unfinished" / out.name
+    forget_checkpoints(unfinished)
     detection = replace(detection, unfinished=unfinished)
     result = ResultFolder(out, DESCRIPTION, ("trained/seed*.json", "trained/seed*.safetensors"))
     with result.written() as folder:
