@@ -27,8 +27,9 @@ from store.format.names import kind_of
 from store.format.pretraining import NAMES, pretraining_fields
 from store.writing.results import ResultFolder
 
-FILES = (  # of a head; the record first: without it, a head is not complete
-    *(f"trained/{name}" for name in ("record.json", "seed*.json", "seed*.safetensors", "weights.npy", "correct.npz")),
+RECORD = "trained/record.json"  # without it, a head is not complete
+FILES = (  # of a head
+    *(RECORD, "trained/seed*.json", "trained/seed*.safetensors", "trained/weights.npy", "trained/correct.npz"),
     *(METRICS, DESCRIPTION, "curves.csv", timing.FILE, "kept.json"),
 )
 KEPT = "kept.json"  # notes that a head was checked and kept; not an output of DVC, or its dependents would run (.dvcignore)
@@ -137,7 +138,7 @@ def folder_of_head(folder: Path) -> ResultFolder:
             raise BeyondClsError(
                 f"{metrics} does not describe a head, so it is not replaced: give another --out, or move it away first"
             ) from error
-    return ResultFolder(folder, DESCRIPTION, FILES)
+    return ResultFolder(folder, DESCRIPTION, FILES, RECORD)
 
 
 def write_measures(folder: Path, measures: Mapping[str, Any]) -> None:

@@ -61,6 +61,16 @@ def _check_vacant(places: Places, out: Path) -> None:
         )
 
 
+def _check_receipt(file: Path) -> None:
+    """See that a file may be replaced by a receipt.
+
+    Raises:
+        StoreError: it looks like something else.
+    """
+    if file.is_file() and not file.read_bytes().startswith((b"{", b"<<<<<<<")):  # git marks conflicts so
+        raise StoreError(f"{file} is no receipt, so it stays; give another --receipt, or remove it first")
+
+
 def writes_conditionally(places: Places, folder: Path) -> bool:
     """Whether tasks can write straight to a root in an object store; says so if they cannot.
 
@@ -143,6 +153,7 @@ def publish(store: FeatureStore, places: Places, out: Path, receipt: Path | None
             receipt = receipt or receipt_of(out)
             _check_vacant(places, out)  # again: something may have come meanwhile
         if receipt is not None:
+            _check_receipt(receipt)
             Receipt.from_store(store).write(receipt)
         if address is not None:
             write_stub(out, store.place.content("zarr.json") or b"")

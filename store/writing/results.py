@@ -20,10 +20,11 @@ class ResultFolder:
         folder: of the results.
         mark: the file by which two results are told apart, and which decides between two runs that finish at once.
         of_earlier: patterns of files of an earlier result that this one may lack; or the files, once they are asked for.
+        seal: the file that says that a result is whole, if there is one: removed first, and put in its place last.
     """
 
-    def __init__(self, folder: Path, mark: str, of_earlier: Iterable[str] | Callable[[], Iterable[Path]] = ()):
-        self.folder, self._mark, self._of_earlier = folder, mark, of_earlier
+    def __init__(self, folder: Path, mark: str, of_earlier: Iterable[str] | Callable[[], Iterable[Path]] = (), seal: str = ""):
+        self.folder, self._mark, self._of_earlier, self._seal = folder, mark, of_earlier, seal
         self._found = _content(folder / mark)
 
     @contextlib.contextmanager
@@ -51,10 +52,12 @@ class ResultFolder:
                 "move it where you want it"
             )
         self._found = _content(self.folder / self._mark)
+        if self._seal:
+            (self.folder / self._seal).unlink(missing_ok=True)
         for old in earlier:
             if old.name != self._mark and not (scratch / old.relative_to(self.folder)).exists():
                 old.unlink(missing_ok=True)
-        for path in sorted(scratch.rglob("*")):  # folders first
+        for path in sorted(scratch.rglob("*"), key=lambda path: (path == scratch / self._seal, path)):  # folders first
             place = self.folder / path.relative_to(scratch)
             if path.is_dir():
                 place.mkdir(exist_ok=True)
