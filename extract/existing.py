@@ -44,6 +44,13 @@ class Comparison:
     source: FeatureStore | None = None
     shared: bool = False
 
+    def finds_equal(self, store: FeatureStore) -> bool:
+        """Whether a sample of the very set agrees, which is of use if it does and in nobody's way if not."""
+        check = check_by_sample(self.request, store, batch_size=self.settings.batch_size, workers=self.settings.workers)
+        if check.agrees:
+            self.settings.checked(store, check)
+        return check.agrees
+
     def agrees(self, store: FeatureStore, rows: Int64[np.ndarray, "N"] | None = None) -> bool:
         """Whether a sample of a set agrees; if not, it is to be extracted again.
 

@@ -27,8 +27,8 @@ from extract.writing import Start
 from store import BeyondClsError, FeatureStore, StoreError
 from store.bars import Bars
 from store.format.layout import DIGEST
+from store.writing.publishing import Found, discard_staging, refused_sets
 from store.writing.repair import salvage
-from store.writing.writer import discard_staging
 
 DEFAULTS = Settings()
 
@@ -91,14 +91,15 @@ def create(
         BeyondClsError: tokens beyond the range of float16; too little memory for an image.
     """
     attributes = attributes_of(request, settings)
-    comparison, stored = Comparison(request, settings, source, shared), open_existing(out)
+    found, comparison = Found.at(out), Comparison(request, settings, source, shared)
+    stored = open_existing(out)
     if stored is not None and stored.spec.key not in request.keys:
         raise StoreError(occupied_message(stored, request))
-    if stored is not None and _is_confirmed(stored, out, comparison):
+    if stored is not None and _is_confirmed(stored, found, comparison):
         _refuse_stale(stored, request, "--update writes them anew, and keeps all features")
         _warn_of_differences(stored, request, attributes, settings, "; --update writes this down")
         return _keep(stored, settings)
-    return _begin(comparison, (source, older), replaces=stored is not None).write(out, attributes, settings)
+    return _begin(comparison, (source, older), replace(found, replaces=stored is not None)).write(out, attributes, settings)
 
 
 def update(
@@ -115,18 +116,19 @@ def update(
     Arguments, result and errors are those of `create`, but no other set can be in the way.
     """
     attributes = attributes_of(request, settings)
-    comparison, stored = Comparison(request, settings, source, shared), open_replaceable(out, settings.warn)
+    found, comparison = Found.at(out), Comparison(request, settings, source, shared)
+    stored = open_replaceable(out, settings.warn)
     candidates = [source, older]
     if stored is None or stored.spec.key not in request.keys:
         candidates.append(stored)
-    elif _is_confirmed(stored, out, comparison):
+    elif _is_confirmed(stored, found, comparison):
         stale, readable = stale_annotations(stored, request.images), readable_again(stored, request.images)
         if is_current(stored, attributes) and not stale and not readable:
             return _keep(stored, settings)
         if stale and settings.is_first:
             settings.warn(f"{_stale_message(stored, request, stale)}; they are written anew")
-        return _completion(request, stored).write(out, attributes, settings)
-    return _begin(comparison, candidates, replaces=True).write(out, attributes, settings)
+        return _completion(request, stored, found).write(out, attributes, settings)
+    return _begin(comparison, candidates, found).write(out, attributes, settings)
 
 
 def create_at(request: Request, address: str, settings: Settings = DEFAULTS) -> FeatureStore | None:
@@ -155,7 +157,7 @@ def extend(
     Raises:
         StoreError: the set has another encoder, or other images than the first of these.
     """
-    stored = open_existing(out)
+    found, stored = Found.at(out), open_existing(out)
     if stored is not None:
         request = request.added_to(stored)
     if stored is None or stored.spec.key in request.keys:
@@ -163,10 +165,10 @@ def extend(
     attributes = attributes_of(request, settings)
     check_extension(stored, request.spec, request.images)
     if lacks_truths_alone(stored, request):
-        return with_truths(request, stored, replaces=True).write(out, attributes, settings)
+        return with_truths(request, stored, found).write(out, attributes, settings)
     rows, layouts = rows_in(stored, request), request.layouts(shard_rows=stored.shard_rows)
     base = stored if Comparison(request, settings).agrees(stored, rows) else None
-    start = Start(request, layouts, base, None if base is None else rows, replaces=True)
+    start = Start(request, layouts, base, None if base is None else rows, replaces=found)
     return start.write(out, attributes, settings)
 
 
@@ -180,11 +182,11 @@ def repair(request: Request, out: Path, settings: Settings = DEFAULTS) -> Featur
     if settings.n_tasks > 1 or settings.engine is not None:
         raise BeyondClsError("one process repairs a feature set; leave out the number of tasks, or give --on here")
     attributes = attributes_of(request, settings)
-    request = request.named_as_at(out)
+    found, request = Found.at(out), request.named_as_at(out)
     base, layouts, skip = salvage(out, request.spec, partial(request.layouts, None), request.constants)
     rows = np.arange(len(base))
     rows[readable_again(base, request.images)] = -1
-    return Start(request, layouts, base, rows, skip, replaces=True).write(out, attributes, settings)
+    return Start(request, layouts, base, rows, skip, replaces=found).write(out, attributes, settings)
 
 
 def confirm(request: Request, stored: FeatureStore, settings: Settings = DEFAULTS) -> FeatureStore:
@@ -202,10 +204,13 @@ def confirm(request: Request, stored: FeatureStore, settings: Settings = DEFAULT
     return _keep(stored, settings)
 
 
-def _is_confirmed(stored: FeatureStore, out: Path, comparison: Comparison) -> bool:
+def _is_confirmed(stored: FeatureStore, found: Found, comparison: Comparison) -> bool:
     """Whether the very set that is asked for may stay; of several tasks, only the first compares it."""
-    discard_staging(out, stored.spec.key)
-    return not comparison.settings.is_first or comparison.agrees(stored)
+    is_confirmed = not comparison.settings.is_first or comparison.agrees(stored)
+    if not is_confirmed:
+        found.check()  # before anything is discarded that was refused its place
+    discard_staging(found.path, stored.spec.key)
+    return is_confirmed
 
 
 def _keep(stored: FeatureStore, settings: Settings) -> FeatureStore:
@@ -241,13 +246,19 @@ def _warn_of_differences(
         )
 
 
-def _begin(comparison: Comparison, candidates: Sequence[FeatureStore | None], replaces: bool) -> Start:
+def _begin(comparison: Comparison, candidates: Sequence[FeatureStore | None], found: Found) -> Start:
     """What a new set begins with: what the first of the candidates has that shares anything with it, or nothing.
+
+    The first of all is the very set, if it was finished before and something was in its way.
 
     Raises:
         StoreError: the source that the user gave does not fit; or what a candidate has is not what is computed now.
     """
     request = comparison.request
+    for refused in refused_sets(found.path.parent, request.spec.key):
+        if comparison.finds_equal(refused):
+            layouts = request.layouts(refused, refused.shard_rows if request.shard_rows is None else None)
+            return Start(request, layouts, refused, replaces=found)
     for candidate in candidates:
         if candidate is None:
             continue
@@ -258,7 +269,7 @@ def _begin(comparison: Comparison, candidates: Sequence[FeatureStore | None], re
                 raise
             continue
         if lacks_truths_alone(candidate, request):
-            return with_truths(request, candidate, replaces)
+            return with_truths(request, candidate, found)
         in_order = bool((rows == np.arange(len(rows)))[rows >= 0].all())
         shard_rows = candidate.shard_rows if request.shard_rows is None and in_order else None
         layouts = request.layouts(shard_rows=shard_rows)
@@ -266,13 +277,13 @@ def _begin(comparison: Comparison, candidates: Sequence[FeatureStore | None], re
         if shares and comparison.agrees(candidate, rows):
             if comparison.settings.is_first and (note := pooling_note(candidate, request.spec)):
                 comparison.settings.warn(note)
-            return Start(request, layouts, candidate, rows, replaces=replaces)
-    return Start(request, request.layouts(), replaces=replaces)
+            return Start(request, layouts, candidate, rows, replaces=found)
+    return Start(request, request.layouts(), replaces=found)
 
 
-def _completion(request: Request, stored: FeatureStore) -> Start:
+def _completion(request: Request, stored: FeatureStore, found: Found) -> Start:
     """What it takes to write the same set again, whole; without digests of images if it is an older one that lacks them."""
     request = request.named_as(stored)
     layouts = request.layouts(stored, stored.shard_rows)
     layouts = [layout for layout in layouts if layout.name != DIGEST or DIGEST in stored.attributes["arrays"]]
-    return Start(request, layouts, stored, rows_in(stored, request), replaces=True)
+    return Start(request, layouts, stored, rows_in(stored, request), replaces=found)

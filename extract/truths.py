@@ -5,6 +5,7 @@ from extract.requests import Request
 from extract.reuse import rows_in
 from extract.writing import Start
 from store import FeatureStore
+from store.writing.publishing import Found
 
 
 def lacks_truths_alone(stored: FeatureStore, request: Request) -> bool:
@@ -13,7 +14,7 @@ def lacks_truths_alone(stored: FeatureStore, request: Request) -> bool:
     return is_whole and request.named_as(stored).spec.differences(stored.spec) == ["truths"]
 
 
-def with_truths(request: Request, stored: FeatureStore, replaces: bool) -> Start:
+def with_truths(request: Request, stored: FeatureStore, replaces: Found) -> Start:
     """What the set with truths begins with: all that it has. Its features are not compared: they are taken as they are."""
     kept = [stored.arrays[name].layout for name in stored.attributes["arrays"]]
     layouts = [a for a in kept if a.has_image_axis and not is_patch_label(a.name)] + request.truth_layouts(stored.shard_rows)

@@ -23,6 +23,7 @@ from extract.units import Units
 from store import ArrayLayout, FeatureStore, FeatureWriter
 from store.places import is_remote
 from store.writing.journal import read_records
+from store.writing.publishing import Found
 from store.writing.unit_writer import UnitWriter, own_first
 
 
@@ -34,7 +35,7 @@ class Start:
         base: the set whose features are taken over.
         base_rows: its row of each image, -1 where it has none; None: the same.
         skip: names and shards of its arrays that are damaged.
-        replaces: whether a set at the same place is replaced in the end.
+        replaces: what was found at the same place, and is replaced in the end.
     """
 
     request: Request
@@ -42,7 +43,7 @@ class Start:
     base: FeatureStore | None = None
     base_rows: Int64[np.ndarray, "N"] | None = None
     skip: Sequence[tuple[str, int]] = ()
-    replaces: bool = False
+    replaces: Found | bool = False
 
     def write(self, out: Path | str, attributes: Mapping[str, Any], settings: Settings) -> FeatureStore | None:
         """Compute what is missing, and open the set; None if other tasks have not finished, or it was stopped.

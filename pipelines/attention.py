@@ -32,10 +32,9 @@ def main(
     from extract.attention import PER_BLOCK, STATISTICS, UNBOUNDED
     from extract.attention.declared import declared_by
     from store.format.pretraining import pretraining_fields
+    from store.writing.results import ResultFolder
 
-    store = open_features(features, params)
-    (out / "maps").mkdir(parents=True, exist_ok=True)
-    (out / "maps/cls_map.npy").unlink(missing_ok=True)  # of another feature set, which may have had [cls]
+    store, result = open_features(features, params), ResultFolder(out, "summary.json", ("maps/cls_map.npy", "maps/crops.npy"))
     rows = np.flatnonzero(store.valid)
     per_block, per_head = [], []
     for name in store.spec.statistics:
@@ -50,35 +49,37 @@ def main(
             {"statistic": name, "block": index, "head": head, "mean": mean, "median": medians[index, head]}
             for (index, head), mean in (np.ndenumerate(values.mean(0)) if values.ndim == 3 else ())
         ]
-    for file, table in (("statistics.csv", per_block), ("heads.csv", per_head)):
-        with (out / file).open("w", newline="") as target:
-            writer = csv.DictWriter(target, list(table[0]) if table else ["statistic", "block", "mean"])
-            writer.writeheader()
-            writer.writerows(table)
-    n_tokens = store.tokens("patch").shape[1] if "patch" in store.kinds else None
-    if store.map_blocks("cls"):
-        block = store.map_block("cls") if block is None else block
-        maps = store.attention("cls", block).rows(rows).astype(np.float32).mean(1)  # [N, T], averaged over heads
-        np.save(out / "maps/cls_map.npy", (maps / maps.sum(-1, keepdims=True)).astype(np.float16))
-        n_tokens = maps.shape[-1]
-    if "images/crop/view0" in store.attributes["arrays"]:  # missing in a set that was made from tokens only
-        np.save(out / "maps/crops.npy", store.array("images/crop/view0").rows(rows))
-    summary = {
-        "encoder": store.attributes["encoder"],
-        **pretraining_fields(store.attributes),
-        "key": store.spec.key,
-        "data": store.spec.data,
-        "n_images": len(rows),
-        "n_tokens": n_tokens,
-        "block": block,  # of the maps
-        "classes": store.attributes["classes"],
-        "architecture": json.loads(store.spec.architecture),
-        "statistics": {
-            name: {"title": declared_by(statistic).title, "unit": declared_by(statistic).unit}
-            for name, statistic in (STATISTICS | PER_BLOCK).items()
-            if name in store.spec.statistics
-        },
-        "unbounded": [name for name in store.spec.statistics if name in UNBOUNDED],
-    }
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    with result.written() as folder:
+        (folder / "maps").mkdir()
+        for file, table in (("statistics.csv", per_block), ("heads.csv", per_head)):
+            with (folder / file).open("w", newline="") as target:
+                writer = csv.DictWriter(target, list(table[0]) if table else ["statistic", "block", "mean"])
+                writer.writeheader()
+                writer.writerows(table)
+        n_tokens = store.tokens("patch").shape[1] if "patch" in store.kinds else None
+        if store.map_blocks("cls"):
+            block = store.map_block("cls") if block is None else block
+            maps = store.attention("cls", block).rows(rows).astype(np.float32).mean(1)  # [N, T], averaged over heads
+            np.save(folder / "maps/cls_map.npy", (maps / maps.sum(-1, keepdims=True)).astype(np.float16))
+            n_tokens = maps.shape[-1]
+        if "images/crop/view0" in store.attributes["arrays"]:  # missing in a set that was made from tokens only
+            np.save(folder / "maps/crops.npy", store.array("images/crop/view0").rows(rows))
+        summary = {
+            "encoder": store.attributes["encoder"],
+            **pretraining_fields(store.attributes),
+            "key": store.spec.key,
+            "data": store.spec.data,
+            "n_images": len(rows),
+            "n_tokens": n_tokens,
+            "block": block,  # of the maps
+            "classes": store.attributes["classes"],
+            "architecture": json.loads(store.spec.architecture),
+            "statistics": {
+                name: {"title": declared_by(statistic).title, "unit": declared_by(statistic).unit}
+                for name, statistic in (STATISTICS | PER_BLOCK).items()
+                if name in store.spec.statistics
+            },
+            "unbounded": [name for name in store.spec.statistics if name in UNBOUNDED],
+        }
+        (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     typer.echo(f"{out}: {len(store.spec.statistics)} statistics of {len(rows):,} images")

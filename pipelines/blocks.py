@@ -54,6 +54,8 @@ def main(
     from pipelines.process.device import choose_device
     from pipelines.report.by_block import figure_of, read_by_block
     from probe.blocks import make_protocol, probe_blocks, write_blocks
+    from probe.result_files import DESCRIPTION
+    from store.writing.results import ResultFolder
 
     described = {} if params is None else read_params(params)
     layers = [
@@ -61,6 +63,7 @@ def main(
         for layer in common_layers(described, encoder, dataset)
     ]
     plans, run = plans_and_run(["cls"], {"cls_heads": {"cls": {}}}, given, {}, layers)
+    result = ResultFolder(out, DESCRIPTION)
     keep_freed_memory()
     stores = (open_features(features, params), open_features(test, params))
     closed = None if protocol == "none" else make_protocol(protocol, stores[0])
@@ -76,9 +79,10 @@ def main(
         **run,
     )
     if is_first():
-        write_blocks(out, content)
-        figure = figure_of(read_by_block(out / "metrics.json"), "blocks")
-        (out / "blocks.svg").write_bytes(figure.files["svg"])
+        with result.written() as folder:
+            write_blocks(folder, content)
+            figure = figure_of(read_by_block(folder / "metrics.json"), "blocks")
+            (folder / "blocks.svg").write_bytes(figure.files["svg"])
         for row in content["rows"]:
             reached = row[content["measure"]]
             typer.echo(

@@ -39,8 +39,9 @@ def main(
 
     from probe.divergence import kl_divergence
     from probe.metrics import weight_entropy
+    from store.writing.results import ResultFolder
 
-    heads = weights_of_heads(probes)
+    heads, result = weights_of_heads(probes), ResultFolder(out, "summary.json")
     if attention is not None and not any(head.is_cls_attention for head in heads):
         heads += cls_map(attention, heads[0])
     pairs = [
@@ -59,14 +60,14 @@ def main(
         "heads": [head.name for head in heads],
         "command": shlex.join(["beyondcls", *sys.argv[1:]]),
     }
-    out.mkdir(parents=True, exist_ok=True)
-    columns = ("from", "to", "mean", "std", "n_images", "n_infinite")
-    for file, names, rows in (("divergence.csv", columns, pairs), ("entropy.csv", ("head", "mean", "std"), entropies)):
-        with (out / file).open("w", newline="", encoding="utf-8") as target:
-            writer = csv.DictWriter(target, names)
-            writer.writeheader()
-            writer.writerows(rows)
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    with result.written() as folder:
+        columns = ("from", "to", "mean", "std", "n_images", "n_infinite")
+        for file, names, rows in (("divergence.csv", columns, pairs), ("entropy.csv", ("head", "mean", "std"), entropies)):
+            with (folder / file).open("w", newline="", encoding="utf-8") as target:
+                writer = csv.DictWriter(target, names)
+                writer.writeheader()
+                writer.writerows(rows)
+        (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     typer.echo(f"{out}: {len(pairs)} divergences between {len(heads)} heads of {heads[0].encoder}")
 
 

@@ -65,9 +65,11 @@ def main(
     from probe.computed_by import computed_by
     from probe.localisation.foreground import class_names
     from probe.localisation.truths import truths_of
-    from probe.result_files import write_result
+    from probe.result_files import DESCRIPTION, write_result
+    from store.writing.results import ResultFolder
 
     store, classes = open_features(features, params), class_names(foreground)
+    result = ResultFolder(out, DESCRIPTION)
     truths = truths_of(store, size, view)
     kinds = score_maps(store, truths.rows, probes, head, view, block)
     measured, boxes, truth = measure_maps(store, truths, kinds, size, view, classes, workers or len(os.sched_getaffinity(0)))
@@ -86,10 +88,10 @@ def main(
         **computed_by(torch.device("cpu")),
         "maps": measured,
     }
-    out.mkdir(parents=True, exist_ok=True)
-    write_result(out / "localisation.json", about, summed_up(measured))
-    write_csv(out / "localisation.csv", measured)
-    (out / "boxes.json").write_text(json.dumps(with_truths(store, truths, size, view, boxes)) + "\n")
+    with result.written() as folder:
+        write_result(folder / "localisation.json", about, summed_up(measured))
+        write_csv(folder / "localisation.csv", measured)
+        (folder / "boxes.json").write_text(json.dumps(with_truths(store, truths, size, view, boxes)) + "\n")
     for entry in measured:
         v2, v1 = (f"{entry[name]['mean']:5.1f}" for name in ("max_box_acc_v2", "max_box_acc"))
         weight = ""

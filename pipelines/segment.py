@@ -167,22 +167,25 @@ def run(
     bars: Any,
 ) -> dict[str, Any]:
     """Run the protocols and write their results; returns what describes them."""
-    from probe.checkpoint import remove_checkpoints
-    from probe.segmentation.results import write
+    from probe.checkpoint import forget_checkpoints, remove_checkpoints
+    from probe.result_files import DESCRIPTION
+    from probe.segmentation.results import files_in, write
     from probe.segmentation.run import segment
     from probe.segmentation.saved_maps import SavedMaps
+    from store.writing.results import ResultFolder
 
     about: dict[str, Any] = {"command": shlex.join(["beyondcls", *sys.argv[1:]])}
     if foreground is not None or probes is not None:  # first, so that errors are raised before anything trains
         about["foreground"] = compare_foreground(sets.test, probes, heads, foreground)
-    maps = SavedMaps(out / "maps", sets.tested, sets.classes, resolutions[0], save_maps)
     unfinished = out.parent / ".unfinished" / out.name
-    result = segment(
-        sets, protocols, resolutions, unfinished=unfinished, bars=bars, say=typer.echo, keep=maps.keep if maps.rows else None
-    )
-    measures = write(out, sets, protocols, result, about)
-    for name in FOLDERS:  # also those with nothing in them, as the stage of dvc.yaml has them among its outs
-        (out / name).mkdir(exist_ok=True)
+    forget_checkpoints(unfinished)
+    with ResultFolder(out, DESCRIPTION, lambda: files_in(out)).written() as folder:
+        maps = SavedMaps(folder / "maps", sets.tested, sets.classes, resolutions[0], save_maps)
+        keep = maps.keep if maps.rows else None
+        result = segment(sets, protocols, resolutions, unfinished=unfinished, bars=bars, say=typer.echo, keep=keep)
+        measures = write(folder, sets, protocols, result, about)
+        for name in FOLDERS:  # also those with nothing in them, as the stage of dvc.yaml has them among its outs
+            (folder / name).mkdir(exist_ok=True)
     remove_checkpoints(unfinished)
     return measures
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from probe.grid import HeadPlan
-from probe.results import write_measures
+from probe.results import folder_of_head, write_measures
 from probe.sources import JOINED, TOKENS, VECTORS, Source
 from store import FeatureStore
 from store.format.names import kind_of
@@ -39,4 +39,5 @@ def write_absent(folder: Path, plan: HeadPlan, missing: list[str], training: Fea
     """Write into description.json that there was nothing to measure; what an earlier run wrote into `folder` is removed."""
     features = {"training": training.spec.key, "test": test.spec.key}
     encoder = training.attributes["encoder"]
-    write_measures(folder, {"encoder": encoder, **plan.head.to_dict(), "features": features, "absent": missing})
+    with folder_of_head(folder).written() as place:
+        write_measures(place, {"encoder": encoder, **plan.head.to_dict(), "features": features, "absent": missing})

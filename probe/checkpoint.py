@@ -1,5 +1,6 @@
 """The state of an unfinished pass, so that a run that was killed can go on and ends with the same weights."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,6 +21,9 @@ from store import BeyondClsError
 EVERY_S = 60.0  # between two checkpoints
 
 
+USED: set[Path] = set()  # checkpoints of what is being trained
+
+
 class Stopped(Exception):
     """Training has stopped after an epoch, as it was asked to; its state is saved, and the same request goes on."""
 
@@ -35,6 +39,7 @@ class Checkpoint:
     def __init__(self, folder: Path, described: Any):
         self.fingerprint = xxhash.xxh3_128_hexdigest(json.dumps(described, sort_keys=True).encode())
         self.folder = folder / self.fingerprint
+        USED.add(self.folder)
         self._saved = time.monotonic()
 
     def save(self, families: Sequence[Family], epoch: int, force: bool = False) -> None:
@@ -107,10 +112,19 @@ def _plain(member: Member) -> list[Any]:
     return [member.head, member.base_lr, member.weight_decay, member.seed]
 
 
+def forget_checkpoints(unfinished: Path) -> None:
+    """Take checkpoints of earlier runs of this process for those of others."""
+    USED.difference_update([path for path in USED if path.parent == unfinished])
+
+
 def remove_checkpoints(unfinished: Path) -> None:
-    """Remove the checkpoints, those of other settings included: the results are written."""
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
+    """Remove the checkpoints of this run below a folder: the results are written. Those of others stay."""
+    for path in [path for path in USED if path.parent == unfinished]:
+        USED.discard(path)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # other runs go on, or the folder never existed
+        unfinished.rmdir()
         unfinished.parent.rmdir()
-    except OSError:  # other runs go on, or the folder never existed
-        return

@@ -18,13 +18,20 @@ from probe.grid import HeadPlan
 from probe.metrics import top_k_hits
 from probe.notes import augmentation, notes_on_training
 from probe.passes import Outcome, Passes
-from probe.result_files import METRICS, over_seeds, read_result, record_of, write_result
+from probe.result_files import DESCRIPTION, METRICS, over_seeds, read_result, record_of, write_result
 from probe.saved import save_probe
 from probe.select import Selected
 from probe.sources import Source
+from store import BeyondClsError
 from store.format.names import kind_of
 from store.format.pretraining import NAMES, pretraining_fields
+from store.writing.results import ResultFolder
 
+RECORD = "trained/record.json"  # without it, a head is not complete
+FILES = (  # of a head
+    *(RECORD, "trained/seed*.json", "trained/seed*.safetensors", "trained/weights.npy", "trained/correct.npz"),
+    *(METRICS, DESCRIPTION, "curves.csv", timing.FILE, "kept.json"),
+)
 KEPT = "kept.json"  # notes that a head was checked and kept; not an output of DVC, or its dependents would run (.dvcignore)
 UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on values, or on its device"
 
@@ -117,16 +124,29 @@ def _recipe(plan: HeadPlan, chosen: Selected) -> dict[str, Any]:
     return asdict(replace(plan.recipe, base_lr=chosen.base_lr, weight_decay=chosen.weight_decay))
 
 
+def folder_of_head(folder: Path) -> ResultFolder:
+    """The folder of a head, for its next result.
+
+    Raises:
+        BeyondClsError: metrics.json there is of something else.
+    """
+    metrics = folder / METRICS
+    if metrics.exists() and not (folder / DESCRIPTION).exists():
+        try:
+            read_result(metrics)  # an earlier version wrote no description
+        except (BeyondClsError, ValueError) as error:
+            raise BeyondClsError(
+                f"{metrics} does not describe a head, so it is not replaced: give another --out, or move it away first"
+            ) from error
+    return ResultFolder(folder, DESCRIPTION, FILES, RECORD)
+
+
 def write_measures(folder: Path, measures: Mapping[str, Any]) -> None:
-    """Write metrics.json and description.json, and remove what an earlier run has left beside them.
+    """Write metrics.json and description.json into an empty folder.
 
     A stage of dvc.yaml also has the outputs `trained` and `curves.csv`: where nothing is trained by steps, they are empty.
     """
-    (folder / "trained").mkdir(parents=True, exist_ok=True)
-    (folder / "trained/record.json").unlink(missing_ok=True)  # first: a head without a record is not complete
-    files = [*folder.glob("trained/seed*.json"), *folder.glob("trained/seed*.safetensors"), folder / KEPT]
-    for file in [*files, folder / "trained/weights.npy", folder / "trained/correct.npz", folder / timing.FILE]:
-        file.unlink(missing_ok=True)
+    (folder / "trained").mkdir(parents=True)
     (folder / "curves.csv").write_text("seed,epoch\n")
     write_result(folder / METRICS, measures)
 

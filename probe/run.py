@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from probe.checkpoint import remove_checkpoints
+from probe.checkpoint import forget_checkpoints, remove_checkpoints
 from probe.computed_by import computed_by
 from probe.grid import HeadPlan, Member
 from probe.passes import Outcome, Passes
 from probe.ranks import ranks
 from probe.recipe import Recipe
 from probe.record import request_of, write_record
-from probe.results import measures_of, measures_of_closed, write_correct, write_measures, write_trained
+from probe.results import folder_of_head, measures_of, measures_of_closed, write_correct, write_measures, write_trained
 from probe.select import Selected, select
 from probe.sources import Source, check_pair
 from probe.timing import Together, time_head, write_timing
@@ -63,7 +63,8 @@ def probe(
     [n_seeds, n_test]: which test images each seed is right about, with one label an image), `curves.csv` (seed, epoch, loss,
     top1, …), `trained/record.json` (the request, and a few steps, to compare with later), `metrics.json` (means, for
     `dvc metrics`) and `description.json` (all else): into `out` for one
-    plan, into `out/NAME` for a mapping. What an earlier run wrote there is replaced, except for heads that were trained for
+    plan, into `out/NAME` for a mapping. What an earlier run wrote there is replaced (not what comes while this one is at work:
+    then its result stays beside it, and an error says where), except for heads that were trained for
     exactly this request and that the present program would train the same, as a few steps show (`probe.unchanged`): those
     stay, byte for byte. A run that was killed goes on from its last checkpoint (in `.unfinished` beside `out`) when it is
     started again. Protocols without gradient steps leave `curves.csv` empty, write no probe, and take view 0 of the training
@@ -94,7 +95,8 @@ def probe(
 
     Raises:
         Stopped: `stops` says so. Checkpoints stay, and the same request goes on.
-        BeyondClsError: unknown aggregator or options, a grid that memory cannot hold, or a seed that diverged.
+        BeyondClsError: unknown aggregator or options, a grid that memory cannot hold, or a seed that diverged; or another
+            result has come to its folder meanwhile.
         StoreError: feature sets that do not belong together, or without what a head reads.
     """
     if bars is not None and progress is not None:
@@ -109,6 +111,7 @@ def probe(
     block = training.spec.blocks[-1] if block is None else block  # the deepest one of the test set may be another
     learn_from, judge_by = (Source(s, o, block, r) for s, o, r in zip((training, test), others, rows, strict=True))
     place, unfinished = torch.device(device), out.parent / ".unfinished" / out.name
+    forget_checkpoints(unfinished)
     about: dict[str, Any] = {"features": {"training": training.spec.key, "test": test.spec.key}, **(notes or {})}
     if joined is not None:
         about["joined"] = {"training": joined[0].spec.key, "test": joined[1].spec.key}
@@ -125,6 +128,7 @@ def probe(
             name: called for name, called in (("say", say), ("progress", progress), ("stops", stops)) if called is not None
         }
         # All are made first, so that errors are raised before anything trains.
+        of_heads = {name: folder_of_head(out / name if isinstance(heads, Mapping) else out) for name in plans}
         passes_of = [
             (
                 recipe,
@@ -135,7 +139,7 @@ def probe(
         ]
         while passes_of:  # vectors that one of them has pooled are gone when the next begins
             recipe, group, passes = passes_of.pop(0)
-            folders = {name: out / name if isinstance(heads, Mapping) else out for name in group}
+            folders = {name: of_heads[name].folder for name in group}
             unchanged = keep_unchanged(group, passes, recipe, held_out, folders, about) if recipe and not retrain else {}
             passes.kept_heads |= unchanged.keys()
             written |= {name: measures for name, (measures, _) in unchanged.items()}
@@ -156,16 +160,16 @@ def probe(
                 measures |= computed_by(place)
                 written[name] = json.loads(json.dumps(measures))
                 if rank == 0:
-                    folder = folders[name]
-                    write_measures(folder, measures)
-                    if plan.closed is None:
-                        write_trained(folder, plan, passes, outcomes[name], chosen[name], about)
-                        request = request_of(plan, passes, held_out, about)
-                        write_record(folder, request, chosen[name], passes.rehearsed.get(name, {}))
-                    elif correct is not None:
-                        write_correct(folder, correct)
-                    if timed:
-                        write_timing(folder, time_head(passes.template(name), passes.test, place), together)
+                    with of_heads[name].written() as folder:
+                        write_measures(folder, measures)
+                        if plan.closed is None:
+                            write_trained(folder, plan, passes, outcomes[name], chosen[name], about)
+                            request = request_of(plan, passes, held_out, about)
+                            write_record(folder, request, chosen[name], passes.rehearsed.get(name, {}))
+                        elif correct is not None:
+                            write_correct(folder, correct)
+                        if timed:
+                            write_timing(folder, time_head(passes.template(name), passes.test, place), together)
         if rank == 0:
             remove_checkpoints(unfinished)
     return {name: written[name] for name in plans}

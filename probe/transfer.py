@@ -14,7 +14,7 @@ from probe.grid import HeadPlan, HeadSpec, Member
 from probe.head import FinalNorm, Head
 from probe.passes import Outcome, Passes
 from probe.recipe import Recipe
-from probe.results import measures_of, write_measures, write_trained
+from probe.results import folder_of_head, measures_of, write_measures, write_trained
 from probe.saved import load_with
 from probe.select import Selected
 from probe.sources import Source, check_pair
@@ -71,13 +71,13 @@ def transfer(
     Args:
         probe: PROBES/HEAD, a folder with trained/seed<S>.json.
         training, test: feature sets of the probe's encoder, with any classes.
-        out: folder for the files; its content is replaced.
+        out: folder for the files; what an earlier run wrote there is replaced.
 
     Raises:
         BeyondClsError: no probe, or one whose aggregator is custom or has no parameters, or a probe of another encoder.
         StoreError: feature sets that do not belong together, or that lack what the head reads.
     """
-    heads = _load_heads(probe)
+    heads, result = _load_heads(probe), folder_of_head(out)
     described = next(iter(heads.values()))[1]
     check_pair(training, test)
     _check_encoder(probe, described, training)
@@ -103,8 +103,9 @@ def transfer(
         **computed_by(torch.device(device)),
     }
     about = {name: measures[name] for name in ("features", "transferred")}
-    write_measures(out, measures)
-    write_trained(out, plan, passes, [_with_trained_aggregator(outcome) for outcome in outcomes], chosen, about)
+    with result.written() as folder:
+        write_measures(folder, measures)
+        write_trained(folder, plan, passes, [_with_trained_aggregator(outcome) for outcome in outcomes], chosen, about)
     return measures
 
 

@@ -2,7 +2,6 @@
 
 import gc
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 from pipelines.code.closure import Project
 from pipelines.code.units import FOLDERS, units
 from pipelines.parameters.params import read_params
+from pipelines.parameters.recipes import is_written_so
 from store import BeyondClsError
 
 
@@ -29,8 +29,10 @@ def main(
     project = Project(Path().resolve())
     written = {f"{unit.file}.json": project.digests(unit.modules, unit.used) for unit in units(read_params(params), project)}
     for folder in FOLDERS:
-        shutil.rmtree(out / folder, ignore_errors=True)  # with files of entries that are gone
-        (out / folder).mkdir(parents=True)
+        (out / folder).mkdir(parents=True, exist_ok=True)
+        for file in (out / folder).rglob("*.json"):  # of entries that are gone
+            if is_written_so(file):
+                file.unlink()
     for name, digests in written.items():
         (out / name).write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
 

@@ -23,9 +23,14 @@ def hand_over(text: str, script: Path | None, about: str, say: Callable[[str], N
 
     Args:
         about: where logs will be.
+
+    Raises:
+        BeyondClsError: the file exists, and is no such script.
     """
     if script is None:
         say(text.rstrip())
     else:
+        if script.exists() and b"#SBATCH --requeue --signal=B:USR1@" not in script.read_bytes():
+            raise BeyondClsError(f"{script} is no script for sbatch that was written here, so it stays; give another --script")
         script.write_text(text)
         say(f"{script}: submit it with `sbatch {script}`; {about}")

@@ -5,9 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from probe.result_files import read_result
-
-OURS = ("metrics.json", "description.json", "curves.csv", "timing.json", "kept.json")
-TRAINED = ("seed*.json", "seed*.safetensors", "weights.npy", "correct.npz", "record.json")
+from probe.results import FILES
 
 
 def remove_left_heads(out: Path, study: str, heads: Collection[str], studies: Collection[str]) -> list[Path]:
@@ -24,7 +22,7 @@ def remove_left_heads(out: Path, study: str, heads: Collection[str], studies: Co
         folder = metrics.parent
         if folder.name in heads or not _is_of(metrics, study, studies):
             continue
-        for file in (*(p for kind in TRAINED for p in folder.glob(f"trained/{kind}")), *(folder / name for name in OURS)):
+        for file in [file for pattern in FILES for file in folder.glob(pattern)]:
             file.unlink(missing_ok=True)
         for place in (folder / "trained", folder):
             if place.is_dir() and not any(place.iterdir()):

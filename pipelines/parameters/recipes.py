@@ -125,12 +125,21 @@ def write_recipes(params: Mapping[str, Any], out: Path) -> int:
     for folder in FOLDERS:
         (out / folder).mkdir(parents=True, exist_ok=True)
         for file in (out / folder).rglob("*.json"):
-            if file not in recipes:
+            if file not in recipes and is_written_so(file):
                 file.unlink()
     for file, content in recipes.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         write_file(file, [(json.dumps(content, indent=1) + "\n").encode()])
     return len(recipes)
+
+
+def is_written_so(file: Path) -> bool:
+    """Whether a file has the form that programs of stages give to JSON, and not that of somebody else's."""
+    content = file.read_bytes()
+    try:
+        return content == (json.dumps(json.loads(content), indent=1) + "\n").encode()
+    except (ValueError, RecursionError):
+        return False
 
 
 def make_folders(folders: Iterable[Path]) -> None:

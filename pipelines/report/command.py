@@ -103,7 +103,7 @@ def main(
     from pipelines.parameters.params import without_none
     from pipelines.report.against import in_words
     from pipelines.report.collect import Examples, Folders, Inputs, collect
-    from pipelines.report.files import write
+    from pipelines.report.files import place_of, write
     from pipelines.report.formats.terminal_table import to_terminal
     from pipelines.report.live import keep_written, open_page
     from pipelines.report.project import PARAMS, named_by, project
@@ -150,8 +150,9 @@ def main(
         places = [Path("probes"), Path(PARAMS)] if probes is None else [probes]
         keep_written(out, read, lambda inputs: sections(inputs, only or ()), places, typer.echo, open_)
         return
+    place = place_of(out)
     inputs = read()
-    write(out, inputs, sections(inputs, only or ()))
+    write(place, inputs, sections(inputs, only or ()))
     table = scores(inputs)
     if inputs.probes:
         Console(width=None if sys.stdout.isatty() else max(160, WIDTH * len(table.columns))).print(to_terminal(table))

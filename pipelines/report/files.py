@@ -1,7 +1,7 @@
 """The report's folder: the page, each table and plot as files, and the accuracies for `dvc metrics`."""
 
 import json
-import shutil
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,51 @@ from pipelines.report.formats import FORMATS
 from pipelines.report.measured import Measure
 from pipelines.report.page import render
 from pipelines.report.results import FILE, to_csv
+from store import BeyondClsError
+from store.writing.results import ResultFolder
+
+PAGE = "index.html"
 
 
-def write(out: Path, inputs: Inputs, sections: Sequence[Section], reload_s: float | None = None) -> None:
+def write(out: Path | ResultFolder, inputs: Inputs, sections: Sequence[Section], reload_s: float | None = None) -> None:
     """index.html, metrics.json, tables/results.csv (every head), tables/NAME.csv, .tex, .md and figures/NAME.svg, .png.
 
-    Files of an earlier run are removed.
+    Files of an earlier run are removed: those that its page links to.
 
     Args:
+        out: where they go; a `place_of` that was made earlier shows whether another report has come meanwhile.
         reload_s: seconds after which the page loads itself again; never by default.
+
+    Raises:
+        StoreError: another report has come there since.
+        BeyondClsError: as `place_of`.
     """
+    place = place_of(out) if isinstance(out, Path) else out
+    with place.written() as folder:
+        _write(folder, inputs, sections, reload_s)
+
+
+def place_of(out: Path) -> ResultFolder:
+    """The folder of a report, for the next one.
+
+    Raises:
+        BeyondClsError: the page there is of something else.
+    """
+    page = out / PAGE
+    if page.is_file() and b"beyondcls" not in page.read_bytes():
+        raise BeyondClsError(f"{page} is no report, so it is not replaced; give another --out, or move it away first")
+    return ResultFolder(out, PAGE, lambda: _linked(page))
+
+
+def _linked(page: Path) -> list[Path]:
+    """Tables and figures to which the page of an earlier run links."""
+    text = page.read_text(encoding="utf-8", errors="replace") if page.is_file() else ""
+    return [page.parent / link for link in re.findall(r'href="((?:tables|figures)/[\w.-]+)"', text)]
+
+
+def _write(out: Path, inputs: Inputs, sections: Sequence[Section], reload_s: float | None) -> None:
     for folder in ("tables", "figures"):
-        shutil.rmtree(out / folder, ignore_errors=True)
-        (out / folder).mkdir(parents=True)
+        (out / folder).mkdir()
     for table in tables(sections):
         for suffix, to_text in FORMATS.items():
             _text(out / "tables" / f"{table.name}.{suffix}", to_text(table))
@@ -33,14 +65,17 @@ def write(out: Path, inputs: Inputs, sections: Sequence[Section], reload_s: floa
             (out / "figures" / f"{figure.name}.{suffix}").write_bytes(content)
     _text(out / "tables" / FILE, to_csv(inputs))
     _text(out / "metrics.json", json.dumps(metrics(inputs), indent=1) + "\n")
-    write_page(out, sections, reload_s)
+    _text(out / PAGE, render(sections, reload_s))
 
 
-def write_page(out: Path, sections: Sequence[Section], reload_s: float | None = None) -> None:
-    """index.html alone, in one step, as a browser may load it meanwhile."""
-    partial = out / "index.html.partial"
-    _text(partial, render(sections, reload_s))
-    partial.replace(out / "index.html")
+def write_page(place: ResultFolder, sections: Sequence[Section]) -> None:
+    """index.html alone, in one step, as a browser may load it meanwhile.
+
+    Raises:
+        StoreError: as `write`.
+    """
+    with place.written(is_whole=False) as folder:
+        _text(folder / PAGE, render(sections))
 
 
 def tables(sections: Sequence[Section]) -> list[Table]:

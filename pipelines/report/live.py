@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipelines.report.collect import Folders, Inputs
 from pipelines.report.content import Section
-from pipelines.report.files import write, write_page
+from pipelines.report.files import place_of, write, write_page
 from store import BeyondClsError
 
 POLL_S, RELOAD_S = 2.0, 5.0  # seconds after which files are looked at again, and after which the page loads itself again
@@ -34,14 +34,14 @@ def keep_written(
         say: shows one line.
         opens: the page in the browser, once it is written.
     """
-    watched, shown, is_open = list(places), list[Section](), False
+    watched, shown, is_open, place = list(places), list[Section](), False, place_of(out)
 
     def again() -> None:
         nonlocal watched, shown, is_open
         inputs = read()
         watched = list(dict.fromkeys([*watched, *folders_read(inputs.folders)]))
         sections = list(build(inputs))
-        write(out, inputs, sections, RELOAD_S)
+        write(place, inputs, sections, RELOAD_S)
         shown = sections
         say(f"{datetime.now():%H:%M:%S} {out / 'index.html'}: {len(inputs.probes)} heads")
         if opens and not is_open:
@@ -53,7 +53,7 @@ def keep_written(
 
     follow(again, lambda: state(watched, out), say)
     if shown:
-        write_page(out, shown)
+        write_page(place, shown)
         say(f"report: {out / 'index.html'}")
 
 

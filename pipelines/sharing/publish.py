@@ -1,7 +1,6 @@
 """Where an extraction goes if feature sets have a shared root, and what stays in its place: a stub and a receipt."""
 
 import os
-import shutil
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from store.places import LocalFolder, is_remote, place_at
 from store.places.object_store import ObjectStore
 from store.writing.lock import BusyError, Lock
 from store.writing.object_writer import honours_condition
-from store.writing.writer import staging_of
+from store.writing.publishing import discard, staging_of
 
 SCRATCH = ".upload"  # beside the sets: DVC empties the output folders of a stage before it runs the stage again
 
@@ -35,12 +34,7 @@ def destination(places: Places, out: Path, keys: Sequence[str], takes_over: bool
     Raises:
         StoreError: `out` holds more than a stub; or the root cannot be reached.
     """
-    if not is_stub(out) and not holds_only(out):
-        raise StoreError(
-            f"{out} holds files, but feature sets go to {places.shown}, and only stubs stay here; put it there with "
-            f"`beyondcls store push {out}`, or remove it first; or let the sets of this project stay here: "
-            f"`store: {{ root: {PROJECT} }}` in the parameter file"
-        )
+    _check_vacant(places, out)
     typer.echo(f"{out}: the set goes to {places.shown}")
     for key in keys:
         if (stored := _finished(places, out, key)) is not None:
@@ -51,6 +45,30 @@ def destination(places: Places, out: Path, keys: Sequence[str], takes_over: bool
         return Path(address)
     begun = scratch.is_dir() or staging_of(scratch, keys[0]).is_dir() or place_at(address).content("zarr.json") is not None
     return address if not (takes_over or begun) and writes_conditionally(places, scratch.parent) else scratch
+
+
+def _check_vacant(places: Places, out: Path) -> None:
+    """See that a stub can be left.
+
+    Raises:
+        StoreError: `out` holds more than one.
+    """
+    if not is_stub(out) and not holds_only(out):
+        raise StoreError(
+            f"{out} holds files, but feature sets go to {places.shown}, and only stubs stay here; put it there with "
+            f"`beyondcls store push {out}`, or remove it first; or let the sets of this project stay here: "
+            f"`store: {{ root: {PROJECT} }}` in the parameter file"
+        )
+
+
+def _check_receipt(file: Path) -> None:
+    """See that a file may be replaced by a receipt.
+
+    Raises:
+        StoreError: it looks like something else.
+    """
+    if file.is_file() and not file.read_bytes().startswith((b"{", b"<<<<<<<")):  # git marks conflicts so
+        raise StoreError(f"{file} is no receipt, so it stays; give another --receipt, or remove it first")
 
 
 def writes_conditionally(places: Places, folder: Path) -> bool:
@@ -115,6 +133,9 @@ def publish(store: FeatureStore, places: Places, out: Path, receipt: Path | None
 
     Returns:
         The set at its final place; None if another task is doing this.
+
+    Raises:
+        StoreError: `out` holds files, which a stub would make useless; or sending fails.
     """
     key = store.spec.key
     scratch, address = scratch_of(out, key), places.root and places.address(out.name, key)
@@ -130,7 +151,9 @@ def publish(store: FeatureStore, places: Places, out: Path, receipt: Path | None
                     _remove(scratch)
                 store = FeatureStore.open(address, key)  # also where another task has sent it in the meantime
             receipt = receipt or receipt_of(out)
+            _check_vacant(places, out)  # again: something may have come meanwhile
         if receipt is not None:
+            _check_receipt(receipt)
             Receipt.from_store(store).write(receipt)
         if address is not None:
             write_stub(out, store.place.content("zarr.json") or b"")
@@ -154,6 +177,6 @@ def send(store: FeatureStore, address: str) -> None:
 def _remove(folder: Path) -> None:
     """Remove a folder atomically: others see all of it, or nothing."""
     removed = folder.with_name(f"{folder.name}.removed")
-    shutil.rmtree(removed, ignore_errors=True)
+    discard(removed)
     os.rename(folder, removed)
-    shutil.rmtree(removed)
+    discard(removed)

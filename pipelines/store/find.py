@@ -13,8 +13,8 @@ from store.format.layout import ATTRIBUTE, GROUP, KINDS
 from store.places import place_at
 from store.writing.journal import JOURNAL, read_records
 from store.writing.lock import holder
+from store.writing.publishing import STAGING
 
-STAGING = ".staging"
 REMOVED = ".removed-"  # what the name of a feature set begins with once its removal has begun
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from pipelines.sharing.publish import SCRATCH
 from pipelines.store.find import REMOVED, is_feature_set, nbytes_of, staged_in
 from pipelines.store.lock_files import key_in
-from pipelines.store.remove import file_names, foreign, key_at, remove, remove_objects
+from pipelines.store.remove import key_at, remove, remove_objects
 from store.format.stub import is_stub
 from store.format.unfinished import is_of_writers
 from store.moving.pull import PULLED
@@ -18,6 +18,7 @@ from store.moving.transfer import AT_ONCE
 from store.places import is_remote, place_at
 from store.places.parallel import map_parallel
 from store.writing.lock import Lock, holder
+from store.writing.publishing import file_names, foreign
 
 AT_ROOT = re.compile(r"(.+)-([0-9a-f]{32})", re.ASCII)
 RECENT = timedelta(days=1)  # an upload whose last file came since may still go on: nobody can lock an object store
@@ -99,7 +100,7 @@ def _written(path: Path) -> str:
 
 
 def _why_left(path: Path) -> str:
-    foreign_path = foreign(path)
+    foreign_path = next(foreign(path), None)
     return "" if foreign_path is None else f"{foreign_path} does not belong to a feature set; move it away first"
 
 

@@ -31,8 +31,7 @@ def rm(
     path = Path(os.path.abspath(path)) if path.name in ("", "..") else path
     targets = _staged(path) if staging else [(path, path, key_at(path))]
     for folder, _, _ in targets:
-        if (other := foreign(folder)) is not None:
-            raise StoreError(f"{other} does not belong to a feature set; move it away first, then remove {folder}")
+        _check_own(folder)
     shown = ", ".join(f"{folder} ({size(nbytes_of(folder))})" for folder, _, _ in targets)
     if not yes:
         if not sys.stdin.isatty():
@@ -41,6 +40,8 @@ def rm(
             typer.echo("nothing was removed")
             raise typer.Exit(1)
     for folder, feature_set, key in targets:
+        if not staging and key_at(folder) != key:  # while somebody was asked
+            raise StoreError(f"{folder} is another feature set than a moment ago, and stays; give the command again")
         remove(folder, feature_set, key)
         typer.echo(f"removed {folder}")
 
@@ -49,17 +50,41 @@ def remove(folder: Path, feature_set: Path, key: str) -> None:
     """Remove a feature set, or the unfinished part of the one at `feature_set`.
 
     Raises:
-        StoreError: a process is writing it.
+        StoreError: a process is writing it, or others have put files there.
     """
     from pipelines.store.find import REMOVED
+    from store import StoreError
+    from store.writing.publishing import discard
 
     with _nobody_writes(feature_set, key) as place:
         removed = place / f"{REMOVED}{feature_set.name}-{key}"
         if folder != removed:
-            shutil.rmtree(removed, ignore_errors=True)  # of an earlier removal that was killed
+            discard(removed)  # of an earlier removal that was killed
             os.rename(folder, removed)  # atomically: from here on, no half set has its name
-        shutil.rmtree(removed)
+            try:
+                _check_own(removed, folder)
+            except StoreError:
+                os.rename(removed, folder)
+                raise
+        discard(removed)
         shutil.rmtree(place / f"{feature_set.name}-{key}.claims", ignore_errors=True)  # of processes that were killed
+
+
+def _check_own(folder: Path, named: Path | None = None) -> None:
+    """Refuse to remove a folder with files of others.
+
+    Args:
+        named: the name that it had.
+
+    Raises:
+        StoreError: there are some.
+    """
+    from store import StoreError
+    from store.writing.publishing import foreign
+
+    if (other := next(foreign(folder), None)) is not None:
+        other = (named or folder) / other.relative_to(folder)
+        raise StoreError(f"{other} does not belong to a feature set; move it away first, then remove {named or folder}")
 
 
 def remove_objects(address: str, files: Sequence[str]) -> None:
@@ -122,32 +147,6 @@ def _staged(path: Path) -> list[tuple[Path, Path, str]]:
         unfinished = ", ".join(str(s.folder) for s in staged) or "nothing"
         raise StoreError(f"nothing is unfinished of {path}; there is: {unfinished}")
     return targets
-
-
-def foreign(folder: Path) -> Path | None:
-    """The first path below a folder that belongs neither to a feature set nor to its writer."""
-    file, folder_pattern = file_names()
-    for root, folders, names in os.walk(folder):
-        for name in sorted(names):
-            path = Path(root, name)
-            if not file.fullmatch(path.relative_to(folder).as_posix()):
-                return path
-        for name in sorted(folders):
-            path = Path(root, name)
-            if path.is_symlink() or not folder_pattern.fullmatch(path.relative_to(folder).as_posix()):
-                return path
-    return None
-
-
-def file_names() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Patterns of files and folders of a feature set or its writer, by their path inside it."""
-    from store.format.layout import KINDS
-    from store.writing.writer import UNNAMED
-
-    group = rf"(?:{'|'.join(KINDS)})(?:/[\w-]{{1,100}})*"
-    staged = rf"journal(?:\.[\w.-]+)?|{re.escape(UNNAMED)}/[\w.-]+"
-    file = re.compile(rf"(?:{staged}|zarr\.json|{group}/zarr\.json|{group}/c/\d+(?:/0)*)(?:\.partial)?", re.ASCII)
-    return file, re.compile(rf"{group}|{re.escape(UNNAMED)}", re.ASCII)  # chunk folders fit the first too
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 import xxhash
 
-from probe.checkpoint import remove_checkpoints
+from probe.checkpoint import forget_checkpoints, remove_checkpoints
 from probe.computed_by import computed_by
 from probe.detection.average_precision import average_precision, coco_truths
 from probe.detection.batches import DetectionBatches
@@ -28,10 +27,11 @@ from probe.detection.state import TrainingState
 from probe.detection.survey import survey
 from probe.detection.training import new_detector, train_detector
 from probe.head import FinalNorm
-from probe.result_files import METRICS, over_seeds, write_result
+from probe.result_files import DESCRIPTION, METRICS, over_seeds, write_result
 from probe.sources import Source
 from store import BeyondClsError, StoreError
 from store.format.pretraining import pretraining_fields
+from store.writing.results import ResultFolder
 
 Curve = list[dict[str, float]]
 
@@ -174,8 +174,17 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
     Raises:
         BeyondClsError: sets that do not belong together, or a seed that diverged.
     """
-    detection = replace(detection, unfinished=out.parent / ".unfinished" / out.name)
-    shutil.rmtree(out / "trained", ignore_errors=True)
+    unfinished = out.parent / ".unfinished" / out.name
+    forget_checkpoints(unfinished)
+    detection = replace(detection, unfinished=unfinished)
+    result = ResultFolder(out, DESCRIPTION, ("trained/seed*.json", "trained/seed*.safetensors"))
+    with result.written() as folder:
+        content = _detect(detection, folder, notes)
+    remove_checkpoints(unfinished)
+    return content
+
+
+def _detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None) -> dict[str, Any]:
     curves: dict[int, Curve] = {}
     measured: list[dict[str, dict[str, float | None]]] = []
     for seed in detection.seeds:
@@ -190,7 +199,6 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
     content = measures_of(detection, detector, measured) | dict(notes or {}) | computed_by(torch.device(detection.device))
     _write_curves(out / "curves.csv", curves)
     write_result(out / METRICS, content)
-    remove_checkpoints(out.parent / ".unfinished" / out.name)
     return content
 
 

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from probe.checkpoint import USED
 from store import BeyondClsError
 
 EVERY_S = 60.0  # between two checkpoints
@@ -30,6 +31,8 @@ class TrainingState:
     def __init__(self, folder: Path | None = None, described: Any = None):
         fingerprint = xxhash.xxh3_128_hexdigest(json.dumps(described, sort_keys=True).encode())
         self.file = None if folder is None else folder / f"{fingerprint}.safetensors"
+        if self.file is not None:
+            USED.add(self.file)
         self.epoch, self.step = 0, 0
         self.sums: dict[str, float] = {}
         self.curve: list[dict[str, float]] = []

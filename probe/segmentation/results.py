@@ -1,7 +1,10 @@
 """The files of a run: measures and what describes them, tables, confusion matrices and trained heads."""
 
+import contextlib
 import csv
-from collections.abc import Mapping, Sequence
+import glob
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from probe.result_files import METRICS, over_seeds, write_result
 from probe.segmentation.evaluate import Measured
 from probe.segmentation.patch_head import save_patch_head
 from probe.segmentation.run import BASELINES, Outcome, Protocols, Result
+from probe.segmentation.saved_maps import IMAGES
 from probe.segmentation.sets import Sets
 from store.format.pretraining import pretraining_fields
 
@@ -80,10 +84,7 @@ def _notes(sets: Sets, result: Result) -> list[str]:
 
 
 def write(folder: Path, sets: Sets, protocols: Protocols, result: Result, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Write all but label maps into `folder`; returns what is measured, and what describes it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob("*/seed*.*"):  # of an earlier run, perhaps with other seeds
-        left.unlink()
+    """Write all but label maps into an empty folder; returns what is measured, and what describes it."""
     measures = measures_of(sets, protocols, result, about)
     _write_per_class(folder / "per_class.csv", sets, result)
     _write_confusions(folder / "confusion.csv", sets, result)
@@ -91,6 +92,16 @@ def write(folder: Path, sets: Sets, protocols: Protocols, result: Result, about:
     learnt = {name: measured for name, measured in measures["protocols"].items() if name not in BASELINES}
     write_result(folder / METRICS, _without_nan(measures), _without_nan(learnt))
     return measures
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """Heads and label maps of a run that was written there; the other files are those of any run."""
+    for name in ("linear", "logistic"):
+        yield from (file for suffix in ("json", "safetensors") for file in folder.glob(f"{name}/seed*.{suffix}"))
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # no maps, or damaged
+        for image in json.loads((folder / "maps" / IMAGES).read_text())["images"]:
+            yield from folder.glob(f"maps/*/{glob.escape(Path(image['file']).name)}")
+        yield folder / "maps" / IMAGES
 
 
 def _write_per_class(file: Path, sets: Sets, result: Result) -> None:

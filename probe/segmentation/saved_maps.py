@@ -1,7 +1,6 @@
 """True and predicted label maps of a few test images as files, and what they are of: `maps` beside the results."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ TRUTH, IMAGES = "truth", "images.json"
 
 
 class SavedMaps:
-    """Writes FOLDER/PROTOCOL/ID.png, FOLDER/truth/ID.png and FOLDER/images.json, and removes what an earlier run left there.
+    """Writes FOLDER/PROTOCOL/ID.png, FOLDER/truth/ID.png and FOLDER/images.json.
 
     Args:
         folder: of the maps.
@@ -31,7 +30,6 @@ class SavedMaps:
     """
 
     def __init__(self, folder: Path, test: Patches, classes: tuple[str, ...], resolution: Resolution, n: int):
-        shutil.rmtree(folder, ignore_errors=True)
         self._folder, self._store, self._classes = folder, test.source.store, classes
         chosen = np.linspace(0, len(test.rows) - 1, min(n, len(test.rows))).round().astype(int)
         self.rows: list[int] = test.rows[np.unique(chosen)].tolist()

@@ -13,7 +13,7 @@ import numpy as np
 
 from store.errors import StoreError
 from store.format.reader import FeatureStore
-from store.places.disk import PARTIAL, sync_folder
+from store.places.disk import PARTIAL, place_file, sync_folder
 from store.writing.lock import Lock
 
 Progress = Callable[[int], None]
@@ -108,7 +108,10 @@ class Exchange(ABC):
                 try:
                     self.write(store, partial, names, progress or (lambda n: None))
                     lock.check()
-                    os.rename(partial, out)
+                    if not _named(partial, out):
+                        raise StoreError(
+                            f"{out} was made by others meanwhile, and stays; give another name, or remove it first"
+                        )
                 finally:
                     _remove(partial)
                 sync_folder(out.parent)
@@ -125,6 +128,15 @@ class _Locked(Lock):
         super().__init__(out.with_name(f".{out.name}.lock"), str(out))
 
     close = Lock.release
+
+
+def _named(partial: Path, out: Path) -> bool:
+    """Give what is finished its name; false if others have it."""
+    if partial.is_file():
+        return place_file(partial, out)
+    with contextlib.suppress(OSError):  # files are in the way
+        os.rename(partial, out)
+    return not partial.exists()
 
 
 def _remove(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Fetching a feature set, or some kinds of its arrays, to a local folder."""
 
+import contextlib
 import os
 import shutil
 from collections import deque
@@ -14,9 +15,10 @@ from store.format.reader import FeatureStore
 from store.format.stub import holds_only
 from store.moving.transfer import AT_ONCE, has_shard, pieces
 from store.places import place_at
-from store.places.disk import sync_folder, write_file
+from store.places.disk import exchange, sync_folder, write_file
 from store.places.parallel import map_parallel
 from store.writing.lock import Lock
+from store.writing.publishing import Found, check_own, discard, publish
 
 PULLED = ".pull"  # folder beside the sets, for what is being fetched
 
@@ -35,12 +37,13 @@ def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progres
         progress: called with numbers of bytes, also of those that the folder has already.
 
     Raises:
-        StoreError: as opening it; unknown kinds; another set is in the folder; too little space; damaged rows.
+        StoreError: as opening it; unknown kinds; another set, or files of others, are in the folder, or come meanwhile; too
+            little space; damaged rows.
     """
     source = FeatureStore.open(address, verify="always")
     content = source.place.content("zarr.json") or b""
     chosen = checked_kinds(source, kinds)
-    file = folder / "zarr.json"
+    file, found = folder / "zarr.json", Found.at(folder, replaces=False)
     if file.is_file() and file.read_bytes() != content:
         raise StoreError(f"{folder} holds another feature set than {address}; remove it first: beyondcls store rm {folder}")
     if not file.is_file() and not holds_only(folder):
@@ -61,12 +64,10 @@ def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progres
             _move_in(staging, folder, fetched)
         else:
             write_file(staging / "zarr.json", [content])
-            shutil.rmtree(folder, ignore_errors=True)  # empty folders only
-            os.rename(staging, folder)
-            sync_folder(folder.parent)
+            publish(staging, folder, found, "the same command with another --to fetches it again")
     finally:
         lock.release()
-        if staging.parent.is_dir() and not any(staging.parent.iterdir()):
+        with contextlib.suppress(OSError):  # not empty, or not there
             staging.parent.rmdir()
     return FeatureStore.open(folder)
 
@@ -152,16 +153,22 @@ def _describe(staging: Path, kinds: Sequence[str], source: FeatureStore) -> None
 
 
 def _move_in(staging: Path, folder: Path, kinds: Sequence[str]) -> None:
-    """Move kinds that were fetched into a stub, or into a copy that lacks them."""
+    """Move kinds that were fetched into a stub, or into a copy that lacks them.
+
+    Raises:
+        StoreError: files of others are among what is there of them.
+    """
     for kind in kinds:
         if (folder / kind).exists():  # a stub's, or damaged
-            shutil.rmtree(folder / kind)
-        os.rename(staging / kind, folder / kind)
+            check_own(folder, kind)
+            exchange(staging / kind, folder / kind)
+        else:
+            os.rename(staging / kind, folder / kind)
     for kind in KINDS:  # a stub's: a folder means that its kind is present
-        if (folder / kind).is_dir() and not any((folder / kind).iterdir()):
+        with contextlib.suppress(OSError):  # not empty, or not there
             (folder / kind).rmdir()
     sync_folder(folder)
-    shutil.rmtree(staging, ignore_errors=True)
+    discard(staging)
 
 
 def _nearest_existing(folder: Path) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 from store.places.aligned import ALIGNMENT, aligned_memory, is_aligned
 
 PARTIAL = ".partial"
+OLD = ".old"
 DIRECT_NBYTES = 4 << 20  # written at once when the page cache is bypassed
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK, errno.EACCES)
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -174,15 +175,18 @@ def link(source: Path, target: Path) -> None:
 
 
 def exchange(first: Path, second: Path) -> None:
-    """Swap the names of two folders, atomically where the system can; elsewhere a kill in between leaves one under `.old`."""
+    """Swap the names of two folders, atomically where the system can; elsewhere a kill leaves the second as FIRST.old."""
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "renameat2"):
         names = os.fsencode(first), os.fsencode(second)
         if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _EXCHANGE) == 0:
             return
-    aside = second.with_name(second.name + ".old")
-    if aside.exists():  # of an exchange that was killed; both folders exist, so it is neither
-        shutil.rmtree(aside)
+    aside = first.with_name(first.name + OLD)  # where only this program has files
     os.rename(second, aside)
-    os.rename(first, second)
+    try:
+        os.rename(first, second)
+    except OSError:  # others have made it this moment
+        with contextlib.suppress(OSError):
+            os.rename(aside, second)
+        raise
     os.rename(aside, first)

@@ -19,7 +19,6 @@ from store.places import LocalFolder
 from store.places.disk import (
     NO_SPACE,
     PARTIAL,
-    exchange,
     link,
     make_folder,
     place_file,
@@ -30,11 +29,10 @@ from store.writing.handed_writer import workers_folder
 from store.writing.journal import JOURNAL, Journals, add_record, journals, process_name, read_records, write_records
 from store.writing.lock import BusyError, Lock
 from store.writing.metadata import metadata_of
+from store.writing.publishing import UNNAMED, Found, discard, publish, staging_of
 from store.writing.shard import is_whole, record_of, same_shard, write_shard
 from store.writing.shard_writer import ShardWriter
 from store.writing.unit_writer import UnitWriter
-
-UNNAMED = ".unnamed"  # folder of shards that have no name yet
 
 
 class FeatureWriter(ShardWriter, UnitWriter):
@@ -60,7 +58,8 @@ class FeatureWriter(ShardWriter, UnitWriter):
         base: the set to take rows from, with other views, blocks, kinds or images, wherever it is.
         base_rows: [n_images] the base's row of each image, -1 where it has none; by default its images come first here.
         skip: (array, shard) of the base that must not be taken over because they are damaged.
-        replaces: this set replaces the one at `path` when it is finished; else `path` must be free.
+        replaces: this set replaces the one at `path` when it is finished, which is there now, or was found there before; else
+            `path` must be free.
         shared: other processes may write other units at the same time.
 
     Raises:
@@ -76,11 +75,12 @@ class FeatureWriter(ShardWriter, UnitWriter):
         base: FeatureStore | None = None,
         base_rows: np.ndarray | None = None,
         skip: Sequence[tuple[str, int]] = (),
-        replaces: bool = False,
+        replaces: bool | Found = False,
         shared: bool = False,
     ):
         super().__init__(layouts, base, base_rows, skip)
-        self.path, self.spec, self.shared, self._replaces = Path(path), spec, shared, replaces
+        self.path, self.spec, self.shared = Path(path), spec, shared
+        self._found = replaces if isinstance(replaces, Found) else Found.at(self.path, replaces)
         self.constants = dict(constants or {})
         self.staging = staging_of(self.path, spec.key)
         self._name, self._unnamed, self._journals = process_name(), self.staging / UNNAMED, Journals(self.staging)
@@ -89,12 +89,8 @@ class FeatureWriter(ShardWriter, UnitWriter):
         self._claims: dict[int, Lock] = {}
         self._lock = Lock(self.staging.with_name(self.staging.name + ".lock"), str(self.path), shared)
         try:
-            if (
-                not replaces
-                and not (shared and self._is_published())
-                and (self.path.is_file() or any(p for p in self.path.rglob("*") if not p.is_dir()))
-            ):
-                raise StoreError(f"{self.path} already holds files; give another --out, or remove it first")
+            if not (shared and self._is_published()):
+                self._found.check()
             self.header = {
                 "key": spec.key,
                 "arrays": {n: [list(a.shape), a.dtype, a.shard_rows, a.codec] for n, a in self.layouts.items()},
@@ -137,7 +133,7 @@ class FeatureWriter(ShardWriter, UnitWriter):
                 lock.release()
 
     def _start(self) -> None:
-        shutil.rmtree(self.staging, ignore_errors=True)
+        discard(self.staging)  # begun and killed, or a set that was replaced
         make_folder(self._unnamed)
         for name, values in self.constants.items():
             layout = flat_layout_of(name, values)
@@ -379,8 +375,8 @@ class FeatureWriter(ShardWriter, UnitWriter):
                 )
             if not published:
                 with self._full_disk_reported():
+                    self._check_staged()
                     if self.shared:
-                        self._check_staged()
                         write_records(self.staging, read_records(self.staging))  # one journal, which is one file to remove
                     self._describe(attributes)
                     for held in (self._lock, lock):
@@ -390,7 +386,7 @@ class FeatureWriter(ShardWriter, UnitWriter):
         return True
 
     def _check_staged(self) -> None:
-        """Compare the files of all units with the journals: other processes have written most of them.
+        """Compare the files of all units with the journals: other processes, and workers taken for dead, may have written them.
 
         Raises:
             StoreError: one is missing or was changed.
@@ -406,16 +402,7 @@ class FeatureWriter(ShardWriter, UnitWriter):
 
     def _publish(self) -> None:
         shutil.rmtree(self._unnamed, ignore_errors=True)
-        if self._replaces and self.path.exists() and any(self.path.iterdir()):
-            exchange(self.staging, self.path)
-            sync_folder(self.path.parent)  # before anything of the old set is removed
-            sync_folder(self.staging.parent)
-            shutil.rmtree(self.staging)
-        else:
-            if self.path.exists():
-                shutil.rmtree(self.path)  # empty folders only: __init__ refused anything else
-            os.rename(self.staging, self.path)
-        sync_folder(self.path.parent)
+        publish(self.staging, self.path, self._found)
         for name in journals(self.path)[::-1]:  # after the rename: a writer killed before it resumes with the journal
             (self.path / name).unlink()
         for stale in self._claims_folder.glob("*.lock*"):
@@ -444,20 +431,3 @@ class FeatureWriter(ShardWriter, UnitWriter):
                 f"{missing_nbytes / 1e9:.3g} GB more are needed, {free / 1e9:.3g} GB are free. "
                 "Free some, and give the same command again"
             ) from error
-
-
-def staging_of(path: Path, key: str) -> Path:
-    """The folder of a feature set until it is finished and at `path`."""
-    return path.parent / ".staging" / f"{path.name}-{key}"
-
-
-def discard_staging(path: Path, key: str) -> None:
-    """Remove what a kill during `finish` may have left behind; nothing while a writer is at work there."""
-    (path / JOURNAL).unlink(missing_ok=True)
-    staging = staging_of(path, key)
-    if staging.exists():
-        lock = Lock(staging.with_name(staging.name + ".lock"), str(path))
-        shutil.rmtree(staging)
-        lock.release()
-        with contextlib.suppress(OSError):
-            staging.parent.rmdir()

@@ -294,3 +294,69 @@ def test_digests_of_images(images: ImageSet, make_set: Run, tmp_path: Path) -> N
     store = make_set(tmp_path / "f")
     assert np.array_equal(store.array("images/digest").all(), images.image_digests)
     assert len(np.unique(images.image_digests, axis=0)) == N
+
+
+class TestWhatOthersMade:
+    """A set that finds something in its way is finished all the same, and published elsewhere without computing it again."""
+
+    @pytest.mark.parametrize("existing", ["refuse", "update", "extend"])
+    @pytest.mark.parametrize("before", [None, (0,)])
+    def test_published_under_another_name(
+        self,
+        existing: str,
+        before: tuple[int, ...] | None,
+        run: Run,
+        computed: Callable[..., int],
+        make_set: Run,
+        tmp_path: Path,
+    ) -> None:
+        if before is not None:
+            if existing == "refuse":
+                pytest.skip("refused at once")
+            make_set(tmp_path / "f", blocks=before)
+
+        def put(_: int) -> None:
+            (tmp_path / "f").mkdir(exist_ok=True)
+            (tmp_path / "f/notes.txt").write_text("mine")
+
+        wanted = {"blocks": (0, 1), "existing": existing}
+        with pytest.raises(StoreError, match=r"notes\.txt.* the finished set is in .*with another --out"):
+            run(tmp_path / "f", **wanted, progress=put)
+        assert (tmp_path / "f/notes.txt").read_text() == "mine"
+        assert len(list((tmp_path / "f").rglob("*"))) == 1 or FeatureStore.open(tmp_path / "f").spec.blocks == (0,)
+        assert computed(tmp_path / "g", **wanted) == 0
+        make_set(tmp_path / "whole", blocks=(0, 1))
+        assert files(tmp_path / "g") == files(tmp_path / "whole")
+
+    def test_not_if_the_program_was_changed_since(
+        self, run: Run, encoder: Counting, monkeypatch: pytest.MonkeyPatch, make_set: Run, tmp_path: Path
+    ) -> None:
+        with pytest.raises(StoreError, match="the finished set is in"):
+            run(
+                tmp_path / "f", progress=lambda _: make_set(tmp_path / "f", blocks=(0,)) if not (tmp_path / "f").exists() else 0
+            )
+        before = STATISTICS["cls_self"]
+        monkeypatch.setitem(STATISTICS, "cls_self", lambda attention: before(attention) + 1e-3)
+        run(tmp_path / "g")
+        assert encoder.seen > 2 * N
+
+    def test_a_folder_that_is_no_set_is_not_replaced(self, run: Run, encoder: Counting, tmp_path: Path) -> None:
+        (tmp_path / "photos/images").mkdir(parents=True)
+        (tmp_path / "photos/images/cat.jpg").write_text("mine")
+        with pytest.raises(StoreError, match=r"cat\.jpg"):
+            run(tmp_path / "photos", existing="update")
+        assert files(tmp_path / "photos") == {"images/cat.jpg": b"mine"}
+        assert encoder.seen <= 1, "refused before anything is computed"
+
+    def test_recomputed_under_another_name(
+        self, run: Run, computed: Callable[..., int], make_set: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """The key is that of the set which is there; giving the same command again removes nothing."""
+        make_set(tmp_path / "f")
+        before = STATISTICS["cls_self"]
+        monkeypatch.setitem(STATISTICS, "cls_self", lambda attention: before(attention) + 1e-3)
+        put = lambda _: (tmp_path / "f/notes.txt").write_text("mine")  # noqa: E731
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"notes\.txt"):
+                run(tmp_path / "f", existing="update", recompute=True, progress=put)
+        assert computed(tmp_path / "g") == 0

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -295,10 +296,9 @@ class TestRm:
             lambda path: flip(path / PATCH / "c/0/0/0", 0),
             lambda path: (path / "zarr.json").write_bytes(b""),
             lambda path: shutil.rmtree(path / "patch"),
-            lambda path: (path / "journal").write_bytes(b"x"),
             lambda path: (path / PATCH / "zarr.json.partial").write_bytes(b"x"),
         ],
-        ids=["description", "shard", "empty description", "no patch", "journal", "partial"],
+        ids=["description", "shard", "empty description", "no patch", "partial"],
     )
     def test_damaged_ones_too(self, command, path, damage):
         damage(path)
@@ -306,7 +306,18 @@ class TestRm:
         assert self.left(path) == ["set-more"]
 
     @pytest.mark.parametrize(
-        "foreign", ["notes.txt", "patch/block1/view0/notes", "patch/x.npy", "images/c/0/0/x", ".git/x", "empty/"]
+        "foreign",
+        [
+            "notes.txt",
+            "journal",
+            "journal.2026-05-06",
+            "patch/block7/view0/zarr.json",
+            "patch/block1/view0/notes",
+            "patch/x.npy",
+            "images/c/0/0/x",
+            ".git/x",
+            "empty/",
+        ],
     )
     def test_foreign_files_are_named(self, command, path, foreign):
         if foreign.endswith("/"):
@@ -429,7 +440,7 @@ class TestRmStaging:
 
     def test_what_several_left_that_were_killed(self, command, tmp_path):
         with staged(tmp_path / "half") as writer:
-            add_record(writer.staging, {"unit": 1, "shards": [], "invalid": []}, "journal.node-7.x-1234-5")
+            add_record(writer.staging, {"unit": 1, "shards": [], "invalid": []}, f"journal.node_7.x-1234-{time.time_ns()}")
             (writer.staging / ".unnamed/0.patch.block5.view0.node-7.x-1234-5.partial").touch()
             claims = writer.staging.with_name(f"{writer.staging.name}.claims")
             claims.mkdir()

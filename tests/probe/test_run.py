@@ -449,3 +449,44 @@ def test_the_test_set_is_read_at_the_block_of_the_training_set(tmp_path):
     with pytest.raises(StoreError, match=r"shallow has no array '(patch|cls|average)/block1/view0'"):
         probe(deep, shallow, tmp_path / "out", PLAN)
     assert not (tmp_path / "out").exists()
+
+
+class TestWhatOthersMade:
+    """A head takes the place of what its run found in the folder, and of nothing else."""
+
+    def test_of_two_heads_that_train_at_once_the_second_stays_beside(self, sets, tmp_path):
+        out, others = tmp_path / "out", HeadPlan(HeadSpec("cls"), RECIPE)
+        begun = []
+
+        def meanwhile(_):
+            if not begun:
+                begun.append(probe(*sets, out, others))
+                begun.append(contents(out))
+
+        with pytest.raises(StoreError, match=r"keeps it; that of this run is in .*\.unfinished/out\."):
+            probe(*sets, out, PLAN, progress=meanwhile)
+        assert contents(out) == begun[1]
+        assert read_result(out / "metrics.json") == begun[0]["out"]
+        (kept,) = (tmp_path / ".unfinished").glob("out.*")
+        probe(*sets, tmp_path / "alone", PLAN)
+        assert contents(kept).keys() == contents(tmp_path / "alone").keys()
+        assert (kept / "curves.csv").read_bytes() == (tmp_path / "alone/curves.csv").read_bytes()
+        probe(*sets, out, PLAN)  # what a run finds, it replaces
+        assert read_result(out / "metrics.json")["aggregator"] == "abmilp"
+
+    def test_checkpoints_of_others_stay(self, sets, tmp_path):
+        with pytest.raises(Stopped):
+            probe(*sets, tmp_path / "out", PLAN, stops=lambda: True)
+        (begun,) = (tmp_path / ".unfinished/out").iterdir()
+        probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), RECIPE))
+        assert list((tmp_path / ".unfinished/out").iterdir()) == [begun]
+        probe(*sets, tmp_path / "out", PLAN)
+        assert not (tmp_path / ".unfinished").exists()
+
+    @pytest.mark.parametrize("content", ['{"loss": 0.1}', "loss: 0.1", '["mine"]'])
+    def test_metrics_of_another_program_stay(self, content, sets, tmp_path):
+        (tmp_path / "metrics.json").write_text(content)
+        trained = []
+        with pytest.raises(BeyondClsError, match="does not describe a head, so it is not replaced"):
+            probe(*sets, tmp_path, PLAN, progress=trained.append)
+        assert (contents(tmp_path), trained) == ({"metrics.json": content.encode()}, [])

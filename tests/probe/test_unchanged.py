@@ -1,6 +1,7 @@
 """A probe stays as it is when the program was edited harmlessly, and trains again when the edit changes what training gives."""
 
 import json
+import os
 import re
 import shutil
 from contextlib import suppress
@@ -402,7 +403,7 @@ def test_a_record_that_says_something_else_trains_again(rerun, out):
 
 def test_a_run_that_is_killed_while_it_writes_leaves_nothing_that_looks_complete(sets, out, rerun, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("probe.run.write_trained", stop_where_training_begins_always)
+        patch.setattr("os.replace", stop_in("trained/weights.npy"))
         with pytest.raises(Trained):
             probe(*sets, out, {"abmilp": HEADS["abmilp"]}, retrain=True)
     assert not (out / "abmilp/trained/record.json").exists()
@@ -415,8 +416,16 @@ def test_a_run_that_is_killed_while_it_writes_leaves_nothing_that_looks_complete
     assert sum(done) == n_epochs([HEADS["abmilp"]])
 
 
-def stop_where_training_begins_always(*_):
-    raise Trained
+def stop_in(name):
+    """Stop where files are put in their places, at this one."""
+    replace_file = os.replace
+
+    def stopping(source, target):
+        if str(target).endswith(name):
+            raise Trained
+        replace_file(source, target)
+
+    return stopping
 
 
 def test_passes_that_are_hardly_longer_than_a_check_are_not_recorded(sets, tmp_path):

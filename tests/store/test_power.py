@@ -17,7 +17,7 @@ from store import FeatureStore, verify
 from store.errors import StoreError
 from store.places.disk import exchange
 from store.writing.journal import JOURNAL, read_records
-from store.writing.writer import discard_staging
+from store.writing.publishing import discard_staging
 from tests.folders import files
 from tests.store.tiny import Tiny
 
@@ -61,7 +61,7 @@ class Disk:
         patch.setattr(os, "open", opened)
         for name in CHANGING:
             patch.setattr(os, name, self._wrapped(name, getattr(os, name)))
-        patch.setattr("store.writing.writer.exchange", self._wrapped("exchange", exchange))
+        patch.setattr("store.writing.publishing.exchange", self._wrapped("exchange", exchange))
         self._record()
 
     def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:

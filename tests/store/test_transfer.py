@@ -237,6 +237,22 @@ class TestPull:
         pull(shared, out)
         assert files(out) == files(written)
 
+    @pytest.mark.parametrize("stub", [False, True])
+    def test_what_comes_meanwhile_stays(self, stub: bool, shared: str, written: Path, tmp_path: Path) -> None:
+        out = tmp_path / "features" / "one"
+        if stub:
+            write_stub(out, (written / "zarr.json").read_bytes())
+
+        def put(_: int) -> None:
+            (out / "patch/mine").mkdir(parents=True, exist_ok=True)
+            (out / "patch/mine/notes.txt").write_text("mine")
+
+        with pytest.raises(StoreError, match=r"notes\.txt"):
+            pull(shared, out, progress=put)
+        assert (out / "patch/mine/notes.txt").read_text() == "mine"
+        os.rename(out / "patch/mine", tmp_path / "mine")
+        assert files(pull(shared, out).path) == files(written)
+
     def test_into_a_stub(self, shared: str, written: Path, tmp_path: Path) -> None:
         out = tmp_path / "features" / "one"
         write_stub(out, (written / "zarr.json").read_bytes())

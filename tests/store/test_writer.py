@@ -67,7 +67,7 @@ def test_occupied_path(tmp_path: Path, written: Path) -> None:
     with pytest.raises(StoreError, match="already holds files"):
         _begin(written)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreError, match="already holds files"):
+    with pytest.raises(StoreError, match="is a file, expected a folder"):
         _begin(tmp_path / "file")
     assert not (tmp_path / ".staging").exists(), "it holds no lock"
     (tmp_path / "file").unlink()

@@ -125,6 +125,10 @@ def test_a_script_for_those_who_submit_by_hand(
     monkeypatch.chdir(tmp_path)
     given = ("extract", "--encoder", "any", "--data", "nowhere", "--out", "f", "--on", "slurm", "--tasks", 4)
     assert "job.sh: submit it with `sbatch job.sh`; logs will be in" in beyondcls(*given, "--script", "job.sh")
+    beyondcls(*given, "--script", "job.sh")  # again
+    (tmp_path / "train.sh").write_text("#!/bin/bash\n#SBATCH --array=1-3\n")
+    with pytest.raises(AssertionError, match="no script for sbatch that was written here"):
+        beyondcls(*given, "--script", "train.sh")
     assert "#SBATCH --array=0-3" in beyondcls(*given, "--dry-run")
     assert subprocess.run(["bash", "-n", "job.sh"]).returncode == 0
 

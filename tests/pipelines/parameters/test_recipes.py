@@ -135,9 +135,13 @@ class TestFiles:
         assert of_study["abmilp"]["epochs"] == 5
 
     def test_those_of_what_is_gone_go(self, params: dict[str, Any], tmp_path: Path) -> None:
+        """But not what somebody else has put there."""
         write_recipes(params, tmp_path)
+        (tmp_path / "datasets/mine").mkdir()
+        (tmp_path / "datasets/mine/instances.json").write_text('{"images": []}')
         write_recipes({**params, "datasets": ["cub"], "studies": {}}, tmp_path)
-        assert [file.name for file in (tmp_path / "datasets").iterdir()] == ["cub.json"]
+        assert sorted(file.name for file in (tmp_path / "datasets").iterdir()) == ["cub.json", "mine"]
+        assert (tmp_path / "datasets/mine/instances.json").exists()
         assert list((tmp_path / "studies").iterdir()) == []
 
     def test_only_what_a_change_concerns_is_written_otherwise(self, params: dict[str, Any]) -> None:

@@ -13,9 +13,10 @@ from probe.segmentation.evaluate import Predicted, evaluate
 from probe.segmentation.label_maps import LabelMaps, Shown
 from probe.segmentation.linear import NAME, Trained
 from probe.segmentation.patch_head import PatchHead, load_patch_head
-from probe.segmentation.results import write
+from probe.segmentation.results import files_in, write
 from probe.segmentation.run import Outcome, Protocols, Result
 from probe.segmentation.sets import Sets
+from store.writing.results import ResultFolder
 from tests.probe.segmentation.features import CLASSES, SIDE, write_segmented
 
 
@@ -39,7 +40,8 @@ def written(sets, tmp_path):
     (tmp_path / "linear/seed7.json").write_text("{}")  # of an earlier run
     result = Result({"linear": outcome}, {"linear": list(measured.values())}, Shown("crop", 12.5), 0.0)
     about = {"command": "beyondcls segment", "foreground": [{"share": float("nan"), "gain": (1.0, float("nan"))}]}
-    write(tmp_path, sets, Protocols(), result, about)
+    with ResultFolder(tmp_path, "description.json", lambda: files_in(tmp_path)).written() as folder:
+        write(folder, sets, Protocols(), result, about)
     return tmp_path
 
 

@@ -1,0 +1,226 @@
+"""A finished set takes its place without removing anything that its run did not find there when it began."""
+
+import ctypes
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store import FeatureStore, StoreError
+from store.places.disk import exchange
+from store.writing import publishing
+from store.writing.publishing import Found, discard_staging, refused_sets
+from tests.folders import files
+from tests.store.tiny import Tiny
+
+OLD, NEW, OTHER = Tiny(8, (3,), lean=True), Tiny(8, (3, 5), lean=True), Tiny(9, (3,), lean=True)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "features/one"
+
+
+@pytest.fixture(autouse=True)
+def _fewer_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.format.layout.KINDS", ("images", "patch"))
+
+
+@pytest.fixture(params=["atomic", "without"])
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systems that can swap two names in one step, and those that cannot."""
+    if request.param == "without":
+        monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+
+
+def put(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine")
+
+
+MEANWHILE: dict[str, Callable[[Path], object]] = {
+    "a file deep in it": lambda path: put(path / "deep/down/notes.txt"),
+    "a hidden file": lambda path: put(path / ".hidden"),
+    "a file of its name": put,
+    "a link": lambda path: path.symlink_to(path.parent),
+    "a link without an end": lambda path: path.symlink_to("nowhere"),
+    "a link in it": lambda path: (path.mkdir(), (path / "images").symlink_to(path.parent)),
+    "another set": OTHER.make,
+    "the same set": NEW.make,
+}
+
+
+@pytest.mark.parametrize("meanwhile", MEANWHILE.values(), ids=MEANWHILE)
+def test_what_appears_meanwhile_stays(meanwhile: Callable[[Path], object], path: Path, tmp_path: Path) -> None:
+    with NEW.begin(path) as writer:
+        for unit in writer.missing_units():
+            NEW.write(writer, unit)
+        (tmp_path / "made").mkdir()
+        meanwhile(tmp_path / "made/one")
+        os.rename(tmp_path / "made/one", path)
+        before = (os.readlink(path) if path.is_symlink() else None, files(path), path.is_file())
+        with pytest.raises(StoreError, match=r"the finished set is in .*the same command with another --out"):
+            writer.finish({"encoder": "x"})
+    assert (os.readlink(path) if path.is_symlink() else None, files(path), path.is_file()) == before
+    os.rename(path, tmp_path / "away")
+    with NEW.begin(path) as writer:
+        assert writer.missing_units() == [], "nothing is lost"
+        NEW.finish(writer)
+    assert files(path) == NEW.expected(tmp_path / "expected")
+
+
+def test_only_the_first_of_two_sets_is_published(path: Path, tmp_path: Path) -> None:
+    with NEW.begin(path) as first, OTHER.begin(path) as second:
+        OTHER.finish(second)
+        with pytest.raises(StoreError, match="already holds files"):
+            NEW.finish(first)
+    assert files(path) == OTHER.expected(tmp_path / "other")
+    (refused,) = refused_sets(path.parent, NEW.spec.key)
+    assert refused.spec == NEW.spec
+    with NEW.begin(path.with_name("two")) as third, NEW.begin(path.with_name("three")):
+        assert [refused.where for refused in refused_sets(path.parent, NEW.spec.key)] == [str(first.staging)]
+        NEW.finish(third)
+
+
+def test_a_name_that_is_given_at_the_last_moment(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = os.rename
+
+    def late(source: Path, target: Path) -> None:
+        if target == path:
+            put(path / "notes.txt")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", late)
+    with NEW.begin(path) as writer, pytest.raises(StoreError, match=r"was made by others .* the finished set is in"):
+        NEW.finish(writer)
+    assert files(path) == {"notes.txt": b"mine"}
+
+
+STRANGERS: dict[str, Callable[[Path], object]] = {
+    "a file": lambda path: put(path / "notes.txt"),
+    "a file among shards": lambda path: put(path / "patch/block3/view0/c/notes"),
+    "an array that is not listed": lambda path: put(path / "patch/block9/view0/c/0/0/0"),
+    "a file named like a journal": lambda path: put(path / "journal"),
+    "a folder of photographs": lambda path: put(path / "images/train/cat/1.jpg"),
+    "a folder elsewhere": lambda path: (path / "mine").symlink_to(path.parent),
+}
+
+
+@pytest.mark.parametrize("moment", ["before", "meanwhile", "at last"])
+@pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
+def test_a_set_with_other_files_is_not_replaced(
+    stranger: Callable[[Path], object],
+    moment: str,
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if moment == "at last" and stranger is STRANGERS["a file named like a journal"]:
+        pytest.skip("in .staging, a journal is a writer's")
+    OLD.make(path)
+    if moment == "before":
+        stranger(path)
+        before = files(path)
+        with pytest.raises(StoreError, match=r"do not belong to a feature set \(.*move them away first"):
+            NEW.begin(path, FeatureStore.open(path))
+        assert files(path) == before
+        assert not (path.parent / ".staging").exists()
+        return
+    with NEW.begin(path, FeatureStore.open(path)) as writer:
+        if moment == "meanwhile":
+            stranger(path)
+        else:
+
+            def late(first: Path, second: Path) -> None:
+                if not late.__dict__.setdefault("come", False):
+                    stranger(path)
+                late.__dict__["come"] = True
+                exchange(first, second)
+
+            monkeypatch.setattr(publishing, "exchange", late)
+        with pytest.raises(StoreError, match=r"do not belong to a feature set .* the finished set is in"):
+            NEW.finish(writer)
+        assert FeatureStore.open(path).spec == OLD.spec
+        assert files(path).keys() > OLD.expected(tmp_path / "old").keys() or (path / "mine").is_symlink()
+
+
+@pytest.mark.parametrize("other", [OTHER, NEW])
+def test_another_set_than_was_found_is_not_replaced(other: Tiny, system: None, path: Path, tmp_path: Path) -> None:
+    base = FeatureStore.open(OLD.make(tmp_path / "base"))
+    shutil.copytree(base.path, path)
+    with NEW.begin(path, base) as writer:
+        shutil.rmtree(path)
+        other.make(tmp_path / "made/one")
+        os.rename(tmp_path / "made/one", path)
+        with pytest.raises(StoreError, match=r"another feature set than when this run began.* the finished set is in"):
+            NEW.finish(writer)
+    assert files(path) == other.expected(tmp_path / "expected")
+
+
+def test_what_a_run_found_counts_not_what_is_there_when_it_writes(path: Path, tmp_path: Path) -> None:
+    found = Found.at(OLD.make(path))
+    shutil.rmtree(path)
+    OTHER.make(path)
+    with pytest.raises(StoreError, match="another feature set than when this run began"):
+        found.check()
+
+
+def test_the_file_that_dvc_writes_among_its_outs_stays(system: None, path: Path, tmp_path: Path) -> None:
+    """Also where there is nothing else."""
+    put(path / ".gitignore")
+    (path / "images").mkdir()
+    OLD.make(path)
+    assert files(path) == {**OLD.expected(tmp_path / "old"), ".gitignore": b"mine"}
+    NEW.make(path, FeatureStore.open(path))
+    assert files(path) == {**NEW.expected(tmp_path / "new"), ".gitignore": b"mine"}
+    assert not (path.parent / ".staging").exists()
+
+
+@pytest.mark.parametrize("n", range(4))
+def test_killed_where_names_are_swapped_one_by_one(n: int, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder NAME.old of somebody else is not touched."""
+    base = FeatureStore.open(OLD.make(tmp_path / "base"))
+    shutil.copytree(base.path, path)
+    put(path.with_name("one.old") / "backup")
+    rename, left = os.rename, [n]
+
+    def killed(source: Path, target: Path) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+        patch.setattr(os, "rename", killed)
+        with NEW.begin(path, base) as writer:
+            for unit in writer.missing_units():
+                NEW.write(writer, unit)
+            if n == 3:
+                NEW.finish(writer)
+            else:
+                with pytest.raises(KeyboardInterrupt):
+                    NEW.finish(writer)
+    if (path / "zarr.json").exists() and FeatureStore.open(path).spec.key == NEW.spec.key:
+        discard_staging(path, NEW.spec.key)
+    else:
+        NEW.make(path, base)
+    assert files(path) == NEW.expected(tmp_path / "new")
+    assert files(path.with_name("one.old")) == {"backup": b"mine"}
+    assert not (path.parent / ".staging").exists()
+
+
+def test_cleaning_leaves_files_of_others(path: Path) -> None:
+    """A journal that no writer wrote; and what somebody has put where a set is staged."""
+    NEW.make(path)
+    put(path / "journal")
+    discard_staging(path, NEW.spec.key)
+    assert (path / "journal").read_text() == "mine"
+    staging = path.parent / f".staging/one-{NEW.spec.key}"
+    put(staging / "notes.txt")
+    for clean in (lambda: discard_staging(path, NEW.spec.key), lambda: NEW.begin(path.with_name("one"))):
+        with pytest.raises(StoreError):
+            clean()
+        assert files(staging) == {"notes.txt": b"mine"}
