@@ -1,0 +1,124 @@
+"""Which class a label means, and what an extraction says of the classes that it has found."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from extract.datasets.sample import Sample
+from store.format.classes import are_identifiers, is_numeric, whole_number
+
+if TYPE_CHECKING:
+    from extract.datasets.image_set import ImageSet
+
+MISSING = {"nan", "na", "<na>", "n/a", "none", "null"}  # among numbers, where pandas or Python has written that there is none
+SPLITS = {"train", "trainval", "training", "val", "valid", "validation", "dev", "eval", "test", "testing", "holdout"}
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of a list as class numbers.
+
+    Attributes:
+        names: of the classes, in order; None where labels are their numbers.
+    """
+
+    names: Sequence[str] | None
+
+    @classmethod
+    def of(cls, labels: Iterable[str]) -> "Labels":
+        """Those of a list without a file of class names: numbers if all are, else names in alphabetical order."""
+        are_numbers = all(is_numeric(label) or label.lower() in MISSING for label in labels)
+        return cls(None if are_numbers else sorted(set(labels)))
+
+    def number(self, label: str) -> int | None:
+        """The class that a label means; None for one that says that there is none.
+
+        A number that is no name is a place in the list of names, from 0, unless there are names that are numbers.
+
+        Raises:
+            ValueError: it means no class, or could mean two.
+        """
+        if self._n_named[label] > 1:
+            raise ValueError(f"label {label[:40]!r} is the name of two classes; give each its own name, or label by number")
+        if label in self._by_name:
+            return self._by_name[label]
+        if label.lower() in MISSING:
+            return None
+        number = whole_number(label)
+        if number in self._by_number:
+            return self._by_number[number]
+        if self.names is not None and (number is None or self._by_number):
+            raise ValueError(f"label {label[:40]!r} is {'not a number, and ' * (number is None)}no class of that name is known")
+        if number is None or number < 0:
+            kind = "negative" if number is not None else "a fraction, or too long"
+            raise ValueError(
+                f"label {label[:40]!r} is {kind}, expected a whole number from 0, or a name; leave it empty if it says that "
+                "there is no label; if it is what a class is called, list the names of all classes with --classes"
+            )
+        return number
+
+    @cached_property
+    def _n_named(self) -> Counter[str]:
+        return Counter(self.names or ())
+
+    @cached_property
+    def _by_name(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names or ())}
+
+    @cached_property
+    def _by_number(self) -> dict[int | None, int]:
+        """Classes by the number that they are called; those are left out of which two are called the same."""
+        values = [whole_number(name) for name in self.names or ()]
+        n_called = Counter(values)
+        return {value: label for label, value in enumerate(values) if value is not None and n_called[value] == 1}
+
+
+def without_identifiers(samples: list[Sample]) -> tuple[list[Sample], list[str] | None]:
+    """Samples without names of classes; labels that are identifiers, such as 5219173, become names, ordered as numbers."""
+    used = {label for sample in samples for label in (*(sample.labels or ()), *(box.label for box in sample.boxes))} - {-1}
+    if not are_identifiers(max(used, default=0), len(used)):
+        return samples, None
+    new = {label: number for number, label in enumerate(sorted(used))} | {-1: -1}
+    samples = [
+        replace(
+            sample,
+            labels=sample.labels and tuple(new[label] for label in sample.labels),
+            boxes=tuple(box._replace(label=new[box.label]) for box in sample.boxes),
+        )
+        for sample in samples
+    ]
+    return samples, list(map(str, sorted(used)))
+
+
+def classes_of(images: "ImageSet") -> str:
+    """`classes: 10, first airplane, last truck; cat has the fewest images, 24, dog the most, 60`."""
+    names, counts = _counts(images)
+    if not any(counts):
+        return "classes: none, as no image has a label"
+    fewest, most = (chosen(range(len(counts)), key=counts.__getitem__) for chosen in (min, max))
+    spread = f"{counts[most]:,} images each"
+    if counts[fewest] < counts[most]:
+        spread = f"{names[fewest]} has the fewest images, {counts[fewest]:,}, {names[most]} the most, {counts[most]:,}"
+    unnamed = " without names" * (images.classes is None)
+    empty = f", {n:,} of them without an image" if (n := counts.count(0)) else ""
+    return f"classes: {len(counts):,}{unnamed}{empty}, first {names[0]}, last {names[-1]}; {spread}"
+
+
+def caution_on_classes(images: "ImageSet") -> str | None:
+    """What to beware of: that classes are splits, or that there is a single one."""
+    names = [name for name, count in zip(*_counts(images), strict=True) if count]
+    if len(names) > 1 and all(SPLITS.intersection(re.split(r"[\W\d_]+", name.lower())) for name in names):
+        return f"the classes are {', '.join(names)}, which look like splits; name one of them, as in --split {names[0]}"
+    if len(names) == 1 and not images.multilabel:
+        return f"all labelled images are of one class, {names[0]}; a probe needs two or more, in folders of their own or in a list"
+    return None
+
+
+def _counts(images: "ImageSet") -> tuple[list[str], list[int]]:
+    """Names of the classes, or their numbers, and how many images each has."""
+    counts = Counter(label for sample in images.samples for label in sample.labels or ())
+    names = range(1 + max(counts, default=-1)) if images.classes is None else images.classes
+    return list(map(str, names)), [counts[label] for label in range(len(names))]
