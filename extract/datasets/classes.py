@@ -48,8 +48,8 @@ class Labels:
         if label.lower() in MISSING:
             return None
         number = whole_number(label)
-        if number in self._by_number:
-            return self._by_number[number]
+        if (named := self._by_number.get(number)) is not None:
+            return named
         if self.names is not None and (number is None or self._by_number):
             raise ValueError(f"label {label[:40]!r} is {'not a number, and ' * (number is None)}no class of that name is known")
         if number is None or number < 0:
@@ -69,11 +69,11 @@ class Labels:
         return {name: number for number, name in enumerate(self.names or ())}
 
     @cached_property
-    def _by_number(self) -> dict[int | None, int]:
-        """Classes by the number that they are called; those are left out of which two are called the same."""
+    def _by_number(self) -> dict[int | None, int | None]:
+        """Classes by the whole number that they are called; None where two are called the same."""
         values = [whole_number(name) for name in self.names or ()]
         n_called = Counter(values)
-        return {value: label for label, value in enumerate(values) if value is not None and n_called[value] == 1}
+        return {value: label if n_called[value] == 1 else None for label, value in enumerate(values) if value is not None}
 
 
 def without_identifiers(samples: list[Sample]) -> tuple[list[Sample], list[str] | None]:
@@ -113,7 +113,9 @@ def caution_on_classes(images: "ImageSet") -> str | None:
     if len(names) > 1 and all(SPLITS.intersection(re.split(r"[\W\d_]+", name.lower())) for name in names):
         return f"the classes are {', '.join(names)}, which look like splits; name one of them, as in --split {names[0]}"
     if len(names) == 1 and not images.multilabel:
-        return f"all labelled images are of one class, {names[0]}; a probe needs two or more, in folders of their own or in a list"
+        return (
+            f"all labelled images are of one class, {names[0]}; a probe needs two or more, in folders of their own or in a list"
+        )
     return None
 
 

@@ -17,9 +17,9 @@ MANY = 1 << 15  # a label map's int16 ends there, and beside it lie few sets tha
 
 @lru_cache(1 << 16)  # of a million labels few differ
 def whole_number(name: str) -> int | None:
-    """The whole number that a name is, as pandas, NumPy, R or Excel may have written it: `7`, `7.0`, `007`, `7.00e+00`, `1e+05`.
+    """The whole number that a name is, as pandas, NumPy or R may have written it: `7`, `7.0`, `007`, `7.00e+00`, `1e+05`.
 
-    None for a name, a fraction, and numbers of more than 18 digits.
+    None for what is no number, a fraction, and numbers of more than 18 digits.
     """
     if not is_numeric(name):
         return None
@@ -42,16 +42,17 @@ def are_their_numbers(names: Sequence[str]) -> bool:
     return all(whole_number(name) == label for label, name in enumerate(names))
 
 
-def numbers_among(names: Sequence[str], others: Sequence[str]) -> Int64[np.ndarray, "K"] | None:
-    """For each class of `others`, which one of `names` is called the same, -1 for none; None if all are alike and in one order.
+def numbers_among(names: Sequence[str] | None, others: Sequence[str] | None) -> Int64[np.ndarray, "K"] | None:
+    """For each class of `others`, which one of `names` is called the same, -1 for none.
 
-    Accents written in two ways are the same, and so are whole numbers, unless a list tells them apart (`7` beside `007`).
+    None where numbers mean the same: names are alike and in one order, or one of the sets has none. An accent that is written
+    in two ways is the same, and so is a whole number, unless a list tells the two apart (`7` beside `007`).
 
     Raises:
         StoreError: a name appears twice.
     """
-    ours, theirs = (_compared(side, of_numbers=False) for side in (names, others))
-    if ours == theirs:
+    ours, theirs = (_compared(side or (), of_numbers=False) for side in (names, others))
+    if ours == theirs or not ours or not theirs:
         return None
     by_number = [_compared(side, of_numbers=True) for side in (ours, theirs)]
     if all(len(set(numbers)) == len(set(texts)) for numbers, texts in zip(by_number, (ours, theirs), strict=True)):
@@ -70,13 +71,13 @@ def _compared(names: Sequence[str], of_numbers: bool) -> list[str]:
 
 
 def renumbered(
-    labels: Integer[np.ndarray, "N *C"], numbers: Int64[np.ndarray, "_C"] | None, n_classes: int
+    labels: Integer[np.ndarray, "N *C"], numbers: Int64[np.ndarray, "_"] | None, n_classes: int
 ) -> Integer[np.ndarray, "N *K"]:
-    """Labels of a set by the numbers that another one gives its `n_classes` classes (`numbers_among`); -1 for what it lacks."""
+    """Labels by the numbers that another set gives its `n_classes` classes (`numbers_among`); -1 for a class that it lacks."""
     if numbers is None:
         return labels
-    if labels.ndim > 1:
-        columns = np.zeros((len(labels), n_classes), labels.dtype)
-        columns[:, numbers[numbers >= 0]] = labels[:, numbers >= 0]
-        return columns
-    return np.where(labels >= 0, numbers[labels], -1)
+    if labels.ndim == 1:
+        return np.where(labels >= 0, numbers[labels], -1)
+    columns = np.zeros((len(labels), n_classes), labels.dtype)
+    columns[:, numbers[numbers >= 0]] = labels[:, numbers >= 0]
+    return columns
