@@ -286,8 +286,8 @@ def _check_classes(training: FeatureStore, test: FeatureStore) -> None:
         only = [name for name, number in zip(theirs, numbers, strict=True) if number < 0]
         only += [name for number, name in enumerate(ours) if number not in numbers]
         raise StoreError(
-            f"{training.where} has {len(ours)} classes, {test.where} has {len(theirs)}, and one alone has {_few(only)}; where "
-            "images have several labels, give both extractions the same --classes file"
+            f"{training.where} has {len(ours)} classes, {test.where} has {len(theirs)}; only one of them has {_few(only)}: "
+            "where images have several labels, give both extractions the same --classes file"
         )
     labels = test.labels[test.labelled]
     if not training.multilabel and (lacking := numbers[labels] < 0).any():
