@@ -189,10 +189,10 @@ def _note(encoder: "Encoder") -> None:
 
 def _say_classes(images: "ImageSet") -> None:
     """Print the classes, and what makes them look like something else."""
-    from extract.datasets.classes import caution_on_classes, classes_of
+    from extract.datasets.classes import caution_on_classes, classes_in_words
 
-    typer.echo(classes_of(images))
-    if caution := caution_on_classes(images):
+    typer.echo(classes_in_words(images.class_counts, are_named=images.classes is not None))
+    if not images.multilabel and (caution := caution_on_classes(images.class_counts)):
         typer.echo(f"note: {caution}", err=True)
 
 

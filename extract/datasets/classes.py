@@ -5,13 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from extract.datasets.sample import Sample
 from store.format.classes import are_identifiers, is_numeric, whole_number
-
-if TYPE_CHECKING:
-    from extract.datasets.image_set import ImageSet
 
 MISSING = {"nan", "na", "<na>", "n/a", "none", "null"}  # among numbers, where pandas or Python has written that there is none
 SPLITS = {"train", "trainval", "training", "val", "valid", "validation", "dev", "eval", "test", "testing", "holdout"}
@@ -45,13 +41,14 @@ class Labels:
             raise ValueError(f"label {label[:40]!r} is the name of two classes; give each its own name, or label by number")
         if label in self._by_name:
             return self._by_name[label]
-        if label.lower() in MISSING:
+        if label.lower() in MISSING and (self.names is None or self._by_number):
             return None
         number = whole_number(label)
         if (named := self._by_number.get(number)) is not None:
             return named
         if self.names is not None and (number is None or self._by_number):
-            raise ValueError(f"label {label[:40]!r} is {'not a number, and ' * (number is None)}no class of that name is known")
+            kind = "the name of no class" if number is not None else "not a number, and no class of that name is known"
+            raise ValueError(f"label {label[:40]!r} is {kind}; correct it, or complete the list of names")
         if number is None or number < 0:
             kind = "negative" if number is not None else "a fraction, or too long"
             raise ValueError(
@@ -93,34 +90,30 @@ def without_identifiers(samples: list[Sample]) -> tuple[list[Sample], list[str] 
     return samples, list(map(str, sorted(used)))
 
 
-def classes_of(images: "ImageSet") -> str:
-    """`classes: 10, first airplane, last truck; cat has the fewest images, 24, dog the most, 60`."""
-    names, counts = _counts(images)
-    if not any(counts):
+def classes_in_words(counts: Sequence[tuple[str, int]], are_named: bool) -> str:
+    """`classes: 10, first airplane, last truck; cat has the fewest images, 24, dog the most, 60`.
+
+    Args:
+        counts: name, or number, and images of each class.
+    """
+    if not any(n for _, n in counts):
         return "classes: none, as no image has a label"
-    fewest, most = (chosen(range(len(counts)), key=counts.__getitem__) for chosen in (min, max))
-    spread = f"{counts[most]:,} images each"
-    if counts[fewest] < counts[most]:
-        spread = f"{names[fewest]} has the fewest images, {counts[fewest]:,}, {names[most]} the most, {counts[most]:,}"
-    unnamed = " without names" * (images.classes is None)
-    empty = f", {n:,} of them without an image" if (n := counts.count(0)) else ""
-    return f"classes: {len(counts):,}{unnamed}{empty}, first {names[0]}, last {names[-1]}; {spread}"
+    (fewest, least), (most, n_most) = (chosen(counts, key=lambda count: count[1]) for chosen in (min, max))
+    spread = f"{n_most:,} images each"
+    if least < n_most:
+        spread = f"{fewest} has the fewest images, {least:,}, {most} the most, {n_most:,}"
+    unnamed, n_empty = " without names" * (not are_named), sum(not n for _, n in counts)
+    empty = f", {n_empty:,} of them without an image" if n_empty else ""
+    return f"classes: {len(counts):,}{unnamed}{empty}, first {counts[0][0]}, last {counts[-1][0]}; {spread}"
 
 
-def caution_on_classes(images: "ImageSet") -> str | None:
-    """What to beware of: that classes are splits, or that there is a single one."""
-    names = [name for name, count in zip(*_counts(images), strict=True) if count]
+def caution_on_classes(counts: Sequence[tuple[str, int]]) -> str | None:
+    """What to beware of where images have one label: that classes are splits, or that there is a single one."""
+    names = [name for name, n in counts if n]
     if len(names) > 1 and all(SPLITS.intersection(re.split(r"[\W\d_]+", name.lower())) for name in names):
         return f"the classes are {', '.join(names)}, which look like splits; name one of them, as in --split {names[0]}"
-    if len(names) == 1 and not images.multilabel:
+    if len(names) == 1:
         return (
             f"all labelled images are of one class, {names[0]}; a probe needs two or more, in folders of their own or in a list"
         )
     return None
-
-
-def _counts(images: "ImageSet") -> tuple[list[str], list[int]]:
-    """Names of the classes, or their numbers, and how many images each has."""
-    counts = Counter(label for sample in images.samples for label in sample.labels or ())
-    names = range(1 + max(counts, default=-1)) if images.classes is None else images.classes
-    return list(map(str, names)), [counts[label] for label in range(len(names))]

@@ -1,5 +1,6 @@
 """A folder with one subfolder per class, as torchvision's ImageFolder reads it."""
 
+from collections import Counter
 from pathlib import Path
 
 from extract.datasets.form import Example, Plain, pictures
@@ -26,7 +27,8 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
     if not folders:
         raise DataError(f"{source} has no class folders; expected {source}/CLASS/NAME.jpg, or tars")
     names = read_class_names(classes) if classes else folders
-    if twice := sorted({name for name in names if names.count(name) > 1}.intersection(folders)):
+    n_named = Counter(names)
+    if twice := [folder for folder in folders if n_named[folder] > 1]:
         raise DataError(f"{classes} names {twice[0]!r} twice, so the label of that class folder is not known; name it once")
     if extra := sorted(set(folders) - set(names)):
         raise DataError(f"{source} has class folders that {classes} does not name: {', '.join(extra[:5])}")

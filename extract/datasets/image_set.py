@@ -1,6 +1,7 @@
 """A list of images in fixed order, each a range of bytes in a file."""
 
 import io
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -112,6 +113,13 @@ class ImageSet:
     def n_boxes(self) -> int:
         """Boxes of the image that has most; 0 for a set without boxes."""
         return max((len(sample.boxes) for sample in self.samples), default=0)
+
+    @cached_property
+    def class_counts(self) -> list[tuple[str, int]]:
+        """Name, or number where classes have no names, and images of each class, in order of labels."""
+        counts = Counter(label for sample in self.samples for label in sample.labels or ())
+        names = range(1 + max(counts, default=-1)) if self.classes is None else self.classes
+        return [(str(name), counts[label]) for label, name in enumerate(names)]
 
     def all_problems(self) -> list[str]:
         """What is wrong, one line each; empty for a sound set."""

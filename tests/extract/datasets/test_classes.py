@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from extract.datasets import DataError, ImageSet, open_images
-from extract.datasets.classes import caution_on_classes, classes_of
+from extract.datasets.classes import caution_on_classes, classes_in_words
 from extract.datasets.sample import Box, Sample
 from tests.extract.pictures import picture, samples, write_file, write_pictures, write_tar, write_text
 
@@ -20,6 +20,10 @@ def table(folder: Path, labels: Sequence[str], names: Sequence[str] = (), column
 
 def labels_of(images: ImageSet) -> list[int | None]:
     return [sample.label for sample in images.samples]
+
+
+def words(images: ImageSet) -> str:
+    return classes_in_words(images.class_counts, images.classes is not None)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +84,9 @@ def test_labels_beside_a_list_of_names(labels: list[str], names: list[str], expe
 @pytest.mark.parametrize(
     ("label", "names", "message"),
     [
-        ("2", ["5", "7", "9"], "label '2' is no class of that name"),  # not the third
-        ("7.0", ["007", "7"], "label '7.0' is no class"),
+        ("2", ["5", "7", "9"], "label '2' is the name of no class"),  # not the third
+        ("7.0", ["007", "7"], "label '7.0' is the name of no class"),
+        ("none", ["dog", "cat"], "label 'none' is not a number, and no class"),
         ("3", ["dog", "cat"], "has label 3, but there are 2 class names"),
         ("crane", ["crane", "owl", "crane"], "label 'crane' is the name of two classes"),
     ],
@@ -127,39 +132,39 @@ class TestIdentifiers:
 class TestWhatIsSaid:
     def test_of_names(self, tmp_path: Path) -> None:
         images = table(tmp_path, ["owl", "cat", "dog", "cat", "dog", "dog"])
-        assert classes_of(images) == "classes: 3, first cat, last owl; owl has the fewest images, 1, dog the most, 3"
-        assert caution_on_classes(images) is None
+        assert words(images) == "classes: 3, first cat, last owl; owl has the fewest images, 1, dog the most, 3"
+        assert caution_on_classes(images.class_counts) is None
 
     def test_of_numbers_with_a_gap(self, tmp_path: Path) -> None:
         images = table(tmp_path, ["0", "3", "3", ""])
         expected = "4 without names, 2 of them without an image, first 0, last 3; 1 has the fewest images, 0, 3 the most, 2"
-        assert classes_of(images) == f"classes: {expected}"
+        assert words(images) == f"classes: {expected}"
 
     def test_of_several_labels(self, tmp_path: Path) -> None:
         images = table(tmp_path, ["cat;dog", "dog;cat"], column="labels")
-        assert classes_of(images) == "classes: 2, first cat, last dog; 2 images each"
+        assert words(images) == "classes: 2, first cat, last dog; 2 images each"
 
     def test_of_none(self, tmp_path: Path) -> None:
         images = table(tmp_path, ["", ""])
-        assert classes_of(images) == "classes: none, as no image has a label"
-        assert caution_on_classes(images) is None
+        assert words(images) == "classes: none, as no image has a label"
+        assert caution_on_classes(images.class_counts) is None
 
     @pytest.mark.parametrize("folders", ["train val", "Training_Set test_set", "seg_train seg_test", "train2017 val2017"])
     def test_classes_that_are_splits(self, folders: str, tmp_path: Path) -> None:
         write_pictures(tmp_path, *(f"{folder}/cat/{i}.jpg" for folder in folders.split() for i in range(2)))
         (tmp_path / "empty").mkdir()
-        caution = caution_on_classes(open_images(str(tmp_path)))
+        caution = caution_on_classes(open_images(str(tmp_path)).class_counts)
         assert caution is not None
         assert f"look like splits; name one of them, as in --split {min(folders.split())}" in caution
 
     @pytest.mark.parametrize("folders", ["train bus", "trainer tester"])
     def test_classes_that_only_sound_like_splits(self, folders: str, tmp_path: Path) -> None:
         write_pictures(tmp_path, *(f"{folder}/0.jpg" for folder in folders.split()))
-        assert caution_on_classes(open_images(str(tmp_path))) is None
+        assert caution_on_classes(open_images(str(tmp_path)).class_counts) is None
 
     def test_a_single_class(self, tmp_path: Path) -> None:
         write_pictures(tmp_path, "images/cat/0.jpg", "images/dog/0.jpg")
-        caution = caution_on_classes(open_images(str(tmp_path)))
+        caution = caution_on_classes(open_images(str(tmp_path)).class_counts)
         assert caution is not None
         assert caution.startswith("all labelled images are of one class, images;")
 
