@@ -47,7 +47,7 @@ def _images(source: Source) -> dict[str, Any]:
         "key": store.spec.key,
         "joined": source.joined and source.joined.spec.key,
         "rows": xxhash.xxh3_128_hexdigest(rows.tobytes()),
-        "labels": xxhash.xxh3_128_hexdigest(np.ascontiguousarray(source.labels[rows]).tobytes()),
+        "labels": xxhash.xxh3_128_hexdigest(np.ascontiguousarray(store.labels[rows]).tobytes()),
         "classes": store.attributes.get("classes"),
         **source.description,
     }
