@@ -15,6 +15,7 @@ from pipelines.sharing.publish import destination, publish, refuse_changes
 from store.format.stub import is_stub
 
 if TYPE_CHECKING:
+    from extract.datasets import ImageSet
     from extract.encoders import Encoder
     from extract.requests import Request
     from extract.settings import Settings
@@ -130,6 +131,7 @@ def main(
     place = place_encoder(frozen, options, _device_of_this_task(device))
     request, running = request_features(frozen, images, options, "statistics" not in given)
     typer.echo(f"{encoder}: {len(images):,} images of {source_of_images} on {place}")
+    _say_classes(images)
     _note(frozen)
     checks, devices = Checks(), dict[int, str]()
     with progress_bar(encoder, len(images), "images") as progress:
@@ -183,6 +185,15 @@ def _note(encoder: "Encoder") -> None:
     """Print what to beware of when its [cls] is probed."""
     if encoder.cls_caution:
         typer.echo(f"note: {encoder.name}: {encoder.cls_caution}", err=True)
+
+
+def _say_classes(images: "ImageSet") -> None:
+    """Print the classes, and what makes them look like something else."""
+    from extract.datasets.classes import caution_on_classes, classes_in_words
+
+    typer.echo(classes_in_words(images.class_counts, are_named=images.classes is not None))
+    if not images.multilabel and (caution := caution_on_classes(images.class_counts)):
+        typer.echo(f"note: {caution}", err=True)
 
 
 def _sources(source: str | None, out: Path, params: Path | None, replaces_stub: bool) -> "dict[str, FeatureStore | None]":

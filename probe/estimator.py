@@ -40,6 +40,8 @@ class ProbeClassifier(ClassifierMixin, BaseEstimator):
         model = ProbeClassifier(epochs=30, warmup_epochs=3).fit(vectors, store.labels[rows])
         cross_val_score(model, vectors, store.labels[rows])
 
+    Where two sets number their classes in other orders, give names: np.array(store.attributes["classes"])[store.labels[rows]].
+
     X is in memory: vectors [n, D] or tokens [n, T, D], float16, float32 or float64; training is in float32. Feature sets that
     are larger than memory, several seeds in one pass, and heads that read several kinds of features are for `beyondcls.probe`.
 

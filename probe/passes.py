@@ -359,6 +359,8 @@ class Passes:
         if self.unfinished is None:
             return None
         sets = [[s.store.spec.key, s.joined and s.joined.spec.key, s.block, s.rows.tolist()] for s in (learn_from, judge_by)]
+        if judge_by.numbers is not None:  # by names, which no key holds
+            sets[1].append(judge_by.numbers.tolist())
         specs = {member.head: self.heads[member.head] for member in members}
         heads = {
             n: [spec.to_dict(), is_custom(spec.aggregator) and custom_digest(spec.aggregator)] for n, spec in specs.items()

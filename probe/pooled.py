@@ -55,7 +55,7 @@ class PooledImages:
         visited, n = source.rows if rows is None else rows, len(source.store)
         first_vectors = next(iter(self.vectors.values()))
         self.device, self.n_views, self.n_rows, self._n = first_vectors.device, len(first_vectors), len(visited), n
-        self.labels = torch.from_numpy(source.store.labels).to(self.device)
+        self.labels = torch.from_numpy(source.labels).to(self.device)
         slot = np.full(n, -1)
         slot[source.rows] = np.arange(len(source.rows))
         self._slot = torch.from_numpy(slot).to(self.device)

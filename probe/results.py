@@ -62,8 +62,8 @@ def measures_of_closed(
     """
     sides = []
     for source, pooled in zip((passes.training, passes.test), passes.vectors(name), strict=True):
-        labels = torch.from_numpy(source.store.labels[source.rows])
-        sides.append(Vectors(pooled.vectors[0].cpu(), labels, source.store.n_classes))
+        labels = torch.from_numpy(source.labels[source.rows])
+        sides.append(Vectors(pooled.vectors[0].cpu(), labels, source.n_classes))
     result, cost = protocol.fit(*sides), _cost(name, passes)
     test = sides[1]
     correct = None if test.multilabel else top_k_hits(result.scores.cpu(), test.labels).numpy()[None]
@@ -98,10 +98,13 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
 
 
 def _cautions(name: str, passes: Passes) -> list[str]:
-    """What extraction recorded about the encoder's [cls] token, for a head that reads it."""
+    """What extraction recorded about the encoder's [cls] token, for a head that reads it; and that classes are not tested."""
     caution = passes.training.store.attributes.get("cls_caution")
     reads_cls = any(kind_of(kind) == "cls" for kind in passes.template(name).aggregator.reads)  # of any block
-    return [f"[cls]: {caution}"] if caution and reads_cls else []
+    numbers, n_classes = passes.test.numbers, passes.test.n_classes
+    n_tested = n_classes if numbers is None else int((numbers >= 0).sum())
+    untested = [f"the test set has {n_tested} of the {n_classes} classes; heads choose among all"] * (n_tested < n_classes)
+    return ([f"[cls]: {caution}"] if caution and reads_cls else []) + untested
 
 
 def _digest_of_images(source: Source) -> str:

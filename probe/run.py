@@ -109,7 +109,7 @@ def probe(
     shown = shown_views(training, views, mix_evaluation_view)
     others, rows = joined or (None, None), (subset, None)
     block = training.spec.blocks[-1] if block is None else block  # the deepest one of the test set may be another
-    learn_from, judge_by = (Source(s, o, block, r) for s, o, r in zip((training, test), others, rows, strict=True))
+    learn_from, judge_by = (Source(s, o, block, r, training) for s, o, r in zip((training, test), others, rows, strict=True))
     place, unfinished = torch.device(device), out.parent / ".unfinished" / out.name
     forget_checkpoints(unfinished)
     about: dict[str, Any] = {"features": {"training": training.spec.key, "test": test.spec.key}, **(notes or {})}

@@ -9,6 +9,7 @@ import numpy as np
 
 from store import FeatureStore, Loader, StoreError, join
 from store.format.array import ArrayReader
+from store.format.classes import are_identifiers, are_their_numbers, numbers_among, renumbered, whole_number
 from store.format.names import ArrayName, kind_of
 from store.format.spec import EXTENDABLE_FIELDS
 
@@ -27,12 +28,14 @@ class Source:
         joined: a second feature set of the same images; its features are the kinds that begin with `joined/`.
         block: the block that `patch`, `cls` and `attention/cls` refer to; the deepest stored one by default.
         subset: rows to use, of those that are valid and labelled (and in the second set, if there is one); all by default.
+        classes_of: the feature set whose class numbers `labels` are; this one by default.
     """
 
     store: FeatureStore
     joined: FeatureStore | None = None
     block: int | None = None
     subset: np.ndarray | None = None
+    classes_of: FeatureStore | None = None
 
     def arrays(self, kind: str, views: Iterable[int] = (0,)) -> list[ArrayReader]:
         """The arrays of a kind, one for each view: "patch", "cls/block5", "attention/cls", "joined/attention/cls/block5".
@@ -58,6 +61,21 @@ class Source:
     def probed_block(self) -> int:
         """The block that `patch`, `cls` and `attention/cls` refer to."""
         return self.store.spec.blocks[-1] if self.block is None else self.block
+
+    @cached_property
+    def numbers(self) -> np.ndarray | None:
+        """For each class of this set, its number in `labels`, -1 for none; None where it has the same there."""
+        return numbers_among(*(store.attributes.get("classes") for store in (self.classes_of or self.store, self.store)))
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """[N] or [N, K] as those of the set, but as `classes_of` numbers the classes."""
+        return renumbered(self.store.labels, self.numbers, self.n_classes)
+
+    @property
+    def n_classes(self) -> int:
+        """K of `labels`."""
+        return (self.classes_of or self.store).n_classes
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -111,7 +129,7 @@ class Source:
         """Batches of some kinds, by name, in one of the views at random; `options` are those of `Loader`."""
         arrays: Mapping[str, list[ArrayReader]] = {kind: self.arrays(kind, views) for kind in kinds}
         joined = {kind: self.row_of_joined for kind in arrays if kind.startswith(JOINED)}
-        return Loader(arrays, self.store.labels, joined=joined, **{"rows": self.rows, **options})
+        return Loader(arrays, self.labels, joined=joined, **{"rows": self.rows, **options})
 
     @property
     def description(self) -> dict[str, Any]:
@@ -200,6 +218,8 @@ def _mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
 def check_pair(training: FeatureStore, test: FeatureStore) -> None:
     """Refuse sets that do not belong together. One may hold more blocks, views, statistics or maps than the other.
 
+    Classes are what they are called, in whatever order: `Source.labels` of the test set are to be those of the training set.
+
     Raises:
         StoreError: they are from two encoders (or transforms, dtypes), or have different classes.
     """
@@ -215,22 +235,72 @@ def check_pair(training: FeatureStore, test: FeatureStore) -> None:
     kinds = ["several labels" if store.multilabel else "one label" for store in (training, test)]
     if kinds[0] != kinds[1]:
         raise StoreError(f"{training.where} has {kinds[0]} an image, {test.where} {kinds[1]}; use splits of one data set")
-    if training.n_classes != test.n_classes:
-        raise StoreError(
-            f"{training.where} has {training.n_classes} classes, {test.where} has {test.n_classes}; "
-            "use splits of one data set, or give both extractions the same --classes file"
-        )
     for store in (training, test):
-        if not store.multilabel and (highest := int(store.labels.max())) >= store.n_classes:
-            raise StoreError(
-                f"{store.where} has label {highest}, but {store.n_classes} classes; labels count from 0: extract it again"
-            )
-    ours, theirs = training.attributes.get("classes"), test.attributes.get("classes")
-    if ours and theirs and ours != theirs:
-        a, b = next((a, b) for a, b in zip(ours, theirs, strict=True) if a != b)
+        _check_labels(store)
+    _check_classes(training, test)
+
+
+def _check_labels(store: FeatureStore) -> None:
+    """Refuse labels that are no numbers of classes.
+
+    Raises:
+        StoreError: they exceed the number of classes, or are identifiers, and there are no names.
+    """
+    if store.multilabel:
+        return
+    highest, n_classes = int(store.labels.max()), store.n_classes
+    if highest >= n_classes:
+        raise StoreError(f"{store.where} has label {highest}, but {n_classes} classes; labels count from 0: extract it again")
+    if not store.attributes.get("classes") and are_identifiers(highest, n := len(np.unique(store.labels[store.labelled]))):
         raise StoreError(
-            f"class {a!r} of {training.where} is {b!r} in {test.where}; give both extractions the same --classes file"
+            f"{store.where} has labels up to {highest}, of which {n} occur: these are identifiers, not class numbers; extract "
+            "it again with --update, which names the classes by them and keeps the features"
         )
+
+
+def _check_classes(training: FeatureStore, test: FeatureStore) -> None:
+    """Refuse classes of which it is not known which is which, and test images of classes that are not learnt.
+
+    Raises:
+        StoreError: one set alone has names, and they are not its numbers; or names or numbers differ.
+    """
+    ours, theirs = (store.attributes.get("classes") or [] for store in (training, test))
+    if not (ours and theirs):
+        if training.n_classes != test.n_classes:
+            raise StoreError(
+                f"{training.where} has {training.n_classes} classes, {test.where} has {test.n_classes}; "
+                "use splits of one data set, or give both extractions the same --classes file"
+            )
+        if (names := ours or theirs) and not are_their_numbers(names):
+            named, numbered = (training, test) if ours else (test, training)
+            wrong = next(label for label, name in enumerate(names) if whole_number(name) != label)
+            raise StoreError(
+                f"{numbered.where} has numbers for classes, and nothing says that its class {wrong} is {names[wrong]!r}, as in "
+                f"{named.where}; extract it again with --update and --classes FILE, the names in the order of its numbers, one "
+                "a line: its features are kept"
+            )
+        return
+    if (numbers := numbers_among(ours, theirs)) is None:
+        return
+    if training.multilabel and sorted(numbers) != list(range(len(ours))):
+        only = [name for name, number in zip(theirs, numbers, strict=True) if number < 0]
+        only += [name for number, name in enumerate(ours) if number not in numbers]
+        raise StoreError(
+            f"{training.where} has {len(ours)} classes, {test.where} has {len(theirs)}; only one of them has {_few(only)}: "
+            "where images have several labels, give both extractions the same --classes file"
+        )
+    labels = test.labels[test.labelled]
+    if not training.multilabel and (lacking := numbers[labels] < 0).any():
+        n, names = lacking.sum(), [theirs[label] for label in np.unique(labels[lacking])]
+        raise StoreError(
+            f"{n} of {len(labels)} images of {test.where} are of classes that {training.where} lacks: {_few(names)}, "
+            f"beside {_few(ours)} there; extract test images of those classes alone, or give both the same names with --classes"
+        )
+
+
+def _few(names: Sequence[str]) -> str:
+    """The first of some names, and how many there are."""
+    return ", ".join(map(repr, names[:3])) + (f", … ({len(names)} in all)" if len(names) > 3 else "")
 
 
 def _encoder_of(store: FeatureStore, block: int) -> dict[str, Any]:

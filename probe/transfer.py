@@ -84,7 +84,7 @@ def transfer(
     plain = HeadSpec(**{name: described[name] for name in HeadSpec().to_dict() if name in described})
     specs = {f"seed{s}": FrozenSpec(**vars(plain), trained=head.aggregator) for s, (head, _) in heads.items()}
     recipe = Recipe(**described["recipe"])
-    learn_from, judge_by = (Source(store, block=described["block"]) for store in (training, test))
+    learn_from, judge_by = (Source(store, block=described["block"], classes_of=training) for store in (training, test))
     shown = range(1, training.spec.n_views) or (0,)  # crops, where there are any
     passes = Passes(specs, learn_from, judge_by, shown, torch.device(device), say=say)
     members = [Member(f"seed{s}", recipe.base_lr, recipe.weight_decay, s) for s in heads]

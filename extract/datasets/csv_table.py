@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from extract.datasets.classes import Labels
 from extract.datasets.form import Example, Plain
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.label_codes import Indices
@@ -22,10 +23,10 @@ MAP_NAMES, VOID_INDEX = "segmentation-classes.txt", 255  # of label maps
 def csv_table(source: str, classes: Path | None = None) -> ImageSet:
     """Images of a .csv with a header: `id`, `path`, `label`, and boxes if there are any; other columns are ignored.
 
-    `path` is relative to the folder of the .csv and cannot leave it. `label` is an integer from 0 or the name of a class;
-    names are numbered alphabetically, unless a file of class names orders them. A set is multi-label if its column is called
-    `labels`, or if some `label` holds several, separated by `;`; then no label is an answer too. Boxes are given by columns x0,
-    y0, x1, y1 (empty without a box), or by `boxes`, four numbers each, separated by `;`.
+    `path` is relative to the folder of the .csv and cannot leave it. `label` is a whole number from 0 (`3` or `3.0`), or the
+    name of a class; names are numbered alphabetically, unless a file of class names orders them. A set is multi-label if its
+    column is called `labels`, or if some `label` holds several, separated by `;`; then no label is an answer too. Boxes are
+    given by columns x0, y0, x1, y1 (empty without a box), or by `boxes`, four numbers each, separated by `;`.
 
     A column `segmentation` is the path of a label map, of indices from 0 with 255 for void. Its classes are those of
     `segmentation-classes.txt` beside the .csv, a name a line. Without a column of labels, these classes are the labels: an
@@ -52,25 +53,22 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
         column = "labels" if "labels" in rows[0] else "label"
         labels_of_rows = [[part.strip() for part in row[column].split(";") if part.strip()] for row in rows]
         multilabel = column == "labels" or any(len(labels) > 1 for labels in labels_of_rows)
-        names = read_class_names(classes) if classes else _names(labels_of_rows)
-        label_of = {name: label for label, name in enumerate(names or ())}
+        given = [label for labels in labels_of_rows for label in labels]
+        meaning = Labels(read_class_names(classes)) if classes else Labels.of(given)
         samples = []
         for line, (row, labels) in enumerate(zip(rows, labels_of_rows, strict=True), 2):
             try:
-                numbers = (
-                    None
-                    if not labels and not multilabel
-                    else tuple(dict.fromkeys(_number(label, label_of) for label in labels))
-                )
+                known = [number for label in labels if (number := meaning.number(label)) is not None]
+                numbers = tuple(dict.fromkeys(known)) if known or multilabel else None
                 boxes = _boxes(row, numbers[0] if numbers and len(numbers) == 1 else -1)
             except ValueError as error:
                 raise DataError(f"{file}, row {line}: {error}") from error
             sample = listed(file.parent, row["path"], numbers, boxes, id_=row["id"])
             if numbers is None:
-                sample = replace(sample, problem=sample.problem or "has no label (its column is empty)")
+                sample = replace(sample, problem=sample.problem or f"has no label (its column {_says(labels)})")
             samples.append(sample)
     truths = {"segmentation": _label_maps(file, rows)} if "segmentation" in rows[0] else {}
-    return ImageSet(source, samples, names, multilabel=multilabel, truths=truths)
+    return ImageSet(source, samples, meaning.names, multilabel=multilabel, truths=truths)
 
 
 def _segmented(file: Path, rows: Sequence[Mapping[str, str]]) -> ImageSet:
@@ -117,22 +115,8 @@ def _rows(file: Path) -> list[dict[str, str]]:
     return rows
 
 
-def _names(labels_of_rows: list[list[str]]) -> list[str] | None:
-    """Names of classes in order; None if all labels are numbers."""
-    names = {label for labels in labels_of_rows for label in labels}
-    return None if all(map(_is_number, names)) else sorted(names)
-
-
-def _is_number(label: str) -> bool:
-    return re.fullmatch(r"[0-9]{1,9}", label) is not None
-
-
-def _number(label: str, label_of: Mapping[str, int]) -> int:
-    if label in label_of:
-        return label_of[label]
-    if _is_number(label):
-        return int(label)
-    raise ValueError(f"label {label[:40]!r} is not a number, and no class of that name is known")
+def _says(labels: Sequence[str]) -> str:
+    return f"says {labels[0]!r}" if labels else "is empty"
 
 
 def _boxes(row: Mapping[str, str], label: int) -> list[Box]:

@@ -1,5 +1,6 @@
 """A folder with one subfolder per class, as torchvision's ImageFolder reads it."""
 
+from collections import Counter
 from pathlib import Path
 
 from extract.datasets.form import Example, Plain, pictures
@@ -9,6 +10,8 @@ from extract.datasets.sample import DataError, Sample, is_image
 
 def image_folder(source: str, classes: Path | None = None) -> ImageSet:
     """Images in `source/CLASS/…/NAME.jpg`; labels number the class folders in alphabetical order.
+
+    So 10 comes before 2, as for torchvision; probes compare the names of classes, not their order.
 
     Args:
         source: the folder.
@@ -24,6 +27,9 @@ def image_folder(source: str, classes: Path | None = None) -> ImageSet:
     if not folders:
         raise DataError(f"{source} has no class folders; expected {source}/CLASS/NAME.jpg, or tars")
     names = read_class_names(classes) if classes else folders
+    n_named = Counter(names)
+    if twice := [folder for folder in folders if n_named[folder] > 1]:
+        raise DataError(f"{classes} names {twice[0]!r} twice, so the label of that class folder is not known; name it once")
     if extra := sorted(set(folders) - set(names)):
         raise DataError(f"{source} has class folders that {classes} does not name: {', '.join(extra[:5])}")
     label = {name: i for i, name in enumerate(names)}

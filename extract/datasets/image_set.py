@@ -1,6 +1,7 @@
 """A list of images in fixed order, each a range of bytes in a file."""
 
 import io
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,7 @@ import xxhash
 from jaxtyping import UInt8
 from PIL import Image
 
+from extract.datasets.classes import without_identifiers
 from extract.datasets.reading import CHANGED, Damage, decoded
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import IMAGE_EXTENSIONS, DataError, Sample
@@ -27,7 +29,8 @@ def read_class_names(file: Path | RemoteFile) -> list[str]:
         DataError: it is not text.
     """
     try:
-        return [line.strip() for line in file.read_text().splitlines() if line.strip()]
+        text = file.read_text().removeprefix("\ufeff")  # which Windows puts before UTF-8
+        return [line.strip() for line in text.splitlines() if line.strip()]
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text ({error.reason} at byte {error.start}); write the names again") from error
 
@@ -38,7 +41,8 @@ class ImageSet:
     Args:
         source: what the user named.
         samples: in the order of their rows.
-        classes: names of the classes by label, if known; a multi-label set must know them.
+        classes: names of the classes by label, if known; a multi-label set must know them. Without, labels that are identifiers
+            rather than class numbers (`are_identifiers`) become names.
         problems: of the whole set (a cut tar), beside those of single samples.
         multilabel: whether an image may have no label, or several.
         resources: what must live as long as the set, such as a folder of temporary files.
@@ -61,6 +65,8 @@ class ImageSet:
         self.usual_truths = tuple(self.truths if usual_truths is None else usual_truths)
         self._columns: dict[str, TruthColumns] = {}
         self.source, self.samples, self.classes, self.problems = source, list(samples), classes, list(problems)
+        if classes is None and not multilabel:
+            self.samples, self.classes = without_identifiers(self.samples)
         self.multilabel, self._resources = multilabel, resources
         if not self.samples and not self.problems:
             raise DataError(f"{source} has no images; expected {', '.join(f'.{name}' for name in IMAGE_EXTENSIONS)}")
@@ -73,9 +79,12 @@ class ImageSet:
                     f"id {sample.id!r} appears twice, in {by_id[sample.id].file} and {sample.file}; ids must be unique"
                 )
             by_id[sample.id] = sample
-            highest = max(sample.labels or (), default=0)
-            if classes is not None and highest >= len(classes):
-                raise DataError(f"{sample} has label {highest}, but there are {len(classes)} class names; labels count from 0")
+            lowest, highest = min(sample.labels or (0,)), max(sample.labels or (0,))
+            if lowest < 0:
+                raise DataError(f"{sample} has label {lowest}; labels count from 0, and None stands for no label")
+            if self.classes is not None and highest >= len(self.classes):
+                n = len(self.classes)
+                raise DataError(f"{sample} has label {highest}, but there are {n} class names; labels count from 0")
             assert multilabel or sample.labels is None or len(sample.labels) == 1, sample
 
     def __len__(self) -> int:
@@ -106,6 +115,13 @@ class ImageSet:
     def n_boxes(self) -> int:
         """Boxes of the image that has most; 0 for a set without boxes."""
         return max((len(sample.boxes) for sample in self.samples), default=0)
+
+    @cached_property
+    def class_counts(self) -> list[tuple[str, int]]:
+        """Name, or number where classes have no names, and images of each class, in order of labels."""
+        counts = Counter(label for sample in self.samples for label in sample.labels or ())
+        names = range(1 + max(counts, default=-1)) if self.classes is None else self.classes
+        return [(str(name), counts[label]) for label, name in enumerate(names)]
 
     def all_problems(self) -> list[str]:
         """What is wrong, one line each; empty for a sound set."""

@@ -12,6 +12,7 @@ import xxhash
 from extract.datasets.reading import patiently
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import IMAGE_EXTENSIONS, Sample
+from store.format.classes import whole_number
 
 LABEL_NBYTES = 1 << 10  # at most, of an integer
 
@@ -125,8 +126,8 @@ def _sample(tar: Path | RemoteFile, key: str, members: Mapping[str, Member]) -> 
     image = members[images[0]]
     if label is None:
         labels, problem = None, "has no label (expected a member .cls with an integer)"
-    elif label.text.isdecimal() and int(label.text) < 2**31:
-        labels, problem = (int(label.text),), ""
+    elif (number := whole_number(label.text)) is not None and 0 <= number < 2**31:
+        labels, problem = (number,), ""
     else:
         labels, problem = None, f"has label {label.text[:40]!r}, expected an integer from 0"
     return Sample(key, labels, tar, image.offset, image.size, problem or None, digest=image.digest)

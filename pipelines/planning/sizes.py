@@ -77,9 +77,7 @@ def sizes_of(params: Mapping[str, Any], dataset: str) -> "tuple[Sizes, ImageSet 
         classes = options.pop("classes", None)
         opened[split] = open_images(options.pop("data"), classes=None if classes is None else Path(classes), **options)
     train = opened["train"]
-    labels = [max(sample.labels) for sample in train.samples if sample.labels]
-    n_classes = len(train.classes) if train.classes is not None else 1 + max(labels, default=0)
-    return Sizes(len(train), len(opened["test"]), n_classes, train.multilabel, COUNTED), train
+    return Sizes(len(train), len(opened["test"]), max(1, len(train.class_counts)), train.multilabel, COUNTED), train
 
 
 def all_sizes(params: Mapping[str, Any]) -> "tuple[dict[str, Sizes], ImageSet | None]":

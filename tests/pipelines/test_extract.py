@@ -11,7 +11,7 @@ import yaml
 
 from extract.attention import STATISTICS
 from store import FeatureStore, environment
-from tests.extract.pictures import samples, write_tar
+from tests.extract.pictures import samples, write_pictures, write_tar
 from tests.folders import files
 
 N = 40
@@ -78,6 +78,27 @@ def test_what_binds_is_said_of_a_run_that_took_its_time(telling_s: float, says: 
     monkeypatch.setattr("extract.stages.TELLING_S", telling_s)
     assert bool(re.search(r"[a-z]+ binds: encoder idle \d+ %", extract())) == says
     assert "binds" not in extract(), "nothing was computed"
+
+
+def test_classes_are_said_and_can_be_named_later(project, extract):
+    assert "classes: 3 without names, first 0, last 2; 1 has the fewest images, 13, 0 the most, 14" in extract()
+    made = FeatureStore.open("features/a")
+    Path("names.txt").write_text("owl\ncat\ndog\n")
+    out = extract("--update", "--classes", "names.txt")
+    assert "classes: 3, first owl, last dog; cat has the fewest images, 13, owl the most, 14" in out
+    assert "features/a: not computed again" in out
+    named = FeatureStore.open("features/a")
+    assert (named.attributes["classes"], named.spec.key) == (["owl", "cat", "dog"], made.spec.key)
+
+
+def test_classes_that_are_splits(project, extract):
+    write_pictures(project / "photos", *(f"{split}/cat/{i}.jpg" for split in ("train", "val") for i in range(2)))
+    out = extract("--data", "photos")
+    assert "classes: 2, first train, last val; 2 images each" in out
+    assert "note: the classes are train, val, which look like splits; name one of them, as in --split train" in out
+    assert "note: all labelled images are of one class, cat;" in extract(
+        "--data", "photos", "--split", "train", out="features/b"
+    )
 
 
 def test_another_version_of_torch(project, extract, monkeypatch):

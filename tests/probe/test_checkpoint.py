@@ -192,19 +192,24 @@ class TestWriting:
 
 
 def test_what_the_result_depends_on_makes_another_checkpoint(tmp_path):
-    sources = [Source(write_features(tmp_path / name, 64, seed=seed, views=2)) for seed, name in enumerate(("train", "test"))]
+    common = {"n": 64, "views": 2}
+    sources = [Source(write_features(tmp_path / f"{i}", seed=i, classes=("ant", "bee", "cat"), **common)) for i in range(2)]
+    moved = write_features(tmp_path / "moved", seed=1, classes=("bee", "ant", "cat"), **common)
     (tmp_path / "mine.py").write_text("from beyondcls import AbMILP as Mine\n")
     custom = HeadSpec(f"{tmp_path}/mine.py:Mine")
 
-    def fingerprint(recipe=RECIPE, members=(ONE,), head=custom, images=sources[0], order=0, views=(0,), streamed=False):
+    def fingerprint(
+        recipe=RECIPE, members=(ONE,), head=custom, images=sources[0], test=sources[1], order=0, views=(0,), streamed=False
+    ):
         passes = Passes({"abmilp": head}, *sources, views=views, unfinished=tmp_path / ".unfinished")
-        return passes._checkpoint(members, recipe, order, images, sources[1], streamed).fingerprint
+        return passes._checkpoint(members, recipe, order, images, test, streamed).fingerprint
 
     others = {
         "recipe": {"recipe": Recipe(5, 16, optimiser="adamw", warmup_epochs=2)},
         "members": {"members": (member(base_lr=0.1 + 1e-12),)},
         "head": {"head": HeadSpec(custom.aggregator, {"depth": 2})},
         "images": {"images": Source(sources[0].store, subset=[1, 2, 3])},
+        "names of test classes": {"test": Source(moved, classes_of=sources[0].store)},
         "order": {"order": 1},
         "views": {"views": (0, 1)},
         "streamed": {"streamed": True},

@@ -1,15 +1,18 @@
 """Which arrays and images heads get, of one feature set or of two that are joined."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from probe.closed import make_closed
 from probe.grid import HeadPlan, HeadSpec
 from probe.passes import Passes
 from probe.recipe import Recipe
 from probe.run import probe
 from probe.sources import Source, check_pair
+from probe.transfer import transfer
 from store import FeatureStore, StoreError
 from tests.features import as_older, write_arrays, write_features
 
@@ -194,3 +197,128 @@ def test_pairs_may_hold_more_than_the_other(tmp_path):
     check_pair(more, less)
     check_pair(less, more)
     Passes({"abmilp": HeadSpec()}, Source(more), Source(less), range(3))
+
+
+NAMES = ("cat", "dog", "owl")
+PLANS = {
+    "abmilp": HeadPlan(HeadSpec("abmilp"), RECIPE, seeds=(0,)),
+    "cls": HeadPlan(HeadSpec("cls"), RECIPE, seeds=(0,)),
+    "k-nn": HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=(3,))),
+    "ridge": HeadPlan(HeadSpec("average"), closed=make_closed("ridge")),
+}
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    """Training and test set."""
+    folder, common = tmp_path_factory.mktemp("named"), {"classes": NAMES, "invalid": (3,)}
+    return write_features(folder / "train", **common), write_features(folder / "test", 70, seed=1, **common)
+
+
+def renamed(path, store, classes, order=None):
+    """A copy whose classes are called otherwise; with `order`, its class c was class order[c]."""
+    arrays = {name: array.all().copy() for name, array in store.arrays.items()}
+    if order is not None and store.multilabel:
+        arrays["images/labels"] = arrays["images/labels"][:, list(order)]
+    elif order is not None:
+        known = arrays["images/label"] >= 0
+        arrays["images/label"][known] = [list(order).index(label) for label in arrays["images/label"][known]]
+    attributes = {"encoder": "encoder-w", "norm_eps": None, "classes": list(classes) if classes else None, "problems": []}
+    layouts = [array.layout for array in store.arrays.values()]
+    return write_arrays(path, replace(store.spec, data=path.name), layouts, arrays, attributes)
+
+
+class TestClasses:
+    """The same images with the same classes, which a set numbers in another order."""
+
+    @pytest.mark.parametrize("multilabel", [False, True])
+    def test_results_do_not_depend_on_the_order(self, multilabel, named, tmp_path):
+        if multilabel:
+            common = {"multilabel": True, "classes": NAMES}
+            named = [write_features(tmp_path / f"{i}", 96 - i, seed=i, **common) for i in range(2)]
+        plans = {name: plan for name, plan in PLANS.items() if not multilabel or name != "k-nn"}
+        other = renamed(tmp_path / "other", named[1], ("owl", "cat", "dog"), (2, 0, 1))
+        assert (other.labels != named[1].labels).any()
+        written = [probe(named[0], test, tmp_path / f"to-{test.spec.data}", plans) for test in (named[1], other)]
+        for name in plans:
+            one, two = ({k: v for k, v in of[name].items() if k not in ("features", "cost")} for of in written)
+            assert one == two, name
+        if not multilabel:
+            right = [np.load(tmp_path / f"to-{t.spec.data}/k-nn/trained/correct.npz")["correct"] for t in (named[1], other)]
+            np.testing.assert_array_equal(*right)
+
+    def test_transfer_does_not_depend_on_the_order(self, named, tmp_path):
+        probe(*named, tmp_path / "a", PLANS["abmilp"])
+        other = renamed(tmp_path / "other", named[1], ("owl", "cat", "dog"), (2, 0, 1))
+        moved = [transfer(tmp_path / "a", named[0], test, tmp_path / test.spec.data) for test in (named[1], other)]
+        assert moved[0]["top1"] == moved[1]["top1"]
+
+    def test_a_head_in_place_is_trained_again_where_names_of_test_classes_move(self, named, tmp_path):
+        """The key stays: names are not in it."""
+        test, said = renamed(tmp_path / "other", named[1], NAMES), []
+        plan = HeadPlan(HeadSpec("cls"), replace(RECIPE, epochs=40), seeds=(0,))  # long enough for a check
+        first = probe(named[0], test, tmp_path / "out", plan)["out"]
+        moved = renamed(tmp_path / "moved/other", named[1], ("dog", "cat", "owl"))
+        assert moved.spec.key == test.spec.key
+        second = probe(named[0], moved, tmp_path / "out", plan, say=said.append)["out"]
+        assert any("the request differs (test.classes" in line for line in said)
+        assert first["top1"] != second["top1"]
+
+    def test_a_test_set_that_lacks_a_class(self, named, tmp_path):
+        """Class folders of val number other classes where one is missing."""
+        subset = np.flatnonzero(named[1].labels != 1)
+        images = write_features(
+            tmp_path / "part", 70, seed=1, classes=NAMES, labels=np.where(named[1].labels == 1, -1, named[1].labels)
+        )
+        of_two = renamed(tmp_path / "two", images, ("cat", "owl"), (0, 2))
+        written = [probe(named[0], test, tmp_path / f"{i}", PLANS["ridge"])[f"{i}"] for i, test in enumerate((images, of_two))]
+        assert written[0]["top1"] == written[1]["top1"]
+        assert [w["n_test"] for w in written] == [len(subset)] * 2
+        note = "the test set has 2 of the 3 classes; heads choose among all"
+        assert [note in w["notes"] for w in written] == [False, True]
+
+    def test_images_of_a_class_that_is_not_learnt(self, named, tmp_path):
+        other = renamed(tmp_path / "other", named[1], ("cat", "fox", "owl"))
+        with pytest.raises(
+            StoreError, match=r"23 of 69 images of .*other are of classes that .*train lacks: 'fox', beside 'cat', "
+        ):
+            check_pair(named[0], other)
+        check_pair(named[0], renamed(tmp_path / "unused", named[1], (*NAMES, "fox")))  # no image is one
+
+    @pytest.mark.parametrize(
+        ("classes", "message"),
+        [
+            (("0", "1", "2"), None),
+            (("0.0", "1.0", "2.0"), None),
+            (("0", "10", "2"), "its class 1 is '10', as in"),
+            (("1", "2", "3"), "its class 0 is '1', as in"),
+            (NAMES, "its class 0 is 'cat', as in"),
+        ],
+    )
+    def test_names_against_numbers(self, classes, message, named, tmp_path):
+        pair = [renamed(tmp_path / f"{bool(c)}", named[1], c) for c in (classes, None)]
+        for one, other in (pair, pair[::-1]):
+            if message is None:
+                check_pair(one, other)
+                assert Source(other, classes_of=one).labels is other.labels
+            else:
+                with pytest.raises(StoreError, match=rf"False has numbers .* {message} .*True; .* --update and --classes FILE"):
+                    check_pair(one, other)
+
+    @pytest.mark.parametrize("theirs", [("cat", "dog", "fox"), ("cat", "dog", "owl", "fox")])
+    def test_several_labels_need_the_same_classes(self, theirs, tmp_path):
+        """What an image of another class is not, is not known."""
+        ours, other = (
+            write_features(tmp_path / f"{i}", seed=i, multilabel=True, classes=names, n_classes=len(names))
+            for i, names in enumerate((NAMES, theirs))
+        )
+        with pytest.raises(StoreError, match=r"only one of them has 'fox'.*the same --classes file"):
+            check_pair(ours, other)
+
+    def test_identifiers_without_names(self, named, tmp_path):
+        """As earlier versions wrote them."""
+        labels = np.where(np.arange(96) % 3, np.arange(96) % 3, 5_219_173)
+        old = write_features(tmp_path / "old", labels=labels)
+        assert old.n_classes == 5_219_174
+        with pytest.raises(StoreError, match=r"old has labels up to 5219173, of which 3 occur: .* --update"):
+            check_pair(old, old)

@@ -1,0 +1,119 @@
+"""Which class a label means, and what an extraction says of the classes that it has found."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from extract.datasets.sample import Sample
+from store.format.classes import are_identifiers, is_numeric, whole_number
+
+MISSING = {"nan", "na", "<na>", "n/a", "none", "null"}  # among numbers, where pandas or Python has written that there is none
+SPLITS = {"train", "trainval", "training", "val", "valid", "validation", "dev", "eval", "test", "testing", "holdout"}
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of a list as class numbers.
+
+    Attributes:
+        names: of the classes, in order; None where labels are their numbers.
+    """
+
+    names: Sequence[str] | None
+
+    @classmethod
+    def of(cls, labels: Iterable[str]) -> "Labels":
+        """Those of a list without a file of class names: numbers if all are, else names in alphabetical order."""
+        are_numbers = all(is_numeric(label) or label.lower() in MISSING for label in labels)
+        return cls(None if are_numbers else sorted(set(labels)))
+
+    def number(self, label: str) -> int | None:
+        """The class that a label means; None for one that says that there is none.
+
+        A number that is no name is a place in the list of names, from 0, unless there are names that are numbers.
+
+        Raises:
+            ValueError: it means no class, or could mean two.
+        """
+        if self._n_named[label] > 1:
+            raise ValueError(f"label {label[:40]!r} is the name of two classes; give each its own name, or label by number")
+        if label in self._by_name:
+            return self._by_name[label]
+        if label.lower() in MISSING and (self.names is None or self._by_number):
+            return None
+        number = whole_number(label)
+        if (named := self._by_number.get(number)) is not None:
+            return named
+        if self.names is not None and (number is None or self._by_number):
+            kind = "the name of no class" if number is not None else "not a number, and no class of that name is known"
+            raise ValueError(f"label {label[:40]!r} is {kind}; correct it, or complete the list of names")
+        if number is None or number < 0:
+            kind = "negative" if number is not None else "a fraction, or too long"
+            raise ValueError(
+                f"label {label[:40]!r} is {kind}, expected a whole number from 0, or a name; leave it empty if it says that "
+                "there is no label; if it is what a class is called, list the names of all classes with --classes"
+            )
+        return number
+
+    @cached_property
+    def _n_named(self) -> Counter[str]:
+        return Counter(self.names or ())
+
+    @cached_property
+    def _by_name(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names or ())}
+
+    @cached_property
+    def _by_number(self) -> dict[int | None, int | None]:
+        """Classes by the whole number that they are called; None where two are called the same."""
+        values = [whole_number(name) for name in self.names or ()]
+        n_called = Counter(values)
+        return {value: label if n_called[value] == 1 else None for label, value in enumerate(values) if value is not None}
+
+
+def without_identifiers(samples: list[Sample]) -> tuple[list[Sample], list[str] | None]:
+    """Samples without names of classes; labels that are identifiers, such as 5219173, become names, ordered as numbers."""
+    used = {label for sample in samples for label in (*(sample.labels or ()), *(box.label for box in sample.boxes))} - {-1}
+    if not are_identifiers(max(used, default=0), len(used)):
+        return samples, None
+    new = {label: number for number, label in enumerate(sorted(used))} | {-1: -1}
+    samples = [
+        replace(
+            sample,
+            labels=sample.labels and tuple(new[label] for label in sample.labels),
+            boxes=tuple(box._replace(label=new[box.label]) for box in sample.boxes),
+        )
+        for sample in samples
+    ]
+    return samples, list(map(str, sorted(used)))
+
+
+def classes_in_words(counts: Sequence[tuple[str, int]], are_named: bool) -> str:
+    """`classes: 10, first airplane, last truck; cat has the fewest images, 24, dog the most, 60`.
+
+    Args:
+        counts: name, or number, and images of each class.
+    """
+    if not any(n for _, n in counts):
+        return "classes: none, as no image has a label"
+    (fewest, least), (most, n_most) = (chosen(counts, key=lambda count: count[1]) for chosen in (min, max))
+    spread = f"{n_most:,} images each"
+    if least < n_most:
+        spread = f"{fewest} has the fewest images, {least:,}, {most} the most, {n_most:,}"
+    unnamed, n_empty = " without names" * (not are_named), sum(not n for _, n in counts)
+    empty = f", {n_empty:,} of them without an image" if n_empty else ""
+    return f"classes: {len(counts):,}{unnamed}{empty}, first {counts[0][0]}, last {counts[-1][0]}; {spread}"
+
+
+def caution_on_classes(counts: Sequence[tuple[str, int]]) -> str | None:
+    """What to beware of where images have one label: that classes are splits, or that there is a single one."""
+    names = [name for name, n in counts if n]
+    if len(names) > 1 and all(SPLITS.intersection(re.split(r"[\W\d_]+", name.lower())) for name in names):
+        return f"the classes are {', '.join(names)}, which look like splits; name one of them, as in --split {names[0]}"
+    if len(names) == 1:
+        return (
+            f"all labelled images are of one class, {names[0]}; a probe needs two or more, in folders of their own or in a list"
+        )
+    return None
