@@ -128,7 +128,7 @@ def _measure(
     from extract.datasets import open_images
     from extract.encoders import load_encoder
     from extract.plan import plan
-    from pipelines.parameters.requested import place_encoder, request_features, requested_images
+    from pipelines.parameters.requested import notes_on, place_encoder, request_features, requested_images
     from pipelines.planning.encoders import OF_WEIGHTS
     from pipelines.process.progress import progress_bar
 
@@ -141,6 +141,8 @@ def _measure(
     frozen = load_encoder(encoder, random_seed=0, **unweighted)
     place = place_encoder(frozen, options, device)
     request, running = request_features(frozen, images, options, "statistics" not in given)
+    for note in notes_on(images):
+        typer.echo(note, err=True)
     typer.echo(f"measuring {encoder} on {place} …")
     return plan(request, out, n_sampled=sample, **running), request
 

@@ -30,10 +30,11 @@ OF_CLASSES = {
     "joined_encoder": Option(str, "second encoder, for heads that read joined/…; how it is loaded may be in --params"),
     **OF_JOINED,
 }
+OF_FOLDERS = select_options(extraction.IMAGES, ("allow_left_out",))
 OF_OBJECTS = {"score_threshold": Option(float, "of detectors: score of the objects that are printed and drawn, 0…1", "0.5")}
 
 
-@takes_options(OF_CLASSES, OF_OBJECTS, extraction.LOADING, extraction.TRANSFORM)
+@takes_options(OF_CLASSES, OF_OBJECTS, extraction.LOADING, extraction.TRANSFORM, OF_FOLDERS)
 def main(
     images: Annotated[list[str], typer.Argument(help="files, folders (all images in them) or glob patterns")],
     probe: Annotated[
@@ -78,7 +79,8 @@ def main(
 
     if on_error not in ("raise", "record"):
         raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
-    files, trained = find_images(images), first_seed(probe)
+    files = find_images(images, **select_options(given, OF_FOLDERS), say=lambda note: typer.echo(note, err=True))
+    trained = first_seed(probe)
     if trained != probe:
         typer.echo(f"note: of {probe}, {trained.relative_to(probe)} is used", err=True)
     predictor = load_predictor(trained, encoder, None if params is None else read_params(params), given, choose_device(device))

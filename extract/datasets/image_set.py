@@ -11,8 +11,10 @@ import xxhash
 from jaxtyping import UInt8
 from PIL import Image
 
+from extract.datasets.formats import IMAGE_EXTENSIONS, readable
+from extract.datasets.gathering import LeftOut
 from extract.datasets.remote import RemoteFile
-from extract.datasets.sample import IMAGE_EXTENSIONS, DataError, Sample
+from extract.datasets.sample import DataError, Sample
 from extract.datasets.truths import Truths, columns_of
 from store.html_table import first_names, html_table
 from store.truths.columns import TruthColumns
@@ -42,6 +44,7 @@ class ImageSet:
         resources: what must live as long as the set, such as a folder of temporary files.
         truths: label maps and instances that can be read, by name.
         usual_truths: those that extraction keeps unless it is asked otherwise; all by default.
+        left_out: what of the source is not among the samples.
     """
 
     def __init__(
@@ -54,14 +57,17 @@ class ImageSet:
         resources: object = None,
         truths: Mapping[str, Truths] | None = None,
         usual_truths: Sequence[str] | None = None,
+        left_out: LeftOut | None = None,
     ):
         self.truths = dict(truths or {})
         self.usual_truths = tuple(self.truths if usual_truths is None else usual_truths)
         self._columns: dict[str, TruthColumns] = {}
+        self.left_out = left_out or LeftOut()
         self.source, self.samples, self.classes, self.problems = source, list(samples), classes, list(problems)
         self.multilabel, self._resources = multilabel, resources
         if not self.samples and not self.problems:
-            raise DataError(f"{source} has no images; expected {', '.join(f'.{name}' for name in IMAGE_EXTENSIONS)}")
+            beside = f"; left out: {self.left_out}" if self.left_out else ""
+            raise DataError(f"{source} has no images; expected {', '.join(f'.{name}' for name in IMAGE_EXTENSIONS)}{beside}")
         if multilabel and classes is None:
             raise DataError(f"{source} has several labels an image, but no names of classes; give them with --classes")
         by_id: dict[str, Sample] = {}
@@ -104,6 +110,11 @@ class ImageSet:
     def n_boxes(self) -> int:
         """Boxes of the image that has most; 0 for a set without boxes."""
         return max((len(sample.boxes) for sample in self.samples), default=0)
+
+    @property
+    def is_unlabelled(self) -> bool:
+        """Whether no image has a label, which extraction does not need and a probe does."""
+        return not self.multilabel and all(sample.labels is None for sample in self.samples)
 
     def all_problems(self) -> list[str]:
         """What is wrong, one line each; empty for a sound set."""
@@ -166,7 +177,7 @@ class ImageSet:
         sample = self.samples[row]
         remote = sample.read() if isinstance(sample.file, RemoteFile) else None
         try:
-            image = Image.open(io.BytesIO(sample.read() if remote is None else remote))
+            image = Image.open(io.BytesIO(sample.read() if remote is None else remote), formats=readable()[0])
             image.load()
             if image.mode == "F" or (image.mode.startswith("I") and image.getextrema()[1] > 255):  # type: ignore[operator]
                 raise ValueError(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pipelines.parameters.features import IMAGES
 from pipelines.parameters.params import check_names, mapping
 from pipelines.parameters.training import OF_A_DATASET
 from store import BeyondClsError
@@ -12,8 +13,7 @@ from store.errors import unknown
 OF_OPENING = {
     "train": "split of the training images (train)",
     "test": "split of the test images (test)",
-    "form": "as for `open_images`",
-    "classes": "file of class names, one a line",
+    **{name: option.help for name, option in IMAGES.items() if name != "split"},
 }
 # … and what else its entry may say beside parameters of training.
 OF_IMAGES = {

@@ -57,12 +57,6 @@ FAMILY = {
         "as the name says, if it is one of the registry",
     )
 }
-# Arguments of `open_images`.
-IMAGES = {
-    "form": Option(str, "tars, folder, csv, imagenet, …; seen from the data by default"),
-    "split": Option(str, "split of a published data set, e.g. train"),
-    "classes": Option(Path, "file of class names, one a line; classes.txt beside tars by default"),
-}
 # Arguments of `Settings` and of `plan`, which may be there too.
 RUNNING = {
     "batch_size": Option(int, "images per forward pass", "128", least=1),

@@ -1,9 +1,25 @@
-"""What is kept of images, and what an encoder sees of them, as tables of options."""
+"""How images are opened, what is kept of them, and what an encoder sees of them, as tables of options."""
+
+from pathlib import Path
 
 from pipelines.parameters.options import Option
 from pipelines.parameters.params import integers, numbers
 
 OWN = "the encoder's own"
+# Arguments of `open_images`. All but the split may also be in the entry of a data set in params.yaml.
+IMAGES = {
+    "form": Option(str, "tars, folder, csv, imagenet, …; seen from the data by default"),
+    "split": Option(str, "split of a published data set, e.g. train"),
+    "classes": Option(Path, "file of class names, one a line; classes.txt beside tars by default"),
+    "allow_left_out": Option(
+        bool,
+        "go on where more than a few of the images cannot be taken (broken links, formats that are not read, …)",
+        flags="--allow-left-out",
+    ),
+    "allow_outside": Option(
+        bool, "let paths of a .csv that you wrote yourself lead out of its folder", flags="--allow-outside"
+    ),
+}
 
 
 def _statistics(option: str, text: str) -> tuple[str, ...] | None:

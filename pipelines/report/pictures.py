@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,13 +45,20 @@ def opened(data: str | None, option: str = "--data", **described: Any) -> "Image
     except ModuleNotFoundError as error:
         return f"Images cannot be read: {error}; install beyondcls[extract]."
     try:
-        images = open_images(data, **described)
+        # What is drawn over has the digest of what was measured, so whatever its extraction allowed is allowed here.
+        images = open_images(data, **described, allow_left_out=True, allow_outside=_form(data, described) == "csv")
         problems = images.all_problems()
     except BeyondClsError as error:
         return f"The images of {data} cannot be read: {error}"
     if problems:
         return f"{data} has {len(problems)} problem(s), so it is not certain which map is of which image: {problems[0]}"
     return images
+
+
+def _form(data: str, described: Mapping[str, Any]) -> str:
+    from extract.datasets import form_of
+
+    return described.get("form") or form_of(data, described.get("split"))
 
 
 def fitted(box: Sequence[float], side: int = SIDE) -> tuple[int, int]:

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from extract.datasets import open_images
+from extract.datasets.gathering import walk
 from extract.encoders import load_encoder
 from extract.run import extract
 from pipelines.live.online import online
@@ -235,7 +236,7 @@ def test_images_are_found_in_order_and_once(tmp_path, monkeypatch):
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"")
-    monkeypatch.setattr("pipelines.predictions.images.images_in", lambda place: ["y/c.webp", "d.png", "a.jpg", "b.png"])
+    monkeypatch.setattr("extract.datasets.gathering.walk", lambda folder: sorted(walk(folder), key=str, reverse=True))
     inside = ["x/a.jpg", "x/b.png", "x/d.png", "x/y/c.webp"]
     assert [str(f) for f in find_images(["z.png", "x", "x/*.png"])] == ["z.png", *inside]
     assert [str(f) for f in find_images(["odd[1].png"])] == ["odd[1].png"]  # a file that is there is no pattern
