@@ -23,14 +23,14 @@ MAP_NAMES, VOID_INDEX = "segmentation-classes.txt", 255  # of label maps
 def csv_table(source: str, classes: Path | None = None) -> ImageSet:
     """Images of a .csv with a header: `id`, `path`, `label`, and boxes if there are any; other columns are ignored.
 
-    `path` is relative to the folder of the .csv and cannot leave it, unless `open_images` allows it. `label` is an integer from 0 or the name of a class;
-    names are numbered alphabetically, unless a file of class names orders them. A set is multi-label if its column is called
-    `labels`, or if some `label` holds several, separated by `;`; then no label is an answer too. Boxes are given by columns x0,
-    y0, x1, y1 (empty without a box), or by `boxes`, four numbers each, separated by `;`.
+    `path` is relative to the folder of the .csv and cannot leave it, unless `open_images` allows that. `label` is an integer
+    from 0 or the name of a class; names are numbered alphabetically, unless a file of class names orders them. A set is
+    multi-label if its column is called `labels`, or if some `label` holds several, separated by `;`; then no label is an answer
+    too. Boxes are given by columns x0, y0, x1, y1 (empty without a box), or by `boxes`, four numbers each, separated by `;`.
 
     A column `segmentation` is the path of a label map, of indices from 0 with 255 for void. Its classes are those of
     `segmentation-classes.txt` beside the .csv, a name a line. Without a column of labels, these classes are the labels: an
-    image has those that its map shows. Where no image has a label (all of a column `label` are empty), it is a set without labels.
+    image has those that its map shows. Where all of a column `label` are empty, it is a set without labels.
 
     Args:
         source: the .csv.

@@ -1,6 +1,7 @@
 """Which files hold images that are read here: by the ending of a name, or else by the first bytes."""
 
 import re
+from contextlib import suppress
 from functools import cache
 
 from PIL import Image
@@ -17,11 +18,15 @@ PACKAGES = {
     "jxl": "pillow-jxl-plugin",
 }
 # Pictures that cannot be read: of raw sensors, drawings, scans, layers and scenes.
-UNREAD = frozenset(
-    ["cr2", "cr3", "nef", "nrw", "arw", "dng", "orf", "rw2", "raf", "pef", "srw", "svg", "svgz", "eps", "ps", "ai", "wmf", "emf", "xcf", "kra", "dcm", "dicom", "exr", "hdr", "nii", "psb"]
-)
+UNREAD = {
+    "cr2", "cr3", "nef", "nrw", "arw", "dng", "orf", "rw2", "raf", "pef", "srw", "svg", "svgz", "eps", "ps", "ai", "wmf", "emf",
+    "xcf", "kra", "dcm", "dicom", "exr", "hdr", "nii", "psb",
+}  # fmt: skip
 # What lies beside images; it is not looked into.
-SIDECARS = frozenset(["txt", "json", "jsonl", "xml", "csv", "tsv", "npy", "npz", "pt", "cls", "md", "html", "yaml", "yml", "py", "ipynb", "log", "tar", "zip", "gz", "parquet"])
+SIDECARS = {
+    "txt", "json", "jsonl", "xml", "csv", "tsv", "npy", "npz", "pt", "cls", "md", "html", "yaml", "yml", "py", "ipynb", "log",
+    "tar", "zip", "gz", "parquet",
+}  # fmt: skip
 HEAD_NBYTES = 32
 SIGNATURE = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8[79]a|BM....\0{4}|II[*+]\0|MM\0[*+]|RIFF....WEBP|P[1-6]\s+[#\d]"
@@ -32,18 +37,14 @@ SIGNATURE = re.compile(
 
 @cache
 def readable() -> tuple[tuple[str, ...], frozenset[str]]:
-    """Names of the formats that are decoded, and the extensions of their files, of Pillow and its packages that are installed."""
+    """Formats that are decoded, by name, and the extensions of their files: of Pillow, and of its packages that are here."""
     Image.init()
-    try:
+    with suppress(ImportError):
         import pillow_heif  # type: ignore[import-not-found]
 
         pillow_heif.register_heif_opener()
-    except ImportError:
-        pass
-    try:
+    with suppress(ImportError):
         import pillow_jxl  # type: ignore[import-not-found]  # noqa: F401  # registers itself
-    except ImportError:
-        pass
     formats = [name for name in Image.OPEN if name not in NO_PIXELS]
     of_formats = {end.removeprefix(".") for end, name in Image.registered_extensions().items() if name in formats}
     return tuple(formats), frozenset({*IMAGE_EXTENSIONS, *of_formats})

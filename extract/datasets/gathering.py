@@ -88,8 +88,8 @@ class LeftOut:
         n = self.n_lost
         if n > MOST_LOST * (n_taken + n) or any(reason.hides for reason in self.by_reason):
             raise DataError(
-                f"{source}: of what seems to be images {n_taken:,} are taken and {n:,} are not; left out: {self}; mend that, or go "
-                "on without them: --allow-left-out"
+                f"{source}: of what seems to be images {n_taken:,} are taken and {n:,} are not; left out: {self}; mend it, or "
+                "go on without them: --allow-left-out"
             )
 
 

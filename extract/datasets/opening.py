@@ -1,5 +1,5 @@
-"""How a data set is opened, for forms that need not hand it on: with progress, as label maps of tens of thousands of images take
-minutes; and whether a list may lead out of its folder.
+"""How a data set is opened, which its form need not hand on: with progress, as thousands of label maps take minutes; and
+whether a list may lead out of its folder.
 """
 
 from collections.abc import Callable, Iterator

@@ -11,6 +11,7 @@ from pipelines.parameters.datasets import dataset_of
 from pipelines.parameters.dense import dense_datasets, features_of, geometry_of
 from pipelines.parameters.engine import ENGINE, check_engine
 from pipelines.parameters.features import FEATURES, TRANSFORM
+from pipelines.parameters.features import IMAGES as IMAGES
 from pipelines.parameters.layers import Given, Layer, resolve
 from pipelines.parameters.options import Option
 from pipelines.parameters.params import check_names, check_type, read_params, section

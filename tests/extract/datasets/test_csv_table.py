@@ -92,7 +92,7 @@ def test_a_list_of_ones_own_may_lead_anywhere(tmp_path: Path) -> None:
 
 def test_label_maps_of_ones_own_list_may_be_anywhere(tmp_path: Path) -> None:
     write_pictures(tmp_path, "data/a.jpg")
-    write_file(tmp_path / "maps/a.png", index_png([0, 1]))
+    write_file(tmp_path / "maps/a.png", index_png([0, 1])())
     write_text(tmp_path / "data/segmentation-classes.txt", "road", "wall")
     source = table(tmp_path / "data", "id,path,segmentation", f"1,a.jpg,{tmp_path}/maps/a.png")
     with pytest.raises(DataError, match="--allow-outside"):
@@ -108,7 +108,7 @@ def test_what_no_permission_allows(path: str, tmp_path: Path) -> None:
 
 def test_permission_is_for_lists_of_ones_own(tmp_path: Path) -> None:
     write_pictures(tmp_path, "cat/a.jpg")
-    with pytest.raises(DataError, match="leave out --allow-outside, which is for a .csv"):
+    with pytest.raises(DataError, match="leave out --allow-outside"):
         open_images(str(tmp_path), allow_outside=True)
 
 

@@ -58,7 +58,7 @@ def test_folders(names: tuple[str, ...], kind: str, tmp_path: Path) -> None:
 
 def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "d").symlink_to("nowhere")
-    with pytest.raises(DataError, match="there is no folder .*d', only a link that leads nowhere"):
+    with pytest.raises(DataError, match=r"there is no folder .*d', only a link that leads nowhere"):
         open_images(str(tmp_path / "d"))
 
 

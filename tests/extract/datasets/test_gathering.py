@@ -99,7 +99,7 @@ class TestLinks:
     def test_a_class_that_is_a_broken_link_does_not_renumber_the_others(self, root: Path) -> None:
         labels = {sample.id: sample.label for sample in open_images(str(root)).samples}
         link(root / "bee", Path("/nowhere/bee"))
-        with pytest.raises(DataError, match="lead nowhere: 1 .*bee"):
+        with pytest.raises(DataError, match=r"lead nowhere: 1 .*bee"):
             open_images(str(root))
         images = opened(root)
         assert images.classes == ["bee", "cat", "dog"]
@@ -125,7 +125,7 @@ class TestPermissions:
         images = opened(root)
         assert counted(images) == {LOCKED: (1, name)}
         assert images.classes == ["cat", "dog"]
-        with pytest.raises(DataError, match="cannot be read as a whole: .*may not read"):
+        with pytest.raises(DataError, match=r"cannot be read as a whole: .*may not read"):
             list(images_in(root))
 
     def test_the_folder_itself(self, root: Path, monkeypatch) -> None:
