@@ -20,6 +20,7 @@ from extract.datasets.map_folder import MAP_FOLDER
 from extract.datasets.nus_wide import NUS_WIDE
 from extract.datasets.opening import opening_with
 from extract.datasets.pets import PETS
+from extract.datasets.pixels import Pixels
 from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.stanford_cars import STANFORD_CARS
 from extract.datasets.voc import VOC
@@ -60,6 +61,7 @@ def open_images(
     *,
     allow_left_out: bool = False,
     allow_outside: bool = False,
+    max_pixels: int | None = None,
 ) -> ImageSet:
     """Images of a source; its form is recognised by its files unless given.
 
@@ -72,6 +74,8 @@ def open_images(
         bars: (what, total, unit) to a context that gives a function to report progress by, of what takes long.
         allow_left_out: go on where more than a few of the images that are there cannot be taken (`ImageSet.left_out`).
         allow_outside: let paths of a .csv lead out of its folder. Only for a list that you wrote: others could name any file.
+        max_pixels: of the largest image that is decoded; by default Pillow's limit, which guards against files that unpack to
+            more than memory holds.
 
     Raises:
         DataError: unknown form or split, no such source, no images, or too many that are left out.
@@ -85,11 +89,13 @@ def open_images(
         raise DataError(
             f"{source} is of form {form}, where no path may lead out; leave out --allow-outside, which is for a .csv"
         )
+    pixels = Pixels(max_pixels=max_pixels)
+    pixels.raise_limit()
     with opening_with(bars, allow_outside):
         images = DATASETS[form].images(form, source, classes, split)
     if not allow_left_out:
         images.left_out.check(source, len(images))
-    return images
+    return images.with_pixels(pixels)
 
 
 def form_of(source: str, split: str | None = None) -> str:

@@ -1,6 +1,6 @@
 """A list of images in fixed order, each a range of bytes in a file."""
 
-import io
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,11 +11,13 @@ import xxhash
 from jaxtyping import UInt8
 from PIL import Image
 
-from extract.datasets.formats import IMAGE_EXTENSIONS, readable
+from extract.datasets.formats import IMAGE_EXTENSIONS
 from extract.datasets.gathering import LeftOut
+from extract.datasets.pixels import Pixels
 from extract.datasets.remote import RemoteFile
-from extract.datasets.sample import DataError, Sample
+from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.truths import Truths, columns_of
+from extract.datasets.turning import turned_boxes
 from store.html_table import first_names, html_table
 from store.truths.columns import TruthColumns
 
@@ -62,7 +64,7 @@ class ImageSet:
         self.truths = dict(truths or {})
         self.usual_truths = tuple(self.truths if usual_truths is None else usual_truths)
         self._columns: dict[str, TruthColumns] = {}
-        self.left_out = left_out or LeftOut()
+        self.left_out, self.pixels = left_out or LeftOut(), Pixels()
         self.source, self.samples, self.classes, self.problems = source, list(samples), classes, list(problems)
         self.multilabel, self._resources = multilabel, resources
         if not self.samples and not self.problems:
@@ -106,6 +108,25 @@ class ImageSet:
         """Without its resources, which stay those of the process that opened it, and without truths that were read."""
         return {**self.__dict__, "_resources": None, "_columns": {}}
 
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.pixels.raise_limit()
+
+    def with_pixels(self, pixels: Pixels) -> "ImageSet":
+        """These images, whose files are decoded in another way."""
+        if pixels == self.pixels:
+            return self
+        pixels.raise_limit()
+        images = copy.copy(self)
+        images.pixels, images._columns = pixels, {}
+        images.__dict__.pop("digest", None)
+        return images
+
+    def boxes(self, row: int) -> Sequence[Box]:
+        """Boxes of an image, in pixels of the image as it is decoded."""
+        sample = self.samples[row]
+        return turned_boxes(sample, self.pixels) if sample.boxes else ()
+
     @cached_property
     def n_boxes(self) -> int:
         """Boxes of the image that has most; 0 for a set without boxes."""
@@ -122,7 +143,10 @@ class ImageSet:
 
     @cached_property
     def digest(self) -> str:
-        """XXH3-128 over id, labels, boxes and bytes of every image in order: equal for a folder and tars of the same images."""
+        """XXH3-128 over id, labels, boxes and bytes of every image in order: equal for a folder and tars of the same images.
+
+        How pixels are scaled or turned counts, too: what is drawn over a picture must fit it.
+        """
         return self.digest_of(len(self))
 
     @cached_property
@@ -134,6 +158,8 @@ class ImageSet:
     def digest_of(self, n: int) -> str:
         """The digest that a set of the first `n` images has."""
         digest = xxhash.xxh3_128()
+        if self.pixels.described:
+            digest.update(f"pixels\0{self.pixels.described}\0".encode())
         if self.multilabel:
             digest.update(f"multilabel\0{len(self.classes or ())}\0".encode())
         for sample, image_digest in zip(self.samples[:n], self.image_digests, strict=False):
@@ -147,7 +173,7 @@ class ImageSet:
     def part(self, rows: Sequence[int]) -> "ImageSet":
         """A set of some of the images, in the order of `rows`."""
         samples = [self.samples[row] for row in rows]
-        return ImageSet(
+        part = ImageSet(
             self.source,
             samples,
             self.classes,
@@ -156,6 +182,7 @@ class ImageSet:
             truths=self.truths,
             usual_truths=self.usual_truths,
         )
+        return part.with_pixels(self.pixels)
 
     def truth_columns(self, name: str) -> TruthColumns:
         """Truths of all images, as a store keeps them; read once.
@@ -164,11 +191,11 @@ class ImageSet:
             DataError: some are damaged, or do not fit their images.
         """
         if name not in self._columns:
-            self._columns[name] = columns_of(name, self.truths[name], self.samples)
+            self._columns[name] = columns_of(name, self.truths[name], self.samples, self.pixels)
         return self._columns[name]
 
     def image(self, row: int) -> Image.Image:
-        """A decoded image, RGB; the first frame of one that has several.
+        """A decoded image, RGB, as `pixels` says; the first frame of one that has several.
 
         Raises:
             DataError: its bytes are not a whole image; the message names id and file.
@@ -177,12 +204,6 @@ class ImageSet:
         sample = self.samples[row]
         remote = sample.read() if isinstance(sample.file, RemoteFile) else None
         try:
-            image = Image.open(io.BytesIO(sample.read() if remote is None else remote), formats=readable()[0])
-            image.load()
-            if image.mode == "F" or (image.mode.startswith("I") and image.getextrema()[1] > 255):  # type: ignore[operator]
-                raise ValueError(
-                    f"its values (PIL's mode {image.mode}) need more than 8 bits, and would be cut to white; scale them"
-                )
-            return image.convert("RGB")
+            return self.pixels.decoded(sample.read() if remote is None else remote)
         except Exception as error:  # PIL raises many kinds; each becomes a message that names the file
             raise DataError(f"{sample} cannot be decoded: {error}") from error

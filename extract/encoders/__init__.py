@@ -68,6 +68,8 @@ def load_encoder(
     crop_mode: str | None = None,
     interpolation: str | None = None,
     input_size: int | str | Sequence[int] | None = None,
+    scale: Sequence[float] | None = None,
+    orientation: str | None = None,
     family: str | None = None,
 ) -> Encoder:
     """A frozen encoder.
@@ -89,6 +91,8 @@ def load_encoder(
         interpolation: "bicubic", "bilinear", …
         input_size: side of the square input, in pixels, or height and width ("336x448", or two numbers); positions that the
             model has learnt are interpolated.
+        scale: values that become black and white in images of more than 8 bits, such as (0, 65535), which are refused without.
+        orientation: "stored" shows images as they are in their files, "exif" turned upright as their EXIF says.
         family: how it was trained, one of `store.pretraining.FAMILIES`; by default as the registry says, which knows nothing
             of a custom name.
 
@@ -105,7 +109,7 @@ def load_encoder(
             f"{name} was given a checkpoint ({checkpoint}) and a random seed ({random_seed}); give one of them"
         )
     options = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
-    transform = checked_transform(options)
+    transform = checked_transform(options | {"scale": scale, "orientation": orientation})
     entry = _entry(model or name, checkpoint is not None)
     pretraining = _pretraining(name, model, checkpoint, random_seed, family)
     loaded = entry.load(checkpoint, random_seed, arguments)

@@ -223,9 +223,10 @@ class Online(nn.Module):
         Raises:
             BeyondClsError: there is no picture, or one cannot be read; names it.
         """
-        images = opened(pictures)
         encoders = [self.encoder] if self.joined is None else [self.encoder, self.joined]
-        return tuple(e.normalised(torch.stack([e.views.evaluation(image) for image in images])) for e in encoders)
+        return tuple(
+            e.normalised(torch.stack([e.views.evaluation(image) for image in opened(pictures, e.pixels)])) for e in encoders
+        )
 
     def _read(self, encoder: Encoder, images: Tensor, kinds: Sequence[str]) -> dict[str, Tensor]:
         expected = tuple(encoder.config["input_size"])

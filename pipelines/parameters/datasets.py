@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.parameters.features import IMAGES
+from pipelines.parameters.features import IMAGES, TRANSFORM
 from pipelines.parameters.params import check_names, mapping
 from pipelines.parameters.training import OF_A_DATASET
 from store import BeyondClsError
@@ -15,11 +15,16 @@ OF_OPENING = {
     "test": "split of the test images (test)",
     **{name: option.help for name, option in IMAGES.items() if name != "split"},
 }
+# … what is decoded and kept of them, …
+OF_EXTRACTION = {
+    "views": "of each training image",
+    "truths": "label maps and instances to keep, with commas; all or none",
+    **{name: TRANSFORM[name].help for name in ("scale", "orientation")},
+}
 # … and what else its entry may say beside parameters of training.
 OF_IMAGES = {
     **OF_OPENING,
-    "views": "of each training image",
-    "truths": "label maps and instances to keep, with commas; all or none",
+    **OF_EXTRACTION,
     "metric": "top1 or map, which its heads must have",
 }
 METRICS = ("top1", "map")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.parameters.datasets import dataset_of
+from pipelines.parameters.datasets import OF_EXTRACTION, dataset_of
 from pipelines.parameters.dense import dense_datasets, features_of, geometry_of
 from pipelines.parameters.engine import ENGINE, check_engine
 from pipelines.parameters.features import FEATURES, TRANSFORM
@@ -112,7 +112,7 @@ def resolve_extraction(
     if dataset in dense:
         of_dataset, geometry = features_of(dense[dataset]), geometry_of(dense[dataset])
     else:
-        of_dataset = {} if dataset is None else {name: dataset_of(params, dataset).get(name) for name in ("views", "truths")}
+        of_dataset = {} if dataset is None else {name: dataset_of(params, dataset).get(name) for name in OF_EXTRACTION}
         geometry = {}
     if split == "test":
         of_dataset, of_encoder = ({n: v for n, v in values.items() if n != "views"} for values in (of_dataset, of_encoder))

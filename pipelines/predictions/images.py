@@ -10,6 +10,7 @@ from PIL import Image
 
 from extract.datasets.formats import IMAGE_EXTENSIONS
 from extract.datasets.gathering import LeftOut, gather
+from extract.datasets.pixels import Pixels
 from pipelines.live.pictures import open_picture
 from pipelines.predictions.result import Predictor, Result
 from store import BeyondClsError
@@ -71,7 +72,7 @@ def predictions(predictor: Predictor, files: Sequence[Path], batch_size: int = 3
     """A prediction for each file, in order."""
     for begin in range(0, len(files), batch_size):
         batch = files[begin : begin + batch_size]
-        opened = [_opened(file) for file in batch]
+        opened = [_opened(file, predictor.model.encoder.pixels) for file in batch]
         good = [image for image in opened if not isinstance(image, str)]
         results = iter(predictor.predict(good) if good else ())
         for file, image in zip(batch, opened, strict=True):
@@ -82,10 +83,10 @@ def predictions(predictor: Predictor, files: Sequence[Path], batch_size: int = 3
             yield Prediction(file, problem=f"{file}: {result}") if isinstance(result, str) else Prediction(file, result)
 
 
-def _opened(file: Path) -> Image.Image | str:
+def _opened(file: Path, pixels: Pixels) -> Image.Image | str:
     """The picture, or the problem with it."""
     try:
-        return open_picture(file)
+        return open_picture(file, pixels)
     except BeyondClsError as error:
         return str(error)
 
