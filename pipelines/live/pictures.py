@@ -11,9 +11,10 @@ from extract.datasets.sample import Sample
 from store import BeyondClsError
 
 Picture = str | Path | Image.Image
+USUAL = Pixels()
 
 
-def open_picture(file: str | Path, pixels: Pixels) -> Image.Image:
+def open_picture(file: str | Path, pixels: Pixels = USUAL) -> Image.Image:
     """An image file, decoded as extraction decodes it, RGB. `pixels`: of the encoder that sees it.
 
     Raises:
@@ -25,7 +26,7 @@ def open_picture(file: str | Path, pixels: Pixels) -> Image.Image:
     return ImageSet(str(path), [Sample(path.name, None, path, 0, path.stat().st_size)]).with_pixels(pixels).image(0)
 
 
-def opened(pictures: Picture | Sequence[Picture], pixels: Pixels) -> list[Image.Image]:
+def opened(pictures: Picture | Sequence[Picture], pixels: Pixels = USUAL) -> list[Image.Image]:
     """Pictures or files, as RGB pictures that an encoder of these `pixels` sees.
 
     Raises:
