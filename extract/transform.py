@@ -147,7 +147,7 @@ def options_of(transform: Mapping[str, Any]) -> dict[str, Any]:
 
 def as_options(transform: Mapping[str, Any], names: Sequence[str] = (*TRANSFORM, *OF_PIXELS)) -> str:
     """The same as options of the command line, for some of its names: `--mean 0.5,0.5,0.5 --crop-pct 0.9`."""
-    options = options_of({name: value for name, value in transform.items() if name in names})
+    options = options_of({n: v for n, v in {**OF_PIXELS, **transform}.items() if n in names and v != OF_PIXELS.get(n, ())})
     return " ".join(f"--{name.replace('_', '-')} {_text(value)}" for name, value in options.items())
 
 
@@ -167,4 +167,4 @@ def values_text(transform: Mapping[str, Any], names: Sequence[str], instead_of: 
 
 def _text(value: Any) -> str:
     """`0.5,0.5,0.5`."""
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else "none" if value is None else str(value)

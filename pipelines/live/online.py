@@ -285,10 +285,11 @@ def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], ordinal: str = 
             f"{encoder.name!r} has {encoder.weights}; {remedy}"
         )
     if names:
+        needed = as_options(recorded_transform, names)
         raise BeyondClsError(
             f"the probe's {ordinal}encoder, {name!r}, sees "
-            f"{values_text(recorded_transform, names, encoder.described_transform)}, as {encoder.name!r} does; load it with "
-            f"{as_options(recorded_transform, names)}, or by its name without these options"
+            f"{values_text(recorded_transform, names, encoder.described_transform)}, as {encoder.name!r} does; load it "
+            f"{f'with {needed}, or ' if needed else ''}by its name without these options"
         )
     for field, ours in zip(SAME, (encoder.architecture, encoder.described_transform), strict=True):
         if recorded[field] != ours:
