@@ -42,12 +42,22 @@ BACK = Reason("links to a folder above themselves, which would never end")
 FURTHER = Reason("further pictures of an image that is taken")
 UNREADABLE = Reason("pictures in a format that is not read here", is_loss=True)
 SAME_NAME = Reason("pictures with the name of an image that is taken, in another format")
+BESIDE_TARS = Reason("images beside tars, which are read alone", is_loss=True)
 BROKEN = Reason("links to images that are not there", is_loss=True)
 SPECIAL = Reason("neither files nor folders", is_loss=True)
 BROKEN_FOLDER = Reason("links, perhaps to folders of images, that lead nowhere", is_loss=True, hides=True)
 LOCKED = Reason("folders or files that this user may not read", is_loss=True, hides=True)
 
-CLUTTER_NAMES = {"__MACOSX", ".DS_Store", ".ipynb_checkpoints", "Thumbs.db", "ehthumbs.db", "desktop.ini", "@eaDir"}
+CLUTTER_NAMES = {
+    "__MACOSX",
+    ".DS_Store",
+    ".ipynb_checkpoints",
+    "Thumbs.db",
+    "ehthumbs.db",
+    "desktop.ini",
+    "@eaDir",
+    "lost+found",
+}
 
 
 def is_clutter(name: str) -> bool:
@@ -163,7 +173,7 @@ def gather(root: Path, left_out: LeftOut) -> list[Found]:
     Raises:
         DataError: as `walk`.
     """
-    judged = [(found, found.reason or _reason(root / found.name)) for found in walk(root)]
+    judged = [(found, found.reason or _reason(root, found.name)) for found in walk(root)]
     ids = {image_id(found.name) for found, reason in judged if reason is None and extension(found.name) in IMAGE_EXTENSIONS}
     images = []
     for found, reason in judged:
@@ -180,20 +190,22 @@ def _stem(name: str) -> str:
     return PurePosixPath(name).with_suffix("").as_posix() if extension(name) in UNREAD else image_id(name)
 
 
-def _reason(file: Path) -> Reason | None:
+def _reason(root: Path, name: str) -> Reason | None:
     """Why a file is left out, by its name or its first bytes."""
-    end = extension(file.name)
-    if is_image(file.name):
+    if is_image(name):
         return None
+    end = extension(name)
     if end in UNREAD:
         return UNREADABLE
     if end in SIDECARS:
         return OTHER
     try:
-        with file.open("rb") as content:
+        with (root / name).open("rb") as content:
             return None if begins_as_image(content.read(HEAD_NBYTES)) else OTHER
     except PermissionError:
         return LOCKED
+    except OSError as error:
+        raise DataError(f"{root / name} cannot be read: {error.strerror}; run again when it can be") from error
 
 
 def images_in(folder: Path) -> Iterator[str]:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Int16
 from PIL import Image
 
+from extract.datasets.formats import readable
 from extract.datasets.image_set import ImageSet
 from extract.datasets.label_codes import LOSSY, Codes
 from extract.datasets.opening import opening_bar
@@ -97,7 +98,7 @@ def read_map(file: Path, codes: Codes) -> Int16[np.ndarray, "h w"]:
         ValueError: it is missing or damaged, or has values that stand for nothing; a message that begins after its name.
     """
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=readable()[0]) as image:
             if image.format in LOSSY:
                 raise ValueError(f"is a {image.format}, whose values are not those that were saved; PNG was expected")
             image.load()

@@ -11,7 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from extract.datasets.form import Example, Plain
-from extract.datasets.gathering import LeftOut
+from extract.datasets.formats import is_image
+from extract.datasets.gathering import BESIDE_TARS, BROKEN, LeftOut, walk
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import DataError, Sample
@@ -52,6 +53,10 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
         samples += tar_samples
         if problem:
             problems.append(problem)
+    if "://" not in source and not pipes and Path(source).is_dir():
+        for found in walk(Path(source)):
+            if is_image(found.name) and found.reason in (None, BROKEN):
+                left_out.add(BESIDE_TARS, found.name)
     if all(sample.problem == UNLABELLED for sample in samples):
         samples = [replace(sample, problem=None) for sample in samples]
     names: Path | RemoteFile | None = classes

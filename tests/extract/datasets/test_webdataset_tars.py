@@ -264,6 +264,14 @@ class TestNames:
         with pytest.raises(DataError, match=rf"1 are taken and {len(names)} are not; .*{names[0]}.*--allow-left-out"):
             self.images(tmp_path, "x.png", "x.cls", *names)
 
+    def test_images_beside_tars_are_lost(self, tmp_path: Path) -> None:
+        write_tar(tmp_path / "d/a.tar", samples(2))
+        assert not open_images(str(tmp_path / "d")).left_out
+        write_file(tmp_path / "d/cat/0.png", picture(0))
+        with pytest.raises(DataError, match=r"images beside tars, .*: 1 \(e\.g\. cat/0\.png\)"):
+            open_images(str(tmp_path / "d"))
+        assert len(open_images(str(tmp_path / "d"), allow_left_out=True)) == 2
+
     def test_a_set_without_labels(self, tmp_path: Path) -> None:
         images = self.images(tmp_path, "0.png", "0.json", "1.png")
         assert (ids(images), images.is_unlabelled, images.all_problems()) == (["0", "1"], True, [])
