@@ -54,9 +54,11 @@ def index_tar(tar: Path | RemoteFile, left_out: LeftOut) -> tuple[list[Sample], 
     """
     if isinstance(tar, Path):
         with tar.open("rb") as stream:
-            groups, problem = _groups(tar, stream, left_out)
+            groups, problem = _groups(tar, stream)
     else:
-        groups, problem = tar.read_with(lambda stream: _groups(tar, stream, left_out))
+        groups, problem = tar.read_with(lambda stream: _groups(tar, stream))
+    for member in groups.pop(CLUTTER.words, {}).values():
+        left_out.add(CLUTTER, member.name)
     parts = [part for key, members in groups.items() for part in _split(key, members)]
     parts.sort(key=lambda part: min(member.offset for member in part[1].values()))
     samples = [_sample(tar, key, members, left_out) for key, members in parts]
@@ -68,8 +70,11 @@ def index_tar(tar: Path | RemoteFile, left_out: LeftOut) -> tuple[list[Sample], 
     return images, problem
 
 
-def _groups(tar: Path | RemoteFile, stream: IO[bytes], left_out: LeftOut) -> tuple[dict[str, dict[str, Member]], str | None]:
-    """Members by webdataset's key and extension, which is empty where a name has none, and what is wrong with the tar."""
+def _groups(tar: Path | RemoteFile, stream: IO[bytes]) -> tuple[dict[str, dict[str, Member]], str | None]:
+    """Members by webdataset's key and extension, and what is wrong with the tar.
+
+    The extension is empty where a name has none. Clutter is under a key of its own, CLUTTER's words, by name.
+    """
     from webdataset.tariterators import base_plus_ext  # it imports torch, for which other forms need not wait
 
     groups: dict[str, dict[str, Member]] = {}
@@ -89,12 +94,12 @@ def _groups(tar: Path | RemoteFile, stream: IO[bytes], left_out: LeftOut) -> tup
                 if member.isdir():
                     continue
                 if any(map(is_clutter, member.name.split("/"))):
-                    left_out.add(CLUTTER, member.name)
+                    aside = groups.setdefault(CLUTTER.words, {})
+                    aside[member.name] = Member(member.name, member.offset_data, member.size)
                     continue
                 if key is None:
                     key, end = member.name, ""
                     if not member.isreg():
-                        left_out.add(OTHER, member.name)
                         continue
                 if not member.isreg():
                     problem = problem or f"{tar}: member {member.name!r} is a link or device, expected a file"
