@@ -1,6 +1,5 @@
 """One image of a data set: where its bytes are, and what is known about it."""
 
-import io
 import math
 import os
 from dataclasses import dataclass
@@ -76,10 +75,6 @@ class Sample:
         if self.digest is not None and xxhash.xxh3_128_digest(encoded) != self.digest:
             raise BeyondClsError(f"{self} has changed since its tar was opened; run again")
         return encoded
-
-    def opened(self) -> Path | io.BytesIO:
-        """What Pillow reads the header of: the file itself, or the bytes of what is in a tar."""
-        return self.file if isinstance(self.file, Path) and self.offset == 0 else io.BytesIO(self.read())
 
     def __str__(self) -> str:
         return f"{self.id!r} in {self.file}"

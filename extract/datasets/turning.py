@@ -1,5 +1,6 @@
 """Annotations of images that are turned upright: they are published in pixels as the file stores them, and follow."""
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 from jaxtyping import Shaped
 from PIL import Image
 
+from extract.datasets.formats import readable
 from extract.datasets.pixels import Pixels, orientation_of
 from extract.datasets.sample import Box, Sample
 from store.truths import rle
@@ -21,8 +23,9 @@ def turning_of(sample: Sample, pixels: Pixels) -> tuple[int, tuple[int, int]]:
     """Orientation by EXIF, and height and width as stored; 1 where annotations need not follow, or the header is damaged."""
     if pixels.orientation != "exif" or sample.problem:
         return 1, (0, 0)
+    encoded = sample.read()  # a failure to read is not hidden
     try:
-        with Image.open(sample.opened()) as image:
+        with Image.open(io.BytesIO(encoded), formats=readable()[0]) as image:
             width, height = image.size
             if image.format in STRIPS:
                 width, height = (int(image.tag_v2[tag]) for tag in STRIPS[image.format])  # type: ignore[attr-defined]
