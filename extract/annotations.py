@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import UInt8
 
-from extract.datasets import ImageSet, Sample
+from extract.datasets import Box, ImageSet, Sample
 from extract.encoders import Encoder
 from extract.patch_labels import is_patch_label, patch_labels_of
 from store import ArrayLayout, FeatureStore
@@ -49,7 +49,7 @@ def annotations_of(
 def _beside_pixels(images: ImageSet, rows: Sequence[int], layouts: Sequence[ArrayLayout]) -> dict[str, np.ndarray]:
     arrays = {a.name: np.zeros((len(rows), *a.shape[1:]), a.dtype) for a in layouts if a.name in ANNOTATIONS}
     for i, row in enumerate(rows):
-        _write(arrays, i, images.samples[row], images.image_digests[row])
+        _write(arrays, i, images.samples[row], images.boxes(row), images.image_digests[row])
     return arrays
 
 
@@ -70,7 +70,9 @@ def stale_annotations(store: FeatureStore, images: ImageSet) -> list[str]:
     return [name for name, array in stored.items() if not np.array_equal(array.all(), current[name])]
 
 
-def _write(arrays: Mapping[str, np.ndarray], i: int, sample: Sample, digest: UInt8[np.ndarray, "16"]) -> None:
+def _write(
+    arrays: Mapping[str, np.ndarray], i: int, sample: Sample, boxes: Sequence[Box], digest: UInt8[np.ndarray, "16"]
+) -> None:
     """Write what is known of one image into row `i`."""
     id_bytes = np.frombuffer(sample.id.encode(), np.uint8)
     arrays["images/id"][i, : len(id_bytes)] = id_bytes
@@ -81,8 +83,8 @@ def _write(arrays: Mapping[str, np.ndarray], i: int, sample: Sample, digest: UIn
     else:
         arrays["images/label"][i] = NONE if sample.label is None else sample.label
     if "images/boxes" in arrays:
-        n = len(sample.boxes)
+        n = len(boxes)
         arrays["images/boxes"][i, n:] = arrays["images/box_label"][i, n:] = NONE
         if n:
-            arrays["images/boxes"][i, :n] = [box[:4] for box in sample.boxes]
-            arrays["images/box_label"][i, :n] = [box.label for box in sample.boxes]
+            arrays["images/boxes"][i, :n] = [box[:4] for box in boxes]
+            arrays["images/box_label"][i, :n] = [box.label for box in boxes]

@@ -36,4 +36,5 @@ def check_extension(base: FeatureStore, spec: FeatureSpec, images: ImageSet) -> 
 def transform_options(stored: FeatureSpec, requested: FeatureSpec) -> str:
     """Options that give the transform of a stored feature set, where another is requested: ` (--crop-pct 0.9)`."""
     names = differing_values(stored.transform, requested.transform)
-    return f" ({as_options(stored.transform, names)})" if names else ""
+    options = as_options(stored.transform, names)
+    return f" ({options})" if options else ""

@@ -46,12 +46,14 @@ class Decoded:
         crops: what its views show.
         size: height and width of the original, pixels.
         apart: views that did not fit into the memory of their batch, as they are no pixels [3, H, W] of 8 bits.
+        orientation: by EXIF, if the image is not upright and was not turned.
     """
 
     crops: dict[int, Crop]
     size: tuple[int, int]
     problem: str | None = None
     apart: dict[int, Tensor] = field(default_factory=dict)
+    orientation: int | None = None
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class Decoding:
             image = self.images.image(row)
         except DataError as error:
             return Decoded({}, (0, 0), str(error))
-        decoded = Decoded({}, (image.height, image.width))
+        decoded = Decoded({}, (image.height, image.width), orientation=image.info.get("orientation"))
         for view in views:
             if view not in targets:
                 decoded.crops[view] = self.views.crop((image.width, image.height), sample.id, view)

@@ -6,6 +6,7 @@ import numpy as np
 
 from extract.datasets import ImageSet
 from extract.datasets.label_maps import LabelMaps
+from extract.datasets.turning import turned, turning_of
 from extract.encoders import Encoder
 from store import ArrayLayout
 from store.format.names import ArrayName
@@ -46,7 +47,7 @@ def patch_labels_of(
     arrays = {name: np.full((len(rows), encoder.grid[0] * encoder.grid[1]), VOID, np.int16) for name in views}
     for i, row in enumerate(rows):
         sample = images.samples[row]
-        label_map = maps.label_map(sample)
+        label_map = turned(maps.label_map(sample), turning_of(sample, images.pixels)[0])
         if sample.problem or not label_map.size:
             continue
         for name, view in views.items():

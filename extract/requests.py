@@ -99,6 +99,7 @@ class Request:
         chosen = checked_statistics(encoder, statistics)
         beside = vector_blocks(vectors, encoder.n_blocks)
         stored = (dtype, shard_rows, beside, encoder.pools)
+        images = images.with_pixels(replace(encoder.pixels, max_pixels=images.pixels.max_pixels))
         return cls(encoder, images, kept, chosen, map_blocks, views, *stored, truths=chosen_truths(images, truths))
 
     def encode(self, views: UInt8[Tensor, "B 3 H W"] | Float[Tensor, "B 3 H W"]) -> Encoded:

@@ -12,18 +12,23 @@ from store.errors import unknown
 
 # Names of timm; all are part of the key.
 TRANSFORM = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
+# Of what is decoded; part of the key where they are not these values, which stand for what older sets do not record.
+OF_PIXELS: Mapping[str, Any] = {"scale": None, "orientation": "stored"}
+ORIENTATIONS = ("stored", "exif")
 MODES = ("center", "squash", "border")
 INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "hamming", "box", "nearest")
 STRIDE = 32  # of convolutional networks, from pixels to the last feature map
 
 
 def checked_transform(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are not None, as timm takes them: mean, std, crop_pct, crop_mode, interpolation.
+    """The options that are not None, as timm takes them, and those of pixels: mean, std, crop_pct, crop_mode, interpolation,
+    scale, orientation. What is as in sets that do not record it is left out.
 
     Raises:
         BeyondClsError: an unknown name or a bad value; the message gives the nearest name, or what was expected.
     """
-    return {name: CHECKS[name](name, value) for name, value in options.items() if value is not None}
+    checked = {name: CHECKS[name](name, value) for name, value in options.items() if value is not None}
+    return {name: value for name, value in checked.items() if value != OF_PIXELS.get(name)}
 
 
 def _colours(name: str, value: Any) -> tuple[float, ...]:
@@ -39,6 +44,17 @@ def _colours(name: str, value: Any) -> tuple[float, ...]:
             f"{name} is {value!r}, expected numbers up to 1, as pixels are 0 to 1; divide those of 0 to 255 by 255"
         )
     return tuple(float(v) for v in values)
+
+
+def _scale(name: str, value: Any) -> tuple[float, float]:
+    """Values that become 0 and 255."""
+    values = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+    if len(values) != 2 or not numbers or values[0] >= values[1]:
+        raise BeyondClsError(
+            f"{name} is {value!r}, expected the values that become black and white, the lower one first, e.g. 0,65535"
+        )
+    return float(values[0]), float(values[1])
 
 
 def _share(name: str, value: Any) -> float:
@@ -62,6 +78,8 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "crop_pct": _share,
     "crop_mode": _one_of("crop mode", MODES),
     "interpolation": _one_of("interpolation", INTERPOLATIONS),
+    "scale": _scale,
+    "orientation": _one_of("orientation", ORIENTATIONS),
 }
 
 
@@ -120,32 +138,33 @@ def sides_text(sides: Sequence[int]) -> str:
 
 def options_of(transform: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `load_encoder` that give a transform as a feature set or a probe records it."""
-    options = {name: transform[name] for name in TRANSFORM if name in transform}
+    options = {name: transform[name] for name in (*TRANSFORM, *OF_PIXELS) if name in transform}
     size = options.pop("input_size", None)
     if size is None:
         return options
     return options | {"input_size": size[-1] if size[-1] == size[-2] else sides_text(size[-2:])}
 
 
-def as_options(transform: Mapping[str, Any], names: Sequence[str] = TRANSFORM) -> str:
+def as_options(transform: Mapping[str, Any], names: Sequence[str] = (*TRANSFORM, *OF_PIXELS)) -> str:
     """The same as options of the command line, for some of its names: `--mean 0.5,0.5,0.5 --crop-pct 0.9`."""
-    options = options_of({name: value for name, value in transform.items() if name in names})
+    options = options_of({n: v for n, v in {**OF_PIXELS, **transform}.items() if n in names and v != OF_PIXELS.get(n, ())})
     return " ".join(f"--{name.replace('_', '-')} {_text(value)}" for name, value in options.items())
 
 
 def differing_values(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Names of the values in which two transforms differ; those that either does not record do not count."""
-    plain = [{name: list(v) if isinstance(v, tuple) else v for name, v in t.items()} for t in (first, second)]
-    return [name for name in TRANSFORM if name in first and name in second and plain[0][name] != plain[1][name]]
+    """Names of the values in which two transforms differ; those that either does not record do not count, but for pixels."""
+    plain = [{**OF_PIXELS, **{n: list(v) if isinstance(v, tuple) else v for n, v in t.items()}} for t in (first, second)]
+    names = [name for name in (*TRANSFORM, *OF_PIXELS) if name in OF_PIXELS or (name in first and name in second)]
+    return [name for name in names if plain[0][name] != plain[1][name]]
 
 
 def values_text(transform: Mapping[str, Any], names: Sequence[str], instead_of: Mapping[str, Any] | None = None) -> str:
     """Some values, with those of another transform: `mean 0.5,0.5,0.5 (not 0.485,0.456,0.406), crop_pct 0.9 (not 0.875)`."""
-    ours, theirs = options_of(transform), options_of(instead_of or {})
+    ours, theirs = options_of({**OF_PIXELS, **transform}), options_of({**OF_PIXELS, **(instead_of or {})})
     differing = {name: f" (not {_text(theirs[name])})" for name in names if name in theirs}
     return ", ".join(f"{name} {_text(ours[name])}{differing.get(name, '')}" for name in names if name in ours)
 
 
 def _text(value: Any) -> str:
     """`0.5,0.5,0.5`."""
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else "none" if value is None else str(value)

@@ -50,6 +50,7 @@ class Units:
         self._decoding = Decoding(request.images, encoder.views, decoders, shape, self._buffers, course)
         self._batches = Batches(request, settings.batch_size, settings.warn, streams, course)
         self._copies = Copies(streams, course)
+        self._has_warned = False  # of images that are not upright
 
     def compute(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, Arrays, list[dict[str, Any]]]]:
         """Each unit with its arrays by name, as they are stored, and notes on invalid rows, whose features are zero.
@@ -63,6 +64,7 @@ class Units:
             if batch.first == 0:
                 arrays, notes = self._zeros(unit), []
             notes += self._note_problems(batch)
+            self._warn_of_orientation(batch)
             _describe(batch, arrays)
             self._encode(batch, arrays)
             self._settings.progress(len(batch.images))
@@ -90,6 +92,16 @@ class Units:
                 raise DataError(f"{image.problem}\nmend the data, or go on with --on-error record")
             sample = self._request.images.samples[row]
             yield {"row": row, "id": sample.id, "problem": sample.without_path(image.problem)}
+
+    def _warn_of_orientation(self, batch: Batch) -> None:
+        """Say once what is done with images that are not upright by their EXIF."""
+        for row, image in zip(batch.unit.rows[batch.first :], batch.images, strict=False):
+            if image.orientation is not None and not self._has_warned:
+                self._has_warned = True
+                self._settings.warn(
+                    f"{self._request.images.samples[row]} is not upright by its EXIF (orientation {image.orientation}); its "
+                    "pixels, and those of others like it, are taken as they are stored; --orientation exif turns them"
+                )
 
     def _encode(self, batch: Batch, arrays: Arrays) -> None:
         """Put the features of a batch in their rows."""

@@ -106,7 +106,7 @@ def main(
     from pipelines.engines.loading import Loading
     from pipelines.engines.submitting import submitted
     from pipelines.engines.watch import Watch
-    from pipelines.parameters.requested import place_encoder, request_features, requested_images
+    from pipelines.parameters.requested import notes_on, place_encoder, request_features, requested_images
     from pipelines.process.progress import progress_bar
     from pipelines.process.stopping import stops_at_signal
     from pipelines.process.tasks import is_task
@@ -131,6 +131,8 @@ def main(
     place = place_encoder(frozen, options, _device_of_this_task(device))
     request, running = request_features(frozen, images, options, "statistics" not in given)
     typer.echo(f"{encoder}: {len(images):,} images of {source_of_images} on {place}")
+    for note in notes_on(images):
+        typer.echo(note, err=True)
     _say_classes(images)
     _note(frozen)
     checks, devices = Checks(), dict[int, str]()

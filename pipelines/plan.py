@@ -134,7 +134,7 @@ def _measure(
     """Measure one extraction."""
     from extract.datasets import open_images
     from extract.plan import plan
-    from pipelines.parameters.requested import place_encoder, request_features, requested_images
+    from pipelines.parameters.requested import notes_on, place_encoder, request_features, requested_images
     from pipelines.planning.encoders import load_unfetched
     from pipelines.process.progress import progress_bar
 
@@ -146,6 +146,8 @@ def _measure(
     frozen = load_unfetched(encoder, loading)
     place = place_encoder(frozen, options, device)
     request, running = request_features(frozen, images, options, "statistics" not in given)
+    for note in notes_on(images):
+        typer.echo(note, err=True)
     typer.echo(f"measuring {encoder} on {place} …")
     return plan(request, out, n_sampled=sample, **running), request
 

@@ -31,10 +31,11 @@ OF_CLASSES = {
     "joined_encoder": Option(str, "second encoder, for heads that read joined/…; how it is loaded may be in --params"),
     **OF_JOINED,
 }
+OF_IMAGES = select_options(extraction.IMAGES, ("allow_left_out", "max_pixels"))
 OF_OBJECTS = {"score_threshold": Option(float, "of detectors: score of the objects that are printed and drawn, 0…1", "0.5")}
 
 
-@takes_options(OF_CLASSES, OF_OBJECTS, extraction.LOADING, extraction.TRANSFORM)
+@takes_options(OF_CLASSES, OF_OBJECTS, extraction.LOADING, extraction.TRANSFORM, OF_IMAGES)
 def main(
     images: Annotated[list[str], typer.Argument(help="files, folders (all images in them) or glob patterns")],
     probe: Annotated[
@@ -70,6 +71,7 @@ def main(
     --out keeps predictions.csv, with a row for each class or object; label maps as PNG, in pixels of the image: a value is a
     class, and 255 is what the encoder does not see; and objects of any score in COCO's format of results.
     """
+    from extract.datasets.pixels import Pixels
     from pipelines.predictions.images import find_images, predictions
     from pipelines.predictions.output import draw, kept
     from pipelines.process.device import choose_device
@@ -79,7 +81,9 @@ def main(
 
     if on_error not in ("raise", "record"):
         raise BeyondClsError(f"--on-error is {on_error!r}, expected raise or record")
-    files, trained = find_images(images), first_seed(probe)
+    files = find_images(images, given.get("allow_left_out", False), lambda note: typer.echo(note, err=True))
+    Pixels(max_pixels=given.get("max_pixels")).raise_limit()
+    trained = first_seed(probe)
     if trained != probe:
         typer.echo(f"note: of {probe}, {trained.relative_to(probe)} is used", err=True)
     predictor = load_predictor(trained, encoder, None if params is None else read_params(params), given, choose_device(device))

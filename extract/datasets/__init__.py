@@ -20,6 +20,7 @@ from extract.datasets.map_folder import MAP_FOLDER
 from extract.datasets.nus_wide import NUS_WIDE
 from extract.datasets.opening import opening_with
 from extract.datasets.pets import PETS
+from extract.datasets.pixels import Pixels
 from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.stanford_cars import STANFORD_CARS
 from extract.datasets.voc import VOC
@@ -52,7 +53,15 @@ DATASETS: dict[str, Plain | Published] = {
 
 
 def open_images(
-    source: str, form: str | None = None, classes: Path | None = None, split: str | None = None, bars: Bars | None = None
+    source: str,
+    form: str | None = None,
+    classes: Path | None = None,
+    split: str | None = None,
+    bars: Bars | None = None,
+    *,
+    allow_left_out: bool = False,
+    allow_outside: bool = False,
+    max_pixels: int | None = None,
 ) -> ImageSet:
     """Images of a source; its form is recognised by its files unless given.
 
@@ -63,17 +72,30 @@ def open_images(
         classes: file of class names, one a line; published data sets have their own.
         split: of a published data set; of other folders, the folder of that name in it, such as train.
         bars: (what, total, unit) to a context that gives a function to report progress by, of what takes long.
+        allow_left_out: go on where more than a few of the images that are there cannot be taken (`ImageSet.left_out`).
+        allow_outside: let paths of a .csv lead out of its folder. Only for a list that you wrote: others could name any file.
+        max_pixels: of the largest image that is decoded; by default Pillow's limit, which guards against files that unpack to
+            more than memory holds.
 
     Raises:
-        DataError: unknown form or split, no such source, or no images.
+        DataError: unknown form or split, no such source, no images, or too many that are left out.
     """
     form, source, split = _locate(source, form, split)
     if form not in DATASETS:
         raise DataError(unknown("form of data set", form, DATASETS))
     if classes is not None and not classes.is_file():
         raise DataError(f"there is no file of class names {str(classes)!r}")
-    with opening_with(bars):
-        return DATASETS[form].images(form, source, classes, split)
+    if allow_outside and form != "csv":
+        raise DataError(
+            f"{source} is of form {form}, where no path may lead out; leave out --allow-outside, which is for a .csv"
+        )
+    pixels = Pixels(max_pixels=max_pixels)
+    pixels.raise_limit()
+    with opening_with(bars, allow_outside):
+        images = DATASETS[form].images(form, source, classes, split)
+    if not allow_left_out:
+        images.left_out.check(source, len(images))
+    return images.with_pixels(pixels)
 
 
 def form_of(source: str, split: str | None = None) -> str:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from extract.datasets.example_maps import index_png
 from extract.datasets.form import Example, Published, pictures
+from extract.datasets.gathering import images_in
 from extract.datasets.image_set import ImageSet
 from extract.datasets.label_codes import Indices
 from extract.datasets.label_maps import LabelMaps, segmented
-from extract.datasets.listed import images_in, inner_folder, lines, listed, parsing
+from extract.datasets.listed import inner_folder, lines, listed, parsing
 
 FOLDERS = {"train": "training", "val": "validation"}  # of splits
 NAMES = "objectInfo150.txt"

@@ -4,10 +4,11 @@ from pathlib import Path
 
 from extract.datasets.example_maps import index_png
 from extract.datasets.form import Example, Published, pictures
+from extract.datasets.gathering import images_in
 from extract.datasets.image_set import ImageSet
 from extract.datasets.label_codes import Indices
 from extract.datasets.label_maps import LabelMaps, segmented
-from extract.datasets.listed import images_in, listed
+from extract.datasets.listed import listed
 
 CLASSES = (
     "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist",

@@ -8,10 +8,11 @@ from extract.datasets.coco import SPLITS
 from extract.datasets.coco_panoptic import SIGNS as PANOPTIC_SIGNS
 from extract.datasets.example_maps import index_png
 from extract.datasets.form import Example, Published, pictures
+from extract.datasets.gathering import images_in
 from extract.datasets.image_set import ImageSet
 from extract.datasets.label_codes import Indices
 from extract.datasets.label_maps import LabelMaps, segmented
-from extract.datasets.listed import images_in, lines, listed, parsing
+from extract.datasets.listed import lines, listed, parsing
 
 FOLDERS = ("stuffthingmaps", "annotations")  # of the maps' splits, the first that is there
 NAMES = "labels.txt"

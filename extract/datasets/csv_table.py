@@ -13,6 +13,7 @@ from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.label_codes import Indices
 from extract.datasets.label_maps import LabelMaps, segmented
 from extract.datasets.listed import inside, listed, parsing, text
+from extract.datasets.opening import is_outside_allowed
 from extract.datasets.sample import Box, DataError
 
 CORNERS = ("x0", "y0", "x1", "y1")
@@ -23,14 +24,15 @@ MAP_NAMES, VOID_INDEX = "segmentation-classes.txt", 255  # of label maps
 def csv_table(source: str, classes: Path | None = None) -> ImageSet:
     """Images of a .csv with a header: `id`, `path`, `label`, and boxes if there are any; other columns are ignored.
 
-    `path` is relative to the folder of the .csv and cannot leave it. `label` is a whole number from 0 (`3` or `3.0`), or the
-    name of a class; names are numbered alphabetically, unless a file of class names orders them. A set is multi-label if its
-    column is called `labels`, or if some `label` holds several, separated by `;`; then no label is an answer too. Boxes are
-    given by columns x0, y0, x1, y1 (empty without a box), or by `boxes`, four numbers each, separated by `;`.
+    `path` is relative to the folder of the .csv and cannot leave it, unless `open_images` allows that. `label` is a whole
+    number from 0 (`3` or `3.0`), or the name of a class; names are numbered alphabetically, unless a file of class names orders them.
+    A set is multi-label if its column is called `labels`, or if some `label` holds several, separated by `;`; then no label is
+    an answer too. Boxes are given by columns x0, y0, x1, y1 (empty without a box), or by `boxes`, four numbers each, separated
+    by `;`.
 
     A column `segmentation` is the path of a label map, of indices from 0 with 255 for void. Its classes are those of
     `segmentation-classes.txt` beside the .csv, a name a line. Without a column of labels, these classes are the labels: an
-    image has those that its map shows.
+    image has those that its map shows. Where all of a column `label` are empty, it is a set without labels.
 
     Args:
         source: the .csv.
@@ -63,8 +65,8 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
                 boxes = _boxes(row, numbers[0] if numbers and len(numbers) == 1 else -1)
             except ValueError as error:
                 raise DataError(f"{file}, row {line}: {error}") from error
-            sample = listed(file.parent, row["path"], numbers, boxes, id_=row["id"])
-            if numbers is None:
+            sample = listed(file.parent, row["path"], numbers, boxes, row["id"], is_outside_allowed())
+            if numbers is None and any(labels_of_rows):
                 sample = replace(sample, problem=sample.problem or f"has no label (its column {_says(labels)})")
             samples.append(sample)
     truths = {"segmentation": _label_maps(file, rows)} if "segmentation" in rows[0] else {}
@@ -73,7 +75,8 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
 
 def _segmented(file: Path, rows: Sequence[Mapping[str, str]]) -> ImageSet:
     """Images whose labels are the classes that their label maps show."""
-    samples = [listed(file.parent, row["path"], (), _boxes(row, NONE), id_=row["id"]) for row in rows]
+    outside = is_outside_allowed()
+    samples = [listed(file.parent, row["path"], (), _boxes(row, NONE), row["id"], outside) for row in rows]
     return segmented(str(file), samples, _label_maps(file, rows))
 
 
@@ -84,7 +87,7 @@ def _label_maps(file: Path, rows: Sequence[Mapping[str, str]]) -> LabelMaps:
             f"{file} names label maps, but there is no {file.parent / MAP_NAMES}; name their classes there, one a line"
         )
     names = read_class_names(file.parent / MAP_NAMES)
-    files = {row["id"]: inside(file.parent, row["segmentation"]) for row in rows}
+    files = {row["id"]: inside(file.parent, row["segmentation"], is_outside_allowed()) for row in rows}
     return LabelMaps(names, files, Indices.counted(len(names), void=[VOID_INDEX]))
 
 
@@ -104,7 +107,10 @@ def _rows(file: Path) -> list[dict[str, str]]:
     if missing := [name for name in ("id", "path") if name not in header]:
         raise ValueError(f"no column {', '.join(missing)} among {', '.join(header)[:200]}")
     if ("label" in header) == ("labels" in header) and ("label" in header or "segmentation" not in header):
-        raise ValueError("expected one of the columns label and labels, or segmentation")
+        raise ValueError(
+            "expected one of the columns label and labels, or segmentation; of images without labels, leave all of the column "
+            "label empty"
+        )
     if not rows:
         raise ValueError("no row below the header")
     for line, row in enumerate(rows, 2):

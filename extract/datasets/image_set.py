@@ -1,6 +1,6 @@
 """A list of images in fixed order, each a range of bytes in a file."""
 
-import io
+import copy
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -13,10 +13,14 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from extract.datasets.classes import without_identifiers
+from extract.datasets.formats import IMAGE_EXTENSIONS
+from extract.datasets.gathering import LeftOut
+from extract.datasets.pixels import Pixels
 from extract.datasets.reading import CHANGED, Damage, decoded
 from extract.datasets.remote import RemoteFile
-from extract.datasets.sample import IMAGE_EXTENSIONS, DataError, Sample
+from extract.datasets.sample import Box, DataError, Sample
 from extract.datasets.truths import Truths, columns_of
+from extract.datasets.turning import turned_boxes
 from store import BeyondClsError
 from store.html_table import first_names, html_table
 from store.truths.columns import TruthColumns
@@ -48,6 +52,7 @@ class ImageSet:
         resources: what must live as long as the set, such as a folder of temporary files.
         truths: label maps and instances that can be read, by name.
         usual_truths: those that extraction keeps unless it is asked otherwise; all by default.
+        left_out: what of the source is not among the samples.
     """
 
     def __init__(
@@ -60,16 +65,19 @@ class ImageSet:
         resources: object = None,
         truths: Mapping[str, Truths] | None = None,
         usual_truths: Sequence[str] | None = None,
+        left_out: LeftOut | None = None,
     ):
         self.truths = dict(truths or {})
         self.usual_truths = tuple(self.truths if usual_truths is None else usual_truths)
         self._columns: dict[str, TruthColumns] = {}
+        self.left_out, self.pixels = left_out or LeftOut(), Pixels()
         self.source, self.samples, self.classes, self.problems = source, list(samples), classes, list(problems)
         if classes is None and not multilabel:
             self.samples, self.classes = without_identifiers(self.samples)
         self.multilabel, self._resources = multilabel, resources
         if not self.samples and not self.problems:
-            raise DataError(f"{source} has no images; expected {', '.join(f'.{name}' for name in IMAGE_EXTENSIONS)}")
+            beside = f"; left out: {self.left_out}" if self.left_out else ""
+            raise DataError(f"{source} has no images; expected {', '.join(f'.{name}' for name in IMAGE_EXTENSIONS)}{beside}")
         if multilabel and classes is None:
             raise DataError(f"{source} has several labels an image, but no names of classes; give them with --classes")
         by_id: dict[str, Sample] = {}
@@ -111,6 +119,25 @@ class ImageSet:
         """Without its resources, which stay those of the process that opened it, and without truths that were read."""
         return {**self.__dict__, "_resources": None, "_columns": {}}
 
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.pixels.raise_limit()
+
+    def with_pixels(self, pixels: Pixels) -> "ImageSet":
+        """These images, whose files are decoded in another way."""
+        if pixels == self.pixels:
+            return self
+        pixels.raise_limit()
+        images = copy.copy(self)
+        images.pixels, images._columns = pixels, {}
+        images.__dict__.pop("digest", None)
+        return images
+
+    def boxes(self, row: int) -> Sequence[Box]:
+        """Boxes of an image, in pixels of the image as it is decoded."""
+        sample = self.samples[row]
+        return turned_boxes(sample, self.pixels) if sample.boxes else ()
+
     @cached_property
     def n_boxes(self) -> int:
         """Boxes of the image that has most; 0 for a set without boxes."""
@@ -123,13 +150,21 @@ class ImageSet:
         names = range(1 + max(counts, default=-1)) if self.classes is None else self.classes
         return [(str(name), counts[label]) for label, name in enumerate(names)]
 
+    @property
+    def is_unlabelled(self) -> bool:
+        """Whether no image has a label, which extraction does not need and a probe does."""
+        return not self.multilabel and all(sample.labels is None for sample in self.samples)
+
     def all_problems(self) -> list[str]:
         """What is wrong, one line each; empty for a sound set."""
         return [*self.problems, *(f"{s}: {s.problem}" for s in self.samples if s.problem)]
 
     @cached_property
     def digest(self) -> str:
-        """XXH3-128 over id, labels, boxes and bytes of every image in order: equal for a folder and tars of the same images."""
+        """XXH3-128 over id, labels, boxes and bytes of every image in order: equal for a folder and tars of the same images.
+
+        How pixels are scaled or turned counts, too: what is drawn over a picture must fit it.
+        """
         return self.digest_of(len(self))
 
     @cached_property
@@ -141,6 +176,8 @@ class ImageSet:
     def digest_of(self, n: int) -> str:
         """The digest that a set of the first `n` images has."""
         digest = xxhash.xxh3_128()
+        if self.pixels.described:
+            digest.update(f"pixels\0{self.pixels.described}\0".encode())
         if self.multilabel:
             digest.update(f"multilabel\0{len(self.classes or ())}\0".encode())
         for sample, image_digest in zip(self.samples[:n], self.image_digests, strict=False):
@@ -154,7 +191,7 @@ class ImageSet:
     def part(self, rows: Sequence[int]) -> "ImageSet":
         """A set of some of the images, in the order of `rows`."""
         samples = [self.samples[row] for row in rows]
-        return ImageSet(
+        part = ImageSet(
             self.source,
             samples,
             self.classes,
@@ -163,6 +200,7 @@ class ImageSet:
             truths=self.truths,
             usual_truths=self.usual_truths,
         )
+        return part.with_pixels(self.pixels)
 
     def truth_columns(self, name: str) -> TruthColumns:
         """Truths of all images, as a store keeps them; read once.
@@ -171,11 +209,11 @@ class ImageSet:
             DataError: some are damaged, or do not fit their images.
         """
         if name not in self._columns:
-            self._columns[name] = columns_of(name, self.truths[name], self.samples)
+            self._columns[name] = columns_of(name, self.truths[name], self.samples, self.pixels)
         return self._columns[name]
 
     def image(self, row: int) -> Image.Image:
-        """A decoded image, RGB; the first frame of one that has several.
+        """A decoded image, RGB, as `pixels` says; the first frame of one that has several.
 
         Raises:
             DataError: its bytes are not a whole image; the message names id and file.
@@ -187,14 +225,6 @@ class ImageSet:
         if "image_digests" in self.__dict__ and xxhash.xxh3_128_digest(encoded) != self.image_digests[row].tobytes():
             raise BeyondClsError(f"{sample}: {CHANGED}")
         try:
-            return decoded(_pixels, encoded, str(sample))
+            return decoded(self.pixels.decoded, encoded, str(sample))
         except Damage as error:
             raise DataError(f"{sample} cannot be decoded: {error}") from error
-
-
-def _pixels(encoded: io.BytesIO) -> Image.Image:
-    image = Image.open(encoded)
-    image.load()
-    if image.mode == "F" or (image.mode.startswith("I") and image.getextrema()[1] > 255):  # type: ignore[operator]
-        raise ValueError(f"its values (PIL's mode {image.mode}) need more than 8 bits, and would be cut to white; scale them")
-    return image.convert("RGB")

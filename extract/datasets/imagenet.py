@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from extract.datasets.form import Example, Published, pictures
+from extract.datasets.gathering import images_in
 from extract.datasets.image_set import ImageSet
 from extract.datasets.imagenet_boxes import Boxes, ImageBoxes
-from extract.datasets.listed import images_in, lines, listed, parsing, unlisted
+from extract.datasets.listed import lines, listed, parsing, unlisted
 from extract.datasets.matlab import matlab_variable
 from extract.datasets.sample import Box, DataError, Sample
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Int16
 from PIL import Image
 
+from extract.datasets.formats import readable
 from extract.datasets.image_set import ImageSet
 from extract.datasets.label_codes import LOSSY, Codes
 from extract.datasets.opening import opening_bar
@@ -114,8 +115,8 @@ def read_map(file: Path, codes: Codes) -> Int16[np.ndarray, "h w"]:
     return codes.labels(image)
 
 
-def _loaded(encoded: io.BytesIO) -> Image.Image:
-    image = Image.open(encoded)
+def _loaded(encoded: bytes) -> Image.Image:
+    image = Image.open(io.BytesIO(encoded), formats=readable()[0])
     image.load()
     return image
 

@@ -5,20 +5,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from extract.datasets.sample import Box, DataError, Sample, is_image
+from extract.datasets.formats import missing_reader
+from extract.datasets.gathering import images_in
+from extract.datasets.sample import Box, DataError, Sample
 
 
 def listed(
-    folder: Path, name: str, labels: tuple[int, ...] | None, boxes: Sequence[Box] = (), id_: str | None = None
+    folder: Path,
+    name: str,
+    labels: tuple[int, ...] | None,
+    boxes: Sequence[Box] = (),
+    id_: str | None = None,
+    outside: bool | None = None,
 ) -> Sample:
     """The image `name` of `folder`; its `problem` says if it is missing or its boxes are wrong.
 
-    Its id is the name without its extension, unless given.
+    Its id is the name without its extension, unless given. `outside`: as for `inside`.
 
     Raises:
         DataError: the name leads out of the folder.
     """
-    file, size, problem = inside(folder, name), 0, None
+    file, size, problem = inside(folder, name, outside), 0, None
     try:
         size = os.stat(file).st_size
         problem = None if size else "is empty (0 bytes)"
@@ -26,20 +33,28 @@ def listed(
         problem = "is in the list, but not there"
     except NotADirectoryError as error:
         problem = f"cannot be read: {error.strerror}"
+    problem = problem or missing_reader(name)
     problem = problem or next((box.problem for box in boxes if box.problem), None)
     sound = tuple(box for box in boxes if not box.problem)
     return Sample(id_ or PurePosixPath(name).with_suffix("").as_posix(), labels, file, 0, size, problem, sound)
 
 
-def inside(folder: Path, name: str) -> Path:
+def inside(folder: Path, name: str, outside: bool | None = None) -> Path:
     """The file `name` of `folder`.
+
+    Args:
+        outside: whether the name may lead out of the folder; None: it may not, and no option allows it.
 
     Raises:
         DataError: the name leads out of the folder.
     """
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\0" in name or not path.name:
-        raise DataError(f"a list names the image {name!r}, which is not inside {folder}; do not use this list")
+    leads_out = path.is_absolute() or ".." in path.parts
+    if "\0" in name or not path.name or path.name == ".." or (leads_out and not outside):
+        remedy = "do not use this list"
+        if leads_out and outside is not None:
+            remedy += ", unless you wrote it yourself: --allow-outside lets its paths lead anywhere"
+        raise DataError(f"a list names the image {name!r}, which is not inside {folder}; {remedy}")
     return folder / path
 
 
@@ -53,13 +68,6 @@ def unlisted(folder: Path, names: Iterable[str]) -> list[str]:
     if not extra:
         return []
     return [f"{len(extra)} images in {folder.name} are in no list, e.g. {extra[0]}; complete the lists, or move them away"]
-
-
-def images_in(folder: Path) -> Iterator[str]:
-    """Paths of all images below `folder`, relative to it."""
-    for where, _, files in os.walk(folder, followlinks=True):
-        relative = Path(where).relative_to(folder)
-        yield from ((relative / name).as_posix() for name in files if is_image(name))
 
 
 def lines(file: Path) -> list[str]:

@@ -8,10 +8,11 @@ from pathlib import Path
 from extract.datasets.coco_masks import instances_in
 from extract.datasets.example_maps import colour_png, index_png
 from extract.datasets.form import Example, Published, pictures
+from extract.datasets.gathering import images_in
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.label_codes import Codes, Indices, read_colours
 from extract.datasets.label_maps import LabelMaps, segmented
-from extract.datasets.listed import images_in, listed
+from extract.datasets.listed import listed
 
 SPLITS = ("train", "val", "test")
 NAMES, COLOURS = "label-classes.txt", "label-colours.txt"

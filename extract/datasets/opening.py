@@ -1,4 +1,6 @@
-"""Progress of opening a data set, which reads the label maps of all images: of tens of thousands it takes minutes."""
+"""How a data set is opened, which its form need not hand on: with progress, as thousands of label maps take minutes; and
+whether a list may lead out of its folder.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -7,16 +9,23 @@ from contextvars import ContextVar
 from store.bars import Bars, no_bars
 
 _bars: ContextVar[Bars | None] = ContextVar("bars", default=None)
+_outside: ContextVar[bool] = ContextVar("outside", default=False)
 
 
 @contextmanager
-def opening_with(bars: Bars | None) -> Iterator[None]:
-    """A context in which `opening_bar` shows these bars; the forms of data sets need not hand them on."""
-    token = _bars.set(bars)
+def opening_with(bars: Bars | None, outside: bool = False) -> Iterator[None]:
+    """A context in which `opening_bar` shows these bars, and in which `is_outside_allowed` answers `outside`."""
+    tokens = _bars.set(bars), _outside.set(outside)
     try:
         yield
     finally:
-        _bars.reset(token)
+        _bars.reset(tokens[0])
+        _outside.reset(tokens[1])
+
+
+def is_outside_allowed() -> bool:
+    """Whether the paths of a .csv may lead out of its folder."""
+    return _outside.get()
 
 
 def opening_bar(what: str, total: int, unit: str) -> AbstractContextManager[Callable[[int], None]]:

@@ -2,7 +2,6 @@
 again, and then stops the run. Damage is only what a decoder says of bytes that were read.
 """
 
-import io
 import os
 import re
 import time
@@ -70,7 +69,7 @@ def read_range(file: Path, offset: int, nbytes: int) -> bytes:
     return content
 
 
-def decoded(decode: Callable[[io.BytesIO], T], encoded: bytes, what: str) -> T:
+def decoded(decode: Callable[[bytes], T], encoded: bytes, what: str) -> T:
     """What a decoder makes of bytes.
 
     Raises:
@@ -80,7 +79,7 @@ def decoded(decode: Callable[[io.BytesIO], T], encoded: bytes, what: str) -> T:
 
     def work() -> T:
         try:
-            return decode(io.BytesIO(encoded))
+            return decode(encoded)
         except MemoryError:
             raise
         except Exception as error:  # PIL raises many kinds

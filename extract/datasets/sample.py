@@ -11,8 +11,6 @@ from extract.datasets.reading import patiently, read_range
 from extract.datasets.remote import RemoteFile
 from store import BeyondClsError
 
-IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "gif", "tif", "tiff")
-
 
 class DataError(BeyondClsError):
     """Images, labels or tars that are missing, cut or unreadable."""
@@ -84,8 +82,3 @@ class Sample:
     def without_path(self, text: str) -> str:
         """A message about this sample with the name of its file alone: stores hold no paths of a machine."""
         return text.replace(str(self.file), self.file.name)
-
-
-def is_image(name: str) -> bool:
-    """Whether a file's name ends like that of an image."""
-    return name.rpartition(".")[2].lower() in IMAGE_EXTENSIONS

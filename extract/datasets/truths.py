@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from extract.datasets.pixels import Pixels
 from extract.datasets.sample import DataError, Sample
+from extract.datasets.turning import turned_items
 from store.truths.columns import Instance, Segment, TruthColumns, instance_columns, segment_columns
 
 MOST_NAMED = 10  # problems in a message
@@ -22,8 +24,8 @@ class Truths(Protocol):
         """Segments or instances of each image, none of those with a problem; and what is wrong with others, a line each."""
 
 
-def columns_of(name: str, truths: Truths, samples: Sequence[Sample]) -> TruthColumns:
-    """Truths of all images as arrays.
+def columns_of(name: str, truths: Truths, samples: Sequence[Sample], pixels: Pixels) -> TruthColumns:
+    """Truths of all images, in pixels of the images as they are decoded, as arrays.
 
     Raises:
         DataError: some are damaged, or do not fit their images.
@@ -34,4 +36,6 @@ def columns_of(name: str, truths: Truths, samples: Sequence[Sample]) -> TruthCol
         raise DataError(
             "\n".join(problems[:MOST_NAMED]) + total + f"\nmend the annotations, or extract without {name}: --truths none"
         )
+    if pixels.orientation == "exif":
+        items = [turned_items(one, sample, pixels) for one, sample in zip(items, samples, strict=True)]
     return segment_columns(items) if name == "segmentation" else instance_columns(items)  # type: ignore[arg-type]

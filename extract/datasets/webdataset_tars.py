@@ -5,15 +5,18 @@ import io
 import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from extract.datasets.form import Example, Plain
+from extract.datasets.formats import is_image
+from extract.datasets.gathering import BESIDE_TARS, BROKEN, LeftOut, walk
 from extract.datasets.image_set import ImageSet, read_class_names
 from extract.datasets.remote import RemoteFile
 from extract.datasets.sample import DataError, Sample
-from extract.datasets.tar_index import index_tar
+from extract.datasets.tar_index import UNLABELLED, index_tar
 
 CLASS_NAMES = "classes.txt"  # beside the tars: one name a line, in the order of the labels
 PIPE = "pipe:"
@@ -21,6 +24,8 @@ PIPE = "pipe:"
 
 def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     """Images and classes of WebDataset tars: members `KEY.png` (or another image format) and `KEY.cls`, one integer.
+
+    Where no image has a label, it is a set without labels.
 
     Each tar is indexed once, so that rows are fixed and every image can be read alone: a remote one is read from end to end
     for that, and then image by image. No index is kept, as local tars are indexed at some 20,000 members a second. A pipe
@@ -42,15 +47,23 @@ def webdataset_tars(source: str, classes: Path | None = None) -> ImageSet:
     tars = _tars(source, Path(pipes.name) if pipes else None)
     samples: list[Sample] = []
     problems: list[str] = []
+    left_out = LeftOut()
     for tar in tars:
-        tar_samples, problem = index_tar(tar)
+        tar_samples, problem = index_tar(tar, left_out)
         samples += tar_samples
         if problem:
             problems.append(problem)
+    if "://" not in source and not pipes and Path(source).is_dir():
+        for found in walk(Path(source)):
+            if is_image(found.name) and found.reason in (None, BROKEN):
+                left_out.add(BESIDE_TARS, found.name)
+    if all(sample.problem == UNLABELLED for sample in samples):
+        samples = [replace(sample, problem=None) for sample in samples]
     names: Path | RemoteFile | None = classes
     if names is None and not pipes:
         names = next((f for f in (tars[0].parent / CLASS_NAMES, tars[0].parent.parent / CLASS_NAMES) if f.exists()), None)
-    return ImageSet(source, samples, read_class_names(names) if names else None, problems, resources=pipes)
+    class_names = read_class_names(names) if names else None
+    return ImageSet(source, samples, class_names, problems, resources=pipes, left_out=left_out)
 
 
 def _tars(source: str, pipes: Path | None) -> Sequence[Path | RemoteFile]:

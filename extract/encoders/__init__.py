@@ -68,6 +68,8 @@ def load_encoder(
     crop_mode: str | None = None,
     interpolation: str | None = None,
     input_size: int | str | Sequence[int] | None = None,
+    scale: Sequence[float] | None = None,
+    orientation: str | None = None,
     family: str | None = None,
     checkpoint_key: str | None = None,
     checkpoint_prefix: str | None = None,
@@ -92,6 +94,8 @@ def load_encoder(
         interpolation: "bicubic", "bilinear", …
         input_size: side of the square input, in pixels, or height and width ("336x448", or two numbers); positions that the
             model has learnt are interpolated.
+        scale: values that become black and white in images of more than 8 bits, such as (0, 65535), which are refused without.
+        orientation: "stored" shows images as they are in their files, "exif" turned upright as their EXIF says.
         family: how it was trained, one of `store.pretraining.FAMILIES`; by default as the registry says, which knows nothing
             of a custom name.
         checkpoint_key: of the dictionary in the checkpoint that holds the tensors, "a/b" for one in another. By default a file
@@ -118,7 +122,7 @@ def load_encoder(
             "--checkpoint FILE"
         )
     options = {"mean": mean, "std": std, "crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation}
-    transform = checked_transform(options)
+    transform = checked_transform(options | {"scale": scale, "orientation": orientation})
     entry = _entry(model or name, checkpoint is not None)
     pretraining = _pretraining(name, model, checkpoint, random_seed, family)
     loaded = entry.load(checkpoint, random_seed, arguments, choice, ENCODERS)

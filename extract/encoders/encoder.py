@@ -13,11 +13,12 @@ from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
 from extract.attention import NEEDS_CLS, PER_BLOCK, STATISTICS, Attention, TokenLayout, watched
+from extract.datasets.pixels import Pixels
 from extract.encoders.not_plain import INSTEAD, check_plain
 from extract.encoders.weights import weights_digest
 from extract.linear import FastLinear
 from extract.normalisation import Normalisation
-from extract.transform import STRIDE, TRANSFORM
+from extract.transform import OF_PIXELS, STRIDE, TRANSFORM
 from extract.views import Views
 from store import BeyondClsError, onednn
 from store.errors import unknown
@@ -98,9 +99,10 @@ class Encoder:
         has_cls = getattr(model, "cls_token", None) is not None
         self.weights = weights_digest(model)
         self.block = block % self.n_blocks
-        self.config = input_of(model, transform or {})
+        self._of_pixels = {name: value for name, value in (transform or {}).items() if name in OF_PIXELS}
+        self.config = input_of(model, {n: value for n, value in (transform or {}).items() if n not in OF_PIXELS})
         self.layout = TokenLayout(has_cls, int(model.num_prefix_tokens), self.grid)  # type: ignore[arg-type]
-        self.views = Views(self.config)
+        self.views, self.pixels = Views(self.config), Pixels.of(transform or {})
         self._normalisation = Normalisation(self.config["mean"], self.config["std"])
         self.cls_caution, self.pretraining = cls_caution, pretraining
         self.amp: str | None = None
@@ -159,7 +161,8 @@ class Encoder:
     @property
     def described_transform(self) -> dict[str, Any]:
         """How images become its input, as plain values, for the key."""
-        return json.loads(json.dumps({**{name: self.config[name] for name in TRANSFORM}, "views": self.views.described}))
+        known = {name: self.config[name] for name in TRANSFORM}
+        return json.loads(json.dumps({**known, **self._of_pixels, "views": self.views.described}))
 
     @property
     def device(self) -> torch.device:

@@ -108,7 +108,7 @@ class OnlineDetector(nn.Module):
         Raises:
             BeyondClsError: there is no picture, or one cannot be read; names it.
         """
-        images = opened(pictures)
+        images = opened(pictures, self.encoder.pixels)
         views, crops = zip(*(self.encoder.views.cut(image, "", 0) for image in images), strict=True)
         detected = self(self.encoder.normalised(torch.stack(views)))
         return [

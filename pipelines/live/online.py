@@ -223,9 +223,10 @@ class Online(nn.Module):
         Raises:
             BeyondClsError: there is no picture, or one cannot be read; names it.
         """
-        images = opened(pictures)
         encoders = [self.encoder] if self.joined is None else [self.encoder, self.joined]
-        return tuple(e.normalised(torch.stack([e.views.evaluation(image) for image in images])) for e in encoders)
+        return tuple(
+            e.normalised(torch.stack([e.views.evaluation(image) for image in opened(pictures, e.pixels)])) for e in encoders
+        )
 
     def _read(self, encoder: Encoder, images: Tensor, kinds: Sequence[str]) -> dict[str, Tensor]:
         expected = tuple(encoder.config["input_size"])
@@ -284,10 +285,11 @@ def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], ordinal: str = 
             f"{encoder.name!r} has {encoder.weights}; {remedy}"
         )
     if names:
+        needed = as_options(recorded_transform, names)
         raise BeyondClsError(
             f"the probe's {ordinal}encoder, {name!r}, sees "
-            f"{values_text(recorded_transform, names, encoder.described_transform)}, as {encoder.name!r} does; load it with "
-            f"{as_options(recorded_transform, names)}, or by its name without these options"
+            f"{values_text(recorded_transform, names, encoder.described_transform)}, as {encoder.name!r} does; load it "
+            f"{f'with {needed}, or ' if needed else ''}by its name without these options"
         )
     for field, ours in zip(SAME, (encoder.architecture, encoder.described_transform), strict=True):
         if recorded[field] != ours:

@@ -80,7 +80,7 @@ class Segmenter(nn.Module):
         Raises:
             BeyondClsError: there is no picture, or one cannot be read; names it.
         """
-        images = opened(pictures)
+        images = opened(pictures, self.encoder.pixels)
         views, crops = zip(*(self.encoder.views.cut(image, "", 0) for image in images), strict=True)
         logits = self(self.encoder.normalised(torch.stack(views))).cpu()
         return [
@@ -105,5 +105,5 @@ class Segmenter(nn.Module):
         Raises:
             BeyondClsError: there is no picture, or one cannot be read; names it.
         """
-        images = [self.encoder.views.evaluation(picture) for picture in opened(pictures)]
+        images = [self.encoder.views.evaluation(picture) for picture in opened(pictures, self.encoder.pixels)]
         return (self.encoder.normalised(torch.stack(images)),)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pipelines.parameters.features import IMAGES, TRANSFORM
 from pipelines.parameters.params import check_names, mapping
 from pipelines.parameters.training import OF_A_DATASET
 from store import BeyondClsError
@@ -12,14 +13,18 @@ from store.errors import unknown
 OF_OPENING = {
     "train": "split of the training images (train)",
     "test": "split of the test images (test)",
-    "form": "as for `open_images`",
-    "classes": "file of class names, one a line",
+    **{name: option.help for name, option in IMAGES.items() if name != "split"},
+}
+# … what is decoded and kept of them, …
+OF_EXTRACTION = {
+    "views": "of each training image",
+    "truths": "label maps and instances to keep, with commas; all or none",
+    **{name: TRANSFORM[name].help for name in ("scale", "orientation")},
 }
 # … and what else its entry may say beside parameters of training.
 OF_IMAGES = {
     **OF_OPENING,
-    "views": "of each training image",
-    "truths": "label maps and instances to keep, with commas; all or none",
+    **OF_EXTRACTION,
     "metric": "top1 or map, which its heads must have",
 }
 METRICS = ("top1", "map")

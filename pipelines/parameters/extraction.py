@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelines.parameters.datasets import dataset_of
+from pipelines.parameters.datasets import OF_EXTRACTION, dataset_of
 from pipelines.parameters.dense import dense_datasets, features_of, geometry_of
 from pipelines.parameters.engine import ENGINE, check_engine
 from pipelines.parameters.features import FEATURES, TRANSFORM
+from pipelines.parameters.features import IMAGES as IMAGES
 from pipelines.parameters.layers import Given, Layer, resolve
 from pipelines.parameters.options import Option
 from pipelines.parameters.params import check_names, check_type, read_params, section
@@ -67,12 +68,6 @@ FAMILY = {
         "as the name says, if it is one of the registry",
     )
 }
-# Arguments of `open_images`.
-IMAGES = {
-    "form": Option(str, "tars, folder, csv, imagenet, …; seen from the data by default"),
-    "split": Option(str, "split of a published data set, e.g. train"),
-    "classes": Option(Path, "file of class names, one a line; classes.txt beside tars by default"),
-}
 # Arguments of `Settings` and of `plan`, which may be there too.
 RUNNING = {
     "batch_size": Option(int, "images per forward pass", "128", least=1),
@@ -127,7 +122,7 @@ def resolve_extraction(
     if dataset in dense:
         of_dataset, geometry = features_of(dense[dataset]), geometry_of(dense[dataset])
     else:
-        of_dataset = {} if dataset is None else {name: dataset_of(params, dataset).get(name) for name in ("views", "truths")}
+        of_dataset = {} if dataset is None else {name: dataset_of(params, dataset).get(name) for name in OF_EXTRACTION}
         geometry = {}
     if split == "test":
         of_dataset, of_encoder = ({n: v for n, v in values.items() if n != "views"} for values in (of_dataset, of_encoder))

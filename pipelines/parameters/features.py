@@ -1,9 +1,26 @@
-"""What is kept of images, and what an encoder sees of them, as tables of options."""
+"""How images are opened, what is kept of them, and what an encoder sees of them, as tables of options."""
+
+from pathlib import Path
 
 from pipelines.parameters.options import Option
 from pipelines.parameters.params import integers, numbers
 
 OWN = "the encoder's own"
+# Arguments of `open_images`. All but the split may also be in the entry of a data set in params.yaml.
+IMAGES = {
+    "form": Option(str, "tars, folder, csv, imagenet, …; seen from the data by default"),
+    "split": Option(str, "split of a published data set, e.g. train"),
+    "classes": Option(Path, "file of class names, one a line; classes.txt beside tars by default"),
+    "allow_left_out": Option(
+        bool,
+        "go on where more than a few of the images cannot be taken (broken links, formats that are not read, …)",
+        flags="--allow-left-out",
+    ),
+    "max_pixels": Option(int, "of the largest image that is decoded", "178,956,970, as Pillow has it", least=1),
+    "allow_outside": Option(
+        bool, "let paths of a .csv that you wrote yourself lead out of its folder", flags="--allow-outside"
+    ),
+}
 
 
 def _statistics(option: str, text: str) -> tuple[str, ...] | None:
@@ -23,6 +40,18 @@ TRANSFORM = {
     "crop_mode": Option(str, "center, squash (whole image to a square, with --crop-pct 1), border", OWN),
     "interpolation": Option(str, "bicubic, bilinear, …", OWN),
     "input_size": Option(str, "side of the square input in pixels, or HEIGHTxWIDTH, e.g. 336x448", OWN, read=_sides),
+    # Of the images rather than of an encoder, so the entry of a data set in params.yaml may have them, too.
+    "scale": Option(
+        str,
+        "values that become black and white in images with more than 8 bits, e.g. 0,65535; what is beyond is cut",
+        "such images are refused",
+        read=numbers,
+    ),
+    "orientation": Option(
+        str,
+        "stored: pixels as they are in the file; exif: turned upright as EXIF says, and boxes and label maps with them",
+        "stored",
+    ),
 }
 # Arguments of `Request.resolve`, which may also be under `extract` in params.yaml.
 FEATURES = {

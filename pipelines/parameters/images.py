@@ -5,6 +5,8 @@ from typing import Any
 
 from pipelines.parameters.datasets import datasets_of
 from pipelines.parameters.dense import SECTION, dense_datasets, dense_section
+from pipelines.parameters.features import IMAGES
+from pipelines.parameters.params import check_type
 from store import BeyondClsError
 from store.errors import unknown
 
@@ -30,7 +32,9 @@ def images_of(params: Mapping[str, Any], dataset: str, split: str | None) -> dic
         raise BeyondClsError(
             f"{where} in the parameter file is {folder!r}, expected the folder that holds {dataset!r}, e.g. data"
         )
-    options = {name: values[name] for name in ("form", "classes") if values.get(name) is not None}
+    options = {name: values[name] for name in IMAGES if name != "split" and values.get(name) is not None}
+    for name, value in options.items():
+        check_type(f"the {name} of data set {dataset!r} in the parameter file", value, IMAGES[name].type)
     if split is not None:
         options["split"] = str(values.get(split) or split)
     return {"data": f"{str(folder).rstrip('/')}/{dataset}", **options}

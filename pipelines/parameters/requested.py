@@ -50,6 +50,16 @@ def requested_images(
     return images.pop("data"), {**images, **options}
 
 
+def notes_on(images: "ImageSet") -> list[str]:
+    """What to know of images before they are extracted: what is left out, and that they have no labels; a line each."""
+    notes = []
+    if images.left_out:
+        notes.append(f"note: {len(images):,} images of {images.source} are taken; left out: {images.left_out}")
+    if images.is_unlabelled:
+        notes.append(f"note: no image of {images.source} has a label: what is extracted can be looked at, but not be probed")
+    return notes
+
+
 def place_encoder(encoder: "Encoder", options: Mapping[str, Any], device: str) -> "torch.device":
     """Move an encoder to its device, ready to run as options of COMPUTING say.
 

@@ -1,15 +1,16 @@
 """The images that are shown, and what is predicted for each or wrong with it."""
 
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from extract.datasets.listed import images_in
-from extract.datasets.sample import IMAGE_EXTENSIONS
+from extract.datasets.formats import IMAGE_EXTENSIONS
+from extract.datasets.gathering import LeftOut, gather
+from extract.datasets.pixels import Pixels
 from pipelines.live.pictures import open_picture
 from pipelines.predictions.result import Predictor, Result
 from store import BeyondClsError
@@ -33,11 +34,17 @@ class Prediction:
         return "\n".join(legible(line) for line in (str(self.file), *lines))
 
 
-def find_images(arguments: Sequence[str]) -> list[Path]:
+def find_images(
+    arguments: Sequence[str], allow_left_out: bool = False, say: Callable[[str], None] = lambda note: None
+) -> list[Path]:
     """Files in the order of the arguments, sorted within a folder or pattern; each once.
 
+    Args:
+        allow_left_out: as for `open_images`, of folders.
+        say: is called with what is left out of a folder.
+
     Raises:
-        BeyondClsError: nothing matches, or no image does.
+        BeyondClsError: nothing matches, no image does, or too many of a folder are left out.
     """
     files: dict[Path, None] = {}
     for argument in arguments:
@@ -45,10 +52,16 @@ def find_images(arguments: Sequence[str]) -> list[Path]:
         if not places:
             raise BeyondClsError(f"there is no image {argument!r}, nor any that it matches as a pattern")
         for place in map(Path, places):
-            inside = [place / name for name in sorted(images_in(place))] if place.is_dir() else [place]
+            left_out = LeftOut()
+            inside = [place / found.name for found in gather(place, left_out)] if place.is_dir() else [place]
             if not inside and str(place) == str(Path(argument)):
                 kinds = ", ".join(f".{kind}" for kind in IMAGE_EXTENSIONS)
-                raise BeyondClsError(f"the folder {argument!r} has no images; expected {kinds}")
+                beside = f"; left out: {left_out}" if left_out else ""
+                raise BeyondClsError(f"the folder {argument!r} has no images; expected {kinds}{beside}")
+            if not allow_left_out:
+                left_out.check(str(place), len(inside))
+            if left_out:
+                say(f"note: {len(inside):,} images of {place} are taken; left out: {left_out}")
             files |= dict.fromkeys(inside)
     if not files:
         raise BeyondClsError(f"there are no images in what {' '.join(map(repr, arguments))} matches")
@@ -59,7 +72,7 @@ def predictions(predictor: Predictor, files: Sequence[Path], batch_size: int = 3
     """A prediction for each file, in order."""
     for begin in range(0, len(files), batch_size):
         batch = files[begin : begin + batch_size]
-        opened = [_opened(file) for file in batch]
+        opened = [_opened(file, predictor.model.encoder.pixels) for file in batch]
         good = [image for image in opened if not isinstance(image, str)]
         results = iter(predictor.predict(good) if good else ())
         for file, image in zip(batch, opened, strict=True):
@@ -70,10 +83,10 @@ def predictions(predictor: Predictor, files: Sequence[Path], batch_size: int = 3
             yield Prediction(file, problem=f"{file}: {result}") if isinstance(result, str) else Prediction(file, result)
 
 
-def _opened(file: Path) -> Image.Image | str:
+def _opened(file: Path, pixels: Pixels) -> Image.Image | str:
     """The picture, or the problem with it."""
     try:
-        return open_picture(file)
+        return open_picture(file, pixels)
     except BeyondClsError as error:
         return str(error)
 

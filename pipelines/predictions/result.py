@@ -39,9 +39,11 @@ class Predictor(ABC):
     Attributes:
         columns: of predictions.csv, without the image.
         notes: what there is to say of overlays before they are drawn.
+        model: what was trained, on its `encoder`.
     """
 
     columns: ClassVar[tuple[str, ...]]
+    model: Any
 
     @property
     def notes(self) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pipelines.report.dense import by_dataset
 from pipelines.report.dense_images import DenseImages
@@ -25,7 +26,7 @@ class Folders:
         divergence: DIVERGENCE/ENCODER.
         localisation: LOCALISATION/ENCODER.
         images: the test images, a folder or an address.
-        split: of these; so are `form` and `classes`, as `open_images` takes them.
+        split: of these; so are `form` and `classes`, as `open_images` takes them, and `pixels`: scale and orientation.
         datasets: DATASETS/DATA/ENCODER/HEAD: of any images, those of `probes` among them.
         localised: the images of `localisation`; those of `images` if not given.
         localised_split: of these.
@@ -52,6 +53,7 @@ class Folders:
     receipts: Path | None = None
     form: str | None = None
     classes: Path | None = None
+    pixels: Mapping[str, Any] = field(default_factory=dict)
     segmentation: Path | None = None
     detection: Path | None = None
     dense_images: DenseImages = field(default_factory=DenseImages)

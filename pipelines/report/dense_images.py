@@ -21,7 +21,7 @@ class DenseImages:
 
     Attributes:
         data: folder or address that holds a folder for each data set; None if there is none.
-        entries: by data set: split (`test`), form and classes, as `open_images` takes them.
+        entries: by data set: split (`test`), form and classes, as `open_images` takes them, scale and orientation.
         split: of data sets whose entry has none; None for those that have no splits.
     """
 
@@ -35,7 +35,8 @@ class DenseImages:
         described = {"split": entry.get("test") or self.split, "form": entry.get("form")}
         if entry.get("classes"):
             described["classes"] = Path(str(entry["classes"]))
-        return opened(self._place(dataset), OPTION, **described)
+        pixels = {name: entry[name] for name in ("scale", "orientation") if entry.get(name) is not None}
+        return opened(self._place(dataset), OPTION, pixels, **described)
 
     def _place(self, dataset: str) -> str | None:
         """The folder or address of a data set; None if it is not here."""

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +31,13 @@ class Outline:
     dashed: bool = False
 
 
-def opened(data: str | None, option: str = "--data", **described: Any) -> "ImageSet | str":
+def opened(
+    data: str | None, option: str = "--data", pixels: Mapping[str, Any] | None = None, **described: Any
+) -> "ImageSet | str":
     """Images to draw over; or a sentence on why they are missing.
 
     Args:
+        pixels: scale and orientation with which they were extracted, if not the usual ones.
         described: split, form and classes, as `open_images` takes them.
         option: of the command that names the images, for the sentence.
     """
@@ -42,16 +45,25 @@ def opened(data: str | None, option: str = "--data", **described: Any) -> "Image
         return f"No images were named, or those of params.yaml are not here; name those that were extracted with {option}."
     try:
         from extract.datasets import open_images
+        from extract.datasets.pixels import Pixels
     except ModuleNotFoundError as error:
         return f"Images cannot be read: {error}; install beyondcls[extract]."
     try:
-        images = open_images(data, **described)
+        # What is drawn over has the digest of what was measured, so whatever its extraction allowed is allowed here.
+        images = open_images(data, **described, allow_left_out=True, allow_outside=_form(data, described) == "csv")
+        images = images.with_pixels(Pixels.of(pixels or {}))
         problems = images.all_problems()
     except BeyondClsError as error:
         return f"The images of {data} cannot be read: {error}"
     if problems:
         return f"{data} has {len(problems)} problem(s), so it is not certain which map is of which image: {problems[0]}"
     return images
+
+
+def _form(data: str, described: Mapping[str, Any]) -> str:
+    from extract.datasets import form_of
+
+    return described.get("form") or form_of(data, described.get("split"))
 
 
 def fitted(box: Sequence[float], side: int = SIDE) -> tuple[int, int]:

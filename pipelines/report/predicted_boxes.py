@@ -123,7 +123,8 @@ def _pictures(inputs: Inputs, boxes: Boxes, rows: Sequence[int]) -> tuple[dict[i
     if folders.localised is not None:
         images = opened(folders.localised, OPTION, split=folders.localised_split)
     else:
-        images = opened(folders.images, OPTION, split=folders.split, form=folders.form, classes=folders.classes)
+        described = {"split": folders.split, "form": folders.form, "classes": folders.classes}
+        images = opened(folders.images, OPTION, folders.pixels, **described)
     if isinstance(images, str):
         return {}, images
     if images.digest != boxes.data:

@@ -99,7 +99,7 @@ def _main(probes: Path, probed: list[str], params: dict[str, Any], dataset: str 
 
 
 def _images(folder: Path, params: dict[str, Any], main: str | None) -> dict[str, Any]:
-    """The test images of `main`, and how they are opened: `images`, `split`, `form` and `classes` of Folders.
+    """The test images of `main`, and how they are opened: `images`, `split`, `form`, `classes` and `pixels` of Folders.
 
     No images unless `main` is a data set of params.yaml whose images exist locally or are at an address.
     """
@@ -113,6 +113,7 @@ def _images(folder: Path, params: dict[str, Any], main: str | None) -> dict[str,
         "split": str(values.get("test") or "test"),
         "form": values.get("form"),
         "classes": folder / values["classes"] if values.get("classes") else None,
+        "pixels": {name: values[name] for name in ("scale", "orientation") if values.get(name) is not None},
     }
 
 

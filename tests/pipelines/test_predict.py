@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from extract.datasets import open_images
+from extract.datasets.gathering import walk
 from extract.encoders import load_encoder
 from extract.run import extract
 from pipelines.live.online import online
@@ -19,6 +20,7 @@ from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe
 from store import BeyondClsError
+from tests.extract.datasets.deep import png16
 from tests.extract.pictures import picture, samples, write_tar
 from tests.pipelines.live.test_online import World
 
@@ -235,13 +237,37 @@ def test_images_are_found_in_order_and_once(tmp_path, monkeypatch):
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"")
-    monkeypatch.setattr("pipelines.predictions.images.images_in", lambda place: ["y/c.webp", "d.png", "a.jpg", "b.png"])
+    monkeypatch.setattr("extract.datasets.gathering.walk", lambda folder: sorted(walk(folder), key=str, reverse=True))
     inside = ["x/a.jpg", "x/b.png", "x/d.png", "x/y/c.webp"]
     assert [str(f) for f in find_images(["z.png", "x", "x/*.png"])] == ["z.png", *inside]
     assert [str(f) for f in find_images(["odd[1].png"])] == ["odd[1].png"]  # a file that is there is no pattern
     assert [str(f) for f in find_images(["**/*.webp"])] == ["x/y/c.webp"]
     with pytest.raises(BeyondClsError, match="there is no image 'q'"):
         find_images(["z.png", "q"])
+
+
+def test_what_is_left_out_of_a_folder_is_said(predict, tmp_path):
+    for name in ("a.png", "noext", "b.svg"):
+        (tmp_path / name).write_bytes(picture(0))
+    out, err = predict(tmp_path, fails=True)
+    assert "2 are taken and 1 are not" in err
+    assert "--allow-left-out" in err
+    out, err = predict(tmp_path, "--allow-left-out")
+    assert [line for line in out.splitlines() if str(tmp_path) in line] == [str(tmp_path / "a.png"), str(tmp_path / "noext")]
+    assert "b.svg" in err
+
+
+def test_pixels_are_scaled_and_turned_as_the_probe_records(predict, world, tmp_path):
+    """Without an option: a picture of 16 bits is seen as that of 8 bits that it was made from."""
+    grey = np.asarray(Image.open(world.folder / "photos/a.png").convert("L"))
+    (tmp_path / "deep.png").write_bytes(png16(grey.astype(int) * 257))
+    Image.fromarray(grey).save(tmp_path / "grey.png")
+    recorded = json.loads(world.probe("abmilp").with_suffix(".json").read_text())["transform"]
+    plain, _ = predict(tmp_path / "grey.png")
+    assert "--scale" in predict(tmp_path / "deep.png", fails=True)[1]
+    scaled = world.probe("abmilp", transform={**recorded, "scale": [0.0, 65535.0]})
+    assert predict(tmp_path / "deep.png", probe=scaled)[0].splitlines()[1:] == plain.splitlines()[1:]
+    assert "scale none" in predict(tmp_path / "deep.png", "--scale", "0,9", fails=True)[1]
 
 
 def test_equal_probabilities_are_told_by_label():

@@ -18,7 +18,7 @@ from pipelines.report.pictures import Outline, fitted, opened, uri, within
 
 if TYPE_CHECKING:
     from extract.datasets import ImageSet
-    from extract.datasets.sample import Sample
+    from extract.datasets.sample import Box, Sample
 
 
 def section(inputs: Inputs) -> Section:
@@ -55,7 +55,7 @@ def _gallery(inputs: Inputs) -> tuple[Gallery | None, list[str]]:
     if inputs.examples.n == 0 and not inputs.examples.ids:
         return None, ["No examples were asked for."]
     folders = inputs.folders
-    images = opened(folders.images, split=folders.split, form=folders.form, classes=folders.classes)
+    images = opened(folders.images, split=folders.split, form=folders.form, classes=folders.classes, pixels=folders.pixels)
     if isinstance(images, str):
         return None, [images]
     from extract.datasets import DataError
@@ -80,26 +80,29 @@ def _drawn(images: "ImageSet", rows: list[int], maps: list[Maps]) -> Gallery:
 def _row(images: "ImageSet", row: int, maps: list[Maps]) -> tuple[Picture, ...]:
     sample, image = images.samples[row], images.image(row)
     label = _label(images, sample)
-    whole, frames = _shown(sample, image, (0, 0, *image.size))
+    boxes = images.boxes(row)
+    whole, frames = _shown(boxes, image, (0, 0, *image.size))
     alt = f"test image {sample.id}, class {label}"
     pictures = [Picture(uri(whole, frames), alt + _counted(frames, whole), (label, sample.id))]
     for column in maps:
         weights = np.asarray(column.weights[row], np.float64)
         side = math.isqrt(len(weights))
         peak = float(weights.max() / weights.mean()) if weights.mean() > 0 else 0.0
-        seen, frames = _shown(sample, image, column.crops[row])
+        seen, frames = _shown(boxes, image, column.crops[row])
         alt = f"{column.kind} of {column.encoder} on image {sample.id} ({label}), highest weight {peak:.1f} times uniform"
         drawn = uri(blend(seen, weights.reshape(side, side)), frames)
         pictures.append(Picture(drawn, alt + _counted(frames, seen), (f"peak {peak:.1f}×",)))
     return tuple(pictures)
 
 
-def _shown(sample: "Sample", image: Image.Image, part: Sequence[float]) -> tuple[UInt8[np.ndarray, "H W 3"], list[Outline]]:
-    """A part of an image, black beyond its borders, and the boxes in it."""
+def _shown(
+    boxes: "Sequence[Box]", image: Image.Image, part: Sequence[float]
+) -> tuple[UInt8[np.ndarray, "H W 3"], list[Outline]]:
+    """A part of an image, black beyond its borders, and those of its boxes that are in it."""
     x0, y0, x1, y1 = map(float, part)
     size = fitted(part)
-    boxes = within([box[:4] for box in sample.boxes], part, size)
-    return cut_out(image, (x0, y0, x1, y1), size), [Outline(box) for box in boxes]
+    seen = within([box[:4] for box in boxes], part, size)
+    return cut_out(image, (x0, y0, x1, y1), size), [Outline(box) for box in seen]
 
 
 def _label(images: "ImageSet", sample: "Sample") -> str:

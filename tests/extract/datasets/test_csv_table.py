@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from extract.datasets import DataError, ImageSet, open_images
-from tests.extract.pictures import write_pictures, write_text
+from extract.datasets.example_maps import index_png
+from tests.extract.pictures import write_file, write_pictures, write_text
 
 
 def table(folder: Path, *lines: str) -> str:
@@ -75,6 +76,46 @@ def test_no_path_leads_out_of_the_folder(path: str, tmp_path: Path) -> None:
     write_pictures(tmp_path, "a.jpg")
     with pytest.raises(DataError, match=r"a list names the image '.*', which is not inside .*; do not use this list"):
         open_images(table(tmp_path / "data", "id,path,label", f"1,{path},0"))
+
+
+def test_a_list_of_ones_own_may_lead_anywhere(tmp_path: Path) -> None:
+    write_pictures(tmp_path, "a.jpg", "data/b.jpg")
+    source = table(tmp_path / "data", "id,path,label", f"1,{tmp_path}/a.jpg,0", "2,../a.jpg,1", "3,b.jpg,1", "4,../x.jpg,0")
+    with pytest.raises(DataError, match="unless you wrote it yourself: --allow-outside"):
+        open_images(source)
+    images = open_images(source, allow_outside=True)
+    assert [sample.read() == (tmp_path / "a.jpg").read_bytes() for sample in images.samples] == [True, True, False, False]
+    assert [sample.problem for sample in images.samples] == [None, None, None, "is in the list, but not there"]
+    with pytest.raises(DataError, match="unless you wrote it"):
+        open_images(source)  # the permission ends with the call
+
+
+def test_label_maps_of_ones_own_list_may_be_anywhere(tmp_path: Path) -> None:
+    write_pictures(tmp_path, "data/a.jpg")
+    write_file(tmp_path / "maps/a.png", index_png([0, 1])())
+    write_text(tmp_path / "data/segmentation-classes.txt", "road", "wall")
+    source = table(tmp_path / "data", "id,path,segmentation", f"1,a.jpg,{tmp_path}/maps/a.png")
+    with pytest.raises(DataError, match="--allow-outside"):
+        open_images(source)
+    assert [sample.labels for sample in open_images(source, allow_outside=True).samples] == [(0, 1)]
+
+
+@pytest.mark.parametrize("path", ["..", "a/..", "a\0.jpg"])
+def test_what_no_permission_allows(path: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="a list names the image"):
+        open_images(table(tmp_path, "id,path,label", f"1,{path},0"), allow_outside=True)
+
+
+def test_permission_is_for_lists_of_ones_own(tmp_path: Path) -> None:
+    write_pictures(tmp_path, "cat/a.jpg")
+    with pytest.raises(DataError, match="leave out --allow-outside"):
+        open_images(str(tmp_path), allow_outside=True)
+
+
+def test_without_any_label_it_is_a_set_without_labels(tmp_path: Path) -> None:
+    images = open_images(table(tmp_path, "id,path,label", "1,a.jpg,", "2,c.jpg, "))
+    assert images.is_unlabelled
+    assert [sample.problem for sample in images.samples] == [None, None]
 
 
 @pytest.mark.parametrize(

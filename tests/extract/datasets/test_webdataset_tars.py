@@ -1,14 +1,18 @@
 """WebDataset tars: what is read, and that nothing is lost without a word."""
 
+import bz2
 import gzip
 import io
+import lzma
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from extract.datasets import DataError, ImageSet, open_images
+from extract.datasets.gathering import CLUTTER, FURTHER, OTHER
 from tests.extract.pictures import picture, samples, write_file, write_tar
 
 
@@ -123,6 +127,11 @@ class TestDamagedTars:
         tar = write_file(tmp_path / "a.tar", content)
         assert only_problem(tar).startswith(f"{tar} is not a whole tar: ")
 
+    @pytest.mark.parametrize(("module", "kind"), [(gzip, "gzip"), (bz2, "bzip2"), (lzma, "xz")], ids=str)
+    def test_compressed(self, module: ModuleType, kind: str, tmp_path: Path) -> None:
+        whole = write_tar(tmp_path / "x.tar", samples(2)).read_bytes()
+        assert f"it is compressed ({kind})" in only_problem(write_file(tmp_path / "a.tar", module.compress(whole)))
+
     def test_cut_in_a_member(self, tmp_path: Path) -> None:
         tar = write_tar(tmp_path / "a.tar", samples(3))
         last = max((m for m in members(tar) if m.name.endswith("png")), key=lambda m: m.offset)
@@ -198,6 +207,78 @@ class TestDamagedTars:
 
 def label(text: bytes) -> Callable[[Path], Path]:
     return lambda folder: write_tar(folder / "a.tar", [*samples(1), {"__key__": "bad", "png": picture(0), "cls": text}])
+
+
+class TestNames:
+    """What is a sample, and what is left out, by the names of members."""
+
+    def labels(self, folder: Path, *names: str) -> dict[str, int | None]:
+        images = self.images(folder, *names)
+        assert images.all_problems() == []
+        return {sample.id: sample.label for sample in images.samples}
+
+    def images(self, folder: Path, *names: str) -> ImageSet:
+        """Of a tar of these members, in this order; labels count."""
+        with tarfile.open(folder / "a.tar", "w") as archive:
+            for i, name in enumerate(names):
+                add(archive, name, b"%d" % i if name.lower().endswith(".cls") else b"{}" if "json" in name else picture(i))
+        return open_images(str(folder / "a.tar"))
+
+    def test_keys_with_dots_have_an_image_and_a_label_of_their_own(self, tmp_path: Path) -> None:
+        names = [f"{key}{end}" for key in ("img1", "img2", "img.V2", "d.d/x_0.5", "y", "a.b.c") for end in (".png", ".cls")]
+        assert self.labels(tmp_path, *names) == {"img1": 1, "img2": 3, "img.V2": 5, "d.d/x_0.5": 7, "y": 9, "a.b.c": 11}
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_a_key_that_is_the_beginning_of_another(self, order: int, tmp_path: Path) -> None:
+        names = ["img.png", "img.cls", "x.png", "x.cls", "img.v2.png", "img.v2.cls"][::order]
+        assert list(self.labels(tmp_path, *names)) == ["img", "x", "img.v2"][::order]
+
+    def test_without_any_label_keys_with_dots_are_samples_too(self, tmp_path: Path) -> None:
+        assert list(self.labels(tmp_path, "a.1.png", "a.2.png", "b.png")) == ["a.1", "a.2", "b"]
+
+    @pytest.mark.parametrize("beside", [("0.mask.png",), ("0.jpg",), ("0.pgm", "0.tga"), ("0.depth.png", "0.depth.json")])
+    def test_further_pictures_of_a_key_change_nothing_and_are_counted(self, beside: tuple[str, ...], tmp_path: Path) -> None:
+        names = ["0.png", "0.cls", "1.png", "1.cls"]
+        digest = self.images(tmp_path, *names).digest
+        images = self.images(tmp_path, *names, *beside)
+        assert images.digest == digest
+        pictures = [name for name in beside if "json" not in name]
+        assert images.left_out.by_reason == {FURTHER: (len(pictures), min(pictures))}
+
+    def test_a_format_that_was_read_before_wins_whatever_the_order(self, tmp_path: Path) -> None:
+        [sample] = self.images(tmp_path, "0.pgm", "0.png", "0.cls").samples
+        assert sample.read() == picture(1)
+
+    @pytest.mark.parametrize("name", ["0.jfif", "0.avif", "0.JP2", "0.unknown", "0"])
+    def test_more_formats_and_images_by_content(self, name: str, tmp_path: Path) -> None:
+        assert self.labels(tmp_path, name, "0.cls") == {"0": 1}
+
+    def test_clutter_and_texts_are_counted(self, tmp_path: Path) -> None:
+        names = ["__MACOSX/._0.png", "._0.png", "d/.DS_Store", "0.png", "0.cls", "0.json", "lost.json"]
+        images = self.images(tmp_path, *names)
+        assert ids(images) == ["0"]
+        assert images.left_out.by_reason == {CLUTTER: (3, "._0.png"), OTHER: (1, "lost.json")}
+
+    @pytest.mark.parametrize("names", [("0.cr2",), ("0.dng", "1.svg")])
+    def test_pictures_that_cannot_be_read_are_lost(self, names: tuple[str, ...], tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=rf"1 are taken and {len(names)} are not; .*{names[0]}.*--allow-left-out"):
+            self.images(tmp_path, "x.png", "x.cls", *names)
+
+    def test_images_beside_tars_are_lost(self, tmp_path: Path) -> None:
+        write_tar(tmp_path / "d/a.tar", samples(2))
+        assert not open_images(str(tmp_path / "d")).left_out
+        write_file(tmp_path / "d/cat/0.png", picture(0))
+        with pytest.raises(DataError, match=r"images beside tars, .*: 1 \(e\.g\. cat/0\.png\)"):
+            open_images(str(tmp_path / "d"))
+        assert len(open_images(str(tmp_path / "d"), allow_left_out=True)) == 2
+
+    def test_a_set_without_labels(self, tmp_path: Path) -> None:
+        images = self.images(tmp_path, "0.png", "0.json", "1.png")
+        assert (ids(images), images.is_unlabelled, images.all_problems()) == (["0", "1"], True, [])
+
+    def test_an_empty_image_is_named(self, tmp_path: Path) -> None:
+        tar = write_tar(tmp_path / "a.tar", [*samples(1), {"__key__": "bare", "png": b"", "cls": 0}])
+        assert open_images(str(tar)).all_problems() == [f"'bare' in {tar}: is empty (0 bytes)"]
 
 
 class TestDamagedSamples:

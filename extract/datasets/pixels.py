@@ -1,0 +1,181 @@
+"""What the pixels of an image are: 8 bits of red, green and blue, which is said where a file holds something else."""
+
+import io
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+from PIL import Image
+
+from extract.datasets.formats import readable
+
+ORIENTATION = 0x0112  # EXIF's tag; 1 is upright
+Transpose = Image.Transpose
+TURNS = {
+    2: Transpose.FLIP_LEFT_RIGHT,
+    3: Transpose.ROTATE_180,
+    4: Transpose.FLIP_TOP_BOTTOM,
+    5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270,
+    7: Transpose.TRANSVERSE,
+    8: Transpose.ROTATE_90,
+}
+TAGS = ("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif")  # in which Pillow looks for it
+LOW_BYTES = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}  # by the order of 16-bit values
+SIGNED_TIFF, SAMPLE_FORMAT = 2, 339
+JPEG2000_SIZE = b"\xff\x4f\xff\x51"  # before the sizes of an image, 42 bytes of them before the depth of its first channel
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """How values of a file become pixels.
+
+    Attributes:
+        scale: values of more than 8 bits that become 0 and 255; those between in proportion, rounded, others cut. Images of 8
+            bits are not scaled. None: more than 8 bits are refused, unless all values are whole and within 0…255.
+        orientation: "stored" leaves pixels as they are in the file (a TIFF is turned by Pillow, a HEIC by its decoder); "exif"
+            turns them upright as EXIF says.
+        max_pixels: of an image; None: Pillow's limit.
+    """
+
+    scale: tuple[float, float] | None = None
+    orientation: str = "stored"
+    max_pixels: int | None = None
+
+    @classmethod
+    def of(cls, transform: Mapping[str, Any], max_pixels: int | None = None) -> "Pixels":
+        """As a transform describes them."""
+        scale = transform.get("scale")
+        return cls(None if scale is None else tuple(scale), transform.get("orientation", "stored"), max_pixels)
+
+    @property
+    def described(self) -> str:
+        """What tells these pixels from those of a set that records nothing of them; empty if nothing does."""
+        scale = "" if self.scale is None else "scale {:g} {:g} ".format(*self.scale)
+        return scale + ("" if self.orientation == "stored" else self.orientation)
+
+    def raise_limit(self) -> None:
+        """Let Pillow, in this process, open images of `max_pixels`; it never lowers its limit."""
+        if self.max_pixels is not None and Image.MAX_IMAGE_PIXELS is not None:
+            Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, self.max_pixels)
+
+    def decoded(self, encoded: bytes) -> Image.Image:
+        """The RGB image that a file holds, as `rgb`.
+
+        Raises:
+            ValueError: it has too many pixels, or as `rgb`; Pillow raises other errors for bytes that are no image.
+        """
+        self.raise_limit()
+        try:
+            image = Image.open(io.BytesIO(encoded), formats=readable()[0])
+        except Image.DecompressionBombError as error:
+            raise ValueError(f"{error}; if it is sound, raise the limit: --max-pixels") from error
+        if self.max_pixels is not None and image.width * image.height > self.max_pixels:
+            raise ValueError(f"it has {image.width} x {image.height} pixels, more than --max-pixels {self.max_pixels}")
+        return self.rgb(image, encoded)
+
+    def rgb(self, image: Image.Image, encoded: bytes = b"") -> Image.Image:
+        """Red, green and blue of an image, of 8 bits; transparency is dropped.
+
+        `info["orientation"]` of the result is what EXIF says and is not followed; it is absent for upright images.
+
+        Args:
+            encoded: the file, if the image is not loaded yet.
+
+        Raises:
+            ValueError: values that 8 bits cannot hold, or that Pillow can only give cut to 8 bits.
+        """
+        is_deep = image.mode[0] in "IF" or _is_cut(image, encoded)
+        values = _deep_values(image, encoded) if is_deep else None
+        image.load()
+        orientation = orientation_of(image)
+        result = image.convert("RGB") if values is None else Image.fromarray(self._bytes_of(values)).convert("RGB")
+        result.info = {}
+        if self.orientation == "exif":
+            return result.transpose(TURNS[orientation]) if orientation in TURNS else result
+        if orientation in TURNS:
+            result.info["orientation"] = orientation
+        return result
+
+    def _bytes_of(self, values: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
+        """Values as 8 bits."""
+        lowest, highest = values.min(), values.max()
+        shown = f"{lowest:g} to {highest:g}"
+        if not (np.isfinite(lowest) and np.isfinite(highest)):
+            raise ValueError(f"its values, {shown}, are not all numbers; write it again without NaN and infinities")
+        if self.scale is not None:
+            low, high = self.scale
+            return np.rint((np.clip(values, low, high).astype(np.float64) - low) * (255 / (high - low))).astype(np.uint8)
+        if values.dtype.kind == "f" or lowest < 0 or highest > 255:
+            kind = {"f": "numbers with a point", "i": "signed integers"}.get(values.dtype.kind, "integers of more than 8 bits")
+            full = 65535 if values.dtype.kind != "f" and lowest >= 0 and highest <= 65535 else highest
+            raise ValueError(
+                f"its values, {shown}, are {kind}, and 0 to 255 in 8 bits were expected; say which values become black and "
+                f"white, for all images alike, e.g. --scale {min(lowest, 0):g},{full:g}"
+            )
+        return values.astype(np.uint8)
+
+
+def orientation_of(image: Image.Image) -> int:
+    """What the EXIF of an image says of its orientation; 1, upright, where it says nothing or cannot be read."""
+    if image.format != "TIFF" and not any(name in image.info for name in TAGS):
+        return 1  # Pillow would take as long to find that out as to decode a tiny image
+    try:
+        return int(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # damaged tags say nothing; pixels may be sound
+        return 1
+
+
+def _is_cut(image: Image.Image, encoded: bytes) -> bool:
+    """Whether Pillow would give 8 bits of more, or take negative values for others, without a word."""
+    tiles = [str(tile[3]) for tile in getattr(image, "tile", ())]
+    if any(";16" in tile or "BC6" in tile for tile in tiles) or _is_signed(image):
+        return True
+    if image.format == "JPEG2000" and (at := encoded.find(JPEG2000_SIZE)) >= 0:
+        return encoded[at + 42] & 0x7F > 7
+    if image.format == "SGI":
+        return encoded[3:4] == b"\2"  # bytes of a value
+    return image.format == "PPM" and any(tile[3][1] > 255 for tile in image.tile if isinstance(tile[3], tuple))  # type: ignore[attr-defined]
+
+
+def _is_signed(image: Image.Image) -> bool:
+    return image.format == "TIFF" and image.mode == "L" and SIGNED_TIFF in image.tag_v2.get(SAMPLE_FORMAT, ())  # type: ignore[attr-defined]
+
+
+def _deep_values(image: Image.Image, encoded: bytes) -> Shaped[np.ndarray, "..."]:
+    """The values of an image of more than 8 bits, or negative ones: [h, w], or [h, w, 3].
+
+    Raises:
+        ValueError: Pillow cannot read them in full.
+    """
+    if image.format == "PPM" and encoded[:2] in (b"P5", b"P6"):
+        offset, n_channels = image.tile[0][2], 1 if encoded[1:2] == b"5" else 3  # type: ignore[attr-defined]
+        values = np.frombuffer(encoded, ">u2", image.width * image.height * n_channels, offset)
+        return values.reshape(image.height, image.width, *((3,) if n_channels == 3 else ()))
+    if image.mode[0] in "IF" and encoded[:2] != b"P2":  # whose values Pillow multiplies
+        values = np.asarray(image)
+        is_unsigned = image.format == "TIFF" and SIGNED_TIFF not in image.tag_v2.get(SAMPLE_FORMAT, ())  # type: ignore[attr-defined]
+        return values.view(np.uint32) if is_unsigned and values.dtype == np.int32 else values
+    if _is_signed(image):
+        return np.asarray(image).view(np.int8)
+    if not encoded or any(str(_raw_mode(tile))[:-1] not in ("RGB;16", "RGBA;16") for tile in image.tile):  # type: ignore[attr-defined]
+        raise ValueError("its values have more than 8 bits, which Pillow would change; write it again with 8 bits, or as a PNG")
+    low = Image.open(io.BytesIO(encoded), formats=[str(image.format)])
+    # Pillow keeps the higher byte of each 16-bit value; read in the other order of bytes, it keeps the lower one.
+    low.tile = [_swapped(tile) for tile in low.tile]
+    both = [np.asarray(one)[..., :3].astype(np.uint16) for one in (image, low)]
+    return both[0] * 256 + both[1]
+
+
+def _raw_mode(tile: Any) -> Any:
+    return tile[3][0] if isinstance(tile[3], tuple) else tile[3]
+
+
+def _swapped(tile: Any) -> Any:
+    """A tile whose 16-bit values are read in the other order of bytes."""
+    mode = _raw_mode(tile)
+    mode = mode[:-1] + LOW_BYTES[mode[-1]]
+    return tile._replace(args=(mode, *tile[3][1:]) if isinstance(tile[3], tuple) else mode)

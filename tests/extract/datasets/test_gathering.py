@@ -1,0 +1,269 @@
+"""Which files of a folder are images, and that all others are counted and named."""
+
+import os
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from extract.datasets import DataError, ImageSet, open_images
+from extract.datasets.formats import PACKAGES, image_id, missing_reader, readable
+from extract.datasets.gathering import (
+    BACK,
+    BROKEN,
+    CLUTTER,
+    FURTHER,
+    LOCKED,
+    OTHER,
+    SAME_NAME,
+    SPECIAL,
+    UNREADABLE,
+    LeftOut,
+    Reason,
+    images_in,
+    walk,
+)
+from tests.extract.pictures import picture, write_file, write_pictures
+
+
+def ids(images: ImageSet) -> list[str]:
+    return [sample.id for sample in images.samples]
+
+
+def opened(root: Path) -> ImageSet:
+    """The images, whatever is left out."""
+    return open_images(str(root), allow_left_out=True)
+
+
+def counted(images: ImageSet) -> dict[Reason, tuple[int, str]]:
+    return images.left_out.by_reason
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two classes with two images each."""
+    return write_pictures(tmp_path / "d", "cat/0.jpg", "cat/1.jpg", "dog/0.jpg", "dog/1.jpg")
+
+
+def link(at: Path, to: Path) -> None:
+    at.parent.mkdir(parents=True, exist_ok=True)
+    at.symlink_to(to)
+
+
+def lock(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Make a folder one that may not be listed, for root as well, whom permissions do not stop."""
+    scandir = os.scandir
+
+    def refused(path: str) -> object:
+        if str(path) == str(folder):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+
+
+class TestLinks:
+    def test_linked_folders_are_read_wherever_they_are(self, root: Path, tmp_path: Path) -> None:
+        far = write_pictures(tmp_path / "far", "a.jpg", "deep/b.jpg")
+        link(root / "cat/site", far)
+        link(root / "eel", far)  # a class
+        link(far / "deep/more", write_pictures(tmp_path / "farther", "c.jpg"))
+        linked = ["a", "deep/b", "deep/more/c"]
+        assert ids(open_images(str(root))) == [
+            *("cat/0", "cat/1", *(f"cat/site/{name}" for name in linked), "dog/0", "dog/1"),
+            *(f"eel/{name}" for name in linked),
+        ]
+        assert sorted(images_in(root / "cat")) == ["0.jpg", "1.jpg", "site/a.jpg", "site/deep/b.jpg", "site/deep/more/c.jpg"]
+
+    @pytest.mark.parametrize("to", [".", "..", "../..", "/", "../dog/back"])
+    def test_loops_end_and_every_image_comes_once(self, to: str, root: Path) -> None:
+        link(root / "cat/loop", Path(to))
+        if "back" in to:
+            link(root / "dog/back", Path("../cat"))
+        images = open_images(str(root))
+        n_through_each_other = 2 if "back" in to else 0  # cat in dog: another path to other rows, as torchvision reads it
+        assert len(images) == 4 + 2 * n_through_each_other - n_through_each_other
+        assert counted(images)[BACK][0] == (2 if "back" in to else 1)
+
+    def test_a_link_to_an_image_is_an_image(self, root: Path, tmp_path: Path) -> None:
+        link(root / "cat/2.jpg", write_file(tmp_path / "annex/key", picture(3)))
+        assert ids(open_images(str(root)))[2] == "cat/2"
+
+    def test_broken_links_to_images_are_lost(self, root: Path) -> None:
+        for name in ("cat/2.jpg", "cat/3.jfif", "cat/itself.png"):
+            link(root / name, Path("/nowhere/x.png") if "itself" not in name else Path("itself.png"))
+        assert counted(opened(root)) == {BROKEN: (3, "cat/2.jpg")}
+        with pytest.raises(DataError, match=r"4 are taken and 3 are not; .*\(e\.g\. cat/2\.jpg\).*--allow-left-out"):
+            open_images(str(root))
+
+    def test_a_class_that_is_a_broken_link_does_not_renumber_the_others(self, root: Path) -> None:
+        labels = {sample.id: sample.label for sample in open_images(str(root)).samples}
+        link(root / "bee", Path("/nowhere/bee"))
+        with pytest.raises(DataError, match=r"lead nowhere: 1 .*bee"):
+            open_images(str(root))
+        images = opened(root)
+        assert images.classes == ["bee", "cat", "dog"]
+        assert {sample.id: sample.label for sample in images.samples} == {name: 1 + (n or 0) for name, n in labels.items()}
+
+    def test_one_lost_image_in_a_hundred_is_printed_and_no_error(self, root: Path) -> None:
+        write_pictures(root, *(f"cat/more-{i}.jpg" for i in range(95)))
+        link(root / "cat/gone.jpg", Path("nowhere"))
+        assert counted(open_images(str(root))) == {BROKEN: (1, "cat/gone.jpg")}
+        for name in ("a", "b"):
+            link(root / f"cat/{name}.jpg", Path("nowhere"))
+        with pytest.raises(DataError, match="99 are taken and 3 are not"):
+            open_images(str(root))
+
+
+class TestPermissions:
+    @pytest.mark.parametrize("name", ["cat/locked", "cat"])
+    def test_a_folder_that_may_not_be_read_hides_any_number(self, name: str, root: Path, monkeypatch) -> None:
+        write_pictures(root, "cat/locked/9.jpg", *(f"dog/more-{i}.jpg" for i in range(200)))
+        lock(monkeypatch, root / name)
+        with pytest.raises(DataError, match=f"may not read: 1 .*{name}"):
+            open_images(str(root))
+        images = opened(root)
+        assert counted(images) == {LOCKED: (1, name)}
+        assert images.classes == ["cat", "dog"]
+        with pytest.raises(DataError, match=r"cannot be read as a whole: .*may not read"):
+            list(images_in(root))
+
+    def test_the_folder_itself(self, root: Path, monkeypatch) -> None:
+        lock(monkeypatch, root)
+        with pytest.raises(DataError, match=r"has no images; .*may not read: 1 \(e\.g\. \.\)"):
+            open_images(str(root))
+
+    def test_a_disk_that_fails_is_no_folder_without_permission(self, root: Path, monkeypatch) -> None:
+        scandir = os.scandir
+
+        def failing(path: str) -> object:
+            if str(path).endswith("dog"):
+                raise OSError(5, "Input/output error")
+            return scandir(path)
+
+        monkeypatch.setattr(os, "scandir", failing)
+        with pytest.raises(DataError, match="dog cannot be listed: Input/output error; run again"):
+            open_images(str(root), allow_left_out=True)
+
+
+class TestByName:
+    @pytest.mark.parametrize(
+        ("end", "form"),
+        [("jfif", "jpeg"), ("jpe", "jpeg"), ("PGM", "ppm"), ("jp2", "jpeg2000"), ("tga", "tga"), ("ico", "ico")],
+    )
+    def test_extensions_that_pillow_reads(self, end: str, form: str, root: Path) -> None:
+        image = Image.open(write_file(root.parent / "x", picture(0)))
+        image.convert("L" if end == "PGM" else "RGB").save(root / f"cat/2.{end}", form)
+        images = open_images(str(root))
+        assert ids(images)[2] == "cat/2"
+        assert images.image(2).mode == "RGB"
+        assert not images.left_out
+
+    @pytest.mark.parametrize("end", PACKAGES)
+    def test_a_format_whose_package_is_missing_keeps_its_row_and_says_so(self, end: str, root: Path, monkeypatch) -> None:
+        formats, ends = readable()
+        monkeypatch.setattr("extract.datasets.formats.readable", lambda: (formats, ends - PACKAGES.keys()))
+        write_file(root / f"cat/2.{end}", b"x")
+        images = open_images(str(root))
+        assert ids(images)[2] == "cat/2"
+        assert images.all_problems() == [f"{images.samples[2]}: {missing_reader('2.' + end)}"]
+        assert "pip install" in images.all_problems()[0]
+        monkeypatch.setattr("extract.datasets.formats.readable", lambda: (formats, ends | {end}))
+        assert open_images(str(root)).all_problems() == []
+
+    def test_what_programs_leave_behind_is_no_loss(self, root: Path) -> None:
+        before = open_images(str(root)).digest
+        for name in ("__MACOSX/cat/._0.jpg", "cat/._1.jpg", "cat/.ipynb_checkpoints/0-checkpoint.jpg", "dog/@eaDir/x/y.jpg"):
+            write_file(root / name, picture(0))
+        for name in ("cat/.DS_Store", "cat/Thumbs.db", ".cache/0.jpg"):
+            write_file(root / name, b"x")
+        images = open_images(str(root))
+        assert (images.digest, images.classes) == (before, ["cat", "dog"])
+        assert counted(images) == {CLUTTER: (7, ".cache")}
+
+    def test_texts_beside_images_are_no_loss(self, root: Path) -> None:
+        for name in ("README", "cat/0.json", "cat/0.xml", "cat/list.txt", "labels.parquet", "cat/clip.mp4", "cat/Python"):
+            write_file(root / name, b"Python P6 PNG BMP")
+        assert counted(open_images(str(root))) == {OTHER: (7, "README")}
+
+    @pytest.mark.parametrize("end", ["CR2", "dng", "svg", "eps", "dcm"])
+    def test_pictures_of_other_programs_are_lost_unless_they_are_there_in_another_format(self, end: str, root: Path) -> None:
+        write_file(root / f"cat/0.{end}", b"x")
+        assert counted(open_images(str(root))) == {SAME_NAME: (1, f"cat/0.{end}")}
+        write_file(root / f"dog/2.{end}", b"x")
+        with pytest.raises(DataError, match=f"format that is not read here: 1 .*dog/2.{end}"):
+            open_images(str(root))
+        assert counted(opened(root))[UNREADABLE] == (1, f"dog/2.{end}")
+
+    def test_drawings_are_never_run(self, tmp_path: Path) -> None:
+        """Pillow hands EPS to Ghostscript, whatever the file is called."""
+        write_file(tmp_path / "d/cat/0.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+        with pytest.raises(DataError, match="cannot identify"):
+            open_images(str(tmp_path / "d")).image(0)
+
+    def test_what_was_an_image_before_comes_first(self, root: Path) -> None:
+        """A name that another format has, too, was no problem while that format was not read."""
+        before = open_images(str(root)).digest
+        write_pictures(root, "cat/0.pgm", "cat/0.tga", "cat/1")
+        images = open_images(str(root))
+        assert images.digest == before
+        assert counted(images) == {SAME_NAME: (3, "cat/0.pgm")}
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [("a/b.c.png", "a/b.c"), ("a.b/c", "a.b/c"), ("a/x.jpg.1", "a/x.jpg.1"), ("a/.png", "a/.png"), ("x.JFIF", "x")],
+    )
+    def test_ids(self, name: str, expected: str) -> None:
+        assert image_id(name) == expected
+
+
+class TestByContent:
+    @pytest.mark.parametrize("form", ["png", "jpeg", "webp", "bmp", "ppm", "gif", "tiff", "avif", "jpeg2000"])
+    @pytest.mark.parametrize("name", ["cat/2", "cat/2.jpg_large", "cat/2.001"])
+    def test_images_without_an_extension(self, name: str, form: str, root: Path) -> None:
+        write_file(root / name, picture(0, form))
+        images = open_images(str(root))
+        assert ids(images)[2] == name
+        assert images.image(2).size == (36, 40)
+
+    def test_a_pipe_is_not_opened(self, root: Path) -> None:
+        os.mkfifo(root / "cat/2")
+        os.mkfifo(root / "cat/3.png")
+        assert counted(opened(root)) == {SPECIAL: (2, "cat/2")}
+
+    def test_an_empty_image_is_named_when_the_set_is_opened(self, root: Path) -> None:
+        write_file(root / "cat/2.png", b"")
+        assert open_images(str(root)).all_problems() == [f"'cat/2' in {root}/cat/2.png: is empty (0 bytes)"]
+
+
+class TestWithoutLabels:
+    @pytest.mark.parametrize("beside", [(), ("notes/a.xml", "b.txt"), ("__MACOSX/._0.jpg",)], ids=str)
+    def test_a_flat_folder_is_a_set_without_labels(self, beside: tuple[str, ...], tmp_path: Path) -> None:
+        write_pictures(tmp_path / "d", "1.jpg", "0.jpg")
+        for name in beside:
+            write_file(tmp_path / "d" / name, b"x")
+        images = open_images(str(tmp_path / "d"))
+        assert (ids(images), images.is_unlabelled, images.all_problems()) == (["0", "1"], True, [])
+        assert images.digest == open_images(str(tmp_path / "d")).digest
+
+    def test_an_image_beside_class_folders_is_a_problem(self, root: Path) -> None:
+        write_pictures(root, "loose.jpg")
+        images = open_images(str(root))
+        assert not images.is_unlabelled
+        assert len(images.all_problems()) == 1
+
+
+def test_examples_do_not_depend_on_the_order_of_a_folder() -> None:
+    one, other = LeftOut(), LeftOut()
+    for left_out, names in ((one, "abc"), (other, "cab")):
+        for name in names:
+            left_out.add(FURTHER, name)
+    assert str(one) == str(other)
+
+
+def test_walking_many_deep_folders_needs_no_recursion(tmp_path: Path) -> None:
+    deep = tmp_path
+    for _ in range(300):
+        deep = deep / "a"
+    write_file(deep / "x.png", b"x")
+    assert [found.name for found in walk(tmp_path)] == ["a/" * 300 + "x.png"]

@@ -1,0 +1,225 @@
+"""What pixels are made of: values of more than 8 bits, orientation by EXIF, and how large an image may be."""
+
+import io
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from extract.datasets import Box, DataError, ImageSet, Sample, open_images
+from extract.datasets.pixels import TURNS, Pixels
+from extract.datasets.turning import turned, turned_boxes, turned_items
+from store.truths import rle
+from store.truths.columns import Instance, Segment
+from tests.extract.datasets.deep import DEFLATE, GREY_ALPHA, RGB, RGB_ALPHA, png16, tiff
+from tests.extract.pictures import picture, write_file
+
+GREY = np.arange(12).reshape(3, 4)
+COLOURS = np.stack([GREY * 5000, GREY * 300 + 7, 65535 - GREY], -1)
+WITH_ALPHA = np.concatenate([COLOURS, COLOURS[..., :1]], -1)
+
+
+def saved(image: Image.Image, form: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+# Values of each file, as they were written.
+DEEP = {
+    "png": (png16(GREY * 5000), GREY * 5000),
+    "png of colours": (png16(COLOURS, RGB), COLOURS),
+    "png with alpha": (png16(WITH_ALPHA, RGB_ALPHA), COLOURS),
+    "tiff": (tiff((GREY * 5000).astype("<u2")), GREY * 5000),
+    "tiff, big-endian": (tiff((GREY * 5000).astype(">u2")), GREY * 5000),
+    "tiff of 32 bits": (tiff((GREY * 300_000_000).astype("<u4")), GREY * 300_000_000),
+    "tiff of signed bytes": (tiff((GREY - 5).astype("i1")), GREY - 5),
+    "tiff of signed integers": (tiff((GREY - 5).astype("<i2")), GREY - 5),
+    "tiff of signed integers, all negative": (tiff((-GREY * 1000 - 1).astype(">i4")), -GREY * 1000 - 1),
+    "tiff of floats": (tiff((GREY / 11).astype("<f4")), GREY / 11),
+    "tiff of floats, big-endian": (tiff((GREY - 0.5).astype(">f4")), GREY - 0.5),
+    "tiff of colours": (tiff(COLOURS.astype("<u2")), COLOURS),
+    "tiff of colours, big-endian": (tiff(COLOURS.astype(">u2")), COLOURS),
+    "tiff of colours, compressed": (tiff(COLOURS.astype("<u2"), DEFLATE), COLOURS),
+    "tiff with alpha": (tiff(WITH_ALPHA.astype("<u2")), COLOURS),
+    "pgm": (b"P5 4 3 65535\n" + (GREY * 5000).astype(">u2").tobytes(), GREY * 5000),
+    "pgm of 1000 values": (b"P5 4 3 1000\n" + (GREY * 50).astype(">u2").tobytes(), GREY * 50),
+    "ppm": (b"P6 4 3 65535\n" + COLOURS.astype(">u2").tobytes(), COLOURS),
+    "pfm": (b"Pf 4 3 -1.0\n" + np.flipud(GREY / 11).astype("<f4").tobytes(), GREY / 11),
+    "jpeg 2000": (saved(Image.fromarray((GREY * 5000).astype(np.uint16)), "jpeg2000"), GREY * 5000),
+}
+deep = pytest.mark.parametrize("name", DEEP)
+# Pillow gives these in 8 bits, and no more.
+LOST = {
+    "png of grey with alpha": png16(np.stack([GREY * 5000, GREY], -1), GREY_ALPHA),
+    "sgi": saved(Image.fromarray(GREY.astype(np.uint8)), "sgi", bpc=2),
+    "plain ppm": b"P3 4 3 1000\n" + b" ".join(b"%d" % (value % 1000) for value in COLOURS.ravel()),
+    "plain pgm": b"P2 4 3 1000\n" + b" ".join(b"%d" % (value * 50) for value in GREY.ravel()),
+}
+
+
+class TestDeepImages:
+    @deep
+    def test_they_are_refused_with_their_range_and_the_option(self, name: str) -> None:
+        encoded, values = DEEP[name]
+        with pytest.raises(ValueError, match="--scale ") as caught:
+            Pixels().decoded(encoded)
+        assert f"its values, {values.min():g} to {values.max():g}, are" in str(caught.value)
+
+    @deep
+    @pytest.mark.parametrize("share", [0, 0.25])
+    def test_a_range_is_mapped_in_proportion_and_what_is_beyond_is_cut(self, name: str, share: float) -> None:
+        encoded, values = DEEP[name]
+        low, high = np.quantile(values, [share, 1 - share])
+        expected = np.rint((np.clip(values, low, high) - low) / (high - low) * 255)
+        got = np.asarray(Pixels(scale=(float(low), float(high))).decoded(encoded)).astype(int)
+        assert np.abs(got - (expected if values.ndim == 3 else expected[..., None])).max() <= (1 if "float" in name else 0)
+        assert (got.min(), got.max()) == (0, 255)
+
+    @pytest.mark.parametrize("name", LOST)
+    @pytest.mark.parametrize("scale", [None, (0, 65535)])
+    def test_what_pillow_cuts_is_refused(self, name: str, scale: tuple[int, int] | None) -> None:
+        with pytest.raises(ValueError, match="more than 8 bits, which Pillow would change; write it again"):
+            Pixels(scale=scale).decoded(LOST[name])
+
+    @pytest.mark.parametrize(
+        "encoded",
+        [
+            png16(GREY),
+            png16(np.stack([GREY] * 3, -1), RGB),
+            tiff(GREY.astype("<u2")),
+            tiff(GREY.astype(">u2")),
+            tiff(GREY.astype("<i4")),
+        ],
+        ids=["png", "png of colours", "tiff", "tiff, big-endian", "tiff, signed"],
+    )
+    def test_values_that_fit_are_what_they_are(self, encoded: bytes) -> None:
+        assert np.array_equal(np.asarray(Pixels().decoded(encoded)), np.stack([GREY] * 3, -1))
+
+    @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "CMYK"])
+    def test_images_of_8_bits_are_never_scaled(self, mode: str) -> None:
+        image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8)).convert(mode)
+        encoded = saved(image, "tiff" if mode == "CMYK" else "png")
+        expected = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
+        for scale in (None, (0, 65535)):
+            assert np.array_equal(np.asarray(Pixels(scale=scale).decoded(encoded)), expected)
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf])
+    def test_no_numbers(self, value: float) -> None:
+        encoded = tiff(np.where(GREY == 3, value, GREY).astype("<f4"))
+        for scale in (None, (0, 11)):
+            with pytest.raises(ValueError, match="are not all numbers"):
+                Pixels(scale=scale).decoded(encoded)
+
+    def test_the_message_names_the_image(self, tmp_path: Path) -> None:
+        write_file(tmp_path / "cat/0.tif", DEEP["tiff of signed integers"][0])
+        with pytest.raises(DataError, match=r"'cat/0' in .*0\.tif cannot be decoded: its values, -5 to 6, are signed integers"):
+            open_images(str(tmp_path)).image(0)
+
+
+def not_upright(orientation: int, form: str = "jpeg", size: tuple[int, int] = (48, 32)) -> bytes:
+    """An image whose EXIF says that it is to be turned: a gradient from left to right in red, from top to bottom in green."""
+    width, height = size
+    red, green = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image = Image.fromarray(np.stack([red, green, 0 * red], -1).astype(np.uint8))
+    return saved(image, form, exif=exif, **({"quality": 100} if form != "png" else {}))
+
+
+class TestOrientation:
+    @pytest.mark.parametrize("orientation", range(1, 9))
+    @pytest.mark.parametrize("form", ["jpeg", "png", "webp"])
+    def test_pixels_are_turned_if_that_is_asked_for(self, form: str, orientation: int) -> None:
+        encoded = not_upright(orientation, form)
+        stored, upright = Pixels().decoded(encoded), Pixels(orientation="exif").decoded(encoded)
+        assert stored.size == (48, 32)
+        assert stored.info == ({} if orientation == 1 else {"orientation": orientation})
+        expected = stored.transpose(TURNS[orientation]) if orientation in TURNS else stored
+        assert np.array_equal(np.asarray(upright), np.asarray(expected))
+        assert not upright.info
+        assert np.array_equal(turned(np.asarray(stored)[..., 0], orientation), np.asarray(upright)[..., 0])
+
+    def test_a_tiff_is_turned_once(self) -> None:
+        encoded = tiff(COLOURS.astype(np.uint8), orientation=6)
+        for pixels in (Pixels(), Pixels(orientation="exif")):
+            assert np.array_equal(np.asarray(pixels.decoded(encoded)), np.rot90(COLOURS.astype(np.uint8), -1))
+
+    def test_damaged_exif_says_nothing(self) -> None:
+        encoded = saved(Image.new("RGB", (9, 7)), "jpeg", exif=b"Exif\0\0no header of tags at all")
+        for pixels in (Pixels(), Pixels(orientation="exif")):
+            assert pixels.decoded(encoded).size == (9, 7)
+
+    @pytest.mark.parametrize("orientation", range(1, 9))
+    def test_boxes_and_masks_follow(self, orientation: int, tmp_path: Path) -> None:
+        """They mark the same pixels as before, wherever these are now."""
+        mask = np.zeros((32, 48), bool)
+        mask[4:10, 20:44] = True
+        file = write_file(tmp_path / "x.jpg", not_upright(orientation))
+        box = Box(20, 4, 44, 10, 3)
+        sample = Sample("x", None, file, 0, file.stat().st_size, boxes=(box,))
+        exif = Pixels(orientation="exif")
+        counts = rle.encode(mask[None])[0]
+        [turned_box] = turned_boxes(sample, exif)
+        [segment] = turned_items([Segment(2, counts)], sample, exif)
+        [instance, boxed] = turned_items([Instance(1, box[:4], 144.0, True, counts), Instance(1, box[:4], 1.0)], sample, exif)
+        upright = exif.decoded(sample.read())
+        shown = rle.decode(segment.counts, (upright.height, upright.width))
+        rows, columns = np.nonzero(shown)
+        assert turned_box == (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1, 3)
+        assert (instance.box, boxed.box, instance.counts) == (turned_box[:4], turned_box[:4], segment.counts)
+        assert (instance.area, instance.crowd, boxed.counts) == (144.0, True, None)
+        stored = Pixels().decoded(sample.read())
+        before, after = (np.asarray(image)[at].astype(int) for image, at in ((stored, mask), (upright, shown)))
+        assert np.array_equal(np.sort(before, 0), np.sort(after, 0))
+        assert list(turned_boxes(sample, Pixels())) == [box]
+
+    def test_annotations_of_a_tiff_follow_its_pixels(self, tmp_path: Path) -> None:
+        file = write_file(tmp_path / "x.tif", tiff(np.zeros((32, 48), np.uint8), orientation=6))
+        sample = Sample("x", None, file, 0, file.stat().st_size, boxes=(Box(0, 0, 48, 4),))
+        assert list(turned_boxes(sample, Pixels(orientation="exif"))) == [Box(28, 0, 32, 48)]
+
+    def test_the_digest_is_that_of_before_unless_pixels_change(self, tmp_path: Path) -> None:
+        write_file(tmp_path / "cat/0.jpg", not_upright(6))
+        images = open_images(str(tmp_path))
+        same, *others = (
+            images.with_pixels(Pixels(scale, orientation, limit)).digest
+            for scale, orientation, limit in (
+                (None, "stored", 10**9), (None, "exif", None), ((0, 9), "stored", None), ((0, 8), "stored", None)
+            )
+        )  # fmt: skip
+        assert same == images.digest
+        assert len({same, *others}) == 4
+        assert images.with_pixels(Pixels(orientation="exif")).part([0]).image(0).size == (32, 48)
+
+
+class TestLargeImages:
+    @pytest.fixture(autouse=True)
+    def limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)  # the file has 36 x 40 pixels, and twice the limit is refused
+
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> str:
+        write_file(tmp_path / "cat/0.png", picture(0))
+        return str(tmp_path)
+
+    def test_pillows_limit_holds_unless_it_is_raised(self, source: str) -> None:
+        with pytest.raises(DataError, match=r"exceeds limit of 1000 pixels.*; if it is sound, raise the limit: --max-pixels"):
+            open_images(source).image(0)
+        assert open_images(source, max_pixels=1440).image(0).size == (36, 40)
+
+    def test_another_process_raises_it_too(self, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        images = pickle.dumps(open_images(source, max_pixels=1440))
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
+        assert isinstance(loaded := pickle.loads(images), ImageSet)
+        assert loaded.image(0).size == (36, 40)
+
+    def test_it_can_be_lowered_for_a_set_alone(self, source: str) -> None:
+        with pytest.raises(DataError, match="it has 36 x 40 pixels, more than --max-pixels 900"):
+            open_images(source, max_pixels=900).image(0)
+        assert Image.MAX_IMAGE_PIXELS == 900
+        with pytest.raises(DataError, match="more than --max-pixels 100"):
+            open_images(source, max_pixels=100).image(0)
+        assert Image.MAX_IMAGE_PIXELS == 900

@@ -1,0 +1,136 @@
+"""Images that are scaled or turned on their way into a feature set: what is stored, and under which key."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from extract.datasets import Box, DataError, ImageSet, open_images
+from extract.datasets.pixels import TURNS, Pixels
+from extract.datasets.turning import turned, turned_corners
+from extract.encoders import Encoder, load_encoder
+from extract.requests import Request
+from extract.transform import as_options, checked_transform, differing_values, options_of
+from store import BeyondClsError, FeatureStore
+from tests.extract.datasets.deep import png16
+from tests.extract.datasets.test_pixels import not_upright, saved
+from tests.extract.extracting import extract
+from tests.extract.pictures import picture, write_file, write_text
+from tests.extract.tiny import TINY
+
+SIZE = (48, 32)
+PATCH_LABELS = ("images/patch_label/view0", "images/patch_label/view1")
+
+
+def encoder(**options: Any) -> Encoder:
+    return load_encoder("tiny", model="vit_tiny_patch16_224", arguments=TINY, random_seed=0, **options)
+
+
+def annotated(folder: Path, images: Sequence[bytes], boxes: Sequence[Box], maps: Sequence[np.ndarray]) -> ImageSet:
+    """Images with a box and a label map each."""
+    lines = []
+    for i, (image, box, label_map) in enumerate(zip(images, boxes, maps, strict=True)):
+        write_file(folder / f"{i}.png", image)
+        write_file(folder / f"maps/{i}.png", saved(Image.fromarray(label_map.astype(np.uint8)), "png"))
+        lines.append(f"{i},{i}.png,{i % 2},maps/{i}.png,{' '.join(map(str, box[:4]))}")
+    write_text(folder / "segmentation-classes.txt", "road", "wall", "sky")
+    return open_images(str(write_text(folder / "images.csv", "id,path,label,segmentation,boxes", *lines)))
+
+
+def run(images: ImageSet, out: Path, options: dict[str, Any], **others: Any) -> FeatureStore:
+    store = extract(encoder(**options), images, out, truths="all", views=2, shard_rows=32, **others)
+    assert store is not None
+    return store
+
+
+def test_a_set_that_is_turned_is_that_of_images_that_were_turned_before(tmp_path: Path) -> None:
+    """Pixels, sizes, crops, boxes, label maps and labels of patches; all eight orientations."""
+    orientations = range(1, 9)
+    stored = [not_upright(orientation, "png", SIZE) for orientation in orientations]
+    boxes = [Box(20, 4, 44, 10)] * 8
+    label_map = np.arange(SIZE[1])[:, None] // 20 + np.arange(SIZE[0])[None] // 40
+    as_stored = annotated(tmp_path / "d", stored, boxes, [label_map] * 8)
+    pictures = [Pixels().decoded(image) for image in stored]
+    upright = [p.transpose(TURNS[o]) if o in TURNS else p for o, p in zip(orientations, pictures, strict=True)]
+    before = annotated(
+        tmp_path / "upright",
+        [saved(image, "png") for image in upright],
+        [Box(*turned_corners(box[:4], o, SIZE[::-1])) for o, box in zip(orientations, boxes, strict=True)],
+        [turned(label_map, o) for o in orientations],
+    )
+    got = run(as_stored, tmp_path / "got", {"orientation": "exif"})
+    expected = run(before, tmp_path / "expected", {})
+    names = [name for name in expected.arrays if name != "images/digest"]
+    assert {"images/size", "images/crop/view1", "images/boxes", "images/segmentation/counts", *PATCH_LABELS} <= set(names)
+    for name in names:
+        one, other = (store.array(name).all() for store in (got, expected))
+        assert np.array_equal(one, other), name
+    assert {tuple(size) for size in got.array("images/size").all().tolist()} == {(32, 48), (48, 32)}
+    assert got.spec.key != expected.spec.key
+    as_they_are = run(as_stored, tmp_path / "stored", {})
+    assert not np.array_equal(as_they_are.array("images/boxes").all(), got.array("images/boxes").all())
+
+
+def test_it_is_said_once_that_images_are_not_upright(tmp_path: Path) -> None:
+    for i in range(3):
+        write_file(tmp_path / f"d/cat/{i}.jpg", not_upright(6 if i else 1))
+    said: list[str] = []
+    run(open_images(str(tmp_path / "d")), tmp_path / "f", {}, warn=said.append)
+    [note] = [note for note in said if "EXIF" in note]
+    assert "'cat/1'" in note
+    assert "--orientation exif" in note
+    said.clear()
+    run(open_images(str(tmp_path / "d")), tmp_path / "g", {"orientation": "exif"}, warn=said.append)
+    assert not [note for note in said if "EXIF" in note]
+
+
+def test_scaled_images_give_the_features_of_images_that_were_scaled_before(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (40, 36))
+    write_file(tmp_path / "deep/cat/0.png", png16(values * 257))
+    write_file(tmp_path / "d/cat/0.png", saved(Image.fromarray(values.astype(np.uint8)), "png"))
+    with pytest.raises(DataError, match=r"its values, 0 to 65535, .*--scale 0,65535"):
+        run(open_images(str(tmp_path / "deep")), tmp_path / "refused", {})
+    got = run(open_images(str(tmp_path / "deep")), tmp_path / "got", {"scale": [0, 65535]})
+    expected = run(open_images(str(tmp_path / "d")), tmp_path / "expected", {})
+    name = f"patch/block{expected.spec.blocks[-1]}/view1"
+    assert np.array_equal(got.array(name).all(), expected.array(name).all())
+    assert got.spec.transform["scale"] == [0, 65535]
+    assert "scale" not in expected.spec.transform
+
+
+class TestKey:
+    @pytest.fixture
+    def images(self, tmp_path: Path) -> ImageSet:
+        write_file(tmp_path / "cat/0.png", picture(0))
+        return open_images(str(tmp_path))
+
+    def key(self, images: ImageSet, **options: Any) -> str:
+        return Request.resolve(encoder(**options), images).spec.key
+
+    def test_what_is_usual_is_not_part_of_it(self, images: ImageSet) -> None:
+        assert self.key(images, orientation="stored") == self.key(images)
+        assert set(encoder().described_transform) == {*options_of(encoder().described_transform), "views"}
+        assert not {"scale", "orientation"} & encoder().described_transform.keys()
+
+    def test_what_is_given_is(self, images: ImageSet) -> None:
+        options: list[dict[str, Any]] = [{}, {"orientation": "exif"}, {"scale": (0, 9)}, {"scale": (0, 8)}]
+        assert len({self.key(images, **one) for one in options}) == 4
+
+    def test_it_does_not_depend_on_the_limit(self, images: ImageSet) -> None:
+        assert self.key(images.with_pixels(Pixels(max_pixels=10**9))) == self.key(images)
+
+
+@pytest.mark.parametrize("value", [[0], [1, 1], [5, 0], [0, float("nan")], ["a", "b"], "0,1", [0, 1, 2], True])
+def test_what_is_no_range(value: object) -> None:
+    with pytest.raises(BeyondClsError, match=r"the lower one first, e\.g\. 0,65535"):
+        checked_transform({"scale": value})
+
+
+def test_transforms_differ_where_one_does_not_record_it() -> None:
+    turned_one = encoder(orientation="exif", scale=[0, 9]).described_transform
+    assert differing_values(turned_one, encoder().described_transform) == ["scale", "orientation"]
+    assert as_options(turned_one, ["scale", "orientation"]) == "--scale 0.0,9.0 --orientation exif"
+    assert encoder(**options_of(turned_one)).described_transform == turned_one
