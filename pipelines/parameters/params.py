@@ -142,6 +142,16 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
     return _listed(option, text, float, "numbers with commas, e.g. 0.01,0.1")
 
 
+def number_or_numbers(option: str, text: str) -> float | tuple[float, ...]:
+    """As `numbers`; a single one by itself.
+
+    Raises:
+        BeyondClsError: names the option.
+    """
+    values = numbers(option, text)
+    return values if len(values) > 1 else values[0]
+
+
 def _listed(option: str, text: str, convert: Callable[[str], T], expected: str) -> tuple[T, ...]:
     try:
         return tuple(convert(part) for part in text.split(","))

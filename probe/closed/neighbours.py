@@ -65,7 +65,7 @@ class Neighbours(Closed):
             object.__setattr__(self, "temperature", tuple(sorted(self.temperature)))
             if self.votes == "majority":
                 raise BeyondClsError(f"temperature is {self.temperature}, but votes 'majority' have none; leave it out")
-        elif not 0 < self.temperature < float("inf"):
+        elif not isinstance(self.temperature, int | float) or not 0 < self.temperature < float("inf"):
             raise BeyondClsError(f"temperature is {self.temperature}, expected a positive number")
 
     def fit(self, training: Vectors, test: Vectors) -> Result:
@@ -101,7 +101,7 @@ class Neighbours(Closed):
         if ks[-1] > len(training):
             unavailable = " (a hold-out to select k is not among them)" if len(self._grid) > 1 else ""
             raise BeyondClsError(
-                f"k is {ks[-1]}, but there are {len(training)} images to vote{unavailable}; choose a smaller k"
+                f"k is {ks[-1]}, but there are {len(training)} images to vote{unavailable}; choose a smaller k (--k)"
             )
         similarity, rows = nearest(queries.x, training.x, ks[-1], self.metric)
         for k in ks:

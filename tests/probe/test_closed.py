@@ -147,7 +147,8 @@ class TestNeighbours:
     def test_a_far_neighbour_votes_at_any_temperature(self):
         """Its share is below the smallest float32, and its class the second of two."""
         training = Vectors(torch.tensor([[1.0, 0.0], [-1.0, 0.1]]), torch.tensor([5, 2]), 8)
-        result = Neighbours(ks=(2,), temperature=1e-3).fit(training, Vectors(torch.tensor([[1.0, 0.0]] * 8), torch.arange(8), 8))
+        test = Vectors(torch.tensor([[1.0, 0.0]] * 8), torch.arange(8), 8)
+        result = Neighbours(ks=(2,), temperature=1e-3).fit(training, test)
         assert result.scores[0].tolist() == [-math.inf, -math.inf, 0.0, -math.inf, -math.inf, 1.0, -math.inf, -math.inf]
         assert result.metrics == {"top1": 12.5, "top5": 25.0}
 
