@@ -32,6 +32,7 @@ from probe.result_files import METRICS, over_seeds, write_result
 from probe.sources import Source
 from store import BeyondClsError, StoreError
 from store.format.pretraining import pretraining_fields
+from store.places.disk import check_writable
 
 Curve = list[dict[str, float]]
 
@@ -172,8 +173,9 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
         notes: written into description.json too, e.g. the command.
 
     Raises:
-        BeyondClsError: sets that do not belong together, or a seed that diverged.
+        BeyondClsError: sets that do not belong together, nothing can be written to `out`, or a seed diverged.
     """
+    check_writable(out)
     detection = replace(detection, unfinished=out.parent / ".unfinished" / out.name)
     shutil.rmtree(out / "trained", ignore_errors=True)
     curves: dict[int, Curve] = {}
