@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from jaxtyping import Integer
 
 from store import FeatureStore, Loader, StoreError, join
 from store.format.array import ArrayReader
@@ -231,6 +232,34 @@ def check_pair(training: FeatureStore, test: FeatureStore) -> None:
         raise StoreError(
             f"class {a!r} of {training.where} is {b!r} in {test.where}; give both extractions the same --classes file"
         )
+
+
+def check_labels(training: Source, test: Source) -> None:
+    """Refuse images from which nothing can be learnt, or of which nothing can be measured.
+
+    Raises:
+        StoreError: no class tells the training images apart; or images may have several labels, and no test image has one.
+    """
+    if len(training.rows) > 1 and (problem := indistinct(training.store.labels[training.rows])):
+        raise StoreError(f"{training.store.where}: {problem}; name a set, or a subset, whose labels differ")
+    if test.store.multilabel and not (test.store.labels[test.rows] > 0).any():
+        raise StoreError(
+            f"{test.store.where}: none of the {len(test.rows):,} test images has a label, so neither precision nor recall is "
+            "defined; name a set with labels"
+        )
+
+
+def indistinct(labels: Integer[np.ndarray, "N *C"]) -> str:
+    """Why no class tells these images apart; empty if some class does."""
+    n = len(labels)
+    if labels.ndim > 1:
+        if not (labels > 0).any():
+            return f"none of the {n:,} training images has a label"
+        apart = (labels > 0).any(0) & (labels == 0).any(0)
+        return "" if apart.any() else f"no class tells the {n:,} training images apart: each has all of them or none"
+    return (
+        f"all {n:,} training images are of class {labels[0]}, expected 2 classes or more" if (labels == labels[0]).all() else ""
+    )
 
 
 def _encoder_of(store: FeatureStore, block: int) -> dict[str, Any]:

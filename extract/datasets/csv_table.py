@@ -3,7 +3,8 @@
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from extract.datasets.sample import Box, DataError
 
 CORNERS = ("x0", "y0", "x1", "y1")
 NONE = -1  # class of a box that is not known
+SEPARATORS = ("|", "\t", ",", "/", " ")  # that are in use elsewhere
 MAP_NAMES, VOID_INDEX = "segmentation-classes.txt", 255  # of label maps
 
 
@@ -36,7 +38,8 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
         classes: file of class names, one a line; needed for multi-label sets whose labels are integers.
 
     Raises:
-        DataError: no such file, a column is missing, a label or box that cannot be read, a path out of the folder.
+        DataError: no such file, a column is missing, a label or box that cannot be read, several labels with another separator,
+            a path out of the folder.
     """
     file = Path(source)
     if not file.is_file():
@@ -52,7 +55,10 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
         column = "labels" if "labels" in rows[0] else "label"
         labels_of_rows = [[part.strip() for part in row[column].split(";") if part.strip()] for row in rows]
         multilabel = column == "labels" or any(len(labels) > 1 for labels in labels_of_rows)
-        names = read_class_names(classes) if classes else _names(labels_of_rows)
+        named = read_class_names(classes) if classes else None
+        if column == "labels":
+            _check_separators(file, {label for labels in labels_of_rows for label in labels}, named or ())
+        names = named or _names(labels_of_rows)
         label_of = {name: label for label, name in enumerate(names or ())}
         samples = []
         for line, (row, labels) in enumerate(zip(rows, labels_of_rows, strict=True), 2):
@@ -121,6 +127,30 @@ def _names(labels_of_rows: list[list[str]]) -> list[str] | None:
     """Names of classes in order; None if all labels are numbers."""
     names = {label for labels in labels_of_rows for label in labels}
     return None if all(map(_is_number, names)) else sorted(names)
+
+
+def _check_separators(file: Path, labels: set[str], names: Collection[str]) -> None:
+    """Refuse a label that looks like several, with something else than `;` between them, or like a list in Python.
+
+    A label is split at `|` and tabs in any case; elsewhere if its parts are numbers, or are in other labels, too; at a space if
+    they are other labels. `names` are those of known classes, which are never split.
+
+    Raises:
+        DataError: there is one.
+    """
+    for separator in SEPARATORS:
+        parts_of = {label: [part.strip() for part in label.split(separator)] for label in {*labels, *names}}
+        n_labels = Counter(p for parts in parts_of.values() if separator != " " or len(parts) == 1 for p in {*parts})
+        least = 1 if separator == " " else 2
+        for label in sorted(labels.difference(names)):
+            parts = parts_of[label]
+            is_list = label.startswith("[") and label.endswith("]")
+            is_joined = separator in "|\t" or all(map(_is_number, parts)) or all(n_labels[part] >= least for part in parts)
+            if is_list or (len(parts) > 1 and is_joined):
+                raise DataError(
+                    f"{file}: {label[:80]!r} among the labels looks like several, which `;` separates, e.g. cat;dog; if it is "
+                    "the name of one class, give a file of class names (--classes)"
+                )
 
 
 def _is_number(label: str) -> bool:

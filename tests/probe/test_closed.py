@@ -275,6 +275,20 @@ class TestNeighbours:
             Neighbours(ks=(1, 120)).fit(TRAINING, TEST)
 
 
+@pytest.mark.parametrize("name", ["logistic", "knn"])
+def test_held_out_images_without_a_label_select_nothing(name):
+    """Else the first of the grid would be taken, as no number is better than another."""
+    training = several(40)
+    held_out = hold_out(training.labels.numpy(), 0.1, 0)[1]
+    training.labels[held_out] = 0
+    grid = {"logistic": "cs", "knn": "ks"}[name]
+    with pytest.raises(
+        BeyondClsError, match=r"map of the 4 images held out is not a number.* \(share is 0\.1\), or give a single"
+    ):
+        make_closed(name, **{grid: [1, 5]}).fit(training, several(20, seed=1))
+    make_closed(name, **{grid: [5]}).fit(training, several(20, seed=1))
+
+
 class TestRidge:
     @pytest.mark.parametrize(("n", "dim"), [(120, 6), (20, 40), (30, 30)])
     @pytest.mark.parametrize("alpha", [1e-3, 1.0, 1e4])
