@@ -223,6 +223,11 @@ class TestRun:
         assert (metrics["protocol"]["ks"], metrics["protocol"]["temperature"]) == ([1, 7], 0.1)
         assert metrics["selected"]["candidates"] == [1, 7]
 
+    def test_names_that_yaml_takes_for_numbers(self, probe, params, tmp_path):
+        file = params("heads: {2024: &a {aggregator: cls, protocol: {name: ridge}}, 1.5: {<<: *a}}")
+        assert "by ridge" in probe(*file, "--head", "2024", "--head", "1.5")[0]
+        assert (tmp_path / "out/2024/metrics.json").is_file()
+
     def test_subsets(self, probe):
         for given, n, subset in (
             (("--k-shot", 5), 15, {"k_shot": 5, "seed": 0}),
@@ -339,6 +344,8 @@ class TestBadInput:
                 "standardise of 'ridge' is 1, expected a value such",
             ),
             ("heads: {abmilp: 3}", "heads.abmilp in the parameter file is 3, expected names and values"),
+            ("heads: {abmilp: {}}\nprobe: {1: 2}", "unknown parameter in probe '1'; known: "),
+            ("heads: {1: {}, on: {}}", "unknown head 'abmilp'; known: 1, on. Add it to heads"),
             ("heads: [abmilp]", "heads in the parameter file is ['abmilp'], expected names and values"),
             ("heads: {abmilp: {}}\nprobe: {epoch: 3}", "unknown parameter in probe 'epoch'; did you mean 'epochs'?"),
             ("heads: {abmilp: {}}\nprobe: {views: two}", "views is 'two', expected a whole number"),
@@ -352,6 +359,11 @@ class TestBadInput:
         shown, _ = probe(*params(text), "--head", "abmilp", fails=True)
         assert message in shown
         assert not (tmp_path / "out").exists()
+
+    def test_a_file_that_is_not_utf8(self, probe, params, tmp_path):
+        file = params("")
+        Path(file[1]).write_bytes(b"heads: {abmilp: {}} # caf\xe9")
+        assert "is not YAML: 'utf-8' codec can't decode byte 0xe9" in probe(*file, "--head", "abmilp", fails=True)[0]
 
     def test_what_all_heads_share_cannot_be_of_one(self, probe, params):
         file = params("heads: {a: {aggregator: cls, views: 1}, b: {aggregator: cls}}")
