@@ -175,7 +175,9 @@ def _refused_by_the_system(error: BaseException) -> str:
     elif isinstance(error, OSError) and re.fullmatch(r"\d+ requested and \d+ written", str(error)):  # of NumPy
         error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if isinstance(error, OSError) and error.errno is not None:
-        return refusal(error, Path(os.fsdecode(error.filename)) if error.filename else _fullest_place())
+        if isinstance(error.filename, str | bytes):
+            return refusal(error, Path(os.fsdecode(error.filename)))
+        return refusal(OSError(error.errno, error.strerror), _fullest_place())  # not the number of an open file
     torch = sys.modules.get("torch")  # what has not imported it has no memory of its devices
     is_memory = isinstance(error, MemoryError)
     if torch is not None:
@@ -192,7 +194,7 @@ def _fullest_place() -> Path:
     """Of the places that the command line names, and this folder, the one on the disk with least room."""
     words = [word.partition("=")[2] or word for word in sys.argv[1:]]
     paths = [Path(os.path.abspath(word)) for word in words if "/" in word or os.path.lexists(word)]
-    folders = [next(folder for folder in (path, *path.parents) if folder.is_dir()) for path in (Path.cwd(), *paths)]
+    folders = [next(folder for folder in (path, *path.parents) if os.path.isdir(folder)) for path in (Path.cwd(), *paths)]
     return min(folders, key=lambda folder: shutil.disk_usage(folder).free)
 
 

@@ -51,7 +51,7 @@ def check_writable(folder: Path) -> None:
     """
     path = Path(os.path.abspath(folder))
     there = next(place for place in (path, *path.parents) if os.path.lexists(place))
-    if not there.is_dir():
+    if not os.path.isdir(there):
         code = errno.ENOTDIR
     elif os.statvfs(there).f_flag & os.ST_RDONLY:
         code = errno.EROFS
@@ -68,7 +68,7 @@ def room_left(error: OSError, place: Path) -> str:
     Bytes may be left where files (inodes), a quota or the largest size of a file are what ran out.
     """
     path = Path(os.path.abspath(place))
-    folder = next(folder for folder in (path, *path.parents) if folder.is_dir())
+    folder = next(folder for folder in (path, *path.parents) if os.path.isdir(folder))
     stat = os.statvfs(folder)
     free = f"{stat.f_bavail * stat.f_frsize / 1e9:.3g} GB are free"
     if error.errno == errno.EDQUOT:
