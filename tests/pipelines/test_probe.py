@@ -224,7 +224,7 @@ class TestRun:
         assert metrics["selected"]["candidates"] == [1, 7]
 
     def test_names_that_yaml_takes_for_numbers(self, probe, params, tmp_path):
-        file = params("heads: {2024: &a {aggregator: cls, protocol: {name: ridge}}, 1.5: {<<: *a}}")
+        file = params("cls_heads: {2024: &a {aggregator: cls, protocol: {name: ridge}}, 1.5: {<<: *a}}")
         assert "by ridge" in probe(*file, "--head", "2024", "--head", "1.5")[0]
         assert (tmp_path / "out/2024/metrics.json").is_file()
 
