@@ -10,6 +10,7 @@ from extract.requests import Request
 from extract.stages import COPYING_IN, ENCODING, Course
 from extract.streams import Event, Streams
 from store import BeyondClsError
+from store.loading.memory import is_out_of_memory
 
 
 class Batches:
@@ -62,8 +63,8 @@ class Batches:
                 placed = self._placed(images)
             with self._course.doing(ENCODING):
                 return self._encoded(placed)
-        except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
                 raise
             if len(images) == 1:
                 raise BeyondClsError(

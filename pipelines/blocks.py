@@ -12,7 +12,7 @@ from pipelines.parameters.heads import plans_and_run
 from pipelines.parameters.layers import Layer
 from pipelines.parameters.options import select_options, takes_options
 from pipelines.parameters.params import read_params
-from pipelines.parameters.training import OF_A_HEAD, OF_A_RECIPE, OF_A_RUN
+from pipelines.parameters.training import OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
 from pipelines.process.tasks import is_first
 from pipelines.sharing.places import open_features
 
@@ -21,7 +21,7 @@ OF_HEADS = {name: option for name, option in OF_A_HEAD.items() if name not in ("
 OF_RUN = {name: OF_A_RUN[name] for name in ("views", "mix_evaluation_view", "held_out", "placement")}
 
 
-@takes_options(OF_A_RECIPE, OF_HEADS, OF_RUN)
+@takes_options(OF_A_RECIPE, OF_HEADS, OF_A_PROTOCOL, OF_RUN)
 def main(
     features: Annotated[str, typer.Option(help="feature set of the training images: its folder, receipt, or address")],
     test: Annotated[str, typer.Option(help="feature set of the test images, of the same encoder")],
@@ -62,11 +62,12 @@ def main(
         Layer(layer.where, select_options(layer.values, (*OF_A_RECIPE, *OF_HEADS, *OF_RUN)))
         for layer in common_layers(described, encoder, dataset)
     ]
-    plans, run = plans_and_run(["cls"], {"cls_heads": {"cls": {}}}, given, {}, layers)
+    of_heads = select_options(given, (*OF_A_RECIPE, *OF_HEADS, *OF_RUN))
+    plans, run = plans_and_run(["cls"], {"cls_heads": {"cls": {}}}, of_heads, {}, layers)
     result = ResultFolder(out, DESCRIPTION)
     keep_freed_memory()
     stores = (open_features(features, params), open_features(test, params))
-    closed = None if protocol == "none" else make_protocol(protocol, stores[0])
+    closed = None if protocol == "none" else make_protocol(protocol, stores[0], **select_options(given, OF_A_PROTOCOL))
     content = probe_blocks(
         *stores,
         out,

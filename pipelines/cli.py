@@ -1,10 +1,15 @@
 """The command line, `beyondcls`: a command for each stage, and tools."""
 
+import errno
+import io
 import os
+import re
+import shutil
 import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -103,6 +108,9 @@ def run() -> None:
     arguments = sys.argv[1:]
     is_command = bool(arguments) and NOT_LOGGED.isdisjoint(arguments) and COMPLETION not in os.environ
     log = CommandLog.begin(arguments) if is_command else CommandLog(None)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     show, debug, status = warnings.showwarning, os.environ.get(DEBUG), UNFORESEEN
     try:
         with log.copying_stderr():
@@ -134,6 +142,7 @@ def _outcome(error: BaseException, log: CommandLog) -> tuple[int, str]:
     """Exit status and message of what has ended a command; no message if that was the command itself."""
     from store.errors import BeyondClsError
 
+    named = f" ({log.file} has the traceback)" if log.file else ""
     if _is_interrupt(error):
         return (
             INTERRUPTED,
@@ -144,6 +153,8 @@ def _outcome(error: BaseException, log: CommandLog) -> tuple[int, str]:
         return (FAILED, code) if isinstance(code, str) else (int(code or 0), "")
     if isinstance(error, BeyondClsError):
         return FAILED, f"error: {error}"
+    if refused := _refused_by_the_system(error):
+        return FAILED, f"error: {refused}{named}"
     package = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if package in EXTRAS:
         return FAILED, f"error: this needs {package}, which is not installed here; pip install 'beyondcls[{EXTRAS[package]}]'"
@@ -153,6 +164,38 @@ def _outcome(error: BaseException, log: CommandLog) -> tuple[int, str]:
         UNFORESEEN,
         f"error: {type(error).__name__}: {reason} (not foreseen: `{OURS} --debug COMMAND` shows the traceback{where})",
     )
+
+
+def _refused_by_the_system(error: BaseException) -> str:
+    """Message for files, disks and memory that the system does not give; empty for other errors."""
+    from store.places.disk import refusal
+
+    if code := re.search(r"\(os error (\d+)\)", str(error)):  # of safetensors
+        error = OSError(int(code[1]), os.strerror(int(code[1])))
+    elif isinstance(error, OSError) and re.fullmatch(r"\d+ requested and \d+ written", str(error)):  # of NumPy
+        error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error.filename, str | bytes):
+            return refusal(error, Path(os.fsdecode(error.filename)))
+        return refusal(OSError(error.errno, error.strerror), _fullest_place())  # not the number of an open file
+    torch = sys.modules.get("torch")  # what has not imported it has no memory of its devices
+    is_memory = isinstance(error, MemoryError)
+    if torch is not None:
+        from store.loading.memory import is_out_of_memory
+
+        is_memory = is_out_of_memory(error)
+    if not is_memory:
+        return ""
+    reason = (str(error).strip().splitlines() or ["MemoryError"])[0]
+    return f"memory does not suffice: {reason}; stop what else uses it, give a smaller --batch-size, or use another --device"
+
+
+def _fullest_place() -> Path:
+    """Of the places that the command line names, and this folder, the one on the disk with least room."""
+    words = [word.partition("=")[2] or word for word in sys.argv[1:]]
+    paths = [Path(os.path.abspath(word)) for word in words if "/" in word or os.path.lexists(word)]
+    folders = [next(folder for folder in (path, *path.parents) if os.path.isdir(folder)) for path in (Path.cwd(), *paths)]
+    return min(folders, key=lambda folder: shutil.disk_usage(folder).free)
 
 
 def _is_interrupt(error: BaseException | None) -> bool:

@@ -9,7 +9,7 @@ import typer
 
 from pipelines.parameters.engine import ENGINE
 from pipelines.parameters.options import flag_of, select_options, takes_options
-from pipelines.parameters.training import OF_A_HEAD, OF_A_RECIPE, OF_A_RUN
+from pipelines.parameters.training import OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
 
 if TYPE_CHECKING:
     from pipelines.engines.engine import Engine
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PARAMS = Path("params.yaml")
 
 
-@takes_options(OF_A_RECIPE, OF_A_HEAD, OF_A_RUN, ENGINE)
+@takes_options(OF_A_RECIPE, OF_A_HEAD, OF_A_PROTOCOL, OF_A_RUN, ENGINE)
 def main(
     features: Annotated[
         str | None, typer.Option(help="feature set of the training images: its folder, receipt, or address")

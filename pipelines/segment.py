@@ -132,7 +132,7 @@ def settings(options: Mapping[str, Any], frame: int) -> "Protocols":
     return Protocols(
         tuple(options.get("protocol") or PROTOCOLS),
         Neighbours(**several(ks="ks", metrics="metric"), **scaled),
-        Logistic(**several(cs="cs"), **scaled),
+        Logistic(**several(cs="cs"), **scaled, **select_options(options, ("max_passes",))),
         replace(plan, recipe=recipe),
         options.get("loss_size") or frame,
     )
@@ -172,8 +172,10 @@ def run(
     from probe.segmentation.results import files_in, write
     from probe.segmentation.run import segment
     from probe.segmentation.saved_maps import SavedMaps
+    from store.places.disk import check_writable
     from store.writing.results import ResultFolder
 
+    check_writable(out)
     about: dict[str, Any] = {"command": shlex.join(["beyondcls", *sys.argv[1:]])}
     if foreground is not None or probes is not None:  # first, so that errors are raised before anything trains
         about["foreground"] = compare_foreground(sets.test, probes, heads, foreground)

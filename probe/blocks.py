@@ -127,17 +127,17 @@ def _places(
     return places
 
 
-def make_protocol(name: str, training: FeatureStore) -> Closed:
-    """A protocol without gradient steps, as it is by default; of small sets, without numbers of neighbours that are too large.
+def make_protocol(name: str, training: FeatureStore, **options: Any) -> Closed:
+    """A protocol without gradient steps, by default without numbers of neighbours that are too large for a small set.
 
     Raises:
-        BeyondClsError: an unknown name.
+        BeyondClsError: unknown name or option, or values that cannot be.
         StoreError: no image is usable.
     """
     if name not in CLOSED or CLOSED[name] is not Neighbours:
-        return make_closed(name)
+        return make_closed(name, **options)
     few = len(Source(training).rows) // 2
-    return Neighbours(ks=tuple(k for k in Neighbours.ks if k <= few) or (1,))
+    return make_closed(name, **{"ks": tuple(k for k in Neighbours.ks if k <= few) or (1,)} | options)
 
 
 def readable_blocks(head: str, training: Source, test: Source) -> list[int]:

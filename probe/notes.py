@@ -2,6 +2,11 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+import torch
+from jaxtyping import Integer
+
+from probe.metrics import n_without_positive
 from probe.recipe import Recipe
 
 
@@ -14,6 +19,13 @@ def notes_on_training(recipe: Recipe, n_images: int, n_seeds: int, views: Sequen
         views: of the training images that were shown; 0 is the evaluation crop, the others are random crops.
     """
     return [*_on_augmentation(views), *_on_steps(recipe, n_images), *_on_order(recipe, n_seeds, views)]
+
+
+def notes_on_classes(training: Integer[np.ndarray, "N K"], test: Integer[np.ndarray, "M K"]) -> list[str]:
+    """Classes of several an image that nothing is known of, and those that no mean over classes includes."""
+    sides = {"training image": training, "test image and are in no mean over classes": test}
+    missing = {words: n_without_positive(torch.from_numpy(labels)) for words, labels in sides.items()}
+    return [f"{n} of {training.shape[1]} classes have no {words}" for words, n in missing.items() if n]
 
 
 def augmentation(views: Sequence[int]) -> dict[str, int | bool]:

@@ -26,7 +26,7 @@ from probe.pooling import reads_stored
 from probe.ranks import broadcast_from_first
 from probe.recipe import Recipe
 from probe.rehearsal import is_worth_it, rehearse
-from probe.sources import Source
+from probe.sources import Source, check_labels
 from probe.stack import Stack
 from probe.train import Family, train
 from store import BeyondClsError, Loader
@@ -84,7 +84,7 @@ class Passes:
 
     Raises:
         BeyondClsError: unknown aggregator or options, or a custom aggregator that fails on the first images.
-        StoreError: a set lacks what a head reads.
+        StoreError: a set lacks what a head reads, or labels to learn from or to measure by.
     """
 
     heads: Mapping[str, HeadSpec]
@@ -113,6 +113,7 @@ class Passes:
                     source.arrays(kind, views)
             if is_custom(self.heads[name].aggregator):
                 self._check_custom(name)
+        check_labels(self.training, self.test)
 
     def train(
         self,

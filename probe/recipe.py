@@ -48,7 +48,10 @@ class Recipe:
             if getattr(self, name) < least:
                 raise BeyondClsError(f"{name} is {getattr(self, name)}, expected {least} or more")
         if not 0 <= self.warmup_epochs < self.epochs:
-            raise BeyondClsError(f"warmup_epochs is {self.warmup_epochs}, expected 0 to {self.epochs - 1} (below epochs)")
+            raise BeyondClsError(
+                f"epochs is {self.epochs}, and the learning rate rises during {self.warmup_epochs} of them (warmup_epochs), "
+                f"expected 0 to {self.epochs - 1}; set warmup_epochs, too, or give more epochs"
+            )
         if self.rows_at_once is not None and (self.rows_at_once < 2 or self.batch_size % self.rows_at_once):
             raise BeyondClsError(
                 f"rows_at_once is {self.rows_at_once}, expected a divisor of batch_size ({self.batch_size}) from 2 on"

@@ -16,7 +16,7 @@ from probe.closed import CLOSED, Closed, Vectors
 from probe.cost import Cost, bytes_read, cost_of, shapes_read
 from probe.grid import HeadPlan
 from probe.metrics import top_k_hits
-from probe.notes import augmentation, notes_on_training
+from probe.notes import augmentation, notes_on_classes, notes_on_training
 from probe.passes import Outcome, Passes
 from probe.result_files import DESCRIPTION, METRICS, over_seeds, read_result, record_of, write_result
 from probe.saved import save_probe
@@ -40,6 +40,8 @@ def measures_of(name: str, plan: HeadPlan, passes: Passes, outcomes: Sequence[Ou
     """What is measured of a head that was trained, and what describes it: the content of `result_files`."""
     cost, ends = _cost(name, passes), [outcome.curve[-1] for outcome in outcomes]
     notes = notes_on_training(plan.recipe, len(passes.training.rows), len(plan.seeds), passes.views)
+    if passes.test.store.multilabel:
+        notes += notes_on_classes(*(source.store.labels[source.rows] for source in (passes.training, passes.test)))
     return {
         **_common(name, plan, passes),
         **{measure: over_seeds([outcome.result[measure] for outcome in outcomes]) for measure in outcomes[0].result},

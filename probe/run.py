@@ -26,6 +26,7 @@ from probe.unchanged import keep_unchanged
 from store import BeyondClsError, FeatureStore, StoreError
 from store.bars import Bars, no_bars
 from store.loading.placement import Placement
+from store.places.disk import check_writable
 
 
 def probe(
@@ -97,7 +98,7 @@ def probe(
         Stopped: `stops` says so. Checkpoints stay, and the same request goes on.
         BeyondClsError: unknown aggregator or options, a grid that memory cannot hold, or a seed that diverged; or another
             result has come to its folder meanwhile.
-        StoreError: feature sets that do not belong together, or without what a head reads.
+        StoreError: feature sets that do not belong together or lack what a head reads, or `out` cannot be written.
     """
     if bars is not None and progress is not None:
         raise BeyondClsError("bars and progress were both given; bars shows what progress would be called with")
@@ -110,6 +111,7 @@ def probe(
     others, rows = joined or (None, None), (subset, None)
     block = training.spec.blocks[-1] if block is None else block  # the deepest one of the test set may be another
     learn_from, judge_by = (Source(s, o, block, r, training) for s, o, r in zip((training, test), others, rows, strict=True))
+    check_writable(out)
     place, unfinished = torch.device(device), out.parent / ".unfinished" / out.name
     forget_checkpoints(unfinished)
     about: dict[str, Any] = {"features": {"training": training.spec.key, "test": test.spec.key}, **(notes or {})}

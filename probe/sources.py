@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from jaxtyping import Integer
 
 from store import FeatureStore, Loader, StoreError, join
 from store.format.array import ArrayReader
@@ -256,6 +257,34 @@ def _check_labels(store: FeatureStore) -> None:
             f"{store.where} has labels up to {highest}, of which {n} occur: these are identifiers, not class numbers; extract "
             "it again with --update, which names the classes by them and keeps the features"
         )
+
+
+def check_labels(training: Source, test: Source) -> None:
+    """Refuse images from which nothing can be learnt, or of which nothing can be measured.
+
+    Raises:
+        StoreError: no class tells the training images apart; or images may have several labels, and no test image has one.
+    """
+    if len(training.rows) > 1 and (problem := indistinct(training.store.labels[training.rows])):
+        raise StoreError(f"{training.store.where}: {problem}; name a set, or a subset, whose labels differ")
+    if test.store.multilabel and not (test.store.labels[test.rows] > 0).any():
+        raise StoreError(
+            f"{test.store.where}: none of the {len(test.rows):,} test images has a label, so neither precision nor recall is "
+            "defined; name a set with labels"
+        )
+
+
+def indistinct(labels: Integer[np.ndarray, "N *C"]) -> str:
+    """Why no class tells these images apart; empty if some class does."""
+    n = len(labels)
+    if labels.ndim > 1:
+        if not (labels > 0).any():
+            return f"none of the {n:,} training images has a label"
+        apart = (labels > 0).any(0) & (labels == 0).any(0)
+        return "" if apart.any() else f"no class tells the {n:,} training images apart: each has all of them or none"
+    return (
+        f"all {n:,} training images are of class {labels[0]}, expected 2 classes or more" if (labels == labels[0]).all() else ""
+    )
 
 
 def _check_classes(training: FeatureStore, test: FeatureStore) -> None:

@@ -19,6 +19,7 @@ from probe.saved import load_with
 from probe.select import Selected
 from probe.sources import Source, check_pair
 from store import BeyondClsError, FeatureStore
+from store.places.disk import check_writable
 
 
 class Frozen(Aggregator):
@@ -75,11 +76,12 @@ def transfer(
 
     Raises:
         BeyondClsError: no probe, or one whose aggregator is custom or has no parameters, or a probe of another encoder.
-        StoreError: feature sets that do not belong together, or that lack what the head reads.
+        StoreError: feature sets that do not belong together or lack what the head reads, or `out` cannot be written.
     """
     heads, result = _load_heads(probe), folder_of_head(out)
     described = next(iter(heads.values()))[1]
     check_pair(training, test)
+    check_writable(out)
     _check_encoder(probe, described, training)
     plain = HeadSpec(**{name: described[name] for name in HeadSpec().to_dict() if name in described})
     specs = {f"seed{s}": FrozenSpec(**vars(plain), trained=head.aggregator) for s, (head, _) in heads.items()}

@@ -32,8 +32,8 @@ def other_version(where: object, version: object, expected: int, again: str) -> 
 
 def unknown(kind: str, value: str, known: Iterable[str], remedy: str = "") -> str:
     """Message for a name that no registry has: `unknown aggregator 'abmlip'; did you mean 'abmilp'? known: …`."""
-    names = sorted(known)
-    near = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
+    names = sorted(map(str, known))
+    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
     guess = f"; did you mean {near[0]!r}?" if near else ";"
     shown = ", ".join(names[:12]) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
     return f"unknown {kind} {value!r}{guess} known: {shown}" + (f". {remedy}" if remedy else "")

@@ -36,7 +36,7 @@ def write_features(
     crops: bool = False,
     shard_rows: int = 64,
     order: Sequence[int] | None = None,
-    labels: Sequence[int] | None = None,
+    labels: Sequence[int] | np.ndarray | None = None,
     vectors: Sequence[int] = (),
     pooled: bool = False,
 ) -> FeatureStore:
@@ -53,7 +53,7 @@ def write_features(
         norm: a final norm that is not the identity.
         crops: boxes, in pixels of the original.
         order: of the images: row r holds what else is in row order[r], id and label included.
-        labels: instead of 0, 1, 2, …, 0, 1, …
+        labels: instead of 0, 1, 2, …, 0, 1, …; with `multilabel` [n, n_classes].
         vectors: blocks that have [cls] and the average patch token; of blocks without patch tokens they show the class.
         pooled: what the encoder's own pooling gives: the class, more clearly.
     """
@@ -86,7 +86,7 @@ def write_features(
         several[np.arange(n), label] = 1
         several[np.arange(0, n, 2), np.arange(0, n, 2) // 2 % n_classes] = 1
         del arrays["images/label"]
-        arrays["images/labels"] = (several, ("image", "class"))
+        arrays["images/labels"] = (several if labels is None else np.asarray(labels, np.uint8), ("image", "class"))
     elif labels is not None:
         arrays["images/label"] = (np.asarray(labels, np.int64), ("image",))
     if crops:

@@ -3,7 +3,8 @@
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from extract.datasets.sample import Box, DataError
 
 CORNERS = ("x0", "y0", "x1", "y1")
 NONE = -1  # class of a box that is not known
+SEPARATORS = ("|", "\t", ",", "/", " ")  # that are in use elsewhere
 MAP_NAMES, VOID_INDEX = "segmentation-classes.txt", 255  # of label maps
 
 
@@ -25,10 +27,10 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
     """Images of a .csv with a header: `id`, `path`, `label`, and boxes if there are any; other columns are ignored.
 
     `path` is relative to the folder of the .csv and cannot leave it, unless `open_images` allows that. `label` is a whole
-    number from 0 (`3` or `3.0`), or the name of a class; names are numbered alphabetically, unless a file of class names orders them.
-    A set is multi-label if its column is called `labels`, or if some `label` holds several, separated by `;`; then no label is
-    an answer too. Boxes are given by columns x0, y0, x1, y1 (empty without a box), or by `boxes`, four numbers each, separated
-    by `;`.
+    number from 0 (`3` or `3.0`), or the name of a class; names are numbered alphabetically, unless a file of class names orders
+    them. A set is multi-label if its column is called `labels`, or if some `label` holds several, separated by `;`; then no
+    label is an answer too. Boxes are given by columns x0, y0, x1, y1 (empty without a box), or by `boxes`, four numbers each,
+    separated by `;`.
 
     A column `segmentation` is the path of a label map, of indices from 0 with 255 for void. Its classes are those of
     `segmentation-classes.txt` beside the .csv, a name a line. Without a column of labels, these classes are the labels: an
@@ -39,7 +41,8 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
         classes: file of class names, one a line; needed for multi-label sets whose labels are integers.
 
     Raises:
-        DataError: no such file, a column is missing, a label or box that cannot be read, a path out of the folder.
+        DataError: no such file, a column is missing, a label or box that cannot be read, several labels with another separator,
+            a path out of the folder.
     """
     file = Path(source)
     if not file.is_file():
@@ -56,7 +59,10 @@ def csv_table(source: str, classes: Path | None = None) -> ImageSet:
         labels_of_rows = [[part.strip() for part in row[column].split(";") if part.strip()] for row in rows]
         multilabel = column == "labels" or any(len(labels) > 1 for labels in labels_of_rows)
         given = [label for labels in labels_of_rows for label in labels]
-        meaning = Labels(read_class_names(classes)) if classes else Labels.of(given)
+        named = read_class_names(classes) if classes else None
+        if column == "labels":
+            _check_separators(file, {*given}, named or ())
+        meaning = Labels.of(given) if named is None else Labels(named)
         samples = []
         for line, (row, labels) in enumerate(zip(rows, labels_of_rows, strict=True), 2):
             try:
@@ -123,6 +129,34 @@ def _rows(file: Path) -> list[dict[str, str]]:
 
 def _says(labels: Sequence[str]) -> str:
     return f"says {labels[0]!r}" if labels else "is empty"
+
+
+def _check_separators(file: Path, labels: set[str], names: Collection[str]) -> None:
+    """Refuse a label that looks like several, with something else than `;` between them, or like a list in Python.
+
+    A label is split at `|` and tabs in any case; elsewhere if its parts are numbers, or are in other labels, too; at a space if
+    they are other labels. `names` are those of known classes, which are never split.
+
+    Raises:
+        DataError: there is one.
+    """
+    for separator in SEPARATORS:
+        parts_of = {label: [part.strip() for part in label.split(separator)] for label in {*labels, *names}}
+        n_labels = Counter(p for parts in parts_of.values() if separator != " " or len(parts) == 1 for p in {*parts})
+        least = 1 if separator == " " else 2
+        for label in sorted(labels.difference(names)):
+            parts = parts_of[label]
+            is_list = label.startswith("[") and label.endswith("]")
+            is_joined = (
+                separator in "|\t"
+                or all(whole_number(part) is not None for part in parts)
+                or all(n_labels[part] >= least for part in parts)
+            )
+            if is_list or (len(parts) > 1 and is_joined):
+                raise DataError(
+                    f"{file}: {label[:80]!r} among the labels looks like several, which `;` separates, e.g. cat;dog; if it is "
+                    "the name of one class, give a file of class names (--classes)"
+                )
 
 
 def _boxes(row: Mapping[str, str], label: int) -> list[Box]:

@@ -1,6 +1,7 @@
 """A list of images in fixed order, each a range of bytes in a file."""
 
 import copy
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -24,6 +25,8 @@ from extract.datasets.turning import turned_boxes
 from store import BeyondClsError
 from store.html_table import first_names, html_table
 from store.truths.columns import TruthColumns
+
+NOT_UTF8 = re.compile("[\udc80-\udcff]")  # Python's surrogates for such bytes in names of files
 
 
 def read_class_names(file: Path | RemoteFile) -> list[str]:
@@ -80,6 +83,12 @@ class ImageSet:
             raise DataError(f"{source} has no images; expected {', '.join(f'.{name}' for name in IMAGE_EXTENSIONS)}{beside}")
         if multilabel and classes is None:
             raise DataError(f"{source} has several labels an image, but no names of classes; give them with --classes")
+        for name in (*(sample.id for sample in self.samples), *(classes or ())):
+            if NOT_UTF8.search(name):
+                raise DataError(
+                    f"{name!r} in {source} is not UTF-8, as names of images and classes have to be; rename it, e.g. with "
+                    "`convmv -f latin1 -t utf8 --notest`"
+                )
         by_id: dict[str, Sample] = {}
         for sample in self.samples:
             if sample.id in by_id:

@@ -9,11 +9,12 @@ import yaml
 from pipelines.parameters.common import common_layers
 from pipelines.parameters.groups import GROUPS, file_of
 from pipelines.parameters.layers import Layer, layered
-from pipelines.parameters.options import Table
+from pipelines.parameters.options import Table, flag_of, select_options
 from pipelines.parameters.params import check_names, check_type, from_yaml, section
-from pipelines.parameters.training import OF_A_HEAD, OF_A_RECIPE, OF_A_RUN
+from pipelines.parameters.training import OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
 
 if TYPE_CHECKING:
+    from probe.closed import Closed
     from probe.grid import HeadPlan
 
 
@@ -35,6 +36,7 @@ def plans_and_run(
     Raises:
         BeyondClsError: unknown names, invalid values, or values that exclude each other.
     """
+    from probe.closed import Neighbours
     from store import BeyondClsError
 
     common = common_layers(params or {}) if layers is None else layers
@@ -48,6 +50,12 @@ def plans_and_run(
             )
         layers_of_run.append(Layer(f"heads.{name}", of_run))
         plans[folder] = plan_of(name, entry, common, command_line, options)
+    of_neighbours = select_options(command_line, OF_A_PROTOCOL)
+    if of_neighbours and not any(isinstance(plan.closed, Neighbours) for plan in plans.values()):
+        raise BeyondClsError(
+            f"{flag_of(next(iter(of_neighbours)))} is an option of --protocol knn, which no head here has; add --protocol knn, "
+            "or leave it out"
+        )
     run = layered(*(layer.values for layer in layers_of_run), command_line)
     _check_types("", run, OF_A_RUN)
     return plans, {name: run[name] for name in OF_A_RUN if run.get(name) is not None}
@@ -122,7 +130,6 @@ def plan_of(
     Raises:
         BeyondClsError: unknown names, or invalid values.
     """
-    from probe.closed import make_closed
     from probe.grid import HeadPlan, HeadSpec
     from probe.recipe import PRESET_INITS, make_recipe
     from store import BeyondClsError
@@ -135,10 +142,7 @@ def plan_of(
     layers = [*(layer.values for layer in common), parameters, command_line]
     merged = layered(*({n: v for n, v in layer.items() if n in plan_parameters} for layer in layers))
     _check_types(f" of head {name!r}", merged, OF_A_RECIPE | OF_A_HEAD)
-    closed, protocol = None, merged.pop("protocol", None)
-    if protocol is not None:
-        settings = dict(protocol) if isinstance(protocol, Mapping) else {"name": protocol}
-        closed = make_closed(str(settings.pop("name", "")), **settings)
+    closed = _closed_of(merged.pop("protocol", None), select_options(command_line, OF_A_PROTOCOL))
     normalisation, final_norm = merged.pop("normalisation", None) or "batch", merged.pop("final_norm", None) or False
     grid = {n: merged.pop(n) for n in ("seeds", "base_lrs", "weight_decays") if n in merged}
     for parameter, values in grid.items():
@@ -150,6 +154,24 @@ def plan_of(
         aggregator, {**entry_options, **options}, normalisation, final_norm, init or PRESET_INITS.get(preset, "normal")
     )
     return HeadPlan(spec, recipe, **{n: tuple(values) for n, values in grid.items() if values is not None}, closed=closed)
+
+
+def _closed_of(protocol: Any, of_neighbours: Mapping[str, Any]) -> "Closed | None":
+    """The protocol of a head that is not trained by steps: a name, or a mapping of it and its options.
+
+    Args:
+        of_neighbours: options of k-NN on the command line, which win.
+
+    Raises:
+        BeyondClsError: unknown names, or invalid values.
+    """
+    from probe.closed import make_closed
+
+    if protocol is None:
+        return None
+    settings = dict(protocol) if isinstance(protocol, Mapping) else {"name": protocol}
+    name = str(settings.pop("name", ""))
+    return make_closed(name, **{**settings, **(of_neighbours if name == "knn" else {})})
 
 
 def options_of(pairs: Sequence[str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ class Option:
         type: of its value on the command line.
         help: description for `--help`.
         default: the value if neither sets it, in words; empty if the help says it.
-        flags: of a switch, such as `--drop-last/--no-drop-last`; its name by default.
+        flags: of a switch, such as `--drop-last/--no-drop-last`, or several, with spaces; its name by default.
         least: the smallest value of a number.
         read: (name of the option, text) to a value, where the command line has text in place of a list.
     """
@@ -32,7 +32,7 @@ class Option:
     def annotation(self) -> Any:
         """The annotation for typer; the value is None if the option is not given."""
         shown = "  ".join(filter(None, (self.help, f"[default: {self.default}]" if self.default else "")))
-        return Annotated[self.type | None, typer.Option(*filter(None, (self.flags,)), help=shown, min=self.least)]
+        return Annotated[self.type | None, typer.Option(*self.flags.split(), help=shown, min=self.least)]
 
 
 Table = Mapping[str, Option]
@@ -53,7 +53,7 @@ def takes_options(*tables: Table) -> Callable[[Callable[..., None]], Callable[..
             for name, option in options.items():
                 value = values.pop(name, None)
                 if value is not None:
-                    values[name] = option.read(flag_of(name), value) if option.read else value
+                    values[name] = option.read((option.flags or flag_of(name)).split()[0], value) if option.read else value
             main(**values)
 
         own_parameters = [p for p in inspect.signature(main).parameters.values() if p.kind is not p.VAR_KEYWORD]

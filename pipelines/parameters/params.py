@@ -12,11 +12,11 @@ from store.errors import unknown
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the numbers and the keys of version 1.2: PyYAML reads 1e-3 as a string, and the key `on` as true."""
+    """YAML with the numbers of version 1.2: PyYAML reads 1e-3 as a string. All keys are names, `on` and `2024` too."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         for key, _ in node.value:
-            if key.value == "on":
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 key.tag = "tag:yaml.org,2002:str"
         return super().construct_mapping(node, deep)
 
@@ -57,8 +57,8 @@ def read_params(path: Path) -> dict[str, Any]:
             f"there is no parameter file {str(path)!r}; run in the folder of params.yaml, or name it with --params"
         )
     try:
-        content = from_yaml(path.read_text())
-    except yaml.YAMLError as error:
+        content = from_yaml(path.read_text(encoding="utf-8-sig"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BeyondClsError(f"{path} is not YAML: {error}") from error
     if not isinstance(content, dict):
         raise BeyondClsError(f"{path} holds {type(content).__name__}, expected sections (encoders, extract, heads, probe)")
@@ -140,6 +140,16 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
         BeyondClsError: names the option.
     """
     return _listed(option, text, float, "numbers with commas, e.g. 0.01,0.1")
+
+
+def number_or_numbers(option: str, text: str) -> float | tuple[float, ...]:
+    """As `numbers`; a single one by itself.
+
+    Raises:
+        BeyondClsError: names the option.
+    """
+    values = numbers(option, text)
+    return values if len(values) > 1 else values[0]
 
 
 def _listed(option: str, text: str, convert: Callable[[str], T], expected: str) -> tuple[T, ...]:

@@ -14,6 +14,7 @@ OF_SEGMENTATION = {
     "ks": Option(str, "numbers of neighbours, with commas", "1,3,10,30", read=integers),
     "metric": Option(list[str], "of k-NN: cosine or euclidean", "both"),
     "cs": Option(str, "C of logistic regression, with commas", "8 from 1e-6 to 1e5", read=numbers),
+    "max_passes": Option(int, "of logistic regression over the training patches", "500", least=2),
     "standardise": Option(bool, "scale channels for k-NN and logistic regression", "scaled", flags="--standardise/--as-stored"),
     "epochs": Option(int, "of the linear head", "20", least=1),
     "batch_size": Option(int, "images of a step of the linear head", "16", least=2),

@@ -1,7 +1,7 @@
 """Parameters of training as tables of options."""
 
 from pipelines.parameters.options import Option
-from pipelines.parameters.params import integers, numbers
+from pipelines.parameters.params import integers, number_or_numbers, numbers
 
 # As the command line and params.yaml have them: fields of `probe.recipe.Recipe`, …
 OF_A_RECIPE = {
@@ -30,6 +30,18 @@ OF_A_HEAD = {
     "final_norm": Option(bool, "apply the encoder's last LayerNorm to the tokens first", flags="--final-norm/--no-final-norm"),
     "init": Option(str, "start of the classifier: normal, N(0, 0.01²), or uniform, as torch's", "normal"),
     "protocol": Option(str, "logistic, knn or ridge instead of gradient steps, for aggregators without parameters"),
+}
+# … of its protocol, which params.yaml has within it, `protocol: { name: knn, ks: [5], temperature: 0.1 }`: fields of
+# `probe.closed.Neighbours`, …
+OF_A_PROTOCOL = {
+    "ks": Option(
+        str,
+        "numbers of neighbours of --protocol knn, with commas: the best on held-out training images is taken",
+        "10,20,100,200",
+        flags="--k --ks",
+        read=integers,
+    ),
+    "temperature": Option(str, "of the votes of --protocol knn; with commas likewise", "0.07", read=number_or_numbers),
 }
 # … and those of a whole run, which all heads of a command share.
 OF_A_RUN = {

@@ -36,7 +36,7 @@ class Request:
     """What the command line asks for, as its help says.
 
     Attributes:
-        given: options of OF_A_RECIPE, OF_A_HEAD and OF_A_RUN.
+        given: options of OF_A_RECIPE, OF_A_HEAD, OF_A_PROTOCOL and OF_A_RUN.
     """
 
     features: str

@@ -134,6 +134,8 @@ def _correct(file: Path) -> Bool[np.ndarray, "S N"]:
     try:
         with np.load(file, allow_pickle=False) as content:
             return content["correct"]
+    except PermissionError:
+        raise
     except (ValueError, OSError, EOFError, KeyError, AttributeError, BadZipFile) as error:
         raise BeyondClsError(f"{file} is damaged ({error}), expected `correct`, [seeds, images]; probe it again") from error
 

@@ -131,4 +131,4 @@ def _unique(names: list[str]) -> None:
 
 
 def _text(file: Path, content: str) -> None:
-    file.write_text(content, encoding="utf-8", newline="\n")
+    file.write_text(content, encoding="utf-8", errors="backslashreplace", newline="\n")  # names of files need not be UTF-8

@@ -93,6 +93,8 @@ def _sources(inputs: Inputs, encoder: str) -> list[tuple[str, Path | None, str]]
 def _load(file: Path, shape: str) -> Float[np.ndarray, "N K"]:
     try:
         return np.load(file, allow_pickle=False, mmap_mode="r")
+    except PermissionError:
+        raise
     except (ValueError, OSError, EOFError) as error:
         raise BeyondClsError(f"{file} is damaged ({error}), expected an array {shape}; run its stage again") from error
 

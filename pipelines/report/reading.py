@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,14 @@ T = TypeVar("T")
 
 def files_in(folder: Path | None, pattern: str) -> list[Path]:
     """What matches below a folder, in order; empty if no folder is given."""
-    return [] if folder is None else sorted(folder.glob(pattern))
+    if folder is None:
+        return []
+    parts = pattern.split("/")
+    for depth in range(len(parts)):  # `glob` leaves out what this user cannot read
+        for place in folder.glob("/".join(parts[:depth])) if depth else [folder]:
+            if place.is_dir():
+                os.scandir(place).close()
+    return sorted(folder.glob(pattern))
 
 
 def read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
@@ -32,7 +40,7 @@ def read(file: Path, stage: str, build: Callable[[Path], T]) -> T:
     """
     try:
         return build(file)
-    except ResultError:
+    except (ResultError, PermissionError):
         raise
     except KeyError as error:
         raise BeyondClsError(f"{file} or a table beside it has no {error}; run `{stage}` for it again") from error

@@ -17,6 +17,8 @@ CLOSED: dict[str, type[Closed]] = {
     "knn": Neighbours,
     "ridge": Ridge,
 }
+# What options of these types take; others, such as grids, are checked by their protocol.
+TAKEN: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,), str: (str,)}
 
 
 def make_closed(name: str, **options: Any) -> Closed:
@@ -27,10 +29,13 @@ def make_closed(name: str, **options: Any) -> Closed:
     """
     if name not in CLOSED:
         raise BeyondClsError(unknown("protocol", name, CLOSED))
-    known = [option.name for option in fields(CLOSED[name])]  # type: ignore[arg-type]
-    for option in options:
+    known = {option.name: option for option in fields(CLOSED[name])}  # type: ignore[arg-type]
+    for option, value in options.items():
         if option not in known:
             raise BeyondClsError(unknown(f"option of {name!r}", option, known))
+        kind = known[option].type
+        if kind in TAKEN and (not isinstance(value, TAKEN[kind]) or isinstance(value, bool) is not (kind is bool)):
+            raise BeyondClsError(f"{option} of {name!r} is {value!r}, expected a value such as {known[option].default!r}")
     return CLOSED[name](**{option: tuple(v) if isinstance(v, list) else v for option, v in options.items()})
 
 

@@ -26,8 +26,11 @@ class Neighbours(Closed):
     smallest k, then the lowest temperature.
 
     "weighted" is DINO's protocol: each neighbour votes with exp(cosine / temperature). With "majority" all votes are equal.
-    Scores are shares of the votes, 0…1; with several labels an image, minus ½, so that 0 is the threshold. Ties: of equally
-    near images the lower row is taken, of equal shares the lower class.
+    Scores are shares of the votes, 0…1, and -inf for a class without a vote, which is ruled out. So top-5 counts an image whose
+    label is among the five classes with the largest shares, or fewer where fewer have votes: never more images than have a
+    neighbour of their class, exactly those if k ≤ 5, and the same as top-1 if k = 1. With several labels an image scores are
+    shares minus ½, so that 0 is the threshold. Ties: of equally near images the lower row is taken, of equal shares the lower
+    class.
 
     Attributes:
         ks: the grid. DINO reports each of 10, 20, 100 and 200 on the test images; give one alone to use just that.
@@ -62,7 +65,7 @@ class Neighbours(Closed):
             object.__setattr__(self, "temperature", tuple(sorted(self.temperature)))
             if self.votes == "majority":
                 raise BeyondClsError(f"temperature is {self.temperature}, but votes 'majority' have none; leave it out")
-        elif not 0 < self.temperature < float("inf"):
+        elif not isinstance(self.temperature, int | float) or not 0 < self.temperature < float("inf"):
             raise BeyondClsError(f"temperature is {self.temperature}, expected a positive number")
 
     def fit(self, training: Vectors, test: Vectors) -> Result:
@@ -98,7 +101,7 @@ class Neighbours(Closed):
         if ks[-1] > len(training):
             unavailable = " (a hold-out to select k is not among them)" if len(self._grid) > 1 else ""
             raise BeyondClsError(
-                f"k is {ks[-1]}, but there are {len(training)} images to vote{unavailable}; choose a smaller k"
+                f"k is {ks[-1]}, but there are {len(training)} images to vote{unavailable}; choose a smaller k (--k)"
             )
         similarity, rows = nearest(queries.x, training.x, ks[-1], self.metric)
         for k in ks:
@@ -111,10 +114,13 @@ class Neighbours(Closed):
 
 
 def _shares(weights: Float[Tensor, "N k"], rows: Int[Tensor, "N k"], training: Vectors) -> Float[Tensor, "N K"]:
-    """Shares of the votes, float32."""
+    """Scores, float32, as `Neighbours` describes them."""
     labels, votes = training.labels.cpu(), weights.new_zeros(len(rows), training.n_classes)
     if not training.multilabel:
-        return (votes.scatter_add_(1, labels[rows], weights) / weights.sum(1, keepdim=True)).float()
+        shares = (votes.scatter_add_(1, labels[rows], weights) / weights.sum(1, keepdim=True)).float()
+        # Not where the share is 0: at a low temperature that of a far neighbour is too small for a float32.
+        has_no_vote = torch.ones_like(shares, dtype=torch.bool).scatter_(1, labels[rows], False)
+        return shares.masked_fill(has_no_vote, -torch.inf)
     for weight, row in zip(weights.T, rows.T, strict=True):  # one neighbour at a time: [N, k, K] may not fit into memory
         votes += weight[:, None] * labels[row]
     return (votes / weights.sum(1, keepdim=True) - 0.5).float()

@@ -1,5 +1,6 @@
 """The interface of protocols without gradient steps: labelled vectors in, scores and measures of test vectors out."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
@@ -46,12 +47,20 @@ def select(
 
     Args:
         scores: of the held-out images (second argument) after learning from the rest (first), for each value of `grid` in turn.
+
+    Raises:
+        BeyondClsError: images may have several labels, and none that is held out has one.
     """
     if len(grid) == 1:
         return Selection("nothing", candidates=tuple(grid))
     learnt, held_out = (training.rows(rows) for rows in hold_out(training.labels.cpu().numpy(), share, seed))
     measure = criterion(training)
     percent = tuple(measured(values, held_out, (measure,))[measure] for values in scores(learnt, held_out))
+    if all(map(math.isnan, percent)):
+        raise BeyondClsError(
+            f"{measure} of the {len(held_out)} images held out is not a number: none of them has a label; hold out more "
+            f"(share is {share:g}), or give a single value so that nothing is selected"
+        )
     return Selection("hold-out", measure, len(held_out), tuple(grid), percent)
 
 

@@ -19,8 +19,9 @@ class Ridge(Closed):
 
     One decomposition serves all α. α is selected by leaving out each training image in turn, exactly and without fitting again:
     the prediction without image i is y_i - (y_i - ŷ_i) / (1 - H_ii), where Ŷ = H Y. The largest of the best is taken.
-    Scaling is that of all training images, the one left out included. Scores are Ŷ of the test images. All is computed in
-    float64, which needs 24 bytes for each number of X and a few [N, K].
+    Scaling is that of all training images, the one left out included. Scores are Ŷ of the test images; -inf for a class that no
+    training image has, unless images have several labels. All is computed in float64, which needs 24 bytes for each number of X
+    and a few [N, K].
 
     Attributes:
         alphas: the grid, in units of X'X (it grows with N).
@@ -48,6 +49,8 @@ class Ridge(Closed):
         alpha = selection.best
         weight = v @ ((s / (s**2 + alpha))[:, None] * uy)  # [W, K]
         scores = (scaling(test.x) @ weight + level).float().cpu()
+        if not training.multilabel:  # their Ŷ is -1 and rounding, which could still be among the five largest
+            scores[:, (level == -1).cpu()] = -torch.inf
         notes = (*edge_note("alpha", alpha, self.alphas), *notes_on(training, test))
         return Result(scores, {"alpha": alpha}, selection, measured(scores, test), notes)
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from probe.sources import indistinct
 from store import BeyondClsError
 
 
@@ -86,9 +87,5 @@ def check_pair(training: Vectors, test: Vectors) -> None:
             f"{v.n_classes} classes, {'several labels' if v.multilabel else 'one label'} an image" for v in (training, test)
         ]
         raise BeyondClsError(f"training has {kinds[0]}; test has {kinds[1]}; use splits of one data set")
-    if training.multilabel:
-        if not ((training.labels > 0).any(0) & (training.labels == 0).any(0)).any():
-            raise BeyondClsError(f"no class tells the {len(training)} training images apart: each has all of them or none")
-    elif len(training.labels.unique()) < 2:
-        only = int(training.labels[0])
-        raise BeyondClsError(f"all {len(training)} training images are of class {only}, expected 2 classes or more")
+    if problem := indistinct(training.labels.cpu().numpy()):
+        raise BeyondClsError(problem)

@@ -31,6 +31,7 @@ from probe.result_files import DESCRIPTION, METRICS, over_seeds, write_result
 from probe.sources import Source
 from store import BeyondClsError, StoreError
 from store.format.pretraining import pretraining_fields
+from store.places.disk import check_writable
 from store.writing.results import ResultFolder
 
 Curve = list[dict[str, float]]
@@ -172,8 +173,9 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
         notes: written into description.json too, e.g. the command.
 
     Raises:
-        BeyondClsError: sets that do not belong together, or a seed that diverged.
+        BeyondClsError: sets that do not belong together, nothing can be written to `out`, or a seed diverged.
     """
+    check_writable(out)
     unfinished = out.parent / ".unfinished" / out.name
     forget_checkpoints(unfinished)
     detection = replace(detection, unfinished=unfinished)

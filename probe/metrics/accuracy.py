@@ -11,8 +11,8 @@ def top_k_hits(logits: Float[Tensor, "... B K"], labels: Int[Tensor, "B"], k: in
     """Whether the class of each image is among the k highest logits, for any number of members at once.
 
     Among equal logits the lower class ranks first, so a head with the same logit for every class is not right about all images.
-    With k ≥ K everything is right by definition. An image with a NaN or +inf among its logits counts as wrong for any k; -inf
-    means that a class is ruled out.
+    -inf means that a class is ruled out: it is never among the highest, however few others there are. Otherwise everything is
+    right with k ≥ K. An image with a NaN or +inf among its logits counts as wrong for any k.
 
     Args:
         labels: 0…K - 1.
@@ -25,7 +25,7 @@ def top_k_hits(logits: Float[Tensor, "... B K"], labels: Int[Tensor, "B"], k: in
     label_logit = logits.gather(-1, labels.expand(logits.shape[:-1])[..., None])
     lower = torch.arange(logits.shape[-1], device=logits.device) < labels[:, None]  # [B, K]
     ahead = (logits > label_logit) | ((logits == label_logit) & lower)
-    return (ahead.sum(-1) < k) & (logits < torch.inf).all(-1)
+    return (ahead.sum(-1) < k) & (label_logit > -torch.inf).squeeze(-1) & (logits < torch.inf).all(-1)
 
 
 def top_k_accuracy(logits: Float[Tensor, "B K"], labels: Int[Tensor, "B"], k: int = 1) -> float:

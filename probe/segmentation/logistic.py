@@ -36,6 +36,8 @@ class Logistic:
 
     def __post_init__(self) -> None:
         check_grid("cs", self.cs)
+        if self.max_passes < 2:
+            raise BeyondClsError(f"max_passes is {self.max_passes}, expected 2 or more: the first measures channels alone")
         object.__setattr__(self, "cs", tuple(sorted(self.cs)))
 
     def fit(
@@ -78,7 +80,7 @@ class Logistic:
             blocks = lambda: stored_blocks(x, y, BLOCK)  # noqa: E731
         fitted = fit(blocks, n, training.dim, len(present), cs, max_passes=self.max_passes, progress=progress)
         notes = [
-            f"logistic regression with C = {c:g} did not converge in {fitted.n_passes} passes; raise max_passes"
+            f"logistic regression with C = {c:g} did not converge in {fitted.n_passes} passes; give more (--max-passes)"
             for c, converged in zip(cs, fitted.converged, strict=True)
             if not converged
         ]

@@ -6,6 +6,8 @@ import psutil
 import torch
 
 ROOT = Path("/")
+# In errors of the CPU's allocator, of CUDA's driver, of MPS and XPU, and of cuBLAS and cuDNN.
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "alloc_failed", "out_of_memory", "bad_alloc")
 
 
 def free_memory(device: torch.device) -> int:
@@ -14,6 +16,13 @@ def free_memory(device: torch.device) -> int:
         return torch.cuda.mem_get_info(device)[0]
     limits = [_below_limit(*files) for files in _limits()]
     return min([psutil.virtual_memory().available, *(free for free in limits if free is not None)])
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory, of this machine or of a device, does not suffice: PyTorch has no one type for that."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)
 
 
 def _limits() -> list[tuple[Path, Path, Path]]:

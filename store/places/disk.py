@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from store.errors import StoreError
 from store.places.aligned import ALIGNMENT, aligned_memory, is_aligned
 
 PARTIAL = ".partial"
@@ -16,7 +17,68 @@ OLD = ".old"
 DIRECT_NBYTES = 4 << 20  # written at once when the page cache is bypassed
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK, errno.EACCES)
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FEW_FILES = 0.01  # of those that a disk can hold
+_REMEDIES = {
+    (errno.EACCES, errno.EPERM): "see whose it is (`ls -ld`), and get the right, or name another place",
+    (errno.EROFS,): "name a place on a file system that takes files",
+    (errno.ENOENT,): "nothing of this name is there, or not any more; correct the name",
+    (errno.ENOTDIR, errno.EISDIR, errno.EEXIST): "another kind of file has this name; name another place",
+    (errno.ENAMETOOLONG,): "choose a shorter name",
+    (errno.EMFILE, errno.ENFILE): "allow more files to be open (`ulimit -n`)",
+}
+_AGAIN = "give the command again; if it happens again, see what the disk or the network reports (`dmesg`)"
 _AT_FDCWD, _EXCHANGE = -100, 2
+
+
+def refusal(error: OSError, place: Path) -> str:
+    """Message for what the system refused.
+
+    Args:
+        place: the file of the error, if it names one; else a folder on the disk that was most likely used.
+    """
+    reason = error.strerror or str(error)
+    if error.errno in NO_SPACE:
+        where = place if error.filename else f"the disk of {place}"
+        return f"{where}: {reason}; {room_left(error, place)}, and give the same command again"
+    remedy = next((remedy for codes, remedy in _REMEDIES.items() if error.errno in codes), _AGAIN)
+    return f"{f'{place}: ' if error.filename else ''}{reason}; {remedy}"
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder for results in which nothing can be written, before they are computed; nothing is made.
+
+    Raises:
+        StoreError: it, or what it would be made in, is no folder, is not this user's to write, or on a read-only file system.
+    """
+    path = Path(os.path.abspath(folder))
+    there = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    if not os.path.isdir(there):
+        code = errno.ENOTDIR
+    elif os.statvfs(there).f_flag & os.ST_RDONLY:
+        code = errno.EROFS
+    elif not os.access(there, os.W_OK | os.X_OK):
+        code = errno.EACCES
+    else:
+        return
+    raise StoreError(f"{folder} cannot be written: {refusal(OSError(code, os.strerror(code), str(there)), there)}")
+
+
+def room_left(error: OSError, place: Path) -> str:
+    """What is left on a disk where no space was left, and what helps: `0.1 GB are free. Free some`.
+
+    Bytes may be left where files (inodes), a quota or the largest size of a file are what ran out.
+    """
+    path = Path(os.path.abspath(place))
+    folder = next(folder for folder in (path, *path.parents) if os.path.isdir(folder))
+    stat = os.statvfs(folder)
+    free = f"{stat.f_bavail * stat.f_frsize / 1e9:.3g} GB are free"
+    if error.errno == errno.EDQUOT:
+        return f"{free}, but a quota is used up (`quota -s` shows yours). Remove files, or have it raised"
+    if error.errno == errno.EFBIG:
+        return f"{free}, but a file may not be as large (`ulimit -f` shows the limit). Have it raised"
+    if stat.f_files and stat.f_favail < FEW_FILES * stat.f_files:  # some file systems have no limit
+        return f"{free}, but only {stat.f_favail:,} of {stat.f_files:,} inodes (`df -i`). Remove files, many small ones first"
+    return f"{free}. Free some"
 
 
 def write_file(path: Path, parts: Iterable[memoryview | bytes]) -> None:

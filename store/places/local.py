@@ -35,7 +35,7 @@ class LocalFolder(Place):
     def open(self, name: str, direct: bool | None = False) -> ShardFile:
         try:
             return LocalShard(self.folder / name, direct)
-        except OSError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:  # others, such as a lack of rights, are no damage
             raise StoreError(f"{self.address(name)} cannot be opened ({error.strerror}); pull or extract it again") from error
 
     def sizes(self) -> dict[str, int]:

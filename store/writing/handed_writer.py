@@ -12,7 +12,7 @@ import numpy as np
 from store.errors import StoreError
 from store.format.layout import ArrayLayout
 from store.format.reader import FeatureStore
-from store.places.disk import NO_SPACE, make_folder, sync_folder
+from store.places.disk import NO_SPACE, make_folder, room_left, sync_folder
 from store.writing.shard_writer import ShardWriter
 
 
@@ -73,7 +73,8 @@ class HandedWriter(ShardWriter):
             if error.errno not in NO_SPACE:
                 raise
             raise StoreError(
-                f"no space left while writing unit {unit} in {self.staging}; free some, and give the same command again"
+                f"no space left while writing unit {unit} in {self.staging}: {room_left(error, self.staging)}, and give the "
+                "same command again"
             ) from error
         written = [{"array": name, **shard} for name, shard in shards.items()]
         return {"unit": unit, "shards": written, "invalid": self.all_notes(unit, notes)}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from store.errors import StoreError
-from store.places.disk import make_folder
+from store.places.disk import make_folder, refusal
 from store.writing import file_lease
 from store.writing.file_lease import Lease, holder_of
 from store.writing.file_lock import NoLocks, is_taken, take
@@ -50,7 +50,7 @@ class Lock:
             except OSError as error:
                 if error.errno in _GONE:  # the last holder has just removed the folder
                     continue
-                raise StoreError(f"{path} cannot be made ({error.strerror}); free some space, or give another --out") from error
+                raise StoreError(f"a lock cannot be made: {refusal(error, path)}") from error
             try:
                 self._take(shared, wait)
                 # The last holder may have removed the file between our opening and our locking it.

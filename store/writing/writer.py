@@ -22,6 +22,7 @@ from store.places.disk import (
     link,
     make_folder,
     place_file,
+    room_left,
     sync_folder,
     write_file,
 )
@@ -425,9 +426,8 @@ class FeatureWriter(ShardWriter, UnitWriter):
                 raise
             done = self.n_units - len(self.missing_units())
             missing_nbytes = sum(self.layouts[name].nbytes(u) for u in range(self.n_units) for name in self.missing_arrays(u))
-            free = shutil.disk_usage(self.path.parent).free
             raise StoreError(
                 f"no space left while writing {self.path}: {done} of {self.n_units} units are safe in {self.staging}; "
-                f"{missing_nbytes / 1e9:.3g} GB more are needed, {free / 1e9:.3g} GB are free. "
-                "Free some, and give the same command again"
+                f"{missing_nbytes / 1e9:.3g} GB more are needed, {room_left(error, self.path.parent)}, and give the same "
+                "command again"
             ) from error

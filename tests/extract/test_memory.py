@@ -18,7 +18,7 @@ class Narrow(Encoder):
     """Has memory for `room` images."""
 
     room = 5
-    error: type[RuntimeError] = torch.OutOfMemoryError
+    error: type[RuntimeError | MemoryError] = torch.OutOfMemoryError
     text = "CUDA out of memory. Tried to allocate 2.00 GiB"
 
     def __call__(self, images: torch.Tensor, *arguments: Any, **named: Any) -> Any:
@@ -32,9 +32,15 @@ class Narrow(Encoder):
     [
         (torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 2.00 GiB"),
         (RuntimeError, "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried"),
+        (RuntimeError, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        (RuntimeError, "MPS backend out of memory (MPS allocated: 9.00 GB, other allocations: 1.00 KB, max allowed: 9.07 GB)"),
+        (RuntimeError, "CUDA error: out of memory"),
+        (RuntimeError, "std::bad_alloc"),
+        (MemoryError, "Unable to allocate 5.00 TiB for an array"),
+        (MemoryError, ""),
     ],
 )
-def test_batches_are_halved(error: type[RuntimeError], text: str, forty: ImageSet, tmp_path: Path) -> None:
+def test_batches_are_halved(error: type[RuntimeError | MemoryError], text: str, forty: ImageSet, tmp_path: Path) -> None:
     narrow = Narrow("tiny", tiny_encoder().model, {})
     narrow.error, narrow.text = error, text
     warned: list[str] = []

@@ -20,3 +20,6 @@ def test_blocks(beyondcls, tmp_path):
     assert len(content["rows"]) == 9
     assert "\nabmilp,1,linear," in (tmp_path / "mae/blocks.csv").read_text()
     assert "command" in content
+    beyondcls("blocks", *places, "--epochs", "1", "--warmup-epochs", "0", "--seeds", "0", "--head", "cls", "--k", "3")
+    protocol = read_result(tmp_path / "mae/metrics.json")["protocol"]
+    assert (protocol["name"], protocol["ks"], protocol["temperature"]) == ("knn", [3], 0.07)

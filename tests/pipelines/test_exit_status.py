@@ -1,15 +1,22 @@
 """How commands end: exit status, what they say, and what --debug adds. The statuses are those of docs/command-line.md."""
 
+import errno
+import io
 import os
 import re
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from safetensors import SafetensorError
 
-from pipelines.cli import FAILED, INTERRUPTED, UNFORESEEN
+from pipelines.cli import FAILED, INTERRUPTED, UNFORESEEN, run
 from pipelines.process.stopping import TO_BE_CONTINUED
+from tests.features import write_features
 from tests.machines.project import ROOT
 
 COMMAND = ("store", "verify", "nowhere")
@@ -57,6 +64,65 @@ def test_what_nobody_foresaw(ending):
     message = "error: RuntimeError: a is 3 (not foreseen: `beyondcls --debug COMMAND` shows the traceback)\n"
     assert ending(RuntimeError("a is 3\nand more")) == (UNFORESEEN, message)
     assert ending(AssertionError())[1].startswith("error: AssertionError: no reason was given (")
+
+
+FULL, DENIED = os.strerror(errno.ENOSPC), os.strerror(errno.EACCES)
+OF_THE_SYSTEM = [
+    (OSError(errno.ENOSPC, FULL), r"the disk of /.*: No space left on device; [\d.e+]+ GB are free.*, and give the same"),
+    (OSError(errno.ENOSPC, FULL, "/tmp/x"), r"/tmp/x: No space left on device; [\d.e+]+ GB are free"),
+    (OSError(errno.EDQUOT, "Disk quota exceeded"), "Disk quota exceeded; .* but a quota is used up"),
+    (OSError(errno.EFBIG, "File too large", "/tmp/x"), "/tmp/x: File too large; .* a file may not be as large"),
+    (SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"), "No space left on device; "),
+    (OSError("65536 requested and 12288 written"), "No space left on device; "),  # of numpy.save
+    (PermissionError(errno.EACCES, DENIED, "a/b"), "a/b: Permission denied; see whose it is"),
+    (PermissionError(errno.EPERM, "Operation not permitted", b"a\xff"), r"a\\udcff: Operation not permitted; see whose it is"),
+    (OSError(errno.EROFS, "Read-only file system", "a"), "a: Read-only file system; name a place"),
+    (FileNotFoundError(errno.ENOENT, "No such file or directory", "a"), "a: No such file or directory; nothing of this name"),
+    (OSError(errno.ENAMETOOLONG, "File name too long", "a"), "a: File name too long; choose a shorter name"),
+    (OSError(errno.EMFILE, "Too many open files", "a"), "a: Too many open files; allow more"),
+    (OSError(errno.EIO, "Input/output error", 5), "error: Input/output error; give the command again"),
+    (OSError(errno.EIO, "Input/output error"), "Input/output error; give the command again"),
+    (MemoryError(), "memory does not suffice: MemoryError; stop what else uses it"),
+    (MemoryError("Unable to allocate 5.00 TiB"), "memory does not suffice: Unable to allocate 5.00 TiB; "),
+    (torch.OutOfMemoryError("CUDA out of memory. Tried\nmore"), "memory does not suffice: CUDA out of memory. Tried; "),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "memory does not suffice: DefaultCPU"),
+    (RuntimeError("XPU out of memory. Tried to allocate"), "memory does not suffice: XPU"),
+]
+
+
+@pytest.mark.parametrize(("error", "message"), OF_THE_SYSTEM, ids=lambda value: type(value).__name__)
+def test_what_the_system_does_not_give(ending, error, message):
+    status, err = ending(error)
+    assert status == FAILED
+    assert re.fullmatch(f"(?:error: .*)?{message}.*\n", err)
+    assert err.startswith("error: ")
+    assert "foreseen" not in err
+
+
+def test_errors_without_a_cause_in_the_system_stay_unforeseen(ending):
+    for error in (OSError("from a library"), RuntimeError("memory layout"), ValueError("os error"), KeyError(28)):
+        assert ending(error)[0] == UNFORESEEN
+
+
+def test_of_several_disks_the_fullest_is_named(ending, monkeypatch, tmp_path):
+    """Errors while writing do not say of which file."""
+    (tmp_path / "small").mkdir()
+    free = lambda folder: SimpleNamespace(free=int(Path(folder).name != "small"))  # noqa: E731
+    monkeypatch.setattr("shutil.disk_usage", free)
+    monkeypatch.setattr(f"{__name__}.COMMAND", (*COMMAND[:2], str(tmp_path / "small/set")))
+    assert f"error: the disk of {tmp_path}/small: No space left" in ending(OSError(errno.ENOSPC, FULL))[1]
+
+
+def test_names_that_are_not_utf8_are_shown(monkeypatch, tmp_path):
+    """On standard output, as on standard error."""
+    path, shown = tmp_path / os.fsdecode(b"a\xff"), io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    write_features(path)
+    monkeypatch.setattr(sys, "argv", ["beyondcls", "store", "verify", str(path)])
+    monkeypatch.setattr(sys, "stdout", shown)
+    with pytest.raises(SystemExit) as stop:
+        run()
+    shown.flush()
+    assert (stop.value.code, b"/a\\udcff" in shown.buffer.getvalue()) == (0, True)
 
 
 def test_an_interrupt(ending):

@@ -143,6 +143,16 @@ probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1
         assert type(self.plan("cls", tmp_path, text).closed).__name__ == "Logistic"
         assert self.plan("other", tmp_path, text).closed is None
 
+    def test_options_of_neighbours(self, tmp_path):
+        """The command line's win over the file's, one by one; heads with another protocol have none."""
+        text = "heads: {a: {aggregator: cls, protocol: {name: knn, ks: [3], temperature: [0.1, 1]}}, b: {aggregator: cls}}"
+        (tmp_path / "p.yaml").write_text(text)
+        cases = {(): ((3,), (0.1, 1)), ("ks",): ((5, 7), (0.1, 1)), ("ks", "temperature"): ((5, 7), 0.2)}
+        for given, expected in cases.items():
+            command_line = {name: {"ks": (7, 5), "temperature": 0.2}[name] for name in given}
+            plans, _ = plans_and_run(["a", "b"], read_params(tmp_path / "p.yaml"), command_line, {})
+            assert ((plans["a"].closed.ks, plans["a"].closed.temperature), plans["b"].closed) == (expected, None)
+
     def test_of_the_whole_run(self, tmp_path):
         assert plan(self.FILE, "small", tmp_path=tmp_path)[1] == {"views": 1, "k_shot": 2}
         assert plan(self.FILE, "small", tmp_path=tmp_path)[0].recipe.base_lr == 0.1  # null says nothing
@@ -205,6 +215,18 @@ class TestRun:
         assert (one["aggregator"], one["recipe"]["optimiser"], one["recipe"]["epochs"]) == ("cls", "adamw", 2)
         assert other["protocol"]["ks"] == [3]
         assert f"b: top-1 {other['top1']['mean']:.2f} % by knn, 69 test images" in shown
+
+    @pytest.mark.parametrize("flag", ["--k", "--ks"])
+    def test_neighbours(self, flag, probe):
+        shown, metrics = probe("--head", "cls", "--protocol", "knn", flag, "7,1", "--temperature", "0.1")
+        assert f"{metrics['top1']['mean']:.2f} % by knn" in shown
+        assert (metrics["protocol"]["ks"], metrics["protocol"]["temperature"]) == ([1, 7], 0.1)
+        assert metrics["selected"]["candidates"] == [1, 7]
+
+    def test_names_that_yaml_takes_for_numbers(self, probe, params, tmp_path):
+        file = params("cls_heads: {2024: &a {aggregator: cls, protocol: {name: ridge}}, 1.5: {<<: *a}}")
+        assert "by ridge" in probe(*file, "--head", "2024", "--head", "1.5")[0]
+        assert (tmp_path / "out/2024/metrics.json").is_file()
 
     def test_subsets(self, probe):
         for given, n, subset in (
@@ -273,6 +295,12 @@ class TestBadInput:
             (("--option", "=3"), "--option is '=3', expected name=value"),
             (("--option", "a=[1"), "--option is 'a=[1', whose value is not YAML"),
             (("--protocol", "knn"), "aggregator 'abmilp' has parameters to train"),
+            (("--head", "cls", "--protocol", "knn"), "k is 200, but there are 108 images to vote"),
+            (("--head", "cls", "--protocol", "knn", "--k", "0"), "ks holds 0, expected positive whole numbers"),
+            (("--head", "cls", "--protocol", "knn", "--k", "5,x"), "--k is '5,x', expected integers with commas"),
+            (("--head", "cls", "--protocol", "knn", "--temperature", "-1"), "temperature is -1.0, expected a positive number"),
+            (("--head", "cls", "--k", "5"), "--ks is an option of --protocol knn, which no head here has"),
+            (("--head", "cls", "--protocol", "ridge", "--temperature", "1"), "--temperature is an option of --protocol knn"),
             (("--seeds", "a"), "--seeds is 'a', expected integers with commas"),
             (("--base-lrs", "0.1,x"), "--base-lrs is '0.1,x', expected numbers with commas"),
             (("--weight-decays", "x"), "--weight-decays is 'x', expected numbers with commas"),
@@ -308,7 +336,16 @@ class TestBadInput:
             ("heads: {abmilp: {seeds: 3}}", "seeds of head 'abmilp' is 3, expected a list; give [3] for one"),
             ("heads: {abmilp: {base_lr: 0.1, base_lrs: [0.1]}}", "--base-lr 0.1 and --base-lrs 0.1 exclude each other"),
             ("heads: {abmilp: {protocol: {ks: [1]}}}", "unknown protocol ''; known: "),
+            ("heads: {abmilp: {protocol: {name: knn, ks: 5}}}", "ks is 5, expected a list of values; give [5] for one"),
+            ("heads: {abmilp: {protocol: {name: knn, temperature: low}}}", "temperature is low, expected a positive number"),
+            ("heads: {abmilp: {protocol: {name: knn, share: half}}}", "share of 'knn' is 'half', expected a value such as 0.1"),
+            (
+                "heads: {abmilp: {protocol: {name: ridge, standardise: 1}}}",
+                "standardise of 'ridge' is 1, expected a value such",
+            ),
             ("heads: {abmilp: 3}", "heads.abmilp in the parameter file is 3, expected names and values"),
+            ("heads: {abmilp: {}}\nprobe: {1: 2}", "unknown parameter in probe '1'; known: "),
+            ("heads: {1: {}, on: {}}", "unknown head 'abmilp'; known: 1, on. Add it to heads"),
             ("heads: [abmilp]", "heads in the parameter file is ['abmilp'], expected names and values"),
             ("heads: {abmilp: {}}\nprobe: {epoch: 3}", "unknown parameter in probe 'epoch'; did you mean 'epochs'?"),
             ("heads: {abmilp: {}}\nprobe: {views: two}", "views is 'two', expected a whole number"),
@@ -322,6 +359,11 @@ class TestBadInput:
         shown, _ = probe(*params(text), "--head", "abmilp", fails=True)
         assert message in shown
         assert not (tmp_path / "out").exists()
+
+    def test_a_file_that_is_not_utf8(self, probe, params, tmp_path):
+        file = params("")
+        Path(file[1]).write_bytes(b"heads: {abmilp: {}} # caf\xe9")
+        assert "is not YAML: 'utf-8' codec can't decode byte 0xe9" in probe(*file, "--head", "abmilp", fails=True)[0]
 
     def test_what_all_heads_share_cannot_be_of_one(self, probe, params):
         file = params("heads: {a: {aggregator: cls, views: 1}, b: {aggregator: cls}}")

@@ -72,6 +72,8 @@ def test_abmilp_is_beside_the_vectors_on_blocks_that_keep_tokens(tmp_path):
 
 def test_no_more_neighbours_than_a_small_set_has(sets):
     assert [make_protocol("knn", store).ks for store in sets] == [(10, 20), (10, 20)]
+    assert make_protocol("knn", sets[0], temperature=0.2) == make_closed("knn", ks=[10, 20], temperature=0.2)
+    assert make_protocol("knn", sets[0], ks=(5,)) == make_closed("knn", ks=[5])
     assert make_protocol("ridge", sets[0]) == make_closed("ridge")
     with pytest.raises(BeyondClsError, match="unknown protocol 'kn'; did you mean 'knn'"):
         make_protocol("kn", sets[0])

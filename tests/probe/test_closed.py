@@ -128,14 +128,36 @@ class TestNeighbours:
             votes = [0.0] * 4
             for distance, i in brute_force(TRAINING, query, "cosine")[:k]:
                 votes[int(TRAINING.labels[i])] += math.exp(-distance / 0.07)
-            assert row == pytest.approx([v / sum(votes) for v in votes], abs=1e-5)
+            assert row == pytest.approx([v / sum(votes) if v else -math.inf for v in votes], abs=1e-5)
+
+    @pytest.mark.parametrize("votes", ["weighted", "majority"])
+    @pytest.mark.parametrize("n_classes", [4, 6, 10])
+    def test_top5_counts_no_class_without_a_vote(self, n_classes, votes):
+        training, test = (blobs(n, n_classes, 12, seed=s, offset=1.0) for n, s in ((120, 0), (60, 1)))
+        rows = nearest(test.x, training.x, 120, "cosine")[1]
+        for k in (1, 2, 5, 9, 120):
+            has_neighbour = (training.labels[rows[:, :k]] == test.labels[:, None]).any(1).double().mean().item()
+            top1, top5 = (Neighbours(ks=(k,), votes=votes).fit(training, test).metrics[name] for name in ("top1", "top5"))
+            assert top1 <= top5 <= 100 * has_neighbour
+            assert k > 5 or top5 == pytest.approx(100 * has_neighbour), "five neighbours have five classes at most"
+            assert (top5 == top1) == (k == 1)
+            assert has_neighbour < 1 or k > 5
+        assert top5 == 100 if n_classes < 6 else top5 < 100
+
+    def test_a_far_neighbour_votes_at_any_temperature(self):
+        """Its share is below the smallest float32, and its class the second of two."""
+        training = Vectors(torch.tensor([[1.0, 0.0], [-1.0, 0.1]]), torch.tensor([5, 2]), 8)
+        test = Vectors(torch.tensor([[1.0, 0.0]] * 8), torch.arange(8), 8)
+        result = Neighbours(ks=(2,), temperature=1e-3).fit(training, test)
+        assert result.scores[0].tolist() == [-math.inf, -math.inf, 0.0, -math.inf, -math.inf, 1.0, -math.inf, -math.inf]
+        assert result.metrics == {"top1": 12.5, "top5": 25.0}
 
     @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
     @pytest.mark.parametrize("k", [1, 8, 31])
     def test_majority_is_scikit_learns(self, k, metric):
         result = Neighbours(ks=(k,), votes="majority", metric=metric).fit(TRAINING, TEST)
         peer = KNeighborsClassifier(k, metric=metric, algorithm="brute").fit(TRAINING.x.double(), TRAINING.labels)
-        np.testing.assert_allclose(result.scores, peer.predict_proba(TEST.x.double()), atol=1e-6)
+        np.testing.assert_allclose(result.scores.clamp(min=0), peer.predict_proba(TEST.x.double()), atol=1e-6)
         assert result.metrics["top1"] == pytest.approx(100 * peer.score(TEST.x.double(), TEST.labels))
         for query, row in zip(TEST.x.tolist()[:5], result.scores[:5], strict=True):
             near = [int(TRAINING.labels[i]) for _, i in brute_force(TRAINING, query, metric)[:k]]
@@ -198,7 +220,7 @@ class TestNeighbours:
 
     def test_a_small_temperature_does_not_overflow(self):
         cold = Neighbours(ks=(20,), temperature=1e-5).fit(TRAINING, TEST)
-        torch.testing.assert_close(cold.scores, Neighbours(ks=(1,)).fit(TRAINING, TEST).scores)
+        torch.testing.assert_close(cold.scores.clamp(min=0), Neighbours(ks=(1,)).fit(TRAINING, TEST).scores.clamp(min=0))
 
     def test_k_and_temperature_are_selected_together(self):
         """On the hold-out; what is chosen is what it would be alone."""
@@ -251,6 +273,20 @@ class TestNeighbours:
             Neighbours(ks=(121,)).fit(TRAINING, TEST)
         with pytest.raises(BeyondClsError, match=r"k is 120, but there are 108 images to vote \(a hold-out to select k is not"):
             Neighbours(ks=(1, 120)).fit(TRAINING, TEST)
+
+
+@pytest.mark.parametrize("name", ["logistic", "knn"])
+def test_held_out_images_without_a_label_select_nothing(name):
+    """Else the first of the grid would be taken, as no number is better than another."""
+    training = several(40)
+    held_out = hold_out(training.labels.numpy(), 0.1, 0)[1]
+    training.labels[held_out] = 0
+    grid = {"logistic": "cs", "knn": "ks"}[name]
+    with pytest.raises(
+        BeyondClsError, match=r"map of the 4 images held out is not a number.* \(share is 0\.1\), or give a single"
+    ):
+        make_closed(name, **{grid: [1, 5]}).fit(training, several(20, seed=1))
+    make_closed(name, **{grid: [5]}).fit(training, several(20, seed=1))
 
 
 class TestRidge:

@@ -33,7 +33,16 @@ def test_nan_logits_are_wrong():
     assert top_k_accuracy(torch.full((2, 3), math.nan), torch.tensor([0, 1])) == 0
     one = torch.tensor([[5.0, math.nan, 0], [5, math.inf, 0], [5, -math.inf, 0]])
     assert top_k_hits(one, torch.tensor([0, 1, 0])).tolist() == [False, False, True]  # -inf: a class that is ruled out
-    assert top_k_hits(one, torch.tensor([0, 1, 1]), 3).tolist() == [False, False, True]
+    assert top_k_hits(one, torch.tensor([0, 1, 2]), 3).tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_a_class_that_is_ruled_out_is_never_right(k):
+    """Not even where there are fewer others than k, or fewer classes."""
+    logits = torch.tensor([[-math.inf, 1.0, -math.inf, -math.inf]]).expand(4, -1)
+    assert top_k_hits(logits, torch.arange(4), k).tolist() == [False, True, False, False]
+    assert top_k_hits(logits[:, :2], torch.tensor([0, 1, 0, 1]), k).tolist() == [False, True] * 2
+    assert not top_k_hits(torch.full((4, 4), -math.inf), torch.arange(4), k).any()
 
 
 def test_a_head_that_says_the_same_of_every_class_knows_one():

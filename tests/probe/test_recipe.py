@@ -14,8 +14,8 @@ from store import BeyondClsError
     [
         ({"epochs": 0}, "epochs is 0, expected 1 or more"),
         ({"batch_size": 1}, "batch_size is 1, expected 2 or more"),
-        ({"epochs": 5, "warmup_epochs": 5}, r"warmup_epochs is 5, expected 0 to 4 \(below epochs\)"),
-        ({"warmup_epochs": -1}, "warmup_epochs is -1, expected 0 to 89"),
+        ({"epochs": 5, "warmup_epochs": 5}, r"epochs is 5, and .* during 5 of them \(warmup_epochs\), expected 0 to 4; set"),
+        ({"warmup_epochs": -1}, r"epochs is 90, and .* during -1 of them \(warmup_epochs\), expected 0 to 89"),
         ({"batch_size": 64, "rows_at_once": 48}, r"rows_at_once is 48, expected a divisor of batch_size \(64\) from 2 on"),
         ({"batch_size": 64, "rows_at_once": 128}, "rows_at_once is 128, expected a divisor"),
         ({"rows_at_once": 1}, "rows_at_once is 1, expected a divisor"),

@@ -4,6 +4,7 @@ import csv
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -208,6 +209,64 @@ class TestPlaceOfTheFeatures:
         said: list[str] = []
         probe(*sets, tmp_path / "out", heads, say=said.append)
         assert sum("features in memory" in s for s in said) == 2
+
+
+class TestNothingToLearnOrMeasure:
+    """Before anything trains, for heads of any kind."""
+
+    HEADS: ClassVar = {"abmilp": PLAN, "knn": HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=(3,)))}
+
+    @pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS)
+    @pytest.mark.parametrize(
+        ("labels", "message"),
+        [
+            (lambda n: (np.zeros((n, 3)), None), "train: none of the 40 training images has a label; name a set"),
+            (lambda n: (np.tile([1, 0, 1], (n, 1)), None), "train: no class tells the 40 training images apart: each has all"),
+            (
+                lambda n: (None, np.zeros((n, 3))),
+                "test: none of the 40 test images has a label, so neither precision nor recall",
+            ),
+        ],
+    )
+    def test_of_several_labels(self, heads, labels, message, tmp_path):
+        sides = zip(("train", "test"), labels(40), strict=True)
+        sets = [write_features(tmp_path / side, 40, seed=i, multilabel=True, labels=y) for i, (side, y) in enumerate(sides)]
+        with pytest.raises(StoreError, match=message):
+            probe(*sets, tmp_path / "out", heads)
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS)
+    def test_a_subset(self, heads, tmp_path):
+        """The set has labels, but not its images that are used: none, or those of one class."""
+        several = np.zeros((40, 3))
+        several[:5, 0] = 1
+        sets = [write_features(tmp_path / side, 40, multilabel=True, labels=several) for side in ("a", "b")]
+        single = [write_features(tmp_path / side, 40) for side in ("c", "d")]
+        for pair, rows, message in (
+            (sets, np.arange(20, 40), "none of the 20 training images has a label; name a set, or a subset"),
+            (single, np.arange(1, 40, 3), "all 13 training images are of class 1, expected 2 classes or more"),
+        ):
+            with pytest.raises(StoreError, match=message):
+                probe(*pair, tmp_path / "out", heads, subset=rows)
+        assert probe(*sets, tmp_path / "out", heads, subset=np.arange(30))
+
+    def test_classes_that_no_mean_includes_are_noted(self, tmp_path):
+        labels = np.zeros((40, 3))
+        labels[::2, 0] = labels[::3, 1] = 1
+        sets = [write_features(tmp_path / side, 40, seed=i, multilabel=True, labels=labels) for i, side in enumerate("ab")]
+        notes = probe(*sets, tmp_path / "out", PLAN)["out"]["notes"]
+        assert [note for note in notes if "classes" in note] == [
+            "1 of 3 classes have no training image",
+            "1 of 3 classes have no test image and are in no mean over classes",
+        ]
+
+
+@pytest.mark.parametrize("heads", TestNothingToLearnOrMeasure.HEADS.values(), ids=TestNothingToLearnOrMeasure.HEADS)
+def test_a_place_for_results_is_looked_at_before_anything_trains(heads, sets, tmp_path, monkeypatch):
+    (tmp_path / "out").touch()
+    monkeypatch.setattr("probe.passes.Passes.train", lambda *_: pytest.fail("it trains"))
+    with pytest.raises(StoreError, match=r"out cannot be written: .*out: Not a directory; another kind of file has this name"):
+        probe(*sets, tmp_path / "out", heads)
 
 
 class TestSeveralLabelsAnImage:

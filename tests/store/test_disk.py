@@ -4,9 +4,11 @@ import ctypes
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from store import StoreError
 from store.places import disk
 
 
@@ -117,3 +119,23 @@ def test_a_name_that_is_taken_stays(linked: bool, tmp_path: Path, monkeypatch: p
 
 def _refuse(*_: object) -> None:
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def test_where_results_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is made. Root may write anywhere, so what the system says is in its place."""
+    (tmp_path / "file").touch()
+    disk.check_writable(tmp_path / "a/b/c")
+    disk.check_writable(tmp_path)
+    for name in ("file", "file/below/it"):
+        with pytest.raises(
+            StoreError, match=r"cannot be written: .*/file: Not a directory; another kind of file has this name"
+        ):
+            disk.check_writable(tmp_path / name)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: os.fspath(path) != str(tmp_path))
+        with pytest.raises(StoreError, match=f"cannot be written: {tmp_path}: Permission denied; see whose it is"):
+            disk.check_writable(tmp_path / "a/b")
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    with pytest.raises(StoreError, match="Read-only file system; name a place on a file system that takes files"):
+        disk.check_writable(tmp_path / "a/b")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]

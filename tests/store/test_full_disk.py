@@ -7,18 +7,25 @@ import resource
 import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from store import FeatureStore, StoreError
 from store.places.disk import PARTIAL
+from store.writing.handed_writer import HandedWriter
 from tests.folders import files
 from tests.forked import CONTEXT, status
 from tests.store.conftest import ATTRIBUTES
 from tests.store.tiny import Tiny
 
 TINY = Tiny(90, (3, 5))
-MESSAGE = r"(\d) of 3 units are safe in .*; ([\d.e-]+) GB more are needed, [\d.e-]+ GB are free\. Free some"
+MESSAGE = r"(\d) of 3 units are safe in .*; ([\d.e-]+) GB more are needed, [\d.e-]+ GB are free"
+REMEDIES = {
+    errno.ENOSPC: ". Free some, and give",
+    errno.EDQUOT: ", but a quota is used up (`quota -s` shows yours). Remove files, or have it raised, and give",
+    errno.EFBIG: ", but a file may not be as large (`ulimit -f` shows the limit). Have it raised, and give",
+}
 
 
 def _halves(folder: Path) -> list[str]:
@@ -56,10 +63,12 @@ def test_space_runs_out_at_any_call(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                         written += 1
                     writer.finish(ATTRIBUTES)
             except StoreError as error:
-                message = str(error)
+                message, cause = str(error), error.__cause__
         if message and "lock cannot be made" not in message:
             counts = re.search(MESSAGE, message)
             assert counts is not None, message
+            assert isinstance(cause, OSError)
+            assert REMEDIES[cause.errno or 0] in message
             missing = sum(a.nbytes(unit) for a in TINY.layouts for unit in range(written, 3))
             assert (int(counts[1]), float(counts[2])) == (written, pytest.approx(missing / 1e9, rel=1e-2))
         assert not _halves(path.parent)
@@ -70,6 +79,35 @@ def test_space_runs_out_at_any_call(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             TINY.make(path)
         assert {k: v for k, v in files(path).items() if k != "journal"} == expected
     assert n > 30
+
+
+@pytest.mark.parametrize(
+    ("left", "total", "remedy"),
+    [
+        (0, 12, "but only 0 of 12 inodes (`df -i`). Remove files, many small ones first, and give"),
+        (99, 10_000, "but only 99 of 10,000 inodes"),
+        (100, 10_000, "GB are free. Free some, and give"),
+        (0, 0, "GB are free. Free some, and give"),  # a file system without a limit
+    ],
+)
+@pytest.mark.parametrize("handed", [False, True])
+def test_files_run_out_before_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handed: bool, left: int, total: int, remedy: str
+) -> None:
+    """In the process that writes a set, and in one to which it hands out a unit."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    stat = SimpleNamespace(f_bavail=1 << 30, f_frsize=4096, f_files=total, f_favail=left)
+    with TINY.begin(tmp_path / "one") as writer:
+        target = HandedWriter(writer.staging, TINY.layouts) if handed else writer
+        monkeypatch.setattr(os, "write", full)
+        monkeypatch.setattr(os, "statvfs", lambda _: stat)
+        with pytest.raises(StoreError, match="no space left while writing") as caught:
+            TINY.write(target, 0)
+    assert remedy in str(caught.value)
+    assert "4.4e+03 GB are free" in str(caught.value)
 
 
 def test_other_errors_are_not_about_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store import FeatureStore, StoreError
+from store import FeatureStore, StoreError, verify
 from store.places import LocalFolder, place_at
 from store.places.aligned import ALIGNMENT, aligned_memory
 from store.places.object_store import ObjectStore
@@ -109,6 +109,23 @@ def test_a_shard_that_goes_after_opening(small: Path) -> None:
     (small / "images/label/c/0").unlink()
     with pytest.raises(StoreError, match=r"images/label/c/0 cannot be opened \(No such file or directory\)"):
         _ = store.labels
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE, errno.ESTALE])
+def test_a_shard_that_cannot_be_opened_for_now_is_not_damaged(code: int, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else `verify` would call it damaged, and `repair` replace it."""
+    store, real = FeatureStore.open(small), os.open
+
+    def refused(path: os.PathLike[str], *arguments: int) -> int:
+        if "label" in os.fspath(path):
+            raise OSError(code, os.strerror(code), os.fspath(path))
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", refused)
+    for read in (lambda: store.labels, lambda: list(verify(small))):
+        with pytest.raises(OSError, match="images/label/c/0") as caught:
+            read()
+        assert caught.value.errno == code
 
 
 def test_many_open_shards(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,44 @@ def test_several_labels(tmp_path: Path) -> None:
     assert images.all_problems() == [], "in such a set, no label is an answer"
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ("cat|dog", "bird"),
+        ("cat|dog", "owl|bird"),
+        ('"cat,dog"', "dog", "cat"),
+        ('"cat, dog"', '"dog,owl"', '"owl,cat"'),
+        ("cat/dog", "dog/cat"),
+        ("cat dog", "dog", "cat"),
+        ("cat\tdog", "owl"),
+        ("1 2", "0"),
+        ('"1,2"', '"0"'),
+        ("\"['cat', 'dog']\"", "\"['owl']\""),
+        ("[2]", "[0]"),
+        ("cat;dog|owl", "cat"),
+    ],
+)
+def test_labels_with_another_separator_are_no_new_classes(labels: tuple[str, ...], tmp_path: Path) -> None:
+    rows = [
+        f"{i},{name},{label}" for i, (name, label) in enumerate(zip(("a.jpg", "c.jpg", "deep/b.jpg"), labels, strict=False))
+    ]
+    with pytest.raises(DataError, match=r"among the labels looks like several, which `;` separates, .* \(--classes\)$"):
+        open_images(table(tmp_path, "id,path,labels", *rows))
+
+
+def test_names_of_one_class_may_look_like_several(tmp_path: Path) -> None:
+    """Parts that are no labels, in a column of single labels, or with a file that names the class."""
+    odd = ("tench, Tinca tinca", "hot dog", "TV/monitor", "dog", "24 7")
+    rows = [f'{i},{name},"{label}"' for i, (name, label) in enumerate(zip(("a.jpg", "c.jpg", "deep/b.jpg"), odd, strict=False))]
+    assert open_images(table(tmp_path, "id,path,labels", *rows)).classes == sorted(odd[:3])
+    assert open_images(table(tmp_path, "id,path,label", "1,a.jpg,cat|dog", "2,c.jpg,cat")).classes == ["cat", "cat|dog"]
+    names = write_text(tmp_path / "names.txt", "cat", "cat|dog", *odd)
+    images = open_images(table(tmp_path, "id,path,labels", "1,a.jpg,cat|dog;24 7", "2,c.jpg,dog"), classes=names)
+    assert ids_and_labels(images) == [("1", (1, 6)), ("2", (5,))]
+    with pytest.raises(DataError, match="'cat,dog' among the labels looks like several"):
+        open_images(table(tmp_path, "id,path,labels", '1,a.jpg,"cat,dog"', "2,c.jpg,dog"), classes=names)
+
+
 def test_column_labels_is_multilabel_though_every_image_has_one(tmp_path: Path) -> None:
     assert open_images(table(tmp_path, "id,path,labels", "1,a.jpg,cat", "2,c.jpg,ape")).multilabel
 

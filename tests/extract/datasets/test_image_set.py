@@ -1,5 +1,6 @@
 """What holds for images of any form: ids, labels, digest, decoding."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from PIL import Image
 
 from extract.datasets import DataError, ImageSet, Sample, open_images
-from tests.extract.pictures import picture, samples, write_file, write_tar
+from tests.extract.pictures import picture, samples, write_file, write_pictures, write_tar
 
 
 def in_folder(root: Path, content: dict[str, tuple[str, bytes]]) -> Path:
@@ -139,3 +140,11 @@ class TestOpenImages:
         write_tar(tmp_path / "a.tar", samples(1))
         with pytest.raises(DataError, match=r"there is no file of class names '.*names\.txt'"):
             open_images(str(tmp_path), classes=tmp_path / "names.txt")
+
+
+@pytest.mark.parametrize("name", [b"a/\xff.png", b"caf\xe9/1.png", b"\xe9\xa9/\xf0\x9f.png"])
+def test_names_that_are_not_utf8(name: bytes, tmp_path: Path) -> None:
+    """Of an image, of its class, or both: ids and names of classes are UTF-8 in a feature set."""
+    write_pictures(tmp_path, "a/1.png", "ü/é.png", os.fsdecode(name))
+    with pytest.raises(DataError, match=r"is not UTF-8, as names of images and classes have to be; rename it, e\.g\. with"):
+        open_images(str(tmp_path))

@@ -155,6 +155,7 @@ class TestTasks:
         assert (protocols.knn.grid, protocols.knn.standardise) == ([("cosine", 5)], False)
         assert (protocols.linear.seeds, protocols.linear.settings) == ((4,), [(0.5, 0.1), (0.5, 0.2)])
         assert (protocols.linear.recipe.warmup_epochs, protocols.linear.recipe.base_lr) == (0, 0.5)
+        assert (protocols.logistic.max_passes, segment.settings({"max_passes": 900}, 100).logistic.max_passes) == (500, 900)
 
 
 class TestRecipes:

@@ -15,6 +15,7 @@ from extract.requests import Request
 from extract.settings import Settings
 from pipelines.parameters import detection, extraction, training
 from pipelines.parameters.options import Option, Table, select_options, takes_options
+from probe.closed import Neighbours
 from probe.detection.options import DetectorOptions
 from probe.detection.recipe import DetectionRecipe
 from probe.grid import HeadPlan, HeadSpec
@@ -74,6 +75,7 @@ ARGUMENTS = {
     "a head": ({n: training.OF_A_HEAD[n] for n in ("normalisation", "final_norm", "init")}, HeadSpec),
     "a recipe of detection": (detection.OF_A_RECIPE, DetectionRecipe),
     "a detector": (detection.OF_A_DETECTOR, DetectorOptions),
+    "a protocol": (training.OF_A_PROTOCOL, Neighbours),
     "a plan": ({n: training.OF_A_HEAD[n] for n in ("seeds", "base_lrs", "weight_decays")}, HeadPlan),
 }
 

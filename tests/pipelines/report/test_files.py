@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from pipelines.report.files import place_of, write
 from pipelines.report.formats import FORMATS
 from store import BeyondClsError, StoreError
 from tests.folders import files as contents
-from tests.pipelines.report.written import ACCURACY, write_all
+from tests.pipelines.report.written import ACCURACY, write_all, write_probe
 
 FIGURE = Figure("a-plot", "A plot", "", "<svg></svg>", "In words.", {"svg": b"vector", "png": b"pixels"})
 SECTION = Section("one", "One", (Table("a-table", "A table", "", (Column("a", "A"),), ()), Figures((FIGURE,))))
@@ -62,3 +64,38 @@ def test_the_page_of_somebody_else_stays(tmp_path: Path, inputs: Inputs):
 def test_two_tables_of_one_name_are_refused():
     with pytest.raises(AssertionError, match="one file"):
         files.tables([SECTION, SECTION])
+
+
+def test_names_that_are_not_utf8_are_written_escaped(tmp_path):
+    """A folder of probes may be called so, and commands that name it are shown."""
+    folder = tmp_path / os.fsdecode(b"data\xff")
+    write_probe(folder, "mae", os.fsdecode(b"cls\xe9"), 60.0)
+    write(tmp_path / "out", collect(Folders(folder)), [replace(SECTION, title=str(folder))])
+    assert "data\\udcff" in (tmp_path / "out/index.html").read_text("utf-8")
+    assert "cls\\udce9" in (tmp_path / "out/tables/results.csv").read_text("utf-8")
+
+
+def test_what_cannot_be_read_is_neither_damaged_nor_left_out(tmp_path, monkeypatch):
+    """Root reads everything, so what the system says is in its place."""
+    for encoder in ("mae", "dino"):
+        write_probe(tmp_path / "probes", encoder, "cls", 60.0)
+    scandir, open_ = os.scandir, Path.open
+
+    def refuse(call, name):
+        def refused(path, *arguments, **named):
+            if str(path).endswith(name):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return call(path, *arguments, **named)
+
+        return refused
+
+    for patched, name in (
+        (("os.scandir", refuse(scandir, "probes/mae")), "probes/mae"),
+        (("os.scandir", refuse(scandir, "mae/cls")), "mae/cls"),
+        (("pathlib.Path.open", refuse(open_, "mae/cls/metrics.json")), "metrics.json"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(*patched)
+            with pytest.raises(PermissionError, match=name):
+                collect(Folders(tmp_path / "probes"))
+    assert collect(Folders(tmp_path / "probes")).encoders == ["dino", "mae"]

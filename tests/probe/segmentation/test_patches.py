@@ -134,7 +134,7 @@ def test_a_class_without_patches_is_never_predicted(sets):
 def test_what_did_not_converge_is_noted(sets):
     _, notes = Logistic(max_passes=3).fit(sets.learnt, (0.5, 1e5))
     assert notes == [
-        f"logistic regression with C = {c} did not converge in 3 passes; raise max_passes" for c in ("0.5", "100000")
+        f"logistic regression with C = {c} did not converge in 3 passes; give more (--max-passes)" for c in ("0.5", "100000")
     ]
 
 
@@ -144,3 +144,5 @@ def test_settings_are_tried_from_the_simplest_on():
     assert Logistic((10.0, 0.1)).cs == (0.1, 10.0)
     with pytest.raises(BeyondClsError, match="unknown metric 'cosin'; did you mean 'cosine'"):
         Neighbours(metrics=("cosin",))
+    with pytest.raises(BeyondClsError, match="max_passes is 1, expected 2 or more"):
+        Logistic(max_passes=1)
