@@ -16,6 +16,7 @@ from extract.datasets.label_maps import LabelMaps, segmented
 from extract.datasets.listed import inside, listed, parsing, text
 from extract.datasets.opening import is_outside_allowed
 from extract.datasets.sample import Box, DataError
+from store.format.classes import whole_number
 
 CORNERS = ("x0", "y0", "x1", "y1")
 NONE = -1  # class of a box that is not known
