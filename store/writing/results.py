@@ -57,6 +57,8 @@ class ResultFolder:
         for old in earlier:
             if old.name != self._mark and not (scratch / old.relative_to(self.folder)).exists():
                 old.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # other files are there
+                    old.parent.rmdir()
         for path in sorted(scratch.rglob("*"), key=lambda path: (path == scratch / self._seal, path)):  # folders first
             place = self.folder / path.relative_to(scratch)
             if path.is_dir():

@@ -87,9 +87,13 @@ def test_saved_maps_are_of_this_run(beyondcls, segmented, tmp_path):
     """Of all images, where there are fewer than were asked for; at the first of the resolutions."""
     (tmp_path / "out/maps/linear").mkdir(parents=True)
     (tmp_path / "out/maps/linear/old.png").touch()
+    (tmp_path / "out/maps/images.json").write_text('{"images": [{"file": "old.png"}]}')
+    (tmp_path / "out/maps/mine").mkdir()
+    (tmp_path / "out/maps/mine/notes.png").touch()
     given = "--protocol knn --ks 1 --metric cosine --save-maps 99 --at 8 --at original"
     beyondcls(*segmented, *given.split())
     assert not (tmp_path / "out/maps/linear").exists()
+    assert (tmp_path / "out/maps/mine/notes.png").exists(), "what no run wrote stays"
     maps = list((tmp_path / "out/maps/knn").iterdir())
     assert len(maps) == 5
     assert {Image.open(file).size for file in maps} == {(8, 8)}
