@@ -44,7 +44,7 @@ UNREADABLE = Reason("pictures in a format that is not read here", is_loss=True)
 SAME_NAME = Reason("pictures with the name of an image that is taken, in another format")
 BESIDE_TARS = Reason("images beside tars, which are read alone", is_loss=True)
 BROKEN = Reason("links to images that are not there", is_loss=True)
-SPECIAL = Reason("neither files nor folders", is_loss=True)
+SPECIAL = Reason("pipes and the like with names of images", is_loss=True)
 BROKEN_FOLDER = Reason("links, perhaps to folders of images, that lead nowhere", is_loss=True, hides=True)
 LOCKED = Reason("folders or files that this user may not read", is_loss=True, hides=True)
 
@@ -151,7 +151,8 @@ def walk(root: Path) -> Iterator[Found]:
                 yield Found(name, reason=broken_link(name))
             else:
                 if not stat.S_ISDIR(status.st_mode):
-                    yield Found(name, status.st_size, None if stat.S_ISREG(status.st_mode) else SPECIAL)
+                    special = SPECIAL if is_image(name) else OTHER
+                    yield Found(name, status.st_size, None if stat.S_ISREG(status.st_mode) else special)
                 elif (identity := _identity(status)) in chain:
                     yield Found(name, reason=BACK)
                 else:
