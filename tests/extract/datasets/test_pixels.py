@@ -147,8 +147,10 @@ class TestOrientation:
         for pixels in (Pixels(), Pixels(orientation="exif")):
             assert np.array_equal(np.asarray(pixels.decoded(encoded)), np.rot90(COLOURS.astype(np.uint8), -1))
 
-    def test_damaged_exif_says_nothing(self) -> None:
-        encoded = saved(Image.new("RGB", (9, 7)), "jpeg", exif=b"Exif\0\0no header of tags at all")
+    @pytest.mark.parametrize("tags", [b"no header of tags", b"II*\0\x08\0\0\0\x01\0\x12\x01\x02\0\x02\0\0\0x\0\0\0\0\0\0\0"])
+    def test_damaged_exif_says_nothing(self, tags: bytes) -> None:
+        """No table of tags, or a text in place of the number."""
+        encoded = saved(Image.new("RGB", (9, 7)), "jpeg", exif=b"Exif\0\0" + tags)
         for pixels in (Pixels(), Pixels(orientation="exif")):
             assert pixels.decoded(encoded).size == (9, 7)
 
