@@ -147,8 +147,10 @@ class TestOrientation:
         for pixels in (Pixels(), Pixels(orientation="exif")):
             assert np.array_equal(np.asarray(pixels.decoded(encoded)), np.rot90(COLOURS.astype(np.uint8), -1))
 
-    def test_damaged_exif_says_nothing(self) -> None:
-        encoded = saved(Image.new("RGB", (9, 7)), "jpeg", exif=b"Exif\0\0no header of tags at all")
+    @pytest.mark.parametrize("tags", [b"no header of tags", b"II*\0\x08\0\0\0\x01\0\x12\x01\x02\0\x02\0\0\0x\0\0\0\0\0\0\0"])
+    def test_damaged_exif_says_nothing(self, tags: bytes) -> None:
+        """No table of tags, or a text in place of the number."""
+        encoded = saved(Image.new("RGB", (9, 7)), "jpeg", exif=b"Exif\0\0" + tags)
         for pixels in (Pixels(), Pixels(orientation="exif")):
             assert pixels.decoded(encoded).size == (9, 7)
 
@@ -184,13 +186,14 @@ class TestOrientation:
     def test_the_digest_is_that_of_before_unless_pixels_change(self, tmp_path: Path) -> None:
         write_file(tmp_path / "cat/0.jpg", not_upright(6))
         images = open_images(str(tmp_path))
+        before = images.digest
         same, *others = (
             images.with_pixels(Pixels(scale, orientation, limit)).digest
             for scale, orientation, limit in (
                 (None, "stored", 10**9), (None, "exif", None), ((0, 9), "stored", None), ((0, 8), "stored", None)
             )
         )  # fmt: skip
-        assert same == images.digest
+        assert same == before
         assert len({same, *others}) == 4
         assert images.with_pixels(Pixels(orientation="exif")).part([0]).image(0).size == (32, 48)
 
@@ -214,6 +217,7 @@ class TestLargeImages:
         images = pickle.dumps(open_images(source, max_pixels=1440))
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
         assert isinstance(loaded := pickle.loads(images), ImageSet)
+        assert Image.MAX_IMAGE_PIXELS == 1440, "label maps are read before any image"
         assert loaded.image(0).size == (36, 40)
 
     def test_it_can_be_lowered_for_a_set_alone(self, source: str) -> None:
