@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import timm
 import torch
@@ -107,6 +107,7 @@ class Listed(ImageSet):
 
 class _Size:
     height = width = 224
+    info: ClassVar[dict[str, Any]] = {}
 
 
 class Bench:

@@ -16,7 +16,7 @@ from extract.datasets.formats import readable
 from extract.datasets.image_set import ImageSet
 from extract.datasets.label_codes import LOSSY, Codes
 from extract.datasets.opening import opening_bar
-from extract.datasets.reading import Damage, decoded, patiently
+from extract.datasets.reading import Damage, content_of, decoded
 from extract.datasets.sample import DataError, Sample
 from extract.datasets.truths import Truths
 from store import BeyondClsError
@@ -103,7 +103,7 @@ def read_map(file: Path, codes: Codes) -> Int16[np.ndarray, "h w"]:
         ValueError: it is missing or damaged, or has values that stand for nothing; a message that begins after its name.
         BeyondClsError: it cannot be read, which says nothing about it; or memory does not suffice.
     """
-    encoded = patiently(lambda: file.read_bytes() if file.exists() else None, str(file))
+    encoded = content_of(file)
     if encoded is None:
         raise ValueError("is not there")
     try:

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from extract.datasets.formats import missing_reader
 from extract.datasets.gathering import images_in
+from extract.datasets.reading import NOWHERE
 from extract.datasets.sample import Box, DataError, Sample
 
 
@@ -31,7 +32,9 @@ def listed(
         problem = None if size else "is empty (0 bytes)"
     except FileNotFoundError:
         problem = "is in the list, but not there"
-    except NotADirectoryError as error:
+    except OSError as error:
+        if error.errno not in NOWHERE:
+            raise
         problem = f"cannot be read: {error.strerror}"
     problem = problem or missing_reader(name)
     problem = problem or next((box.problem for box in boxes if box.problem), None)

@@ -2,6 +2,7 @@
 again, and then stops the run. Damage is only what a decoder says of bytes that were read.
 """
 
+import errno
 import os
 import re
 import time
@@ -14,6 +15,7 @@ from store import BeyondClsError
 T = TypeVar("T")
 PAUSES = (0.1, 1.0, 4.0)  # seconds before another try: a network file system comes back, other decoders give memory back
 CHANGED = "it has changed since the data set was opened; run again when nothing writes to it"
+NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)  # a name leads to no file, on any disk
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)  # another try would end alike
 
 
@@ -51,6 +53,24 @@ def tried(work: Callable[[], T]) -> T:
         except (OSError, MemoryError):
             time.sleep(pause)
     return work()
+
+
+def content_of(file: Path) -> bytes | None:
+    """All bytes of a file; None if there is none of this name.
+
+    Raises:
+        BeyondClsError: as `patiently`.
+    """
+
+    def work() -> bytes | None:
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            if error.errno in NOWHERE:
+                return None
+            raise
+
+    return patiently(work, str(file))
 
 
 def read_range(file: Path, offset: int, nbytes: int) -> bytes:

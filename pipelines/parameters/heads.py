@@ -36,7 +36,6 @@ def plans_and_run(
     Raises:
         BeyondClsError: unknown names, invalid values, or values that exclude each other.
     """
-    from probe.closed import Neighbours
     from store import BeyondClsError
 
     common = common_layers(params or {}) if layers is None else layers
@@ -51,7 +50,7 @@ def plans_and_run(
         layers_of_run.append(Layer(f"heads.{name}", of_run))
         plans[folder] = plan_of(name, entry, common, command_line, options)
     of_neighbours = select_options(command_line, OF_A_PROTOCOL)
-    if of_neighbours and not any(isinstance(plan.closed, Neighbours) for plan in plans.values()):
+    if not all(any(hasattr(plan.closed, name) for plan in plans.values()) for name in of_neighbours):
         raise BeyondClsError(
             f"{flag_of(next(iter(of_neighbours)))} is an option of --protocol knn, which no head here has; add --protocol knn, "
             "or leave it out"

@@ -283,7 +283,7 @@ class TestRefused:
 
     def test_place_of_other_files(self, run: Run, tmp_path: Path) -> None:
         write_file(tmp_path / "f" / "thesis.tex", b"years of work")
-        with pytest.raises(StoreError, match="f already holds files; give another --out"):
+        with pytest.raises(StoreError, match=r"f already holds files \(thesis\.tex\); give another --out"):
             run(tmp_path / "f")
         assert files(tmp_path) == {"f/thesis.tex": b"years of work"}
 
@@ -302,7 +302,8 @@ class TestBadImages:
         assert not (tmp_path / "f").exists()
 
     def test_many_are_counted(self, run: Run, tmp_path: Path) -> None:
-        tar = write_tar(tmp_path / "a.tar", [{"__key__": str(i), "png": picture(i)} for i in range(12)])
+        content = [{"__key__": str(i), "png": picture(i)} for i in range(12)]
+        tar = write_tar(tmp_path / "a.tar", [*content, {"__key__": "last", "png": picture(12), "cls": "0"}])
         with pytest.raises(DataError, match=r"(?s)'9' in .*\n\(12 problems in all\)\nmend the data"):
             run(tmp_path / "f", images=open_images(str(tar)))
 

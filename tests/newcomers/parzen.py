@@ -48,4 +48,6 @@ class Parzen(Closed):
         distance = torch.cdist(scaling(asked.x), scaling(known.x), compute_mode="donot_use_mm_for_euclid_dist")
         for bandwidth in self.bandwidths:
             weights = torch.softmax(-(distance**2) / (2 * bandwidth**2), 1)
-            yield (weights @ classes * 2 - 1).float().cpu()
+            scores = weights @ classes * 2 - 1
+            ruled_out = ~classes.any(0) & (not known.multilabel)
+            yield scores.masked_fill(ruled_out, -torch.inf).float().cpu()

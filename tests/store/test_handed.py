@@ -68,7 +68,7 @@ def test_a_full_disk(worker: HandedWriter, contents: Contents, monkeypatch: pyte
 
     monkeypatch.setattr(shard_writer, "write_shard", full)
     with pytest.raises(
-        StoreError, match=r"no space left while writing unit 0 in .*; free some, and give the same command again"
+        StoreError, match=r"no space left while writing unit 0 in .*\. Free some, and give the same command again"
     ):
         record(worker, contents, 0)
 

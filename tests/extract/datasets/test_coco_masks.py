@@ -167,6 +167,7 @@ def test_of_many_problems_the_first_are_named(tmp_path: Path) -> None:
             "instances",
             CocoInstances(["cat"], truths._file, dict.fromkeys((one.id for one in samples), 1), {}),
             samples,
+            images.pixels,
         )
     assert str(raised.value).count("expected polygons or run lengths") == 10
 

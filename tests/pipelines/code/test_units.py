@@ -29,7 +29,17 @@ from tests.pipelines.code.imported import imported
 
 FAMILIES = {f"extract/encoders/{path.name}" for path in (ROOT / "extract/encoders").glob("*.py")} - {
     f"extract/encoders/{name}.py"
-    for name in ("__init__", "download", "encoder", "not_plain", "pretrained", "published", "weights", "without_attention")
+    for name in (
+        "__init__",
+        "download",
+        "encoder",
+        "not_plain",
+        "pretrained",
+        "published",
+        "search",
+        "weights",
+        "without_attention",
+    )
 }
 
 
