@@ -167,7 +167,7 @@ def run(
     bars: Any,
 ) -> dict[str, Any]:
     """Run the protocols and write their results; returns what describes them."""
-    from probe.checkpoint import forget_checkpoints, remove_checkpoints
+    from probe.checkpoint import Unfinished
     from probe.result_files import DESCRIPTION
     from probe.segmentation.results import files_in, write
     from probe.segmentation.run import segment
@@ -179,8 +179,7 @@ def run(
     about: dict[str, Any] = {"command": shlex.join(["beyondcls", *sys.argv[1:]])}
     if foreground is not None or probes is not None:  # first, so that errors are raised before anything trains
         about["foreground"] = compare_foreground(sets.test, probes, heads, foreground)
-    unfinished = out.parent / ".unfinished" / out.name
-    forget_checkpoints(unfinished)
+    unfinished = Unfinished.beside(out)
     with ResultFolder(out, DESCRIPTION, lambda: files_in(out)).written() as folder:
         maps = SavedMaps(folder / "maps", sets.tested, sets.classes, resolutions[0], save_maps)
         keep = maps.keep if maps.rows else None
@@ -188,7 +187,7 @@ def run(
         measures = write(folder, sets, protocols, result, about)
         for name in FOLDERS:  # also those with nothing in them, as the stage of dvc.yaml has them among its outs
             (folder / name).mkdir(exist_ok=True)
-    remove_checkpoints(unfinished)
+    unfinished.remove()
     return measures
 
 

@@ -21,25 +21,56 @@ from store import BeyondClsError
 EVERY_S = 60.0  # between two checkpoints
 
 
-USED: set[Path] = set()  # checkpoints of what is being trained
-
-
 class Stopped(Exception):
     """Training has stopped after an epoch, as it was asked to; its state is saved, and the same request goes on."""
 
 
-class Checkpoint:
-    """State of the families of one pass, in a folder that stays until the results of all passes are written.
+class Unfinished:
+    """The checkpoints of a run, in a folder where those of other runs with the same results may be.
 
-    Args:
-        folder: of all passes that write to one place.
-        described: everything that the result depends on; a checkpoint of anything else is not used.
+    They stay until the results of all passes are written.
     """
 
-    def __init__(self, folder: Path, described: Any):
-        self.fingerprint = xxhash.xxh3_128_hexdigest(json.dumps(described, sort_keys=True).encode())
-        self.folder = folder / self.fingerprint
-        USED.add(self.folder)
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._own: set[Path] = set()
+
+    @classmethod
+    def beside(cls, out: Path) -> "Unfinished":
+        """Those of a run that writes its results to `out`."""
+        return cls(out.parent / ".unfinished" / out.name)
+
+    def path_of(self, described: Any, suffix: str = "") -> Path:
+        """Where a checkpoint of this run is, or is going to be.
+
+        Args:
+            described: everything that the result depends on: a checkpoint of anything else has another name.
+        """
+        path = self.folder / (xxhash.xxh3_128_hexdigest(json.dumps(described, sort_keys=True).encode()) + suffix)
+        self._own.add(path)
+        return path
+
+    def remove(self) -> None:
+        """Remove the checkpoints of this run: the results are written. Those of others stay."""
+        for path in self._own:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # other runs go on, or the folder never existed
+            self.folder.rmdir()
+            self.folder.parent.rmdir()
+
+
+class Checkpoint:
+    """State of the families of one pass.
+
+    Args:
+        folder: its own (`Unfinished.path_of`).
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
         self._saved = time.monotonic()
 
     def save(self, families: Sequence[Family], epoch: int, force: bool = False) -> None:
@@ -110,21 +141,3 @@ class Checkpoint:
 
 def _plain(member: Member) -> list[Any]:
     return [member.head, member.base_lr, member.weight_decay, member.seed]
-
-
-def forget_checkpoints(unfinished: Path) -> None:
-    """Take checkpoints of earlier runs of this process for those of others."""
-    USED.difference_update([path for path in USED if path.parent == unfinished])
-
-
-def remove_checkpoints(unfinished: Path) -> None:
-    """Remove the checkpoints of this run below a folder: the results are written. Those of others stay."""
-    for path in [path for path in USED if path.parent == unfinished]:
-        USED.discard(path)
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # other runs go on, or the folder never existed
-        unfinished.rmdir()
-        unfinished.parent.rmdir()

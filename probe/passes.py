@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from probe.aggregators import is_custom
 from probe.aggregators.custom import check_custom, custom_digest
-from probe.checkpoint import Checkpoint, Stopped
+from probe.checkpoint import Checkpoint, Stopped, Unfinished
 from probe.evaluate import evaluate
 from probe.grid import HeadSpec, Member
 from probe.head import FinalNorm, Head
@@ -68,7 +67,7 @@ class Passes:
         heads: specifications by name.
         training, test: images to train on and to measure on.
         views: of the training images, one of which is shown at random in each epoch. Images are judged by view 0.
-        unfinished: folder for checkpoints, which stay there until the caller removes it; None for no checkpoints.
+        unfinished: for checkpoints, which stay until the caller removes them; None for no checkpoints.
         say: called with messages for the user: where features are, how fast they were read, which member diverged.
         progress: called with the number of epochs since the last call, summed over members.
         stops: whether to stop after the present epoch, where its state can be saved; of several processes the first decides.
@@ -93,7 +92,7 @@ class Passes:
     views: Sequence[int] = (0,)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     placement: Placement = "auto"
-    unfinished: Path | None = None
+    unfinished: Unfinished | None = None
     say: Callable[[str], None] = field(default=lambda message: None)
     progress: Callable[[int], None] = field(default=lambda n: None)
     stops: Callable[[], bool] = field(default=lambda: False)
@@ -378,7 +377,7 @@ class Passes:
         ]
         if self.kept_heads and streamed:
             described.append(sorted(self.kept_heads))
-        return Checkpoint(self.unfinished, described)
+        return Checkpoint(self.unfinished.path_of(described))
 
     @cached_property
     def _final_norm(self) -> FinalNorm | None:

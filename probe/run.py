@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from probe.checkpoint import forget_checkpoints, remove_checkpoints
+from probe.checkpoint import Unfinished
 from probe.computed_by import computed_by
 from probe.grid import HeadPlan, Member
 from probe.passes import Outcome, Passes
@@ -112,8 +112,7 @@ def probe(
     block = training.spec.blocks[-1] if block is None else block  # the deepest one of the test set may be another
     learn_from, judge_by = (Source(s, o, block, r, training) for s, o, r in zip((training, test), others, rows, strict=True))
     check_writable(out)
-    place, unfinished = torch.device(device), out.parent / ".unfinished" / out.name
-    forget_checkpoints(unfinished)
+    place, unfinished = torch.device(device), Unfinished.beside(out)
     about: dict[str, Any] = {"features": {"training": training.spec.key, "test": test.spec.key}, **(notes or {})}
     if joined is not None:
         about["joined"] = {"training": joined[0].spec.key, "test": joined[1].spec.key}
@@ -173,7 +172,7 @@ def probe(
                         if timed:
                             write_timing(folder, time_head(passes.template(name), passes.test, place), together)
         if rank == 0:
-            remove_checkpoints(unfinished)
+            unfinished.remove()
     return {name: written[name] for name in plans}
 
 

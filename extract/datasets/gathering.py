@@ -4,6 +4,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from extract.datasets.formats import (
@@ -16,6 +17,7 @@ from extract.datasets.formats import (
     image_id,
     is_image,
 )
+from extract.datasets.reading import NOWHERE, patiently
 from extract.datasets.sample import DataError
 
 MOST_LOST = 0.02  # of the images: more that cannot be taken are an error
@@ -121,42 +123,53 @@ def walk(root: Path) -> Iterator[Found]:
     A link to a folder above itself is not followed: that would never end.
 
     Raises:
-        DataError: a folder cannot be listed for another reason than missing permissions.
+        BeyondClsError: a folder cannot be listed, or a file not be looked at, for another reason than missing permissions.
     """
     real = root.resolve()
     above = frozenset(_identity(folder.stat()) for folder in (real, *real.parents))
     folders = [(str(root), "", above)]
     while folders:
         folder, prefix, chain = folders.pop()
-        try:
-            with os.scandir(folder) as listing:
-                entries = list(listing)
-        except PermissionError:
+        entries = patiently(partial(_entries, folder), folder)
+        if entries is None:
             yield Found(prefix.rstrip("/") or ".", reason=LOCKED)
             continue
-        except OSError as error:
-            raise DataError(f"{folder} cannot be listed: {error.strerror}; run again when it can be") from error
         for entry in entries:
             name = f"{prefix}{entry.name}"
             if is_clutter(entry.name) or (not prefix and entry.name[0] == "." and (entry.is_dir() or entry.is_symlink())):
                 yield Found(name, reason=CLUTTER)
                 continue
-            try:
-                status = entry.stat()
-            except PermissionError:
-                yield Found(name, reason=LOCKED)
-            except OSError as error:
-                if not entry.is_symlink():
-                    raise DataError(f"{entry.path} cannot be read: {error.strerror}; run again when it can be") from error
-                yield Found(name, reason=broken_link(name))
+            status = patiently(partial(_status, entry), entry.path)
+            if isinstance(status, Reason):
+                yield Found(name, reason=status)
+            elif not stat.S_ISDIR(status.st_mode):
+                special = SPECIAL if is_image(name) else OTHER
+                yield Found(name, status.st_size, None if stat.S_ISREG(status.st_mode) else special)
+            elif (identity := _identity(status)) in chain:
+                yield Found(name, reason=BACK)
             else:
-                if not stat.S_ISDIR(status.st_mode):
-                    special = SPECIAL if is_image(name) else OTHER
-                    yield Found(name, status.st_size, None if stat.S_ISREG(status.st_mode) else special)
-                elif (identity := _identity(status)) in chain:
-                    yield Found(name, reason=BACK)
-                else:
-                    folders.append((entry.path, f"{name}/", chain | {identity}))
+                folders.append((entry.path, f"{name}/", chain | {identity}))
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]] | None:
+    """What is directly in a folder; None if it may not be listed."""
+    try:
+        with os.scandir(folder) as listing:
+            return list(listing)
+    except PermissionError:
+        return None
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result | Reason:
+    """Of what is behind an entry; or why there is nothing."""
+    try:
+        return entry.stat()
+    except PermissionError:
+        return LOCKED
+    except OSError as error:
+        if error.errno in NOWHERE and entry.is_symlink():
+            return broken_link(entry.name)
+        raise
 
 
 def broken_link(name: str) -> Reason:
@@ -200,13 +213,17 @@ def _reason(root: Path, name: str) -> Reason | None:
         return UNREADABLE
     if end in SIDECARS:
         return OTHER
+    head = patiently(partial(_head, root / name), str(root / name))
+    return LOCKED if head is None else None if begins_as_image(head) else OTHER
+
+
+def _head(file: Path) -> bytes | None:
+    """The first bytes of a file; None if it may not be read."""
     try:
-        with (root / name).open("rb") as content:
-            return None if begins_as_image(content.read(HEAD_NBYTES)) else OTHER
+        with file.open("rb") as content:
+            return content.read(HEAD_NBYTES)
     except PermissionError:
-        return LOCKED
-    except OSError as error:
-        raise DataError(f"{root / name} cannot be read: {error.strerror}; run again when it can be") from error
+        return None
 
 
 def images_in(folder: Path) -> Iterator[str]:

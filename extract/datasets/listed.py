@@ -3,11 +3,13 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from io import StringIO
 from pathlib import Path, PurePosixPath
 
 from extract.datasets.formats import missing_reader
 from extract.datasets.gathering import images_in
-from extract.datasets.reading import NOWHERE
+from extract.datasets.reading import NOWHERE, content_of, patiently
 from extract.datasets.sample import Box, DataError, Sample
 
 
@@ -26,20 +28,25 @@ def listed(
     Raises:
         DataError: the name leads out of the folder.
     """
-    file, size, problem = inside(folder, name, outside), 0, None
-    try:
-        size = os.stat(file).st_size
-        problem = None if size else "is empty (0 bytes)"
-    except FileNotFoundError:
-        problem = "is in the list, but not there"
-    except OSError as error:
-        if error.errno not in NOWHERE:
-            raise
-        problem = f"cannot be read: {error.strerror}"
+    file = inside(folder, name, outside)
+    size, problem = patiently(partial(_size, file), str(file))
     problem = problem or missing_reader(name)
     problem = problem or next((box.problem for box in boxes if box.problem), None)
     sound = tuple(box for box in boxes if not box.problem)
     return Sample(id_ or PurePosixPath(name).with_suffix("").as_posix(), labels, file, 0, size, problem, sound)
+
+
+def _size(file: Path) -> tuple[int, str | None]:
+    """Of a file, in bytes, and a problem."""
+    try:
+        size = os.stat(file).st_size
+    except FileNotFoundError:
+        return 0, "is in the list, but not there"
+    except OSError as error:
+        if error.errno not in NOWHERE:
+            raise
+        return 0, f"cannot be read: {error.strerror}"
+    return size, None if size else "is empty (0 bytes)"
 
 
 def inside(folder: Path, name: str, outside: bool | None = None) -> Path:
@@ -88,12 +95,13 @@ def text(file: Path) -> str:
     Raises:
         DataError: the file is missing, or not text.
     """
+    content = content_of(file)
+    if content is None:
+        raise DataError(f"{file} is not there; it belongs to the data set: get it again")
     try:
-        return file.read_text(encoding="utf-8-sig")
+        return StringIO(content.decode("utf-8-sig"), newline=None).read()
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text ({error.reason} at byte {error.start}); get it again") from error
-    except OSError as error:
-        raise DataError(f"{file} cannot be read ({error.strerror}); it belongs to the data set: get it again") from error
 
 
 @contextmanager

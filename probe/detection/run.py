@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import xxhash
 
-from probe.checkpoint import forget_checkpoints, remove_checkpoints
+from probe.checkpoint import Unfinished
 from probe.computed_by import computed_by
 from probe.detection.average_precision import average_precision, coco_truths
 from probe.detection.batches import DetectionBatches
@@ -51,7 +51,7 @@ class Detection:
         placement: of the tokens, as for `store.Loader`.
         workers: processes beside this one that decode masks; results do not depend on it.
         n_examples: test images whose objects are kept beside what is found in them.
-        unfinished: folder for checkpoints; None for none.
+        unfinished: for checkpoints; None for none.
         progress: called with the number of steps and test images since the last call (`n_units` in all).
     """
 
@@ -66,7 +66,7 @@ class Detection:
     placement: Any = "auto"
     workers: int = 0
     n_examples: int = 6
-    unfinished: Path | None = None
+    unfinished: Unfinished | None = None
     progress: Callable[[int], None] = lambda _: None
 
     def __post_init__(self) -> None:
@@ -145,7 +145,9 @@ class Detection:
             device=self.device,
             placement=self.placement,
         )
-        state = TrainingState(self.unfinished, {"seed": seed, **self.request()})
+        described = {"seed": seed, **self.request()}
+        file = None if self.unfinished is None else self.unfinished.path_of(described, ".safetensors")
+        state = TrainingState(file)
         return detector, train_detector(detector, batches, self.recipe, seed, state=state, after_step=self.progress)
 
     def measure(self, detector: Detector) -> tuple[dict[str, dict[str, float | None]], list[dict[str, Any]]]:
@@ -176,13 +178,12 @@ def detect(detection: Detection, out: Path, notes: Mapping[str, Any] | None = No
         BeyondClsError: sets that do not belong together, nothing can be written to `out`, or a seed diverged.
     """
     check_writable(out)
-    unfinished = out.parent / ".unfinished" / out.name
-    forget_checkpoints(unfinished)
+    unfinished = Unfinished.beside(out)
     detection = replace(detection, unfinished=unfinished)
     result = ResultFolder(out, DESCRIPTION, ("trained/seed*.json", "trained/seed*.safetensors"))
     with result.written() as folder:
         content = _detect(detection, folder, notes)
-    remove_checkpoints(unfinished)
+    unfinished.remove()
     return content
 
 

@@ -4,15 +4,12 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
-import xxhash
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from probe.checkpoint import USED
 from store import BeyondClsError
 
 EVERY_S = 60.0  # between two checkpoints
@@ -24,15 +21,11 @@ class TrainingState:
     There are no states of random generators: what is drawn depends on the step (`train_detector`).
 
     Args:
-        folder: for checkpoints; None: nothing is written.
-        described: everything that the result depends on; a checkpoint of anything else is not used.
+        file: of its checkpoint (`Unfinished.path_of`); None: nothing is written.
     """
 
-    def __init__(self, folder: Path | None = None, described: Any = None):
-        fingerprint = xxhash.xxh3_128_hexdigest(json.dumps(described, sort_keys=True).encode())
-        self.file = None if folder is None else folder / f"{fingerprint}.safetensors"
-        if self.file is not None:
-            USED.add(self.file)
+    def __init__(self, file: Path | None = None):
+        self.file = file
         self.epoch, self.step = 0, 0
         self.sums: dict[str, float] = {}
         self.curve: list[dict[str, float]] = []

@@ -3,12 +3,11 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from probe.checkpoint import Checkpoint
+from probe.checkpoint import Checkpoint, Unfinished
 from probe.closed.result import Selection, edge_note
 from probe.grid import HeadPlan, Member
 from probe.recipe import Recipe
@@ -91,7 +90,7 @@ def segment(
     protocols: Protocols,
     resolutions: Sequence[Resolution] = ("original",),
     *,
-    unfinished: Path | None = None,
+    unfinished: Unfinished | None = None,
     bars: Bars = no_bars,
     say: Callable[[str], None] = lambda message: None,
     keep: Callable[[str, int, np.ndarray], None] | None = None,
@@ -100,7 +99,7 @@ def segment(
 
     Args:
         resolutions: at which label maps are compared, beside patch by patch.
-        unfinished: folder for checkpoints of the linear head, with which an interrupted run goes on.
+        unfinished: for checkpoints of the linear head, with which an interrupted run goes on.
         bars: (what, total, unit) to a context that gives a function to report progress by.
         keep: called with a protocol, a row of the test set and its predicted label map, in pixels of the first resolution.
 
@@ -169,7 +168,7 @@ def _logistic(sets: Sets, protocol: Logistic, bars: Bars) -> Outcome:
     return Outcome([Predicted(head=heads[c].to(sets.device), interpolated=False)], {"c": c}, selection, notes=notes)
 
 
-def _linear(sets: Sets, protocols: Protocols, unfinished: Path | None, bars: Bars, say: Callable[[str], None]) -> Outcome:
+def _linear(sets: Sets, protocols: Protocols, unfinished: Unfinished | None, bars: Bars, say: Callable[[str], None]) -> Outcome:
     plan, selection = protocols.linear, None
     trained: list[Trained] = []
     grid = [Member(NAME, *setting, seed) for setting in plan.settings for seed in plan.seeds]
@@ -202,7 +201,7 @@ def _trained(
     protocols: Protocols,
     patches: Patches,
     members: list[Member],
-    unfinished: Path | None,
+    unfinished: Unfinished | None,
     bars: Bars,
     say: Callable[[str], None],
     what: str,
@@ -214,7 +213,7 @@ def _trained(
         protocols.loss_size,
         [sets.training.spec.key, patches.source.block, patches.rows.tolist(), list(sets.views), patches.final_norm is not None],
     ]
-    checkpoint = None if unfinished is None else Checkpoint(unfinished, described)
+    checkpoint = None if unfinished is None else Checkpoint(unfinished.path_of(described))
     with bars(what, recipe.epochs * len(members), "epochs") as progress:
         return train_linear(
             patches.placed(sets.placement),

@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -119,6 +120,40 @@ def test_what_is_not_there_or_may_not_be_read_is_not_tried_again() -> None:
     with pytest.raises(BeyondClsError, match="x cannot be read: Permission denied"):
         patiently(work, "x")
     assert len(calls) == 1
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A list of images in a folder, of which some have no extension."""
+    for name in ("a/0.png", "a/1.png", "b/2"):
+        write_file(tmp_path / "d" / name, picture(3))
+    (tmp_path / "d/list.csv").write_text("id,path,label\n0,a/0.png,0\n1,a/1.png,1\n")
+    return tmp_path / "d"
+
+
+OPENING = [
+    (os, "scandir", "/b", ""),
+    (os, "stat", "/a/1.png", "/list.csv"),
+    (Path, "open", "/b/2", ""),
+    (Path, "read_bytes", "/list.csv", "/list.csv"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "end", "opened_at"), OPENING, ids=[row[1] for row in OPENING])
+def test_opening_a_data_set_tries_again_too(
+    owner: object, name: str, end: str, opened_at: str, source: Path, monkeypatch: Patch
+) -> None:
+    sound = open_images(f"{source}{opened_at}")
+    failing = Failing(monkeypatch, owner, name, ERRORS[0], is_concerned=lambda path, *_: str(path).endswith(end))
+    with pytest.raises(
+        BeyondClsError, match=rf"{end.lstrip('/')} cannot be read: Input/output error. That says nothing"
+    ) as raised:
+        open_images(f"{source}{opened_at}")
+    assert not isinstance(raised.value, DataError)
+    failing.left = len(PAUSES)
+    again = open_images(f"{source}{opened_at}")
+    assert failing.left == 0
+    assert again.digest == sound.digest
 
 
 @pytest.fixture

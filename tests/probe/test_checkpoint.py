@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from probe import checkpoint
 from probe.aggregators import AGGREGATORS
-from probe.checkpoint import Checkpoint
+from probe.checkpoint import Checkpoint, Unfinished
 from probe.grid import HeadSpec
 from probe.passes import Passes
 from probe.recipe import Recipe
@@ -42,7 +42,7 @@ def mine(monkeypatch):
 
 def go(folder, families, interrupt=None, recipe=RECIPE, described="this"):
     """Train with a checkpoint after each epoch; from the last one, if there is one. Returns the epochs that were done."""
-    kept, epochs = Checkpoint(folder, [described]), []
+    kept, epochs = Checkpoint(Unfinished(folder).path_of([described])), []
     for one in families:
         one.begin(recipe)
 
@@ -96,19 +96,19 @@ def test_all_members_lost(tmp_path):
 def test_one_of_another_run_is_not_used(tmp_path):
     with pytest.raises(Interrupted):
         go(tmp_path, grid(), 2)
-    assert Checkpoint(tmp_path, ["that"]).load(grid()) == 0
+    assert Checkpoint(Unfinished(tmp_path).path_of(["that"])).load(grid()) == 0
     assert go(tmp_path, grid(wild=False), described="that") == [1, 2, 3, 4, 5]
 
 
 def test_none_yet(tmp_path):
-    assert Checkpoint(tmp_path / "nowhere", ["this"]).load(grid()) == 0
+    assert Checkpoint(Unfinished(tmp_path / "nowhere").path_of(["this"])).load(grid()) == 0
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_at_most_one_a_minute(tmp_path, monkeypatch):
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    kept, families = Checkpoint(tmp_path, ["this"]), grid()
+    kept, families = Checkpoint(Unfinished(tmp_path).path_of(["this"])), grid()
     for one in families:
         one.begin(RECIPE)
 
@@ -135,7 +135,7 @@ class TestDamage:
 
     def refused(self, folder, file):
         with pytest.raises(BeyondClsError) as error:
-            Checkpoint(folder, ["this"]).load([one for one in grid() if not one.begin(RECIPE)])
+            Checkpoint(Unfinished(folder).path_of(["this"])).load([one for one in grid() if not one.begin(RECIPE)])
         message = str(error.value)
         assert message.startswith(f"the checkpoint {file} is damaged (")
         assert message.endswith(f"; remove {file.parent} to begin this pass anew")
@@ -188,7 +188,7 @@ class TestWriting:
         (tmp_path / "file").write_text("")
         families = [one for one in grid() if not one.begin(RECIPE)]
         with pytest.raises(BeyondClsError, match=r"cannot write the checkpoint .*file.*new.safetensors \("):
-            Checkpoint(tmp_path / "file", ["this"]).save(families, 1, force=True)
+            Checkpoint(Unfinished(tmp_path / "file").path_of(["this"])).save(families, 1, force=True)
 
 
 def test_what_the_result_depends_on_makes_another_checkpoint(tmp_path):
@@ -198,11 +198,11 @@ def test_what_the_result_depends_on_makes_another_checkpoint(tmp_path):
     (tmp_path / "mine.py").write_text("from beyondcls import AbMILP as Mine\n")
     custom = HeadSpec(f"{tmp_path}/mine.py:Mine")
 
-    def fingerprint(
+    def folder_of(
         recipe=RECIPE, members=(ONE,), head=custom, images=sources[0], test=sources[1], order=0, views=(0,), streamed=False
     ):
-        passes = Passes({"abmilp": head}, *sources, views=views, unfinished=tmp_path / ".unfinished")
-        return passes._checkpoint(members, recipe, order, images, test, streamed).fingerprint
+        passes = Passes({"abmilp": head}, *sources, views=views, unfinished=Unfinished(tmp_path / ".unfinished"))
+        return passes._checkpoint(members, recipe, order, images, test, streamed).folder
 
     others = {
         "recipe": {"recipe": Recipe(5, 16, optimiser="adamw", warmup_epochs=2)},
@@ -214,9 +214,9 @@ def test_what_the_result_depends_on_makes_another_checkpoint(tmp_path):
         "views": {"views": (0, 1)},
         "streamed": {"streamed": True},
     }
-    before = fingerprint()
-    assert before == fingerprint()
+    before = folder_of()
+    assert before == folder_of()
     for name, changed in others.items():
-        assert before != fingerprint(**changed), name
+        assert before != folder_of(**changed), name
     (tmp_path / "mine.py").write_text("from beyondcls import AbMILP as Mine\n# edited\n")
-    assert before != fingerprint()
+    assert before != folder_of()

@@ -233,7 +233,7 @@ class TestVoc:
         [
             ("Annotations/2007_000033.xml", "cat", "unicorn", "an object is of class 'unicorn'; expected aeroplane, "),
             ("Annotations/2007_000033.xml", "</annotation>", "", r"2007_000033\.xml is not as expected"),
-            ("Annotations/2007_000033.xml", None, None, r"2007_000033\.xml cannot be read"),
+            ("Annotations/2007_000033.xml", None, None, r"2007_000033\.xml is not there"),
             ("SegmentationObject/2007_000033.png", None, None, r"its map of objects 2007_000033\.png is not there"),
             ("SegmentationObject/2007_000033.png", "", index_png([3])(), r"has number 3, its XML 2 objects"),
         ],

@@ -70,11 +70,9 @@ def test_an_interrupted_run_ends_with_the_same_weights(sets, tmp_path, monkeypat
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_linear(
-            sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, checkpoint=Checkpoint(tmp_path, "run"), progress=interrupt
-        )
+        train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, checkpoint=Checkpoint(tmp_path), progress=interrupt)
     said, counted = [], []
-    common = {"checkpoint": Checkpoint(tmp_path, "run"), "say": said.append, "progress": counted.append}
+    common = {"checkpoint": Checkpoint(tmp_path), "say": said.append, "progress": counted.append}
     again, _ = train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, RECIPE, **common)
     assert said == ["going on after 2 of 3 epochs"]
     assert counted == [8, 4], "what was done already counts"

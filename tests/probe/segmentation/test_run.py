@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from probe.checkpoint import Unfinished
 from probe.grid import HeadPlan, Member
 from probe.recipe import Recipe
 from probe.segmentation import run as runs
@@ -151,7 +152,7 @@ def test_an_interrupted_run_goes_on_and_another_does_not(stores, tmp_path):
         yield progress
 
     with pytest.raises(KeyboardInterrupt):
-        segment(sets, protocols, unfinished=tmp_path, bars=interrupted)
+        segment(sets, protocols, unfinished=Unfinished(tmp_path), bars=interrupted)
     others = [
         (replace(sets, final_norm=False), replace(protocols, loss_size=8)),
         (Sets(*stores[:2], views=(0, 0)), protocols),
@@ -161,11 +162,15 @@ def test_an_interrupted_run_goes_on_and_another_does_not(stores, tmp_path):
     part.__dict__["learnt"] = part.learnt.part(np.arange(7))
     for one, options in [*others, (part, protocols)]:
         said = []
-        segment(one, options, unfinished=tmp_path, say=said.append)
+        segment(one, options, unfinished=Unfinished(tmp_path), say=said.append)
         assert said == []
     said, units = [], []
     again = segment(
-        sets, protocols, unfinished=tmp_path, say=said.append, bars=lambda what, total, unit: counted(what, total, units)
+        sets,
+        protocols,
+        unfinished=Unfinished(tmp_path),
+        say=said.append,
+        bars=lambda what, total, unit: counted(what, total, units),
     )
     assert said == ["going on after 3 of 3 epochs"]
     assert units == [("linear", 6, 6), ("measure", 5, 5)], "what was done already counts"
