@@ -11,6 +11,7 @@ from extract.datasets.formats import missing_reader
 from extract.datasets.gathering import images_in
 from extract.datasets.reading import NOWHERE, content_of, patiently
 from extract.datasets.sample import Box, DataError, Sample
+from store import BeyondClsError
 
 
 def listed(
@@ -113,7 +114,7 @@ def parsing(file: Path, expected: str) -> Iterator[None]:
     """
     try:
         yield
-    except DataError:
+    except BeyondClsError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise DataError(f"{file} is not as expected ({error!r}): {expected}; get it again") from error
