@@ -332,6 +332,20 @@ class TestRm:
         assert "does not belong to a feature set; move it away first" in err
         assert files(path) == before
 
+    def test_what_comes_while_it_is_removed(self, command, path, monkeypatch):
+        """Looked for once more when nobody can find the set by its name any longer."""
+        rename = os.rename
+
+        def late(source, target):
+            if Path(source) == path:
+                (path / "mine.txt").write_text("mine")
+            rename(source, target)
+
+        monkeypatch.setattr(os, "rename", late)
+        before = files(path)
+        assert f"{path}/mine.txt does not belong to a feature set" in command("store", "rm", path, "--yes")[2]
+        assert files(path) == before | {"mine.txt": b"mine"}
+
     def test_links_are_not_followed(self, command, path, tmp_path):
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine/zarr.json").write_text("keep")

@@ -55,6 +55,16 @@ def test_two_results_of_one_unit(driver: FeatureWriter, worker: HandedWriter, co
         driver.add(record(worker, other, 0))
 
 
+def test_a_worker_that_comes_too_late_with_other_bytes(driver: FeatureWriter, worker: HandedWriter, contents: Contents) -> None:
+    late = HandedWriter(driver.staging, layouts())
+    for unit in driver.missing_units():
+        driver.add(record(worker, contents, unit))
+    record(late, {name: values[::-1].copy() for name, values in contents.items()}, 0)  # taken for dead: nobody asks it
+    with pytest.raises(StoreError, match=r"unit 0 of .* is not what the journals say; give the command again"):
+        driver.finish(ATTRIBUTES)
+    assert not driver.path.exists()
+
+
 def test_a_folder_that_is_not_the_same_everywhere(driver: FeatureWriter, contents: Contents, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     elsewhere = HandedWriter(tmp_path / "elsewhere", layouts())

@@ -396,6 +396,26 @@ def test_one_task_publishes(project, root, local, beyondcls):
     assert content(address_of(root, "test", local)) == files(local / "features/tiny-test")
 
 
+@pytest.mark.parametrize("name", ["features/tiny-test/mine.txt", "receipts/tiny-test.json"])
+def test_what_comes_while_the_set_is_extracted_stays(name, project, root, beyondcls, monkeypatch):
+    mine = project / name
+
+    def late(*arguments):
+        mine.parent.mkdir(parents=True, exist_ok=True)
+        mine.write_text("mine")
+        return Lock(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pipelines.sharing.publish.Lock", late)
+        status, output = beyondcls(*extraction("test"))
+    assert status == 1, output
+    assert mine.read_text() == "mine"
+    assert not (project / "features/tiny-test/zarr.json").exists()
+    mine.unlink()
+    assert beyondcls(*extraction("test"))[0] == 0
+    assert is_stub(project / "features/tiny-test")
+
+
 @only_s3  # a folder is written without an upload
 def test_an_upload_that_broke_off(project, root, local, beyondcls, monkeypatch):
     """After some files, and by a kill: tests/store/test_transfer.py. To a service that takes a set in no other way."""
