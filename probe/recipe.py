@@ -135,10 +135,16 @@ def make_recipe(preset: str | None = None, **changed: Any) -> Recipe:
     return Recipe(**{**PRESETS.get(preset or "", {}), **changed})
 
 
+def settings_of(preset: str) -> dict[str, Any]:
+    """All settings of a preset's recipe, but for `CHOSEN`."""
+    defaults = {field.name: field.default for field in fields(Recipe) if field.name not in CHOSEN}
+    return {name: PRESETS[preset].get(name, default) for name, default in defaults.items()}
+
+
 def preset_of(recipe: Mapping[str, Any]) -> str:
     """The preset with all settings of a recorded recipe, but for `CHOSEN`; empty if there is none."""
-    fixed = {field.name: field.default for field in fields(Recipe) if field.name not in CHOSEN}
-    for name, changed in PRESETS.items():
-        if all(recipe.get(setting, default) == changed.get(setting, default) for setting, default in fixed.items()):
+    defaults = {field.name: field.default for field in fields(Recipe)}
+    for name in PRESETS:
+        if all(recipe.get(setting, defaults[setting]) == value for setting, value in settings_of(name).items()):
             return name
     return ""

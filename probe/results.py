@@ -89,6 +89,8 @@ def _common(name: str, plan: HeadPlan, passes: Passes) -> dict[str, Any]:
         **pretraining_fields(passes.training.store.attributes),
         **plan.head.to_dict(),
         "block": passes.training.probed_block,
+        "n_blocks": passes.training.store.n_blocks,
+        "transform": dict(passes.training.store.spec.transform),
         "n_training": len(passes.training.rows),
         "n_test": len(passes.test.rows),
         "test_images": _digest_of_images(passes.test),

@@ -1,14 +1,17 @@
 """Published numbers beside ours: which of ours has the encoder, data set, head, protocol and measure of each."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from inspect import signature
+from typing import Any
 
 from pipelines.report.collect import Inputs
 from pipelines.report.estimate import Estimate, estimates
 from pipelines.report.measured import Measure
 from pipelines.report.published.row import PublishedRow
 from pipelines.report.results import Result, results
+from probe.recipe import PRESETS, settings_of
 
 STEPLESS = ("knn", "logistic", "ridge")  # names in CLOSED; a published number of one is compared with heads of it alone
 
@@ -40,8 +43,24 @@ class Match:
 
 
 @dataclass(frozen=True)
+class Differing:
+    """A published number and one of ours of the same encoder, data set, head and metric that was measured in another way.
+
+    Attributes:
+        file: name of the file of the published one.
+        differences: what differs: what it is, how it was published, and ours.
+    """
+
+    file: str
+    published: PublishedRow
+    result: Result
+    ours: Measure
+    differences: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True)
 class Unmatched:
-    """A published number that none of ours is compared with.
+    """A published number without one of ours.
 
     Attributes:
         file: name of its file.
@@ -57,36 +76,109 @@ class Unmatched:
     nearest: str
 
 
-def compared(inputs: Inputs) -> tuple[list[Match], list[Unmatched]]:
-    """Each published number with all of ours that it compares with, in the order of the files; and those without any.
+def compared(inputs: Inputs) -> tuple[list[Match], list[Differing], list[Unmatched]]:
+    """Each published number with all of ours that were measured as it was; else with those that were measured otherwise.
+
+    In the order of the files; and those without any of ours.
 
     Raises:
         BeyondClsError: a record of correct test images does not fit its metrics.
     """
     ours = results(inputs)
     matches: list[Match] = []
+    differing: list[Differing] = []
     unmatched: list[Unmatched] = []
     for file, rows in inputs.against.items():
         for row in rows:
             left, lacks, name, names = _narrowed(row, ours)
-            if left:
-                matches += [_match(file, row, result) for result in left]
-            else:
+            pairs = [(result, tuple(differences(row, result))) for result in left]
+            if alike := [result for result, differs in pairs if not differs]:
+                matches += [_match(file, row, result) for result in alike]
+            for result, differs in [] if alike else pairs:
+                measure = result.measure(row.metric)
+                assert measure is not None
+                differing.append(Differing(file, row, result, measure, differs))
+            if not left:
                 near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.0)
                 unmatched.append(Unmatched(file, row, lacks, name, near[0] if near else ""))
-    return matches, unmatched
+    return matches, differing, unmatched
+
+
+def differences(row: PublishedRow, result: Result) -> Iterator[tuple[str, str, str]]:
+    """In what one of ours was measured in another way than a published number: what, how that was, and ours.
+
+    What the row does not state, or what ours did not record, is not compared.
+    """
+    recorded = result.probe.recorded
+    for name, value in (pair.split("=", 1) for pair in row.options.split()):
+        found = _option(result, name)
+        if found is not None and value != _text(found):
+            yield name, value, _text(found)
+    yield from _training(row, result)
+    crops, transform, block = recorded.get("augmentation"), recorded.get("transform"), recorded.get("block")
+    stated: dict[str, str | None] = {
+        "crops": crops and (f"stored, {crops['n_crops']}" if crops["n_crops"] else "none"),
+        "n_training": str(result.probe.n_training),
+        "resolution": transform and str(transform["input_size"][-1]),
+        "frame": transform and f"{transform['crop_mode']} {transform['crop_pct']:g}",
+        "block": None if block is None else "last" if block + 1 == recorded.get("n_blocks") else str(block),
+    }
+    if row.block == "last" and recorded.get("n_blocks") is None:
+        stated["block"] = None
+    for name, found in stated.items():
+        published = getattr(row, name)
+        if published and found is not None and published != found:
+            yield name, published, found
+
+
+def _option(result: Result, name: str) -> Any:
+    """Of a protocol without gradient steps, or of an aggregator; None if it is not known."""
+    recorded = result.probe.recorded
+    options = {**result.probe.options, **recorded.get("protocol", {}), **(recorded.get("selected") or {})}
+    if name not in options:  # only those that were given are recorded
+        from probe.aggregators import AGGREGATORS  # and torch
+
+        kind = AGGREGATORS.get(result.probe.aggregator)
+        parameter = None if kind is None else signature(kind).parameters.get(name)
+        return None if parameter is None else parameter.default
+    return options[name]
+
+
+def _training(row: PublishedRow, result: Result) -> Iterator[tuple[str, str, str]]:
+    """Settings of a recipe in which ours differs from a published protocol of gradient steps."""
+    if not row.protocol or row.protocol in STEPLESS:
+        return
+    if row.protocol not in PRESETS:
+        yield "protocol", row.protocol, result.preset or "another"
+        return
+    settings = settings_of(row.protocol) | ({"epochs": int(row.epochs)} if row.epochs else {})
+    for name, value in settings.items():
+        if (ours := result.recipe.get(name, value)) != value:
+            yield name, _text(value), _text(ours)
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def in_words(inputs: Inputs) -> list[str]:
     """A line for each file: how many of its numbers have one of ours beside them."""
     if not inputs.against:
         return []
-    unmatched = [entry.file for entry in compared(inputs)[1]]
-    return [
-        f"{file}: {len(rows) - unmatched.count(file):,} of {len(rows):,} published numbers compared"
-        + (", the others are in tables/against-unmatched.csv" if file in unmatched else "")
-        for file, rows in inputs.against.items()
-    ]
+    matches, differing, _ = compared(inputs)
+    lines = []
+    for file, rows in inputs.against.items():
+        n, n_otherwise = numbers_of(file, matches), numbers_of(file, differing)
+        lines.append(
+            f"{file}: of {len(rows):,} published numbers {n:,} are compared with ours; {n_otherwise:,} were measured otherwise "
+            f"(tables/against-differing.csv says how), {len(rows) - n - n_otherwise:,} are not here (against-unmatched.csv)"
+        )
+    return lines
+
+
+def numbers_of(file: str, entries: Sequence[Match] | Sequence[Differing]) -> int:
+    """How many published numbers of a file are among entries; several of ours can be beside one."""
+    return len({id(entry.published) for entry in entries if entry.file == file})
 
 
 def _narrowed(row: PublishedRow, ours: Sequence[Result]) -> tuple[list[Result], str, str, Iterable[str]]:
@@ -97,7 +189,7 @@ def _narrowed(row: PublishedRow, ours: Sequence[Result]) -> tuple[list[Result], 
     before, left = left, [r for r in left if r.dataset == row.dataset]
     if not left:
         return [], "data set", row.dataset, {r.dataset for r in before if r.dataset}
-    before, left = left, _with_head(row.head, left)
+    before, left = left, _with_head(row, left)
     if not left:
         return [], "head", row.head, {r.probe.head for r in before}
     protocol = row.protocol if row.protocol in STEPLESS else ""
@@ -108,14 +200,17 @@ def _narrowed(row: PublishedRow, ours: Sequence[Result]) -> tuple[list[Result], 
     return left, "metric", row.metric, {name for r in before for name in r.measures}
 
 
-def _with_head(head: str, ours: Sequence[Result]) -> list[Result]:
-    """Ours of this name; in a study, or outside of one, where none has it: the only one with the aggregator of this name."""
+def _with_head(row: PublishedRow, ours: Sequence[Result]) -> list[Result]:
+    """Ours of this name; in a study, or outside of one, where none has it: those with its aggregator.
+
+    Of several with the aggregator, all if the row has options, in which they may differ; else none: any might be meant.
+    """
     named: list[Result] = []
     for study in dict.fromkeys(r.study for r in ours):
         of_study = [r for r in ours if r.study == study]
-        by_name = [r for r in of_study if r.probe.head == head]
-        by_aggregator = [r for r in of_study if r.probe.aggregator == head]
-        named += by_name or (by_aggregator if len(by_aggregator) == 1 else [])
+        by_name = [r for r in of_study if r.probe.head == row.head]
+        by_aggregator = [r for r in of_study if r.probe.aggregator == (row.aggregator or row.head)]
+        named += by_name or (by_aggregator if row.options or len(by_aggregator) == 1 else [])
     return named
 
 

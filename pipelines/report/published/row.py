@@ -19,12 +19,23 @@ class PublishedRow:
         encoder: as the registry or timm names it; any name that a project gives to its encoder.
         dataset: as the registry names it, or a project.
         head: an aggregator, or a name under `heads` in params.yaml.
-        protocol: how the head was trained: a preset, or a protocol without gradient steps (logistic, knn, ridge); or in words.
+        protocol: how the head was trained: a preset, or a protocol without gradient steps (logistic, knn, ridge); or in words,
+            which no training of ours is known to follow.
         metric: as metrics.json names it (top1, top5, map, entropy, …); `top1_best_epoch` or `map_best_epoch` where the epoch
             was chosen on the test images.
         value: percent, or nats of an entropy.
         source: where it was published.
         note: what a reader should know.
+        aggregator: of the head, where the head is not called by it.
+        options: of the aggregator, or of a protocol without gradient steps: "heads=12", "k=20 temperature=0.07".
+        epochs: of training, where there were more or fewer than the preset has.
+        crops: "fresh", in each epoch; "stored", a number of them; or "none": the view that is evaluated.
+        n_training: images that the head was trained on.
+        resolution: of the images that the encoder saw, a side in pixels.
+        frame: how they were cut out: crop_mode and crop_pct, "center 0.875".
+        block: whose tokens were read, from 0; or "last".
+
+    What is empty was not stated, and is not compared.
     """
 
     encoder: str
@@ -35,14 +46,24 @@ class PublishedRow:
     value: float
     source: str
     note: str = ""
+    aggregator: str = ""
+    options: str = ""
+    epochs: str = ""
+    crops: str = ""
+    n_training: str = ""
+    resolution: str = ""
+    frame: str = ""
+    block: str = ""
 
 
-COLUMNS = tuple(field.name for field in fields(PublishedRow))
+STATED = tuple(field.name for field in fields(PublishedRow))[8:]  # columns that a file may lack
+COLUMNS = tuple(field.name for field in fields(PublishedRow) if field.name not in STATED)
+WHOLE = ("epochs", "n_training", "resolution")  # whole numbers
 REQUIRED = ("encoder", "dataset", "head", "metric", "value")  # cells that may not be empty
 
 
 def read_rows(file: Path) -> tuple[PublishedRow, ...]:
-    """The rows of a .csv file with these columns, in any order; further columns are left alone.
+    """The rows of a .csv file with these columns, in any order, and maybe those of `STATED`; further ones are left alone.
 
     Raises:
         BeyondClsError: the file is not UTF-8 text, lacks a column, or has no rows; or a row lacks a cell, has one too many,
@@ -77,12 +98,17 @@ def _row(place: str, cells: Mapping[Any, Any]) -> PublishedRow:
         n = sum(value is not None for name, value in cells.items() if name is not None) + len(cells.get(None, ()))
         n_columns = sum(name is not None for name in cells)
         raise BeyondClsError(f"{place} has {n} cells, expected {n_columns}; put text with commas in quotation marks")
-    stripped = {name: str(cells[name]).strip() for name in COLUMNS}
+    stripped = {name: str(cells.get(name, "")).strip() for name in (*COLUMNS, *STATED)}
     for name in REQUIRED:
         if not stripped[name]:
             raise BeyondClsError(
                 f"{place}: {name} is empty, expected {'a number' if name == 'value' else 'a name'}; fill it in"
             )
+    for name in WHOLE:
+        if stripped[name] and not stripped[name].isdecimal():
+            raise BeyondClsError(f"{place}: {name} is {stripped[name]!r}, expected a whole number such as 90; correct it")
+    if (pair := next((pair for pair in stripped["options"].split() if "=" not in pair), None)) is not None:
+        raise BeyondClsError(f"{place}: options have {pair!r}, expected NAME=VALUE, such as heads=12, with blanks between them")
     try:
         value = float(stripped["value"])
     except ValueError:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from pipelines.report.against import Match, Unmatched, compared
+from pipelines.report.against import Differing, Match, Unmatched, compared, in_words
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Block, Cell, Column, Row, Section, Table, Text
 from pipelines.report.results import BEST_EPOCH
@@ -11,8 +11,12 @@ from pipelines.report.tables import NOTHING, number, points, spread, title
 WITHIN = {True: "yes", False: "no", None: "–"}
 NOTE = (
     "Percent, or nats of an entropy; ours: mean ± standard deviation over seeds. Within: the published number is inside of our "
-    "95 % interval over test images, or within twice our spread over seeds; a dash where neither is known. What has the same "
-    "names is compared: whether crops, resolution and training agree is for the reader to judge."
+    "95 % interval over test images, or within twice our spread over seeds; a dash where neither is known. Nothing that a "
+    "number states of its measurement differs from ours."
+)
+OTHERWISE = (
+    "Numbers of the same encoder, data set and head that were measured in another way: they stand side by side and are no "
+    "deviations of one another."
 )
 BEST = (
     "A metric that ends in “best_epoch” is that of the epoch in which a head is best on the test images, as some benchmarks "
@@ -28,22 +32,15 @@ def section(inputs: Inputs) -> Section | None:
     """
     if not inputs.against:
         return None
-    matches, unmatched = compared(inputs)
-    blocks: list[Block] = [_finding(inputs, unmatched)]
+    matches, differing, unmatched = compared(inputs)
+    blocks: list[Block] = [Text("Published numbers that were given:", tuple(in_words(inputs)))]
     if matches:
         blocks.append(_matched(matches))
+    if differing:
+        blocks.append(_otherwise(differing))
     if unmatched:
         blocks += [_notice(unmatched), _without_ours(unmatched)]
     return Section("against", "Beside published numbers", tuple(blocks))
-
-
-def _finding(inputs: Inputs, unmatched: list[Unmatched]) -> Text:
-    counts = Counter(entry.file for entry in unmatched)
-    items = tuple(
-        f"{file}: {len(rows) - counts[file]:,} of {len(rows):,} numbers have one of ours beside them"
-        for file, rows in inputs.against.items()
-    )
-    return Text("Published numbers that were given:", items)
 
 
 def _matched(matches: list[Match]) -> Table:
@@ -85,6 +82,25 @@ def _match_row(match: Match) -> Row:
         _text(row.note),
     )
     return Row(cells, match.file, probe.pretraining.is_untrained)
+
+
+def _otherwise(differing: list[Differing]) -> Table:
+    columns = (
+        *(Column(name, name.capitalize(), "text") for name in ("encoder", "dataset", "study", "head", "metric")),
+        Column("published", "Published", apart=True),
+        Column("ours", "Ours", "spread"),
+        Column("differs", "Differs: published, ours", "text", apart=True),
+        Column("source", "Source", "text"),
+        Column("note", "Note", "text"),
+    )
+    rows = []
+    for entry in differing:
+        row, probe = entry.published, entry.result.probe
+        names = (probe.encoder, entry.result.dataset, entry.result.study, probe.head, row.metric)
+        differs = "; ".join(f"{what}: {published}, {ours}" for what, published, ours in entry.differences)
+        cells = (*map(_text, names), number(row.value, 2), spread(entry.ours, 2), *map(_text, (differs, row.source, row.note)))
+        rows.append(Row(cells, entry.file, probe.pretraining.is_untrained))
+    return Table("against-differing", "Published numbers that were measured otherwise", OTHERWISE, columns, tuple(rows))
 
 
 def _notice(unmatched: list[Unmatched]) -> Text:

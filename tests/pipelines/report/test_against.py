@@ -4,6 +4,7 @@ import csv
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,18 +14,26 @@ from extract.encoders import ENCODERS
 from pipelines.parameters.params import read_params
 from pipelines.report.against import STEPLESS, Match, compared
 from pipelines.report.collect import Folders, Inputs, collect
-from pipelines.report.published.paper import paper_rows
+from pipelines.report.published.paper import MEASURED, paper_rows
 from pipelines.report.published.row import COLUMNS, PublishedRow, read_rows
 from pipelines.report.published.shipped import SHIPPED, published_rows
 from pipelines.report.sections import against
 from probe.closed import CLOSED
-from probe.recipe import PRESETS
+from probe.recipe import PRESETS, settings_of
 from store import BeyondClsError
 from tests.pipelines.report.written import write_correct, write_probe
 
 ROOT = Path(__file__).resolve().parents[3]
 HEADER = ",".join(COLUMNS)
-ROW = PublishedRow("mae-b16", "imagenet", "cls", "mae-lars", "top1", 67.8, "a paper")
+ROW = PublishedRow("mae-b16", "imagenet", "cls", "", "top1", 67.8, "a paper")
+# What a head of ours records that was trained and measured as the paper's are; crops are left out: fresh ones are not stored.
+ALIKE: dict[str, Any] = {
+    "recipe": {**settings_of("mae-lars"), "base_lr": 0.1},
+    "n_training": 1_281_167,
+    "transform": {"input_size": [3, 224, 224], "crop_mode": "center", "crop_pct": 0.875},
+    "block": 11,
+    "n_blocks": 12,
+}
 
 
 def inputs_of(folders: Folders, *rows: PublishedRow) -> Inputs:
@@ -33,8 +42,8 @@ def inputs_of(folders: Folders, *rows: PublishedRow) -> Inputs:
 
 def lacking(inputs: Inputs) -> list[tuple[str, str, str]]:
     """What none of ours has, its name, and the nearest one."""
-    matches, unmatched = compared(inputs)
-    assert not matches
+    matches, differing, unmatched = compared(inputs)
+    assert not matches + differing
     return [(entry.lacks, entry.name, entry.nearest) for entry in unmatched]
 
 
@@ -48,6 +57,8 @@ class TestFiles:
                 r"line 1: there is no column 'dataset' among .*; did you mean it by 'data set'\? expected",
             ),
             (f"{HEADER}\n", "has no rows below its columns, expected one for each published number"),
+            (f"{HEADER},epochs\na,b,c,,top1,7,,,9O\n", "line 2: epochs is '9O', expected a whole number such as 90"),
+            (f"{HEADER},options\na,b,c,,top1,7,,,12\n", "line 2: options have '12', expected NAME=VALUE, such as heads=12"),
             (f"{HEADER}\na,b,c,,top1,7l.6,,\n", r"line 2: value is '7l\.6', expected a number such as 71\.6"),
             (f"{HEADER}\na,b,c,,top1,1,,\na,b,c,,top1,nan,,\n", "line 3: value is 'nan', expected a number"),
             (f"{HEADER}\na,b,,,top1,1,,\n", "line 2: head is empty, expected a name; fill it in"),
@@ -101,8 +112,9 @@ class TestMatching:
         return Folders(probes, dataset="imagenet", studies=(tmp_path / "studies",))
 
     def matches(self, folders: Folders, row: PublishedRow) -> list[tuple[str, str, str]]:
-        matches, unmatched = compared(inputs_of(folders, row))
+        matches, differing, unmatched = compared(inputs_of(folders, row))
         assert bool(matches) != bool(unmatched)
+        assert not differing
         return [(m.result.probe.encoder, m.result.study, m.result.probe.head) for m in matches]
 
     @pytest.mark.parametrize(
@@ -125,7 +137,8 @@ class TestMatching:
             ({"dataset": "imagenet-1k"}, ("data set", "imagenet-1k", "imagenet")),
             ({"head": "ep"}, ("head", "ep", "ep-8")),  # which of the two is not for this program to say
             ({"protocol": "knn"}, ("protocol", "knn", "of gradient steps")),
-            ({"head": "neighbours"}, ("protocol", "mae-lars", "knn")),
+            ({"head": "neighbours"}, ("protocol", "of gradient steps", "knn")),
+            ({"head": "neighbours", "protocol": "mae-lars"}, ("protocol", "mae-lars", "knn")),
             ({"metric": "top-1"}, ("metric", "top-1", "top1")),
             ({"metric": "map_best_epoch"}, ("metric", "map_best_epoch", "top1_best_epoch")),
         ],
@@ -140,9 +153,86 @@ class TestMatching:
         assert set(STEPLESS) == set(CLOSED)
 
 
+class TestOtherwise:
+    """Nothing that was measured in another way is a deviation."""
+
+    def differences(self, folder: Path, row: PublishedRow, head: str = "cls", **recorded: Any) -> list[tuple[str, str, str]]:
+        write_probe(folder, "mae-b16", head, 67.0, **{**ALIKE, **recorded})
+        matches, differing, unmatched = compared(inputs_of(Folders(folder, dataset="imagenet"), row))
+        assert not unmatched
+        assert bool(matches) != bool(differing)
+        return [difference for entry in differing for difference in entry.differences]
+
+    @pytest.mark.parametrize(
+        ("recorded", "expected"),
+        [
+            ({}, []),
+            (
+                {"recipe": {**ALIKE["recipe"], "epochs": 10, "warmup_epochs": 1}},
+                [("epochs", "90", "10"), ("warmup_epochs", "10", "1")],
+            ),
+            ({"recipe": {**ALIKE["recipe"], "optimiser": "sgd"}}, [("optimiser", "lars", "sgd")]),
+            ({"recipe": {**ALIKE["recipe"], "base_lr": 0.3, "weight_decay": 1e-4}}, []),
+            ({"n_training": 12_811}, [("n_training", "1281167", "12811")]),
+            ({"transform": {**ALIKE["transform"], "input_size": [3, 336, 336]}}, [("resolution", "224", "336")]),
+            (
+                {"transform": {**ALIKE["transform"], "crop_mode": "squash", "crop_pct": 1.0}},
+                [("frame", "center 0.875", "squash 1")],
+            ),
+            ({"block": 8}, [("block", "last", "8")]),
+            ({"block": 8, "n_blocks": None}, []),
+            ({"augmentation": {"n_crops": 0, "evaluation_view": True}}, [("crops", "fresh", "none")]),
+            ({"augmentation": {"n_crops": 4, "evaluation_view": False}}, [("crops", "fresh", "stored, 4")]),
+        ],
+    )
+    def test_as_recorded(self, recorded: dict[str, Any], expected: list[tuple[str, str, str]], tmp_path: Path) -> None:
+        row = replace(ROW, protocol="mae-lars", **MEASURED)
+        assert self.differences(tmp_path, row, **recorded) == expected
+
+    @pytest.mark.parametrize(
+        ("row", "recorded", "expected"),
+        [
+            ({"protocol": "SGD"}, {}, [("protocol", "SGD", "mae-lars")]),
+            ({"protocol": "mae-lars", "epochs": "15"}, {}, [("epochs", "15", "90")]),
+            ({"head": "ap-12", "aggregator": "ap", "options": "heads=12"}, {"options": {"heads": 16}}, [("heads", "12", "16")]),
+            ({"head": "ap-12", "aggregator": "ap", "options": "heads=12"}, {"options": {"heads": 12}}, []),
+            ({"head": "ap-1", "aggregator": "ap", "options": "heads=1"}, {"options": {}}, [("heads", "1", "12")]),  # by default
+            (
+                {"head": "ap", "protocol": "knn", "options": "k=50 temperature=0.07"},
+                {"seeds": (), "protocol": {"name": "knn", "temperature": 0.07}, "selected": {"k": 20}},
+                [("k", "50", "20")],
+            ),
+        ],
+    )
+    def test_of_other_forms(
+        self, row: dict[str, str], recorded: dict[str, Any], expected: list[tuple[str, str, str]], tmp_path: Path
+    ) -> None:
+        published = replace(ROW, **{"head": "ap", **row})
+        assert self.differences(tmp_path, published, "ap-x", aggregator="ap", **recorded) == expected
+
+    def test_one_alike_is_enough(self, tmp_path: Path) -> None:
+        """Those of a study that were trained otherwise are not listed beside it."""
+        write_probe(tmp_path / "imagenet", "mae-b16", "cls", 67.0, **ALIKE)
+        write_probe(tmp_path / "studies/one-percent", "mae-b16", "cls", 40.0, **{**ALIKE, "n_training": 12_811})
+        folders = Folders(tmp_path / "imagenet", dataset="imagenet", studies=(tmp_path / "studies",))
+        matches, differing, _ = compared(inputs_of(folders, replace(ROW, protocol="mae-lars", **MEASURED)))
+        assert [(match.result.study, round(match.difference.mean, 1)) for match in matches] == [("", -0.8)]
+        assert not differing
+
+    def test_page(self, beyondcls, tmp_path: Path) -> None:
+        write_probe(tmp_path / "imagenet", "mae-b16", "cls", 40.0, **{**ALIKE, "n_training": 12_811})
+        said = beyondcls("report", "--probes", tmp_path / "imagenet", "--against", "paper-table-1", "--out", tmp_path / "out")
+        assert "paper-table-1: of 38 published numbers 0 are compared with ours; 1 were measured otherwise" in said
+        assert not (tmp_path / "out/tables/against.csv").exists()
+        with (tmp_path / "out/tables/against-differing.csv").open(newline="") as source:
+            (row,) = csv.DictReader(source)
+        assert (row["published"], row["ours"], row["differs"]) == ("67.8", "40.0", "n_training: 1281167, 12811")
+        assert "difference" not in row
+
+
 class TestDifference:
     def match(self, folders: Folders, value: float, metric: str = "top1") -> Match:
-        ((match,), _) = compared(inputs_of(folders, replace(ROW, value=value, metric=metric)))
+        ((match,), _, _) = compared(inputs_of(folders, replace(ROW, value=value, metric=metric)))
         return match
 
     def test_of_seeds(self, tmp_path: Path) -> None:
@@ -178,7 +268,8 @@ def imagenet(tmp_path_factory) -> Path:
         ("studies/imagenet/poolings", ("abmilp", "ap-12")),
     ):
         for head in heads:
-            write_probe(folder / place, "mae-b16", head, 70.0, aggregator=head.partition("-")[0])
+            options = {"depth": 2, "activation": "tanh"} if head == "abmilp-2-tanh" else {}
+            write_probe(folder / place, "mae-b16", head, 70.0, aggregator=head.partition("-")[0], **ALIKE, options=options)
     return folder
 
 
@@ -186,7 +277,7 @@ class TestPage:
     def test_the_papers_encoders(self, beyondcls, tmp_path: Path) -> None:
         """A project with their names: the paper's numbers are shown beside them, and the others are counted."""
         for encoder, head, top1 in (("mae-b16", "cls", 67.6), ("mae-b16", "abmilp", 71.0), ("dino-b16", "cls", 70.0)):
-            write_probe(tmp_path / "imagenet", encoder, head, top1, std=0.2)
+            write_probe(tmp_path / "imagenet", encoder, head, top1, std=0.2, **ALIKE)
         said = beyondcls("report", "--probes", tmp_path / "imagenet", "--against", "paper", "--out", tmp_path / "out")
         n = len(paper_rows())
         with (tmp_path / "out/tables/against.csv").open(newline="") as source:
@@ -201,8 +292,9 @@ class TestPage:
         ]
         assert float(rows[1]["difference"]) == pytest.approx(-0.6)
         with (tmp_path / "out/tables/against-unmatched.csv").open(newline="") as source:
-            assert len(list(csv.DictReader(source))) == n - 5
-        assert f"paper: 5 of {n} published numbers compared, the others are in tables/against-unmatched.csv" in said
+            assert len(list(csv.DictReader(source))) == n - 15
+        assert f"paper: of {n} published numbers 5 are compared with ours; 10 were measured otherwise" in said
+        assert f"{n - 15} are not here (against-unmatched.csv)" in said
         assert all((tmp_path / f"out/tables/against.{suffix}").is_file() for suffix in ("csv", "tex", "md"))
 
     @pytest.mark.parametrize(
@@ -231,8 +323,8 @@ class TestPage:
         inputs = replace(
             collect(Folders(probes, dataset="cifar10-60000")), against=published_rows(["paper", "efficient-probing"])
         )
-        matches, unmatched = compared(inputs)
-        assert not matches
+        matches, differing, unmatched = compared(inputs)
+        assert not matches + differing
         assert {entry.lacks for entry in unmatched} == {"encoder"}
         assert len(unmatched) == sum(map(len, inputs.against.values()))
         section = against.section(inputs)
