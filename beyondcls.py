@@ -162,9 +162,13 @@ _check_packages()
 
 
 def run() -> None:
-    """The command line, once it is known whose packages it would import."""
+    """The command line, once it is known whose packages it would import.
+
+    No process that it starts imports from the folder that it is started in, as it does not itself.
+    """
     from pipelines.cli import run
 
+    os.environ["PYTHONSAFEPATH"] = "1"
     run()
 
 

@@ -1,7 +1,6 @@
 """python -m pipelines.code: digests of the code that stages run."""
 
 import gc
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,7 @@ import typer
 from pipelines.code.closure import Project
 from pipelines.code.units import FOLDERS, units
 from pipelines.parameters.params import read_params
-from pipelines.parameters.recipes import is_written_so
+from pipelines.parameters.recipes import write_below
 from store import BeyondClsError
 
 
@@ -24,17 +23,12 @@ def main(
     Each maps the files of the project that can be run to digests of their syntax trees. To be run in the project's folder.
 
     Raises:
-        BeyondClsError: no parameter file, or sections without names.
+        BeyondClsError: no parameter file, sections without names, or a folder that is a link.
     """
     project = Project(Path().resolve())
-    written = {f"{unit.file}.json": project.digests(unit.modules, unit.used) for unit in units(read_params(params), project)}
-    for folder in FOLDERS:
-        (out / folder).mkdir(parents=True, exist_ok=True)
-        for file in (out / folder).rglob("*.json"):  # of entries that are gone
-            if is_written_so(file):
-                file.unlink()
-    for name, digests in written.items():
-        (out / name).write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
+    write_below(
+        out, FOLDERS, {unit.file: project.digests(unit.modules, unit.used) for unit in units(read_params(params), project)}
+    )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from store import BeyondClsError
+from store.places.disk import write_file
 
 
 def main(
@@ -42,8 +43,7 @@ def main(
         )
     forms = sorted({images.get("form") or form_of(data, images["split"]) for images in splits})
     digests = {form: json.loads((readers / f"{form}.json").read_text(encoding="utf-8")) for form in forms}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
+    write_file(out, [(json.dumps(digests, indent=1) + "\n").encode()])
 
 
 if __name__ == "__main__":

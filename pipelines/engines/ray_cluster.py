@@ -3,12 +3,14 @@
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from store import BeyondClsError
 
 CORES = 4  # of a worker without a GPU, where nodes have as many
+PACKAGES = Path(__file__).resolve().parents[2]  # Ray has workers import from the folder in which it is initialised
 TOKEN = (
     "put the cluster's token into ~/.ray/auth_token or RAY_AUTH_TOKEN, on this machine and with RAY_AUTH_MODE=token; or unset "
     "RAY_AUTH_MODE, if the cluster has none"
@@ -31,7 +33,8 @@ def connected(address: str | None) -> Iterator[None]:
     if connects:
         named = address or "the address in RAY_ADDRESS"
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            with chdir(PACKAGES):
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except ray.exceptions.RayError as error:  # of authentication
             raise BeyondClsError(f"the Ray cluster at {named} cannot be used ({error}); {TOKEN}") from error
         except (ConnectionError, ValueError, RuntimeError) as error:

@@ -1,5 +1,6 @@
 """Scripts that a user submits, in place of the command."""
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,4 +34,4 @@ def hand_over(text: str, script: Path | None, about: str, say: Callable[[str], N
         if script.exists() and b"#SBATCH --requeue --signal=B:USR1@" not in script.read_bytes():
             raise BeyondClsError(f"{script} is no script for sbatch that was written here, so it stays; give another --script")
         script.write_text(text)
-        say(f"{script}: submit it with `sbatch {script}`; {about}")
+        say(f"{script}: submit it with `sbatch {shlex.quote(str(script))}`; {about}")

@@ -1,6 +1,7 @@
 """Scripts of job arrays: one that runs a command in several tasks, and one with a command for each task."""
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pipelines.engines.run import Run
 from pipelines.process.stopping import TO_BE_CONTINUED
 from store.errors import BeyondClsError
 
+NOT_QUOTED = frozenset("'\"\\")
 NOTICE_S = 300  # a task gets its signal so long before its time limit
 
 SCRIPT = """\
@@ -52,7 +54,7 @@ def script_of(arguments: Sequence[str], name: str, logs: Path, n_tasks: int, tri
         sbatch: more options of sbatch, which win.
 
     Raises:
-        BeyondClsError: `sbatch` has several lines.
+        BeyondClsError: `sbatch` has several lines, or a folder a name that Slurm cannot be given.
     """
     command = f'{_beyondcls(arguments)} --task-id "$SLURM_ARRAY_TASK_ID" --n-tasks "$SLURM_ARRAY_TASK_COUNT"'
     return _script(name, f"0-{n_tasks - 1}", logs, OF_UNITS, "", command, tries, sbatch)
@@ -67,7 +69,7 @@ def script_of_runs(runs: Sequence[Run], logs: Path, at_a_time: int | None, tries
         tries, sbatch: as for `script_of`.
 
     Raises:
-        BeyondClsError: `sbatch` has several lines.
+        BeyondClsError: `sbatch` has several lines, or a folder a name that Slurm cannot be given.
     """
     cases = [
         f"{number}) log={shlex.quote(str(run.log))}; set -- {shlex.join(run.arguments)};;" for number, run in enumerate(runs)
@@ -79,12 +81,17 @@ def script_of_runs(runs: Sequence[Run], logs: Path, at_a_time: int | None, tries
 
 
 def _script(name: str, array: str, logs: Path, about: str, choice: str, command: str, tries: int, sbatch: str) -> str:
-    if "\n" in sbatch:
+    if not sbatch.isprintable():
         raise BeyondClsError(f"sbatch is {sbatch!r}, expected options in one line, such as --partition=gpu --gres=gpu:1")
+    if not str(logs).isprintable() or not NOT_QUOTED.isdisjoint(str(logs)):
+        raise BeyondClsError(
+            f"the logs would be in {str(logs)!r}, and Slurm takes no quotes, backslashes or unprintable characters; give "
+            "--out without them, in another folder if that one has them"
+        )
     return SCRIPT.format(
-        name=f"beyondcls-{name}",
+        name=f"beyondcls-{re.sub(r'[^A-Za-z0-9_.+-]', '_', name)}",
         array=array,
-        logs=str(logs).replace("%", "%%").replace(" ", r"\ "),
+        logs=re.sub(r"[ #]", r"\\\g<0>", str(logs).replace("%", "%%")),
         seconds=NOTICE_S,
         given=f"#SBATCH {sbatch}" if sbatch else "# #SBATCH --partition=gpu --gres=gpu:1 --time=8:00:00",
         about=about,
@@ -98,4 +105,4 @@ def _script(name: str, array: str, logs: Path, about: str, choice: str, command:
 
 
 def _beyondcls(arguments: Sequence[str]) -> str:
-    return shlex.join([sys.executable, "-m", "pipelines.cli", *arguments])
+    return shlex.join([sys.executable, "-P", "-m", "pipelines.cli", *arguments])

@@ -1,26 +1,52 @@
 """params.yaml: every value a user may change."""
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
+from pipelines.parameters.names import check_all_names
 from store import BeyondClsError
 from store.errors import unknown
 
+BYTES = 1 << 18  # of a file
+NODES = 100_000  # values of a file, those that aliases stand for counted each time
+LEVELS = 50  # likewise
+DIGITS = 100  # of a number
+
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the numbers of version 1.2: PyYAML reads 1e-3 as a string. All keys are names, `on` and `2024` too."""
+    """YAML with the numbers of version 1.2: PyYAML reads 1e-3 as a string. All keys are names, `on` and `2024` too.
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    What would take ages or all memory to go through is an error, and so is a name that appears twice.
+    """
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        _measure(node, {})
+        return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 key.tag = "tag:yaml.org,2002:str"
-        return super().construct_mapping(node, deep)
+        super().flatten_mapping(node)
+        # What is merged comes first. Of equal names the last one counts also where this is merged in turn, as DVC reads it.
+        node.value = list(
+            {key.value if isinstance(key, yaml.ScalarNode) else key: (key, value) for key, value in node.value}.values()
+        )
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(node.value) > DIGITS:
+            raise yaml.MarkedYAMLError(None, None, f"a number of more than {DIGITS} digits", node.start_mark)
+        return super().construct_yaml_int(node)
 
 
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.yaml_implicit_resolvers = {first: list(pairs) for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()}
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+"), list("-+.0123456789")
@@ -31,9 +57,38 @@ def from_yaml(text: str) -> Any:
     """The content of a YAML text.
 
     Raises:
-        yaml.YAMLError: it is not YAML.
+        yaml.YAMLError: it is not YAML, or has more than any parameter file.
     """
-    return yaml.load(text, _Loader)
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError as error:
+        raise yaml.YAMLError(f"more than {LEVELS} levels") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # such as `!!int x`
+        raise yaml.YAMLError(f"a value cannot be read ({error})") from error
+
+
+def _measure(node: Any, measured: dict[Any, tuple[int, int] | None]) -> tuple[int, int]:
+    """Values and levels of a node; None in `measured` is of a node that this one is in.
+
+    Raises:
+        yaml.YAMLError: there are too many, or a name appears twice.
+    """
+    if node in measured:
+        if (known := measured[node]) is None:
+            raise yaml.MarkedYAMLError(None, None, "an alias stands for what it is in", node.start_mark)
+        return known
+    measured[node] = None
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    for name, n in Counter(key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode)).items():
+        if n > 1 and name != "<<":
+            raise yaml.MarkedYAMLError(None, None, f"{name!r} appears {n} times", node.start_mark)
+    within = node.value if isinstance(node, yaml.SequenceNode) else itertools.chain.from_iterable(pairs)
+    sizes = [_measure(inner, measured) for inner in within]
+    size = 1 + sum(n for n, _ in sizes), 1 + max((levels for _, levels in sizes), default=0)
+    if size[0] > NODES or size[1] > LEVELS:
+        raise yaml.MarkedYAMLError(None, None, f"more than {NODES:,} values or {LEVELS} levels", node.start_mark)
+    measured[node] = size
+    return size
 
 
 T = TypeVar("T")
@@ -50,18 +105,23 @@ def read_params(path: Path) -> dict[str, Any]:
     """The file as nested dictionaries.
 
     Raises:
-        BeyondClsError: it is missing or not a YAML mapping.
+        BeyondClsError: it is missing or not a YAML mapping, or has a name that could be something else.
     """
     if not path.is_file():
         raise BeyondClsError(
             f"there is no parameter file {str(path)!r}; run in the folder of params.yaml, or name it with --params"
         )
+    with path.open("rb") as file:
+        text = file.read(BYTES + 1)
+    if len(text) > BYTES:
+        raise BeyondClsError(f"{path} has more than {BYTES:,} bytes, expected a parameter file; name another with --params")
     try:
-        content = from_yaml(path.read_text(encoding="utf-8-sig"))
+        content = from_yaml(text.decode("utf-8-sig"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BeyondClsError(f"{path} is not YAML: {error}") from error
+        raise BeyondClsError(f"{path} is not YAML; correct it, or name another file: {error}") from error
     if not isinstance(content, dict):
         raise BeyondClsError(f"{path} holds {type(content).__name__}, expected sections (encoders, extract, heads, probe)")
+    check_all_names(content, path)
     return content
 
 

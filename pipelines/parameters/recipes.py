@@ -1,6 +1,7 @@
 """What the parameter file asks of each stage, resolved: every value that some layer of it gives."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -116,35 +117,40 @@ def _of_set(recipe: Recipe) -> dict[str, Any]:
 
 
 def write_recipes(params: Mapping[str, Any], out: Path) -> int:
-    """Write the files of all stages below a folder, and remove those of stages that are no more; how many there are.
+    """Write the files of all stages below a folder; how many there are. Others stay: `dvc repro` removes all of them first.
 
     Raises:
-        BeyondClsError: as `all_recipes`.
+        BeyondClsError: as `all_recipes` and `write_below`.
     """
-    recipes = {out / f"{name}.json": content for name, content in all_recipes(params)}
-    for folder in FOLDERS:
-        (out / folder).mkdir(parents=True, exist_ok=True)
-        for file in (out / folder).rglob("*.json"):
-            if file not in recipes and is_written_so(file):
-                file.unlink()
-    for file, content in recipes.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_file(file, [(json.dumps(content, indent=1) + "\n").encode()])
+    recipes = dict(all_recipes(params))
+    write_below(out, FOLDERS, recipes)
     return len(recipes)
 
 
-def is_written_so(file: Path) -> bool:
-    """Whether a file has the form that programs of stages give to JSON, and not that of somebody else's."""
-    content = file.read_bytes()
-    try:
-        return content == (json.dumps(json.loads(content), indent=1) + "\n").encode()
-    except (ValueError, RecursionError):
-        return False
+def write_below(out: Path, folders: Iterable[str], contents: Mapping[str, Any]) -> None:
+    """Write NAME.json below a folder by name, `encoders/mae-b16`; nothing else there is touched.
+
+    Args:
+        folders: below it, which are made also where they stay empty.
+
+    Raises:
+        BeyondClsError: a folder below it is a link.
+    """
+    files = {out / f"{name}.json": content for name, content in contents.items()}
+    below = {out / folder for folder in folders}.union(*(file.parents for file in files)) - {out, *out.parents}
+    if link := next((folder for folder in sorted(below) if folder.is_symlink()), None):
+        raise BeyondClsError(
+            f"{link} is a link to {link.readlink()}, where nothing is to be written; remove it, and it is made"
+        )
+    for folder in sorted(below):
+        folder.mkdir(parents=True, exist_ok=True)
+    for file, content in files.items():
+        write_file(file, [(json.dumps(content, indent=1) + "\n").encode()])
 
 
 def make_folders(folders: Iterable[Path]) -> None:
-    """Make folders of results, each with a note: the report depends on all of them, and DVC keeps no empty folder."""
-    for folder in folders:
+    """Make folders of results, each with a note unless it has one: the report needs all, and DVC keeps no empty folder."""
+    for folder in (folder for folder in folders if not os.path.lexists(folder / NOTE)):
         folder.mkdir(parents=True, exist_ok=True)
         note = f"Results that `dvc repro` writes to {folder.name}/DATASET, as params.yaml asks; without any, this note alone.\n"
         write_file(folder / NOTE, [note.encode()])

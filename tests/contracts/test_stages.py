@@ -15,7 +15,9 @@ import yaml
 from pipelines.cli import app
 from pipelines.code.closure import Project
 from pipelines.code.units import units
+from pipelines.parameters.commands import QUOTED
 from pipelines.parameters.groups import GROUPS
+from pipelines.parameters.names import OTHERS
 from pipelines.parameters.params import read_params
 from tests.machines.project import ROOT
 from tests.pipelines.test_cli import run
@@ -33,6 +35,9 @@ COMMANDS = dict(leaves(typer.main.get_command(app)))
 MAINS = {command.name: command.callback for command in app.registered_commands}
 # What a command writes, apart from what it shows, and from where it is computed.
 PARTS = {"pipelines.params": "pipelines.parameters.recipes", "pipelines.probe": "pipelines.probing.training"}
+CHECKS = "python -P -m pipelines.parameters.commands"
+VALUE, QUOTE = r"\$\{([^}]*)\}", r"'[^']*'"
+NAMES = {"key", *(f"item.{name}" for name in ("split", *OTHERS))}  # which `read_params` checks
 STAGES = {name: stage.get("do", stage) for name, stage in yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].items()}
 
 
@@ -62,16 +67,21 @@ class TestEveryCommand:
         assert list(tmp_path.iterdir()) == []
 
 
+def commands(stage: str) -> list[str]:
+    """The commands of a stage, without the one that checks what is in them."""
+    return [command for command in [STAGES[stage]["cmd"]] if isinstance(command, str)] or STAGES[stage]["cmd"][1:]
+
+
 def programs(stage: str) -> list[tuple[Callable[..., None], list[str]]]:
     """What a stage runs, one after the other, and what it gives each."""
     mains = []
-    for words in (shlex.split(part) for part in STAGES[stage]["cmd"].split("&&")):
+    for words in (shlex.split(part) for command in commands(stage) for part in command.split("&&")):
         if words[0] == "beyondcls":
             mains.append((MAINS[words[1]], words[2:]))
         else:
-            assert words[:2] == ["python", "-m"]
-            package = (ROOT / words[2].replace(".", "/")).is_dir()
-            mains.append((importlib.import_module(words[2] + ".__main__" * package).main, words[3:]))
+            assert words[:3] == ["python", "-P", "-m"]
+            package = (ROOT / words[3].replace(".", "/")).is_dir()
+            mains.append((importlib.import_module(words[3] + ".__main__" * package).main, words[4:]))
     return mains
 
 
@@ -102,7 +112,16 @@ class TestEveryStage:
         expected = ["code/data"] * (stage == "report") + [f"code/data/{name}.json" for name in others]
         reads_composed = stage == "report" or any(dep.startswith("composed/") for dep in body["deps"])
         assert deps == [program, *expected, *["code/readers/csv.json"] * reads_composed]
-        assert all(name in body["cmd"] for dep in deps for name in re.findall(r"\$\{[^}]*\}", dep))
+        assert all(name in " ".join(commands(stage)) for dep in deps for name in re.findall(r"\$\{[^}]*\}", dep))
+
+    def test_what_it_puts_into_a_command_is_checked_first(self, stage):
+        """Names cannot be anything else, options of a table are words, and other values are in quotes."""
+        if "${" in str(STAGES[stage]["cmd"]):
+            assert STAGES[stage]["cmd"][0] == CHECKS
+        for command in commands(stage):
+            assert {*re.findall(VALUE, re.sub(QUOTE, "", command))} <= NAMES | {"item.options"}
+            quoted = {*re.findall(VALUE, " ".join(re.findall(QUOTE, command)))}
+            assert quoted <= NAMES | {re.sub(r".*\*", "item", place) for place in QUOTED}
 
     def test_says_what_it_is_for(self, stage):
         assert STAGES[stage]["desc"].endswith(".")

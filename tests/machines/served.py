@@ -119,7 +119,7 @@ def called(name: str, path: list[str]) -> int:
 
         run()
         return 0
-    arguments = sys.argv[2 if sys.argv[1] == "-u" else 1 :]
+    arguments = sys.argv[2 if sys.argv[1] in ("-u", "-P") else 1 :]
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)

@@ -363,7 +363,10 @@ class TestBadInput:
     def test_a_file_that_is_not_utf8(self, probe, params, tmp_path):
         file = params("")
         Path(file[1]).write_bytes(b"heads: {abmilp: {}} # caf\xe9")
-        assert "is not YAML: 'utf-8' codec can't decode byte 0xe9" in probe(*file, "--head", "abmilp", fails=True)[0]
+        assert (
+            "is not YAML; correct it, or name another file: 'utf-8' codec can't decode byte 0xe9"
+            in probe(*file, "--head", "abmilp", fails=True)[0]
+        )
 
     def test_what_all_heads_share_cannot_be_of_one(self, probe, params):
         file = params("heads: {a: {aggregator: cls, views: 1}, b: {aggregator: cls}}")

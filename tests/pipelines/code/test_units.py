@@ -2,6 +2,7 @@
 
 import ast
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -174,7 +175,7 @@ def test_the_report_depends_on_what_its_page_is_made_of():
     assert "pipelines/report/published/efficient_probing.csv" in by_unit
 
 
-def test_files_are_written_and_those_of_what_is_gone_go(tmp_path, monkeypatch):
+def test_files_are_written_and_nothing_else_is_touched(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     params, out = tmp_path / "params.yaml", tmp_path / "code"
     params.write_text("encoders: {mae-b16: {}}\nheads: {average: {}}")
@@ -185,8 +186,14 @@ def test_files_are_written_and_those_of_what_is_gone_go(tmp_path, monkeypatch):
     assert written == of_params("heads: {average: {}}")["heads/average"]
     params.write_text("encoders: {dino-b16: {}}")
     write(params, out)
-    assert [path.name for path in (out / "extract").iterdir()] == ["dino-b16.json"]
-    assert not list((out / "heads").iterdir())
+    assert {path.name for path in (out / "extract").iterdir()} == {"dino-b16.json", "mae-b16.json"}, (
+        "DVC removes its outs first"
+    )
+    shutil.rmtree(out / "heads")
+    (out / "heads").symlink_to(tmp_path)
+    with pytest.raises(BeyondClsError, match="code/heads is a link to"):
+        write(params, out)
+    assert {path.name for path in tmp_path.iterdir()} == {"params.yaml", "code"}
 
 
 def test_a_mistake_is_a_line(tmp_path):

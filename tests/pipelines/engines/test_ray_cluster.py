@@ -1,12 +1,14 @@
 """What is said where Ray cannot be used, and what each worker gets of its nodes."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from pipelines.engines.ray_cluster import Share, connected
 from store import BeyondClsError
+from tests.machines.project import ROOT
 
 
 class RayError(Exception):
@@ -35,6 +37,17 @@ def test_a_cluster_that_does_not_let_us_in(error: Exception, message: str, monke
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init, exceptions=exceptions))
     with pytest.raises(BeyondClsError, match=message), connected("ray://head:10001"):
         pass
+
+
+def test_workers_do_not_import_from_the_folder_of_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ray puts the folder in which it is initialised on their path."""
+    monkeypatch.chdir(tmp_path)
+    folders = list[Path]()
+    ray = SimpleNamespace(is_initialized=lambda: False, init=lambda **_: folders.append(Path.cwd()), shutdown=lambda: None)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with connected(None):
+        assert Path.cwd() == tmp_path
+    assert folders == [ROOT]
 
 
 CPUS = [{"CPU": 16.0}, {"CPU": 3.0}]

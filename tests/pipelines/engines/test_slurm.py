@@ -1,6 +1,7 @@
 """A job array: its script as bash runs it, what is said of jobs that fail, and a real Slurm where there is one."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from pipelines.engines.run import Run
 from pipelines.engines.slurm import Slurm, failure
-from pipelines.engines.slurm_script import script_of
+from pipelines.engines.slurm_script import script_of, script_of_runs
 from pipelines.parameters.engine import without_engine
 from store import BeyondClsError
 from tests.features import write_features
@@ -25,6 +26,7 @@ LISTEN = "signal.signal(signal.SIGUSR1, lambda *_: exit(75))"
 TOLD = f"import signal, time; open('begun', 'w'); time.sleep(0.3); {LISTEN}; time.sleep(20)"  # it is told before it listens
 ENDS = {"0": "exit 0", "1": "exit 1", "75": "exit 75", "137": "kill -KILL $$", "told": f'exec {sys.executable} -c "{TOLD}"'}
 REQUEUED = "requeue 12_3\n"
+TASK = {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_JOB_ID": "12"}
 
 
 def executable(file: Path, *lines: str) -> Path:
@@ -52,7 +54,7 @@ def test_which_tasks_are_queued_again(
         if end == "told":
             process.send_signal(signal.SIGUSR1)
     assert process.returncode == (75 if end == "told" else int(end))
-    assert Path("given").read_text() == "-m pipelines.cli extract --data my images --task-id 3 --n-tasks 4\n"
+    assert Path("given").read_text() == "-P -m pipelines.cli extract --data my images --task-id 3 --n-tasks 4\n"
     assert (Path("asked").read_text() if Path("asked").exists() else None) == (REQUEUED if requeued else None)
 
 
@@ -63,6 +65,44 @@ def test_options_of_sbatch_win(tmp_path: Path) -> None:
     assert options[-1] == "#SBATCH --partition=gpu --gres=gpu:1"
     with pytest.raises(BeyondClsError, match="expected options in one line, such as"):
         Slurm(sbatch="-p gpu\nrm").script(["extract"], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["f\n#SBATCH --wrap=x", "f --wrap=x", "f;x", "f#x", "$(x)", "-x", "größe"])
+def test_names_of_jobs_are_one_word(name: str, tmp_path: Path) -> None:
+    lines = script_of(["extract"], name, tmp_path, 1, 3, "").splitlines()
+    (given,) = (line for line in lines if "--job-name" in line)
+    assert re.fullmatch(r"#SBATCH --job-name=beyondcls-[A-Za-z0-9_.+-]+", given)
+    assert len([line for line in lines if line.startswith("#SBATCH")]) == 4
+
+
+@pytest.mark.parametrize("name", ["f\n#SBATCH --wrap=x", "f'x", 'f"x', "f\\x", "f\rx", "f\x1b[0m", "f\u2028x"])
+def test_logs_in_folders_whose_names_slurm_cannot_be_given(name: str, tmp_path: Path) -> None:
+    for script in (
+        lambda: Slurm().script(["extract"], tmp_path / name / "f"),
+        lambda: Slurm().array([Run.writing(str(tmp_path / name / head), ()) for head in ("a", "b")]),
+    ):
+        with pytest.raises(BeyondClsError, match=r"the logs would be in .*, and Slurm takes no quotes.*; give --out without"):
+            script()
+    with pytest.raises(BeyondClsError, match="expected options in one line"):
+        Slurm(sbatch=f"-p {name}\n").script(["extract"], tmp_path)
+
+
+def test_other_characters_of_folders_are_escaped(tmp_path: Path) -> None:
+    lines = Slurm().script(["extract"], tmp_path / "my #1 100% größe;x" / "f").splitlines()
+    assert rf"#SBATCH --output={tmp_path}/my\ \#1\ 100%%\ größe;x/.slurm/f/%A_%a.log --open-mode=append" in lines
+
+
+def test_arguments_are_one_word_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a head, too, which are in a `case`."""
+    monkeypatch.chdir(tmp_path)
+    hostile = ["a;b", "$(touch ran)", "`touch ran`", "'; touch ran; '", "x\ntouch ran\n;; *) touch ran", "*"]
+    run = Run("x", ("probe", *hostile), tmp_path / "';touch ran;'.log")
+    script = script_of_runs([run], tmp_path, None, 1, "").replace(sys.executable, str(tmp_path / "python"))
+    executable(tmp_path / "python", 'for word; do printf "%s\\0" "$word"; done > given')
+    done = subprocess.run(["bash"], input=script, text=True, env=os.environ | TASK)
+    assert done.returncode == 0
+    assert (tmp_path / "given").read_text().split("\0")[:-1] == ["-P", "-m", "pipelines.cli", "probe", *hostile]
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_task_gets_the_command_without_what_concerns_engines() -> None:

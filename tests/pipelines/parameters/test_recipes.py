@@ -134,15 +134,35 @@ class TestFiles:
         of_study = json.loads((tmp_path / "recipes/studies/deep.json").read_text())
         assert of_study["abmilp"]["epochs"] == 5
 
-    def test_those_of_what_is_gone_go(self, params: dict[str, Any], tmp_path: Path) -> None:
-        """But not what somebody else has put there."""
+    def test_what_else_is_there_stays(self, params: dict[str, Any], tmp_path: Path) -> None:
+        """Results of the form in which stages write them, too."""
+        result = tmp_path / "probes/cub/mae-b16/cls/metrics.json"
+        result.parent.mkdir(parents=True)
+        result.write_text('{\n "top1": 50.0\n}\n')
         write_recipes(params, tmp_path)
-        (tmp_path / "datasets/mine").mkdir()
-        (tmp_path / "datasets/mine/instances.json").write_text('{"images": []}')
-        write_recipes({**params, "datasets": ["cub"], "studies": {}}, tmp_path)
-        assert sorted(file.name for file in (tmp_path / "datasets").iterdir()) == ["cub.json", "mine"]
-        assert (tmp_path / "datasets/mine/instances.json").exists()
-        assert list((tmp_path / "studies").iterdir()) == []
+        write_recipes({**params, "datasets": ["few"], "studies": {}}, tmp_path)
+        assert result.read_text() == '{\n "top1": 50.0\n}\n'
+
+    @pytest.mark.parametrize("linked", ["encoders", "probes/cub", "probes/cub/mae-b16"])
+    def test_nothing_is_written_where_a_link_leads(self, linked: str, params: dict[str, Any], tmp_path: Path) -> None:
+        (tmp_path / "recipes" / linked).parent.mkdir(parents=True)
+        (tmp_path / "theirs").mkdir()
+        (tmp_path / "theirs/cls.json").write_text("{}\n")
+        (tmp_path / "recipes" / linked).symlink_to(tmp_path / "theirs")
+        with pytest.raises(BeyondClsError, match=rf"recipes/{linked} is a link to .*theirs, .*; remove it"):
+            write_recipes(params, tmp_path / "recipes")
+        assert {file.name: file.read_text() for file in (tmp_path / "theirs").iterdir()} == {"cls.json": "{}\n"}
+
+    def test_the_folder_itself_may_be_a_link_and_a_file_that_is_one_is_replaced(
+        self, params: dict[str, Any], tmp_path: Path
+    ) -> None:
+        (tmp_path / "disk/encoders").mkdir(parents=True)
+        (tmp_path / "recipes").symlink_to(tmp_path / "disk")
+        (tmp_path / "theirs.json").write_text("{}\n")
+        (tmp_path / "disk/encoders/mae-b16.json").symlink_to(tmp_path / "theirs.json")
+        write_recipes(params, tmp_path / "recipes")
+        assert (tmp_path / "theirs.json").read_text() == "{}\n"
+        assert not (tmp_path / "disk/encoders/mae-b16.json").is_symlink()
 
     def test_only_what_a_change_concerns_is_written_otherwise(self, params: dict[str, Any]) -> None:
         before = dict(all_recipes(params))
@@ -231,3 +251,11 @@ class TestCommand:
         assert command("params", "--out", "recipes", "--results", "probes,divergence")[0] == 0
         assert {path.name for path in Path("probes").iterdir()} == {"cub", "README.md"}
         assert Path("divergence/README.md").read_text().startswith("Results that `dvc repro` writes to divergence/DATASET")
+
+    def test_a_note_of_somebody_else_stays(self, command: Any) -> None:
+        Path("README.md").write_text("mine\n")
+        Path("probes").mkdir()
+        Path("probes/README.md").symlink_to("nowhere")
+        assert command("params", "--out", "recipes", "--results", ".,probes")[0] == 0
+        assert Path("README.md").read_text() == "mine\n"
+        assert not Path("nowhere").exists()

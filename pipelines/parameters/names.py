@@ -1,0 +1,55 @@
+"""Names in the parameter file. They become parts of paths, of names of stages, and of commands, and so can be nothing else."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from store.errors import BeyondClsError
+
+NAME = re.compile(r"\w[\w.+-]{0,99}")
+EXPECTED = "letters, digits, and . _ + - after the first one, 100 at most"
+# Where there are names, as keys or in a list (`*`: in each entry), …
+NAMED = (
+    *("encoders", "datasets", "cls_heads", "heads", "own_heads", "by_block", "divergence", "composed", "composed_dense"),
+    *("localised", "tables", "studies", "studies.*.heads", "block_studies", "block_studies.*.heads"),
+    *("dense.datasets", "dense.segment", "dense.detect"),
+)
+# … and where an entry names others, which need not be in the file.
+NAMING = ("studies", "block_studies", "by_block", "divergence", "localised", "composed_dense")
+OTHERS = ("study", "dataset", "encoder", "joined", "features", "head", "photographs")
+
+
+def check_all_names(params: Mapping[str, Any], file: Path) -> None:
+    """Refuse names that could be something else, such as a path out of a folder or part of a command.
+
+    Raises:
+        BeyondClsError: there is one.
+    """
+    named = ((where, name) for place in NAMED for where, values in values_at(params, place) for name in _names(values))
+    naming = (pair for place in NAMING for other in OTHERS for pair in values_at(params, f"{place}.*.{other}"))
+    for where, name in (*named, *naming):
+        if name is not None and not NAME.fullmatch(str(name)):
+            raise BeyondClsError(
+                f"{where} in {file} has the name {shown(name)}, which becomes part of paths and commands; expected {EXPECTED}; "
+                "give it another name, there and where it is used"
+            )
+
+
+def values_at(params: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Values at a place such as `studies.*.dataset`, where `*` is each entry of a section; and where each of them is."""
+    first, _, rest = place.partition(".")
+    for name, value in params.items() if isinstance(params, Mapping) else ():
+        if first in ("*", name):
+            below = values_at(value, rest) if rest else [("", value)]
+            yield from ((f"{name}.{where}".rstrip("."), found) for where, found in below)
+
+
+def shown(value: object) -> str:
+    """A value of the file in a message, which may be long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _names(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, Mapping | list) else [values]

@@ -1,0 +1,127 @@
+"""Names of params.yaml, which become paths and parts of commands; and values that dvc.yaml puts into commands beside them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipelines.parameters.commands import check_commands
+from pipelines.parameters.names import NAMED, NAMING, OTHERS
+from pipelines.parameters.params import read_params
+from store import BeyondClsError
+
+HOSTILE = (
+    *("../../../x", "..", ".", ".hidden", "a/b", "/etc/x", "a\\b", ""),  # paths
+    *(
+        "x; touch y",
+        "x&&touch y",
+        "$(touch y)",
+        "`touch y`",
+        "x|y",
+        "x>y",
+        "x'y",
+        'x"y',
+        "x y",
+        "x\ny",
+        "x\u2028y",
+        "x#",
+        "x*",
+        "~",
+    ),
+    *("-rf", "--out=x", "+x", "x\0", "x\x1b[0m", "x\u202ey", "x:y", "x" * 101, "${data}"),
+)
+
+
+def within(place: str, value: Any) -> dict[str, Any]:
+    """A parameter file with a value at a place; `*` is an entry `one`."""
+    for part in reversed(place.split(".")):
+        value = {part.replace("*", "one"): value}
+    return value
+
+
+def read(tmp_path: Path, content: Any) -> dict[str, Any]:
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(content))
+    return read_params(tmp_path / "params.yaml")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_that_could_be_something_else(name: str, tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"encoders": {"mae": {}, name: {}}}))
+    with pytest.raises(BeyondClsError) as raised:
+        read_params(tmp_path / "params.yaml")
+    for part in ("encoders in ", "params.yaml has the name ", repr(name)[:80], "expected letters, digits", "another name"):
+        assert part in str(raised.value)
+
+
+@pytest.mark.parametrize("place", NAMED)
+def test_wherever_there_are_names(place: str, tmp_path: Path) -> None:
+    for values in ({"a;b": {}}, ["c", "a;b"], "a;b", [{"a;b": 1}], [["a;b"]], {"c": {}, "a;b": None}):
+        with pytest.raises(BeyondClsError, match=place.replace("*", "one")):
+            read(tmp_path, within(place, values))
+    assert read(tmp_path, within(place, {"c": {}, "d": {}}))
+
+
+@pytest.mark.parametrize("place", [f"{section}.*.{name}" for section in NAMING for name in OTHERS])
+def test_wherever_an_entry_names_others(place: str, tmp_path: Path) -> None:
+    for value in ("a;b", "../x", {"a;b": 1}, ["a;b"]):
+        with pytest.raises(BeyondClsError, match=place.replace("*", "one")):
+            read(tmp_path, within(place, value))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit_base_patch16_224.mae",
+        "mae-b16",
+        "cifar10",
+        "2024",
+        "dinov2+reg",
+        "a..b",
+        "x" * 100,
+        "große_Bilder",
+        "图像",
+        "_own",
+        "C-10.1",
+    ],
+)
+def test_ordinary_names(name: str, tmp_path: Path) -> None:
+    params = read(
+        tmp_path, {"encoders": {name: {}}, "datasets": [name], "studies": {name: {"dataset": name, "heads": {name: {}}}}}
+    )
+    assert [*params["encoders"]] == [name]
+
+
+@pytest.mark.parametrize("value", [None, 2024, 1.5, "x"])
+def test_names_that_are_numbers_or_left_out(value: Any, tmp_path: Path) -> None:
+    assert read(tmp_path, {"datasets": [value], "studies": {"s": {"dataset": value}}, "heads": None})
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("data", "dense.data", "composed.*.n_images", "composed.*.seed", "composed_dense.*.train", "composed_dense.*.test"),
+        *("composed_dense.*.seed", "block_studies.*.stored", "tables.*.section"),
+    ],
+)
+def test_values_that_a_shell_would_read_as_more(place: str) -> None:
+    for value in ("'; touch y; '", "x\ntouch y", "x\0", ["1", "$(touch y)"], {"x; touch y": 1}):
+        with pytest.raises(BeyondClsError, match=f"{place.replace('*', 'one')} .* a shell would read as more than one value"):
+            check_commands(within(place, value))
+    for value in (None, 5, 0.5, True, "1,3,-1", "s3://bucket/my images", '$HOME; `x` \\ "y" & z', "~/Bilder/größer"):
+        check_commands(within(place, value))  # in single quotes these are themselves
+
+
+@pytest.mark.parametrize(
+    "options", ["x; touch y", "$(touch y)", "`touch y`", "x\ntouch y", "a > b", "a & b", '"$(touch y)"', "'a", "\\", "#"]
+)
+def test_options_of_a_table_are_words(options: str) -> None:
+    with pytest.raises(BeyondClsError, match=r"tables.one.options .* expected .* words"):
+        check_commands(within("tables.*.options", options))
+
+
+@pytest.mark.parametrize(
+    "options", [None, "", "--probes probes/x --dataset=a,b", "--title 'My table; the first' --caption \"x y\""]
+)
+def test_ordinary_options_of_a_table(options: str | None) -> None:
+    check_commands(within("tables.*.options", options))
