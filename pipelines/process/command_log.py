@@ -62,7 +62,7 @@ class CommandLog:
         if self.file is None:
             return
         try:
-            number = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            number = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
             with open(number, "a", encoding="utf-8", errors="backslashreplace") as target:
                 target.writelines(f"{line}\n" for line in lines)
         except OSError as error:
