@@ -38,12 +38,11 @@ def main(
     Whether machines may share an extraction shows when two of them try, in one folder that both have: `--listen ADDRESS:PORT`
     (or ADDRESS, or PORT on all addresses) on one, and then `--peer HOST:PORT` on the other. Nothing else is checked then.
     """
-    from rich.console import Console
-
     from pipelines.doctor import CHECKS, NETWORK
     from pipelines.doctor.machine import Machine
+    from pipelines.process.console import SafeConsole
 
-    findings, console, machine = [], Console(highlight=False), Machine(offline=offline)
+    findings, console, machine = [], SafeConsole(highlight=False), Machine(offline=offline)
     between = _between(machine, listen, peer)
     for finding in run(CHECKS, machine, NETWORK) if between is None else between:
         findings.append(finding)
