@@ -1,7 +1,5 @@
 """`beyondcls blocks`: accuracy by block, from the vectors that feature sets hold of every block."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +11,7 @@ from pipelines.parameters.layers import Layer
 from pipelines.parameters.options import select_options, takes_options
 from pipelines.parameters.params import read_params
 from pipelines.parameters.training import OF_A_HEAD, OF_A_PROTOCOL, OF_A_RECIPE, OF_A_RUN
+from pipelines.process.command_log import recorded_command
 from pipelines.process.tasks import is_first
 from pipelines.sharing.places import open_features
 
@@ -76,7 +75,7 @@ def main(
         closed=closed,
         device=choose_device(device),
         say=typer.echo if is_first() else None,
-        notes={"command": shlex.join(["beyondcls", *sys.argv[1:]])},
+        notes={"command": recorded_command()},
         **run,
     )
     if is_first():

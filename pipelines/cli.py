@@ -33,6 +33,7 @@ from pipelines import (
 )
 from pipelines.doctor import command as doctor
 from pipelines.process.command_log import OURS, CommandLog, version_of
+from pipelines.process.terminal import printing_safely
 from pipelines.report import command as report
 
 DEBUG = "BEYONDCLS_DEBUG"  # "1" in the environment: errors are shown with their traceback
@@ -113,7 +114,7 @@ def run() -> None:
             stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     show, debug, status = warnings.showwarning, os.environ.get(DEBUG), UNFORESEEN
     try:
-        with log.copying_stderr():
+        with printing_safely(), log.copying_stderr():
             warnings.showwarning = as_note(show)
             status = _run(log)
     finally:

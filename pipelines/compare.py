@@ -35,13 +35,12 @@ def main(
 
     Of a commit, results are taken from DVC's cache (`dvc fetch --all-commits` fills it).
     """
-    from rich.console import Console
-
     from pipelines.comparing.descriptions import differences_in_descriptions
     from pipelines.comparing.differences import compared
     from pipelines.comparing.places import folder_of
     from pipelines.comparing.results import results_in
     from pipelines.comparing.tables import descriptions_table, measures_table
+    from pipelines.process.console import SafeConsole
     from pipelines.report.formats import FORMATS
     from pipelines.report.formats.terminal_table import to_terminal
     from store import BeyondClsError
@@ -59,7 +58,7 @@ def main(
     shown = [row for row in rows if show_all or (row.first and not row.equal)]
     described = differences_in_descriptions(*results)
     tables = [measures_table(shown, a, b), descriptions_table(described, common, a, b)]
-    console = Console(width=None if sys.stdout.isatty() else 200)
+    console = SafeConsole(width=None if sys.stdout.isatty() else 200)
     for table in tables:
         if table.rows:
             console.print(to_terminal(table))

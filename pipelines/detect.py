@@ -1,7 +1,5 @@
 """`beyondcls detect`: boxes and masks of objects from patch tokens, without the encoder."""
 
-import shlex
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +9,7 @@ import typer
 from pipelines.parameters.dense import options_of_task
 from pipelines.parameters.detection import OF_A_DETECTOR, OF_A_RECIPE, OF_DETECTION
 from pipelines.parameters.options import select_options, takes_options
+from pipelines.process.command_log import recorded_command
 from pipelines.sharing.places import open_features
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def main(
         **select_options(asked, ("seeds", "views", "block", "placement")),
     )
     listed = {name: file.name for name, file in lists.items()}
-    about = {"preset": preset, **listed, "command": shlex.join(["beyondcls", *sys.argv[1:]])}
+    about = {"preset": preset, **listed, "command": recorded_command()}
     with progress_bar(f"detect {stores[0].attributes['encoder']}", detection.n_units, "steps") as detection.progress:
         measures = detect(detection, out, about)
     typer.echo(f"{out}: {summary(measures)}")

@@ -3,8 +3,6 @@
 import csv
 import json
 import os
-import shlex
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipelines.process.command_log import recorded_command
 from pipelines.sharing.places import open_features
 from store.format.pretraining import pretraining_fields
+from store.shown import csv_cell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,7 +84,7 @@ def main(
         **truths.counts,
         "frame": truths.frame.to_dict(),
         "objects": {"truth": truth, "classes": classes},
-        "command": shlex.join(["beyondcls", *sys.argv[1:]]),
+        "command": recorded_command(),
         **computed_by(torch.device("cpu")),
         "maps": measured,
     }
@@ -299,4 +299,4 @@ def write_csv(file: Path, entries: Sequence[dict[str, Any]]) -> None:
     with file.open("w", newline="") as target:
         writer = csv.DictWriter(target, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)

@@ -1,7 +1,5 @@
 """`beyondcls segment`: semantic segmentation from cached patch tokens, without encoder or images."""
 
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +9,7 @@ import typer
 from pipelines.parameters.dense import options_of_task
 from pipelines.parameters.options import select_options, takes_options
 from pipelines.parameters.segmentation import OF_SEGMENTATION
+from pipelines.process.command_log import recorded_command
 from pipelines.sharing.places import open_features
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ def run(
     from store.writing.results import ResultFolder
 
     check_writable(out)
-    about: dict[str, Any] = {"command": shlex.join(["beyondcls", *sys.argv[1:]])}
+    about: dict[str, Any] = {"command": recorded_command()}
     if foreground is not None or probes is not None:  # first, so that errors are raised before anything trains
         about["foreground"] = compare_foreground(sets.test, probes, heads, foreground)
     unfinished = Unfinished.beside(out)

@@ -1,12 +1,11 @@
 """`beyondcls transfer`: whether an aggregator's weights are useful on other images than those they were learned on."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pipelines.process.command_log import recorded_command
 from pipelines.sharing.places import open_features
 
 
@@ -27,7 +26,7 @@ def main(
     from probe.transfer import transfer
 
     stores = open_features(features, params), open_features(test, params)
-    command = shlex.join(["beyondcls", *sys.argv[1:]])
+    command = recorded_command()
     measures = transfer(probe, *stores, out, device=choose_device(device), say=typer.echo, notes={"command": command})
     measure = measures["map" if "map" in measures else "top1"]
     typer.echo(f"{out}: {measure['mean']:.2f} ± {measure['std']:.2f} % with {measures['aggregator']} of {probe}")

@@ -16,6 +16,7 @@ from probe.sources import OF_BLOCKS, Source, check_pair
 from store import FeatureStore, StoreError
 from store.format.names import ArrayName
 from store.format.pretraining import pretraining_fields
+from store.shown import csv_cell
 
 DEFAULT = ("cls", "average")  # heads that are measured where nothing else is asked for, as far as sets have what they read
 POOLING = "encoder-pooling"  # with them, where there is one; it belongs to the last block
@@ -96,7 +97,14 @@ def write_blocks(out: Path, content: Mapping[str, Any]) -> None:
         writer = csv.writer(target)
         writer.writerow(["head", "block", "protocol", measure, f"{measure}_std", "bytes_per_image"])
         writer.writerows(
-            [row["head"], row["block"], row["protocol"], row[measure]["mean"], row[measure]["std"], row["bytes_per_image"]]
+            [
+                csv_cell(row["head"]),
+                row["block"],
+                row["protocol"],
+                row[measure]["mean"],
+                row[measure]["std"],
+                row["bytes_per_image"],
+            ]
             for row in content["rows"]
         )
 

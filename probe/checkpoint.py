@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from torch import Tensor
 from probe.grid import Member
 from probe.train import Family
 from store import BeyondClsError
+from store.places.disk import partials_of, replacing
 
 EVERY_S = 60.0  # between two checkpoints
 
@@ -52,7 +52,7 @@ class Unfinished:
 
     def remove(self) -> None:
         """Remove the checkpoints of this run: the results are written. Those of others stay."""
-        for path in self._own:
+        for path in (left for own in self._own for left in (own, *partials_of(own))):
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -89,14 +89,12 @@ class Checkpoint:
             tensors |= {f"{number}.{name}": values.detach().cpu().contiguous() for name, values in state.items()}
             lost = [[*_plain(member), note] for member, note in family.lost.items()]
             described.append({"members": [_plain(m) for m in family.names], "curves": family.curves, "lost": lost})
-        temporary = self.folder / "new.safetensors"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            save_file(tensors, temporary, {"state": json.dumps({"epoch": epoch, "families": described})})
-            os.replace(temporary, self._file)  # both parts in one file: a kill leaves the old one or the new one
+            with replacing(self._file) as temporary:  # both parts in one file: a kill leaves the old one or the new one
+                save_file(tensors, temporary, {"state": json.dumps({"epoch": epoch, "families": described})})
         except (OSError, SafetensorError) as error:
             raise BeyondClsError(
-                f"cannot write the checkpoint {temporary} ({error}); make room there, or let us write there"
+                f"cannot write the checkpoint {self._file} ({error}); make room there, or let us write there"
             ) from error
         self._saved = time.monotonic()
 

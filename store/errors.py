@@ -3,8 +3,17 @@
 import difflib
 from collections.abc import Iterable
 
+from store.shown import redacted
 
-class BeyondClsError(ValueError):
+
+class _Redacted(Exception):
+    """Its message has no secrets of addresses, wherever it is shown or kept."""
+
+    def __init__(self, *args: object):
+        super().__init__(*(redacted(value) if isinstance(value, str) else value for value in args))
+
+
+class BeyondClsError(_Redacted, ValueError):
     """Base of every error that a user can cause; the command line prints its message without a traceback."""
 
 
@@ -12,7 +21,7 @@ class StoreError(BeyondClsError):
     """A feature store is missing, incomplete, damaged, or not the one that was asked for."""
 
 
-class BeyondClsWarning(UserWarning):
+class BeyondClsWarning(_Redacted, UserWarning):
     """What a user should know; the command line prints it as a note."""
 
 

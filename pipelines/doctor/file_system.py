@@ -12,7 +12,7 @@ from pipelines.doctor.machine import Machine, existing
 PREFIX = ".beyondcls-doctor-"
 NETWORK = ("nfs", "lustre", "cifs", "smb", "9p", "beegfs", "gpfs", "ceph", "glusterfs", "fuse.")
 LOCAL_LOCKS = ("localflock", "nolock", "local_lock=all", "local_lock=posix")  # options of mounts
-BOTH = "beyondcls doctor --listen PORT there, and beyondcls doctor --peer HOST:PORT here"
+BOTH = "beyondcls doctor --listen there, and beyondcls doctor --peer here, with the code that it shows"
 LEASES = "no file locks: processes that share a set take turns by leases, and the unit of a dead one is free after a minute"
 MOUNTING = "; on Lustre mount with -o flock, on NFS use version 4"
 ELSEWHERE = "give an --out on a local disk or on a file system that can, and `ln -s` it to features/ if you like"

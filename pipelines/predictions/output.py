@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipelines.predictions.images import Prediction
 from pipelines.predictions.result import Predictor
+from store.shown import csv_cell
 
 TABLE = "predictions.csv"
 
@@ -27,11 +28,11 @@ def kept(predictor: Predictor, folder: Path | None) -> Iterator[Callable[[str, P
         writer.writeheader()
 
         def keep(number: str, prediction: Prediction) -> dict[str, str]:
-            image, result = {"image": str(prediction.file)}, prediction.result
+            image, result = {"image": csv_cell(str(prediction.file))}, prediction.result
             if result is None:
-                writer.writerow({**image, "error": prediction.problem})
+                writer.writerow({**image, "error": csv_cell(prediction.problem)})
                 return {}
-            writer.writerows({**image, **row} for row in result.to_rows())
+            writer.writerows(image | {name: csv_cell(value) for name, value in row.items()} for row in result.to_rows())
             return predictor.keep(folder, number, prediction.file, result)
 
         yield keep

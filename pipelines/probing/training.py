@@ -1,6 +1,5 @@
 """Heads trained by this process, as `beyondcls probe` asks."""
 
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pipelines.parameters.studies import params_of_study, studies_of
 from pipelines.probing.results import show_results
 from pipelines.probing.subset import subset_of
 from pipelines.process.allocator import keep_freed_memory
+from pipelines.process.command_log import recorded_command
 from pipelines.process.device import choose_device
 from pipelines.process.progress import progress_bar
 from pipelines.process.tasks import is_first
@@ -97,7 +97,7 @@ def train_heads(asked: Request, stops: Callable[[], bool]) -> bool:
                     device=place,
                     progress=progress,
                     say=typer.echo if is_first() else None,
-                    notes={"command": shlex.join(["beyondcls", *without_engine(sys.argv[1:])]), **about},
+                    notes={"command": recorded_command(without_engine(sys.argv[1:])), **about},
                     timed=True,
                     retrain=asked.retrain,
                     stops=stops,

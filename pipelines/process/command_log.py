@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from store.shown import redacted, shown
+
 VARIABLE = "BEYONDCLS_LOG"  # names another folder; empty for no logs
 KEPT = 200  # logs, beside those of the last day
 DAY_S = 24 * 60 * 60
@@ -46,7 +48,7 @@ class CommandLog:
             folder.mkdir(parents=True, exist_ok=True)
             _remove_old(folder)
             header = (
-                f"$ {shlex.join([OURS, *arguments])}",
+                f"$ {recorded_command(arguments)}",
                 f"in {os.getcwd()}, process {os.getpid()} on {socket.gethostname()}, {_written(now)}",
                 f"{OURS} {version_of(OURS)}, Python {platform.python_version()}, {_listed(ALWAYS)}",
             )
@@ -62,9 +64,9 @@ class CommandLog:
         if self.file is None:
             return
         try:
-            number = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            number = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
             with open(number, "a", encoding="utf-8", errors="backslashreplace") as target:
-                target.writelines(f"{line}\n" for line in lines)
+                target.writelines(f"{shown(line)}\n" for line in lines)
         except OSError as error:
             self._give_up(error)
 
@@ -118,6 +120,11 @@ class _Copied:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def recorded_command(arguments: Sequence[str] | None = None) -> str:
+    """`beyondcls ARGUMENTS`, by default this command, as logs and results keep it: without secrets of addresses."""
+    return shlex.join([OURS, *map(redacted, sys.argv[1:] if arguments is None else arguments)])
 
 
 def folder_of_logs() -> Path | None:

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -16,6 +15,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+
+from pipelines.process.console import SafeConsole
+from pipelines.process.terminal import printing_safely
 
 
 class Rate(ProgressColumn):
@@ -40,6 +42,6 @@ def progress_bar(what: str, total: int, unit: str, err: bool = False) -> Iterato
     times = (TextColumn("left"), TimeRemainingColumn(), TextColumn("after"), TimeElapsedColumn())
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(unit), *times)
     # What is printed meanwhile appears above the bar, unless it goes elsewhere.
-    with Progress(*columns, console=Console(stderr=err), redirect_stdout=not err or sys.stdout.isatty()) as bar:
+    with Progress(*columns, console=SafeConsole(err), redirect_stdout=not err or sys.stdout.isatty()) as bar, printing_safely():
         task = bar.add_task(what, total=total)
         yield lambda n: bar.advance(task, n)

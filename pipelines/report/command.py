@@ -98,9 +98,8 @@ def main(
     Writes index.html, metrics.json, tables (.csv, .tex, .md; results.csv with a row for every head) and figures (.svg, .png),
     and prints the accuracies.
     """
-    from rich.console import Console
-
     from pipelines.parameters.params import without_none
+    from pipelines.process.console import SafeConsole
     from pipelines.report.against import in_words
     from pipelines.report.collect import Examples, Folders, Inputs, collect
     from pipelines.report.files import place_of, write
@@ -155,7 +154,7 @@ def main(
     write(place, inputs, sections(inputs, only or ()))
     table = scores(inputs)
     if inputs.probes:
-        Console(width=None if sys.stdout.isatty() else max(160, WIDTH * len(table.columns))).print(to_terminal(table))
+        SafeConsole(width=None if sys.stdout.isatty() else max(160, WIDTH * len(table.columns))).print(to_terminal(table))
     for line in in_words(inputs):
         typer.echo(line)
     typer.echo(f"report: {out / 'index.html'}")

@@ -16,6 +16,7 @@ from pipelines.report.measured import Measure, Probe
 from pipelines.report.reading import files_in, read
 from probe.recipe import Recipe, preset_of
 from store.moving.receipt import is_receipt_name
+from store.shown import csv_cell
 
 FILE = "results.csv"  # in the folder of tables
 FURTHER = ("top5", "entropy", "train_top1", "train_map")  # measures, beside the one that counts
@@ -127,7 +128,9 @@ def to_csv(inputs: Inputs) -> str:
     target = io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(["" if value is None else str(value) for value in row] for row in zip(*columns.values(), strict=True))
+    writer.writerows(
+        ["" if value is None else csv_cell(str(value)) for value in row] for row in zip(*columns.values(), strict=True)
+    )
     return target.getvalue()
 
 

@@ -13,6 +13,7 @@ from pipelines.report.measured import Measure
 from pipelines.report.reading import measure_of, pretraining_in
 from probe.result_files import read_result
 from store.format.pretraining import Pretraining
+from store.shown import from_csv_cell
 
 GRID, ORIGINAL = "grid", "original"
 TRAINED = ("knn", "logistic", "linear")  # protocols that learn from patches, in the order of the page
@@ -195,7 +196,7 @@ def class_scores(file: Path) -> list[ClassScore]:
         rows = list(csv.DictReader(source))
     return [
         ClassScore(
-            row["class"],
+            from_csv_cell(row["class"]),
             int(row["n_training_patches"]),
             int(row["n_test_patches"]),
             {(m["protocol"], m["resolution"]): float(v) for k, v in row.items() if v and (m := IOU.fullmatch(str(k)))},

@@ -1,7 +1,6 @@
 """The state of an unfinished training, so that a run that was killed goes on and ends with the same weights."""
 
 import json
-import os
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from store import BeyondClsError
+from store.places.disk import replacing
 
 EVERY_S = 60.0  # between two checkpoints
 
@@ -52,15 +52,13 @@ class TrainingState:
             return
         tensors = {f"detector.{name}": values for name, values in detector.state_dict().items()} | _moments(optimiser)
         plain = {"epoch": self.epoch, "step": self.step, "sums": self.sums, "curve": self.curve}
-        temporary = self.file.with_suffix(".new")
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
             content = {name: values.detach().cpu().contiguous() for name, values in tensors.items()}
-            save_file(content, temporary, {"state": json.dumps(plain)})
-            os.replace(temporary, self.file)  # a kill leaves the old one or the new one
+            with replacing(self.file) as temporary:  # a kill leaves the old one or the new one
+                save_file(content, temporary, {"state": json.dumps(plain)})
         except (OSError, SafetensorError) as error:
             raise BeyondClsError(
-                f"cannot write the checkpoint {temporary} ({error}); make room there, or let us write there"
+                f"cannot write the checkpoint {self.file} ({error}); make room there, or let us write there"
             ) from error
         self._saved = time.monotonic()
 

@@ -19,6 +19,7 @@ from probe.segmentation.run import BASELINES, Outcome, Protocols, Result
 from probe.segmentation.saved_maps import IMAGES
 from probe.segmentation.sets import Sets
 from store.format.pretraining import pretraining_fields
+from store.shown import csv_cell
 
 
 def measures_of(sets: Sets, protocols: Protocols, result: Result, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,7 +118,7 @@ def _write_per_class(file: Path, sets: Sets, result: Result) -> None:
         for i, name in enumerate(sets.classes):
             ious = [float(np.mean([iou[i] for iou in of_models])) for of_models in columns.values()]
             writer.writerow(
-                [name, int(sets.learnt.counts[i]), int(sets.tested.counts[i]), *("" if v != v else v for v in ious)]
+                [csv_cell(name), int(sets.learnt.counts[i]), int(sets.tested.counts[i]), *("" if v != v else v for v in ious)]
             )
 
 
@@ -125,13 +126,13 @@ def _write_confusions(file: Path, sets: Sets, result: Result) -> None:
     """Counts of each protocol, seed, resolution and true class by predicted class."""
     with file.open("w", newline="") as target:
         writer = csv.writer(target, lineterminator="\n")
-        writer.writerow(["protocol", "seed", "resolution", "truth", *sets.classes])
+        writer.writerow(["protocol", "seed", "resolution", "truth", *map(csv_cell, sets.classes)])
         for name, models in result.measured.items():
             for number, model in enumerate(models):
                 seed = result.outcomes[name].seeds[number] if result.outcomes[name].seeds else ""
                 for resolution, confusion in model.confusions.items():
                     for i, counts in enumerate(confusion.counts.tolist()):
-                        writer.writerow([name, seed, resolution, sets.classes[i], *counts])
+                        writer.writerow([name, seed, resolution, csv_cell(sets.classes[i]), *counts])
 
 
 def _write_heads(folder: Path, sets: Sets, result: Result, measures: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from store.errors import StoreError
 from store.format.reader import FeatureStore
-from store.places.disk import PARTIAL, place_file, sync_folder
+from store.places.disk import PARTIAL, partial_name, partials_of, place_file, sync_folder
 from store.writing.lock import Lock
 
 Progress = Callable[[int], None]
@@ -99,12 +99,14 @@ class Exchange(ABC):
         Raises:
             StoreError: `out` exists, another process writes it, shards are damaged, or it cannot be written.
         """
-        partial = out.with_name(f".{out.name}{PARTIAL}")
+        hidden = out.with_name(f".{out.name}")
+        partial = partial_name(hidden)
         try:
             with contextlib.closing(_Locked(out)) as lock:
                 if os.path.lexists(out):
                     raise StoreError(f"{out} already exists; give another name, or remove it first")
-                _remove(partial)  # of an export that was killed
+                for left in (hidden.with_name(hidden.name + PARTIAL), *partials_of(hidden)):  # by an export that was killed
+                    _remove(left)
                 try:
                     self.write(store, partial, names, progress or (lambda n: None))
                     lock.check()
@@ -140,7 +142,7 @@ def _named(partial: Path, out: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

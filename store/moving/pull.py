@@ -15,7 +15,7 @@ from store.format.reader import FeatureStore
 from store.format.stub import holds_only
 from store.moving.transfer import AT_ONCE, has_shard, pieces
 from store.places import place_at
-from store.places.disk import exchange, sync_folder, write_file
+from store.places.disk import exchange, remove_partials, sync_folder, write_file
 from store.places.parallel import map_parallel
 from store.writing.lock import Lock
 from store.writing.publishing import Found, check_own, discard, publish
@@ -59,6 +59,7 @@ def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progres
             progress(sum(shard["nbytes"] for array in arrays if array not in missing for shard in array.shards))
         fetched = [kind for kind in chosen if kind not in present]
         _describe(staging, fetched, source)
+        remove_partials(staging)
         lock.check()
         if file.is_file():
             _move_in(staging, folder, fetched)

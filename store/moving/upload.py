@@ -10,7 +10,8 @@ from store.format.reader import FeatureStore
 from store.format.unfinished import is_of_writers
 from store.moving.receipt import Receipt
 from store.moving.transfer import AT_ONCE, has_shard, pieces
-from store.places import place_at
+from store.places import LocalFolder, place_at
+from store.places.disk import remove_partials
 from store.places.object_store import ObjectStore
 from store.places.parallel import map_parallel
 from store.writing.object_writer import discard_records
@@ -65,6 +66,8 @@ def upload(store: FeatureStore, address: str, progress: Callable[[int], None] | 
             f"{address}/{wrong[0]} has {sizes.get(wrong[0], 'no')} bytes after it was sent, expected {expected[wrong[0]]} "
             f"({len(wrong)} such files); give the command again"
         )
+    if isinstance(place, LocalFolder):
+        remove_partials(place.folder)
     if uploaded is None:
         place.put("zarr.json", [content], len(content))
     if isinstance(place, ObjectStore) and any(map(is_of_writers, present)):  # of tasks that began to write it there

@@ -11,14 +11,14 @@ __all__ = ["LocalFolder", "Place", "is_remote", "place_at"]
 
 def is_remote(address: str) -> bool:
     """Whether an address is outside this machine's file systems."""
-    return "://" in address and not address.startswith("file://")
+    return ("://" in address and not address.startswith("file://")) or address.startswith("pipe:")
 
 
 def place_at(address: str | os.PathLike[str] | Place) -> Place:
     """A folder of this machine, or a place in an object store, as the address says.
 
     Raises:
-        StoreError: a protocol that is unknown, or whose package is not installed.
+        StoreError: as `ObjectStore`.
     """
     if isinstance(address, Place):
         return address

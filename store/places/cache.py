@@ -13,7 +13,8 @@ import xxhash
 
 from store.errors import StoreError
 from store.places.aligned import ALIGNMENT, scratch
-from store.places.ledger import PARTIAL, Hold, Ledger
+from store.places.disk import PARTIAL
+from store.places.ledger import Hold, Ledger
 from store.places.local import LocalShard
 
 DIGEST_NBYTES = 16  # XXH3-128

@@ -3,9 +3,12 @@
 import contextlib
 import ctypes
 import errno
+import glob
 import os
-import shutil
-from collections.abc import Iterable
+import secrets
+import stat
+import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +16,10 @@ from store.errors import StoreError
 from store.places.aligned import ALIGNMENT, aligned_memory, is_aligned
 
 PARTIAL = ".partial"
+TOKEN = r"\.[0-9a-f]{16}"  # before it: a random number, so that nobody can prepare the name
+ABANDONED_S = 3600.0  # a partial file that nobody has written to for as long is of a process that was killed
+# Folders that this program makes beside what users name. Nothing in them, nor they themselves, is a link.
+OWN_FOLDERS = (".staging", ".unfinished", ".upload", ".pull")
 OLD = ".old"
 DIRECT_NBYTES = 4 << 20  # written at once when the page cache is bypassed
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK, errno.EACCES)
@@ -27,6 +34,7 @@ _REMEDIES = {
     (errno.EMFILE, errno.ENFILE): "allow more files to be open (`ulimit -n`)",
 }
 _AGAIN = "give the command again; if it happens again, see what the disk or the network reports (`dmesg`)"
+_STRANGE = "see who made it (`ls -l`), and remove it"
 _AT_FDCWD, _EXCHANGE = -100, 2
 
 
@@ -86,11 +94,45 @@ def write_file(path: Path, parts: Iterable[memoryview | bytes]) -> None:
 
     `parts`: its bytes, one part after the other; each is taken when those before it are written.
     """
+    with replacing(path) as partial:
+        write_synced(partial, parts)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name beside `path` for a new file, which takes the place of `path` at the end of the block, if that is reached.
+
+    Its folder is made. Partial files that killed processes have left there are removed.
+    """
     make_folder(path.parent)
-    partial = path.with_name(path.name + PARTIAL)
-    write_synced(partial, parts)
-    os.replace(partial, path)
+    for left in partials_of(path):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - left.lstat().st_mtime > ABANDONED_S:
+                left.unlink()
+    partial = partial_name(path)
+    try:
+        yield partial
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)  # a full disk should not stay full of halves
+        raise
     sync_folder(path.parent)
+
+
+def partial_name(path: Path) -> Path:
+    """A name beside `path` that nobody can foresee, for what will be there when it is whole."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
+
+
+def partials_of(path: Path) -> Iterator[Path]:
+    """What bears a partial name for a path now."""
+    return path.parent.glob(f"{glob.escape(path.name)}.*{PARTIAL}")
+
+
+def remove_partials(folder: Path) -> None:
+    """Remove what killed processes have left below a folder in which nobody else writes."""
+    for left in folder.rglob(f"*{PARTIAL}"):
+        left.unlink(missing_ok=True)
 
 
 def write_synced(path: Path, parts: Iterable[memoryview | bytes], direct: bool = False) -> None:
@@ -98,15 +140,14 @@ def write_synced(path: Path, parts: Iterable[memoryview | bytes], direct: bool =
 
     `direct`: bypass the page cache where the file system can: several times faster, for files that are not read soon.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
         descriptor = -1
         if direct:
             with contextlib.suppress(OSError, AttributeError):  # memory file systems, or a system without it
-                descriptor = os.open(path, flags | os.O_DIRECT, 0o666)
+                descriptor = _create(path, os.O_DIRECT)
         direct = descriptor >= 0
         if not direct:
-            descriptor = os.open(path, flags, 0o666)
+            descriptor = _create(path)
         try:
             if direct:
                 _write_direct(descriptor, parts)
@@ -143,6 +184,56 @@ def place_file(path: Path, target: Path) -> bool:
     path.unlink(missing_ok=True)
     sync_folder(target.parent)
     return True
+
+
+def _create(path: Path, flags: int = 0) -> int:
+    """A descriptor of a new file. What bears its name already, such as a link, is removed and not written to."""
+    flags |= os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags, 0o666)
+    except FileExistsError:
+        path.unlink()
+        return os.open(path, flags, 0o666)
+
+
+def open_own(path: str | Path, flags: int, mode: int = 0o666) -> int:
+    """A descriptor of a file of ours whose name is known beforehand; no link is followed, and nothing but a file is opened.
+
+    Raises:
+        StoreError: it is a link, or no file.
+        OSError: as `os.open`.
+    """
+    descriptor = -1
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)  # else a pipe would be waited for
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
+            raise
+    if descriptor >= 0 and stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    if descriptor >= 0:
+        os.close(descriptor)
+    raise StoreError(f"{path} is a link, or no file, where this program has a file of its own; {_STRANGE}")
+
+
+def check_no_links(path: Path) -> None:
+    """See that nothing of a path is a link from the first of `OWN_FOLDERS` on, nor is another user's where everybody may write.
+
+    Raises:
+        StoreError: it is.
+    """
+    first = next((i for i, part in enumerate(path.parts) if part in OWN_FOLDERS), len(path.parts))
+    for end in range(first + 1, len(path.parts) + 1):
+        own = Path(*path.parts[:end])
+        with contextlib.suppress(FileNotFoundError):
+            own_stat, parent = own.lstat(), own.parent.stat()
+            if stat.S_ISLNK(own_stat.st_mode):
+                raise StoreError(f"{own} is a link to {os.readlink(own)}, expected a folder that this program made; {_STRANGE}")
+            if parent.st_mode & stat.S_IWOTH and own_stat.st_uid not in (os.geteuid(), parent.st_uid):
+                raise StoreError(
+                    f"{own} belongs to another user (id {own_stat.st_uid}), who can change what is written there, where "
+                    "everybody may write; name a place in a folder of your own"
+                )
 
 
 def _write(descriptor: int, view: memoryview) -> None:
@@ -182,7 +273,7 @@ def _write_direct(descriptor: int, parts: Iterable[memoryview | bytes]) -> None:
 
 def append(path: Path, line: bytes) -> None:
     """Add a line to a file, and wait until it is on the disk."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         size = os.fstat(descriptor).st_size
         try:
@@ -207,7 +298,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it; their names are on the disk."""
+    """Make a folder and those above it; their names are on the disk.
+
+    Raises:
+        StoreError: as `check_no_links`.
+    """
+    check_no_links(folder)
     missing = [f for f in (folder, *folder.parents) if not f.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for new_folder in missing:
@@ -221,18 +317,8 @@ def link(source: Path, target: Path) -> None:
     try:
         os.link(os.path.realpath(source), target)
     except OSError:
-        partial = target.with_name(target.name + PARTIAL)
-        try:
-            shutil.copyfile(source, partial)
-            descriptor = os.open(partial, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
-        os.replace(partial, target)
+        with source.open("rb") as file:
+            write_file(target, iter(lambda: file.read(DIRECT_NBYTES), b""))
     sync_folder(target.parent)
 
 

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-PARTIAL = ".partial"
+from store.errors import StoreError
+from store.places.disk import PARTIAL, open_own
+
 TOUCH_S = 60  # a set's last use is recorded about as often
 
 
@@ -57,7 +59,7 @@ class Ledger:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Alone among all threads and processes; released with its process, however that ends."""
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = open_own(self.folder / "lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -74,12 +76,13 @@ class Ledger:
     def _changing(self, nbytes: int) -> Iterator[None]:
         """While files are made or removed; `nbytes` more are counted afterwards, none if that failed."""
         used = self.used_nbytes()
-        (self.folder / "used").write_text("")
+        self._write("")
         yield
         self._write(used + nbytes)
 
-    def _write(self, nbytes: int) -> None:
-        (self.folder / "used").write_text(str(nbytes))
+    def _write(self, nbytes: int | str) -> None:
+        with open(self.folder / "used", "w", opener=open_own) as file:
+            file.write(str(nbytes))
 
     def _count_bytes(self) -> int:
         """Bytes of all blocks; what killed processes left is removed."""
@@ -136,7 +139,9 @@ class Hold:
     def __init__(self, folder: Path):
         self._descriptor = -1
         folder.mkdir(exist_ok=True)
-        self._descriptor = os.open(folder / self.NAME, os.O_RDWR | os.O_CREAT, 0o666)
+        if folder.is_symlink():
+            raise StoreError(f"{folder} is a link, expected a folder of this cache; remove it, or give another folder")
+        self._descriptor = open_own(folder / self.NAME, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         self._touched = 0.0
         self.touch()
@@ -156,8 +161,8 @@ class Hold:
 def _is_unlocked(path: Path) -> bool:
     """Whether no process holds a file; call it under the cache's lock, or the file could be taken meanwhile."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_own) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except (OSError, StoreError):
         return False
     return True

@@ -23,6 +23,16 @@ PARTS: dict[str, Any] = {"chunksize": 16 << 20, "max_concurrency": 8}
 CONFLICT, EXISTS = 409, 412  # HTTP: another conditional write of this name is under way; there is a file of this name
 SMALL_NBYTES = 64 << 20  # more than any file has that describes others
 TRIES = 6  # of a write that meets another, after 0.1 s, 0.2 s, 0.4 s, …
+# What fsspec would open, but feature sets are not in: why, by protocol.
+_SERVER, _FILES = (
+    "web servers neither list files with their sizes nor keep new ones",
+    "this machine's files are named by their paths",
+)
+REFUSED = {
+    "pipe": "no command is run",
+    **dict.fromkeys(("http", "https"), _SERVER),
+    **dict.fromkeys(("file", "local", "reference", "git", "data"), _FILES),
+}
 TIMES = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")  # names that services use
 
 
@@ -30,6 +40,9 @@ class ObjectStore(Place):
     """Through fsspec. Files are listed once: a feature set does not change under its readers.
 
     Passing failures are retried by the file system behind fsspec (s3fs: five times).
+
+    Raises:
+        StoreError: a protocol that is unknown, whose package is not installed, or which is refused; or a chain (`::`).
     """
 
     piece_nbytes, block_nbytes, requests = PIECE_NBYTES, PIECE_NBYTES, REQUESTS
@@ -38,6 +51,10 @@ class ObjectStore(Place):
         import fsspec  # type: ignore[import-untyped]
 
         self.url = url.rstrip("/")
+        if why := "chains (::) are not followed" if "::" in url else REFUSED.get(url.partition(":")[0].lower()):
+            raise StoreError(
+                f"{url} is no place of feature sets: {why}; name a folder, or an address such as s3://bucket/features"
+            )
         try:
             self._fs, root = fsspec.core.url_to_fs(self.url, **_options(self.url))
         except (ImportError, ValueError) as error:

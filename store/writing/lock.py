@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from store.errors import StoreError
-from store.places.disk import make_folder, refusal
+from store.places.disk import make_folder, open_own, refusal
 from store.writing import file_lease
 from store.writing.file_lease import Lease, holder_of
 from store.writing.file_lock import NoLocks, is_taken, take
@@ -46,7 +46,7 @@ class Lock:
         while True:
             try:
                 make_folder(path.parent)
-                self._file: BinaryIO = path.open("a+b", buffering=0)
+                self._file: BinaryIO = open(path, "a+b", buffering=0, opener=open_own)  # noqa: SIM115, held as long as the lock
             except OSError as error:
                 if error.errno in _GONE:  # the last holder has just removed the folder
                     continue

@@ -13,7 +13,7 @@ from pathlib import Path
 from store.errors import StoreError
 from store.format.layout import KINDS, groups_of
 from store.format.reader import FeatureStore
-from store.places.disk import OLD, exchange, link, sync_folder
+from store.places.disk import OLD, PARTIAL, TOKEN, check_no_links, exchange, link, sync_folder
 from store.writing.journal import JOURNAL, journals, read_records
 from store.writing.lock import Lock, holder
 
@@ -147,6 +147,7 @@ def discard(folder: Path) -> None:
     Raises:
         StoreError: others have put files there.
     """
+    check_no_links(folder)
     check_own(folder)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
@@ -197,7 +198,7 @@ def file_names() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Patterns of files and folders of a feature set or its writer, by their path inside it."""
     group = rf"(?:{'|'.join(KINDS)})(?:/[\w-]{{1,100}})*"
     staged = rf"{JOURNAL}(?:\.[\w.]+-\d+-\d{{15,}})?|{re.escape(UNNAMED)}/[\w.-]+"
-    file = re.compile(rf"(?:{staged}|zarr\.json|{group}/zarr\.json|{group}/c/\d+(?:/0)*)(?:\.partial)?", re.ASCII)
+    file = re.compile(rf"(?:{staged}|zarr\.json|{group}/zarr\.json|{group}/c/\d+(?:/0)*)(?:(?:{TOKEN})?{PARTIAL})?", re.ASCII)
     return file, re.compile(rf"{group}|{re.escape(UNNAMED)}", re.ASCII)  # chunk folders fit the first too
 
 

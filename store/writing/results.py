@@ -38,7 +38,8 @@ class ResultFolder:
             StoreError: another result has come there since this object was made. It stays, and so does the one of this run.
         """
         scratch = self.folder.absolute().parent / UNFINISHED / f"{self.folder.name}.{uuid.uuid4().hex}"
-        scratch.mkdir(parents=True)
+        make_folder(scratch.parent)
+        scratch.mkdir()
         try:
             yield scratch
         except BaseException:

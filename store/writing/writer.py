@@ -22,6 +22,7 @@ from store.places.disk import (
     link,
     make_folder,
     place_file,
+    remove_partials,
     room_left,
     sync_folder,
     write_file,
@@ -403,6 +404,7 @@ class FeatureWriter(ShardWriter, UnitWriter):
 
     def _publish(self) -> None:
         shutil.rmtree(self._unnamed, ignore_errors=True)
+        remove_partials(self.staging)
         publish(self.staging, self.path, self._found)
         for name in journals(self.path)[::-1]:  # after the rename: a writer killed before it resumes with the journal
             (self.path / name).unlink()

@@ -15,6 +15,7 @@ from probe.passes import Passes
 from probe.recipe import Recipe
 from probe.sources import Source
 from store import BeyondClsError
+from store.places.disk import partial_name
 from tests.features import write_features
 from tests.probe.test_train import Mine
 from tests.probe.training import Images, equal, family, member, trained
@@ -187,7 +188,7 @@ class TestWriting:
     def test_where_nothing_can_be_written(self, tmp_path):
         (tmp_path / "file").write_text("")
         families = [one for one in grid() if not one.begin(RECIPE)]
-        with pytest.raises(BeyondClsError, match=r"cannot write the checkpoint .*file.*new.safetensors \("):
+        with pytest.raises(BeyondClsError, match=r"cannot write the checkpoint .*file.*checkpoint.safetensors \("):
             Checkpoint(Unfinished(tmp_path / "file").path_of(["this"])).save(families, 1, force=True)
 
 
@@ -220,3 +221,21 @@ def test_what_the_result_depends_on_makes_another_checkpoint(tmp_path):
         assert before != folder_of(**changed), name
     (tmp_path / "mine.py").write_text("from beyondcls import AbMILP as Mine\n# edited\n")
     assert before != folder_of()
+
+
+def test_a_prepared_link_is_not_written_through(tmp_path):
+    """A partial checkpoint of a run that was killed goes with those that are whole."""
+    unfinished, victim = Unfinished.beside(tmp_path / "out"), tmp_path / "victim"
+    victim.write_text("precious")
+    folder = unfinished.path_of("described")
+    folder.mkdir(parents=True)
+    for name in ("new.safetensors", "checkpoint.safetensors"):
+        (folder / name).symlink_to(victim)
+    families = [one for one in grid() if not one.begin(RECIPE)]
+    Checkpoint(folder).save(families, 1, force=True)
+    assert victim.read_text() == "precious"
+    assert not (folder / "checkpoint.safetensors").is_symlink()
+    other = unfinished.path_of("other", ".safetensors")
+    partial_name(other).write_bytes(b"half")
+    unfinished.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["victim"]

@@ -73,12 +73,14 @@ def test_a_copy_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_half_a_copy_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half(source: Path, target: Path) -> None:
-        Path(target).write_bytes(b"x")
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def half(descriptor: int, data: memoryview) -> int:
+        if len(data) < 1000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data[:500])
 
+    write = os.write
     monkeypatch.setattr(os, "link", _no_link)
-    monkeypatch.setattr("shutil.copyfile", half)
+    monkeypatch.setattr(os, "write", half)
     (tmp_path / "source").write_bytes(b"x" * 1000)
     with pytest.raises(OSError, match="No space left"):
         disk.link(tmp_path / "source", tmp_path / "target")

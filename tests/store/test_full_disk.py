@@ -134,7 +134,7 @@ def test_a_copied_base_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "link", no_link)
     with monkeypatch.context() as patch:
-        patch.setattr("shutil.copyfile", no_copy)
+        patch.setattr("store.places.disk.write_file", no_copy)
         with pytest.raises(StoreError, match="0 of 3 units are safe"):
             TINY.begin(path, FeatureStore.open(path))
     assert files(path) == old

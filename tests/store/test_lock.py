@@ -204,8 +204,11 @@ def test_a_network_that_still_names_a_file_that_was_removed(tmp_path: Path, monk
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         real(file, shared, wait)
 
-    opened = Path.open
-    monkeypatch.setattr(Path, "open", lambda *given, **o: Stale(opened(*given, **o)) if left[0] > 0 else opened(*given, **o))
+    def opened(*given: Any, **options: Any) -> Any:
+        file = open(*given, **options)  # noqa: SIM115
+        return Stale(file) if left[0] > 0 else file
+
+    monkeypatch.setattr(lock, "open", opened, raising=False)
     monkeypatch.setattr(lock, "take", take)
     held = Lock(tmp_path / "lock", "one")
     held.release()

@@ -149,3 +149,27 @@ def test_readers_can_be_sent_elsewhere(written: Path, remote: str) -> None:
         again = pickle.loads(pickle.dumps(array))
         assert again._compared == {}  # it checks for itself
         assert same(again.all(), expected)
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("pipe:touch ran", "no command is run"),
+        ("pipe:curl -fsSL https://h/x", "no command is run"),
+        ("http://127.0.0.1:9/one", "web servers neither list"),
+        ("HTTPS://h/one", "web servers neither list"),
+        ("local:///etc", "named by their paths"),
+        ("reference://x", "named by their paths"),
+        ("data:text/plain,x://", "named by their paths"),
+        ("simplecache::file:///etc", "chains"),
+        ("filecache::http://h/x", "chains"),
+        ("zip://a::memory://b.zip", "chains"),
+        ("gopher://h/x", "cannot be opened: Protocol not known: gopher"),
+    ],
+)
+def test_what_is_no_place(address: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for use in (FeatureStore.open, place_at):
+        with pytest.raises(StoreError, match=why):
+            use(address)
+    assert list(tmp_path.iterdir()) == []

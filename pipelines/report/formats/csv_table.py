@@ -4,6 +4,7 @@ import csv
 import io
 
 from pipelines.report.content import Cell, Column, Table
+from store.shown import csv_cell
 
 NOTHING = ("", "–")  # as it is shown
 
@@ -16,7 +17,7 @@ def to_csv(table: Table) -> str:
     writer.writerow((["group"] if grouped else []) + [name for column in table.columns for name in _names(column)])
     for row in table.rows:
         values = [value for column, cell in zip(table.columns, row.cells, strict=True) for value in _values(column, cell)]
-        writer.writerow(([row.group] if grouped else []) + values)
+        writer.writerow(map(csv_cell, ([row.group] if grouped else []) + values))
     return target.getvalue()
 
 

@@ -83,7 +83,7 @@ def test_one_machine_does_not_vouch_for_two(tmp_path, monkeypatch, mounted):
     mounted("gpfs")
     monkeypatch.setattr(file_system, "_direct", lambda scratch: "no O_DIRECT")
     finding = file_system.check(Machine(tmp_path))
-    says(finding, "note", "one machine cannot show", "; no O_DIRECT;", "--listen PORT there", "--peer HOST:PORT here")
+    says(finding, "note", "one machine cannot show", "; no O_DIRECT;", "--listen there", "--peer here")
 
 
 def test_nearest_mount_counts(monkeypatch, tmp_path):

@@ -20,7 +20,7 @@ from tests.pipelines.engines.runs import Watched
 def waits(folder: Path) -> Run:
     """A run that takes for ever."""
     (folder / "features").mkdir(exist_ok=True)
-    return Run.writing(str(folder / "waits"), ("doctor", "--listen", "127.0.0.1:0"))
+    return Run.writing(str(folder / "waits"), ("doctor", "--listen"))
 
 
 def begun(run: Run) -> bool:

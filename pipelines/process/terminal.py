@@ -1,0 +1,43 @@
+"""What commands print: names and messages of others cannot steer a terminal, and no secret of an address is shown."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from store.shown import shown
+
+
+class _Shown:
+    """A text stream on which everything is `shown`; a carriage return that begins a text stays: bars of other packages do so.
+
+    Attributes:
+        unshown: the stream itself.
+    """
+
+    def __init__(self, stream: TextIO):
+        self.unshown: TextIO = getattr(stream, "unshown", stream)
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        begin = "\r" if text.startswith("\r") else ""
+        self._stream.write(begin + shown(text[len(begin) :]))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def printing_safely() -> Iterator[None]:
+    """A context in which what is written to the standard streams, by whomever, is `shown`."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (_Shown(stream) for stream in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before

@@ -1,0 +1,71 @@
+"""Texts that come from elsewhere, fit to be shown and kept: no secrets of addresses, nothing that steers what shows them."""
+
+import re
+from typing import Any
+
+BLANK = "***"
+# What follows ://, up to the end of the address: user and password, host and path, query; in linear time, whatever it is.
+_REST = re.compile(r"([^\s/?#'\"<>]*@)?([^\s?#'\"<>]*)((?:[?#][^\s'\"<>]*)?)")
+_PART = re.compile(r"([?#&;])([^=&;#?]*)(=?)[^&;#?]*")
+_AUTHORIZATION = re.compile(r"(?i)\b(authorization\s*[:=]\s*)(?:(?:basic|bearer|token)\s+)?[^\s'\"]+")
+# Control characters but tab and line feed; those of C1; and what changes the direction of text, or begins a line or paragraph.
+_STEERING = [*range(9), *range(11, 32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
+_ESCAPES = {code: chr(code).encode("unicode_escape").decode() for code in _STEERING}
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠].")  # also those of full width, which some spreadsheets take for them
+
+
+def redacted(text: str) -> str:
+    """A text without user names, passwords, and values of queries (signatures, tokens) of the addresses in it."""
+    before, *rests = text.split("://")
+    parts, is_query = [before], False
+    for rest in rests:
+        matched = _REST.match(rest)
+        assert matched is not None
+        user, path, query = matched.groups()
+        if is_query:  # an address in the query of another
+            kept = BLANK
+        else:
+            kept = f"{f'{BLANK}@' if user else ''}{path}{_without_values(query, before.lower().endswith(('http', 'https')))}"
+        parts.append(kept + rest[matched.end() :])
+        is_query, before = (is_query or bool(query)) and matched.end() == len(rest), rest
+    return _AUTHORIZATION.sub(rf"\1{BLANK}", "://".join(parts))
+
+
+def _without_values(query: str, is_http: bool) -> str:
+    """Names stay; a value without one is a secret over HTTP alone: elsewhere ? is part of a pattern, and # of a name."""
+
+    def blanked(part: re.Match[str]) -> str:
+        begin, name, equals = part.groups()
+        is_secret = is_http and begin != "#" and bool(name)
+        return f"{begin}{name}={BLANK}" if equals else f"{begin}{BLANK}" if is_secret else part[0]
+
+    address = query.rstrip(".,;:)]}")  # the rest is of the sentence
+    return _PART.sub(blanked, address) + query[len(address) :]
+
+
+def escaped(text: str) -> str:
+    r"""A text whose control characters are shown (`\x1b`) and steer no terminal; tabs and line feeds stay."""
+    return text.translate(_ESCAPES)
+
+
+def shown(text: str) -> str:
+    """A text for people: redacted and escaped."""
+    return escaped(redacted(text))
+
+
+def csv_cell(value: Any) -> Any:
+    """A value for a .csv: a text that a spreadsheet would compute gets an apostrophe in front; numbers stay."""
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) and not _is_number(value) else value
+
+
+def from_csv_cell(cell: str) -> str:
+    """The text that `csv_cell` was given."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return text.isascii() and text.isprintable()

@@ -1,0 +1,101 @@
+"""Whatever commands print, names of others steer no terminal and secrets are not shown."""
+
+import io
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from rich.text import Text
+
+from pipelines.cli import as_note
+from pipelines.process.command_log import CommandLog, recorded_command
+from pipelines.process.console import SafeConsole
+from pipelines.process.progress import progress_bar
+from pipelines.process.terminal import printing_safely
+from store.errors import BeyondClsWarning
+from tests.store.test_shown import STEERING
+
+SIGNED = "https://u:hunter2@h/x.tar?sig=s3cr3t"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        raise OSError
+
+
+def attached(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A terminal as both streams; pytest gives each phase of a test its own, so a fixture cannot."""
+    target = Terminal()
+    monkeypatch.setattr(sys, "stdout", target)
+    monkeypatch.setattr(sys, "stderr", target)
+    monkeypatch.setenv("TERM", "xterm")
+    return target
+
+
+@pytest.mark.parametrize("name", [*STEERING, SIGNED])
+@pytest.mark.parametrize("way", ["print", "echo", "note", "table", "below a bar", "bar"])
+def test_names_of_others(way: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = attached(monkeypatch)
+    with printing_safely():
+        if way == "print":
+            print("a", name, "b")
+        elif way == "echo":
+            typer.echo(f"a {name} b")
+        elif way == "note":
+            as_note(print)(BeyondClsWarning(f"a {name} b"), BeyondClsWarning)
+        elif way == "table":
+            SafeConsole(width=200).print(Text(f"a {name} b", "red"))
+        else:
+            with progress_bar(name if way == "bar" else "work", 1, "images") as advance:
+                if way == "below a bar":
+                    typer.echo(f"a {name} b")
+                advance(1)
+    written = terminal.getvalue()
+    assert name not in written
+    assert not any(secret in written for secret in ("hunter2", "s3cr3t"))
+    if name == SIGNED:
+        assert "h/x.tar" in written
+    elif way in ("print", "echo", "note"):  # rich leaves some out
+        assert "\\" in written
+
+
+def test_colours_and_bars_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = attached(monkeypatch)
+    with printing_safely():
+        SafeConsole(width=80).print(Text("✓ näme", "green"))
+        sys.stderr.write("\r 10%")  # as other packages draw theirs
+    assert terminal.getvalue() == "\x1b[32m✓ näme\x1b[0m\n\r 10%"
+
+
+def test_streams_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = attached(monkeypatch)
+    with printing_safely():
+        assert sys.stdout.isatty()
+        sys.stdout.writelines(["a\n", "\x1b\n"])
+    assert sys.stdout is terminal
+    assert terminal.getvalue() == "a\n\\x1b\n"
+
+
+def test_what_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["beyondcls", "extract", "--data", SIGNED, "--out", "a b"])
+    assert shlex.split(recorded_command()) == ["beyondcls", "extract", "--data", "https://***@h/x.tar?sig=***", "--out", "a b"]
+    monkeypatch.setenv("BEYONDCLS_LOG", str(tmp_path / "logs"))
+    log = CommandLog.begin(sys.argv[1:])
+    log.write(f"Traceback {SIGNED} \x1b[2J")
+    log.end(1)
+    (file,) = (tmp_path / "logs").iterdir()
+    assert "h/x.tar" in file.read_text()
+    assert not any(secret in file.read_text() for secret in ("hunter2", "s3cr3t", "\x1b"))
+
+
+def test_a_log_is_not_written_through_a_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "log").symlink_to(tmp_path / "victim")
+    CommandLog(tmp_path / "log").write("line")
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert "no log is kept of this command" in capsys.readouterr().err

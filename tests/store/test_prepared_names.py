@@ -1,0 +1,235 @@
+"""Links that others have prepared under names of ours: they are refused or replaced, and never written through."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipelines.store.find import staged_in
+from store import FeatureWriter, StoreError
+from store.format.reader import FeatureStore
+from store.places.cache import DiskCache
+from store.places.disk import PARTIAL, append, link, make_folder, partial_name, write_file, write_synced
+from store.writing.lock import Lock
+from store.writing.publishing import discard, foreign
+from store.writing.results import ResultFolder
+from tests.store.tiny import Tiny
+
+TINY = Tiny()
+KEY = TINY.spec.key
+
+
+def writer(path: Path, shared: bool = False) -> FeatureWriter:
+    return FeatureWriter(path, TINY.spec, TINY.layouts, TINY.constants, shared=shared)
+
+
+def write(path: Path, shared: bool = False) -> FeatureStore:
+    with writer(path, shared) as target:
+        for unit in target.missing_units():
+            assert target.claim(unit)
+        TINY.finish(target)
+    return FeatureStore.open(path)
+
+
+def result(folder: Path) -> None:
+    with ResultFolder(folder, "mark.json").written() as scratch:
+        (scratch / "mark.json").write_text("1")
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file of somebody, in a folder with other files."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "victim").write_text("precious")
+    return folder / "victim"
+
+
+def intact(victim: Path) -> bool:
+    return victim.read_text() == "precious" and [p.name for p in victim.parent.iterdir()] == ["victim"]
+
+
+@pytest.mark.parametrize("name", [f"x.json{PARTIAL}", "x.json"])
+def test_a_link_beside_a_file_is_not_written_through(name: str, victim: Path, tmp_path: Path) -> None:
+    (tmp_path / name).symlink_to(victim)
+    write_file(tmp_path / "x.json", [b"{}"])
+    assert intact(victim)
+    assert (tmp_path / "x.json").read_bytes() == b"{}"
+    assert not (tmp_path / "x.json").is_symlink()
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("kind", ["link", "dangling", "hard link", "fifo"])
+def test_a_new_file_is_new(kind: str, direct: bool, victim: Path, tmp_path: Path) -> None:
+    file = tmp_path / "shard"
+    if kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "hard link":
+        os.link(victim, file)
+    else:
+        file.symlink_to(victim if kind == "link" else victim.with_name("new"))
+    write_synced(file, [b"shard"], direct)
+    assert intact(victim)
+    assert not file.is_symlink()
+    assert file.read_bytes() == b"shard"
+
+
+def test_a_copy_is_not_written_through_a_link(victim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "source").write_bytes(b"x")
+    (tmp_path / f"target{PARTIAL}").symlink_to(victim)
+    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(18, "Invalid cross-device link")))
+    link(tmp_path / "source", tmp_path / "target")
+    assert intact(victim)
+
+
+def hold(path: Path) -> None:
+    Lock(path, "it").release()
+
+
+def log_line(path: Path) -> None:
+    append(path, b"line\n")
+
+
+def hold_cache(path: Path) -> None:
+    DiskCache(path.parent, 1 << 20).hold("set")
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder"])
+@pytest.mark.parametrize(
+    ("use", "name"),
+    [(hold, "x.lock"), (log_line, "journal"), (hold_cache, "used"), (hold_cache, "lock"), (hold_cache, "set/in-use")],
+    ids=["lock", "journal", "bytes of the cache", "lock of the cache", "set of the cache"],
+)
+def test_a_link_with_a_name_known_beforehand(
+    use: Callable[[Path], None], name: str, kind: str, victim: Path, tmp_path: Path
+) -> None:
+    """Of what is opened again and again; a pipe would be waited for."""
+    place = tmp_path / "place" / name
+    place.parent.mkdir(parents=True)
+    if kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to(victim if kind == "link" else victim.with_name("new"))
+    with pytest.raises((StoreError, IsADirectoryError), match=r"is a link, or no file.*`ls -l`|Is a directory|cannot be"):
+        use(tmp_path / "place" / Path(name).name)
+    assert intact(victim)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", [".staging", f".staging/one-{KEY}", f".staging/one-{KEY}.lock", f".staging/one-{KEY}.claims"])
+def test_what_is_staged_is_staged_here(name: str, shared: bool, victim: Path, tmp_path: Path) -> None:
+    place = tmp_path / name
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(victim if name.endswith("lock") else victim.parent)
+    if name.endswith("claims") and not shared:
+        assert len(write(tmp_path / "one")) == TINY.n
+    else:
+        with pytest.raises(StoreError, match=r"is a link.*remove it"):
+            write(tmp_path / "one", shared)
+        assert not (tmp_path / "one").exists()
+    assert intact(victim)
+
+
+def test_a_set_of_the_cache_is_no_link(victim: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/set").symlink_to(victim.parent)
+    with pytest.raises(StoreError, match=r"cache/set is a link, expected a folder of this cache; remove it"):
+        DiskCache(tmp_path / "cache", 1 << 20).hold("set")
+    assert intact(victim)
+
+
+def test_results_and_their_links(victim: Path, tmp_path: Path) -> None:
+    (tmp_path / ".unfinished").symlink_to(victim.parent)
+    with pytest.raises(StoreError, match=r"\.unfinished is a link to .*home, expected a folder .*remove it"):
+        result(tmp_path / "out")
+    assert intact(victim)
+
+
+def test_a_link_is_not_discarded(victim: Path, tmp_path: Path) -> None:
+    make_folder(tmp_path / ".staging")
+    (tmp_path / ".staging/old").symlink_to(victim.parent)
+    with pytest.raises(StoreError, match="is a link to"):
+        discard(tmp_path / ".staging/old")
+    assert intact(victim)
+
+
+def test_a_folder_of_another_user_where_everybody_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in /tmp; in a folder that a group shares, a colleague's unfinished set is gone on with."""
+    (tmp_path / ".staging").mkdir()
+    user = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    make_folder(tmp_path / ".staging")
+    os.chmod(tmp_path, 0o1777)
+    make_folder(tmp_path / ".staging")  # of the owner of the folder itself
+    (tmp_path / "tmp").mkdir()
+    os.chmod(tmp_path / "tmp", 0o1777)
+    os.mkdir(tmp_path / "tmp/.staging")
+    real = Path.lstat
+
+    def other(path: Path) -> os.stat_result:
+        stat = real(path)
+        return os.stat_result((*stat[:4], user + 1, *stat[5:])) if path.name == ".staging" else stat
+
+    monkeypatch.setattr(Path, "lstat", other)
+    with pytest.raises(StoreError, match=rf"belongs to another user \(id {user + 1}\).*folder of your own"):
+        make_folder(tmp_path / "tmp/.staging/x")
+
+
+@pytest.mark.parametrize("linked", ["features", "features/one", "results"])
+def test_links_of_users_are_followed(linked: str, tmp_path: Path) -> None:
+    """To a larger disk, say."""
+    (tmp_path / "disk").mkdir()
+    if linked == "features/one":
+        (tmp_path / "features").mkdir()
+        (tmp_path / "disk/one").mkdir()
+        (tmp_path / linked).symlink_to(tmp_path / "disk/one")
+        with pytest.raises(StoreError, match="is a link to"):  # as ever: a set is renamed to its place
+            write(tmp_path / "features/one")
+        return
+    (tmp_path / linked).symlink_to(tmp_path / "disk")
+    if linked == "features":
+        assert len(write(tmp_path / "features/one")) == TINY.n
+        assert os.listdir(tmp_path / "disk") == ["one"]
+    else:
+        result(tmp_path / "results")
+        assert os.listdir(tmp_path / "disk") == ["mark.json"]
+    assert (tmp_path / linked).is_symlink()
+
+
+def test_what_killed_processes_left_goes(tmp_path: Path) -> None:
+    file = tmp_path / "x[1].json"
+    old, new = partial_name(file), partial_name(file)
+    for path in (old, new, tmp_path / f"x1.json.{'0' * 16}{PARTIAL}"):
+        path.write_text("half")
+    os.utime(old, (0, time.time() - 7200))
+    write_file(file, [b"{}"])
+    assert not old.exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([file.name, new.name, f"x1.json.{'0' * 16}{PARTIAL}"])
+
+
+def test_a_writer_leaves_nothing_of_a_killed_one(tmp_path: Path) -> None:
+    with writer(tmp_path / "one") as target:
+        for name in ("zarr.json", "patch/zarr.json", "journal"):
+            file = partial_name(target.staging / name)
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("half")
+        assert list(foreign(target.staging)) == []
+        (staged,) = staged_in(tmp_path)
+        assert "0 of 2 units done" in staged.state()
+    store = write(tmp_path / "one")
+    assert not list(store.path.rglob(f"*{PARTIAL}"))
+
+
+def test_a_file_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def parts() -> object:
+        yield b"half"
+        raise StoreError("damaged")
+
+    (tmp_path / "x").write_text("before")
+    with pytest.raises(StoreError, match="damaged"):
+        write_file(tmp_path / "x", parts())  # type: ignore[arg-type]
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("x", "before")]

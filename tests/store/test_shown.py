@@ -1,0 +1,113 @@
+"""What is shown of texts of others: no secrets, nothing that steers a terminal, no formulas."""
+
+import csv
+import io
+import pickle
+
+import pytest
+
+from store.errors import BeyondClsError, BeyondClsWarning, StoreError
+from store.shown import csv_cell, escaped, from_csv_cell, redacted, shown
+
+SECRETS = ("hunter2", "abc%2Fdef", "s3cr3t")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("https://h/x.tar?X-Amz-Signature=s3cr3t&X-Amz-Date=1", "https://h/x.tar?X-Amz-Signature=***&X-Amz-Date=***"),
+        ("https://h/x.tar?sig=abc%2Fdef; check", "https://h/x.tar?sig=***; check"),
+        (
+            "'https://h/x?token=s3cr3t' (of 'HTTPS://h/{0..1}?token=s3cr3t')",
+            "'https://h/x?token=***' (of 'HTTPS://h/{0..1}?token=***')",
+        ),
+        ("https://u:hunter2@h/x", "https://***@h/x"),
+        ("ftp://u:hunt@hunter2@h:21/x", "ftp://***@h:21/x"),
+        ("s3://key:s3cr3t@bucket/x", "s3://***@bucket/x"),
+        ("https://s3cr3t@h", "https://***@h"),
+        ("https://h/x?s3cr3t", "https://h/x?***"),
+        ("https://h/x#access_token=s3cr3t&a=1", "https://h/x#access_token=***&a=***"),
+        ("simplecache::https://h/x?sig=s3cr3t", "simplecache::https://h/x?sig=***"),
+        ("https://h/go?to=https://u:s3cr3t@i/x&sig=hunter2 now", "https://h/go?to=***://*** now"),
+        ("a://b/https://u:s3cr3t@i/x", "a://b/https://***@i/x"),
+        ("az://c/x?sv=1&sig=s3cr3t", "az://c/x?sv=***&sig=***"),
+        ("pipe:curl -H 'Authorization: Bearer s3cr3t' https://h", "pipe:curl -H 'Authorization: ***' https://h"),
+    ],
+)
+def test_secrets(text: str, expected: str) -> None:
+    assert redacted(text) == expected
+    assert redacted(expected) == expected
+    assert not any(secret in redacted(text) for secret in SECRETS)
+    assert str(StoreError(text)) == str(BeyondClsWarning(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "s3://bucket/train-0?.tar",
+        "https://h/a/b.tar, and https://h/page#L10",
+        "a@b.c, x?y=1, a://b, --preset small-sgd",
+        "https://h/~user/x@2.tar: 404",
+        "memory://f#1/x",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert shown(text) == text
+
+
+def test_long_texts() -> None:
+    """In linear time: these have a thousand times the characters of an address."""
+    for piece in ("a.", "a://", "http://", "http://a@", "http://a?", "http://a?b=", "?a", "authorization:"):
+        redacted(piece * 100_000)
+
+
+def test_errors_are_as_before() -> None:
+    error = pickle.loads(pickle.dumps(BeyondClsError("https://h?sig=s3cr3t", 7)))
+    assert error.args == ("https://h?sig=***", 7)
+
+
+STEERING = ["\x1b[2J", "\x9b2J", "a\rb", "\x07", "\x7f", "\u202egnp.exe", "\u2066x", "\u2028", "\0", "\x1b]0;t\x07"]
+
+
+@pytest.mark.parametrize("text", STEERING)
+def test_control_characters(text: str) -> None:
+    assert all(c.isprintable() for c in escaped(text))
+    assert "\\" in escaped(text)
+
+
+def test_what_is_shown_as_it_is() -> None:
+    assert escaped("näme\t日本 ✓\n[cls]") == "näme\t日本 ✓\n[cls]"
+
+
+NAMES = [
+    "=1+1",
+    "+cmd|' /C calc'!A0",
+    "-2+3",
+    "@SUM(1)",
+    "\t=1",
+    "\r=1",
+    "'=1",
+    "''=1",
+    "＝1+1",
+    "a=b",
+    "'a",
+    "-",
+    "",
+    "name",
+    "-0.5",
+]
+
+
+def test_formulas_are_text_and_names_come_back() -> None:
+    file = io.StringIO()
+    csv.writer(file).writerows([[csv_cell(name)] for name in NAMES])
+    file.seek(0)
+    cells = [row[0] if row else "" for row in csv.reader(file)]
+    assert [cell for cell in cells if cell[:1] in tuple("=+-@\t\r＝") and len(cell) > 1] == ["-0.5"]
+    assert [from_csv_cell(cell) for cell in cells] == NAMES
+
+
+@pytest.mark.parametrize("value", [-0.5, 3, None, "-0.5", "+1e-3", "-inf", "-1"])
+def test_numbers_stay(value: object) -> None:
+    assert csv_cell(value) is value
