@@ -1,11 +1,8 @@
 """Loading a checkpoint strictly, and the digest of what was loaded."""
 
-import argparse
 import hashlib
 import math
-import re
-import warnings
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from extract.encoders.torch_file import HoldsCode, read_torch_file
 from store import BeyondClsError
 
 WRAPPERS = ("model", "state_dict")
@@ -28,33 +26,8 @@ SELECTED = "selected by --checkpoint-key or --checkpoint-prefix"  # beside the c
 POSITIONS = ("pos_embed", "relative_position_bias_table")  # what names end in whose shapes follow from the size of images
 
 
-def _number(dtype: np.dtype, data: bytes) -> np.generic:
-    """A number of numpy from its bytes; raises for objects, whose bytes must not be trusted."""
-    return np.frombuffer(data, dtype)[0]
-
-
-def _path(*parts: object) -> str:
-    """A path, as text: it may come from another system, and nothing is opened."""
-    return "/".join(map(str, parts)).replace("//", "/") or "."  # which Pythons before 3.13 write as no part
-
-
-# What training scripts leave beside the weights, and how it is read: as plain data, no code. Schedules leave learning rates
-# as numbers of numpy in an optimizer's state; files of numpy 1 say `core` where those of numpy 2 say `_core`. Launchers of
-# clusters (submitit) leave folders in `args`, which Python 3.13 names by another module than Pythons before and after it.
-PATHS = ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")
-BESIDE: list[Any] = [
-    argparse.Namespace,
-    *((_path, f"{module}.{kind}") for module in ("pathlib", "pathlib._local") for kind in PATHS),
-    (OrderedDict, "yacs.config.CfgNode"),
-    (_number, "numpy.core.multiarray.scalar"),
-    (_number, "numpy._core.multiarray.scalar"),
-    np.dtype,
-    *{type(np.dtype(kind)) for kind in (np.float64, np.float32, np.int64)},
-]
-
-
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
-    """Content of a .safetensors file or of a torch checkpoint. Never unpickles code (`weights_only=True`).
+    """Content of a .safetensors file or of a torch checkpoint, of which no code is run.
 
     Options that argparse or yacs left beside the weights, including paths, and numbers of numpy, are read as
     plain data.
@@ -67,42 +40,18 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
             f"there is no checkpoint {str(path)!r}; give --checkpoint the path of a .safetensors or torch file"
         )
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        with torch.serialization.safe_globals(BESIDE), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of formats that are refused below
-            content: Any = torch.load(path, map_location="cpu", weights_only=True)
+        content: Any = load_file(path) if path.suffix == ".safetensors" else read_torch_file(path)
+    except HoldsCode as error:
+        raise BeyondClsError(
+            f"{path} {error} and is not loaded, as that could run code; load it once where you trust its source, save its "
+            "tensors alone, and give that file: torch.save({'model': content['model']}, 'tensors.pth'), with the key that "
+            "holds them"
+        ) from None
     except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
-        if "weights_only" in str(error):
-            raise BeyondClsError(_refusal(path, str(error))) from None
         raise BeyondClsError(f"{path} is not a readable checkpoint: {error}") from error
-    except Exception as error:  # torch raises pickle.UnpicklingError for anything but tensors
-        if type(error).__name__ != "UnpicklingError":
-            raise
-        raise BeyondClsError(_refusal(path, str(error))) from None
     if not isinstance(content, dict):
         raise BeyondClsError(f"{path} holds a {type(content).__name__}, expected a dictionary of tensors")
     return content
-
-
-def _refusal(path: Path, message: str) -> str:
-    """Replaces torch's message, which advises to switch the safety off."""
-    kind = re.search(r"(?:GLOBAL|but got) (?:<class ')?([\w.]+)", message)
-    if "Unsupported operand" in message:
-        return (
-            f"{path} is not a readable checkpoint: torch.save did not write it; is it a plain pickle, a page of a web server, "
-            "or a .safetensors file by another name?"
-        )
-    if "TorchScript" in message:
-        state = "is a TorchScript archive, which holds code,"
-    elif ".tar" in message:
-        state = "has the .tar format of old torch"
-    else:
-        state = f"holds more than tensors, a {kind[1]}," if kind else "holds more than tensors"
-    return (
-        f"{path} {state} and is not loaded, as that could run code; load it once where you trust its source, save its tensors "
-        "alone, and give that file: torch.save({'model': content['model']}, 'tensors.pth'), with the key that holds them"
-    )
 
 
 def unwrapped(

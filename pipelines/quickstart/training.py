@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from extract.encoders.weights import read_checkpoint
 from pipelines.quickstart.classifier import ClsClassifier
 from pipelines.quickstart.mae import MAE
 from pipelines.quickstart.mocov3 import MoCoV3
@@ -103,9 +104,9 @@ class Run:
         """From a run of the same recipe, or of one with fewer cycles.
 
         Raises:
-            BeyondClsError: the recipes differ otherwise.
+            BeyondClsError: the recipes differ otherwise, or it is no checkpoint.
         """
-        state = torch.load(file, weights_only=True)
+        state = read_checkpoint(file)
         cycles = len(state["recipe"]["epochs"])
         shortened = self.recipe | {"epochs": self.recipe["epochs"][:cycles]}
         other = {name: value for name, value in state["recipe"].items() if shortened.get(name) != value}

@@ -10,6 +10,7 @@ import pytest
 
 from extract.datasets import DataError, ImageSet, open_images
 from tests.extract.pictures import write_file, write_text
+from tests.extract.untrusted import reading
 from tests.pickled import Payload
 
 N = 3  # images of each file
@@ -129,11 +130,28 @@ def test_pickles_run_nothing(name: str, tmp_path: Path) -> None:
     assert not ran.exists()
 
 
+HOSTILE = {  # what a few bytes do to Python's own reader
+    "a place in a memo of gigabytes": b"}r\xff\xff\xff\x3f.",
+    "an integer of gigabytes": b"\x8b\xff\xff\xff\x7f1.",
+    "bytes that are not there": b"\x8e" + struct.pack("<Q", 1 << 40) + b"1.",
+    "an array of bytes that are not there": b"\x96" + struct.pack("<Q", 1 << 33) + b"1.",
+    "a string of Python 2 that is not there": b"T\xff\xff\xff\x7f1.",
+    "a key of tuples, one in another": b"})" + b"\x85" * 200_000 + b"Ns.",
+}
+
+
+def test_hostile_files() -> None:
+    with reading("cifar") as process:
+        for what, program in HOSTILE.items():
+            outcome = process.outcome(b"\x80\x05" + program)
+            assert outcome == "read" if "memo" in what else outcome.startswith("refused: "), (what, outcome)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("cifar-100-python/test", None, r"cannot be read .*No such file.*; unpack"),
-        ("cifar-100-python/test", b"", r"cannot be read \(Ran out of input\); unpack"),
+        ("cifar-100-python/test", b"", r"cannot be read \(pickle exhausted before seeing STOP\); unpack"),
         ("cifar-100-python/test", b"no pickle", "cannot be read"),
         ("cifar-100-python/test", pickle.dumps([1]), "holds list, expected a dictionary"),
         ("cifar-100-python/test", pickled({"data": planes(0)}), "expected"),

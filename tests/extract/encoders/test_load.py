@@ -264,8 +264,6 @@ def refusal(file: Path) -> str:
     """Why a file is not read, behind its name; all that a user sees of it."""
     with pytest.raises(BeyondClsError) as caught:
         read_checkpoint(file)
-    assert caught.value.__suppress_context__
-    assert caught.value.__cause__ is None, "torch's advice to switch the safety off is not shown in a traceback either"
     return str(caught.value).removeprefix(f"{file} ")
 
 

@@ -1,0 +1,238 @@
+"""Checkpoints that are made to crash, hang or fill whoever reads them; none does, and what is read is plain data."""
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from extract import plain_pickle
+from extract.encoders.torch_file import NAMES
+from extract.encoders.weights import read_checkpoint
+from store import BeyondClsError
+from tests.extract.encoders.programs import (
+    call,
+    data,
+    dictionary,
+    legacy,
+    many,
+    named,
+    number,
+    storage,
+    tensor,
+    text,
+    zipped,
+)
+from tests.extract.untrusted import Reading, reading
+
+ORDER = text("<")
+DTYPE = call("numpy.dtype", text("f8"), b"\x89", b"\x88")
+REST = (b"N", b"N", b"N", number(-1), number(-1), number(0))
+NUMBER = DTYPE + many(number(3), ORDER, *REST) + b"b"
+OBJECT = call("numpy.dtype", text("O8"), b"\x89", b"\x88")
+SCALAR = "numpy._core.multiarray.scalar"
+# What it does to a reader that trusts each name on a list.
+HOSTILE = {
+    "an object in a number's dtype": call(
+        SCALAR,
+        DTYPE + many(number(3), text("|"), many(OBJECT, many(number(1))), *REST[:2], number(8), number(1), number(0)) + b"b",
+        data(b"12345678"),
+    ),
+    "a number's dtype as an array of 4096": call(
+        SCALAR,
+        call("numpy.dtype", text("i8"), b"\x89", b"\x88")
+        + many(number(3), ORDER, many(DTYPE, many(number(4096))), *REST[1:])
+        + b"b",
+        data(b"12345678"),
+    ),
+    "a number of too few bytes": call(SCALAR, NUMBER, data(b"1234")),
+    "a dtype without its state": call(SCALAR, OBJECT, data(b"12345678")),
+    "bytes that are not in the file": call("builtins.bytearray", number(10**12)),
+    "a text that is not in the file": b"X\xff\xff\xff\xff" + b"a",
+    "a tensor of a terabyte by strides": tensor((1 << 20, 1 << 20), (0, 0)),
+    "a tensor beyond its storage": tensor((1 << 30,)),
+    "a tensor before its storage": tensor((2,), offset=-4),
+    "a tensor with a negative stride": tensor((2,), (-1,)),
+    "a tensor whose size overflows": tensor((1 << 62, 4), (1, 1)),
+    "an empty tensor whose size overflows": tensor((0, 1 << 62, 1 << 62), (1, 1, 1)),
+    "a tensor of a thousand axes": tensor((1,) * 1000, (1,) * 1000),
+    "a set of a stretched tensor": call("__builtin__.set", tensor((1 << 40,), (0,))),
+    "a count of a stretched tensor": call("collections.Counter", tensor((1 << 40,), (0,))),
+    "a storage of a terabyte": tensor(stored=storage(n=1 << 38)),
+    "a storage that grows": tensor() + many(storage(), number(0), many(number(1 << 36)), many(number(1))) + b"b",
+    "a tensor of a type": call("torch.Tensor", number(1 << 20), number(1 << 20)),
+    "a tensor with a state": tensor() + many(b"}", b"}") + b"b",
+    "a device that is no machine's": call(
+        "torch._utils._rebuild_device_tensor_from_numpy", b"N", named("torch.float32"), text("x"), b"\x89"
+    ),
+    "a quantized tensor": call(
+        "torch._utils._rebuild_qtensor",
+        storage("QInt8"),
+        number(0),
+        many(number(1 << 40)),
+        many(number(1)),
+        b"N",
+        b"\x89",
+        call("collections.OrderedDict"),
+    ),
+    "a sparse tensor": call("torch._utils._rebuild_sparse_tensor", b"N", many(tensor(), tensor(), many(number(1 << 40)))),
+    "a tensor of another class": call(
+        "torch._utils._rebuild_wrapper_subclass", named("torch.Tensor"), named("torch.float32"), many(number(1 << 40))
+    ),
+    "any attributes": call("torch._tensor._rebuild_from_type_v2", named("torch.Size"), named("torch.Tensor"), b")", b"}"),
+    "a key of many tuples, one in another": b"}" + b")" + b"\x85" * 200_000 + b"Ns",
+    "a set of many tuples, one in another": call("__builtin__.set", b"]" + b")" + b"\x85" * 200_000 + b"a"),
+    "keys whose hashes are equal": b"}(" + b"".join(number(i * (2**61 - 1)) + b"N" for i in range(40_000)) + b"u",
+    "a list copied a million times": b"]("
+    + b"N" * 100_000
+    + b"eq\x00]("
+    + (named("__builtin__.set") + b"h\x00\x85R") * 100_000
+    + b"e",
+    "text that doubles": text("a" * 1000)
+    + b"q\x000"
+    + text("b")
+    + b"".join(b"q\x01" + named("pathlib.PosixPath") + b"h\x01h\x01\x86R" for _ in range(60)),
+    "a number of text that doubles": b"]q\x01"
+    + b"".join(b"]q\x02h\x01ah\x01aq\x01" for _ in range(60))
+    + named("pathlib.PosixPath")
+    + b"h\x01\x85R",
+}
+
+
+READ = {  # what is plain data after all
+    "a number's dtype as an array of 4096",
+    "an empty tensor whose size overflows",
+}
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[Reading]:
+    with reading("checkpoint") as process:
+        yield process
+
+
+@pytest.mark.parametrize("form", [zipped, legacy])
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile(what: str, form: Callable[[bytes], bytes], reader: Reading) -> None:
+    assert reader.outcome(form(dictionary(HOSTILE[what]))).startswith("read" if what in READ else "refused: ")
+
+
+@pytest.mark.parametrize("form", [zipped, legacy])
+def test_what_hostile_programs_are_made_of(form: Callable[[bytes], bytes], reader: Reading) -> None:
+    """Without it, all could be refused for a fault in this file."""
+    for sound in (tensor(), tensor((4, 4), (1, 4)), tensor((3, 16), (0, 1)), call(SCALAR, NUMBER, data(b"12345678"))):
+        assert reader.outcome(form(dictionary(sound))) == "read"
+
+
+def test_too_many_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(plain_pickle, "MOST_STEPS", 1000)
+    for n, is_read in ((900, True), (1100, False)):
+        (tmp_path / "w.pth").write_bytes(zipped(dictionary(b"](" + b"\x8f" * n + b"e")))
+        with (
+            contextlib.nullcontext()
+            if is_read
+            else pytest.raises(BeyondClsError, match="its pickle takes more than 1,000 steps")
+        ):
+            read_checkpoint(tmp_path / "w.pth")
+
+
+INTEGERS = st.sampled_from(
+    [0, 1, 2, 4, 8, 16, 17, -1, -8, 255, 4096, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1, 2**63, -(2**63), 2**70]
+)
+SMALL = st.integers(-1, 17) | INTEGERS
+CALLED = sorted(
+    {*NAMES, *(f"torch._utils._rebuild_{kind}" for kind in ("tensor", "tensor_v2", "tensor_v3", "qtensor", "sparse_tensor"))}
+)
+NAMED = st.sampled_from(CALLED).map(named)
+TEXTS = st.sampled_from(
+    ["", "0", "1", "storage", "cpu", "f8", "i8", "O8", "<", "latin1", "x", "a" * 300, "\0", "é", "__class__"]
+)
+AXES = st.lists(SMALL, max_size=3).map(lambda axes: many(*map(number, axes)))
+STORED = st.builds(
+    storage,
+    st.sampled_from(["Float", "Float", "Float", "Double", "Bool", "BFloat16", "ComplexDouble", "QInt8"]),
+    TEXTS | st.just("0"),
+    SMALL,
+) | st.just(storage())
+OPERATIONS = st.sampled_from(
+    [bytes([one]) for one in b"()]}NQRbeasut12.0\x81\x85\x86\x87\x88\x89\x8f\x90\x94\x93h\x00q\x00"]
+).map(lambda one: one + b"\0" if one in (b"h", b"q") else one)
+PLAIN = st.one_of(
+    st.sampled_from([b"N", b"\x88", b"\x89", b")", b"]", b"}", b"\x8f", b"h\0", b"h\1", b"G" + b"\x7f\xf8" + bytes(6)]),
+    INTEGERS.map(number),
+    TEXTS.map(text),
+    st.sampled_from([b"", b"12345678", b"1234"]).map(data),
+    NAMED,
+    STORED,
+)
+
+
+def _more(values: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    """Values that are made of others, as the reader expects them or not."""
+    several = st.lists(values, max_size=4)
+    rebuilt = st.sampled_from([name for name in CALLED if "_rebuild" in name])
+    return st.one_of(
+        st.builds(
+            lambda name, arguments, how: named(name) + many(*arguments) + how,
+            st.sampled_from(CALLED),
+            several,
+            st.sampled_from([b"R", b"\x81"]),
+        ),
+        st.builds(
+            lambda name, stored, offset, size, stride, rest: call(name, stored, offset, size, stride, *rest),
+            rebuilt,
+            STORED | values,
+            SMALL.map(number) | values,
+            AXES | values,
+            AXES | values,
+            several,
+        ),
+        st.builds(tensor, AXES_OF_SOUND, AXES_OF_SOUND, st.integers(0, 4), STORED),
+        st.builds(lambda value, state: value + state + b"b", values, values),
+        st.builds(
+            lambda dtype, value: call(SCALAR, dtype, value), values | st.just(NUMBER), values | st.just(data(b"12345678"))
+        ),
+        st.builds(lambda value, slot: value + b"q" + bytes([slot]), values, st.integers(0, 1)),
+        several.map(lambda all_: many(*all_)),
+        several.map(lambda all_: b"](" + b"".join(all_) + b"e"),
+        several.map(lambda all_: b"}(" + b"".join(all_) + b"u"),
+        several.map(lambda all_: b"\x8f(" + b"".join(all_) + b"\x90"),
+        st.builds(lambda value, operation: value + operation, values, OPERATIONS),
+    )
+
+
+AXES_OF_SOUND = st.lists(st.integers(0, 4), min_size=2, max_size=2).map(tuple)
+PROGRAMS = st.recursive(PLAIN, _more, max_leaves=12)
+
+
+@st.composite
+def files(draw: st.DrawFn) -> bytes:
+    """Checkpoints of one to four values, some of them with a few bytes changed."""
+    values = draw(st.lists(PROGRAMS, min_size=1, max_size=4))
+    content = draw(st.sampled_from([zipped, legacy]))(b"}(" + b"".join(text(f"x{i}") + v for i, v in enumerate(values)) + b"u")
+    changed = bytearray(content)
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 3]))):
+        changed[draw(st.integers(0, len(changed) - 1))] = draw(st.integers(0, 255))
+    return bytes(changed)
+
+
+@settings(
+    max_examples=int(os.environ.get("BEYONDCLS_FUZZ", "300")),
+    derandomize="BEYONDCLS_FUZZ" not in os.environ,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(files())
+def test_any_program(reader: Reading, content: bytes) -> None:
+    """Built of what the reader knows: nothing crashes, hangs or takes memory, and what is read is plain data."""
+    outcome = reader.outcome(content)
+    OUTCOMES[outcome.split(":")[0]] += 1
+    assert outcome == "read" or outcome.startswith("refused: "), outcome
+
+
+OUTCOMES: Counter[str] = Counter()

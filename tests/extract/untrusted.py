@@ -1,0 +1,111 @@
+"""Files that nobody should trust, read by another process, which may crash, hang or take too much memory in its place."""
+
+import argparse
+import resource
+import select
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+MEMORY_NBYTES = 4 << 30  # beyond what the process has when it begins
+SECONDS = 20
+
+
+class Reading:
+    """A process that reads one file after the other; a new one where it dies.
+
+    Args:
+        kind: "checkpoint" or "cifar".
+    """
+
+    def __init__(self, kind: str):
+        self._kind, self._process = kind, None
+
+    def outcome(self, content: bytes) -> str:
+        """What became of a file: "read", "refused: …", or what must not be: "crashed …", "hung", "raised …", "holds …"."""
+        process: Any = self._process
+        if process is None:
+            command = [sys.executable, "-m", "tests.extract.untrusted", self._kind]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+            self._process = process
+            assert process.stdout.readline() == b"ready\n"
+        process.stdin.write(struct.pack("<I", len(content)) + content)
+        if not select.select([process.stdout], [], [], SECONDS)[0]:
+            self.close()
+            return "hung"
+        if answer := process.stdout.readline().decode().strip():
+            return str(answer)
+        self._process = None
+        return f"crashed with status {process.wait()}"
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@contextmanager
+def reading(kind: str) -> Iterator[Reading]:
+    process = Reading(kind)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def _serve(kind: str) -> None:
+    import numpy as np
+    import torch
+
+    from extract.datasets.cifar_pickle import plain_batch
+    from extract.encoders.weights import read_checkpoint
+    from store import BeyondClsError
+
+    plain = {str, bytes, int, float, bool, complex, type(None), torch.Tensor, *{np.dtype(c).type for c in "bBhHiIlLefd?"}}
+    holders = {"Stored", "Named", "NumberDtype", "Array"}
+    read: Any = {"checkpoint": read_checkpoint, "cifar": plain_batch}[kind]
+
+    def problem(content: Any, nbytes: int) -> str:
+        todo, seen = [content], set()
+        while todo:
+            value = todo.pop()
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            if type(value) in (dict, argparse.Namespace):
+                content = value if type(value) is dict else vars(value)
+                todo += [*content.keys(), *content.values()]
+            elif type(value) in (list, tuple, set):
+                todo += value
+            elif type(value) not in plain and type(value).__name__ not in holders:
+                return f"holds a {type(value)}"
+            if type(value) is torch.Tensor:
+                if value.numel() * value.itemsize > nbytes or value.untyped_storage().nbytes() > nbytes:
+                    return f"holds {value.shape} in {nbytes} bytes"
+                value.clone()
+        return ""
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "w.pth")
+        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_NBYTES,) * 2)
+        print("ready", flush=True)
+        while header := sys.stdin.buffer.read(4):
+            file.write_bytes(sys.stdin.buffer.read(struct.unpack("<I", header)[0]))
+            try:
+                answer = problem(read(file), file.stat().st_size) or "read"
+            except BeyondClsError as error:
+                answer = f"refused: {error}".replace("\n", " ")[:300]
+            except BaseException as error:
+                answer = f"raised {error!r}".replace("\n", " ")[:300]
+            print(answer, flush=True)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
